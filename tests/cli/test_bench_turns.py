@@ -113,7 +113,7 @@ def test_bench_settles_on_threads_that_never_stop(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("share", [1.0, 0.1])
 def test_bench_answers_when_the_engine_is_quiet(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, share)
-    monkeypatch.setattr(engines, "_prepared", lambda engine, job: (machine.run, lambda: "chosen one"))
+    monkeypatch.setattr(engines, "_prepare", lambda engine, job: (machine.run, lambda: "chosen one"))
     connection = Connection(machine, [2.5 * RUN_SECONDS, 0.0, 10.5 * RUN_SECONDS])
     engines._serve(connection, Engine("planted"), Job("", {}, {}, "float32"))
     first, *turns = connection.sent
@@ -231,11 +231,11 @@ def test_bench_auto_is_a_session_with_its_defaults(
 
     monkeypatch.setattr(ow.InferenceSession, "__init__", note)
     job = Job(str(path), {"x": np.float32([-1, 2, 3])}, {}, "float32")
-    run, chosen = engines._prepared(Engine(AUTO, "cpu", "auto"), job)
+    run, chosen = engines._prepare(Engine(AUTO, "cpu", "auto"), job)
     assert run()[0].tolist() == [0, 2, 3]
     session_says = chosen()
     assert session_says in ("onnxruntime", BASE_LINE)
-    run, chosen = engines._prepared(Engine("onnxruntime", "cpu", "onnxruntime"), job)
+    run, chosen = engines._prepare(Engine("onnxruntime", "cpu", "onnxruntime"), job)
     assert run()[0].tolist() == [0, 2, 3]
     assert chosen() == ""
     assert given == [{}, {"specialise": "always"}]

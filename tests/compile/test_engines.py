@@ -197,7 +197,7 @@ def test_a_damaged_file_is_as_none(rival: Rival, monkeypatch: pytest.MonkeyPatch
     else:
         disk_cache.store(entry.key, "tuning", content.replace(b'"chosen": "onnxruntime"', b'"chosen": "gone"'))
     assert engine(built(context)) == UNTRIED
-    assert [found.chosen for found in engines.kept()] == (["gone"] if how == "of another engine" else [])
+    assert [found.chosen for found in engines.kept_measurements()] == (["gone"] if how == "of another engine" else [])
 
 
 @pytest.mark.parametrize("rounds", [1, tuning.MIN_ROUNDS])

@@ -101,7 +101,7 @@ def test_tune_refuses_an_engine_that_errs_in_one_output(rival: Rival, output: st
     (found,) = session.tune(inputs={"x": X}, seconds=0).measurements
     assert (found.chosen != "rival", found.refused) == (True, {"rival": wrong})
     check(dict(zip("yz", session.run(["y", "z"], {"x": X}), strict=True)))
-    assert [each.refused for each in engines.kept()] == [{"rival": wrong}] * 2
+    assert [each.refused for each in engines.kept_measurements()] == [{"rival": wrong}] * 2
 
 
 def test_tune_uses_an_engine_that_passes_its_trial(rival: Rival, monkeypatch: pytest.MonkeyPatch) -> None:

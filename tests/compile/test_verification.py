@@ -90,7 +90,7 @@ def test_verification_refuses_an_engine_that_fails(fault: str, kind: str, cache:
     assert "what is built from now on follows this" in found["explained"]
     os.environ["OPWEAVE_CACHE"], before = str(cache), os.environ.get("OPWEAVE_CACHE")
     try:
-        (kept,) = engines.kept()
+        (kept,) = engines.kept_measurements()
     finally:
         os.environ.pop("OPWEAVE_CACHE") if before is None else os.environ.update(OPWEAVE_CACHE=before)
     assert (kept.chosen, list(kept.refused)) == ("", ["rival"])
@@ -242,7 +242,7 @@ def test_large_inputs_are_drawn_from_their_values(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(uses, "DRAWN_ELEMENTS", 100)
     large = np.random.default_rng(0).integers(5, 9, (50, 60)).astype(np.int64)
     floats = np.random.default_rng(0).uniform(2, 3, (8, 16)).astype(np.float32)
-    sample = uses._sampled({"large": large, "floats": floats, "one": np.float32(4)})
+    sample = uses._sample({"large": large, "floats": floats, "one": np.float32(4)})
     assert sample["large"][0].size <= 100
     first, second = verifier.feeds(sample)
     for feed in (first, second):

@@ -47,7 +47,7 @@ def test_results_take_turns_in_the_memory_of_those_that_are_gone() -> None:
         y = y * 0.5 + float(k)
         places.append(address(y))
     assert len(set(places[2:])) == 2
-    assert pool.kept() == BYTES
+    assert pool.kept_bytes() == BYTES
     expected = 1.0
     for k in range(12):
         expected = expected * 0.5 + k
@@ -64,13 +64,13 @@ def test_memory_with_a_view_is_not_used_again() -> None:
     for k, view in enumerate(seen):
         expected = np.arange(SIZE, dtype="float32") + k
         np.testing.assert_array_equal(view, [expected, expected, expected[5:][::2], expected.reshape(64, 64).T][k % 4])
-    assert pool.kept() == 0
+    assert pool.kept_bytes() == 0
 
 
 def test_what_was_asked_for_once_is_not_kept() -> None:
     ow.array(np.ones(SIZE, "float32"))
     ow.array(np.ones(SIZE + 1, "float32"))
-    assert pool.kept() == 0
+    assert pool.kept_bytes() == 0
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,13 +82,13 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     several()
     several()
-    assert pool.kept() == 5 * BYTES
+    assert pool.kept_bytes() == 5 * BYTES
     monkeypatch.setattr(pool, "MOST", 2 * BYTES)
     several()
-    assert pool.kept() == 2 * BYTES
+    assert pool.kept_bytes() == 2 * BYTES
     for k in range(2 * pool.AGE):  # others, each once
         ow.array(np.ones(SIZE + 1 + k, "float32"))
-    assert pool.kept() == 0
+    assert pool.kept_bytes() == 0
 
 
 def test_intermediates_of_operations_one_by_one_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:

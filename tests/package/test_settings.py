@@ -75,7 +75,7 @@ def test_files_of_tuning_that_hold_something_else_count_as_none(
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "cache"))
     key = "a" * 64
     assert disk_cache.store(key, engines.KIND, data)
-    assert engines.kept() == []
+    assert engines.kept_measurements() == []
     assert engines.titles(key) == []
 
 

@@ -28,7 +28,7 @@ from .common import Settings, app as app, errors
 def main() -> None:
     """Run the command line.
 
-    Long compilation is shown on standard error while it goes on. Errors of Opweave, files and the terminal are printed there,
+    Long compilation is shown on standard error while it runs. Errors of Opweave, files and the terminal are printed there,
     on one line.
     """
     show_with(lambda work: errors.status(Text(work)))  # not as markup: it may contain brackets

@@ -16,7 +16,7 @@ from .models import Bounds, DeviceName, Inputs, Mean, ModelFile, Seed, Sizes, St
 from .tune import INTERRUPTED
 
 RELATIVE = "relative to the largest number"
-"""What differences between outputs are relative to (`agreement.difference`)."""
+"""The reference of differences between outputs (`agreement.difference`)."""
 
 
 @app.command()
@@ -60,12 +60,12 @@ def bench(
     arguments = InferenceSession(model, ml.create_context(device="cpu"), **options)._inputs  # type: ignore[arg-type]
     feed = gather(arguments, [*(inputs or []), "random"], seed, numbers(mean, "--mean"), numbers(std, "--std"))
     advice = assumption([a for a in arguments if np.shape(feed[a.name]) == a.assumed_shape()])
-    found, results, is_interrupted = find_engines(wanted), list[Result](), False
+    candidates, results, is_interrupted = find_engines(wanted), list[Result](), False
     with Progress(console=errors, transient=True) as progress:
         task = progress.add_task("measuring", total=1.0)
         job = Job(str(model), feed, options, precision, operations)
         try:
-            measure(found, job, seconds, lambda share: progress.update(task, completed=share), results)
+            measure(candidates, job, seconds, lambda share: progress.update(task, completed=share), results)
         except KeyboardInterrupt:
             is_interrupted = True
     if is_interrupted:

@@ -22,18 +22,18 @@ def list_(verbose: Verbose = False) -> None:
     """List the files of the cache with their sizes and ages, the most recently used first."""
     from ..compile import engines
 
-    found = disk_cache.entries()
+    entries = disk_cache.entries()
     table = Table("file", "what", "size", "last used", box=None, header_style="bold")
-    for entry in found:
+    for entry in entries:
         name = f"{entry.path.name[:20]}…{entry.path.name[-10:]}"
         what = entry.kind
         if what == disk_cache.KINDS[engines.KIND] and (titles := engines.titles(entry.key)):
             what = f"{what} of {', '.join(titles)}"
         table.add_row(name, what, size(entry.bytes), f"{_age(time.time() - entry.used)} ago")
-    if found:
+    if entries:
         console.print(table)
     where = disk_cache.directory() or "no directory: this user has none"
-    console.print(f"{_total(found)} of {size(disk_cache.limit())} in {where}", soft_wrap=True)
+    console.print(f"{_total(entries)} of {size(disk_cache.limit())} in {where}", soft_wrap=True)
 
 
 @cache.command()
@@ -42,8 +42,8 @@ def clear(verbose: Verbose = False) -> None:
     console.print(f"deleted {_total(disk_cache.clear())}")
 
 
-def _total(found: Sequence[disk_cache.Entry]) -> str:
-    return f"{counted(len(found), 'file')}, {size(sum(entry.bytes for entry in found))}"
+def _total(entries: Sequence[disk_cache.Entry]) -> str:
+    return f"{counted(len(entries), 'file')}, {size(sum(entry.bytes for entry in entries))}"
 
 
 def _age(seconds: float) -> str:

@@ -67,7 +67,7 @@ def chat(
     network = Model(file, quantized=place.backend.space.is_host)
     decoder = Decoder(network, place, min(DEFAULT_ROOM, network.sizes.context) if context is None else context)
     decoder.build()
-    vocabulary = Vocabulary(file)  # later: to build takes more memory for a while
+    vocabulary = Vocabulary(file)  # last, because building it takes more memory for a while
     errors.print(Text(f"{model.name} on {device}, ready in {perf_counter() - start:.1f} s", "dim"))
 
     def begin() -> Conversation:

@@ -41,7 +41,7 @@ class PlainConsole(Console):
         return super().render_str(visible(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """The segments of what is printed. Texts with styles show such characters by their code, too."""
+        """The segments to print; styled texts show such characters by their code, too."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
@@ -77,12 +77,12 @@ def bytes_of(text: str) -> int:
     (536870912, 2147483648, 1024)
 
     Raises:
-        ValidationError: it is none.
+        ValidationError: the text is not a size.
     """
-    found = re.fullmatch(r"([0-9]{1,12}) ?([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
-    if found is None or int(found[1]) == 0:
+    match = re.fullmatch(r"([0-9]{1,12}) ?([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
+    if match is None or int(match[1]) == 0:
         raise ValidationError(f"a size is like 512M or 2G, got {text!r}")
-    return int(found[1]) << 10 * " KMGT".index(found[2].upper() or " ")
+    return int(match[1]) << 10 * " KMGT".index(match[2].upper() or " ")
 
 
 def declare(module: str | None) -> str | None:

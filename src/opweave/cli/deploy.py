@@ -118,7 +118,7 @@ def deploy(
 
 
 def gpu_share(count: int, replicas: int) -> float:
-    """How much of a GPU each replica gets, so that there is a place for all; 1 without a GPU.
+    """The share of a GPU for each replica, so that all replicas fit; 1 without a GPU.
 
     >>> gpu_share(4, 4), gpu_share(4, 6), gpu_share(1, 3)
     (1, 0.5, 0.3333)
@@ -144,7 +144,7 @@ def _check_port(host: str, port: int) -> None:
 
 @contextmanager
 def _running(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterator[tuple[str, Stop]]:
-    """Run an application on a Ray of its own, which ends with the block.
+    """Run an application on a new Ray, which ends with the block.
 
     Yields:
         The folder of the replicas' logs, and whether a signal came.
@@ -159,7 +159,7 @@ def _running(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterato
     stop, is_served = Stop(), False
     for noisy in ("ray", "ray.serve"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray sends statistics about its use unless it is told not to
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # by default, Ray sends usage statistics
     try:
         with errors.status(Text("starting Ray")):
             started = ray.init(  # which cannot be interrupted
@@ -170,7 +170,7 @@ def _running(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterato
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
-            stop.install()  # Ray has replaced that of SIGTERM
+            stop.install()  # Ray has replaced the handler of SIGTERM
             stop.check()
             serve.start(http_options={"host": host, "port": port}, logging_config={"log_level": "ERROR"})
             is_served = True
@@ -196,12 +196,12 @@ def _running(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterato
 
 
 def _why_not_started() -> str:
-    """The error with which a replica of the application ended; empty if Ray does not tell."""
+    """The error with which a replica of the application ended; empty if Ray does not report it."""
     from ray import serve
 
-    found = serve.status().applications.get(APPLICATION)
-    messages = [each.message for each in found.deployments.values()] if found is not None else []
-    # The message of the exception that was raised last: a line of its own after the traceback, maybe coloured.
+    application = serve.status().applications.get(APPLICATION)
+    messages = [each.message for each in application.deployments.values()] if application is not None else []
+    # The message of the last exception: a separate line after the traceback, maybe coloured.
     plain = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(messages))
     errors = re.findall(r"^(?:\w+\.)*(\w+): (.+)$", plain, re.MULTILINE)
     if not errors:

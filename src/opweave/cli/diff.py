@@ -101,18 +101,18 @@ def diff(
             compared.run(show)
         except KeyboardInterrupt:
             is_interrupted = True
-    found = compared.result()
-    console.print(Text(found.text(rows)), soft_wrap=True)
+    result = compared.result()
+    console.print(Text(result.text(rows)), soft_wrap=True)
     if report is not None:
-        found.save(report)
+        result.save(report)
         console.print(f"wrote {report}", soft_wrap=True)
     if json_file is not None:
         from ..support.files import atomic_writer
 
         with atomic_writer(json_file) as file:
-            file.write(json.dumps(found.to_dict(), indent=1).encode())
+            file.write(json.dumps(result.to_dict(), indent=1).encode())
         console.print(f"wrote {json_file}", soft_wrap=True)
     if is_interrupted:
         raise typer.Exit(INTERRUPTED)
-    if found.first is not None:
+    if result.first is not None:
         raise typer.Exit(DIFFERENT)

@@ -1,4 +1,4 @@
-"""Engines that run one model in processes of their own, and are measured alternately."""
+"""Engines that run one model in separate processes, and are measured alternately."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AUTO = "auto"
 """The engine that Opweave chooses, in a session with its defaults. Other engines compile the model, whatever its shapes."""
 
 ROUNDS = 7
-"""How many turns each engine has."""
+"""Number of turns of each engine."""
 
 BUILD_SECONDS = 120.0
 """An engine hangs if its first run takes longer than this and `BUILD_FACTOR` times that of ONNX Runtime. An estimate:
@@ -37,7 +37,7 @@ BUILD_FACTOR = 2000
 """See `BUILD_SECONDS`."""
 
 ENDING_SECONDS = 5.0
-"""How long to wait for a process that has closed its connection."""
+"""Time to wait for the end of a process that has closed its connection."""
 
 QUIET_SECONDS, QUIET_SHARE = 0.1, 0.02
 """An engine is quiet if its process takes at most this share of a processor for so many seconds. Measured: idle processes of
@@ -45,15 +45,15 @@ engines take 0.1%. After a run, a thread of ONNX Runtime takes 35 to 60 ms of a 
 busy machine this takes up to 200 ms, and the process gets no processor for 20 ms in between."""
 
 SETTLE_SECONDS = 3.0
-"""The longest wait for an engine to become quiet: one whose threads never stop is measured all the same."""
+"""Maximum wait for an engine to become quiet; one whose threads never stop is measured anyway."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """What may run a model.
+    """An engine that may run a model.
 
     Attributes:
-        name: what `--engines` takes.
+        name: as `--engines` takes it.
         device: the device of its context; empty for ONNX Runtime without Opweave.
         backend: the back end that drives the device.
     """
@@ -65,7 +65,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Job:
-    """What to run.
+    """A model to run, with inputs and options.
 
     Attributes:
         model: the path of the .onnx file.
@@ -84,14 +84,14 @@ class Job:
 
 @dataclass
 class Result:
-    """How an engine ran a model.
+    """The measurements of an engine.
 
     Attributes:
         engine: the engine.
         reason: why it cannot run it; empty if it can.
         error: the class of the error that is the reason.
         turns: the times of the runs of each turn, in seconds.
-        chosen: the name of the engine that Opweave has chosen; empty where there was no choice.
+        chosen: the name of the engine that Opweave has chosen; empty if there was no choice.
         build: seconds until the result of the first run.
         memory: bytes that its process has grown by.
         outputs: of the model.
@@ -124,7 +124,7 @@ class Result:
         return _quartiles(self.times)
 
     def ratios(self, other: Result) -> tuple[float, float, float]:
-        """The quartiles of the ratios to another engine, each that of the median times of one round."""
+        """The quartiles of the ratios to another engine; a ratio is that of the median times of one round."""
         return _quartiles([float(np.median(a) / np.median(b)) for a, b in zip(self.turns, other.turns, strict=False)])
 
 
@@ -145,25 +145,25 @@ def engines(wanted: Sequence[str] | None) -> list[Engine]:
     """
     from ..backends import devices
 
-    here = [device for device in devices() if device.available]
-    found = [Engine(AUTO, "cpu", "auto")] if len([d for d in here if d.name == "cpu"]) > 1 else []
-    for device in here:
+    available = [device for device in devices() if device.available]
+    candidates = [Engine(AUTO, "cpu", "auto")] if len([d for d in available if d.name == "cpu"]) > 1 else []
+    for device in available:
         name = device.backend if device.name == "cpu" else device.name
         names = {name, device.name} | (set() if device.provider else {device.backend})
         if (not device.is_software) if wanted is None else not names.isdisjoint(wanted):
-            found.append(Engine(name, device.name, device.backend))
+            candidates.append(Engine(name, device.name, device.backend))
     if wanted is not None:
-        known = {AUTO, *(each for device in here for each in (device.name, device.backend))}
-        if unknown := [name for name in wanted if name not in known]:
-            raise NotSupportedError(f"there is no engine {unknown[0]!r} here; there are {', '.join(sorted(known))}")
-        found = [engine for engine in found if engine.name != AUTO or AUTO in wanted]
-    return [Engine(BASE_LINE), *found]
+        choices = {AUTO, *(each for device in available for each in (device.name, device.backend))}
+        if unknown := [name for name in wanted if name not in choices]:
+            raise NotSupportedError(f"there is no engine {unknown[0]!r} here; there are {', '.join(sorted(choices))}")
+        candidates = [engine for engine in candidates if engine.name != AUTO or AUTO in wanted]
+    return [Engine(BASE_LINE), *candidates]
 
 
 def order(count: int) -> list[int]:
-    """The number of the engine in each turn: another one begins each round, and every other round goes backwards.
+    """The index of the engine in each turn: each round begins with another engine, and every other round is reversed.
 
-    So none always has its turn after the same other one.
+    So no engine always follows the same other one.
 
     >>> order(3)
     [0, 1, 2, 1, 0, 2, 2, 0, 1, 0, 2, 1, 1, 2, 0, 2, 1, 0, 0, 1, 2]
@@ -173,18 +173,18 @@ def order(count: int) -> list[int]:
 
 
 def measure(
-    found: Sequence[Engine],
+    candidates: Sequence[Engine],
     job: Job,
     seconds: float,
     progress: Callable[[float], None],
     results: list[Result] | None = None,
 ) -> list[Result]:
-    """Run a job on engines, each in a process of its own, alternately. A turn begins when the engine before is quiet.
+    """Run a job on engines alternately, each in a separate process. A turn begins when the engine before is quiet.
 
     Args:
-        found: the engines.
-        job: what to run.
-        seconds: how long to measure, all engines together.
+        candidates: the engines.
+        job: the job.
+        seconds: time to measure, all engines together.
         progress: called with the share that is done.
         results: a list to fill, which has the results until then if the user interrupts it.
 
@@ -194,26 +194,26 @@ def measure(
     spawn = get_context("spawn")  # engines must not be forked
     results, workers = [] if results is None else results, []
     try:
-        for engine in found:
-            here, there = spawn.Pipe()
-            worker = spawn.Process(target=_work, args=(there, engine, job), daemon=True)
+        for engine in candidates:
+            connection, child_end = spawn.Pipe()
+            worker = spawn.Process(target=_work, args=(child_end, engine, job), daemon=True)
             worker.start()
-            there.close()
-            workers.append((worker, here))
+            child_end.close()
+            workers.append((worker, connection))
             result = Result(engine)
-            _receive(worker, here, result, "the first run", _seconds_to_build(results))
+            _receive(worker, connection, result, "the first run", _seconds_to_build(results))
             results.append(result)
         able = [(result, *each) for result, each in zip(results, workers, strict=True) if not result.reason]
         turns = order(len(able))
         for turn, number in enumerate(turns, 1):
-            result, worker, here = able[number]
+            result, worker, connection = able[number]
             if not result.reason:
-                here.send(seconds / len(turns))
-                _receive(worker, here, result, "a run", seconds + _seconds_to_build(results))
+                connection.send(seconds / len(turns))
+                _receive(worker, connection, result, "a run", seconds + _seconds_to_build(results))
             progress(turn / len(turns))
     finally:
-        for worker, here in workers:
-            here.close()  # ends it
+        for worker, connection in workers:
+            connection.close()  # ends it
             worker.join(5)
             if worker.is_alive():
                 worker.kill()
@@ -227,7 +227,7 @@ def _seconds_to_build(results: Sequence[Result]) -> float:
 
 
 def _receive(worker: Any, connection: Any, result: Result, work: str, seconds: float) -> None:
-    """Take what a worker sends, or the reason why it sends nothing: it ends, hangs, or takes too much memory."""
+    """Take the message of a worker, or the reason why there is none: it ends, hangs, or takes too much memory."""
     sent: dict[str, Any]
     try:
         watch(worker.pid, connection.poll, work, seconds, max_memory())
@@ -266,10 +266,10 @@ def _work(connection: Any, engine: Engine, job: Job) -> None:
 
 
 def _serve(connection: Any, engine: Engine, job: Job) -> None:
-    """`_work` without the streams. What is sent was measured, and the engine is quiet: the next one may have its turn."""
+    """`_work` without the streams. A message is sent once the engine is quiet, so that the next one can run."""
     try:
         before, start = resident(os.getpid()), perf_counter()
-        run, chosen = _prepared(engine, job)
+        run, chosen = _prepare(engine, job)
         outputs = run()
         first = {"build": perf_counter() - start, "outputs": outputs}
         run()  # the second call with the same shapes may start to compile them
@@ -294,7 +294,7 @@ def _serve(connection: Any, engine: Engine, job: Job) -> None:
 
 
 def _settle() -> None:
-    """Wait until no thread of this process computes any more, whether for a run or while it waits for one."""
+    """Wait until no thread of this process is busy, for a run or spinning while it waits for one."""
     end = perf_counter() + SETTLE_SECONDS
     while perf_counter() < end:
         before, start = process_time(), perf_counter()
@@ -303,8 +303,8 @@ def _settle() -> None:
             return
 
 
-def _prepared(engine: Engine, job: Job) -> tuple[Callable[[], list[Any]], Callable[[], str]]:
-    """What runs the model once, and what tells which engine was chosen to run it."""
+def _prepare(engine: Engine, job: Job) -> tuple[Callable[[], list[Any]], Callable[[], str]]:
+    """A function that runs the model once, and one that returns the engine chosen for it."""
     if engine.name == BASE_LINE:
         import onnxruntime
 
@@ -318,13 +318,13 @@ def _prepared(engine: Engine, job: Job) -> tuple[Callable[[], list[Any]], Callab
     declare(job.operations)
     context = ml.create_context(device=engine.device, backend=engine.backend, precision=job.precision)  # type: ignore[arg-type]
     options = dict(job.options)
-    if engine.name != AUTO:  # which is what users get who ask for nothing
+    if engine.name != AUTO:  # which has the defaults of sessions
         options["specialise"] = "always"
     session = InferenceSession(Path(job.model), context, **options)
-    return lambda: list(session.run(None, job.feed)), lambda: _chosen(session) if engine.name == AUTO else ""
+    return lambda: list(session.run(None, job.feed)), lambda: _chosen_by(session) if engine.name == AUTO else ""
 
 
-def _chosen(session: InferenceSession) -> str:
+def _chosen_by(session: InferenceSession) -> str:
     """The engine that runs the calls of a session."""
     from ..compile.engines import chosen_in
     from ..onnx.session.compiled import CompiledModel

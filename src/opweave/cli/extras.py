@@ -1,4 +1,4 @@
-"""The package's extras: what each is for, and which of the packages that it asks for are missing here."""
+"""The package's extras: their purposes, and their requirements that are missing here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PURPOSES = {
     "wasm": "runs WebAssembly kernels",
     "webgpu": "runs graphs on GPUs of any vendor",
 }
-"""What users' extras are for; what they ask for stands in the package's metadata."""
+"""Purposes of the extras for users; their requirements are in the package's metadata."""
 
 COMPILERS = {
     "halide": ("halide", "llvmlite.binding"),
@@ -27,11 +27,11 @@ COMPILERS = {
     "wasm": ("wasmtime",),
     "webgpu": ("wgpu",),
 }
-"""The modules that Opweave imports of extras with compiled code, which may be installed and still fail."""
+"""Modules with compiled code, by extra, whose import may fail though they are installed."""
 
 
 def faults_of(extra: str) -> list[str]:
-    """Why packages of an extra cannot be used though they are installed. They are imported for it."""
+    """The reasons why installed packages of an extra cannot be used; imports these packages."""
     from ..backends.cuda import devices as cuda, servers
     from ..backends.openvino import devices as openvino
 
@@ -53,37 +53,36 @@ def faults_of(extra: str) -> list[str]:
 
 
 def missing(extra: str, package: str = "opweave") -> list[str]:
-    """The requirements of an extra that are not installed here, or in another version; those of their own extras, too.
+    """The requirements of an extra, and of its requirements' extras, that are missing here or have another version.
 
     Args:
         extra: its name.
         package: the package that has it.
 
     Raises:
-        NotSupportedError: nothing is known of it: the package has no metadata, as in a checkout that is not installed, or its
-            metadata do not have the extra.
+        NotSupportedError: the package has no metadata, as in a checkout that is not installed, or they do not have the extra.
     """
     from packaging.requirements import Requirement  # which ONNX Runtime needs, too
 
     try:
         requirements = [Requirement(text) for text in metadata.requires(package) or ()]
-        known = metadata.metadata(package).get_all("Provides-Extra") or []
+        extras = metadata.metadata(package).get_all("Provides-Extra") or []
     except metadata.PackageNotFoundError:
         raise NotSupportedError(f"{package} is not installed as a package") from None
-    if extra not in known:
+    if extra not in extras:
         raise NotSupportedError(f"the installed package {package} has no extra {extra!r}")
-    found: dict[str, None] = {}
+    lacking: dict[str, None] = {}
     for requirement in requirements:
         marker = requirement.marker
         if marker is None or not marker.evaluate({"extra": extra}) or marker.evaluate({"extra": ""}):
             continue  # of another extra, of all, or of other systems
         if not _is_installed(requirement.name, str(requirement.specifier)):
-            found[f"{requirement.name}{requirement.specifier}"] = None
+            lacking[f"{requirement.name}{requirement.specifier}"] = None
             continue
         for own in requirement.extras:
             if (requirement.name, own) != (package, extra):
-                found |= dict.fromkeys(missing(own, requirement.name))
-    return list(found)
+                lacking |= dict.fromkeys(missing(own, requirement.name))
+    return list(lacking)
 
 
 def _is_installed(package: str, versions: str) -> bool:

@@ -27,10 +27,10 @@ def is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
 
 
-def sizes(given: Sequence[str]) -> dict[str, int | list[int]]:
+def sizes(texts: Sequence[str]) -> dict[str, int | list[int]]:
     """Parse sizes of dimensions, "name=size", and shapes of inputs, "name=sizexsize"."""
-    found: dict[str, int | list[int]] = {}
-    for text in given:
+    dimensions: dict[str, int | list[int]] = {}
+    for text in texts:
         name, _, written = text.rpartition("=")
         parts = written.split("x")
         fits = name and all(is_number(part) and 0 < int(part) <= MAX_DIMENSION for part in parts)
@@ -39,19 +39,19 @@ def sizes(given: Sequence[str]) -> dict[str, int | list[int]]:
             f"{shown(text)} must be NAME=SIZE, as in batch=1, or INPUT=SIZExSIZE, as in image=1x576, with sizes in "
             f"[1, {MAX_DIMENSION}]",
         )
-        found[name] = [int(part) for part in parts] if len(parts) > 1 else int(written)
-    return found
+        dimensions[name] = [int(part) for part in parts] if len(parts) > 1 else int(written)
+    return dimensions
 
 
-def limits(given: Sequence[str]) -> Limits:
+def limits(texts: Sequence[str]) -> Limits:
     """Parse the limits for loading a model, "name=count"."""
-    names, found = [field.name for field in fields(Limits)], dict[str, int]()
-    for text in given:
+    names, counts = [field.name for field in fields(Limits)], dict[str, int]()
+    for text in texts:
         name, _, count = text.partition("=")
         fits = name in names and is_number(count)
         require(fits, f"--limit {shown(text)} must be NAME=COUNT, with a name among {', '.join(names)}")
-        found[name] = int(count)
-    return Limits(**found)
+        counts[name] = int(count)
+    return Limits(**counts)
 
 
 @contextmanager
@@ -78,12 +78,12 @@ def assumption(arguments: Sequence[Argument]) -> str:
     """A note that dynamic dimensions are assumed to be 1, with the options that set them; empty if there are none."""
     dims = [(argument, argument.dims) for argument in arguments if argument.element_type and argument.dims]
     named = dict.fromkeys(size for _, sizes in dims for size in sizes if isinstance(size, str))
-    # A name that stands twice in one shape, as "?" may, would fix both; one that is no word means something to a shell.
+    # A name that occurs twice in one shape, as "?" may, would fix both; a shell may interpret one that is no word.
     unusable = {name for name in named if not WORD.fullmatch(name) or any(sizes.count(name) > 1 for _, sizes in dims)}
     options = [f"{name}=SIZE" for name in named if name not in unusable]
-    for argument, found in dims:
-        if None in found or unusable.intersection(found):
-            options.append(f"{argument.name}=" + "x".join(str(s) if isinstance(s, int) else "SIZE" for s in found))
+    for argument, shape in dims:
+        if None in shape or unusable.intersection(shape):
+            options.append(f"{argument.name}=" + "x".join(str(s) if isinstance(s, int) else "SIZE" for s in shape))
     advice = " ".join(f"--fix-shapes {option}" for option in options)
     return f"Dynamic dimensions were taken as 1. Set their sizes: {advice}" if options else ""
 
@@ -97,32 +97,32 @@ def numbers(text: str, option: str) -> list[float]:
 
 
 def gather(
-    arguments: Sequence[Argument], given: Sequence[str], seed: int, mean: Sequence[float], std: Sequence[float]
+    arguments: Sequence[Argument], sources: Sequence[str], seed: int, mean: Sequence[float], std: Sequence[float]
 ) -> dict[str, Any]:
     """The arrays of a model's inputs, given as "name=source" or "source"."""
-    known = {argument.name: argument for argument in arguments}
+    by_name = {argument.name: argument for argument in arguments}
     feed: dict[str, Any] = {}
     anonymous = []
-    for text in given:
+    for text in sources:
         name, equals, source = text.partition("=")
-        if not equals or name not in known:
-            require(not equals or Path(text).exists(), f"there is no input {name!r}; the model has {list(known)}")
+        if not equals or name not in by_name:
+            require(not equals or Path(text).exists(), f"there is no input {name!r}; the model has {list(by_name)}")
             anonymous.append(text)
         else:
             require(name not in feed, f"the input {name!r} is given twice")
-            feed[name] = _read(known[name], source, seed, mean, std)
+            feed[name] = _read(by_name[name], source, seed, mean, std)
     fill = False
     for source in anonymous:
         if source == "random":
             fill = True
         elif source.endswith(".npz"):
             for name, array in _archive(source).items():
-                require(name in known, f"{source}: there is no input {name!r}; the model has {list(known)}")
+                require(name in by_name, f"{source}: there is no input {name!r}; the model has {list(by_name)}")
                 feed[name] = array
         else:
-            rest = [name for name in known if name not in feed]
+            rest = [name for name in by_name if name not in feed]
             require(len(rest) == 1, f"which input is {source}? write NAME={source}; those without a value are {rest}")
-            feed[rest[0]] = _read(known[rest[0]], source, seed, mean, std)
+            feed[rest[0]] = _read(by_name[rest[0]], source, seed, mean, std)
     missing = [argument for argument in arguments if argument.name not in feed]
     if missing and not fill:
         first = missing[0]
@@ -130,7 +130,7 @@ def gather(
     generator = np.random.default_rng(seed)
     for argument in missing:
         feed[argument.name] = argument.random(argument.assumed_shape(), generator)
-    return {name: feed[name] for name in known}
+    return {name: feed[name] for name in by_name}
 
 
 def _read(argument: Argument, source: str, seed: int, mean: Sequence[float], std: Sequence[float]) -> Any:

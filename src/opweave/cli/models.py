@@ -66,10 +66,10 @@ def open_session(
     return InferenceSession(model, context, fix_shapes=sizes(fixed or []), limits=bounds)
 
 
-def _feed(session: InferenceSession, given: list[str] | None, seed: int, mean: str, std: str) -> dict[str, Any]:
+def _feed(session: InferenceSession, sources: list[str] | None, seed: int, mean: str, std: str) -> dict[str, Any]:
     from .inputs import gather, numbers
 
-    return gather(session._inputs, given or [], seed, numbers(mean, "--mean"), numbers(std, "--std"))
+    return gather(session._inputs, sources or [], seed, numbers(mean, "--mean"), numbers(std, "--std"))
 
 
 @app.command()

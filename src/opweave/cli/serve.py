@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..serve import Server
 
 PORT = 8801
-"""That of `opweave.serve.Server`, which `--help` need not import."""
+"""The default port of `opweave.serve.Server`, repeated here so that `--help` does not import it."""
 
 
 @app.command(context_settings={"allow_extra_args": True})
@@ -82,8 +82,8 @@ def serve(
     from ..serve.client_files import write_clients
 
     if given.args:
-        here = "serve is for web pages (navigator.ml)"
-        raise BadParameter(f"{here}; to serve a model over HTTP: opweave deploy {' '.join(given.args)}")
+        purpose = "serve is for web pages (navigator.ml)"
+        raise BadParameter(f"{purpose}; to serve a model over HTTP: opweave deploy {' '.join(given.args)}")
     if no_token and token is not None:
         source = given.get_parameter_source("token")  # an enumeration of Click, or of Typer's copy of Click
         name = "OPWEAVE_TOKEN" if source is not None and source.name == "ENVIRONMENT" else "--token"
@@ -100,10 +100,10 @@ def serve(
         limits=ConnectionLimits(memory=bytes_of(max_memory), contexts=max_contexts),
         record=record,
     )
-    with _logged(stats, record is not None), _until_stopped() as stopped:
+    with _log_to_errors(stats, record is not None), _until_stopped() as stopped:
         with closing(server):
             options = {"url": server.url} if server.token is None else {"url": server.url, "token": server.token}
-            # First: who waits for /health needs them.
+            # Before the server starts: a program that waits for /health needs them.
             folders = [] if write is None else write_clients(write, **options)
             server.start()
             console.print(f"navigator.ml is served at {server.url}", soft_wrap=True)
@@ -140,7 +140,7 @@ def _print_uses(server: Server, folders: list[Path]) -> None:
 
 
 class _Printed(logging.Handler):
-    """Prints what the server reports."""
+    """Prints the reports of the server."""
 
     def __init__(self, target: PlainConsole) -> None:
         super().__init__()
@@ -152,8 +152,8 @@ class _Printed(logging.Handler):
 
 
 @contextmanager
-def _logged(stats: bool, record: bool) -> Iterator[None]:
-    """Print on standard error what the server refuses; with `stats` also what contexts have done, with `record` each graph."""
+def _log_to_errors(stats: bool, record: bool) -> Iterator[None]:
+    """Print refusals of the server on standard error; with `stats` also the work of contexts, with `record` each graph."""
     logger, handler = logging.getLogger("opweave.serve"), _Printed(errors)
     before = logger.level
     logger.addHandler(handler)
@@ -181,7 +181,7 @@ def _until_stopped() -> Iterator[Event]:
 
 
 def state_of_port(port: int = PORT) -> str:
-    """Whether a server of `opweave serve` answers on a port of this machine, in words."""
+    """The state of a port of this machine: answered by `opweave serve`, by another program, or not at all."""
     try:
         with urlopen(f"http://127.0.0.1:{port}/health", timeout=0.5) as response:
             fields = json.load(response)

@@ -1,7 +1,7 @@
 """Run the rest of a command in a child process, which signals reach through its parent only.
 
-Ray installs a handler for SIGTERM in C++ while it starts, which aborts the process and leaves those that it has started. So
-the process that users and service managers signal has no Ray in it: whatever signal comes, it sends SIGINT to the child.
+Ray installs a handler for SIGTERM in C++ while it starts, which aborts the process and leaves its children running. So the
+process that users and service managers signal does not load Ray: for each signal, it sends SIGINT to the child.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP
 def continue_in_child() -> None:
     """Return in a child process, and wait for it in this one, which exits with its status: 128 + n after signal n.
 
-    The child gets SIGINT for each signal of `STOPPING`, and if this process ends without waiting for it. It has a session of
-    its own, so that Ctrl-C in a terminal does not reach it twice. Where processes cannot fork (Windows), this one goes on.
+    The child gets SIGINT for each signal of `STOPPING`, and if this process ends without waiting for it. It has a new
+    session, so that Ctrl-C in a terminal does not reach it twice. If processes cannot fork (Windows), this one continues.
     """
     if not hasattr(os, "fork"):
         return
@@ -27,7 +27,7 @@ def continue_in_child() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     handlers = {number: signal.getsignal(number) for number in STOPPING}
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # what comes now is handled when the child is there
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # signals that come now are handled once the child exists
     child = os.fork()
     if child == 0:
         os.close(writer)

@@ -149,15 +149,15 @@ def doctor() -> None:
     table.add_row("CPU features", ", ".join(_cpu_features()) or "unknown")
     for package in ("numpy", "onnxruntime", "onnx", "ml_dtypes"):
         table.add_row(package, _version(package))
-    for extra, what in PURPOSES.items():
-        table.add_row(f"extra {extra}", _state(extra, what))
+    for extra, purpose in PURPOSES.items():
+        table.add_row(f"extra {extra}", _state(extra, purpose))
     listed = backends.devices()
     available = [device for device in listed if device.available]
     for device in listed:
         title = f"device {device.name}"
         if device.available and device.fault:
             table.add_row(title, Text.assemble(("limited", "yellow"), f": {device.fault}"))
-        if not (device.available or device.hint.startswith("pip install")):  # which the rows of extras say
+        if not (device.available or device.hint.startswith("pip install")):  # the rows of extras show these
             table.add_row(title, Text.assemble(("not here", "yellow"), f": {device.hint}"))
     for module, problem in register().items():
         bad = Text.assemble(("unusable", "red"), f": {problem}")
@@ -173,17 +173,17 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
-def _state(extra: str, what: str) -> Text:
-    """Whether what an extra asks for is installed."""
+def _state(extra: str, purpose: str) -> Text:
+    """The state of an extra: installed, broken or missing."""
     try:
         lacking = missing(extra)
     except NotSupportedError as error:
-        return Text.assemble(("unknown", "yellow"), f": {error} ({what})")
+        return Text.assemble(("unknown", "yellow"), f": {error} ({purpose})")
     if not lacking and (faults := faults_of(extra)):
-        return Text.assemble(("broken", "red"), f": {'; '.join(faults)} ({what})")
+        return Text.assemble(("broken", "red"), f": {'; '.join(faults)} ({purpose})")
     if not lacking:
-        return Text.assemble(("installed", "green"), f" ({what})")
-    return Text.assemble(("missing", "yellow"), f" {', '.join(lacking)}: pip install 'opweave[{extra}]' ({what})")
+        return Text.assemble(("installed", "green"), f" ({purpose})")
+    return Text.assemble(("missing", "yellow"), f" {', '.join(lacking)}: pip install 'opweave[{extra}]' ({purpose})")
 
 
 def _version(package: str) -> Text:
@@ -196,6 +196,6 @@ def _version(package: str) -> Text:
 def _cpu_features() -> list[str]:
     import numpy as np
 
-    known: dict[str, bool] = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]
+    features: dict[str, bool] = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]
     wanted = ["SSE41", "AVX", "F16C", "FMA3", "AVX2", "AVX512F", "AVX512_SKX", "AVX512_SPR", "NEON", "ASIMD", "SVE"]
-    return [name for name in wanted if known.get(name)]
+    return [name for name in wanted if features.get(name)]

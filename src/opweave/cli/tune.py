@@ -1,4 +1,4 @@
-"""`opweave tune`: which engine runs a model faster."""
+"""`opweave tune`: find the fastest engine for a model."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def tune(
     if show == (model is not None):
         raise BadParameter("give either a model or --list")
     if model is None:
-        from ..compile.engines import kept
+        from ..compile.engines import kept_measurements
 
         by_machine: dict[str, list[Measurement]] = {}
-        for each in kept():
-            by_machine.setdefault(f"{each.machine}; {each.versions}", []).append(each)
-        for machine, found in by_machine.items():
+        for measurement in kept_measurements():
+            by_machine.setdefault(f"{measurement.machine}; {measurement.versions}", []).append(measurement)
+        for machine, group in by_machine.items():
             console.print(machine, soft_wrap=True)
-            _print(found)
+            _print(group)
         if not by_machine:
             console.print("nothing is kept")
         return
@@ -95,11 +95,11 @@ def _parts(text: str) -> list[str]:
 
 
 def _other_engines(session: InferenceSession) -> list[str]:
-    """What to install to have another engine on the device of a session."""
+    """Hints on installing another engine for the device of a session."""
     from ..backends import devices
 
-    here = [device for device in devices() if device.name == session.context.device.name]
-    hints = [device.hint for device in here if not device.available and device.hint.startswith("pip install")]
+    same_name = [device for device in devices() if device.name == session.context.device.name]
+    hints = [device.hint for device in same_name if not device.available and device.hint.startswith("pip install")]
     return [f"{hint} adds an engine" for hint in hints]
 
 
@@ -108,21 +108,21 @@ def _shapes(session: InferenceSession, sizes: Mapping[str, int | list[int]]) -> 
     arguments = {argument.name: argument for argument in session._inputs if argument.element_type}
     names = {size for each in arguments.values() for size in each.dims or () if isinstance(size, str)}
     if unknown := [name for name in sizes if name not in arguments and name not in names]:
-        known = ", ".join([*arguments, *sorted(names)])
-        raise BadParameter(f"--shape: there is no input or dimension {unknown[0]!r}, only {known}")
+        choices = ", ".join([*arguments, *sorted(names)])
+        raise BadParameter(f"--shape: there is no input or dimension {unknown[0]!r}, only {choices}")
 
     def size_of(size: int | str | None) -> int:
-        given = size if isinstance(size, int) else sizes.get(size or "", 1)
-        if not isinstance(given, int):
+        value = size if isinstance(size, int) else sizes.get(size or "", 1)
+        if not isinstance(value, int):
             raise BadParameter(f"--shape: the dimension {size!r} needs one size")
-        return given
+        return value
 
-    found: dict[str, list[int]] = {}
+    shapes: dict[str, list[int]] = {}
     for name, argument in arguments.items():
-        given = sizes.get(name)
-        own = [given] if isinstance(given, int) else given
-        found[name] = own if own is not None else [size_of(size) for size in argument.dims or ()]
-    return found
+        value = sizes.get(name)
+        own = [value] if isinstance(value, int) else value
+        shapes[name] = own if own is not None else [size_of(size) for size in argument.dims or ()]
+    return shapes
 
 
 def _print(measured: Iterable[Measurement]) -> None:

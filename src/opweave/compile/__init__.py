@@ -1,1 +1,1 @@
-"""From a graph to a program: choose what runs each node, decompose, fuse, partition. Nothing else decides this."""
+"""From a graph to a program: choose an implementation for each node, decompose, fuse, partition."""

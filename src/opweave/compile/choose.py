@@ -1,7 +1,7 @@
-"""What runs a node: the candidates in the order of preference, each with the reason why it does not apply.
+"""Choose how to run a node: candidates in order of preference, each with the reason why it does not apply.
 
 The order is the same on all devices: the back end's own rule, the user's kernel for the device, the expression, the
-decomposition, and the host for what a device lacks. On the host, a back end may name another one as its stand-in.
+decomposition, and the host for operations that a device lacks. On the host, a back end may name another one as its stand-in.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Candidate:
     """One way to run a node.
 
     Attributes:
-        kind: nodes of one kind, which the same engine computes, may run together; None for a decomposition, whose nodes are
-            chosen one by one.
+        kind: of the engine: nodes of one kind may run together; None for a decomposition, whose nodes are chosen one by
+            one.
         why_not: why it does not apply; empty if it does.
     """
 
@@ -40,14 +40,14 @@ class Candidate:
 
 
 class Chooser:
-    """Chooses for the nodes of a graph.
+    """Chooses how to run the nodes of a graph.
 
     Args:
         backend: of the device.
         device: its name.
         host: the host's back end; `backend` itself if that runs on the host.
         stand_in: the host's back end for what `host` cannot run in any way; None if there is none.
-        fallback: whether the host runs what the device lacks, or that is an error.
+        fallback: whether the host runs operations that the device lacks, or they are errors.
 
     Attributes:
         taken: nodes that run in compiled loops though an engine could run them.
@@ -75,9 +75,9 @@ class Chooser:
             return
         reason = backend.why_not(node)
         yield Candidate(backend.name, "" if reason == "" else reason or "there is no kernel")
-        here = "" if reason is None else "its parts would have the same data types"
+        obstacle = "" if reason is None else "its parts would have the same data types"
         if node.op.decomposition is not None:
-            yield Candidate(None, here)
+            yield Candidate(None, obstacle)
         yield from self._on_host(node)
 
     def _on_host(self, node: Node) -> Iterator[Candidate]:
@@ -95,7 +95,7 @@ class Chooser:
             yield Candidate(other.name, "" if other.supports(node) else f"{other.name} has no rule for it")
 
     def _why_no_loop(self, node: Node) -> str:
-        """Why an expression is not compiled: without a compiler, an engine's kernels for its parts are faster than NumPy."""
+        """The reason not to compile an expression: without a compiler, an engine's kernels for its parts beat NumPy."""
         if self.engine == "numpy" or kernels.is_compiled() or node.op.decomposition is None:
             return ""
         from ..expr.decompose import refusal
@@ -130,11 +130,11 @@ class Chooser:
         return is_host or candidate.kind in (None, self.backend.name)
 
     def reason(self, node: Node) -> str:
-        """Why the device cannot run a node; empty if it can, or if its parts can."""
+        """The reason why the device cannot run a node; empty if it can run the node or its parts."""
         return "" if self._kinds.get(node) == self.backend.name else self.backend.why_not(node) or ""
 
     def kind(self, node: Node) -> Hashable:
-        """The kind of what runs a node; None for what is decomposed."""
+        """The kind of a node; None if the node is decomposed."""
         if node in self.taken:
             return EXPRESSION
         if node not in self._kinds:
@@ -144,7 +144,7 @@ class Chooser:
 
     @property
     def threads(self) -> int:
-        """How many threads an operation on the host may use."""
+        """Number of threads that an operation on the host may use."""
         return self.host.threads or processors()
 
     # Loops ---------------------------------------------------------------------------------------------------------------
@@ -154,12 +154,12 @@ class Chooser:
         return node.op.formula is not None and self.kind(node) == self.host.name
 
     def wins(self, node: Node) -> bool:
-        """Whether a node that could be a loop is faster as one than by the kernel of the host's engine."""
+        """Whether a compiled loop for a node is faster than the kernel of the host's engine."""
         return wins(node, self.host.name) and self.could_be_loop(node)
 
     @staticmethod
     def is_pointwise(node: Node) -> bool:
-        """Whether the expression of a node reads each operand where it writes its result."""
+        """Whether the expression of a node reads its operands at the index that it writes."""
         return program_of(node.op, descs_of(node.inputs), node.attributes).is_pointwise
 
     def is_expression(self, node: Node) -> bool:
@@ -173,10 +173,10 @@ class Chooser:
 
     @staticmethod
     def fits(producer: Node, consumer: Node) -> bool:
-        """Whether two expressions become one loop: the second reads each element of the first where it writes its own."""
+        """Whether two expressions become one loop: `consumer` reads the result of `producer` at the index that it writes."""
         return Chooser.may_fit(producer, consumer) and Chooser.is_pointwise(consumer)
 
     @staticmethod
     def work(node: Node) -> int:
-        """How long it takes to compile an expression, in units of the limit."""
+        """The cost of compiling an expression, in units of the limit."""
         return limits.work_of_elements(program_of(node.op, descs_of(node.inputs), node.attributes))

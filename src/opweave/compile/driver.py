@@ -1,4 +1,4 @@
-"""Compile a graph into a program: each node is chosen for, decomposed where nothing runs it whole, fused and partitioned."""
+"""Compile a graph into a program: choose an implementation for each node, decompose what has none, fuse, partition."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def compile(
 ) -> Program:
     """Compile a graph.
 
-    Where several engines may run it, one is chosen for all of it (`choose_engine`).
+    If several engines can run the graph, one is chosen for all of it (`choose_engine`).
 
     Args:
-        graph: what to compile.
-        backend: runs all nodes that it has rules for; it, or one of its rivals.
+        graph: the graph.
+        backend: it, or one of its rivals, runs all nodes that it has rules for.
         device: one of its devices.
         power_preference: for the engines.
-        fuse: whether chains of element-wise operations that an engine would go through one by one become one loop.
-        alone: whether it does not take turns with other graphs.
-        fallback: whether the host runs what a device lacks, or that is an error.
+        fuse: whether chains of element-wise operations become one loop, where an engine would run them one by one.
+        alone: whether it does not run alternately with other graphs.
+        fallback: whether the host runs operations that a device lacks, or they are errors.
         shares_processors: whether another process needs the processors after each run.
-        wait: whether to wait for what engines have begun to compile; otherwise the caller does (`Runner.complete`).
+        wait: whether to wait until the engines have compiled; otherwise the caller waits (`Runner.complete`).
 
     Raises:
         NotSupportedError: an operation has neither a rule, a kernel, an expression nor a decomposition.
@@ -65,20 +65,20 @@ def compile(
     choice = choose_engine(graph, backend, alone)
     has_compiler = kernels.is_compiled()
     try:
-        program = _compiled(graph, choice, fallback=fallback, wait=wait, **options)
+        program = _compile_for(graph, choice, fallback=fallback, wait=wait, **options)
     except OperationError as error:
         own = backend.tunable(graph)[backend.name]
         if choice.backend.name == own.name:
             raise
         log.warning("%s runs a graph that %s refuses: %s", own.name, choice.backend.name, error)
         choice = Choice(own, f"{own.name}, since {choice.backend.name} refuses it: {error}")
-        program = _compiled(graph, choice, fallback=fallback, wait=wait, **options)
+        program = _compile_for(graph, choice, fallback=fallback, wait=wait, **options)
     if has_compiler and not kernels.is_compiled():  # it could not be imported: engines are faster than NumPy
-        program = _compiled(graph, choice, fallback=fallback, wait=wait, **options)
+        program = _compile_for(graph, choice, fallback=fallback, wait=wait, **options)
     return program
 
 
-def _compiled(
+def _compile_for(
     graph: Graph,
     choice: Choice,
     *,
@@ -106,11 +106,11 @@ def _compiled(
     if fuse and host.gains_from_loops and kernels.is_compiled():
         chooser.taken = fusible(legal, chooser, most)
     parts = partition(legal, chooser.kind, Joining(EXPRESSION, chooser.fits, chooser.work, most))
-    here = device if backend is host else "cpu"
+    host_device = device if backend is host else "cpu"
 
-    def made_of(part: Segment[Node, Operand]) -> Part:
+    def compile_part(part: Segment[Node, Operand]) -> Part:
         if part.kind not in engines:
-            return _kernel(part, here)
+            return _kernel(part, host_device)
         engine, where = engines[part.kind]
         sub, reads, writes = _sub_graph(legal, part, alone=len(parts) == 1)
         is_alone = alone and len(parts) == 1
@@ -119,16 +119,16 @@ def _compiled(
             _require_device(runner, sub, where)
         return Part(runner, engine.space, where, part.nodes, sub.nodes, reads, writes)
 
-    made: list[Part] = []
-    with abandoned_on_errors(made):
-        with _loops(parts, chooser, here) as loops:
+    compiled: list[Part] = []
+    with abandoned_on_errors(compiled):
+        with _loops(parts, chooser, host_device) as loops:
             for part in parts:
-                made.append(next(loops)() if part.kind == EXPRESSION else made_of(part))
+                compiled.append(next(loops)() if part.kind == EXPRESSION else compile_part(part))
         if wait:
-            for one in made:
+            for one in compiled:
                 one.runner.complete()
-    placements = _placements(graph, legal, origin, made, chooser, here)
-    program = Program(legal, origin, made, placements, backend.space, input_ranges(graph), choice.reason)
+    placements = _placements(graph, legal, origin, compiled, chooser, host_device)
+    program = Program(legal, origin, compiled, placements, backend.space, input_ranges(graph), choice.reason)
     program.untried = choice.untried
     return program
 
@@ -156,14 +156,14 @@ def _require_device(runner: Runner, graph: Graph, device: str) -> None:
 
 
 def _as_precise(engine: Backend, backend: Backend) -> Backend:
-    """Another back end of the host, which computes as `backend` does, or in float32 where it cannot be less precise."""
+    """A back end of the host with the precision of `backend`, or float32 if it does not have that precision."""
     device = engine.named("cpu")
     is_able = device is not None and backend.precision in device.precisions
     return engine.with_precision(backend.precision if is_able else "float32")
 
 
 def _sub_graph(graph: Graph, part: Segment[Node, Operand], alone: bool) -> tuple[Graph, list[Operand], list[Operand]]:
-    """The graph of a part; all of the graph, where nothing else is in it."""
+    """The graph of a part; the whole graph if it has no other part."""
     results = list(graph.outputs.values())
     if alone and len(set(results)) == len(results) and all(operand.node is not None for operand in results):
         return graph, list(graph.inputs.values()), results
@@ -178,7 +178,7 @@ def _sub_graph(graph: Graph, part: Segment[Node, Operand], alone: bool) -> tuple
 def _loops(
     parts: Sequence[Segment[Node, Operand]], chooser: Chooser, device: str
 ) -> Iterator[Iterator[Callable[[], Part]]]:
-    """For each part that is a loop, a function that waits for it. A thread compiles them, while engines compile the others."""
+    """Functions that wait for the parts that are loops. A thread compiles the loops, while engines compile other parts."""
     loops = [part for part in parts if part.kind == EXPRESSION]
     compiling = [_expression(part, chooser, device) for part in loops]
     if not 0 < len(loops) < len(parts):
@@ -197,12 +197,12 @@ def _expression(part: Segment[Node, Operand], chooser: Chooser, device: str) -> 
     rounds = chooser.backend.precision == "ieee"
     program, reads, unrounded = program_of_nodes(part.nodes, reads, part.outputs, rounds=rounds)
 
-    def compiled() -> Part:
+    def compile_loop() -> Part:
         kernel = kernels.compile(program, chooser.engine)
         runner = _ExpressionRunner(program.name, title(part.nodes), kernel, len(part.nodes), unrounded)
         return Part(runner, HOST, device, part.nodes, part.nodes, reads, part.outputs)
 
-    return compiled
+    return compile_loop
 
 
 class _ExpressionRunner(Runner):
@@ -218,7 +218,7 @@ class _ExpressionRunner(Runner):
             try:
                 call()
             except OperationError as error:
-                raise self._failed(error) from error
+                raise self._error_of(error) from error
 
         return run
 
@@ -226,9 +226,9 @@ class _ExpressionRunner(Runner):
         try:
             self.kernel.run(inputs, outputs)
         except OperationError as error:
-            raise self._failed(error) from error
+            raise self._error_of(error) from error
 
-    def _failed(self, error: OperationError) -> OperationError:
+    def _error_of(self, error: OperationError) -> OperationError:
         return OperationError(f"{self.title}: {str(error).removeprefix(f'{self.name}: ')}")
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
@@ -256,8 +256,8 @@ class _KernelRunner(Runner):
         self._running: set[int] = set()  # the threads that it runs in
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        known: Mapping[Operand, np.ndarray] = dict(zip(self.reads, inputs, strict=True))
-        call = self.prepared.bind(each(self.node.inputs, known.__getitem__), outputs)
+        arrays: Mapping[Operand, np.ndarray] = dict(zip(self.reads, inputs, strict=True))
+        call = self.prepared.bind(each(self.node.inputs, arrays.__getitem__), outputs)
 
         def run() -> None:
             thread = get_ident()
@@ -276,36 +276,36 @@ class _KernelRunner(Runner):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What runs where
+# Placements
 
 
 def _placements(
-    graph: Graph, legal: Graph, origin: Mapping[Node, Node], parts: Sequence[Part], chooser: Chooser, here: str
+    graph: Graph, legal: Graph, origin: Mapping[Node, Node], parts: Sequence[Part], chooser: Chooser, host_device: str
 ) -> list[Placement]:
-    """Where each node of the user's graph runs; `here` is the device of the copies of a graph without parts."""
+    """The placement of each node of the user's graph; `host_device` is that of the copies in a graph without parts."""
     homes = {
         node: (number, compiled)
         for number, part in enumerate(parts)
         for node, compiled in zip(part.nodes, part.compiled, strict=True)
     }
-    made: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
+    replacements: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
     for node in legal.nodes:
-        made[origin[node]].append(node)
-    found = []
-    for node, its in made.items():
-        number = homes[its[0]][0] if its else 0
+        replacements[origin[node]].append(node)
+    placements = []
+    for node, nodes in replacements.items():
+        number = homes[nodes[0]][0] if nodes else 0
         how: How = "decomposed"
-        # A graph of which nothing is left has no parts: its outputs are copies of inputs and constants.
-        detail, device = "its operand", parts[number].device if parts else here
-        if its:
+        # A graph that becomes empty has no parts: its outputs are copies of inputs and constants.
+        detail, device = "its operand", parts[number].device if parts else host_device
+        if nodes:
             part = parts[number]
-            compiled = [homes[n][1] for n in its if homes[n][0] == number]
+            compiled = [homes[n][1] for n in nodes if homes[n][0] == number]
             how, detail = part.runner.describe(compiled)
             if part.runner.is_left(compiled):
                 device = "cpu"
-        if its and (len(its) > 1 or its[0].op is not node.op):
-            how, detail = "decomposed", f"{detail}: {', '.join(part.op.name for part in its)}"
+        if nodes and (len(nodes) > 1 or nodes[0].op is not node.op):
+            how, detail = "decomposed", f"{detail}: {', '.join(part.op.name for part in nodes)}"
         reason = chooser.reason(node)
         detail = f"{detail}: {reason}" if reason else detail
-        found.append(Placement(node.title, device, how, detail, number, node.op))
-    return found
+        placements.append(Placement(node.title, device, how, detail, number, node.op))
+    return placements

@@ -1,10 +1,10 @@
-"""Which of several engines runs a graph: the context's own, unless another was verified and measured to be faster.
+"""The choice of an engine for a graph: the context's own, unless another was verified and measured to be faster.
 
-Engines rewrite graphs, and some rewrites are wrong or end the process. So an engine is used unasked only for graphs on which
-its results were compared, after a trial in a process of its own (`backends.isolation`): by `tune`, or by a child process
-that does so beside a program that uses the graph (`verification`).
+Engines rewrite graphs, and some rewrites are wrong or end the process. So without a request, an engine is used only for
+graphs on which its results were compared, after a trial in a separate process (`backends.isolation`): by `tune`, or by a
+child process beside a program that uses the graph (`verification`).
 
-What was measured is kept on disk (`disk_cache`), by graph, processor, threads and versions.
+Measurements are kept on disk (`disk_cache`), by graph, processor, threads and versions.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .states import SWITCHED_OFF as SWITCHED_OFF, YET as YET
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """How long the engines take for one graph.
+    """Times of the engines for one graph.
 
     Attributes:
         model: the name of the model; empty for a graph.
         what: the graph, or the shapes of the model's inputs, in a few words.
-        chosen: the engine that runs it from now on; empty where what runs it by default stays.
-        seconds: the median time of a run on each engine; the first is the one that others are compared with.
+        chosen: the engine that runs it from now on; empty if the default engine stays.
+        seconds: the median time of a run on each engine; the first engine is the one that others are compared with.
         refused: why the others were not measured or do not count, by engine.
         rounds: how often each was measured.
         machine: the processor, and how many threads an operation may use.
@@ -54,12 +54,12 @@ class Measurement:
 
     @property
     def title(self) -> str:
-        """What was measured."""
+        """The measured graph or model."""
         return f"{self.model}: {self.what}" if self.model else self.what
 
     @property
     def remark(self) -> str:
-        """What else there is to say: engines that were refused, and whether it is kept."""
+        """Further remarks: refused engines, and whether the measurement is kept."""
         notes = self._notes()
         if not self.is_kept:
             notes.append("not kept" if self.rounds or self.refused else "there is no other engine for it")
@@ -71,20 +71,20 @@ class Measurement:
         return self.reason_on(self.chosen)
 
     def reason_on(self, name: str) -> str:
-        """The engine of a name, and what is known of it and the others, in a line."""
+        """An engine by name, with the verdicts on it and the others, in a line."""
         first = next(iter(self.seconds), "")
         own = f"{name}, verified, {self._ratio(name)}" if name in self.seconds and name != first else name
         return "; ".join([own, *self.verdicts(name)])
 
     def verdicts(self, without: str = "") -> list[str]:
-        """What is known of the rivals, without that of a name."""
+        """The verdicts on the rivals, except for the rival `without`."""
         first = next(iter(self.seconds), "")
-        found = [f"{name} verified, {self._ratio(name)}" for name in self.seconds if name not in (first, without)]
+        verdicts = [f"{name} verified, {self._ratio(name)}" for name in self.seconds if name not in (first, without)]
         if self.seconds:
-            found.append(", ".join(f"{name} {duration(seconds)}" for name, seconds in self.seconds.items()))
+            verdicts.append(", ".join(f"{name} {duration(seconds)}" for name, seconds in self.seconds.items()))
         if self.memory:
-            found.append(f"memory: {', '.join(f'{name} {size(taken)}' for name, taken in self.memory.items())}")
-        return [*found, *self._notes()]
+            verdicts.append(f"memory: {', '.join(f'{name} {size(taken)}' for name, taken in self.memory.items())}")
+        return [*verdicts, *self._notes()]
 
     def _ratio(self, name: str) -> str:
         """The time on an engine as a multiple of that on the first, as in "0.7x"."""
@@ -97,7 +97,7 @@ class Measurement:
 
 @dataclass(frozen=True, repr=False)
 class Tuning:
-    """What `MLGraph.tune` and `InferenceSession.tune` measured; a prompt and `print` show it as a table.
+    """Measurements of `MLGraph.tune` and `InferenceSession.tune`; a prompt and `print` show them as a table.
 
     Attributes:
         measurements: one for each graph, or for each combination of shapes.
@@ -109,11 +109,11 @@ class Tuning:
         return str(self)
 
     def __str__(self) -> str:
-        names = list(dict.fromkeys(name for found in self.measurements for name in found.seconds))
+        names = list(dict.fromkeys(name for measurement in self.measurements for name in measurement.seconds))
         rows = [("tuned", *names, "chosen", "")]
-        for found in self.measurements:
-            times = [duration(found.seconds[name]) if name in found.seconds else "-" for name in names]
-            rows.append((found.title, *times, found.chosen or "the default", found.remark))
+        for measurement in self.measurements:
+            times = [duration(measurement.seconds[name]) if name in measurement.seconds else "-" for name in names]
+            rows.append((measurement.title, *times, measurement.chosen or "the default", measurement.remark))
         return "\n".join(table(rows, words=len(rows[0])))
 
 
@@ -133,12 +133,12 @@ class Choice:
 
 
 def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> Choice:
-    """Choose what runs a graph of a context on `backend`: its own engine, unless a rival was measured to be faster.
+    """Choose the engine for a graph of a context on `backend`: its own, unless a rival was measured to be faster.
 
     Args:
-        graph: what is to run.
-        backend: of the context, whose rivals may run it instead.
-        alone: whether it does not take turns with other graphs: threads of two engines would be in each other's way.
+        graph: the graph.
+        backend: of the context; its rivals may run the graph instead.
+        alone: whether the graph does not run alternately with others: threads of two engines would compete.
     """
     if not backend.rivals:
         return Choice(backend)
@@ -146,11 +146,11 @@ def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> Choice:
     own = next(iter(ways))
     if not alone:
         return Choice(ways[own], f"{own}, since it takes turns with other graphs")
-    for known in find(lambda: digest(graph), ways).values():
-        if not known.chosen:
-            return Choice(ways[own], known.reason_on(own))
-        if known.chosen in ways:
-            return Choice(ways[known.chosen], known.reason)
+    for measurement in find(lambda: digest(graph), ways).values():
+        if not measurement.chosen:
+            return Choice(ways[own], measurement.reason_on(own))
+        if measurement.chosen in ways:
+            return Choice(ways[measurement.chosen], measurement.reason)
     untried, notes = expected(graph, backend.rivals)
     return Choice(ways[own], "; ".join([own, *notes]), untried)
 
@@ -172,12 +172,12 @@ def expected(graph: Graph, rivals: Iterable[Backend]) -> tuple[dict[str, str], l
 
 
 def described(choice: str, untried: Mapping[str, str], state: str | Measurement = YET) -> str:
-    """What `explain` says of the choice between engines.
+    """The choice between engines, as `explain` shows it.
 
     Args:
         choice: why it was made.
         untried: the rivals that may be faster and are not verified, and why they are expected to be.
-        state: what is known of these by now: that of all, or the verdict, which later builds follow.
+        state: of these rivals: one text for all, or the verdict, which later builds follow.
     """
     if isinstance(state, Measurement):
         return "; ".join([choice, *state.verdicts(), "what is built from now on follows this"]) if untried else choice
@@ -190,46 +190,46 @@ def chosen_in(choice: str) -> str:
 
 
 def is_unverified(name: str, ways: Mapping[str, Backend]) -> bool:
-    """Whether one of the ways to run a graph has another engine than the first way, which must be tried before it is used."""
+    """Whether a way to run a graph has another engine than the first way, so that it must be tried before use."""
     return name in ways and ways[name].name != next(iter(ways.values())).name
 
 
 def find(digest: Callable[[], str], ways: Mapping[str, Backend], on: str = "") -> dict[str, Measurement]:
-    """What was measured for a graph or model on this machine with these versions, by what it was measured for.
+    """Measurements of a graph or model on this machine with these versions, by `Measurement.what`.
 
-    Empty if nothing was, or the file is damaged.
+    Empty if there are none, or the file is damaged.
 
     Args:
         digest: gives the digest of the graph or model; called if anything was measured on this machine.
-        ways: what may run it.
+        ways: the back ends that may run it.
         on: the processor and threads that count, as `machine` has them. Default: those of this process and `ways`.
     """
     if not disk_cache.has(KIND):
         return {}
     key = key_of(digest(), on or machine(ways), versions(ways))
-    return {found.what: found for found in _parsed(disk_cache.load(key, KIND))}
+    return {measurement.what: measurement for measurement in _parse(disk_cache.load(key, KIND))}
 
 
-def keep(digest: str, found: Measurement) -> bool:
-    """Keep what was measured, beside what was for other shapes; whether that is possible."""
+def keep(digest: str, measurement: Measurement) -> bool:
+    """Keep a measurement beside those for other shapes; returns whether that is possible."""
     import json
 
-    key = key_of(digest, found.machine, found.versions)
-    measured = {each.what: each for each in _parsed(disk_cache.load(key, KIND))} | {found.what: found}
+    key = key_of(digest, measurement.machine, measurement.versions)
+    measured = {each.what: each for each in _parse(disk_cache.load(key, KIND))} | {measurement.what: measurement}
     data = json.dumps({"format": FORMAT, "measured": [asdict(each) for each in measured.values()]}).encode()
     return disk_cache.store(key, KIND, data)
 
 
-def kept() -> list[Measurement]:
-    """All that is kept, also of other versions; what was used last comes first."""
+def kept_measurements() -> list[Measurement]:
+    """All kept measurements, also of other versions, the most recently used first."""
     entries = [entry for entry in disk_cache.entries() if entry.kind == disk_cache.KINDS[KIND]]
-    return [found for entry in entries for found in _parsed(disk_cache.load(entry.key, KIND))]
+    return [measurement for entry in entries for measurement in _parse(disk_cache.load(entry.key, KIND))]
 
 
 def titles(key: str) -> list[str]:
     """The models and graphs whose measurements the cache keeps under a key; this does not count as a use of them."""
-    found = _parsed(disk_cache.load(key, KIND, is_use=False))
-    return list(dict.fromkeys(each.model or each.what for each in found))
+    measurements = _parse(disk_cache.load(key, KIND, is_use=False))
+    return list(dict.fromkeys(each.model or each.what for each in measurements))
 
 
 def digest(graph: Graph) -> str:
@@ -252,7 +252,7 @@ def digest(graph: Graph) -> str:
     return described.hexdigest()
 
 
-def _parsed(data: bytes | None) -> list[Measurement]:
+def _parse(data: bytes | None) -> list[Measurement]:
     """Measurements as `keep` writes them; none for anything else."""
     if data is None:
         return []

@@ -1,12 +1,12 @@
-"""Find what is worth a compiled loop: chains of element-wise operations, and operations for which a kernel is slow.
+"""Find nodes worth a compiled loop: chains of element-wise operations, and operations whose kernel is slow.
 
 Requires a graph whose nodes an engine could run one by one; the result says which of them to fuse.
 
-An engine reads and writes memory for each operation of a chain; a compiled loop does it once. That pays where there is
-enough memory to go through, and more to save than the way from one engine to the other and back costs: threads of one have
-to sleep before those of the other can run (`benchmarks/fusion.py`). Operations that directly follow a convolution or a
-matrix product stay: engines fuse these at no cost. A chain of any size is moved if the table of `winners` says so of one of
-its operations.
+An engine reads and writes memory for each operation of a chain; a compiled loop does it once. That pays if the operands
+are large, and the saved traffic takes longer than switching to the other engine and back: threads of one engine have to
+sleep before those of the other can run (`benchmarks/fusion.py`). Operations that directly follow a convolution or a matrix
+product stay: engines fuse these as epilogues. A chain of any size is moved if one of its operations is in the table of
+`winners`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _HEAVY = {ops.conv2d, ops.conv_transpose2d, ops.gemm, ops.matmul, ops.batch_norm
 
 
 def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
-    """The nodes that an engine could run, and that had better be part of compiled loops.
+    """The nodes that an engine could run, but that are faster in compiled loops.
 
     Args:
-        graph: where to look.
-        chooser: knows what runs each node.
-        most: how much work it may be to compile a loop (`Chooser.work`).
+        graph: the graph.
+        chooser: chooses for its nodes.
+        most: the largest work of a loop (`Chooser.work`).
     """
     winners = set(filter(chooser.wins, graph.nodes))
     is_large = any(output.desc.element_count >= MIN_ELEMENTS for node in graph.nodes for output in node.outputs)
     if not is_large and not winners and not any(map(chooser.is_expression, graph.nodes)):
         return set()  # as `_is_worth_it` would say of each loop
-    absorbed = _absorbed(graph, winners)
+    absorbed = _epilogues(graph, winners)
 
     def may_be_candidate(node: Node) -> bool:
         if node in winners:
@@ -60,7 +60,7 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
 
     # Tracing expressions takes most of the time here, so it is done only where loops may be worth it. A loop is a part of
     # one of these groups.
-    groups = _connected(node for node in graph.nodes if may_be_candidate(node) or chooser.is_expression(node))
+    groups = _groups_of(node for node in graph.nodes if may_be_candidate(node) or chooser.is_expression(node))
     candidates: set[Node] = set()
     for group in groups:
         if not winners.isdisjoint(group) or _is_worth_it(group, chooser.is_expression, False, chooser.threads):
@@ -84,8 +84,8 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
     return chosen
 
 
-def _connected(nodes: Iterable[Node]) -> list[list[Node]]:
-    """Nodes in groups: those that take values of the same shape from each other, also through others, are in one."""
+def _groups_of(nodes: Iterable[Node]) -> list[list[Node]]:
+    """Group nodes that are connected by values of the same shape."""
     groups: dict[Node, list[Node]] = {}
     for node in nodes:
         group = groups[node] = [node]
@@ -100,10 +100,10 @@ def _connected(nodes: Iterable[Node]) -> list[list[Node]]:
     return list({id(group): group for group in groups.values()}.values())
 
 
-def _absorbed(graph: Graph, winners: set[Node]) -> set[Node]:
-    """The operations that engines do together with the convolution or matrix product before: bias or sum, activation.
+def _epilogues(graph: Graph, winners: set[Node]) -> set[Node]:
+    """The operations that engines fuse as epilogues into a convolution or matrix product: bias or sum, activation.
 
-    Products that are faster as loops are left out: what follows them is better off in their loops.
+    Products that are faster as loops are left out: operations behind them are faster in their loops.
     """
     absorbed: set[Node] = set()
     for node in graph.nodes:

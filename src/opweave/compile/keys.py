@@ -1,4 +1,4 @@
-"""What measurements of engines are kept under: sessions ask for that before they load what reads measurements."""
+"""Keys of kept measurements, which sessions need before they load the module that reads measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..backends import Backend
 
 FORMAT = 5
-"""The format of what is kept; others are not read."""
+"""The format of kept measurements; others are not read."""
 
 KIND = disk_cache.TUNING
 
@@ -30,7 +30,7 @@ def key_of(digest: str, machine: str, versions: str) -> str:
 
 
 def machine(ways: Mapping[str, Backend]) -> str:
-    """The processor, and how many threads an operation may use."""
+    """The processor, and the number of threads of an operation."""
     threads = next(iter(ways.values())).threads or processors()
     return f"{processor_name()}, {threads} threads"
 

@@ -1,7 +1,7 @@
-"""Replace what a back end cannot do by its decomposition, recursively.
+"""Replace operations that a back end lacks by their decompositions, recursively.
 
-Requires nothing; ensures that `supports` holds for every node of the result. Nodes that come from a decomposition carry a
-label that begins with that of the node they emulate.
+Requires nothing; ensures that `supports` holds for every node of the result. The label of a
+node from a decomposition begins with the label of the node that it emulates.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Rewriter(Recorder):
             self.origin[node] = self._source
             return super()._place(node)
         if op.decomposition is None:
-            # What has one of these two is only asked here if it does not serve this node.
+            # An operation with kernels or a formula is here only if these do not serve this node.
             forms = "decomposition" if op.kernels or op.formula else "kernel, expression or decomposition"
             kernels = f"; its kernels are for {', '.join(map(repr, op.kernels))}" if op.kernels else ""
             raise NotSupportedError(
@@ -51,7 +51,7 @@ class _Rewriter(Recorder):
             raise NotSupportedError(f"{node.title}: {str(error).removeprefix(f'{op.name}: ')}") from error
         finally:
             self._prefix = outer
-        got, wanted = (tuple(output.desc for output in made) for made in (outputs, node.outputs))
+        got, wanted = (tuple(output.desc for output in operands) for operands in (outputs, node.outputs))
         if got != wanted:
             raise OperationError(f"{node.title}: its decomposition yields {got}, it must yield {wanted}")
         return outputs
@@ -60,7 +60,7 @@ class _Rewriter(Recorder):
 def legalise(
     graph: Graph, supports: Callable[[Node], bool], backend: str = "given", *, has_results: bool = False
 ) -> tuple[Graph, Mapping[Node, Node]]:
-    """The graph in which every node satisfies `supports`, and for each of its nodes the one that it stems from.
+    """The graph in which every node satisfies `supports`, and for each of its nodes the one that it comes from.
 
     Args:
         graph: the graph.
@@ -89,10 +89,10 @@ def legalise(
 
 
 def cut_out(inputs: Iterable[Operand], outputs: Iterable[Operand]) -> tuple[Graph, list[Operand]]:
-    """The part of a graph that computes `outputs` from `inputs`, and which of these it takes, in its order.
+    """The part of a graph that computes `outputs` from `inputs`, and the inputs that the part takes, in its order.
 
-    If an input is computed in the graph, the part is a copy. So rules that look at the node behind an operand see none behind
-    the inputs of the part: another engine runs that.
+    If an input is computed in the graph, the part is a copy, so that rules find no node behind the input: another engine
+    runs that node.
     """
     names = {operand: f"x{k}" for k, operand in enumerate(inputs)}
     part = Graph.reaching({f"y{k}": operand for k, operand in enumerate(outputs)}, names)

@@ -1,12 +1,12 @@
-"""Divide nodes into segments, each of which one engine runs as a whole: those of a graph, or the steps of an ONNX model.
+"""Divide the nodes of a graph, or the steps of an ONNX model, into segments that one engine runs as a whole.
 
-Requires that every node has a kind of engine; ensures that the segments, in the order of the result, find all their
-inputs computed, and that nothing between two nodes of a segment runs outside of it.
+Requires that every node has a kind of engine; ensures that each segment comes after those that compute its inputs, and
+that no node on a path between two nodes of a segment is outside of it.
 
-A node's level is the number of changes of kind on the longest way to it; that of a node which is computed from constants
-alone is as high as its readers allow, so that it joins their segment. Nodes of one level and kind form a segment, as large as
-it can be; a node whose kind is its own (a kernel, say) is a segment alone; and of nodes of the kind of `joining`, only those
-that fit together stay together.
+A node's level is the number of changes of kind on the longest path to it. A node that is computed from constants alone gets
+the highest level that its readers allow, so that it joins their segment. Nodes of one level and kind form one segment. A
+node with a unique kind (a kernel, say) is a segment alone, and nodes of the kind of `joining` share a segment only if they
+fit together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ V = TypeVar("V", bound=Hashable)
 
 @dataclass(frozen=True)
 class Joining(Generic[N]):
-    """Which nodes share a segment only where they are connected by values and fit together.
+    """Nodes that share a segment only if they are connected by values and fit together.
 
     Attributes:
         kind: their kind.
@@ -43,7 +43,7 @@ class Segment(Generic[N, V]):
     """Nodes that run together.
 
     Attributes:
-        kind: what engine runs them.
+        kind: of the engine that runs them.
         nodes: in order.
         inputs: the values that they take from inputs of the whole and from other segments.
         outputs: the values that others, or the outputs of the whole, take from them.
@@ -80,16 +80,16 @@ def divide(
     """The segments of nodes.
 
     Args:
-        nodes: what to divide, each after those that it takes values from.
-        outputs: the values that are wanted in the end.
+        nodes: in topological order.
+        outputs: the values that the whole returns.
         kind: the engine of a node; something unique for nodes that stand alone.
         reads: the values that a node takes, without constants.
         writes: the values that it yields.
         joining: the kind whose nodes do not share a segment for their level alone.
     """
-    # Nodes are known by their positions.
-    made = [tuple(writes(node)) for node in nodes]
-    maker = {value: number for number, values in enumerate(made) for value in values}
+    # Nodes are numbered by position.
+    written = [tuple(writes(node)) for node in nodes]
+    maker = {value: number for number, values in enumerate(written) for value in values}
     taken = [tuple(reads(node)) for node in nodes]
     makers = [[maker[value] for value in values if value in maker] for values in taken]
     kinds = [kind(node) for node in nodes]
@@ -98,24 +98,23 @@ def divide(
     for number, level in enumerate(levels):
         groups.setdefault((level, kinds[number]), []).append(number)
     members: list[list[int]] = []
-    for (_, its_kind), numbers in groups.items():
-        if joining is not None and its_kind == joining.kind:
-            members += _connected(numbers, makers, nodes, joining)
+    for (_, group_kind), numbers in groups.items():
+        if joining is not None and group_kind == joining.kind:
+            members += _split(numbers, makers, nodes, joining)
         else:
             members.append(numbers)
     segments: list[Segment[N, V]] = [Segment(kinds[m[0]], [nodes[number] for number in m]) for m in members]
-    _connect(segments, members, taken, made, maker, set(outputs))
-    return [segments[number] for number in _ordered(members, makers)]
+    _connect(segments, members, taken, written, maker, set(outputs))
+    return [segments[number] for number in _order(members, makers)]
 
 
 def _levels(taken: Sequence[Sequence[V]], makers: Sequence[Sequence[int]], kinds: Sequence[Hashable]) -> Sequence[int]:
-    """The level of each node."""
     levels: list[int] = []
-    for number, its in enumerate(makers):
-        levels.append(max((levels[other] + (kinds[other] != kinds[number]) for other in its), default=0))
+    for number, sources in enumerate(makers):
+        levels.append(max((levels[other] + (kinds[other] != kinds[number]) for other in sources), default=0))
     is_constant: list[bool] = []
-    for values, its in zip(taken, makers, strict=True):
-        is_constant.append(len(its) == len(values) and all(is_constant[other] for other in its))
+    for values, sources in zip(taken, makers, strict=True):
+        is_constant.append(len(sources) == len(values) and all(is_constant[other] for other in sources))
     highest: dict[int, int] = {}  # the lowest level that a reader needs its operand to have
     for number in reversed(range(len(levels))):
         if is_constant[number]:
@@ -126,28 +125,28 @@ def _levels(taken: Sequence[Sequence[V]], makers: Sequence[Sequence[int]], kinds
     return levels
 
 
-def _connected(
+def _split(
     numbers: list[int],
     makers: Sequence[Sequence[int]],
     nodes: Sequence[N],
     joining: Joining[N],
 ) -> list[list[int]]:
-    """Nodes of one level and kind, divided into those that fit together; no two parts depend on each other in a circle."""
+    """Divide nodes of one level and kind into parts that fit together, without cycles between parts."""
     parts = _Parts(joining.most)
     for number in numbers:
-        its = [maker for maker in makers[number] if maker in parts]
-        parts.add(number, joining.work(nodes[number]), its)
-        for maker in its:
+        sources = [maker for maker in makers[number] if maker in parts]
+        parts.add(number, joining.work(nodes[number]), sources)
+        for maker in sources:
             if parts.may_merge(maker, number) and joining.fits(nodes[maker], nodes[number]):
                 parts.merge(maker, number)
     return [sorted(part) for part in parts.members.values()]
 
 
 class _Parts:
-    """Parts that are merged step by step; each is known by a number, and a merged part by that of the larger one.
+    """Parts that are merged step by step (union-find). A merged part has the number of the larger one.
 
     Args:
-        most: how much work a part may have.
+        most: the largest work of a part.
 
     Attributes:
         members: the nodes of each part.
@@ -159,7 +158,7 @@ class _Parts:
         self._work: dict[int, int] = {}
         # The parts that a part takes values from; some of them may have been merged since.
         self._needs: dict[int, set[int]] = {}
-        self._parent: dict[int, int] = {}  # of a part that has been merged into another, that one
+        self._parent: dict[int, int] = {}  # the part that a part was merged into, or itself
         self._first: dict[int, int] = {}  # the numbers of the first node of a part, and of the last
         self._last: dict[int, int] = {}
 
@@ -173,12 +172,12 @@ class _Parts:
         self._work[number] = work
 
     def may_merge(self, maker: int, taker: int) -> bool:
-        """Whether the parts of two nodes are two, and have no more work than one may have."""
+        """Whether two nodes are in different parts, whose work together is within the limit."""
         producer, consumer = self._find(maker), self._find(taker)
         return producer != consumer and self._work[producer] + self._work[consumer] <= self._most
 
     def merge(self, maker: int, taker: int) -> None:
-        """Make one part of those of two nodes, unless a third one lies on a way between them."""
+        """Merge the parts of two nodes, unless a third part is on a path between them."""
         producer, consumer = self._find(maker), self._find(taker)
         others = {self._find(part) for part in self._needs[consumer]} - {producer, consumer}
         if any(self._reaches(part, producer) for part in others):
@@ -196,14 +195,14 @@ class _Parts:
         self._last[kept] = max(self._last[kept], self._last[gone])
 
     def _find(self, number: int) -> int:
-        """The part that a part has become."""
+        """The part that a part has been merged into, or itself."""
         while (parent := self._parent[number]) != number:
-            self._parent[number] = self._parent[parent]  # halves the way for the next time
+            self._parent[number] = self._parent[parent]  # path halving
             number = parent
         return number
 
     def _reaches(self, start: int, goal: int) -> bool:
-        """Whether `start` takes something from `goal`, also through others."""
+        """Whether `start` depends on `goal`, directly or through others."""
         pending, seen = [start], {start}
         while pending:
             part = pending.pop()
@@ -220,11 +219,11 @@ def _connect(
     segments: Sequence[Segment[N, V]],
     members: Sequence[Sequence[int]],
     taken: Sequence[Sequence[V]],
-    made: Sequence[Sequence[V]],
+    written: Sequence[Sequence[V]],
     maker: Mapping[V, int],
     wanted: Collection[V],
 ) -> None:
-    """Find out what segments take and give, each value once, in order of use."""
+    """Set the inputs and outputs of segments, each value once, in order of use."""
     home = {number: at for at, numbers in enumerate(members) for number in numbers}
     inputs: list[dict[V, None]] = [{} for _ in segments]
     outputs: list[dict[V, None]] = [{} for _ in segments]
@@ -236,14 +235,14 @@ def _connect(
                 inputs[at][value] = None
                 if source is not None:
                     outputs[source][value] = None
-        for value in made[number]:
+        for value in written[number]:
             if value in wanted:
                 outputs[at][value] = None
-    for segment, its_inputs, its_outputs in zip(segments, inputs, outputs, strict=True):
-        segment.inputs, segment.outputs = list(its_inputs), list(its_outputs)
+    for segment, segment_inputs, segment_outputs in zip(segments, inputs, outputs, strict=True):
+        segment.inputs, segment.outputs = list(segment_inputs), list(segment_outputs)
 
 
-def _ordered(members: Sequence[Sequence[int]], makers: Sequence[Sequence[int]]) -> list[int]:
+def _order(members: Sequence[Sequence[int]], makers: Sequence[Sequence[int]]) -> list[int]:
     """An order in which segments can run: by last node, but each after the segments that it needs."""
     home = {number: at for at, numbers in enumerate(members) for number in numbers}
     needs = [{home[maker]: None for number in numbers for maker in makers[number]} for numbers in members]

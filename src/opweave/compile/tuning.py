@@ -26,17 +26,17 @@ Run = Callable[[], Sequence[Any]]
 """Runs a graph once, and returns its outputs."""
 
 Build = Callable[[str, "EngineProcess | None"], Sequence[Run]]
-"""Makes the functions that run a graph in the way of a name, one for each set of inputs. Its engine is in the process, if one
-is given."""
+"""Makes the functions that run a graph in a named way, one for each set of inputs. If a process is passed, the engine runs
+there."""
 
 REFUSALS = (NotSupportedError, OperationError)
-"""What an engine raises that cannot run a graph."""
+"""Errors of an engine that cannot run a graph."""
 
 PAUSE_SECONDS = 0.1
 """The pause before each measurement, in which threads of the engine that ran before stop spinning."""
 
 SLICE_SECONDS = 0.1
-"""About how long an engine is called in each round."""
+"""Approximate time for which an engine is called in each round."""
 
 MIN_ROUNDS = 3
 """The fewest rounds: fewer are not kept, for what slows down the machine for a moment would decide."""
@@ -84,19 +84,19 @@ def measure(
 ) -> Measurement:
     """Measure the ways to run a graph alternately, each after a pause, and keep which one is the fastest.
 
-    Another engine than that of the first way is tried in a process of its own before, and refused if it ends the process,
-    hangs, takes too much memory or gives other results; that is kept, too.
+    Another engine than that of the first way is first tried in a separate process, and refused if it ends the process,
+    hangs, takes too much memory or returns other results; refusals are kept, too.
 
-    Of those that take at most 3% longer than the fastest, the current one is kept, or else the first of `names`. If `builds`
-    is given, what counts is the time to build it once and to run it so often that a longer build should pay for itself, and
-    of those that take at most 3% longer, the one that is built fastest is chosen.
+    Among the ways within 3% of the fastest, the current one stays, or else the first of `names`. If `builds` is given, ways
+    are compared by the time of one build and of the runs in which a longer build should pay for itself, and among those
+    within 3%, the one that builds fastest is chosen.
 
     Args:
         model: the name of the model; empty for a graph.
         what: the graph, or the shapes of the model's inputs, in a few words.
         digest: of the graph.
-        ways: what `Backend.tunable` gives.
-        build: makes the function that runs the graph in one of the ways; raises `OperationError` where that is refused.
+        ways: the result of `Backend.tunable`.
+        build: makes the function that runs the graph in one of the ways; raises `OperationError` if that is refused.
         names: the names of the ways; results of the others are compared with those of the first.
         outputs: the names of the outputs, in the order in which all ways return them.
         seconds: about how long to measure all of them, without compiling.
@@ -106,14 +106,14 @@ def measure(
 
     Raises:
         OperationError: the first way is refused.
-        KeyboardInterrupt: the user interrupts it. What was measured until then is kept if it is enough.
+        KeyboardInterrupt: the user interrupts it. Measurements until then are kept if they are enough.
     """
     first = names[0]
     plain = replace(unmeasured(model, what, ways), chosen=first)
     if len(names) == 1:
         return plain
     with reported(f"tuning {plain.title}: compiling for {', '.join(names)}"):
-        runs, refused = tried(names, ways, build, outputs, is_quantised)
+        runs, refused = try_ways(names, ways, build, outputs, is_quantised)
     plain = replace(plain, refused=refused)
     if len(runs) == 1:
         return replace(plain, is_kept=engines.keep(digest, plain))
@@ -123,26 +123,26 @@ def measure(
             _alternate(runs, times, seconds)
     finally:
         rounds = min(map(len, times.values()))
-        found = plain
+        measurement = plain
         if rounds >= MIN_ROUNDS:
             medians = {name: float(np.median(each[:rounds])) for name, each in times.items()}
             ranked = [name for name in (current, *names) if name in medians]
             chosen, note = choose(ranked, medians, builds or {})
-            found = replace(plain, chosen=chosen, seconds=medians, rounds=rounds, note=note)
-            found = replace(found, is_kept=engines.keep(digest, found))
-    return found
+            measurement = replace(plain, chosen=chosen, seconds=medians, rounds=rounds, note=note)
+            measurement = replace(measurement, is_kept=engines.keep(digest, measurement))
+    return measurement
 
 
-def tried(
+def try_ways(
     names: Sequence[str], ways: Mapping[str, Backend], build: Build, outputs: Sequence[str], is_quantised: bool
 ) -> tuple[dict[str, Run], dict[str, str]]:
     """Build a graph in several ways, and compare the results of all sets of inputs with those of the first way.
 
-    Another engine than that of the first way is tried in a process of its own before.
+    Another engine than that of the first way is first tried in a separate process.
 
     Args:
         names: the names of the ways.
-        ways: what `Backend.tunable` gives.
+        ways: the result of `Backend.tunable`.
         build: makes the functions that run the graph in one of the ways.
         outputs: the names of the outputs.
         is_quantised: whether the graph quantises what it computes; results may differ more then.
@@ -185,12 +185,12 @@ def check_seconds(seconds: float) -> None:
 
 
 def choose(ranked: Sequence[str], seconds: Mapping[str, float], builds: Mapping[str, float]) -> tuple[str, str]:
-    """Which way runs a graph from now on, and why that is not the fastest one, if the reason is its build.
+    """Choose the way to run a graph from now on; also say why it is not the fastest, if that is because of the build.
 
     Args:
         ranked: the ways, the preferred one first.
         seconds: the time of a run.
-        builds: the time to build it, where that counts.
+        builds: the time to build it, if that counts.
     """
     fastest = min(seconds, key=lambda name: seconds[name])
     runs = max(PAYBACK_RUNS, round(PAYBACK_SECONDS / max(seconds[fastest], 1e-9)))
@@ -231,7 +231,7 @@ def _trial(
     most: float,
     seconds: float,
 ) -> str:
-    """Compile and run a graph in a process of its own.
+    """Compile and run a graph in a separate process.
 
     Args:
         build: makes the functions that run it, one for each set of inputs.
@@ -260,7 +260,7 @@ def _trial(
 
 
 def _wrong(runs: Sequence[Run], expected: Sequence[Mapping[str, np.ndarray]], most: float) -> str:
-    """How results differ from those of the first engine by more than `most`; empty if they agree.
+    """Describe how results differ from those of the first engine by more than `most`; empty if they agree.
 
     Args:
         runs: give the results for each set of inputs.
@@ -277,6 +277,6 @@ def _wrong(runs: Sequence[Run], expected: Sequence[Mapping[str, np.ndarray]], mo
                 return f"{output} has NaN or infinities elsewhere"
             if distance > most:
                 mantissa, _, exponent = f"{distance:.0e}".partition("e")
-                what = "of the largest number" if array.dtype.kind == "f" else "of its elements"
-                return f"{output} differs by {mantissa}e{int(exponent)} {what}"
+                unit = "of the largest number" if array.dtype.kind == "f" else "of its elements"
+                return f"{output} differs by {mantissa}e{int(exponent)} {unit}"
     return ""

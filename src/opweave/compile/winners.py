@@ -1,4 +1,4 @@
-"""Where a compiled expression is faster than an engine's own kernel: the table that `python -m benchmarks kernels` measures.
+"""Operations that are faster as compiled expressions than by an engine's kernel: the table of `python -m benchmarks kernels`.
 
 Each line of winners.txt is a `Winner`. Kernels of one engine differ little between processors next to the gains that count.
 """
@@ -16,10 +16,10 @@ from ..core.graph import Node
 from ..core.operation import Op
 
 MIN_GAIN = 1.5
-"""Gains that are smaller do not make up for compiling an expression, and for what the engine would have merged with it."""
+"""Smaller gains do not pay for compiling an expression, and for fusions that the engine would have done."""
 
 MIN_GAIN_OF_PRODUCTS = 1.2
-"""Likewise for matrix products: the loop does what the engine would have merged with them, such as an activation."""
+"""Likewise for matrix products: the loop includes the epilogue that the engine would have fused, such as an activation."""
 
 PATH = Path(__file__).with_name("winners.txt")
 """The table. Lines that begin with # say what it was measured on."""
@@ -32,9 +32,9 @@ class Winner:
     Attributes:
         engine: the back end whose kernel is slower.
         op: the name of the operation.
-        form: which of its calls, see `form`.
+        form: of the call, see `form`.
         data_type: of its last operand.
-        elements: the size of its operands from which on it wins; of a product, that of the matrix.
+        elements: the smallest size of its operands with which it wins; for a product, that of the matrix.
         gain: the time of the kernel divided by that of the expression, at this size.
     """
 
@@ -55,18 +55,18 @@ def winners() -> list[Winner]:
 
 @cache
 def _sizes(engine: str) -> dict[Op[..., Any], dict[tuple[str, str], int]]:
-    """From which number of elements on expressions win against an engine, by operation, form and data type."""
-    found: dict[Op[..., Any], dict[tuple[str, str], int]] = {}
+    """Smallest number of elements with which expressions beat an engine, by operation, form and data type."""
+    sizes: dict[Op[..., Any], dict[tuple[str, str], int]] = {}
     for winner in winners():
         if winner.engine == engine:
-            found.setdefault(operation(winner.op), {})[winner.form, winner.data_type] = winner.elements
-    return found
+            sizes.setdefault(operation(winner.op), {})[winner.form, winner.data_type] = winner.elements
+    return sizes
 
 
 def operation(name: str) -> Op[..., Any]:
     """The operation of the specification, or the composite, of a name."""
-    found: Op[..., Any] = getattr(composites if name in composites.__all__ else ops, name)
-    return found
+    op: Op[..., Any] = getattr(composites if name in composites.__all__ else ops, name)
+    return op
 
 
 def min_gain(op: str) -> float:
@@ -75,12 +75,12 @@ def min_gain(op: str) -> float:
 
 
 def form(node: Node) -> str:
-    """Which kernel of an engine a node would use, as far as these differ in speed.
+    """The kernel of an engine that a node would use, as far as kernels differ in speed.
 
     Returns:
-        "last" or "other" for an operation that goes along axes; "row" for the product of one row with a constant matrix that
-        is transposed, which takes as long as it takes to read the matrix once, in the order in which it lies in memory;
-        "matrix" for other products; "any" for all else.
+        "last" or "other" for an operation along axes; "row" for the product of one row with a constant transposed matrix
+        (GEMV), which takes as long as reading the matrix once in memory order; "matrix" for other products; "any" for all
+        else.
     """
     if node.op is ops.gemm:
         _, matrix, *_ = node.operands
@@ -96,8 +96,8 @@ def form(node: Node) -> str:
 def elements(node: Node) -> int | None:
     """The size by which the table decides about a node; None for calls that are not measured.
 
-    Of a matrix product it is the size of the matrix. Else all operands have one shape: for others, such as a constant
-    exponent, engines have other kernels.
+    For a matrix product, this is the size of the matrix. In all other calls, the operands have one shape: for a constant
+    exponent, say, engines have other kernels.
     """
     if node.op is ops.gemm:
         _, matrix, *_ = node.operands
@@ -107,7 +107,7 @@ def elements(node: Node) -> int | None:
 
 
 def wins(node: Node, engine: str) -> bool:
-    """Whether the expression of a node is faster than the kernel of an engine."""
+    """Whether the expression of a node is faster than an engine's kernel."""
     sizes = _sizes(engine).get(node.op)
     if sizes is None:
         return False

@@ -181,10 +181,10 @@ class MLGraphBuilder(Operations):
                     value = dtypes.cast_number(plain, checked)
                     return Operand(self, Desc(checked, ()), value=np.array(value, checked))
                 case (array,) if not isinstance(array, (str, bytes, bytearray, int, float)):
-                    found = as_array(array, "array")
-                    desc = describe(found, "array")
+                    data = as_array(array, "array")
+                    desc = describe(data, "array")
                     self._check_open()
-                    return Operand(self, check_desc(desc, self._max_byte_length), value=lasting(found))
+                    return Operand(self, check_desc(desc, self._max_byte_length), value=lasting(data))
             raise ValidationError(
                 "takes (data_type, shape, buffer), (data_type, number), (tensor) or (array), "
                 f"got ({', '.join(type(arg).__name__ for arg in args)})"
@@ -234,8 +234,8 @@ class MLGraphBuilder(Operations):
         graph = Graph.reaching(outputs)
         self._built = True
         context = self.context
-        self._context = ref(context)  # operands and builder refer to each other, and stay until a garbage collection
-        from ..compile.driver import compile  # not before something is compiled: it brings much along
+        self._context = ref(context)  # operands and builder form a cycle, and stay until a garbage collection
+        from ..compile.driver import compile  # imported late, because it loads many modules
 
         with reported(f"compiling a graph of {counted(len(graph.nodes), 'operation')}"):
             program = compile(

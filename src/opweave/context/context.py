@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MLContextLostInfo:
-    """Why a context was lost (`MLContextLostInfo`).
+    """The reason why a context was lost (`MLContextLostInfo`).
 
     Attributes:
         message: the reason, as text.
@@ -122,8 +122,8 @@ class ML:
         require_flags(accelerated=accelerated, deferred=deferred, verify=verify)
         for option, name in {"device": device, "backend": backend}.items():
             require(name is None or isinstance(name, str), f"{option} must be a name, got {shown(name)}")
-        given = {"gpu_device": gpu_device, "cuda_stream": cuda_stream}
-        claimed = [option for option, value in given.items() if value is not None]
+        handles = {"gpu_device": gpu_device, "cuda_stream": cuda_stream}
+        claimed = [option for option, value in handles.items() if value is not None]
         require(len(claimed) < 2, f"{' and '.join(claimed)} must not be given together")
         is_count = threads is None or (isinstance(threads, int) and not isinstance(threads, bool) and threads > 0)
         require(is_count, f"threads must be a positive integer or None, got {shown(threads)}")
@@ -132,22 +132,24 @@ class ML:
         rivals: list[Backend] = []
         if claimed:
             (option,) = claimed
-            driver, found = backends.claimed(option, given[option], device=device, backend=backend, precision=precision)
+            driver, target = backends.claimed(
+                option, handles[option], device=device, backend=backend, precision=precision
+            )
         else:
-            driver, found = selection.find(device, named, power_preference, accelerated, precision)
-            driver = driver.open(found, power_preference)
-            rivals = backends.competing(found, precision) if named is None else []
-        packages.warn_once(found.fault)
+            driver, target = selection.find(device, named, power_preference, accelerated, precision)
+            driver = driver.open(target, power_preference)
+            rivals = backends.competing(target, precision) if named is None else []
+        packages.warn_once(target.fault)
         if deferred and not driver.space.is_host:
             raise NotSupportedError(
-                f"deferred=True is for contexts on the CPU; on {found.name} dispatches are asynchronous already"
+                f"deferred=True is for contexts on the CPU; on {target.name} dispatches are asynchronous already"
             )
         if threads is not None:
             driver, *rivals = (each.with_threads(threads) for each in (driver, *rivals))
         driver, *rivals = (each.with_precision(precision) for each in (driver, *rivals))
         driver = driver.beside(rivals)
         context_class: Callable[..., MLContext] = lazy_imports.deferred_context if deferred else MLContext
-        context = context_class(driver, found, power_preference)
+        context = context_class(driver, target, power_preference)
         context._verify = settings.flag("OPWEAVE_VERIFY", True) and verify
         return context
 
@@ -177,7 +179,7 @@ _default_lock = RLock()
 
 
 def current_context() -> MLContext:
-    """The context of operations on arrays: that of the innermost `with context:`, else a default one on the CPU."""
+    """The context of operations on arrays: the innermost `with context:`, else a default one on the CPU."""
     global _default
     contexts = entered.get()
     if contexts:
@@ -207,13 +209,13 @@ class MLContext(ContextTensors):
     """
 
     _shares_processors = False
-    """Whether another process needs the processors after each run: then threads of engines sleep soon after it."""
+    """Whether another process needs the processors after each run, so that threads of engines must sleep soon."""
     _verify = False
-    """Whether other engines are verified for what it runs for some seconds."""
+    """Whether other engines are verified for graphs that run for some seconds."""
 
     def __init__(self, backend: Backend, device: Device, power_preference: PowerPreference) -> None:
         self._backend, self._device, self._power_preference = backend, device, power_preference
-        # Contexts with the same number can share compiled programs. (Each open GPU device has a back end of its own.)
+        # Contexts with the same number can share compiled programs. (Each open GPU device has a separate back end.)
         self._place = _places.setdefault(backend, {}).setdefault((device.name, power_preference), next(_place_numbers))
         self._lost: Lost | None = None  # the future `lost`, made when it is first read
         self._lost_info = None  # the reason, as soon as the context is lost
@@ -253,7 +255,7 @@ class MLContext(ContextTensors):
 
     @property
     def precision(self) -> Precision:
-        """How its engines compute with float32, as asked for when the context was created."""
+        """The precision of float32 operations, as requested when the context was created."""
         return self._backend.precision
 
     @property
@@ -383,7 +385,7 @@ class MLContext(ContextTensors):
     # Limits ----------------------------------------------------------------------------------------------------------
 
     def op_support_limits(self) -> dict[str, Any]:
-        """What this context supports (https://www.w3.org/TR/webnn/#api-mlcontext-opsupportlimits).
+        """The limits of this context (https://www.w3.org/TR/webnn/#api-mlcontext-opsupportlimits).
 
         Returns:
             The dictionary `MLOpSupportLimits`. It has `preferred_input_layout`, `max_tensor_byte_length`, and the limits of
@@ -414,7 +416,7 @@ class MLContext(ContextTensors):
         limits = self._backend.limits(op)
         table = SnakeCaseDict()
         for name, limit in limits.items():
-            data_types, ranks = limit._allowed(limits)
+            data_types, ranks = limit._resolve(limits)
             table[name] = SnakeCaseDict(data_types=list(data_types), rank_range={"min": ranks[0], "max": ranks[1]})
         return table
 

@@ -1,4 +1,4 @@
-"""The future that `MLContext.lost` returns; a module of its own, since `concurrent.futures` takes long to import."""
+"""The future that `MLContext.lost` returns; a separate module, since `concurrent.futures` takes long to import."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Lost(Future["MLContextLostInfo"]):
     """Resolves when the context is lost: `done()`, `result()`, `add_done_callback()`, or `await` it."""
 
     def cancel(self) -> bool:
-        """Do nothing: a cancelled wait (by a timeout, say) must not cancel the others."""
+        """Do nothing: a cancelled wait (by a timeout, say) must not cancel other waits."""
         return False
 
     def __await__(self) -> Generator[Any, None, MLContextLostInfo]:

@@ -44,8 +44,8 @@ def awaitable(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S,
 
     @wraps(method)
     async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        made: T = await in_thread(getattr(self, name), *args, **kwargs)
-        return made
+        result: T = await in_thread(getattr(self, name), *args, **kwargs)
+        return result
 
     twin.__name__, twin.__qualname__ = f"{name}_async", f"{method.__qualname__}_async"
     twin.__doc__ = f"`{name}`, to await."
@@ -253,8 +253,8 @@ class ContextTensors:
         is_array = isinstance(array, np.ndarray) or hasattr(array, "__dlpack__")
         require(is_array, f"tensor_from takes an array, got {type(array).__name__}")
         array = as_array(array, "tensor_from: array")
-        found = describe(array, "tensor_from")
-        desc = self._check_desc(found.data_type, found.shape)
+        array_desc = describe(array, "tensor_from")
+        desc = self._check_desc(array_desc.data_type, array_desc.shape)
         array = self._space.adopt(array, desc)
         if writable is None:
             writable = bool(array.flags.writeable)
@@ -390,11 +390,11 @@ class ContextTensors:
         return (DeviceTensor if on_device else MLTensor)(cast("MLContext", self), desc, array, **flags)
 
     def _defer_call(self, template: Any, inputs: Sequence[Any], outputs: Sequence[MLTensor], label: str) -> bool:
-        """Whether a call of an operation on tensors has been deferred; else the caller runs it."""
+        """Whether the call of an operation on tensors has been deferred; otherwise the caller runs it."""
         return False
 
     def _check_own(self, tensor: MLTensor, what: str) -> None:
-        """Raise `ValidationError`, which says `what` it is, unless it is a living tensor of this context."""
+        """Raise `ValidationError` unless `tensor` is a living tensor of this context; `what` names it in the message."""
         if not isinstance(tensor, MLTensor):
             raise ValidationError(f"{what} must be an MLTensor, got {type(tensor).__name__}")
         if tensor._context is not self:
@@ -403,6 +403,6 @@ class ContextTensors:
             raise ValidationError(f"{what}: the tensor {tensor.desc} is destroyed")
 
     def _own(self, tensor: MLTensor, what: str) -> np.ndarray:
-        """The memory of a living tensor of this context; waits for what is pending."""
+        """The memory of a living tensor of this context; waits for pending work."""
         self._check_own(tensor, what)
         return tensor._memory()

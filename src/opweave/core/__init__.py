@@ -1,4 +1,4 @@
-"""What an operation and a graph are: data types, shapes, operands, nodes, and how operations are declared and called.
+"""Operations and graphs: data types, shapes, operands, nodes, and the declaration and call of operations.
 
 Authors of operations and back ends import from here:
 
@@ -56,7 +56,7 @@ _HOMES = {
     ".graph": ("Builder", "Desc", "Graph", "MLOperand", "Node", "Operand"),
     ".operation": ("Limits", "Op", "op"),
 }
-"""Module -> the names that it defines."""
+"""Names by the module that defines them."""
 
 __all__ = sorted(name for names in _HOMES.values() for name in names)
 

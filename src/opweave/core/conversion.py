@@ -99,7 +99,7 @@ def _choice(options: tuple[Any, ...]) -> Converter:
     def convert(name: str, value: Any) -> Any:
         if type(value) is str and value in texts:
             return value
-        # 1 is equal to True, and another choice.
+        # 1 == True, but they are different choices.
         same = (isinstance(value, type(o)) and isinstance(value, bool) == isinstance(o, bool) for o in options)
         if not any(kind and value == option for kind, option in zip(same, options, strict=True)):
             raise ValidationError(f"{name} must be {listed([repr(o) for o in options])}, got {shown(value)}")
@@ -109,7 +109,7 @@ def _choice(options: tuple[Any, ...]) -> Converter:
 
 
 def _is_sequence(value: Any) -> bool:
-    """Whether it can be gone through (not so arrays of rank 0), and is meant to."""
+    """Whether a value is a sequence here: an iterable, but no text, mapping, operand or array of rank 0."""
     return type(value) in (list, tuple) or (
         hasattr(value, "__iter__")
         and getattr(value, "ndim", 1) > 0
@@ -121,14 +121,14 @@ def _sequence(convert_item: Converter) -> Converter:
     def convert(name: str, value: Any) -> tuple[Any, ...]:
         if not _is_sequence(value):
             raise ValidationError(f"{name} must be a sequence, got {shown(value)}")
-        found = []
+        items = []
         for i, item in enumerate(bounded(value, name)):
             try:
-                found.append(convert_item(name, item))
+                items.append(convert_item(name, item))
             except ValidationError:
-                convert_item(f"{name}[{i}]", item)  # for the message; to write all names beforehand takes long
+                convert_item(f"{name}[{i}]", item)  # for the message; writing the names of all items takes long
                 raise
-        return tuple(found)
+        return tuple(items)
 
     return convert
 
@@ -161,9 +161,9 @@ def converted_desc(data_type: object, shape: object) -> Desc:
         ValidationError: no data type of WebNN, or no sequence of integers.
     """
     checked = dtypes.check(data_type)
-    found = [_whole(size) for size in bounded(shape, "shape")] if _is_sequence(shape) else [None]
-    sizes = tuple(size for size in found if size is not None)
-    if len(sizes) != len(found):
+    dimensions = [_whole(size) for size in bounded(shape, "shape")] if _is_sequence(shape) else [None]
+    sizes = tuple(size for size in dimensions if size is not None)
+    if len(sizes) != len(dimensions):
         hint = (
             "; graphs have no dynamic dimensions"
             if isinstance(shape, (list, tuple)) and any(size is None for size in shape)

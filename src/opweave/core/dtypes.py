@@ -68,12 +68,12 @@ ONNX_TYPES: dict[str, int] = {
     "int16": 5,
     "uint16": 4,
 }
-"""The element types of ONNX that NumPy itself has: `onnx.TensorProto.DataType` by the name of NumPy's type."""
+"""`onnx.TensorProto.DataType` by the name of NumPy's type, for the element types that NumPy itself has."""
 
 
 @cache
 def name_of(dtype: Any) -> str:
-    """The name of a NumPy dtype, which NumPy puts together each time, in microseconds."""
+    """The name of a NumPy dtype, cached: NumPy composes it each time, which takes microseconds."""
     return str(dtype.name)
 
 
@@ -115,17 +115,16 @@ _NEAREST = {"float": "float32", "float64": "float32", "double": "float32", "bflo
 
 
 def _meant(data_type: object) -> str:
-    """The data type that a name of another library, or its object for one, stands for, as the end of a message."""
+    """Suggest the data type for one of another library (a name or an object), as the end of a message."""
     name = data_type if isinstance(data_type, str) else ""
     if isinstance(data_type, type):
         name = data_type.__name__
-    elif (
-        "dtype" in type(data_type).__name__.lower()
-    ):  # of NumPy, PyTorch, …; the text of anything else may be huge, or fail
+    elif "dtype" in type(data_type).__name__.lower():
+        # Of NumPy, PyTorch, …; the text of other objects may be huge, or fail.
         name = str(data_type)
     name = name.rpartition(".")[2].lower()
-    found = name if name in INFO else _NEAREST.get(name, "")
-    return f"; did you mean {found!r}?" if found else ""
+    nearest = name if name in INFO else _NEAREST.get(name, "")
+    return f"; did you mean {nearest!r}?" if nearest else ""
 
 
 def cast_number(value: float, data_type: DataType) -> int | float:
@@ -166,8 +165,8 @@ def completable(cls: C) -> C:
     for value in vars(cls).values():
         if isinstance(value, property) and value.fget is not None:
             annotations = value.fget.__annotations__
-            found = value.fget.__globals__.get(str(annotations.get("return")))
-            if get_origin(found) is Literal:
+            return_type = value.fget.__globals__.get(str(annotations.get("return")))
+            if get_origin(return_type) is Literal:
                 value.fget.__signature__ = signature(value.fget)  # type: ignore[attr-defined]
                 annotations["return"] = "str"
     return cls

@@ -64,7 +64,7 @@ class Desc:
 
 def check_desc(desc: Desc, max_byte_length: int, what: str = "shape") -> Desc:
     """`desc` if its dimensions are valid, else `ValidationError` (https://www.w3.org/TR/webnn/#mloperanddescriptor-check-dimensions)."""
-    rule, count = "", desc.element_count  # messages are made in case of an error only: every operation is checked here
+    rule, count = "", desc.element_count  # messages are made only for errors: every operation is checked here
     if desc.rank > MAX_RANK:
         rule, got = f"have at most {MAX_RANK} dimensions", f"{desc.rank}: {shown(list(desc.shape))}"
     elif desc.shape and (min(desc.shape) < 1 or max(desc.shape) > MAX_DIMENSION):
@@ -217,7 +217,7 @@ class Node:
 
 
 def flat(operands: Mapping[str, Any]) -> Iterator[Any]:
-    """The values of a dictionary of operands by parameter, in order: those of sequences one by one, without None."""
+    """The operands of a dictionary by parameter, in order: sequences are flattened, None is left out."""
     for value in operands.values():
         if isinstance(value, tuple):
             yield from value
@@ -265,8 +265,8 @@ class Graph:
 
         Args:
             outputs: operands of one builder, by name.
-            boundary: operands that become inputs, and their names; what they are computed from is left out. None: the inputs
-                of the builder.
+            boundary: operands that become inputs, and their names; the nodes before them are left out. None: the inputs of
+                the builder.
 
         Raises:
             ValidationError: two inputs have the same name.
@@ -294,9 +294,9 @@ class Graph:
         return list(dict.fromkeys(used))
 
     def in_place(self) -> dict[str, str]:
-        """The outputs that may use the memory of an input, and that input, by name (`Op.in_place`)."""
+        """For each output that may use the memory of an input (`Op.in_place`): the name of that input."""
         names: dict[Any, str] = {operand: name for name, operand in self.inputs.items()}
-        found: dict[str, str] = {}
+        sources: dict[str, str] = {}
         for name, output in self.outputs.items():
             if (node := output.node) is None:
                 continue
@@ -304,8 +304,8 @@ class Graph:
                 source = node.inputs[operand]
                 is_pair = node.outputs[number] is output and isinstance(source, Operand) and source.desc == output.desc
                 if is_pair and source in names:
-                    found[name] = names[source]
-        return found
+                    sources[name] = names[source]
+        return sources
 
     def __str__(self) -> str:
         names: dict[Operand, str] = {operand: printable(name) for name, operand in self.inputs.items()}
@@ -373,11 +373,11 @@ class Builder:
         return self._place(node)
 
     def _place(self, node: Node) -> tuple[Operand, ...]:
-        """Add a node that has just been made, and return its results, or those of what stands for it."""
+        """Add a new node, and return its results, or those of its replacement."""
         self._serial = node.serial
         return node.outputs
 
     def _add_like(self, node: Node, follow: Callable[[Operand], Operand], label: str) -> tuple[Operand, ...]:
-        """Add a node like one of another builder; `follow` gives the operand here for an operand there."""
+        """Add a copy of another builder's node; `follow` maps its operands to operands of this builder."""
         descs = tuple(output.desc for output in node.outputs)
         return self._add_node(node.op, each(node.inputs, follow), node.attributes, label, descs)

@@ -77,8 +77,8 @@ class Limits:
     data_types: tuple[DataType, ...] | str = ANY
     ranks: tuple[int, int] | str = (0, N)
 
-    def _allowed(self, limits: Mapping[str, Limits]) -> tuple[tuple[DataType, ...], tuple[int, int]]:
-        """The data types and ranks, read from the operands that these refer to; `limits` has those of the operation."""
+    def _resolve(self, limits: Mapping[str, Limits]) -> tuple[tuple[DataType, ...], tuple[int, int]]:
+        """The data types and ranks, with references to other operands resolved; `limits` are those of the operation."""
         data_types, ranks = self.data_types, self.ranks
         while isinstance(data_types, str):
             data_types = limits[data_types].data_types
@@ -109,7 +109,7 @@ class Op(Generic[P, R]):
     def __init__(self, function: Callable[..., Any], name: str, doc: str, limits: Mapping[str, Limits]) -> None:
         self.function, self.name, self.__name__, self.__qualname__ = function, name, name, name
         self.__doc__, self.__module__ = doc, function.__module__
-        self.__wrapped__ = function  # by which doctest and `inspect.getsource` know a function
+        self.__wrapped__ = function  # for doctest and `inspect.getsource`
         signature = inspect.signature(function)
         parameters = list(signature.parameters.values())[1:]
         self.parameters = {p.name: p for p in parameters}
@@ -120,7 +120,7 @@ class Op(Generic[P, R]):
         self._converters = {p.name: self._converter(p) for p in parameters if p.name in self.attributes}
         self.sequences = {p.name for p in parameters if p.name in self.operands and "Sequence[" in p.annotation}
         # For calls on arrays: the kinds of parameters (2: a sequence of operands, 1: an operand, 0: an attribute), and calls
-        # that have been validated before.
+        # that were validated before.
         self.flags = {
             n: 2 if n in self.sequences else int(n in self.operands) for n in (*self.operands, *self.attributes)
         }
@@ -213,8 +213,8 @@ class Op(Generic[P, R]):
     def value_range(self, operand: str) -> Callable[[Callable[..., ValueRange]], Callable[..., ValueRange]]:
         """Declare a function that returns the range of an integer operand; it takes other parameters by name.
 
-        The values of constants are checked when a graph is built, those of a graph's inputs before it runs, where they are in
-        the host's memory. Others are not checked.
+        Constants are checked when a graph is built, inputs in the host's memory before it runs. Other values are not
+        checked.
 
         Raises:
             ValidationError: there is no such operand, or it is a sequence of operands.
@@ -319,28 +319,28 @@ class Op(Generic[P, R]):
         """Sort the arguments of a call into operands and attributes, and convert them."""
         if len(args) > len(self.positional):
             raise ValidationError(f"takes {counted(len(self.positional), 'positional argument')}, got {len(args)}")
-        given = dict(zip(self.positional, args, strict=False))
+        arguments = dict(zip(self.positional, args, strict=False))
         for name, value in kwargs.items():
-            if name in given:
+            if name in arguments:
                 raise ValidationError(f"{name} is given twice")
             if name not in self.parameters:
                 raise ValidationError(f"has no argument {name!r}; it takes {', '.join(self.parameters)}")
-            given[name] = value
-        given = {**self.defaults, **given}
-        if len(given) < len(self.parameters):
-            name = next(name for name in self.parameters if name not in given)
+            arguments[name] = value
+        arguments = {**self.defaults, **arguments}
+        if len(arguments) < len(self.parameters):
+            name = next(name for name in self.parameters if name not in arguments)
             raise ValidationError(f"the argument {name!r} is missing")
 
         inputs: dict[str, Any] = {}
         for name in self.operands:
-            value = given[name]
+            value = arguments[name]
             if name in self.sequences:
                 if isinstance(value, (str, Operand)) or not isinstance(value, Sequence):
                     raise ValidationError(f"{name} must be a sequence of operands, got {shown(value)}")
                 inputs[name] = tuple(
                     item
                     if isinstance(item, Operand) and item.builder is builder
-                    else _operand(builder, f"{name}[{i}]", item, self._number_type(name, given))
+                    else _operand(builder, f"{name}[{i}]", item, self._number_type(name, arguments))
                     for i, item in enumerate(value)
                 )
             elif isinstance(value, Operand) and value.builder is builder:
@@ -348,30 +348,30 @@ class Op(Generic[P, R]):
             elif value is None and name in self.defaults:
                 inputs[name] = None
             else:
-                inputs[name] = _operand(builder, name, value, self._number_type(name, given))
+                inputs[name] = _operand(builder, name, value, self._number_type(name, arguments))
         attributes: dict[str, Any] = {}
         for name in self.attributes:
-            value = given[name]
+            value = arguments[name]
             absent = value is None and name in self.defaults and self.defaults[name] is None
             attributes[name] = None if absent else self._converters[name](name, value)
         return inputs, attributes
 
-    def _number_type(self, name: str, given: Mapping[str, Any]) -> DataType | None:
-        """The data type of a number passed for the operand `name`: that of an operand which must have the same one.
+    def _number_type(self, name: str, arguments: Mapping[str, Any]) -> DataType | None:
+        """The data type for a number passed as the operand `name`: that of an operand with which `name` must agree.
 
         Args:
             name: the name of the operand.
-            given: the arguments of the call, by name.
+            arguments: of the call, by name.
         """
         kind = self._kind(name)
         for other in self.operands:
-            value = given[other]
+            value = arguments[other]
             if isinstance(value, Operand) and self._kind(other) == kind:
                 return value.data_type
         return None
 
     def _kind(self, operand: str) -> str:
-        """The operand that decides about the data type of an operand; empty if that is not limited."""
+        """The operand that determines the data type of `operand`; empty if nothing limits it."""
         limit = self.limits.get(operand)
         if limit is None:
             return ""
@@ -429,7 +429,7 @@ def _operand(builder: Builder, name: str, value: Any, number_type: DataType | No
 
 
 def call_with(function: Callable[..., Any], arguments: Mapping[str, Any], *first: Any) -> Any:
-    """Call `function(*first, ...)` with those of `arguments` that its parameters name, or all if it has a `**` parameter."""
+    """Call `function(*first, ...)` with the `arguments` that its parameters name, or with all if it has a `**` parameter."""
     names = parameter_names(function)[len(first) :]
     return function(*first, **(arguments if "**" in names else {name: arguments[name] for name in names}))
 
@@ -439,7 +439,7 @@ _names: WeakKeyDictionary[Callable[..., Any], tuple[str, ...]] = WeakKeyDictiona
 
 
 def _plain_code(function: Callable[..., Any]) -> types.CodeType | None:
-    """The code of a function whose parameters are those of its code, without "*"; to inspect a signature takes 50 us."""
+    """The code of a function if it lists all parameters, without "*": inspecting a signature takes 50 us."""
     is_plain = type(function) is types.FunctionType and not {"__wrapped__", "__signature__"} & function.__dict__.keys()
     code: types.CodeType | None = function.__code__ if is_plain else None
     return None if code is None or code.co_flags & inspect.CO_VARARGS else code

@@ -1,4 +1,4 @@
-"""Python's operators and indexing for what stands for an array: operands of graphs, and arrays."""
+"""Python's operators and indexing, for operands of graphs and for arrays."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ INFIX = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow
 
 
 class Operators(Described, ArrayMethods):
-    """Python's operators, and operations as methods, for what stands for an array: operands of graphs, and arrays."""
+    """Python's operators, and operations as methods, for operands of graphs and for arrays."""
 
     __slots__ = ()
     _kind = "an array"
@@ -63,23 +63,23 @@ class Operators(Described, ArrayMethods):
         """Call the operation of that name."""
         raise NotImplementedError
 
-    if not TYPE_CHECKING:  # which see `ArrayMethods`
+    if not TYPE_CHECKING:  # type checkers see `ArrayMethods`
 
         def __getattr__(self, name: str) -> NoReturn:
             hint = "" if name.startswith("_") else self._hint(name)
             raise AttributeError(f"{self._kind} has no attribute or operation {name!r}{hint}", name=name, obj=self)
 
     def _hint(self, name: str) -> str:
-        """What to write instead of an attribute that there is not; empty if that is not known."""
+        """A hint for a missing attribute, as the end of a message; empty if there is none."""
         return hints.meant(name, dir(self))
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        if method == "__call__" and not options and ufunc.__name__ in hints.OPERATORS:  # array + self, and its like
+        if method == "__call__" and not options and ufunc.__name__ in hints.OPERATORS:  # array + self, and the like
             return self._apply(hints.WEBNN_NAMES.get(ufunc.__name__, ufunc.__name__), *inputs)
         return self._refuse_ufunc(ufunc, method)
 
     def _refuse_ufunc(self, ufunc: Any, method: str) -> NoReturn:
-        """Raise an error for a function of NumPy that does not take this."""
+        """Raise an error for a function of NumPy that does not take this object."""
         raise NotImplementedError
 
     def __neg__(self: Same) -> Same:
@@ -108,7 +108,7 @@ class Operators(Described, ArrayMethods):
                 shape.append(1)
                 continue
             axis = len(starts)
-            picked = _picked(item, axis, self.shape[axis])
+            picked = _positions(item, axis, self.shape[axis])
             if isinstance(item, slice):
                 shape.append(len(picked))
             if picked.step < 0:
@@ -146,7 +146,7 @@ for _name, _operation in INFIX.items():  # type checkers see `ArrayMethods`
     setattr(Operators, f"__r{_name}__", _infix(_operation, swap=True))
 
 
-def _picked(item: Any, axis: int, size: int) -> range:
+def _positions(item: Any, axis: int, size: int) -> range:
     """The positions that an integer or a slice picks from an axis; there is at least one."""
     if isinstance(item, slice):
         try:

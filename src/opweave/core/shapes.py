@@ -23,10 +23,10 @@ def bounded(values: Any, name: str) -> tuple[Any, ...]:
     Raises:
         ValidationError: there are more than `MAX_VALUES`, such as in `range(10**9)`.
     """
-    found = tuple(islice(values, MAX_VALUES + 1))
-    if len(found) > MAX_VALUES:
+    items = tuple(islice(values, MAX_VALUES + 1))
+    if len(items) > MAX_VALUES:
         raise ValidationError(f"{name} must have at most {MAX_VALUES:,} values, got {shown(values)}")
-    return found
+    return items
 
 
 Shape = tuple[int, ...]
@@ -121,7 +121,7 @@ def window_extent(filter: int, dilation: int) -> int:
 
 @dataclass(frozen=True)
 class Window:
-    """How the windows of a pooling lie along one axis.
+    """The windows of a pooling along one axis.
 
     Attributes:
         size: elements of the axis.

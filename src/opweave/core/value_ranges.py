@@ -1,8 +1,7 @@
-"""The values that an operation takes of an operand of integers, and their check before a graph runs.
+"""Ranges of integer operands (indices and lengths), which are checked before a graph runs.
 
-Indices and lengths are known only when a graph runs. Kernels clamp those out of range, fail, or read memory that they must not
-read. Where such an operand is an input of the graph, and its memory is the host's, it is checked; inputs of other graphs cost
-nothing.
+The values are known only when a graph runs. Kernels clamp values out of range, fail, or read out of bounds. So an operand is
+checked if it is an input of the graph and in host memory; other graphs pay nothing.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class InputRange:
         key: its position in a list of inputs, or its name in a dictionary of them.
         name: its name, for the message.
         what: the operation and its operand.
-        values: what they may be.
+        values: the range of its values.
     """
 
     key: Any
@@ -80,7 +79,7 @@ class InputRange:
     values: ValueRange
 
     def fits(self, inputs: Any) -> bool:
-        """Whether the values are in the range; true for those in the memory of a device."""
+        """Whether the values are in the range; True for values in the memory of a device."""
         array = inputs[self.key]
         return not isinstance(array, np.ndarray) or self.values.outside(array) is None
 
@@ -98,24 +97,24 @@ class InputRange:
 def input_ranges(graph: Graph) -> list[InputRange]:
     """The ranges of a graph's inputs, each once: many operations may take the same input."""
     places: dict[Any, tuple[int, str]] = {operand: (k, name) for k, (name, operand) in enumerate(graph.inputs.items())}
-    found: dict[tuple[int, int, int], InputRange] = {}
+    ranges: dict[tuple[int, int, int], InputRange] = {}
     for node in graph.nodes:
         for name, values in node.op.value_ranges(node.arguments):
             if (place := places.get(node.inputs[name])) is not None:
-                made = InputRange(*place, f"{node.title}: {name}", values)
-                found.setdefault((made.key, values.low, values.high), made)
-    return list(found.values())
+                input_range = InputRange(*place, f"{node.title}: {name}", values)
+                ranges.setdefault((input_range.key, values.low, values.high), input_range)
+    return list(ranges.values())
 
 
 def checking(call: Callable[[], None], ranges: Sequence[InputRange], inputs: Sequence[Any]) -> Callable[[], None]:
     """A function that checks the ranges of inputs on the host, then calls `call`; `call` itself if there are none."""
-    checked = [each for each in ranges if isinstance(inputs[each.key], np.ndarray)]
+    checked = [input_range for input_range in ranges if isinstance(inputs[input_range.key], np.ndarray)]
     if not checked:
         return call
 
     def run() -> None:
-        for each in checked:
-            each.check(inputs)
+        for input_range in checked:
+            input_range.check(inputs)
         call()
 
     return run

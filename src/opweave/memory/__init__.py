@@ -42,4 +42,4 @@ __all__ = [
     "plan",
     "plan_buffers",
 ]
-"""What users of Opweave need; all other names above are for Opweave itself."""
+"""Names for users of Opweave; the other imports above are for Opweave itself."""

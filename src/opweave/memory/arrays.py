@@ -18,7 +18,7 @@ from ..core.graph import Desc
 from ..support.errors import OperationError, ValidationError
 
 LARGE_BYTES = 1024
-"""Minimum bytes of a constant that is not copied if it lies in a file or in `bytes`, even if it is not aligned."""
+"""Constants of at least this size in a mapped file or in `bytes` are not copied, even if they are not aligned."""
 
 
 def as_array(value: Any, what: str, data_type: str = "float32") -> np.ndarray:
@@ -26,9 +26,9 @@ def as_array(value: Any, what: str, data_type: str = "float32") -> np.ndarray:
 
     Args:
         value: a NumPy array or scalar, an object with DLPack or the array interface, or one with the buffer protocol (`bytes`,
-            `memoryview`, …), whose items are taken as bytes where they are of one byte.
+            `memoryview`, …), whose items count as uint8 if they have one byte.
         what: the name of the argument, for messages.
-        data_type: the one that is wanted, for messages.
+        data_type: the expected data type, for messages.
 
     Raises:
         ValidationError: it is none of these, or a masked array, whose mask would be lost.
@@ -72,13 +72,13 @@ def _bfloat16(value: Any) -> np.ndarray:
 def fit(array: np.ndarray, what: str, desc: Desc) -> np.ndarray:
     """The array in the shape of `desc`; never a copy.
 
-    It must hold the data type, in the shape of `desc` or flat. One-dimensional uint8 stand for the bytes of any data type, as
+    It must hold the data type, in the shape of `desc` or flat. A flat uint8 array stands for the bytes of any data type, as
     Uint8Array and ArrayBuffer do in the specification.
 
     Raises:
         ValidationError: another data type, byte order, shape or length.
     """
-    # Messages are made in case of an error only, because every write, read and compute calls this.
+    # Messages are made only for errors, because every write, read and compute calls this.
     if array.dtype == desc.data_type and array.shape == desc.shape:
         return array
     if array.dtype == np.uint8 and array.ndim == 1 and desc.data_type != "uint8":

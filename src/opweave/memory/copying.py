@@ -77,7 +77,7 @@ OVER_INPUT = "an output in the memory of an input"
 """The reason for copying outputs that use the memory of inputs, and are computed elsewhere first."""
 
 NOT_IN_PLACE = "inside an engine: an input that is not updated in place"
-"""The reason for copies that an engine makes of inputs whose outputs lie in other memory: the past of attention, say."""
+"""The reason for an engine's copies of inputs whose outputs are in other memory, such as a KV cache."""
 
 
 def copy(target: np.ndarray, source: np.ndarray, reason: str) -> None:
@@ -113,6 +113,6 @@ def copied(value: Any, reason: str) -> Any:
         return [copied(item, reason) for item in value]
     if not isinstance(value, np.ndarray):
         return value
-    made = np.empty_like(value)
-    copy(made, value, reason)
-    return made
+    duplicate = np.empty_like(value)
+    copy(duplicate, value, reason)
+    return duplicate

@@ -1,4 +1,4 @@
-"""DLPack, the protocol by which array libraries share memory, for memory that NumPy cannot export: that of devices.
+"""DLPack, the protocol by which array libraries share memory, for memory of devices, which NumPy cannot export.
 
 Structures as in https://dmlc.github.io/dlpack/latest/c_api.html; both the versioned and the older form.
 """
@@ -85,16 +85,16 @@ _pointer = _function("GetPointer", c_void_p, c_void_p, c_char_p)
 _set_name = _function("SetName", c_int, c_void_p, c_char_p)
 
 _lent: dict[int, Any] = {}
-"""Keeps alive what consumers of capsules use, by the structure's address: it, its arrays, and the owner of the memory."""
+"""Objects that consumers of capsules use: structure, its arrays and the memory's owner, by the structure's address."""
 
 
 def _delete(address: int) -> None:
-    """The consumer is done."""
+    """Release a tensor that the consumer no longer uses."""
     _lent.pop(address, None)
 
 
 def _destroy(capsule: int) -> None:
-    """A capsule is destroyed; if no consumer has taken the tensor out of it, that ends here."""
+    """Release the tensor of a destroyed capsule, unless a consumer has taken it."""
     for name in _USED:
         if _is_valid(capsule, name):
             _lent.pop(_pointer(capsule, name), None)
@@ -115,8 +115,8 @@ def capsule(
     """A DLPack capsule of memory in C order.
 
     Args:
-        address: where the memory begins.
-        desc: what lies there.
+        address: of the first byte.
+        desc: data type and shape.
         device: its kind and number, as `__dlpack_device__` returns them.
         owner: is kept alive until the consumer is done.
         read_only: whether the consumer must not write to it.
@@ -136,21 +136,21 @@ def capsule(
     code = _CODES[desc.data_type.rstrip("0123456789")]
     tensor = _Tensor(address, device, desc.rank, code, kind.bits, 1, shape_array, strides_array, 0)
     deleter = ctypes.cast(_DELETE, c_void_p)
-    made: _Managed | _Versioned
+    managed: _Managed | _Versioned
     if is_versioned:
-        made, name = _Versioned(VERSION, None, deleter, READ_ONLY if read_only else 0, tensor), _NAME_VERSIONED
+        managed, name = _Versioned(VERSION, None, deleter, READ_ONLY if read_only else 0, tensor), _NAME_VERSIONED
     else:
-        made, name = _Managed(tensor, None, deleter), _NAME
-    at = ctypes.addressof(made)
-    _lent[at] = made, shape_array, strides_array, owner
+        managed, name = _Managed(tensor, None, deleter), _NAME
+    at = ctypes.addressof(managed)
+    _lent[at] = managed, shape_array, strides_array, owner
     return _new(at, name, ctypes.cast(_DESTROY, c_void_p))
 
 
 class Taken:
-    """A tensor out of a capsule; with the last reference to this object its owner gets it back.
+    """A tensor taken out of a capsule; its owner gets it back when this object is collected.
 
     Args:
-        capsule: what `__dlpack__` has returned. It cannot be used again.
+        capsule: the result of `__dlpack__`, which cannot be used again.
 
     Attributes:
         address: of the first element.
@@ -161,11 +161,11 @@ class Taken:
         read_only: whether it must not be written to.
 
     Raises:
-        ValidationError: it is no such capsule, used already, or of a newer version.
+        ValidationError: not a capsule of DLPack, or one that is used already or of a newer version.
     """
 
     def __init__(self, capsule: Any) -> None:
-        # Objects of other types have no capsule's structure: IsValid tells that.
+        # IsValid also rejects objects of other types, which do not have the structure of a capsule.
         name = next((name for name in _USED if _is_valid(id(capsule), name)), None)
         if name is None:
             raise ValidationError(f"__dlpack__ must return a capsule with a tensor, got {capsule!r}")
@@ -187,26 +187,26 @@ class Taken:
         self.read_only = isinstance(managed, _Versioned) and bool(managed.flags & READ_ONLY)
 
 
-def take(given: Any, stream: int | None) -> Taken:
+def take(exporter: Any, stream: int | None) -> Taken:
     """The tensor of an object with `__dlpack__`, ready for a stream of the consumer.
 
     Args:
-        given: the object.
+        exporter: the object.
         stream: the handle for which the producer makes the memory ready (1 for CUDA's default stream); None for the CPU.
 
     Raises:
         ValidationError: the object refuses, or returns no tensor.
     """
-    if callable(detach := getattr(given, "detach", None)):
-        given = detach()  # PyTorch refuses to export a parameter, which has a gradient
+    if callable(detach := getattr(exporter, "detach", None)):
+        exporter = detach()  # PyTorch refuses to export a parameter, which has a gradient
     try:
         try:
-            made = given.__dlpack__(stream=stream, max_version=VERSION)
+            exported = exporter.__dlpack__(stream=stream, max_version=VERSION)
         except TypeError:  # a library from before versions
-            made = given.__dlpack__(stream=stream)
+            exported = exporter.__dlpack__(stream=stream)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise ValidationError(f"{type(given).__name__}.__dlpack__ refuses: {error}") from error
-    return Taken(made)
+        raise ValidationError(f"{type(exporter).__name__}.__dlpack__ refuses: {error}") from error
+    return Taken(exported)
 
 
 __all__ = ["CPU", "CUDA", "CUDA_MANAGED", "VERSION", "Taken", "capsule", "take"]

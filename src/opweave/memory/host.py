@@ -37,7 +37,7 @@ def allocate(desc: Desc) -> np.ndarray:
     return raw[start : start + desc.byte_length].view(desc.data_type).reshape(desc.shape)
 
 
-_NUMPY_TYPES = {name: np.dtype(name) for name in ANY}  # found faster than NumPy parses a name
+_NUMPY_TYPES = {name: np.dtype(name) for name in ANY}  # a lookup is faster than NumPy's parsing of a name
 
 
 def empty(desc: Desc) -> np.ndarray:
@@ -127,12 +127,12 @@ def _meets(ranges: Sequence[tuple[int, int]], start: int, stop: int) -> bool:
 
 
 def meets(ranges: Sequence[tuple[int, int]], array: np.ndarray) -> bool:
-    """Whether a contiguous array shares memory with one of `ranges`, which `merged_ranges` has made."""
+    """Whether a contiguous array shares memory with one of `ranges`, as `merged_ranges` returns them."""
     return _meets(ranges, *address_range(array))
 
 
 def is_same(one: object, other: object) -> bool:
-    """Whether two tensors lie in the same memory, from the first byte to the last."""
+    """Whether two tensors use the same memory, from the first byte to the last."""
     if one is other or not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
         return one is other
     return one.nbytes == other.nbytes > 0 and address_range(one) == address_range(other)
@@ -141,7 +141,7 @@ def is_same(one: object, other: object) -> bool:
 def in_place(
     inputs: Mapping[str, object], outputs: Mapping[str, object], may_share: Mapping[str, str]
 ) -> dict[str, str]:
-    """The outputs that lie exactly in the memory of an input, and that input, by name.
+    """For each output in exactly the memory of an input: the name of that input.
 
     Args:
         inputs: contiguous arrays, or memory of a device, by name.

@@ -23,13 +23,13 @@ class FileRegion:
 
 
 def mapped_files(arrays: Iterable[np.ndarray]) -> list[FileRegion]:
-    """The memory-mapped files in which arrays may lie, in order of address; empty on systems other than Linux.
+    """The memory-mapped files that may hold arrays, in order of address; empty on systems other than Linux.
 
     Private writable mappings are left out, because they may differ from the file, and so are files that have been
     replaced or deleted.
 
     Args:
-        arrays: what will be looked for. The result is empty, too, if the memory of all of them is NumPy's or Python's.
+        arrays: the arrays. The result is also empty if NumPy or Python owns the memory of all of them.
     """
     ranges = [address_range(array) for array in arrays if not isinstance(owner(array), (bytes, bytearray, type(None)))]
     if not ranges:
@@ -54,7 +54,7 @@ def mapped_files(arrays: Iterable[np.ndarray]) -> list[FileRegion]:
 
 
 def _maps(last: int) -> Iterator[str]:
-    """The lines of /proc/self/maps, by address, up to the address `last`; the system takes long to list all libraries."""
+    """The lines of /proc/self/maps up to the address `last`: the system takes long to list all libraries."""
     try:
         with open("/proc/self/maps", errors="surrogateescape") as file:
             for line in file:
@@ -66,7 +66,7 @@ def _maps(last: int) -> Iterator[str]:
 
 
 def _identity(path: str) -> tuple[int, int, int] | None:
-    """The device, in two numbers, and the inode of a file; None if an engine could not open it by this name."""
+    """Device (major, minor) and inode of a file; None if an engine could not open it by this name."""
     try:
         path.encode()  # a model cannot contain every name
         status = os.stat(path)

@@ -1,4 +1,4 @@
-"""Plan memory for intermediates: those that are not needed at the same time share it."""
+"""Plan memory for intermediates, so that intermediates with disjoint lifetimes share memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where intermediates lie in shared pieces of memory.
+    """The places of intermediates in shared pieces of memory.
 
     Attributes:
         offsets: of each `Life`, bytes from the start of its piece, multiples of `ALIGNMENT`.

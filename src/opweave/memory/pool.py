@@ -25,9 +25,9 @@ AGE = 16
 """Free a kept buffer that this many large allocations have not used."""
 
 _spare: deque[tuple[int, np.ndarray]] = deque()
-"""Kept buffers, the oldest first, each with the number of the allocation before it was freed."""
+"""Kept buffers, the oldest first, each with the number of the last allocation before it was freed."""
 _wanted: Cache[int, int] = Cache(AGE, raw=True)
-"""How often each of the last few sizes was allocated."""
+"""Number of allocations by size, for the most recent sizes."""
 _turn = 0
 
 
@@ -45,42 +45,42 @@ def _large(desc: Desc, size: int) -> np.ndarray:
     global _turn
     _turn += 1
     _wanted.put(size, (_wanted.peek(size) or 0) + 1)
-    raw = _taken(size)
+    raw = _take(size)
     if raw is None:
         raw = host.empty(Desc("uint8", (size,)))
-    return host.lease(host.address_range(raw)[0], size, partial(_freed, raw)).view(desc.data_type).reshape(desc.shape)
+    return host.lease(host.address_range(raw)[0], size, partial(_keep, raw)).view(desc.data_type).reshape(desc.shape)
 
 
-def _freed(raw: np.ndarray) -> None:
+def _keep(raw: np.ndarray) -> None:
     """Keep a buffer whose size was allocated more than once recently."""
     if (_wanted.peek(raw.nbytes) or 0) > 1:
         _spare.append((_turn, raw))
         _trim()
 
 
-def _taken(size: int) -> np.ndarray | None:
-    """A kept buffer of this size, or None; frees buffers that have not been used for `AGE` allocations."""
-    found: np.ndarray | None = None
+def _take(size: int) -> np.ndarray | None:
+    """Remove and return a kept buffer of `size` bytes, or None; free buffers that were idle for `AGE` allocations."""
+    match: np.ndarray | None = None
     for _ in range(len(_spare)):
         try:
             turn, raw = _spare.popleft()
         except IndexError:  # another thread took it
             break
-        if found is None and raw.nbytes == size:
-            found = raw
+        if match is None and raw.nbytes == size:
+            match = raw
         elif _turn - turn < AGE:
             _spare.append((turn, raw))
-    return found
+    return match
 
 
 def _trim() -> None:
-    while kept() > MOST:
+    while kept_bytes() > MOST:
         try:
             _spare.popleft()
         except IndexError:
             break
 
 
-def kept() -> int:
+def kept_bytes() -> int:
     """Total size of the kept buffers in bytes."""
     return sum([raw.nbytes for _, raw in list(_spare)])

@@ -37,13 +37,13 @@ class Cell:
 
 
 class Space(Protocol):
-    """Where memory is, and how it is allocated and copied."""
+    """A place of memory: allocates it there, and copies it."""
 
     is_host: bool
-    """Whether its memory is that of NumPy arrays."""
+    """Whether its memory is accessible as NumPy arrays."""
 
     def owns(self, given: Memory, /) -> bool:
-        """Whether memory lies in this space."""
+        """Whether memory is in this space."""
 
     def allocate(self, desc: Desc) -> Memory:
         """New memory of zeros for a tensor."""
@@ -69,7 +69,7 @@ class TensorSpace(Space, Protocol):
 
         Args:
             given: an array, or a buffer of the device.
-            desc: what it holds; None where it says that itself.
+            desc: data type and shape; None if the object has them.
         """
 
     def check_overlap(
@@ -91,7 +91,7 @@ class DeviceSpace(TensorSpace, Protocol):
     """Memory of a device that the host cannot access."""
 
     def carve(self, sizes: Sequence[int], homes: Sequence[int], descs: Sequence[Desc]) -> list[Memory]:
-        """Allocate buffers of `sizes` bytes; tensor `k` lies at the start of buffer `homes[k]`."""
+        """Allocate buffers of `sizes` bytes; tensor `k` is at the start of buffer `homes[k]`."""
 
 
 class _Host:
@@ -132,7 +132,7 @@ HOST: TensorSpace = _Host()
 
 
 def reaches(space: Space, other: Space) -> bool:
-    """Whether code in `space` can use memory of `other`: the host can also use that of WebAssembly modules."""
+    """Whether code in `space` can use memory of `other`: the host can also use memory of WebAssembly modules."""
     return space is other or (space is HOST and other.is_host)
 
 
@@ -142,8 +142,8 @@ def intermediates(
     """Lay out the intermediates of a program in a space.
 
     Args:
-        space: where they lie.
-        descs: what they hold.
+        space: their space.
+        descs: their data types and shapes.
         lives: the first and the last step that needs each.
 
     Returns:
@@ -151,20 +151,20 @@ def intermediates(
     """
     needed = [Life(desc.byte_length, *life) for desc, life in zip(descs, lives, strict=True)]
     if not space.is_host:
-        made = plan_buffers(needed)
-        return made, lambda: space.carve(made.pieces, made.homes, descs)  # type: ignore[attr-defined]
-    made = plan(needed)
+        layout = plan_buffers(needed)
+        return layout, lambda: space.carve(layout.pieces, layout.homes, descs)  # type: ignore[attr-defined]
+    layout = plan(needed)
 
     def allocate() -> list[Memory]:
-        raw = space.allocate(Desc("uint8", (made.peak,)))
-        pieces = (raw[at : at + desc.byte_length] for at, desc in zip(made.offsets, descs, strict=True))
+        raw = space.allocate(Desc("uint8", (layout.peak,)))
+        pieces = (raw[at : at + desc.byte_length] for at, desc in zip(layout.offsets, descs, strict=True))
         return [piece.view(d.data_type).reshape(d.shape) for piece, d in zip(pieces, descs, strict=True)]
 
-    return made, allocate
+    return layout, allocate
 
 
 class Pool(ABC, Generic[T]):
-    """Memory for runs: each run takes some for itself, so that several threads may run one program at the same time.
+    """Reusable memory for runs: each run takes its own, so that several threads can run one program at the same time.
 
     Args:
         limit: the most to keep for later runs; by default enough for one run on each processor.
@@ -182,14 +182,14 @@ class Pool(ABC, Generic[T]):
         """New memory for one run."""
 
     def take(self) -> T:
-        """Memory for one run: what is idle, or new memory."""
+        """Memory for one run, idle or new."""
         try:
             return self.idle.pop()
         except IndexError:
             return self.new()
 
     def give_back(self, memory: T) -> None:
-        """Let other runs use memory that a run has taken; it is freed if there is enough."""
+        """Return the memory of a run for reuse; it is freed if enough is idle."""
         if len(self.idle) < self._limit:
             self.idle.append(memory)
 
@@ -204,9 +204,9 @@ def _copy_on_host(target: Memory, source: Memory, reason: str) -> None:
 def copier(
     source: Space, target: Space, reason: str, names: Sequence[str] = ()
 ) -> Callable[[Sequence[Memory], Sequence[Memory]], Callable[[], None]]:
-    """A function that binds copies from one space to another to memory; its result makes the copies.
+    """A function that binds copies between two spaces to memory; its result makes the copies.
 
-    What is in a cell must have the shape of the memory that it is copied to: if not, `OtherShapes` has the name from `names`.
+    The value of a cell must have the shape of its target; otherwise `OtherShapes` is raised, with the name from `names`.
     """
 
     def bind(reads: Sequence[Memory], writes: Sequence[Memory]) -> Callable[[], None]:
@@ -218,12 +218,12 @@ def copier(
         pairs = list(zip(writes, reads, strict=True))
 
         def run() -> None:
-            for k, (into, what) in enumerate(pairs):
-                if isinstance(what, Cell):
-                    what = what.value
-                    if not isinstance(into, Cell) and into.shape != what.shape:
-                        raise OtherShapes({names[k]: what.shape})
-                move(into, what, reason)
+            for k, (into, value) in enumerate(pairs):
+                if isinstance(value, Cell):
+                    value = value.value
+                    if not isinstance(into, Cell) and into.shape != value.shape:
+                        raise OtherShapes({names[k]: value.shape})
+                move(into, value, reason)
 
         return run
 

@@ -1,1 +1,1 @@
-"""Programs, and what runs them."""
+"""Programs, and their execution."""

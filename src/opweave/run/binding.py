@@ -17,10 +17,10 @@ Call = Callable[[], None]
 
 
 class Intermediates(list[Memory]):
-    """The memory of one run, by number: constants and intermediates; None for inputs and outputs.
+    """The memory slots of one run: constants and intermediates; None for inputs and outputs.
 
     Attributes:
-        calls: the steps that read and write nothing else, bound to it, and None for the others; None until the first run.
+        calls: for each step that uses only these slots, the bound call, and None for other steps; None until the first run.
     """
 
     __slots__ = ("__weakref__", "calls")
@@ -38,7 +38,7 @@ class Binding:
     def __init__(self, layout: Layout, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
         self.layout = layout
         self._given = [*inputs, *outputs]
-        # The steps, bound, by the intermediates that they use, for as long as the layout keeps those.
+        # Bound steps by their intermediates, for as long as the layout keeps these.
         self._calls: ByIdentity[Intermediates, list[Call]] = ByIdentity()
 
     def __call__(self) -> None:
@@ -51,13 +51,13 @@ class Binding:
                 for call in calls:
                     call()
             except OperationError as error:
-                failed = layout.steps[calls.index(call)].failed(error)
+                failed = layout.steps[calls.index(call)].describe_error(error)
                 raise failed from failed.__cause__
         finally:
             layout.give_back(intermediates)
 
     def timed(self) -> list[int]:
-        """Run the program once; the nanoseconds that each step took."""
+        """Run the program once, and return the nanoseconds of each step."""
         intermediates, times = self.layout.take(), []
         try:
             calls = self._calls.peek(id(intermediates)) or self._bind(intermediates)
@@ -71,7 +71,7 @@ class Binding:
         return times
 
     def _bind(self, intermediates: Intermediates) -> list[Call]:
-        """Bind the steps to memory, and remember that for as long as there are these intermediates."""
-        given = self._given
-        memory: list[Any] = [*given, *intermediates[len(given) :]]
+        """Bind the steps to memory, and keep the calls for as long as the intermediates exist."""
+        arguments = self._given
+        memory: list[Any] = [*arguments, *intermediates[len(arguments) :]]
         return self._calls.put(intermediates, [step.tie(memory) for step in self.layout.steps])

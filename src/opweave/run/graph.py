@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .program import Program
 
 MAX_BINDINGS = 64
-"""How many combinations of tensors a graph stays bound to; beyond that, the oldest must be bound (and validated) again."""
+"""Combinations of tensors that a graph stays bound to; beyond that, the oldest must be bound (and validated) again."""
 
 
 @hints.misnomers
@@ -71,13 +71,13 @@ class MLGraph:
         self._constants = memory.merged_ranges(operand.value for operand in graph.constants)
         self._in_place = graph.in_place()
         self._lock = RLock()
-        # What `dispatch` was called with -> the binding. An entry lives until one of its tensors goes away, so a key made
-        # of identities is never mistaken for another.
+        # Bindings by the arguments of `dispatch`. An entry lives until one of its tensors goes away, so keys made of
+        # identities stay unique.
         self._bindings: Cache[tuple[Any, ...], DispatchBinding] = Cache(MAX_BINDINGS, raw=True)
-        # The graph as a call in larger graphs, and what drops these (`opweave.lazy.deferred_context`).
+        # The graph as a call in larger graphs, and the function that drops these (`opweave.lazy.deferred_context`).
         self._template: Any = None
         self._forget: Callable[[], object] | None = None
-        self._use: Use | None = None  # where its use is noted
+        self._use: Use | None = None  # counts its use, for verification
         context._add_graph(self)
 
     def __reduce__(self) -> NoReturn:
@@ -112,7 +112,7 @@ class MLGraph:
         return tuple(dict.fromkeys(placement.device for placement in self.placements()))
 
     def placements(self) -> list[Placement]:
-        """Where each operation runs, and how.
+        """The device of each operation, and how it runs there.
 
         >>> import opweave as ow
         >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
@@ -203,7 +203,7 @@ class MLGraph:
         return tuned
 
     def draw(self, path: str | Path | None = None) -> Drawing:
-        """Draw the graph from inputs to outputs, with what runs which part of it.
+        """Draw the graph from inputs to outputs, with the engine of each part.
 
         Args:
             path: an .svg file to write the drawing to, or None.
@@ -244,17 +244,17 @@ class MLGraph:
         if (plain := program.returning_all) is not None:
             weak, names = ref(program), list(self._inputs)
 
-            def noted(inputs: Sequence[Any]) -> list[Any]:
+            def note_use(inputs: Sequence[Any]) -> list[Any]:
                 if (own := weak()) is not None:
                     own.returning_all = plain
                 use.note((), names, inputs)
                 return plain(inputs)
 
-            program.returning_all = noted
+            program.returning_all = note_use
         self._bindings.clear()  # the next dispatch binds it again
 
     def _verification(self, key: Any, sample: Any) -> Any:
-        """What a child process verifies, or why it cannot."""
+        """The task of a child process that verifies the graph, or the reason why there is none."""
         graph, context = self._graph, self._context
         if graph is None:
             return "the graph is destroyed"
@@ -270,7 +270,7 @@ class MLGraph:
         return program
 
     def _replace_program(self, program: Program) -> None:
-        """Run another program of the same graph from the next run on; runs that have begun end as they are.
+        """Run another program of the same graph from the next run on; runs in progress end with the old one.
 
         Raises:
             InvalidStateError: the graph is destroyed, or the context lost.
@@ -278,9 +278,9 @@ class MLGraph:
         with self._lock:
             self._check_alive()
             self._program = program
-            self._bindings.clear()  # those of the other program
+            self._bindings.clear()  # bound to the old program
             if self._use is not None:
-                self._use.end((), "not verified: tuned")  # which `explain` says of the other program alone
+                self._use.end((), "not verified: tuned")  # `explain` says this of the other program alone
 
     def destroy(self) -> None:
         """Release the compiled graph and its weights; it cannot be dispatched any more. Further calls do nothing."""
@@ -301,7 +301,7 @@ class MLGraph:
         return f"<MLGraph ({listing(self._inputs)}) -> ({listing(self._outputs)}), {state}>"
 
     def _check_dispatch(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
-        """Validate what `dispatch` got as the specification does."""
+        """Validate the arguments of `dispatch` as the specification does."""
         self._check_alive()
         for what, tensors in {"inputs": inputs, "outputs": outputs}.items():
             require(isinstance(tensors, Mapping), f"dispatch: {what} must map names to tensors, got {shown(tensors)}")
@@ -322,25 +322,25 @@ class MLGraph:
                 )
 
     def _may_share(self, name: str, tensor: MLTensor, outputs: Mapping[str, MLTensor]) -> bool:
-        """Whether a tensor stands for an input and for an output that may use its memory."""
+        """Whether a tensor is an input, and also an output that may use the memory of that input."""
         return any(source == name and outputs.get(output) is tensor for output, source in self._in_place.items())
 
     def _check_overlap(self, space: TensorSpace, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Pairs:
-        """Require outputs in memory of their own, or of the input that they may update.
+        """Require outputs in separate memory, or in that of an input that they may update.
 
         Returns:
-            The positions of the inputs and outputs that lie in the same memory.
+            Pairs of positions of an input and an output in the same memory.
 
         Raises:
             ValidationError: naming the two that overlap.
         """
-        found = memory.in_place(inputs, outputs, self._in_place) if self._in_place else {}
-        alone = {name: given for name, given in inputs.items() if name not in found.values()} if found else inputs
+        shared = memory.in_place(inputs, outputs, self._in_place) if self._in_place else {}
+        alone = {name: array for name, array in inputs.items() if name not in shared.values()} if shared else inputs
         space.check_overlap(alone, outputs, self._constants)
-        if not found:
+        if not shared:
             return ()
         sources, targets = list(self._inputs), list(self._outputs)
-        return tuple((sources.index(source), targets.index(name)) for name, source in found.items())
+        return tuple((sources.index(source), targets.index(name)) for name, source in shared.items())
 
     def _bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:
         """Validate, bind to the tensors' memory, and remember the binding."""
@@ -350,7 +350,7 @@ class MLGraph:
             tensor._settle()
         with Locks(all_tensors):
             with self._lock:
-                # Another thread may have destroyed something meanwhile; from here on it has to wait.
+                # Another thread may have destroyed a tensor or the graph before; from here on, it has to wait.
                 program = self._check_alive()
                 sources = {name: self._context._own(inputs[name], f"dispatch: {name!r}") for name in self._inputs}
                 targets = {name: self._context._own(outputs[name], f"dispatch: {name!r}") for name in self._outputs}
@@ -396,8 +396,8 @@ class MLGraph:
         if outputs:
             outputs = self._check_outputs(outputs)
         elif not tensors and program.returning_all is not None:
-            made = program.returning_all([sources[name] for name in self._inputs])
-            return dict(zip(self._outputs, made, strict=True))
+            results = program.returning_all([sources[name] for name in self._inputs])
+            return dict(zip(self._outputs, results, strict=True))
         for name, desc in self._outputs.items():
             target = outputs.get(name) if outputs else None
             targets[name] = memory.empty(desc) if target is None else target
@@ -411,18 +411,18 @@ class MLGraph:
                 for tensor in tensors:
                     tensor._use_in_steps()
             if outputs:
-                here = {name: array for name, array in sources.items() if isinstance(array, np.ndarray)}
-                shared = self._check_overlap(HOST, here, targets)
+                on_host = {name: array for name, array in sources.items() if isinstance(array, np.ndarray)}
+                shared = self._check_overlap(HOST, on_host, targets)
             program.run([sources[name] for name in self._inputs], list(targets.values()), shared)
             if self._use is not None and self._use.is_asked:
                 self._use.note((), list(self._inputs), [sources[name] for name in self._inputs])
         return targets
 
     def _as_they_are(self, inputs: Any) -> list[np.ndarray] | None:
-        """The arrays of inputs in order, if engines can read all of them as they are; None else."""
+        """The input arrays in order if engines can read all of them in place, else None."""
         if type(inputs) is not dict or len(inputs) != len(self._arrays):
             return None
-        found = []
+        arrays = []
         for name, dtype, shape in self._arrays:
             array = inputs.get(name)
             if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
@@ -430,11 +430,11 @@ class MLGraph:
             flags = array.flags
             if not (flags.c_contiguous and flags.aligned):
                 return None
-            found.append(array)
-        return found
+            arrays.append(array)
+        return arrays
 
     def _check_outputs(self, outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Require arrays that results can be written into; NumPy's for those of others, which share their memory."""
+        """Require arrays that results can be written into; those of other libraries become NumPy arrays of the same memory."""
         require(isinstance(outputs, Mapping), f"compute: outputs must map names to arrays, got {shown(outputs)}")
         unknown = [name for name in outputs if name not in self._outputs]
         require(not unknown, f"compute: outputs must be among {list(self._outputs)}; unknown: {unknown}")
@@ -463,7 +463,7 @@ class DispatchBinding:
 
     Args:
         graph: the graph.
-        key: what `dispatch` was called with.
+        key: the arguments of `dispatch`, as a key.
         call: runs the graph once.
         tensors: those whose locks it holds while it runs.
     """
@@ -517,7 +517,7 @@ class DispatchBinding:
 
 
 def fit_tensor(tensor: MLTensor, array: Any, what: str, desc: Desc) -> Any:
-    """The memory of a tensor that stands for `desc`; on the host, a flat one will do."""
+    """The memory of a tensor as `desc`; on the host, the tensor may be flat."""
     if isinstance(array, np.ndarray):
         return fit(array, what, desc)
     require(tensor.desc == desc, f"{what} must be {desc}, got a tensor {tensor.desc}")
@@ -525,10 +525,10 @@ def fit_tensor(tensor: MLTensor, array: Any, what: str, desc: Desc) -> Any:
 
 
 def check_names(what: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Require the names that a graph has, no more and no fewer."""
+    """Require exactly the names `wanted`."""
     missing = [name for name in wanted if name not in given]
     unknown = [name for name in given if name not in wanted]
     if missing or unknown:
-        found = {"missing": missing, "unknown": unknown}
-        which = ", ".join(f"{kind}: {shown(names)}" for kind, names in found.items() if names) if given else "got none"
+        groups = {"missing": missing, "unknown": unknown}
+        which = ", ".join(f"{kind}: {shown(names)}" for kind, names in groups.items() if names) if given else "got none"
         raise ValidationError(f"{what} must hold {list(wanted)}; {which}{hints.names(unknown, missing)}")

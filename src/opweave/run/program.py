@@ -1,8 +1,8 @@
-"""Programs: what a graph is compiled into. Steps in order, the memory they use, and copies where spaces meet.
+"""Programs: compiled graphs. Steps in order, their memory, and copies between spaces.
 
-A program is immutable and shared by threads. Where its inputs and outputs lie decides which copies it needs; for each such
-combination it has a `Layout`. A `Binding` ties it to memory; each run takes intermediates from a pool, so that several
-threads run one program at the same time.
+A program is immutable and shared by threads. The spaces of its inputs and outputs determine its copies; there is a `Layout`
+for each combination of spaces. A `Binding` ties a program to memory; each run takes intermediates from a pool, so that
+several threads can run one program at the same time.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from ..backends import KernelTime, Placement
 
 MAX_SMALL = 64
-"""Runs for which a program without intermediates, whose runs take next to no memory, keeps its bound steps."""
+"""Runs whose bound steps are kept, for a program without intermediates: they take next to no memory."""
 
 
 class Program:
     """A compiled graph.
 
     Args:
-        graph: the graph that runs, in which all nodes are legal for what runs them.
-        origin: for each of its nodes, the user's node that it stems from.
-        parts: what computes it, in order.
-        placements: where each of the user's nodes runs.
-        space: where inputs and outputs lie by default.
-        ranges: the values that inputs may hold, which are checked before each run.
-        choice: which of several engines was chosen for it, and why; empty where there was no choice.
+        graph: the legalised graph.
+        origin: for each of its nodes, the user's node that it comes from.
+        parts: the compiled segments, in order.
+        placements: of the user's nodes.
+        space: the default space of inputs and outputs.
+        ranges: of the values of inputs, which are checked before each run.
+        choice: the chosen engine, and the reason; empty if there was no choice.
 
     Attributes:
-        untried: the engines that may run it faster and are not verified, and why they are expected to.
-        operands: what each value is, by number: the inputs first.
-        outputs: the number of the value of each output.
+        untried: the engines that are expected to be faster and are not verified, with the reasons.
+        operands: the operand of each value, inputs first.
+        outputs: index into `operands` for each output.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class Program:
         def number(operand: Operand) -> int:
             return numbers.setdefault(operand, len(numbers))
 
-        made = []
+        steps = []
         for segment, part in enumerate(parts):
             weights = {o for node in part.nodes for o in node.operands if o.is_constant}
-            made.append(
+            steps.append(
                 Step(
                     part.title or title(part.nodes),
                     part.space,
@@ -82,10 +82,10 @@ class Program:
                     part,
                 )
             )
-        self.steps: tuple[Step, ...] = tuple(made)
+        self.steps: tuple[Step, ...] = tuple(steps)
         self.outputs = tuple(number(operand) for operand in graph.outputs.values())
         self.operands = tuple(numbers)
-        # HOST owns what the others do not: it comes last.
+        # HOST comes last: it owns all memory that the others do not.
         used = dict.fromkeys([space, *(step.space for step in self.steps)])
         self._spaces = (*(each for each in used if each is not HOST), HOST)
         self._layouts: dict[tuple[tuple[Space, ...], Pairs], Layout] = {}
@@ -93,7 +93,7 @@ class Program:
         self._find_direct()
 
     def _find_direct(self) -> None:
-        """Find the runner that is all there is to run, with the program's own inputs and outputs."""
+        """Find the runner of a single step that has the program's own inputs and outputs."""
         self._direct: Runner | None = None
         self._in_place: set[tuple[int, int]] | None = None  # the pairs that it updates, if it copies none
         if len(self.steps) == 1:
@@ -108,12 +108,12 @@ class Program:
     # Running ---------------------------------------------------------------------------------------------------------
 
     def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Pairs = ()) -> Callable[[], None]:
-        """Tie the program to memory of its inputs and outputs; what is returned runs it once.
+        """Tie the program to memory of its inputs and outputs; the result runs it once.
 
         Args:
             inputs: their memory, in order.
-            outputs: likewise. It overlaps no other memory, but for `shared`.
-            shared: the inputs and outputs that lie in the same memory.
+            outputs: likewise; it overlaps no other memory, except for `shared`.
+            shared: pairs of an input and an output in the same memory.
         """
         direct = self._direct
         if direct is not None and self._fits_direct(inputs, outputs, shared):
@@ -123,7 +123,7 @@ class Program:
         return checking(call, self._ranges, inputs)
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Pairs = ()) -> None:
-        """Run the program once: what `bind(inputs, outputs, shared)()` does, for memory that is not used again."""
+        """Run the program once, like `bind(inputs, outputs, shared)()`, on memory that is not used again."""
         for each in self._ranges:
             each.check(inputs)
         direct = self._direct
@@ -136,22 +136,22 @@ class Program:
     def returning(self, outputs: Sequence[int]) -> Returning | None:
         """A function that runs the program once on inputs, and returns these outputs in memory that its engine allocates.
 
-        None where no engine does that, or several steps are needed.
+        None if the engine does not do that, or there are several steps.
         """
         call = self._direct.returning(outputs) if self._direct is not None and self.space is HOST else None
         ranges = self._ranges
         if call is None or not ranges:
             return call
 
-        def checked(inputs: Sequence[Memory]) -> list[Memory]:
+        def check_and_call(inputs: Sequence[Memory]) -> list[Memory]:
             for each in ranges:
                 each.check(inputs)
             return call(inputs)
 
-        return checked
+        return check_and_call
 
     def taking_feeds(self, outputs: Sequence[int]) -> TakingFeeds | None:
-        """`returning` for arrays by name, whose shapes the engine checks; None where no engine does that."""
+        """`returning` for arrays by name, whose shapes the engine checks; None if the engine does not do that."""
         if self._direct is None or self.space is not HOST or self._ranges:
             return None
         return self._direct.taking_feeds(outputs)
@@ -163,19 +163,19 @@ class Program:
         return self.space is HOST or (all(map(self.space.owns, inputs)) and all(map(self.space.owns, outputs)))
 
     def layout(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Pairs = ()) -> Layout:
-        """The layout for memory where it lies."""
+        """The layout for the spaces of this memory."""
         if len(self._spaces) == 1:
             return self.layout_in((HOST,) * (len(inputs) + len(outputs)), shared)
-        spaces = tuple(next(s for s in self._spaces if s.owns(given)) for given in (*inputs, *outputs))
+        spaces = tuple(next(s for s in self._spaces if s.owns(memory)) for memory in (*inputs, *outputs))
         return self.layout_in(spaces, shared)
 
     def layout_in(self, spaces: tuple[Space, ...], shared: Pairs = ()) -> Layout:
-        """The layout for inputs and outputs in certain spaces, of which the pairs `shared` lie in the same memory."""
+        """The layout for inputs and outputs in these spaces; the pairs `shared` are in the same memory."""
         key = spaces, shared
-        known = self._layouts.get(key)
-        if known is None:
-            known = self._layouts.setdefault(key, Layout(self, spaces, shared))
-        return known
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._layouts.setdefault(key, Layout(self, spaces, shared))
+        return layout
 
     def constant(self, number: int, space: Space) -> Memory:
         """The memory of a constant in a space; it is copied there once."""
@@ -184,13 +184,13 @@ class Program:
             return value
         key = number, space
         if key not in self._constants:
-            made = space.allocate(self.operands[number].desc)
-            copier(HOST, space, "a constant into the memory of a kernel")([value], [made])()
-            self._constants[key] = made
+            target = space.allocate(self.operands[number].desc)
+            copier(HOST, space, "a constant into the memory of a kernel")([value], [target])()
+            self._constants[key] = target
         return self._constants[key]
 
     def parts(self, step: Step) -> list[tuple[Node, Placement]]:
-        """The nodes of a step, and how each is done."""
+        """The nodes of a step, with their placements."""
         from ..backends import Placement
 
         part = step.part
@@ -200,7 +200,7 @@ class Program:
             for node, compiled in zip(part.nodes, part.compiled, strict=True)
         ]
 
-    # What it is --------------------------------------------------------------------------------------------------------
+    # Properties --------------------------------------------------------------------------------------------------------
 
     @property
     def default(self) -> Layout:
@@ -209,24 +209,24 @@ class Program:
 
     @property
     def plan(self) -> Plan:
-        """How intermediates share memory: those between steps, and those that a step has inside."""
+        """Plan of the intermediates: those between steps, and those inside of steps."""
         return sum((step.part.runner.plan for step in self.steps if step.part), self.default.plan)
 
     @property
     def threads(self) -> int:
-        """How many threads its engines have started for it."""
+        """Number of threads that its engines have started for it."""
         return sum(step.part.runner.threads for step in self.steps if step.part)
 
     def crossings(self) -> list[tuple[int, Operand]]:
-        """Segments, and the operands that are copied before or after them since they lie in another space."""
+        """Pairs of a segment and an operand that is copied before or after it, because their spaces differ."""
         copies = [step for step in self.default.steps if step.part is None and step.reads]
-        found = [(step.segment, self.default.operands[number]) for step in copies for number in step.writes]
-        return [(segment, operand) for segment, operand in found if not self.default.is_twin(operand)]
+        pairs = [(step.segment, self.default.operands[number]) for step in copies for number in step.writes]
+        return [(segment, operand) for segment, operand in pairs if not self.default.is_twin(operand)]
 
     def measured(self) -> MeasuredProgram | None:
-        """The same program, made again so that engines measure their kernels; None where none of them can."""
-        made = copy(self)
-        made._layouts = {}
+        """A copy of the program whose engines measure their kernels; None if no engine can."""
+        program = copy(self)
+        program._layouts = {}
         engines: dict[int, Measured] = {}
         steps = []
         for step in self.steps:
@@ -235,9 +235,9 @@ class Program:
                 engines[step.segment] = engine
                 step = replace(step, part=replace(step.part, runner=engine), bind=engine.bind)
             steps.append(step)
-        made.steps = tuple(steps)
-        made._find_direct()
-        return MeasuredProgram(made, engines) if engines else None
+        program.steps = tuple(steps)
+        program._find_direct()
+        return MeasuredProgram(program, engines) if engines else None
 
 
 @record
@@ -253,21 +253,21 @@ class MeasuredProgram:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Where memory lies
+# Layouts
 
 
 class Layout(Pool[Intermediates]):
-    """A program for inputs and outputs in certain spaces: its steps with copies between them, and room for the rest.
+    """A program for inputs and outputs in certain spaces: its steps with copies between them, and its memory slots.
 
-    Memory is known by numbers: the inputs, the outputs, then constants and intermediates.
+    Memory slots are numbered: inputs, outputs, then constants and intermediates.
 
-    An output that lies in the memory of an input is written there by a step whose engine updates that input, if no later
-    step and no other output takes the input. Otherwise it is computed in an intermediate, and copied in the end.
+    An output that shares the memory of an input is written in place by a step whose engine updates that input, if no later
+    step and no other output reads the input. Otherwise the output is computed in an intermediate, and copied at the end.
 
     Attributes:
-        steps: what runs, copies included; `reads` and `writes` are numbers of memory.
-        operands: what lies in memory, by number.
-        plan: how intermediates share memory.
+        steps: all steps, copies included; their `reads` and `writes` are slots.
+        operands: the operand in each slot.
+        plan: of the intermediates.
     """
 
     def __init__(self, program: Program, spaces: Sequence[Space], shared: Pairs = ()) -> None:
@@ -280,12 +280,12 @@ class Layout(Pool[Intermediates]):
         self._output_names = dict(enumerate(program.graph.outputs, start=count))
         self._spaces = list(spaces)
         self._fixed: dict[int, Memory] = {}
-        self._own: list[int] = []  # the numbers of intermediates
-        self._cells: list[int] = []  # of these, the values without a shape
-        # Where each value can be found: the numbers of memory that holds it, the one that was written first first.
-        self._found: dict[int, list[int]] = {number: [number] for number in range(count)}
+        self._own: list[int] = []  # slots of intermediates
+        self._cells: list[int] = []  # those of values without a shape
+        # Slots that hold each value, oldest first.
+        self._slots: dict[int, list[int]] = {number: [number] for number in range(count)}
         self._targets: dict[int, int] = {}
-        self._twins: list[tuple[int, int]] = []  # values, and outputs that are the same under another name
+        self._twins: list[tuple[int, int]] = []  # values, and slots of outputs that alias them
         for at, value in enumerate(program.outputs, start=count):
             if value in self._targets or value < count or program.operands[value].is_constant:
                 self._twins.append((value, at))
@@ -300,13 +300,13 @@ class Layout(Pool[Intermediates]):
             self.steps.append(replace(step, reads=reads, writes=writes))
         self._finish(len(program.steps) - 1)
         self.plan, self._allocators = self._lay_out()
-        given = range(len(spaces))
-        self._is_inner = [not any(at in given for at in (*step.reads, *step.writes)) for step in self.steps]
-        del self.program  # it has this layout, and so would keep its memory until Python collects garbage
+        outer = range(len(spaces))
+        self._is_inner = [not any(at in outer for at in (*step.reads, *step.writes)) for step in self.steps]
+        del self.program  # a reference cycle would keep its memory until a garbage collection
         super().__init__(0 if self._own else MAX_SMALL)
 
     def is_twin(self, operand: Operand) -> bool:
-        """Whether an operand is an output that is another value under a second name."""
+        """Whether an operand is an output that aliases another value."""
         return any(self.operands[at] is operand for _, at in self._twins)
 
     # Values ----------------------------------------------------------------------------------------------------------
@@ -320,16 +320,16 @@ class Layout(Pool[Intermediates]):
         homes = {}
         for step in self.program.steps:
             for value in step.writes:
-                its = touching[value]
-                possible = [space for space in dict.fromkeys(its) if reaches(step.space, space)]
-                homes[value] = max(possible, key=lambda space: sum(reaches(other, space) for other in its))
+                spaces = touching[value]
+                possible = [space for space in dict.fromkeys(spaces) if reaches(step.space, space)]
+                homes[value] = max(possible, key=lambda space: sum(reaches(other, space) for other in spaces))
         return homes
 
     def _share(self, shared: Mapping[int, int]) -> None:
-        """Decide which outputs are written in the memory of inputs, and take the others out of the targets.
+        """Decide which outputs are written in place, and remove the others from the targets.
 
         Args:
-            shared: the outputs that use the memory of an input, by number, and the number of that input.
+            shared: for the slot of each output in the memory of an input, the slot of that input.
         """
         last = {value: number for number, step in enumerate(self.program.steps) for value in step.reads}
         passed_on = {value for value, _ in self._twins}
@@ -356,9 +356,9 @@ class Layout(Pool[Intermediates]):
         return len(self.operands) - 1
 
     def _read(self, value: int, step: Step) -> int:
-        """The memory that a step reads a value in; a copy is made where it can reach none."""
+        """The slot from which a step reads a value; adds a copy if the step can reach none."""
         operand = self.program.operands[value]
-        for at in self._found.get(value, ()):
+        for at in self._slots.get(value, ()):
             if reaches(step.space, self._spaces[at]):
                 return at
         if operand.is_constant:
@@ -366,48 +366,48 @@ class Layout(Pool[Intermediates]):
             self._fixed[at] = self.program.constant(value, step.space)
         else:
             at = self._targets.get(value, -1)
-            if at < 0 or at in self._found[value] or not reaches(step.space, self._spaces[at]):
+            if at < 0 or at in self._slots[value] or not reaches(step.space, self._spaces[at]):
                 at = self._new(value, step.space)
                 self._own.append(at)
-            self._copy([self._found[value][0]], [at], step.segment, _reason(operand, step.space, step.title))
-        self._found.setdefault(value, []).append(at)
+            self._copy([self._slots[value][0]], [at], step.segment, _reason(operand, step.space, step.title))
+        self._slots.setdefault(value, []).append(at)
         return at
 
     def _write(self, value: int, step: Step, home: Space) -> int:
-        """The memory that a step writes a value into."""
+        """The slot into which a step writes a value."""
         at = self._targets.get(value, -1)
         if at < 0 or not reaches(step.space, self._spaces[at]):
             at = self._new(value, home)
             self._own.append(at)
-        self._found[value] = [at]
+        self._slots[value] = [at]
         return at
 
     def _copy(self, reads: Sequence[int], writes: Sequence[int], segment: int, reason: str) -> None:
         source, target = self._spaces[reads[0]], self._spaces[writes[0]]
         size = sum(self.operands[at].desc.byte_length for at in writes)
-        what = ", ".join(str(self.operands[at].desc) for at in writes)
+        descs = ", ".join(str(self.operands[at].desc) for at in writes)
         names = [self._output_names.get(at, "") for at in writes]
         self.steps.append(
             Step(
-                f"copy {what}: {reason}", source if target.is_host else target, tuple(reads), tuple(writes),
+                f"copy {descs}: {reason}", source if target.is_host else target, tuple(reads), tuple(writes),
                 copier(source, target, reason, names), segment, size, size,
             )
         )  # fmt: skip
 
     def _finish(self, last: int) -> None:
-        """Copy outputs to where they are wanted: those of one space and reason together."""
+        """Copy outputs to their targets; copies between the same spaces for the same reason are one step."""
         together: dict[tuple[Space, Space, str, int], list[tuple[int, int]]] = {}
         makers = {value: step for step in self.program.steps for value in step.writes}
-        # What overwrites inputs comes last: other copies may read them.
+        # Outputs that overwrite inputs come last: other copies may read these inputs.
         for value, at in [*self._targets.items(), *self._twins, *self._apart]:
-            if at in self._found.get(value, ()):
+            if at in self._slots.get(value, ()):
                 continue
-            if value not in self._found:  # a constant
+            if value not in self._slots:  # a constant
                 constant = self._new(value, HOST)
                 self._fixed[constant] = self.program.operands[value].value
-                self._found[value] = [constant]
+                self._slots[value] = [constant]
             source = next(
-                (n for n in self._found[value] if reaches(self._spaces[at], self._spaces[n])), self._found[value][0]
+                (n for n in self._slots[value] if reaches(self._spaces[at], self._spaces[n])), self._slots[value][0]
             )
             if (value, at) in self._twins:
                 segment, reason = last, "an output under another name"
@@ -442,32 +442,32 @@ class Layout(Pool[Intermediates]):
         for space in dict.fromkeys(self._spaces[at] for at in sized):
             numbers = [at for at in sized if self._spaces[at] is space]
             descs: list[Desc] = [self.operands[at].desc for at in numbers]
-            made, allocate = intermediates(space, descs, [lives[at] for at in numbers])
-            whole += made
+            space_plan, allocate = intermediates(space, descs, [lives[at] for at in numbers])
+            whole += space_plan
             allocators.append((numbers, allocate))
         return whole, allocators
 
     def new(self) -> Intermediates:
-        """New memory for one run, by number; that of inputs and outputs is not set."""
-        made = Intermediates(self._fixed.get(at) for at in range(len(self.operands)))
+        """New memory slots for one run; those of inputs and outputs are None."""
+        memory = Intermediates(self._fixed.get(at) for at in range(len(self.operands)))
         for numbers, allocate in self._allocators:
             for at, piece in zip(numbers, allocate(), strict=True):
-                made[at] = piece
+                memory[at] = piece
         for at in self._cells:
-            made[at] = Cell()
-        return made
+            memory[at] = Cell()
+        return memory
 
     def give_back(self, memory: Intermediates) -> None:
-        """Let other runs use memory that a run has taken."""
+        """Return the memory of a run for reuse."""
         for at in self._cells:
             memory[at].value = None
         super().give_back(memory)
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
-        """Run the program once: what `Binding` does, but only the steps between intermediates stay bound."""
+        """Run the program once, like `Binding`, but only steps between intermediates stay bound."""
         intermediates = self.take()
-        given = [*inputs, *outputs]
-        memory = [*given, *intermediates[len(given) :]]
+        arguments = [*inputs, *outputs]
+        memory = [*arguments, *intermediates[len(arguments) :]]
         number = 0
         try:
             if intermediates.calls is None:
@@ -482,14 +482,14 @@ class Layout(Pool[Intermediates]):
                         step = self.steps[number]
                         step.run([memory[at] for at in step.reads], [memory[at] for at in step.writes])
             except OperationError as error:
-                failed = self.steps[number].failed(error)
+                failed = self.steps[number].describe_error(error)
                 raise failed from failed.__cause__
         finally:
             self.give_back(intermediates)
 
 
 def _reason(operand: Operand, space: Space, title: str) -> str:
-    """Why an operand is copied into a space for a step."""
+    """The reason for copying an operand into a space for a step."""
     if space is HOST:
         return f"from the device for {title}"
     if space.is_host:

@@ -1,4 +1,4 @@
-"""What a program is made of: compiled segments, steps, and values without a shape."""
+"""Parts of a program: compiled segments, steps, and values without a shape."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Part:
     """A segment of a graph, compiled.
 
     Attributes:
-        runner: what computes it.
-        space: where the memory that it reads and writes must lie.
+        runner: computes it.
+        space: of the memory that it reads and writes.
         device: the name of the device that it runs on.
         nodes: the nodes of the graph that it computes; none for a part of an ONNX model, which names its nodes in errors.
         compiled: the same nodes, in the graph that the runner was compiled from.
@@ -47,18 +47,18 @@ class Part:
 
 @record
 class Step:
-    """One thing that a program does.
+    """A step of a program: a compiled segment, or copies.
 
     Attributes:
         title: the operations that it computes, or what it copies.
-        space: where the memory that it reads and writes must lie.
+        space: of the memory that it reads and writes.
         reads: the numbers of the values that it reads.
         writes: the numbers of the values that it writes.
-        bind: ties it to memory, in the order of `reads` and `writes`; what is returned runs it once.
+        bind: ties it to memory, in the order of `reads` and `writes`; the result runs it once.
         segment: the number of the segment of the graph that it computes, or copies for.
-        read_bytes: how many bytes it reads, weights included.
-        written_bytes: how many bytes it writes.
-        part: what it computes; None for copies.
+        read_bytes: bytes that it reads, weights included.
+        written_bytes: bytes that it writes.
+        part: the compiled segment; None for copies.
     """
 
     title: str
@@ -72,7 +72,7 @@ class Step:
     part: Part | None = None
 
     def tie(self, memory: Sequence[Memory]) -> Callable[[], None]:
-        """Bind it to its part of the memory of a run, which is given by number.
+        """Bind it to its slots of a run's memory.
 
         Raises:
             OperationError: it cannot be bound; the message names the operations.
@@ -80,24 +80,24 @@ class Step:
         try:
             return self.bind([memory[at] for at in self.reads], [memory[at] for at in self.writes])
         except OperationError as error:
-            failed = self.failed(error)
+            failed = self.describe_error(error)
             raise failed from failed.__cause__
 
     def run(self, reads: Sequence[Memory], writes: Sequence[Memory]) -> None:
-        """Run it once: what `bind(reads, writes)()` does."""
+        """Run it once, like `bind(reads, writes)()`."""
         if self.part is None:
             self.bind(reads, writes)()
         else:
             self.part.runner.run(reads, writes)
 
-    def failed(self, error: OperationError) -> OperationError:
+    def describe_error(self, error: OperationError) -> OperationError:
         """The error of a run, which names the operations."""
         text = str(error)
         if self.part is None or not self.part.nodes or text.startswith(self.title):
             return error
-        made = OperationError(f"{self.title}: {text.removeprefix(f'{self.part.runner.name}: ')}")
-        made.__cause__ = error
-        return made
+        titled = OperationError(f"{self.title}: {text.removeprefix(f'{self.part.runner.name}: ')}")
+        titled.__cause__ = error
+        return titled
 
 
 def title(nodes: Sequence[Node]) -> str:

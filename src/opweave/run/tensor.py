@@ -207,8 +207,8 @@ class DeviceTensor(MLTensor):
         export = getattr(self._context._space, "interface", None)
         if export is None:
             raise AttributeError(f"the tensor {self._desc} is on {self._context.device.name}, not on a CUDA device")
-        found: dict[str, Any] = export(self._readable_memory(), read_only=not self._writable)
-        return found
+        interface: dict[str, Any] = export(self._readable_memory(), read_only=not self._writable)
+        return interface
 
     def __dlpack__(self, **options: Any) -> Any:
         export = getattr(self._context._space, "dlpack", None)

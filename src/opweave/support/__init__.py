@@ -1,1 +1,1 @@
-"""What every room uses: errors, caches, files, names, numbers of processors. It knows nothing of operations."""
+"""Helpers for all rooms: errors, caches, files, names, numbers of processors. They know nothing of operations."""

@@ -1,21 +1,21 @@
-"""How far results of one engine are from those of another."""
+"""The difference between results of two engines."""
 
 from __future__ import annotations
 
 import numpy as np
 
 
-def difference(given: np.ndarray, wanted: np.ndarray) -> float:
-    """How far an array is from what is wanted.
+def difference(actual: np.ndarray, expected: np.ndarray) -> float:
+    """The difference between an array and the expected one.
 
     Args:
-        given: numbers or truth values, of any shape.
-        wanted: likewise.
+        actual: numbers or truth values, of any shape.
+        expected: likewise.
 
     Returns:
-        For floats, the largest difference relative to the largest finite number that is wanted. For integers and truth values,
-        which may be classes or positions, the share of elements that differ. Infinite where two do not compare: their shapes
-        or kinds of numbers differ, or there are NaN or infinities where others are wanted.
+        For floats, the largest difference relative to the largest finite expected number. For integers and truth values,
+        which may be classes or positions, the share of elements that differ. Infinite if the arrays do not compare: their
+        shapes or kinds of numbers differ, or NaN and infinities are not where they are expected.
 
     >>> difference(np.float32([1, 3.5, np.inf]), np.float32([1, 4, np.inf]))
     0.125
@@ -24,14 +24,14 @@ def difference(given: np.ndarray, wanted: np.ndarray) -> float:
     >>> difference(np.float32([np.nan]), np.float32([1])), difference(np.zeros(1), np.zeros(2))
     (inf, inf)
     """
-    if given.shape != wanted.shape or given.dtype.kind != wanted.dtype.kind:
+    if actual.shape != expected.shape or actual.dtype.kind != expected.dtype.kind:
         return float("inf")
-    if wanted.dtype.kind != "f":
-        return float(np.count_nonzero(given != wanted) / max(wanted.size, 1))
-    finite = np.isfinite(wanted)
-    is_alike = np.array_equal(given[~finite], wanted[~finite], equal_nan=True)
-    if not is_alike or not np.isfinite(given[finite]).all():
+    if expected.dtype.kind != "f":
+        return float(np.count_nonzero(actual != expected) / max(expected.size, 1))
+    finite = np.isfinite(expected)
+    is_alike = np.array_equal(actual[~finite], expected[~finite], equal_nan=True)
+    if not is_alike or not np.isfinite(actual[finite]).all():
         return float("inf")
-    a, b = given[finite].astype(np.float64), wanted[finite].astype(np.float64)
+    a, b = actual[finite].astype(np.float64), expected[finite].astype(np.float64)
     largest = float(np.abs(b).max(initial=0)) or 1.0
     return float(np.abs(a - b).max(initial=0)) / largest

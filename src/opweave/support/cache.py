@@ -100,26 +100,26 @@ class Cache(Generic[K, V]):
         return self._keep(self._key(key), value, size)
 
     def make(self, key: K, make: Callable[[], V], size: Callable[[V], int] = lambda _: 0) -> V:
-        """The value of a key, made and stored if it is missing. Threads that make it at the same time all get the first one.
+        """The value of a key, made and stored if it is missing. Threads that make it at the same time all get the first value.
 
         A value whose key is not hashable is made each time.
         """
-        found = self._key(key)
+        stored_key = self._key(key)
         try:
-            hash(found)
+            hash(stored_key)
         except TypeError:
             return make()
-        known = self._find(found)
-        if known is None:
-            made = make()
+        value = self._find(stored_key)
+        if value is None:
+            new = make()
             with self._lock:
-                known = self._entries.get(found)
-                if known is None:
-                    known = self._keep(found, made, size(made))
-        return known
+                value = self._entries.get(stored_key)
+                if value is None:
+                    value = self._keep(stored_key, new, size(new))
+        return value
 
     def turn(self, key: K) -> AbstractContextManager[Any]:
-        """The lock of a key: a thread that makes its value holds it, so that others wait for the value."""
+        """The lock of a key, which the thread that makes the value holds, so that others wait for the value."""
         with self._lock:
             turn: AbstractContextManager[Any] = self._turns.setdefault(self._key(key), RLock())
             return turn
@@ -152,7 +152,7 @@ class Cache(Generic[K, V]):
         with self._lock:
             if _deaths[0] - self._deaths > len(self._entries) // 16:  # drop entries whose keys had collected objects
                 self._deaths = _deaths[0]
-                dropped += [self._pop(known) for known in list(self._entries) if not _is_alive(known)]
+                dropped += [self._pop(other) for other in list(self._entries) if not _is_alive(other)]
             if (old := self._pop(key)) is not value:
                 dropped.append(old)
             if self.max_bytes is not None and size > self.max_bytes:
@@ -181,8 +181,9 @@ class Cache(Generic[K, V]):
 def exact(value: Any) -> Any:
     """Make a key that is equal only for values of the same type, and zeros of the same sign.
 
-    Tuples, lists, frozen sets, dataclasses and arrays are compared by their contents; NaN equals NaN. Objects without an
-    `__eq__` of their own are referenced weakly; others are compared with `==`. The key of a dictionary is not hashable.
+    Tuples, lists, frozen sets, dataclasses and arrays are compared by their contents; NaN equals NaN. Objects that
+    inherit `__eq__` from `object` are referenced weakly; others are compared with `==`. The key of a dictionary is not
+    hashable.
 
     >>> exact(1) == exact(True), exact(0.0) == exact(-0.0), exact((1, [2])) == exact((1, [2]))
     (False, False, True)

@@ -8,11 +8,11 @@ except ImportError:  # a Python that is built without it
     from hashlib import blake2b as blake2b
 
 DIGEST_BYTES = 32
-"""The size of a digest."""
+"""Size of a digest."""
 
 SMALL_BYTES = 2**16
-"""The digest of a graph has the values of constants up to this size: engines rewrite graphs by scales and zero points.
-Of larger ones, the weights, it has data type and shape: times and rewrites hardly depend on their values."""
+"""The largest constant whose values enter the digest of a graph: engines rewrite graphs by scales and zero points. Larger
+constants (weights) enter by data type and shape alone: times and rewrites hardly depend on their values."""
 
 
 def digest(data: bytes = b"") -> blake2b:

@@ -3,7 +3,7 @@
 Compiled expressions run as native code, so ownership is the trust boundary: the directory and its files must belong to the
 user and not be writable by others, or nothing is read or written. Each file starts with a digest of its key and content,
 so that a damaged one is made again. Files may be deleted at any time, and several processes may share the directory. When
-its files exceed `limit()`, those that were not used for longest are deleted. Other files in the directory are left alone.
+the files exceed `limit()`, the least recently used ones are deleted. Other files in the directory are left alone.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ DEFAULT_LIMIT = 2**28
 """The default of `$OPWEAVE_CACHE_BYTES`: thousands of compiled expressions, which take some kilobytes each."""
 
 TOUCH_SECONDS = 60
-"""A use is noted in a file's time of modification if the last one was noted longer ago than this."""
+"""A use updates a file's modification time only if that is older than this."""
 
 STALE_SECONDS = 3600
-"""Temporary files older than this are left from processes that ended while they wrote."""
+"""Older temporary files were left by processes that ended while they wrote."""
 
 TUNING = "tuning"
 """The kind of the files that say which engine is faster."""
 
 KINDS = {"cubin": "compiled kernel", "o": "compiled expression", TUNING: "tuning"}
-"""What the files hold, by their suffix."""
+"""Contents of the files, by suffix."""
 
 _NAME = re.compile(rf"(runtime-)?[0-9a-f]{{32,64}}\.({'|'.join(KINDS)})")
 _TEMPORARY = re.compile(rf"\.({_NAME.pattern})\.\w+")
 
 SHARE = 16
-"""After this share of the limit, as a divisor, a process looks at all files again: others write, too. An estimate."""
+"""A process that has written 1/16 of the limit lists all files again, because others write, too. An estimate."""
 
 _warned: set[str] = set()
 
 SETTLED_NANOSECONDS = 10**9
-"""How long a directory must be unchanged for its listing to be kept: its time of modification advances in steps."""
+"""Minimum age of a directory's last change for its listing to be kept: modification times advance in steps."""
 
 _kinds: dict[str | None, tuple[int, set[str]]] = {}
 """The time of modification of a directory, in nanoseconds, and the suffixes of its files."""
 
 _room: dict[tuple[Path, int], int] = {}
-"""For a directory and a limit, the bytes that this process may write until it must look at all files again."""
+"""Bytes that this process may write before it lists all files again, by directory and limit."""
 
 
 @record
@@ -80,7 +80,7 @@ class Entry:
 
     @property
     def key(self) -> str:
-        """What `load` takes."""
+        """The key of the file, as `load` takes it."""
         return self.path.stem
 
 
@@ -170,12 +170,12 @@ def has(kind: str) -> bool:
         changed = -1 if place is None else os.stat(place).st_mtime_ns
     except OSError:  # there is no such directory yet
         return False
-    known = _kinds.get(place)
-    if known is None or known[0] != changed:
-        known = changed, {name.rpartition(".")[2] for name in _names()}
+    cached = _kinds.get(place)
+    if cached is None or cached[0] != changed:
+        cached = changed, {name.rpartition(".")[2] for name in _names()}
         if time.time_ns() - changed > SETTLED_NANOSECONDS:
-            _kinds[place] = known
-    return kind in known[1]
+            _kinds[place] = cached
+    return kind in cached[1]
 
 
 def exists(key: str, kind: str) -> bool:
@@ -185,15 +185,15 @@ def exists(key: str, kind: str) -> bool:
 
 
 def lock(name: str) -> int | None:
-    """Take a lock of this name, of which the machine has one, for as long as the result, a descriptor, is open.
+    """Take the machine's lock of this name; it is held while the returned descriptor is open.
 
-    It never waits, and is quiet: where the directory cannot be used, or has no room, no process gets the lock.
+    It never waits or warns: if the directory cannot be used, or the limit is 0, no process gets the lock.
 
     Args:
         name: of the lock, whose file is left in the directory.
 
     Returns:
-        What `unlock` takes; None if another process holds the lock.
+        The descriptor, for `unlock`; None if another process holds the lock.
     """
     descriptor = -1
     try:
@@ -233,23 +233,23 @@ def _lock(descriptor: int, is_wanted: bool) -> None:
 
 
 def entries() -> list[Entry]:
-    """The files of the cache, the one that was used last first."""
-    found = []
+    """The files of the cache, the most recently used first."""
+    files = []
     for path in _files():
         with suppress(OSError):  # another process has just deleted it
             status = path.lstat()
             if _NAME.fullmatch(path.name) and stat.S_ISREG(status.st_mode):
-                found.append(Entry(path, KINDS[path.suffix[1:]], status.st_size, status.st_mtime))
-    return sorted(found, key=lambda entry: -entry.used)
+                files.append(Entry(path, KINDS[path.suffix[1:]], status.st_size, status.st_mtime))
+    return sorted(files, key=lambda entry: -entry.used)
 
 
 def clear() -> list[Entry]:
-    """Delete all files of the cache, and return those that were there. Other files of the directory are left alone."""
-    found = entries()
-    for entry in found:
+    """Delete all files of the cache, and return them. Other files of the directory are left alone."""
+    deleted = entries()
+    for entry in deleted:
         with suppress(OSError):
             entry.path.unlink()
-    return found
+    return deleted
 
 
 def _files() -> list[Path]:
@@ -267,9 +267,9 @@ def _names() -> list[str]:
 
 
 def _evict(new: Path) -> int:
-    """Delete the files that were not used for longest until the cache is within its limit, and temporary files left behind.
+    """Delete the least recently used files until the cache is within its limit, and stale temporary files.
 
-    Returns the bytes of those that are left.
+    Returns the bytes of the remaining files.
     """
     total, most = 0, limit()
     for entry in sorted(entries(), key=lambda entry: entry.path != new):  # the new one is kept
@@ -330,8 +330,8 @@ def _read(path: Path, key: str, is_use: bool) -> bytes | None:
     Raises:
         OSError: there is no such file, or it is not trusted.
     """
-    with open(path, "rb", opener=_opened) as file:
-        # Of the open file, not of the path, which may lead elsewhere by now.
+    with open(path, "rb", opener=_open) as file:
+        # The status of the open file: the path may lead elsewhere by now.
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
             return None
@@ -346,7 +346,7 @@ def _read(path: Path, key: str, is_use: bool) -> bytes | None:
         return data
 
 
-def _opened(path: str, flags: int) -> int:
+def _open(path: str, flags: int) -> int:
     """Open a file, but neither follow a link to a file of others, nor wait for the writer of a pipe."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 

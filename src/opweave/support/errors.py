@@ -28,7 +28,7 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_DECORATOR_LINES = 10
-"""Where a function begins is looked for in this number of lines."""
+"""Number of lines in which the `def` of a decorated function is searched."""
 
 MAX_MESSAGE_CHARACTERS = 3000
 """Maximum length of a message, because names and lists from a file may have any length."""
@@ -151,7 +151,7 @@ def cause_text(error: BaseException) -> str:
 
 
 def need_text(purpose: str, package: str, remedy: str, problem: str = "") -> str:
-    """Say that something needs a package that is not there, or that has a problem, and what helps.
+    """The message that `purpose` needs a package that is missing or has a problem, with the remedy.
 
     >>> need_text("compiling expressions", "halide", "pip install --upgrade halide", "and 1.0 is installed")
     'compiling expressions needs halide, and 1.0 is installed: pip install --upgrade halide'
@@ -190,7 +190,7 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
 def user_code(function: Callable[..., Any], during: str) -> Iterator[None]:
     """Add the line in the file of a user's `function` to errors that the `with` block raises when it calls the function.
 
-    It is appended to the message of a `ValidationError`; errors that are not Opweave's get a note, `during` and the line.
+    A `ValidationError` gets the line at the end of its message; errors of other packages get a note, `during` and the line.
     """
     try:
         yield
@@ -236,7 +236,7 @@ def user_line(error: BaseException, function: Callable[..., Any]) -> str:
     file = getattr(getattr(function, "__code__", None), "co_filename", None)
     from traceback import extract_tb
 
-    found = [frame for frame in extract_tb(error.__traceback__) if frame.filename == file]
-    if not found:
+    frames = [frame for frame in extract_tb(error.__traceback__) if frame.filename == file]
+    if not frames:
         return ""
-    return _at(found[-1].filename, found[-1].lineno, found[-1].line)
+    return _at(frames[-1].filename, frames[-1].lineno, frames[-1].line)

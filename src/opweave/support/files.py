@@ -50,7 +50,7 @@ def make_folder(path: str | Path, what: str) -> Path:
 
     Args:
         path: of the folder.
-        what: how the error calls it.
+        what: the name of the folder in errors.
 
     Raises:
         DataError: there is a file at the path, or the folder cannot be made.

@@ -1,7 +1,6 @@
 """Hints at the end of error messages, for habits from JavaScript, NumPy and PyTorch.
 
-Except for `no_dictionaries` and `no_foreign_names`, which check the arguments of the calls that they wrap, this code only runs
-after a call has failed.
+This code runs only after a call has failed, except for the decorators `no_dictionaries` and `no_foreign_names`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ OF_CONTEXT = dict.fromkeys(
     ("device", "backend", "threads", "gpu_device", "power_preference", "accelerated", "cuda_stream"),
     "context=ow.ml.create_context({})",
 )
-"""How arguments of `create_context` are passed to what takes a context."""
+"""Arguments of `create_context`, and the form in which functions with a parameter `context` take them."""
 
 WEBNN_NAMES = {
     "absolute": "abs",
@@ -117,24 +116,24 @@ def names(unknown: Iterable[str], missing: Sequence[str]) -> str:
     >>> names(["X"], ["x", "y"])
     "; did you mean 'x' for 'X'?"
     """
-    found = ((name, meant(name, missing)) for name in unknown if isinstance(name, str))
-    return "".join(f"{hint[:-1]} for {name!r}?" for name, hint in found if hint)
+    suggestions = ((name, meant(name, missing)) for name in unknown if isinstance(name, str))
+    return "".join(f"{hint[:-1]} for {name!r}?" for name, hint in suggestions if hint)
 
 
-def options(given: Mapping[Any, Any]) -> str:
+def options(dictionary: Mapping[Any, Any]) -> str:
     """The keyword arguments that correspond to a dictionary of options or a descriptor.
 
     >>> options({"inputLayout": "nhwc", "groups": 2})
     "options are keyword arguments: input_layout='nhwc', groups=2"
     """
-    names = {name: snake_case(str(name)) for name in islice(given, MAX_OPTIONS)}
-    pairs = [f"{WEBNN_NAMES.get(ours, ours)}={shown(given[name])}" for name, ours in names.items()]
+    names = {name: snake_case(str(name)) for name in islice(dictionary, MAX_OPTIONS)}
+    pairs = [f"{WEBNN_NAMES.get(ours, ours)}={shown(dictionary[name])}" for name, ours in names.items()]
     return f"options are keyword arguments: {', '.join(pairs)}"
 
 
 def of_call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception) -> str:
     """A hint for a call of an operation that failed with `error`; empty if there is none."""
-    given = {**dict(zip(op.positional, args, strict=False)), **kwargs}
+    arguments = {**dict(zip(op.positional, args, strict=False)), **kwargs}
     values = [*args, *kwargs.values()]
     dictionary = next(filter(_is_options, values), None)
     if dictionary is not None:
@@ -155,7 +154,7 @@ def of_call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exce
         return f"; attributes are keywords: {', '.join(keywords)}"
     text = str(error).rpartition(": ")[2] if ": " in str(error) else str(error)
     shape = next((value.shape for value in values if isinstance(getattr(value, "shape", None), tuple)), None)
-    for name, value in given.items():
+    for name, value in arguments.items():
         if not text.startswith(name):
             continue
         items = list(value) if isinstance(value, (list, tuple)) else [value]
@@ -197,14 +196,14 @@ def no_dictionaries(function: Callable[Concatenate[Self, P], R]) -> Callable[Con
     title = function.__name__
 
     @functools.wraps(function)
-    def checked(self: Self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def wrapper(self: Self, *args: P.args, **kwargs: P.kwargs) -> R:
         for value in args:
             if _is_options(value):
                 raise ValidationError(f"{title}: {options(value)}")
         _check_names(title, kwargs, parameters[1:])
         return function(self, *args, **kwargs)
 
-    return checked  # type: ignore[return-value]  # the name of `self` is lost to mypy
+    return wrapper  # type: ignore[return-value]  # the name of `self` is lost to mypy
 
 
 def no_foreign_names(
@@ -221,26 +220,26 @@ def no_foreign_names(
         parameters = list(inspect.signature(function).parameters)
 
         @functools.wraps(function)
-        def checked(self: Self, *args: P.args, **kwargs: P.kwargs) -> R:
+        def wrapper(self: Self, *args: P.args, **kwargs: P.kwargs) -> R:
             _check_names(title, kwargs, parameters[1:], elsewhere)
             return function(self, *args, **kwargs)
 
-        return checked  # type: ignore[return-value]  # the name of `self` is lost to mypy
+        return wrapper  # type: ignore[return-value]  # the name of `self` is lost to mypy
 
     return decorate
 
 
 def _check_names(
-    title: str, given: Mapping[str, Any], known: Sequence[str], elsewhere: Mapping[str, str] | None = None
+    title: str, arguments: Mapping[str, Any], parameters: Sequence[str], elsewhere: Mapping[str, str] | None = None
 ) -> None:
     """Raise `ValidationError` for a keyword argument that is not known."""
-    for name, value in given.items():
-        if name in known:
+    for name, value in arguments.items():
+        if name in parameters:
             continue
-        hint = meant(name, known)
+        hint = meant(name, parameters)
         if not hint and elsewhere and name in elsewhere:
             hint = f"; write {elsewhere[name].format(f'{name}={shown(value)}')}"
-        raise ValidationError(f"{title}: has no argument {name!r}; it takes {', '.join(known)}{hint}")
+        raise ValidationError(f"{title}: has no argument {name!r}; it takes {', '.join(parameters)}{hint}")
 
 
 def _is_options(value: object) -> TypeGuard[Mapping[Any, Any]]:

@@ -1,4 +1,4 @@
-"""What belongs to objects, by their identity."""
+"""Values of objects, by identity."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ V = TypeVar("V")
 class ByIdentity(Generic[K, V]):
     """A mapping of objects to values, each for as long as its object lives.
 
-    A `weakref.WeakKeyDictionary` makes a reference for each lookup, in Python; here it is one lookup in a dictionary.
+    A lookup is one in a dictionary, while `weakref.WeakKeyDictionary` makes a weak reference for each lookup, in Python.
 
     Attributes:
-        peek: the value for the identity of an object that lives; None without one.
+        peek: the value of a live object by its `id`, or None.
 
     >>> class Run: ...
     >>> first, second = Run(), Run()
@@ -42,14 +42,14 @@ class ByIdentity(Generic[K, V]):
 
     def put(self, owner: K, value: V) -> V:
         """Set the value of an object, and return the value."""
-        # `self` would make a cycle, which keeps the values until it is collected.
+        # A reference to `self` would make a cycle, which keeps the values until a garbage collection.
         number, mapping = id(owner), ref(self)
 
         def forget(_: object) -> None:
-            found = mapping()
-            if found is not None:
-                found._values.pop(number, None)
-                found._owners.pop(number, None)
+            live = mapping()
+            if live is not None:
+                live._values.pop(number, None)
+                live._owners.pop(number, None)
 
         self._owners[number] = ref(owner, forget)
         self._values[number] = value

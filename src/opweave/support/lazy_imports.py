@@ -70,7 +70,7 @@ watch_graph = Link("verification.uses")
 """Notes how long an `MLGraph` is used, for verification: `(graph)`."""
 
 verify_graph = Link("verification.process")
-"""What a child process verifies of a graph: `(graph, backend, device, preference, fuse, sample)`."""
+"""Makes the task of a child process that verifies a graph: `(graph, backend, device, preference, fuse, sample)`."""
 
 draw = Link("inspect.drawing")
 """Implements `MLGraph.draw`: `(graph, path)`."""

@@ -46,8 +46,8 @@ INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
-"""Characters that control terminals or the direction of text, separate lines, or are invisible, halves of surrogate pairs, and
-those that XML forbids. Tabs, ends of lines and the two joiners of emoji and of Indic scripts are none of them."""
+"""Characters that control terminals or the direction of text, separate lines, are invisible, are halves of surrogate pairs, or
+are forbidden in XML; except for tabs, ends of lines, and the two joiners of emoji and of Indic scripts."""
 
 
 def visible(text: str) -> str:
@@ -104,25 +104,25 @@ class SnakeCaseDict(dict[str, Any]):
     ['int8']
     """
 
-    def _known(self, key: Any) -> Any:
+    def _stored_key(self, key: Any) -> Any:
         """`key`, or its snake_case form if the dictionary has that."""
         if super().__contains__(key) or not isinstance(key, str):
             return key
-        known = snake_case(key)
-        if not super().__contains__(known):
+        snake = snake_case(key)
+        if not super().__contains__(snake):
             return key
-        warnings.warn(f"the key {key!r} is deprecated; it is {known!r} now", DeprecationWarning, stacklevel=3)
-        return known
+        warnings.warn(f"the key {key!r} is deprecated; it is {snake!r} now", DeprecationWarning, stacklevel=3)
+        return snake
 
     def __getitem__(self, key: str) -> Any:
-        return super().__getitem__(self._known(key))
+        return super().__getitem__(self._stored_key(key))
 
     def __contains__(self, key: object) -> bool:
-        return super().__contains__(self._known(key))
+        return super().__contains__(self._stored_key(key))
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value of a key, or `default`."""
-        return super().get(self._known(key), default)
+        return super().get(self._stored_key(key), default)
 
 
 def counted(number: int, word: str) -> str:

@@ -1,6 +1,6 @@
-"""Optional packages: whether they are there, and what users are told about those that are there and do not work.
+"""Optional packages: find installed ones, and warn once of broken ones.
 
-`errors.import_extra` imports them, and its message is what is told.
+`errors.import_extra` imports them; its error says what to install.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from importlib.util import find_spec
 _told: set[str] = set()
 
 _found: set[str] = set()
-"""The packages that were found, which are not looked for again: each search asks all places that Python imports from."""
+"""Packages that were found. They are not searched again: a search asks all places that Python imports from."""
 
 
 def is_installed(module: str) -> bool:
-    """Whether a package is there, without importing it; one that is may be broken still.
+    """Whether a package is installed, without importing it: it may still be broken.
 
     >>> is_installed("json"), is_installed("json.decoder"), is_installed("no_such_package.part")
     (True, True, False)
@@ -35,7 +35,7 @@ def is_installed(module: str) -> bool:
 
 
 def warn_once(fault: str) -> None:
-    """Warn of what is lost because of a package, once in a process; of nothing if the text is empty.
+    """Warn of a package's fault, once in a process; do nothing if the text is empty.
 
     The warning is about the line of the user's program that led here.
     """

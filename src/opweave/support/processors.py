@@ -1,4 +1,4 @@
-"""How many processors this process may use, and how many threads an operation."""
+"""Number of processors for this process, and of threads for an operation."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 _share: float = math.inf  # see `share_processors`
 
 CGROUPS = "/sys/fs/cgroup"
-"""Where Linux describes the limits of control groups, which containers are."""
+"""Directory in which Linux describes control groups, and so the limits of containers."""
 
 
 def processors() -> int:
-    """How many processors this process may use: those it may run on, within the limit of its container and its share."""
+    """Number of processors that this process may use: its affinity, bounded by the limit of its container and its share."""
     affinity = getattr(os, "sched_getaffinity", None)  # not everywhere
     count = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     limit = min(container_limit(CGROUPS, "/proc/self/cgroup"), _share)
@@ -30,19 +30,19 @@ def processors() -> int:
 
 
 def share_processors(count: float) -> None:
-    """Count on `count` processors at most, from now on: the scheduler of a cluster has given the others to other processes."""
+    """Use at most `count` processors from now on: the scheduler of a cluster gave the others to other processes."""
     global _share
     _share = count
 
 
 @cache
 def processor_name() -> str:
-    """What the processor calls itself."""
+    """The name of the processor."""
     return next(processor_lines("model name"), "") or platform.processor() or platform.machine()
 
 
 def processor_lines(name: str) -> Iterator[str]:
-    """What Linux says about each processor, in the lines of this name."""
+    """The values of a field of /proc/cpuinfo, one for each processor; none on other systems."""
     try:
         with open("/proc/cpuinfo") as file:
             for line in file:
@@ -72,8 +72,8 @@ def container_limit(root: str | Path, membership: str | Path) -> float:
     return min(_quotas(root, membership), default=math.inf) if os.path.exists(membership) else math.inf
 
 
-def throttled() -> int:
-    """How often the system has stopped the processes of this container since it has used up its processor time."""
+def throttle_count() -> int:
+    """Number of times that the system stopped the processes of this container for using up its processor time."""
     with suppress(OSError, ValueError), open(f"{CGROUPS}/cpu.stat") as file:
         return next((int(line.split()[1]) for line in file if line.startswith("nr_throttled ")), 0)
     return 0
@@ -88,7 +88,7 @@ def _quotas(root: str | Path, membership: str | Path) -> Iterator[float]:
         # Version 2 has one tree (number 0); in version 1, the controller "cpu" has one of its own.
         tree = os.path.join(root, "" if number == "0" else "cpu").rstrip("/")
         group = os.path.join(tree, path.strip("/")).rstrip("/")
-        # Inside of a container the path may be that outside of it; then the root of the tree is the container's group.
+        # In a container, the path may be that of the host; then the root of the tree is the container's group.
         folder = group if os.path.isdir(group) else tree
         yield from _quota(folder)
         while len(folder) > len(tree):
@@ -121,5 +121,5 @@ __all__ = [
     "processor_name",
     "processors",
     "share_processors",
-    "throttled",
+    "throttle_count",
 ]

@@ -1,4 +1,4 @@
-"""Progress of compilation: what takes more than a second is logged, or shown by the program that wants to."""
+"""Progress of compilation: work that takes more than a second is logged, or shown by a display of the program."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PATIENCE_SECONDS = 1.0
 
 
 class Display(Protocol):
-    """Shows that some work goes on."""
+    """Shows that work is in progress."""
 
     def start(self) -> object:
-        """Show it. Called in another thread than the one that works."""
+        """Show it. Called in another thread than that of the work."""
 
     def stop(self) -> object:
         """End the display."""
@@ -45,22 +45,22 @@ _make: Callable[[str], Display] = _Logged
 
 
 def show_with(make: Callable[[str], Display] | None) -> None:
-    """Show long work in another way than by messages in the log "opweave".
+    """Show long work with a display instead of messages in the log "opweave".
 
     Args:
-        make: makes the display of some work, which it is told in a few words; None for the log.
+        make: makes the display for a title of the work; None for the log.
     """
     global _make
     _make = make or _Logged
 
 
 class _Work:
-    """Work that goes on.
+    """Work in progress.
 
     Attributes:
-        title: what is done.
+        title: the work in a few words.
         due: when to show it, on the monotonic clock.
-        display: what shows it; None before, and if `_make` has failed.
+        display: None until the work is shown, and if `_make` has failed.
         is_shown: set once `display` has started.
     """
 
@@ -87,13 +87,12 @@ class _Work:
 class _Watch:
     """Shows work that takes long.
 
-    One thread watches all work. It starts with the first, and sleeps until the earliest work is due; short work is over by
-    then, and never wakes it. It ends when all work is over that was begun within `PATIENCE_SECONDS`, so builds in a row share
-    one.
+    One thread watches all work. The thread starts with the first work and sleeps until the earliest is due, so short work
+    never wakes it. It ends when no work is left and none has begun for `PATIENCE_SECONDS`, so successive builds share it.
     """
 
     def __init__(self) -> None:
-        self._changed = Condition()  # guards what follows
+        self._changed = Condition()  # guards the attributes below
         self._pending: list[_Work] = []  # not shown yet
         self._shown: _Work | None = None  # a terminal shows one at a time
         self._wakes: float | None = None  # when the thread looks again; None if there is no thread
@@ -140,7 +139,7 @@ class _Watch:
         now = monotonic()
         late = next((work for work in self._pending if work.due <= now), None)
         if late is None:
-            # No later than work that begins from now on is due.
+            # Not later than the due time of work that begins from now on.
             self._wakes = min([now + PATIENCE_SECONDS, *(work.due for work in self._pending)])
             self._changed.wait(self._wakes - now)
             return
@@ -163,10 +162,10 @@ if hasattr(os, "register_at_fork"):
 def reported(work: str) -> Iterator[None]:
     """Report the work inside the `with` if it takes more than a second.
 
-    Work inside of other work that is reported, and in other threads meanwhile, is not reported.
+    Nested work is not reported, nor is work in other threads while this work is shown.
 
     Args:
-        work: what is done, in a few words.
+        work: a title of the work.
     """
     watched = _Work(work)
     _watch.begin(watched)

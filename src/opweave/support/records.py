@@ -1,4 +1,4 @@
-"""Classes that only hold values, for what every program loads.
+"""Classes that only hold values, for modules that every program loads.
 
 >>> @record
 ... class Range:
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
 def record(cls: type[T]) -> type[T]:
-    """Make a dataclass with slots, whose fields type checkers do not let change.
+    """Make a dataclass with slots, which type checkers treat as frozen.
 
     Objects are equal only to themselves. A frozen dataclass also gets methods that compare, hash, print and protect its
-    objects; to compile these for all such classes takes a large part of a cold start.
+    objects; compiling these methods for all classes takes a large part of a cold start.
     """
     return dataclass(eq=False, repr=False, slots=True)(cls)

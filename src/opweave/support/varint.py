@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _BYTES = tuple(bytes([number] if number < 128 else [number & 0x7F | 0x80, number >> 7]) for number in range(1024))
-"""Those of numbers that are frequent: tags of fields, lengths of names, sizes of dimensions."""
+"""Encodings of frequent numbers: tags of fields, lengths of names, sizes of dimensions."""
 
 
 def varint(number: int) -> bytes:

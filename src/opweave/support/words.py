@@ -43,7 +43,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def intermediates(pieces: int, total: int, peak: int) -> str:
-    """How intermediates share memory: their number, the sum of their sizes, and the bytes that they take.
+    """Summary of intermediates: their number, the sum of their sizes, and the bytes that they take.
 
     >>> intermediates(3, 320, 192)
     '320 B in 3 pieces, which share 192 B'

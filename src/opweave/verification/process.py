@@ -1,8 +1,8 @@
 """Have another engine verified by a child process, beside a program that uses the graph or model (`uses`).
 
 The child (`verifier`) is the only one of the machine, has the lowest priority and one thread, and keeps its verdict in the
-cache on disk. Later builds and sessions follow it; what exists keeps its engine. The child ends with this process: it watches
-the end of the pipe that its task came from.
+cache on disk. Later builds and sessions follow the verdict; existing ones keep their engine. The child ends with this
+process: it watches the pipe from which it received its task.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..compile import engines
 from ..compile.engines import Measurement
 from ..core.graph import Graph
 from ..support import disk_cache, lazy_imports
-from ..support.processors import throttled
+from ..support.processors import throttle_count
 from ..support.words import duration, size
 from .uses import Sample
 
@@ -56,23 +56,23 @@ BUSY = "another process of the machine is verified"
 ONE_THREAD = dict.fromkeys(
     ("OPWEAVE_THREADS", "HL_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
 )
-"""What gives the pools of engines one thread."""
+"""Variables that limit the thread pools of engines to one thread."""
 
 CHILD_SECONDS = 2400.0
-"""A child hangs that is not done after this time, without that in which it waits for a processor. An estimate: it works for a
-quarter of the time (`backends.isolation.pacing`)."""
+"""A child hangs if it is not done after this time, not counting waits for a processor. An estimate: it works for a quarter
+of the time (`backends.isolation.pacing`)."""
 
 ENDING_SECONDS = 0.5
-"""How long the end of this process waits for that of the child, which may wait for a processor."""
+"""Time for which the end of this process waits for the end of the child, which may wait for a processor."""
 
 
 @dataclass(frozen=True)
 class Begun:
-    """What a child says before it runs engines.
+    """Message of a child before it runs engines.
 
     Attributes:
         digest: of the graph or model.
-        plain: the verdict without what it is about to find.
+        plain: the verdict without results.
         rivals: the engines that it compares.
     """
 
@@ -87,7 +87,7 @@ class Later(str):
 
 @dataclass(frozen=True)
 class Task:
-    """What a child verifies.
+    """A task for a child: what to verify, and with which inputs.
 
     Attributes:
         ways: the engines, as `Backend.tunable` gives them for the user's context.
@@ -138,19 +138,19 @@ def ways_of(ways: Mapping[str, Backend]) -> dict[str, messages.BackendMessage]:
 def task_of_graph(
     graph: Graph, backend: Backend, device: str, preference: PowerPreference, fuse: bool, sample: Mapping[str, Sample]
 ) -> Task | Measurement | str:
-    """What a child verifies of a graph; or the reason why it cannot be verified there, or a verdict that is kept."""
+    """The task of a child for a graph; or the reason why the graph cannot be verified there, or a kept verdict."""
     if own := why_not(graph):
         return own
     ways = backend.tunable(graph)
-    for found in engines.find(lambda: engines.digest(graph), ways).values():
-        return found
+    for verdict in engines.find(lambda: engines.digest(graph), ways).values():
+        return verdict
     weights = sum(operand.desc.byte_length for operand in graph.constants)
     described = messages.GraphMessage.of(graph)
     return GraphTask(ways_of(ways), engines.machine(ways), device, preference, sample, weights, described, fuse)
 
 
 def why_not(graph: Graph) -> str:
-    """Why a child process does not verify a graph whatever the machine; empty if it does."""
+    """The reason why no child process verifies a graph, whatever the machine; empty if there is none."""
     package = __name__.partition(".")[0]
     for node in graph.nodes:
         if node.op.__module__.partition(".")[0] != package or node.op.kernels:
@@ -159,7 +159,7 @@ def why_not(graph: Graph) -> str:
 
 
 def begin(task: Task) -> Child | str:
-    """Start a child, unless another process of the machine has one, or something is missing (`Later`, or for good)."""
+    """Start a child; or the reason why there is none, which is `Later` if another attempt may succeed."""
     if task.weights > MAX_WEIGHT_BYTES:
         return f"{size(task.weights)} of weights, more than {size(MAX_WEIGHT_BYTES)}; tune() verifies it"
     needed, free = BASE_BYTES + COPIES * task.weights, available()
@@ -191,8 +191,8 @@ def _start(lock: int) -> subprocess.Popen[bytes]:
         lock = -1  # it takes the lock again
         options["creationflags"] = subprocess.IDLE_PRIORITY_CLASS | subprocess.CREATE_NO_WINDOW
     else:
-        # Ctrl-C of a terminal is for a process group. In a session of its own, Linux would give the child a share of the
-        # processors like that of all other sessions, whatever its priority (autogroup).
+        # A process group, because Ctrl-C of a terminal reaches all of its group. In a new session, the child would get the
+        # same share of the processors as any other session of Linux, whatever its priority (autogroup).
         options |= {"process_group": 0, "pass_fds": (lock,)}
     try:
         return started(COMMAND.format(is_idle=IS_IDLE, lock=lock), ONE_THREAD | {"OPWEAVE_VERIFY": "0"}, **options)
@@ -206,13 +206,13 @@ class Child:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
-        self._throttled, self._begun = throttled(), monotonic()
-        self._refusal = ""  # why it was ended
+        self._throttled, self._begun = throttle_count(), monotonic()
+        self._refusal = ""  # the reason for ending it
         self._is_hung = False
 
     def send(self, task: Task) -> None:
         """Send the task. It may take a while until the child reads it."""
-        with suppress(OSError, ValueError):  # the child has ended, which `poll` tells
+        with suppress(OSError, ValueError):  # the child has ended; `poll` reports that
             try:
                 messages.send(cast("BinaryIO", self._process.stdin), task)
             except OSError:
@@ -222,10 +222,11 @@ class Child:
                 self.end()
 
     def poll(self) -> Measurement | str | None:
-        """The verdict, or why there is none; None while the child works."""
+        """The verdict, or the reason why there is none; None while the child works."""
         process = self._process
         if process.poll() is None:
-            if throttled() > self._throttled:  # the child takes what the container may use from this process
+            # The child takes processor time of this process, within the limit of the container.
+            if throttle_count() > self._throttled:
                 self._refusal = "the container has too little processor time; tune() verifies it"
             elif monotonic() > self._begun + CHILD_SECONDS + waited(process.pid):
                 self._is_hung = True
@@ -247,11 +248,11 @@ class Child:
         # An engine that passed its trial has failed after all.
         how = f"hung: it was not measured after {duration(CHILD_SECONDS)}" if self._is_hung else ""
         how = how or f"{ending(process.returncode)} while it was measured"
-        found = replace(last.plain, refused=dict.fromkeys(last.rivals, how))
-        return replace(found, is_kept=engines.keep(last.digest, found))
+        verdict = replace(last.plain, refused=dict.fromkeys(last.rivals, how))
+        return replace(verdict, is_kept=engines.keep(last.digest, verdict))
 
     def end(self) -> None:
-        """End the child, and those that it has started, at once."""
+        """Kill the child, and the processes that it has started."""
         process = self._process
         with _lock:
             _children.discard(self)
@@ -269,7 +270,7 @@ class Child:
             process.wait(ENDING_SECONDS)
 
     def abandon(self) -> None:
-        """Leave the child to the process that this one was forked from, without its pipes: it waits for their end."""
+        """After a fork: leave the child to the parent, and close its pipes here, because it waits for their end."""
         process = self._process
         process.returncode = 0
         nowhere = os.open(os.devnull, os.O_RDWR)

@@ -1,8 +1,8 @@
-"""Note how long a process uses graphs and models that another engine may run faster, and have that engine verified.
+"""Count the time for which a process uses graphs and models that another engine may run faster, and have it verified.
 
-Calls that repeat others pay nothing for this: a thread that wakes once a second asks a graph or session to let its next call
-note itself, which that call does where it is checked anyway. What the process computed meanwhile counts for those that were
-noted. The thread exists while there are any to watch. What verification needs is imported when it begins (`process`).
+Repeated calls pay nothing for this: a thread that wakes once a second asks each graph or session to note its next call,
+which happens where that call is checked anyway. The processor time of the period is divided between the noted graphs and
+sessions. The thread exists while there are any to watch. Modules for verification are imported when it begins (`process`).
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ THRESHOLD_SECONDS = 3.0
 seconds of a processor, too, and programs that end earlier would gain nothing."""
 
 PERIOD_SECONDS = 1.0
-"""How often the thread wakes."""
+"""Time between two checks of the thread."""
 
 RETRY_SECONDS = 10.0
-"""The time until a child is tried again while another process of this machine has one, or memory is missing."""
+"""Time until another attempt to start a child, if another process of this machine has one, or memory is missing."""
 
 MAX_SHAPES = 16
-"""The most combinations of shapes of a session whose use is counted at a time; the oldest is forgotten for a new one."""
+"""Maximum combinations of shapes of a session whose use is counted at a time; a new one replaces the oldest."""
 
 MAX_VERIFIED = 4
-"""The most combinations of shapes of a session that a process has verified."""
+"""Maximum combinations of shapes of a session that are verified in a process."""
 
 MAX_PERIODS = 120
 """Periods of use after which a session is not watched any more: its shapes do not recur."""
 
 SAMPLE_BYTES = 2**24
-"""Inputs up to this size together are copied to be verified on. Of others, elements are drawn."""
+"""Total size of the inputs that are copied for verification. Elements are drawn from other inputs."""
 
 DRAWN_ELEMENTS = 2**14
 """The number of elements that stand for a larger input."""
@@ -53,10 +53,10 @@ class Watchable(Protocol):
     """A graph or session."""
 
     def _ask_use(self) -> None:
-        """Let the next call note itself; calls that repeat others do not."""
+        """Let the next call note itself."""
 
     def _verification(self, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
-        """What a child process verifies, for calls of a key; or a verdict that is kept, or why there can be none."""
+        """The task of a child process for calls of a key; or a kept verdict, or the reason why there can be none."""
 
 
 Sample = tuple[np.ndarray, tuple[int, ...]]
@@ -68,12 +68,12 @@ class Use:
 
     Args:
         owner: the graph or session.
-        most: how many keys are verified at most.
+        most: the largest number of keys to verify.
 
     Attributes:
         owner: a weak reference to it.
-        states: the verdict, or why there is none, for each key whose verification has ended.
-        waiting: why verification has not begun yet, likewise.
+        states: the verdict, or the reason why there is none, for each key whose verification has ended.
+        waiting: the reason why verification has not begun yet, likewise.
         is_asked: whether the next call is to note itself.
     """
 
@@ -94,13 +94,13 @@ class Use:
         """Note a call.
 
         Args:
-            key: what calls have in common that one program runs.
+            key: the same for all calls that one program runs.
             names: of the inputs.
-            arrays: their values; those of a call that is to be sampled are copied.
+            arrays: their values; they are copied if the call is sampled.
         """
         self.is_asked, self._key = False, key
         if self._wanted == key and self.sample is None and all(isinstance(array, np.ndarray) for array in arrays):
-            self.sample = key, _sampled(dict(zip(names, arrays, strict=True)))
+            self.sample = key, _sample(dict(zip(names, arrays, strict=True)))
 
     def skip(self) -> None:
         """Note a call for whose key there is a verdict already."""
@@ -108,16 +108,16 @@ class Use:
         self._periods += 1
 
     def state(self, key: Hashable) -> str | Measurement:
-        """What is known of the rivals for calls of a key."""
+        """The state of the rivals for calls of a key."""
         return self.states.get(key) or self.waiting.get(key, YET)
 
     @property
     def is_over(self) -> bool:
-        """Whether it is not watched any more."""
+        """Whether it no longer needs to be watched."""
         return self.owner() is None or len(self.states) >= self._most or self._periods > MAX_PERIODS
 
     def pop_use(self) -> Hashable:
-        """The key of the last call that was noted since this was last asked; None if there was none."""
+        """Remove and return the key of the last noted call; None if there was none since the last time."""
         key, self._key = self._key, None
         return key
 
@@ -139,17 +139,17 @@ class Use:
         self._wanted = self.sample = None
 
 
-def _sampled(arrays: Mapping[str, np.ndarray]) -> dict[str, Sample]:
+def _sample(arrays: Mapping[str, np.ndarray]) -> dict[str, Sample]:
     """Copies of small inputs, and elements of large ones."""
-    left, found = SAMPLE_BYTES, dict[str, Sample]()
+    left, samples = SAMPLE_BYTES, dict[str, Sample]()
     for name, array in sorted(arrays.items(), key=lambda item: item[1].nbytes):
         if array.nbytes <= left:
             left -= array.nbytes
-            found[name] = np.array(array, order="C"), array.shape
+            samples[name] = np.array(array, order="C"), array.shape
         else:
             step = max(array.size // DRAWN_ELEMENTS, 1)
-            found[name] = np.array(array.reshape(-1)[::step]), array.shape
-    return found
+            samples[name] = np.array(array.reshape(-1)[::step]), array.shape
+    return samples
 
 
 class _Watch:
@@ -179,7 +179,7 @@ class _Watch:
         return use
 
     def _after_fork(self) -> None:
-        """Leave the child of the parent process alone, and what it was to verify."""
+        """Forget the child of the parent process, and all uses there."""
         child = self._child
         self.__init__()  # type: ignore[misc]
         self._is_registered = True
@@ -197,7 +197,7 @@ class _Watch:
                     return
 
     def _look(self) -> None:
-        """Count what was used in the last period, and start or end a child."""
+        """Count the uses of the last period, and start or end a child."""
         now = process_time()
         seconds, self._spent = now - self._spent, now
         with self._lock:
@@ -218,7 +218,7 @@ class _Watch:
             del owner
 
     def _begin(self, use: Use, owner: Watchable) -> None:
-        """Start a child for what was sampled."""
+        """Start a child for the sample of a use."""
         from .process import Child, Later, Task, begin
 
         assert use.sample is not None
@@ -227,7 +227,7 @@ class _Watch:
         try:
             task = owner._verification(key, sample)
             begun = begin(task) if isinstance(task, Task) else task
-        except Exception as error:  # in this thread, nobody asked for it
+        except Exception as error:  # no caller in this thread can handle it
             begun = f"{type(error).__name__}: {error}"
         if isinstance(begun, Child):
             self._child = begun, use, key

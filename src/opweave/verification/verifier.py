@@ -38,23 +38,23 @@ if TYPE_CHECKING:
     from ..backends.isolation import EngineProcess
 
 PAUSES = (0.0, 0.1)
-"""The pauses before measurements in seconds: programs call a model again at once, or now and then. The slower ratio counts."""
+"""Pauses before measurements in seconds: programs call a model again at once, or now and then. The slower ratio counts."""
 
 ROUNDS = 9
-"""How often each engine is measured after each pause."""
+"""Measurements of each engine after each pause."""
 
 SLICE_SECONDS = 0.03
-"""About how long an engine is called after no pause. After a pause it is called once."""
+"""Approximate time for which an engine is called without a pause. After a pause, it is called once."""
 
 REST_SECONDS = 0.09
-"""The pause before that, and before a call that is not measured: the program beside it should be hardly slower."""
+"""Pause before such calls, and before a warm-up call, so that the program beside it is hardly slower."""
 
 MARGIN = 0.95
-"""A rival is used that takes at most this share of the time. An estimate: less is gained than what other threads, processors
-and moments change."""
+"""A rival is used if it takes at most this share of the time. An estimate: other threads, processors and moments change the
+time by as much."""
 
 MEMORY_FACTOR, MEMORY_BYTES = 3, 2**27
-"""A rival may take so many times the memory of what runs the graph by default, and these bytes."""
+"""A rival may take this multiple of the default engine's memory, plus these bytes."""
 
 IDLE_NICENESS = 19
 
@@ -63,11 +63,11 @@ answers: list[BinaryIO] = []
 
 
 def serve(is_idle: bool, lock: int) -> None:
-    """Verify what the standard input asks for, and answer on the standard output. The end of the input ends the process.
+    """Run the task from the standard input, and answer on the standard output. The end of the input ends the process.
 
     Args:
         is_idle: whether to have the lowest priority, and to pause.
-        lock: the lock that makes this process the only one of the machine; -1 where it must take that.
+        lock: the lock that makes this process the only one of the machine; -1 if it must take the lock.
     """
     with ExitStack() as stack:
         if is_idle:
@@ -93,7 +93,7 @@ def _serve(lock: int) -> None:
 
 
 def _idle() -> None:
-    """Let this process, and those that it starts, run where no other one needs the processor."""
+    """Let this process and its children run only when no other process needs the processor."""
     with suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with suppress(OSError, AttributeError):
@@ -125,7 +125,7 @@ def judge_graph(task: GraphTask) -> Measurement | str:
         runs: list[tuning.Run] = []
         for feed in sets:
             targets = [memory.empty(operand.desc) for operand in graph.outputs.values()]
-            runs.append(partial(_called, program.bind([feed[each] for each in graph.inputs], targets), targets))
+            runs.append(partial(_call, program.bind([feed[each] for each in graph.inputs], targets), targets))
         return runs
 
     return judge(
@@ -141,7 +141,7 @@ def judge_graph(task: GraphTask) -> Measurement | str:
     )
 
 
-def _called(call: Callable[[], None], targets: list[np.ndarray]) -> list[np.ndarray]:
+def _call(call: Callable[[], None], targets: list[np.ndarray]) -> list[np.ndarray]:
     call()
     return targets
 
@@ -152,7 +152,7 @@ def is_quantised(graph: Graph) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What graphs and models share
+# Graphs and models
 
 
 def ways_for(task: Task) -> dict[str, Backend]:
@@ -169,27 +169,27 @@ def context_for(task: Task, ways: Mapping[str, Backend]) -> MLContext:
 
 
 def known(task: Task, digest: str, ways: Mapping[str, Backend], what: str) -> Measurement | None:
-    """The verdict that another process has kept meanwhile."""
+    """The verdict that another process has kept meanwhile, or None."""
     return engines.find(lambda: digest, ways, task.machine).get(what)
 
 
 def unjudged(task: Task, model: str, what: str, ways: Mapping[str, Backend], note: str = "") -> Measurement:
-    """A verdict by which nothing changes.
+    """A verdict that changes nothing.
 
     Args:
-        task: what is asked for.
+        task: the task.
         model: the name of the model.
         what: the graph, or the shapes of the model's inputs.
         ways: the engines.
-        note: why no other engine is used.
+        note: the reason why no other engine is used.
     """
     plain = tuning.unmeasured(model, what, ways)
     return replace(plain, chosen="", machine=task.machine, note=note)
 
 
-def keep(digest: str, found: Measurement) -> Measurement:
+def keep(digest: str, verdict: Measurement) -> Measurement:
     """Keep a verdict."""
-    return replace(found, is_kept=engines.keep(digest, found))
+    return replace(verdict, is_kept=engines.keep(digest, verdict))
 
 
 def judge(
@@ -203,54 +203,54 @@ def judge(
     outputs: Sequence[str],
     is_quantised: bool,
 ) -> Measurement:
-    """Try the rivals, compare their results and measure them, and keep which is used from now on.
+    """Try the rivals, compare their results and times, and keep the verdict.
 
     Args:
-        task: what is asked for.
+        task: the task.
         model: the name of the model; empty for a graph.
         what: the graph, or the shapes of the model's inputs.
         digest: of the graph or model.
         ways: the engines.
         build: makes the functions that run the graph in one of the ways, for each set of inputs.
-        names: the way that runs it by default, and those that may be faster.
+        names: the default way, then those that may be faster.
         outputs: the names of the outputs, in the order in which all ways return them.
         is_quantised: whether results may differ more.
     """
-    if (found := known(task, digest, ways, what)) is not None:
-        return found
+    if (verdict := known(task, digest, ways, what)) is not None:
+        return verdict
     plain = unjudged(task, model, what, ways)
     for stream in answers:
         send(stream, Begun(digest, plain, names[1:]))
     builds: dict[str, float] = {}
     taken: dict[str, int] = {}
 
-    def measured(name: str, process: EngineProcess | None) -> Sequence[tuning.Run]:
+    def build_and_measure(name: str, process: EngineProcess | None) -> Sequence[tuning.Run]:
         before, start = resident(os.getpid()), _Clock()
-        made = build(name, process)
+        calls = build(name, process)
         if process is None:
-            made[0]()
+            calls[0]()
             builds[name], taken[name] = start.seconds(), max(resident(os.getpid()) - before, 0)
-        return made
+        return calls
 
     try:
-        runs, refused = tuning.tried(names, ways, measured, outputs, is_quantised)
+        runs, refused = tuning.try_ways(names, ways, build_and_measure, outputs, is_quantised)
     except tuning.REFUSALS as error:
         return keep(digest, replace(plain, note=f"{names[0]} fails with such inputs: {error}"))
-    found = replace(plain, refused=refused)
+    verdict = replace(plain, refused=refused)
     if len(runs) > 1:
         with unpaced():
             seconds = _seconds(runs)
         first = names[0]
         chosen, note = _choose(first, seconds, builds, taken)
         kept = {name: taken[name] for name in seconds}
-        found = replace(found, chosen=chosen, seconds=seconds, rounds=ROUNDS, note=note, memory=kept)
-    return keep(digest, found)
+        verdict = replace(verdict, chosen=chosen, seconds=seconds, rounds=ROUNDS, note=note, memory=kept)
+    return keep(digest, verdict)
 
 
 def _choose(
     first: str, seconds: Mapping[str, float], builds: Mapping[str, float], taken: Mapping[str, int]
 ) -> tuple[str, str]:
-    """The rival that replaces what runs the graph by default, empty for none; and why the fastest does not."""
+    """The rival that replaces the default engine, empty for none; and the reason why the fastest does not."""
     room = MEMORY_FACTOR * taken[first] + MEMORY_BYTES
     able = {name: each for name, each in seconds.items() if name == first or taken[name] <= room}
     fastest = min(able, key=lambda name: able[name])
@@ -263,12 +263,12 @@ def _choose(
 
 
 def _seconds(runs: Mapping[str, tuning.Run]) -> dict[str, float]:
-    """The time of a run in each way: of the first one without a pause, and that times the largest ratio to it of others."""
-    found: list[dict[str, float]] = []
+    """Seconds of a run in each way: t[first] * max(ratio to the first over all pauses), with t[first] without a pause."""
+    medians: list[dict[str, float]] = []
     for pause in PAUSES:
         counts = {}
         for name, run in runs.items():
-            once = min(_timed(run, 1), _timed(run, 1))
+            once = min(_seconds_of(run, 1), _seconds_of(run, 1))
             counts[name] = 1 if pause else max(1, round(SLICE_SECONDS / max(once, 1e-7)))
         times: dict[str, list[float]] = {name: [] for name in runs}
         for turn in range(ROUNDS):
@@ -276,13 +276,13 @@ def _seconds(runs: Mapping[str, tuning.Run]) -> dict[str, float]:
                 time.sleep(pause or REST_SECONDS)
                 if not pause:
                     runs[name]()
-                times[name].append(_timed(runs[name], counts[name]))
-        found.append({name: median(each) for name, each in times.items()})
+                times[name].append(_seconds_of(runs[name], counts[name]))
+        medians.append({name: median(each) for name, each in times.items()})
     first = next(iter(runs))
-    return {name: found[0][first] * max(each[name] / max(each[first], 1e-9) for each in found) for name in runs}
+    return {name: medians[0][first] * max(each[name] / max(each[first], 1e-9) for each in medians) for name in runs}
 
 
-def _timed(run: tuning.Run, count: int) -> float:
+def _seconds_of(run: tuning.Run, count: int) -> float:
     start = _Clock()
     for _ in range(count):
         run()
@@ -290,19 +290,19 @@ def _timed(run: tuning.Run, count: int) -> float:
 
 
 class _Clock:
-    """The time that passes while this thread neither waits for a processor nor is stopped: this process has the last turn."""
+    """Time without waits of this thread for a processor, and without stops: this process has the lowest priority."""
 
     def __init__(self) -> None:
-        self._waited, self._begin = _waited(), time.perf_counter()
+        self._waited, self._begin = _stall_seconds(), time.perf_counter()
 
     def seconds(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since the clock was created."""
         passed = time.perf_counter() - self._begin
-        return max(passed - (_waited() - self._waited), 1e-9)
+        return max(passed - (_stall_seconds() - self._waited), 1e-9)
 
 
-def _waited() -> float:
-    """Seconds that this thread has waited for a processor, where the system says so, or was stopped."""
+def _stall_seconds() -> float:
+    """Seconds that this thread was stopped, or waited for a processor, if the system reports that."""
     if sys.platform == "linux":
         with suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat") as file:
             return int(file.read().split()[1]) / 1e9 + stopped()
@@ -316,20 +316,20 @@ def _waited() -> float:
 def feeds(sample: Mapping[str, Sample]) -> list[dict[str, np.ndarray]]:
     """Sets of inputs to compare engines on: the user's, and the user's values in another order.
 
-    Of large inputs, only some values are known, and both sets are drawn from these. Integers may be positions, lengths or
-    words, and stay as they are.
+    Both sets of a large input are drawn from its sampled values. Integers may be positions, lengths or words, and keep their
+    order.
 
     Args:
-        sample: what was sampled, by name.
+        sample: the samples, by name.
     """
     generator = np.random.default_rng(0)
-    found: list[dict[str, np.ndarray]] = [{}, {}]
+    sets: list[dict[str, np.ndarray]] = [{}, {}]
     for name, (array, sizes) in sample.items():
         is_whole = array.shape == sizes
         first = array if is_whole else generator.choice(array, sizes)
         second = first
         if first.dtype.kind == "f":
             second = generator.permutation(first.reshape(-1)) if is_whole else generator.choice(array, sizes)
-        for feed, value in zip(found, (first, second), strict=True):
+        for feed, value in zip(sets, (first, second), strict=True):
             feed[name] = np.ascontiguousarray(value).reshape(sizes)
-    return found
+    return sets
