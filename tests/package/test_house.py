@@ -1,0 +1,92 @@
+"""Names and docstrings of the source: one word for one thing, and sentences that begin with their subject."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import opweave as ow
+
+ROOT = Path(ow.__file__).parent
+
+QUESTIONS = ("What", "Where", "How", "Which", "Why")
+
+HISTORY = ("found", "made", "known", "given")
+
+MAX_HISTORY = 40
+"""Assigned names that tell their history, in all files: those of public parameters, mostly."""
+
+MAX_PRIVATE = 471
+"""Accesses to private attributes of other objects than `self`. Fewer are better: lower this when some go."""
+
+SHARED_NAMES = {
+    "Buffer": "a buffer of a WGSL module that users write, and one of a GPU graph",
+    "Emitter": "back ends outside of Opweave have one, too: the argument of rules",
+    "Model": "an ONNX model, and a language model, public in `opweave.chat`",
+    "Traced": "arrays in formulas, and arrays in functions of `jit`",
+    "Value": "of an emitter, in each back end that has one",
+}
+"""Class names that are defined twice, and why."""
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """The syntax trees of all modules, by path."""
+    return {
+        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in ROOT.rglob("*.py")
+    }
+
+
+def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The docstrings of a module, and of its classes, functions and attributes, with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+
+
+def test_docstrings_do_not_begin_with_a_question() -> None:
+    wrong = [
+        f"{name}:{line}: {text[:60]}"
+        for name, tree in modules().items()
+        for line, text in texts(tree)
+        if text.split()[:1] and text.split()[0] in QUESTIONS
+    ]
+    assert wrong == []
+
+
+def test_class_names_are_defined_once() -> None:
+    homes: dict[str, set[str]] = {}
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name.lstrip("_"), set()).add(name)
+    twice = {name: sorted(files) for name, files in homes.items() if len(files) > 1}
+    assert {name: files for name, files in twice.items() if name not in SHARED_NAMES} == {}
+    assert SHARED_NAMES.keys() <= twice.keys()
+    assert len(SHARED_NAMES) <= 10
+
+
+def test_locals_are_named_by_their_content() -> None:
+    assigned = Counter(
+        (name, node.id)
+        for name, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in HISTORY
+    )
+    assert assigned.total() <= MAX_HISTORY, assigned.most_common(10)
+
+
+def test_private_names_are_used_by_their_owners() -> None:
+    used = Counter(
+        name
+        for name, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.startswith("__")
+        and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+    )
+    assert used.total() <= MAX_PRIVATE, used.most_common(10)
