@@ -1,4 +1,4 @@
-"""A connection of a page: receives its messages, gives them to contexts, and sends the answers."""
+"""A connection of a page: receives messages, passes them to contexts, and sends the answers."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from .wire import Messages
 logger = logging.getLogger("opweave.serve")
 
 MAX_ENDED = 65_536
-"""How many contexts may come and go in one connection; their numbers are kept, because late messages for them are ignored."""
+"""Maximum number of ended contexts in one connection. Their numbers are kept, to ignore late messages for them."""
 
 MAX_MESSAGE = 4000
-"""Characters of the message of an error that a client gets."""
+"""Maximum characters of an error message to a client."""
 
 SLOW = ("build", "tensor")
-"""Messages that take long, so that the thread that receives does not run them itself."""
+"""Messages that take long, so the receiving thread does not run them."""
 
 
 @dataclass
 class _Place:
-    """A context of the connection, and the lane that it runs in."""
+    """A context of the connection, and its lane."""
 
     number: int
     context: ServedContext
     lane: Lane
     counts: Counts
-    is_closing: bool = False  # the client has destroyed it, and sends no more for it
-    is_ended: bool = False  # it is lost or destroyed
+    is_closing: bool = False  # destroyed by the client, which sends no more messages for it
+    is_ended: bool = False  # lost or destroyed
 
 
 class Connection:
@@ -55,7 +55,7 @@ class Connection:
 
     Attributes:
         key: the secret by which `/sync` finds the connection.
-        origin: the origin of the page, which `/sync` must come from, too.
+        origin: the origin of the page; `/sync` must come from the same.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Connection:
     ) -> None:
         self._messages, self._limits, self.origin, self._device = messages, limits, origin, device
         self._handover = handover
-        self._offered: str | None = None  # the key of a payload that the page is to ask for
+        self._offered: str | None = None  # key of the payload that the page is to fetch
         self._recording = recording
         self.key = secrets.token_urlsafe(32)
         self._budget = Budget(limits.memory)
@@ -165,7 +165,7 @@ class Connection:
     # Handling --------------------------------------------------------------------------------------------------------
 
     def _handle(self, place: _Place, message: Message, payload: np.ndarray | None) -> None:
-        """Do what a message says, and answer."""
+        """Execute a message, and answer."""
         if place.is_ended or self._has_failed:
             return
         try:
@@ -192,7 +192,7 @@ class Connection:
             self._refuse(place, message, error)
 
     def _refuse(self, place: _Place, message: Message, error: BaseException) -> None:
-        """Answer a request with an error; end the context if the message was none."""
+        """Answer a request with an error. If the message is no request, end the context."""
         try:
             if "r" in REQUIRED[message["m"]]:
                 self._answer_error(message["r"], error)
@@ -210,7 +210,7 @@ class Connection:
             self._messages.send(text_of(fields), answer.payload.data)
 
     def _hand_over(self, request: int, payload: np.ndarray) -> bool:
-        """Let the page ask for the contents of a tensor by HTTP; False if it does not, or if another page is doing that."""
+        """Let the page fetch tensor data by HTTP; return False if it does not, or if another payload is on offer."""
         key = self._handover.offer(payload, self.origin)
         if key is None:
             return False
@@ -225,7 +225,7 @@ class Connection:
         self._messages.send(text_of({"r": request, "error": described(error)}))
 
     def sync(self, number: int, builder: int, log: Log) -> Message:
-        """What `POST /sync` answers: the descriptors of results, and the first error.
+        """Return the answer to `POST /sync`: the descriptors of results, and the first error.
 
         Raises:
             ProtocolError: the log is malformed.
@@ -249,7 +249,7 @@ class Connection:
     # The end ---------------------------------------------------------------------------------------------------------
 
     def _lost(self, place: _Place, reason: str) -> None:
-        """Tell the client that a context is lost, and free what it has; not if the client has destroyed it."""
+        """Tell the client that a context is lost, and free the context, unless the client has destroyed it."""
         if place.is_ended:
             return
         place.is_ended = True
@@ -271,7 +271,7 @@ class Connection:
         logger.info("context %d of %s has ended: %s", place.number, self._who, place.counts)
 
     def _fail(self, code: int, reason: str) -> None:
-        """End the connection, because of the client; in any thread."""
+        """End the connection after an error; callable from any thread."""
         with self._failing:
             if self._has_failed:
                 return
@@ -285,13 +285,13 @@ class Connection:
         self._handover.abandon(self._offered)
 
     def close(self, code: int, reason: str) -> None:
-        """End the connection, because the server ends; in any thread."""
+        """End the connection because the server ends; callable from any thread."""
         self._messages.close(code, reason)
-        self._handover.abandon(self._offered)  # the thread that receives may wait for its context
+        self._handover.abandon(self._offered)  # the receiving thread may wait for a context
 
     def _end(self) -> None:
-        """Free everything; in the thread that received."""
-        with self._failing:  # if another thread is telling the client why, let it end
+        """Free everything, on the receiving thread."""
+        with self._failing:  # wait for a thread that sends the reason to the client
             self._has_failed = True
         self._messages.stop()
         self._handover.abandon(self._offered)
@@ -309,15 +309,15 @@ class Connection:
         return shown_origin(self.origin)
 
     def counts(self) -> Counts:
-        """What the connection has done so far."""
+        """Return the counts of the connection so far."""
         with self._lock:
-            # Counters are copied in one step: the thread that receives adds kinds of messages to them.
+            # `Counter.copy` is atomic; the receiving thread adds keys meanwhile.
             own = [replace(place.counts, messages=place.counts.messages.copy()) for place in self._places.values()]
             return sum([self._past, *own], Counts())
 
 
 def described(error: BaseException) -> Message:
-    """An error as JavaScript has it."""
+    """An error as JavaScript receives it."""
     name = error_name(error)
     if name == "UnknownError":
         logger.error("a fault of the server", exc_info=error)
@@ -326,5 +326,5 @@ def described(error: BaseException) -> Message:
 
 
 def _bounded(text: str) -> str:
-    """A text of at most `MAX_MESSAGE` characters; labels and names in it are the client's, and may be longer."""
+    """Truncate a text to about `MAX_MESSAGE` characters; labels and names from the client may be longer."""
     return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}… ({len(text):,} characters)"

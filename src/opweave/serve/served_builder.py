@@ -1,4 +1,4 @@
-"""A graph builder of a client: its operands by number, and the memory of its constants."""
+"""A graph builder of a client: operands by number, and the memory of constants."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INTERMEDIATES = " for intermediates of the graph"
 
 @dataclass
 class Constant:
-    """The memory of a constant, which is made when the log or the payload comes, whichever is first."""
+    """The memory of a constant, allocated when the log entry or the payload comes, whichever is first."""
 
     desc: Desc
     array: np.ndarray
@@ -40,8 +40,8 @@ class LogError(Exception):
 
     Attributes:
         at: the number of the entry.
-        error: why.
-        before: the descriptors of the results of the entries before it.
+        error: the cause.
+        before: the descriptors of the results of the earlier entries.
     """
 
     def __init__(self, at: int, error: Exception, before: list[list[Desc]]) -> None:
@@ -50,10 +50,10 @@ class LogError(Exception):
 
 
 class ServedBuilder:
-    """A graph builder of a client. Two threads use it: that of its context, and those of `POST /sync`.
+    """A graph builder of a client, used by the thread of its context and by those of `POST /sync`.
 
     Attributes:
-        reserved: bytes that the budget has given, for constants, operands, the graph and its intermediates.
+        reserved: bytes taken from the budget for constants, operands, the graph and intermediates.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class ServedBuilder:
         self.reserved = 0
 
     def constant(self, number: int, data_type: Any, shape: Any) -> Constant:
-        """The memory of a constant.
+        """Return the memory of a constant, allocated on the first call.
 
         Raises:
             ValidationError: no such data type, or invalid dimensions.
-            OperationError: there is not enough memory, or the connection may not take more.
-            ProtocolError: log and payload do not have the same data type and shape.
+            OperationError: out of memory, or the limit of the connection is reached.
+            ProtocolError: log and payload differ in data type or shape.
         """
         desc = self._context._check_desc(data_type, shape)
         with self._lock:
@@ -158,8 +158,8 @@ class ServedBuilder:
         Raises:
             LogError: an entry has failed.
             MLError: as `MLGraphBuilder.build`.
-            OperationError: the connection may not take as much memory as the intermediates need.
-            ProtocolError: a constant whose payload has not come, or the log is malformed.
+            OperationError: the intermediates exceed the memory limit of the connection.
+            ProtocolError: the payload of a constant is missing, or the log is malformed.
         """
         with self._lock:
             self.add(log)
@@ -171,7 +171,7 @@ class ServedBuilder:
             needed = intermediate_bytes(Graph.reaching(results)) if results else 0
             self._reserve(needed, INTERMEDIATES)
             graph = self._builder.build(results)
-            if (program := graph._program) is not None:  # decompositions have intermediates of their own
+            if (program := graph._program) is not None:  # decompositions add intermediates
                 compiled = max(program.plan.peak, intermediate_bytes(program.graph))
                 try:
                     self._reserve(max(compiled - needed, 0), INTERMEDIATES)
@@ -183,7 +183,7 @@ class ServedBuilder:
             return graph
 
     def release(self) -> int:
-        """Forget all operands, and give the memory of constants back to the budget; return how many bytes that were."""
+        """Drop all operands, and return their memory to the budget; return the number of bytes."""
         with self._lock:
             self._operands.clear()
             self._constants.clear()
@@ -198,7 +198,7 @@ _SOURCES = {
     "constantTensor": "_constant_of_tensor",
     "constantNumber": "_constant_of_number",
 }
-"""Entries of a log that are no operations."""
+"""Methods for the entries of a log that are no operations."""
 
 
 def _fields(name: str, arguments: list[Any]) -> Sequence[Any]:
@@ -221,10 +221,10 @@ def decoded_options(options: dict[str, Any], operand: Callable[[int], MLOperand]
 
 
 def check_length(desc: Desc, size: int) -> None:
-    """Require that a payload has the length of a tensor, before memory is taken for it.
+    """Require that a payload has the length of a tensor, before memory is allocated.
 
     Raises:
-        ProtocolError: it has not.
+        ProtocolError: the lengths differ.
     """
     if desc.byte_length != size:
         raise ProtocolError(f"{desc} has {desc.byte_length} bytes, and a payload of {size} was announced")

@@ -1,4 +1,4 @@
-"""A context of a client: its tensors, graphs and builders by number, and what its messages do. It knows no sockets."""
+"""A context of a client: handles messages, and keeps tensors, graphs and builders by number. Uses no sockets."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from .messages import Message, ProtocolError
 from .served_builder import Constant, Log, ServedBuilder, check_length
 
 COLLECT_BYTES = 64 * 2**20
-"""Nodes and their results refer to each other, so that constants of a graph stay until a garbage collection. One is made each
-time this much has been freed. It stops all threads; `python -m benchmarks serve` prints for how long."""
+"""Collect garbage each time this many bytes were freed: nodes and their results are reference cycles, which keep the constants
+of a graph alive. A collection stops all threads; `python -m benchmarks serve` prints for how long."""
 
 
 class _Garbage:
-    """Counts what all contexts of the process have freed."""
+    """Counts the bytes that all contexts of the process have freed."""
 
     def __init__(self) -> None:
         self._bytes, self._lock = 0, Lock()
 
     def add(self, count: int) -> None:
-        """Count bytes of a graph or builder that is freed, and collect the garbage if it is much."""
+        """Count bytes of a freed graph or builder, and collect garbage after `COLLECT_BYTES`."""
         with self._lock:
             self._bytes += count
             is_much = self._bytes > COLLECT_BYTES
@@ -48,11 +48,11 @@ _garbage = _Garbage()
 
 @dataclass
 class _Tensor:
-    """A tensor; constant tensors are memory alone."""
+    """A tensor; constant tensors have memory alone."""
 
     desc: Desc
     tensor: MLTensor | None
-    contents: np.ndarray | None  # its memory as bytes, where that is the host's
+    contents: np.ndarray | None  # the memory as bytes, if on the host
 
 
 @dataclass
@@ -70,14 +70,14 @@ class Answer:
 
 
 def create_context(options: Mapping[str, Any], device: str | None) -> MLContext:
-    """The context for the options of a page (`MLContextOptions`).
+    """Create the context for the options of a page (`MLContextOptions`).
 
-    Threads sleep soon after a run, unless the page asks for high performance: the browser needs the processors, too. They do
-    not sleep between the operations of a run, since waking them takes as long as a small operation.
+    Threads sleep soon after a run, unless the page asks for high performance: the browser needs the processors, too. Between
+    the operations of a run they spin, since waking a thread takes as long as a small operation.
 
     Args:
         options: `powerPreference`, `accelerated`; and `deviceType`, which the specification had until 2025.
-        device: the device of all contexts; None for the one that suits the options.
+        device: the device of all contexts; None to choose by the options.
 
     Raises:
         ValidationError: an option has a wrong value.
@@ -102,8 +102,8 @@ def create_context(options: Mapping[str, Any], device: str | None) -> MLContext:
 class ServedContext:
     """A context of a client.
 
-    All messages are handled by one thread at a time, in order; `/sync` comes from other threads, and uses builders only.
-    `built` is called with each graph once it is built.
+    One thread at a time handles all messages, in order; `/sync` comes from other threads, and uses builders only. `built` is
+    called with each new graph.
 
     Attributes:
         context: the context itself.
@@ -131,10 +131,10 @@ class ServedContext:
     # Payloads --------------------------------------------------------------------------------------------------------
 
     def memory_for(self, message: Message) -> np.ndarray:
-        """Where the payload of a `write`, `const` or constant `tensor` shall be received, as bytes.
+        """Return the memory that receives the payload of a `write`, `const` or constant `tensor`, as bytes.
 
         Raises:
-            MLError: there is no such tensor, it is not writable, or too large.
+            MLError: there is no such tensor, or it is not writable, or too large.
             ProtocolError: the payload does not have the length of the tensor.
         """
         match message["m"]:
@@ -150,7 +150,7 @@ class ServedContext:
                 constant = builder.constant(message["id"], message["dataType"], message["shape"])
                 if constant.is_filled:
                     raise ProtocolError(f"the payload of constant {message['id']} has come already")
-                constant.is_filled = True  # before it is: `build` follows in the same connection
+                constant.is_filled = True  # early, but `build` follows in the same connection
                 return _bytes(constant.array)
             case "tensor":
                 desc = self.context._check_desc(message["dataType"], message["shape"])
@@ -169,19 +169,19 @@ class ServedContext:
     # Messages --------------------------------------------------------------------------------------------------------
 
     def handle(self, message: Message, payload: np.ndarray | None) -> Answer | None:
-        """Do what a message says.
+        """Execute a message.
 
         Args:
             message: a message other than `hello` and `destroy`.
-            payload: what `memory_for` gave for it, filled.
+            payload: the result of `memory_for`, filled.
 
         Returns:
             The answer to a request; None for other messages.
 
         Raises:
-            MLError: as the method of the API raises it.
+            MLError: the error of the API's method.
             LogError: an entry of a log has failed.
-            ProtocolError: an id that is in use, or a log that is malformed.
+            ProtocolError: an id is in use, or a log is malformed.
         """
         answer: Answer | None = getattr(self, f"_on_{message['m']}")(message, payload)
         return answer
@@ -212,11 +212,11 @@ class ServedContext:
 
     def _on_write(self, message: Message, payload: np.ndarray | None) -> None:
         found = self._tensor(message["id"])
-        if found.contents is None and found.tensor is not None:  # on the host the payload came into the tensor itself
+        if found.contents is None and found.tensor is not None:  # on the host the payload is in the tensor already
             self.context.write_tensor(found.tensor, payload)
 
     def _on_const(self, message: Message, payload: np.ndarray | None) -> None:
-        """The payload came into the constant itself."""
+        """Do nothing: the payload is in the constant already."""
 
     def _on_read(self, message: Message, payload: np.ndarray | None) -> Answer:
         found = self._tensor(message["id"])
@@ -281,7 +281,7 @@ class ServedContext:
         return self._builder(number).add(log)
 
     def destroy(self) -> None:
-        """Free all that the context has; further calls do nothing."""
+        """Free everything of the context; further calls do nothing."""
         for tensor in self._tensors.values():
             self._budget.release(tensor.desc.byte_length)
         freed = sum(graph.reserved for graph in self._graphs.values())
@@ -316,7 +316,7 @@ class ServedContext:
         return Constant(found.desc, found.contents.view(found.desc.data_type).reshape(found.desc.shape), True)
 
     def _builder(self, number: int) -> ServedBuilder:
-        """The builder of a number; made when it is first mentioned."""
+        """The builder of a number, created on first use."""
         with self._builders_lock:
             found = self._builders.get(number)
             if found is None:
@@ -327,7 +327,7 @@ class ServedContext:
 
 
 def described_desc(desc: Desc) -> Message:
-    """A descriptor as JavaScript has it (`MLOperandDescriptor`)."""
+    """A descriptor as JavaScript receives it (`MLOperandDescriptor`)."""
     return {"dataType": desc.data_type, "shape": list(desc.shape)}
 
 
