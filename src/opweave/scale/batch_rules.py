@@ -1,4 +1,4 @@
-"""Rules by operation: the batch axis of the results, for operands of which some have one."""
+"""Rules for each operation: the batch axis of the results by the batch axes of the operands."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ..core.operation import Op
 
 
 class NotApart(Exception):  # noqa: N818  (the result of a search for a proof)
-    """There is no proof that rows are computed apart; the message says why."""
+    """There is no proof that rows are independent; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchAxis:
-    """The axis of a value that has the rows of the batch.
+    """The axis of a value along which the rows of the batch are stored.
 
-    A reshape may join the batch with the axes before and after it: then element i of the axis belongs to row
+    A reshape may merge the batch with the axes before and after it: then element i of the axis belongs to row
     `i // block % rows`, and the axis has `repeats * rows * block` elements.
 
     Attributes:
         number: the axis.
-        block: the number of neighbours along the axis that belong to one row.
-        repeats: how often all rows come along the axis.
+        block: the number of adjacent elements along the axis that belong to one row.
+        repeats: the number of times that all rows repeat along the axis.
     """
 
     number: int
@@ -43,7 +43,7 @@ class BatchAxis:
 
 
 Axis: TypeAlias = BatchAxis | None
-"""The batch axis of a value; None for a value that does not depend on the batch at all, neither on its size."""
+"""The batch axis of a value; None for a value that depends neither on the batch nor on its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,13 @@ class Call:
         return operand
 
     def fixed(self, *names: str) -> None:
-        """Require operands that do not depend on the batch."""
+        """Require that operands do not depend on the batch."""
         for name in names:
             if self.axes[name] is not None:
                 raise NotApart(f"{self.node.title}: {name} depends on the batch")
 
     def only(self, name: str) -> BatchAxis:
-        """The batch axis of an operand, where no other operand has one."""
+        """The batch axis of an operand; no other operand may have one."""
         self.fixed(*(other for other in self.axes if other != name))
         axis = self.axes[name]
         assert isinstance(axis, BatchAxis)
@@ -88,10 +88,10 @@ class Call:
 Rule: TypeAlias = Callable[[Call], "Axis | tuple[Axis, ...]"]
 
 RULES: dict[Op[..., Any], Rule] = {}
-"""The batch axis of the results, or of each, for operands of which one or more have a batch axis."""
+"""Rules that return the batch axis of the result, or of each result; at least one operand has a batch axis."""
 
 SIZES = {ops.reshape: "new_shape", ops.expand: "new_shape", ops.slice: "sizes"}
-"""The attribute that has the size of the batch axis in the result."""
+"""The attribute that contains the size of the result's batch axis."""
 
 
 def _rule(*operations: Op[..., Any]) -> Callable[[Rule], Rule]:
@@ -105,7 +105,7 @@ def _rule(*operations: Op[..., Any]) -> Callable[[Rule], Rule]:
 
 
 def _common(call: Call, axes: Sequence[Axis]) -> BatchAxis:
-    """The one batch axis of operands that have one."""
+    """The batch axis that all operands with a batch axis share."""
     (axis, *others) = {axis for axis in axes if axis is not None}
     if others:
         raise NotApart(f"{call.node.title}: the batch is along different axes of its operands")
@@ -188,7 +188,7 @@ def _(call: Call) -> Axis:
 
 
 def _without(call: Call, axis: BatchAxis, axes: Sequence[int]) -> BatchAxis:
-    """The batch axis after others are reduced."""
+    """The batch axis after a reduction of `axes`."""
     if axis.number in axes:
         raise call.mixed()
     return axis if call["keep_dimensions"] else axis.moved(axis.number - sum(other < axis.number for other in axes))
@@ -308,7 +308,7 @@ def _(call: Call) -> Axis:
 def _(call: Call) -> Axis:
     axis, shape, new = call.only("input"), call.operand("input").shape, call.node.outputs[0].shape
     rows = shape[axis.number] // axis.size(1)
-    # Memory is [before, rows, after]. An axis of the result holds the rows if it begins before them, and ends behind them.
+    # Memory is [before, rows, after]. An axis of the result contains all rows if it spans the whole part `rows`.
     before = prod(shape[: axis.number]) * axis.repeats
     for number, size in enumerate(new):
         repeats, rest = divmod(before, prod(new[:number]))
@@ -343,7 +343,7 @@ def _(call: Call) -> Axis:
 
 
 def _same_axis(call: Call, names: Sequence[str]) -> Axis:
-    """The batch axis of operands that all have it, where their other axis is indexed."""
+    """The batch axis that all operands must share; indices are along another axis."""
     common = _common(call, [call.axes[name] for name in names])
     if common.number == call["axis"]:
         raise call.mixed()
@@ -391,7 +391,7 @@ def _(call: Call) -> tuple[Axis, ...]:
 
 
 def _of_batches(call: Call, batches: Mapping[str, int]) -> BatchAxis:
-    """The batch axis of a recurrent network: each operand has it in its place, or is absent."""
+    """The batch axis of a recurrent network; each operand has its batch in the axis that `batches` gives, or is absent."""
     present = {name: value for name, value in call.node.inputs.items() if value is not None}
     call.fixed(*(name for name in present if name not in batches))
     common = _common(call, [axis.moved(0) for name in batches if (axis := call.axes.get(name)) is not None])

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol v2 over HTTP, from bytes to arrays and back; without a server.
+"""The Open Inference Protocol v2 over HTTP, without a server: convert bytes to arrays and back.
 
 The protocol: https://github.com/kserve/open-inference-protocol. Tensors are JSON, or binary data after the JSON, as in
 Triton's extension "binary_tensor_data". The header Inference-Header-Content-Length gives the size of the JSON; 0 means that
@@ -50,33 +50,33 @@ DATATYPES = {
 """The protocol's data types by NumPy's names. BF16 is Triton's; "object" holds strings."""
 
 MAX_BODY_BYTES = 1 << 28
-"""Largest body of a request, also of what a compressed one expands to: a few kilobytes of gzip can hold gigabytes."""
+"""Maximum size of the body of a request, also after decompression: kilobytes of gzip can expand to gigabytes."""
 
 MAX_JSON_BYTES = 1 << 28
-"""Most memory that the JSON of a request may take when it is read."""
+"""Maximum memory for reading the JSON of a request."""
 
 MAX_MEMBERS = 4096
-"""Most parts of a gzip body: tools that compress in parallel write one for each 64 KiB or more."""
+"""Maximum number of members of a gzip body: tools that compress in parallel write one per 64 KiB or more."""
 
 SLICE_BYTES = 1 << 18
-"""Compressed data are expanded in slices of this size."""
+"""Size of the slices in which data are decompressed."""
 
 MAX_DIGITS = 18
-"""Most digits of a size: Python takes seconds to read numbers of a million, and refuses to write them."""
+"""Maximum digits of a size: Python takes seconds to read a million digits, and refuses to write them."""
 
 MAX_DIMENSIONS = 64
-"""Most dimensions of a shape: NumPy's limit."""
+"""Maximum rank, that of NumPy."""
 
 REFUSED = ("classification", "sequence_", "shared_memory_")
-"""The beginnings of parameters that would change results or where data lie. Others are ignored, as the protocol allows."""
+"""Prefixes of parameters that would change results or the location of data. Others are ignored, as the protocol allows."""
 
 UNALIGNED = "binary data of a request that are not aligned"
-"""The reason for copying an input: the size of the JSON before it is not a multiple of that of its numbers."""
+"""The reason for copying an input: the size of the preceding JSON is not a multiple of the item size."""
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 _JSON_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf"}
-"""For the kind of a data type, the kinds of numbers in JSON that it takes. bfloat16 is "V"."""
+"""Kinds of numbers in JSON that are accepted for each kind of data type. bfloat16 is "V"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ class Request:
     """An inference request.
 
     Attributes:
-        id: what the response repeats; None if there was none.
-        feed: the input arrays by name. Binary ones are read-only, and lie in the body if they are aligned there.
-        outputs: the names of the wanted outputs, and whether each is to be binary.
+        id: the id that the response repeats; None if there was none.
+        feed: the input arrays by name. Binary ones are read-only, and views of the body if aligned there.
+        outputs: the names of the requested outputs, and whether each is to be binary.
     """
 
     id: str | None
@@ -102,7 +102,7 @@ class Interface:
         name: letters, digits, ".", "_" and "-".
         inputs: the declared inputs.
         outputs: the declared outputs.
-        max_json: the most memory that the JSON of a request may take, in bytes; 0 for `MAX_JSON_BYTES`.
+        max_json: maximum bytes of memory for the JSON of a request; 0 for `MAX_JSON_BYTES`.
 
     Raises:
         ValidationError: the name has other characters.
@@ -125,7 +125,7 @@ class Interface:
 
     @classmethod
     def load(cls, model: ModelFile, name: str | None = None) -> Interface:
-        """The inputs and outputs that a model declares; it is read, and not compiled.
+        """Read the inputs and outputs that a model declares, without compiling it.
 
         Args:
             model: the path of an `.onnx` file, the bytes of one, or a ModelProto.
@@ -142,7 +142,7 @@ class Interface:
         return cls(name, [Argument.of(info) for info in inputs], [Argument.of(info) for info in outputs])
 
     def metadata(self) -> dict[str, Any]:
-        """The model's metadata as the protocol has them; dynamic dimensions are -1."""
+        """The model's metadata in the form of the protocol; dynamic dimensions are -1."""
 
         def described(arguments: Sequence[Argument]) -> list[dict[str, Any]]:
             return [{"name": a.name, "datatype": datatype(a), "shape": protocol_shape(a)} for a in arguments]
@@ -194,17 +194,17 @@ class Interface:
         return Request(id, feed, self._wanted(message))
 
     def respond(self, request: Request, results: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
-        """The response to a request.
+        """Write the response to a request.
 
         Args:
             request: the request.
-            results: the outputs that it wants, by name.
+            results: the requested outputs by name.
 
         Returns:
             The body of the HTTP response, and headers.
 
         Raises:
-            NotSupportedError: an output that is to be JSON is not finite.
+            NotSupportedError: an output in JSON is not finite.
         """
         entries, parts = [], []
         types = {a.name: datatype(a) for a in self.outputs}
@@ -227,7 +227,7 @@ class Interface:
         return b"".join([header, *parts]), headers
 
     def _parse_raw(self, body: bytes) -> Request:
-        """A request whose body is the data of the only input; all outputs are wanted as binary."""
+        """Read a request whose body is the data of the only input; all outputs are returned as binary."""
         one = "a body without JSON is for models with one input of numbers and at most one dynamic dimension"
         require(len(self.inputs) == 1, f"{one}; this model has {len(self.inputs)} inputs")
         argument = self.inputs[0]
@@ -242,7 +242,7 @@ class Interface:
         return Request(None, {argument.name: array}, {output.name: True for output in self.outputs})
 
     def _wanted(self, message: Mapping[str, Any]) -> dict[str, bool]:
-        """The outputs that a request names, or all, and whether each is to be binary."""
+        """The outputs that a request names, or else all, and whether each is to be binary."""
         known = [output.name for output in self.outputs]
         default = _flag(_parameters(message, "the request"), "binary_data_output", False)
         wanted: dict[str, bool] = {}
@@ -260,7 +260,7 @@ def datatype(argument: Argument) -> str:
     return _datatype(argument.dtype)
 
 
-@cache  # NumPy makes up the name each time, which takes microseconds
+@cache  # NumPy builds the name each time, which takes microseconds
 def _datatype(dtype: np.dtype[Any]) -> str:
     return DATATYPES[dtype.name]
 
@@ -271,12 +271,12 @@ def protocol_shape(argument: Argument) -> list[int]:
 
 
 def uncompressed(body: bytes, encoding: str | None, limit: int | None = None) -> bytes:
-    """A body without the compression that the HTTP header `Content-Encoding` names: gzip or deflate.
+    """Decompress a body by the HTTP header `Content-Encoding`: gzip or deflate.
 
     Args:
-        body: the body as it came.
+        body: the body as received.
         encoding: the value of the header.
-        limit: the most bytes of the result. Default: `MAX_BODY_BYTES`.
+        limit: maximum bytes of the result. Default: `MAX_BODY_BYTES`.
 
     Raises:
         ValidationError: another encoding, damaged data, or more bytes than `limit`.
@@ -290,7 +290,7 @@ def uncompressed(body: bytes, encoding: str | None, limit: int | None = None) ->
     rest, left = memoryview(body), limit
     for _ in range(MAX_MEMBERS):
         stream = zlib.decompressobj(bits[name])
-        # In slices, since a stream copies what is behind its end.
+        # In slices, since a stream copies all data behind its end.
         while rest and not stream.eof:
             try:
                 part = stream.decompress(stream.unconsumed_tail + rest[:SLICE_BYTES], left + 1)
@@ -309,24 +309,24 @@ def uncompressed(body: bytes, encoding: str | None, limit: int | None = None) ->
 
 
 def _require(holds: bool, rule: str, got: Any) -> None:
-    """Raise `ValidationError` unless `holds`. What came is only put into words then, since this runs for each request."""
+    """Raise `ValidationError` unless `holds`. `got` is formatted only then, since this runs for each request."""
     if not holds:
         raise ValidationError(f"{rule}, got {shown(got)}")
 
 
 class _Binary:
-    """The bytes after the JSON of a request, from which inputs are taken in order."""
+    """The bytes after the JSON of a request; inputs take them in order."""
 
     def __init__(self, data: memoryview, max_bytes: int) -> None:
         self._data, self._position, self._max_bytes = data, 0, max_bytes
 
     def check_memory(self, needed: int, what: str) -> None:
-        """Require that objects of Python that are made of the data fit the limit of JSON."""
+        """Require that the Python objects made from the data fit the memory limit of JSON."""
         rule = f"{what}: strings may take {self._max_bytes:,} bytes of memory when they are read"
         require(needed <= self._max_bytes, f"{rule}, got about {needed:,}")
 
     def take(self, size: Any, what: str) -> memoryview:
-        """The next `size` bytes."""
+        """Take the next `size` bytes."""
         left = len(self._data) - self._position
         fits = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= left
         _require(fits, f"{what}: binary_data_size must be at most {left}, the bytes that are left", size)
@@ -355,7 +355,7 @@ def _parse_json(data: bytes, has_header: bool, max_bytes: int) -> dict[str, Any]
 
 
 def _entries(message: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
-    """The objects of a list in a request; each has a name."""
+    """Yield the objects of a list in a request; each has a name."""
     require(key in message, f"{key!r} is missing")
     listing = message[key]
     _require(isinstance(listing, list), f"{key!r} must be a list of objects", listing)
@@ -381,7 +381,7 @@ def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.ndarray:
-    """The array of an input of a request."""
+    """Read the array of an input of a request."""
     what, expected = f"input {argument.name!r}", datatype(argument)
     got, shape = entry.get("datatype"), entry.get("shape")
     if got is None or shape is None:
@@ -406,7 +406,7 @@ def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.
 
 
 def _values(entry: Mapping[str, Any], sizes: list[int], argument: Argument, binary: _Binary) -> np.ndarray:
-    """As many elements as the shape of an input has, in any shape."""
+    """Read the elements of an input; `_array` reshapes them."""
     what, dtype = f"input {argument.name!r}", argument.dtype
     parameters = _parameters(entry, what)
     if "binary_data_size" not in parameters:
@@ -427,9 +427,9 @@ def _values(entry: Mapping[str, Any], sizes: list[int], argument: Argument, bina
 
 
 def _view(data: memoryview, dtype: np.dtype[Any]) -> np.ndarray:
-    """Binary data as an array in their memory. Where they are not aligned for their type, it is a counted copy.
+    """View binary data as an array. Data that are not aligned for the type are copied, and the copy is counted.
 
-    `bytes` copies them rather than NumPy, which would let other threads have the interpreter for a millisecond or more.
+    `bytes` makes the copy: NumPy would release the GIL, and get it back after milliseconds.
     """
     array = np.frombuffer(data, dtype)
     if array.flags.aligned:
@@ -439,7 +439,7 @@ def _view(data: memoryview, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> np.ndarray:
-    """The elements of 'data', which is nested or flat. Numbers are converted if no value changes, or by rounding of floats."""
+    """Convert 'data', nested or flat, to an array. Conversions must keep each value, except for rounding of floats."""
     _require(isinstance(data, (list, Numbers)), f"{what}: 'data' must be a list", data)
     given, elements = flattened(data, what)
     fits = given == shape if len(given) > 1 else len(elements) == prod(shape)
@@ -450,7 +450,7 @@ def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> 
         odd = [item for item in elements if not isinstance(item, str)]
         _require(not odd, f"{what}: 'data' must hold strings", odd[:1])
         return np.array(elements, object)
-    # NumPy would make an array of strings whose every element takes the memory of the longest.
+    # NumPy would make an array of fixed-width strings, each as wide as the longest.
     _require(kinds <= {bool, int, float}, f"{what}: 'data' must hold {name}", data)
     found = np.asarray(elements)
     if not found.size:
@@ -470,7 +470,7 @@ def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> 
 
 
 def _strings(data: memoryview, count: int, what: str) -> Iterator[str]:
-    """The strings of binary BYTES, and at most one more than `count`: each is its length in four bytes, and UTF-8."""
+    """Yield the strings of binary BYTES, at most `count + 1`. Each has its length in four bytes, then UTF-8."""
     position = found = 0
     while position < len(data) and found <= count:
         found += 1
