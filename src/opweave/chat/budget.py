@@ -1,7 +1,7 @@
-"""The memory and time of a chat template.
+"""Limit the memory and time of a chat template.
 
-Values of a template never change, apart from namespaces. So if no value is large, no operation on values takes long, and the
-memory of a template is what its values take together.
+Values in a template are immutable, apart from namespaces. So if every value is small, every operation is fast, and the memory
+of a template is the sum of the sizes of all values.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 from ..support.errors import DataError
 
 MAX_TEXT = 2**22
-"""Maximum characters of a text; the longest contexts of published models hold about as many."""
+"""Maximum characters of a text, about as many as the longest contexts of published models hold."""
 
 MAX_VALUE = 2**24
-"""Maximum bytes of a value with all values in it: a text of MAX_TEXT characters of 4 bytes."""
+"""Maximum bytes of a value, nested values included: a text of MAX_TEXT characters of 4 bytes."""
 
 MAX_TOTAL = 2**27
-"""Maximum bytes of all values that a template makes, whether or not they are still used."""
+"""Maximum bytes of all values that a template creates, dead ones included."""
 
 MAX_BITS = 2**13
 """Maximum bits of an integer; Python writes no integers of more than 14,285 bits."""
 
 MAX_SECONDS = 2.0
-"""Maximum processor time of a template. Those of published models take milliseconds for a long conversation."""
+"""Maximum processor time of a template. Templates of published models take milliseconds for a long conversation."""
 
 _VIEWS = (KeysView, ValuesView, ItemsView)
 _SEQUENCES = (list, tuple, set, frozenset, *_VIEWS)
@@ -38,10 +38,10 @@ class LimitError(DataError):
 
 
 class Budget:
-    """What a template may still use.
+    """The memory and time that a template has left.
 
     Args:
-        what: names the template in messages.
+        what: the name of the template in messages.
         limit: maximum characters of the text.
     """
 
@@ -59,7 +59,7 @@ class Budget:
         return LimitError(f"{self._what} {rule}")
 
     def step(self, size: int = 0) -> str:
-        """Count a step, and text of `size` characters; nothing is written in its place."""
+        """Count a step, and text of `size` characters; return an empty text, since the template writes the result."""
         self._left -= size
         if self._left < 0:
             raise self._exceeded(f"makes more than {MAX_TOTAL // 2**20} MiB of values")
@@ -74,12 +74,12 @@ class Budget:
             raise self._exceeded(f"writes more than {self._limit:,} characters")
 
     def admit(self, value: Any) -> Any:
-        """Count a new value and all values in it; returns it."""
+        """Count a new value and all nested values; return the value."""
         self.step(self.require_small(value))
         return value
 
     def admit_container(self, value: Any) -> Any:
-        """Count a new value, but not the values in it, which have been counted; returns it."""
+        """Count a new value, but not nested values, which have been counted already; return the value."""
         self.require_small(value)
         self.step(getsizeof(value))
         return value
@@ -93,10 +93,10 @@ class Budget:
         """Require that a value is not too large.
 
         Args:
-            value: any value of a template. Of a list that is in it twice, both are counted: they are written twice.
+            value: any value of a template. A nested list that occurs twice counts twice, since it is written twice.
 
         Returns:
-            The bytes of it and of all values in it.
+            The bytes of the value and of all nested values.
         """
         pending, total = [value], 0
         while pending:
@@ -112,13 +112,13 @@ class Budget:
             elif isinstance(each, _SEQUENCES):
                 pending += each
             total += getsizeof(each)
-            # Each of those that wait takes at least a pointer.
+            # Each pending value takes at least a pointer.
             if total + 8 * len(pending) > MAX_VALUE:
                 raise self._exceeded(f"makes a value of more than {MAX_VALUE // 2**20} MiB")
         return total
 
     def require_operands(self, operator: str, left: Any, right: Any) -> None:
-        """Require that the result of an operator is not too large, before it is computed."""
+        """Require that the result of an operator is not too large, before the operator runs."""
         if operator == "%" and isinstance(left, (str, bytes)):
             self.require_text(of_printf(left, right))
         elif isinstance(left, int) and isinstance(right, int):

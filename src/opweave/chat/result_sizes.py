@@ -1,4 +1,4 @@
-"""The most characters of a result of a template's filters and methods, by their arguments."""
+"""Bound the characters of the results of filters and methods in templates, by the arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _size_of_translated(value: str, table: Any) -> int:
 
 
 def _size_of_stripped(value: str, chars: str | None = None) -> int:
-    # Each character that is stripped is looked for in all others.
+    # Each stripped character is searched for in `chars`, so the time is the product of both lengths.
     return len(value) * len(chars or "") // 256
 
 
@@ -42,7 +42,7 @@ def _size_of_indented(s: str, width: int | str = 4, first: bool = False, blank: 
 def _size_of_wrapped(
     s: str, width: int = 79, break_long_words: bool = True, wrapstring: str | None = None, break_on_hyphens: bool = True
 ) -> int:
-    # Regular expressions divide the text into words, and take longer than other filters.
+    # Regular expressions split the text into words, which takes longer than other filters.
     return 16 * len(s) * (1 + len(wrapstring or "\n"))
 
 
@@ -58,13 +58,13 @@ def _size_of_links(
 
 
 def size_of_lipsum(n: int = 5, html: bool = True, min: int = 20, max: int = 100) -> int:
-    """The most characters of Jinja's `lipsum`."""
+    """Bound the characters of Jinja's `lipsum`."""
     words = min if min > max else max
     return 16 * n * words
 
 
 def _size_of_sum(iterable: Any, attribute: Any = None, start: Any = 0) -> int:
-    # Sums of lists take the square of their number.
+    # Adding up lists takes quadratic time.
     return 0 if isinstance(start, (int, float)) else MAX_TEXT + 1
 
 

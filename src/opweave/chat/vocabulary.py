@@ -1,4 +1,4 @@
-"""Text to tokens and back, and conversations as text, by what a GGUF file says of them."""
+"""Convert text to tokens and back, and conversations to text, as a GGUF file specifies."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .metadata import Metadata
 from .template import Template, first_surrogate, plain_data, plain_mappings, plain_messages
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
-"""Types of tokens. Control tokens stand for no text; tokens defined by users are never split."""
+"""Types of tokens. Control tokens have no text; tokens defined by users are never split."""
 
 ENDS = {"<|im_end|>", "<|eot_id|>", "<|end|>", "<|endoftext|>", "<end_of_turn>", "</s>"}
-"""Control tokens that end a reply, besides those that the file names."""
+"""Control tokens that end a reply, besides the ones in the file."""
 
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA_3 = (
@@ -33,16 +33,16 @@ SPLITS = {
     "llama-bpe": [_LLAMA_3],
     "qwen2": [_LLAMA_3.replace("{1,3}", "")],
 }
-"""The regular expressions that split text, one after the other, before bytes are merged; by `tokenizer.ggml.pre`."""
+"""Regular expressions by `tokenizer.ggml.pre`. They split text, one after the other, before bytes are merged."""
 
 Message = Mapping[str, Any]
-"""A message of a conversation: its `role` ("system", "user" or "assistant"), its `content`, and what else templates read."""
+"""A message of a conversation: `role` ("system", "user" or "assistant"), `content`, and other entries that templates read."""
 
 SHORT_NAMES = {"unknown": "unk", "padding": "pad", "seperator": "sep"}
-"""Names of special tokens in templates, where those in files differ (`tokenizer.ggml.seperator_token_id`)."""
+"""Names of special tokens in templates by the names in files, where they differ (`tokenizer.ggml.seperator_token_id`)."""
 
 MAX_PARTS = 2**22
-"""How often tokens may start with other tokens, in all, and end with others; in a vocabulary of 256,000 it is about 10^6."""
+"""Maximum number of pairs of tokens where one starts, or ends, with the other; a vocabulary of 256,000 has about 10^6."""
 
 
 class Vocabulary:
@@ -52,8 +52,8 @@ class Vocabulary:
         file: the model.
 
     Raises:
-        NotSupportedError: the vocabulary is of another kind than those that are read.
-        DataError: the file lacks a part of the vocabulary, or its parts do not fit.
+        NotSupportedError: the kind of vocabulary is not supported.
+        DataError: the file lacks a part of the vocabulary, or parts do not fit together.
         MissingExtraError: without the extra `chat`.
 
     Attributes:
@@ -101,7 +101,7 @@ class Vocabulary:
         return len(self._tokens)
 
     def _token(self, name: str) -> int:
-        """The number of a token in the metadata."""
+        """Read the number of a token from the metadata."""
         number: int = self._about.count(name, least=0, most=len(self._tokens) - 1)
         return number
 
@@ -113,13 +113,13 @@ class Vocabulary:
         except MLError:
             raise
         except BaseException as error:
-            # Panics of libraries in Rust are no exceptions of `Exception`.
+            # Panics of Rust libraries do not derive from `Exception`.
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
             raise DataError(f"{what} of {self._file.path} is not valid: {error}") from None
 
     def _bytewise(self) -> Any:
-        """A tokenizer that merges bytes, as GPT-2's does."""
+        """Create a tokenizer that merges bytes, as for GPT-2."""
         lib, split = self._library, self._about.text("pre")
         if split not in SPLITS:
             raise NotSupportedError(f"{self._file.path} splits text as {split} does; {', '.join(SPLITS)} are known")
@@ -140,7 +140,7 @@ class Vocabulary:
         return made
 
     def _piecewise(self) -> Any:
-        """A tokenizer that merges the pieces of the best score, as SentencePiece does."""
+        """Create a tokenizer that merges pieces by score, as SentencePiece does."""
         lib, known = self._library, {token: k for k, token in enumerate(self._tokens)}
         scores = self._about.numbers("scores", len(self._tokens), whole=False).tolist()
         starts, ends = _starts(known), _starts({token[::-1] for token in known})
@@ -168,7 +168,7 @@ class Vocabulary:
             The numbers of the tokens.
 
         Raises:
-            ValidationError: it is no text, has half of a surrogate pair, or is too long.
+            ValidationError: `text` is no text, has half of a surrogate pair, or is too long.
         """
         require(isinstance(text, str), f"text must be a str, got {shown(text)}")
         require(len(text) <= MAX_TEXT, f"text must have at most {MAX_TEXT:,} characters, got {len(text):,}")
@@ -182,7 +182,7 @@ class Vocabulary:
         """Join tokens to a text.
 
         Args:
-            tokens: their numbers.
+            tokens: the numbers of the tokens.
 
         Returns:
             The text, without control tokens.
@@ -194,9 +194,9 @@ class Vocabulary:
         return text
 
     def stream(self) -> Callable[[int], str]:
-        """A function that takes the tokens of a text one at a time, and returns what each adds to the text.
+        """Return a function that takes the tokens of a text one at a time, and returns the text that each adds.
 
-        A character of several tokens is added by the last of them.
+        The last token of a character adds it.
         """
         decoder = self._library.decoders.DecodeStream(skip_special_tokens=True)
         return lambda token: decoder.step(self._tokenizer, token) or ""
@@ -214,12 +214,12 @@ class Vocabulary:
         """Write a conversation by the template of the file, as `apply_chat_template` of Transformers does.
 
         Args:
-            messages: each with "role" ("system", "user" or "assistant") and "content", and what else the template reads.
+            messages: each with "role" ("system", "user" or "assistant"), "content", and other entries that the template reads.
             tools: JSON schemas of functions that the model may call.
             documents: texts that the model may read, mostly with "title" and "text".
             add_generation_prompt: whether the text ends with the beginning of the next reply.
             limit: maximum characters of the text.
-            **variables: other variables of the template, such as `enable_thinking=False`. They replace special tokens of
+            **variables: other variables of the template, such as `enable_thinking=False`. They override special tokens of
                 the same name.
 
         Returns:
@@ -243,7 +243,7 @@ class Vocabulary:
             return template.render(values, limit)
 
     def _template_for(self, has_tools: bool) -> Template:
-        """The template; with tools the one that a file may have for them."""
+        """The template of the file; for tools, the special one if there is one."""
         metadata = self._file.metadata
         keys = ["tokenizer.chat_template.tool_use"] * has_tools + ["tokenizer.chat_template"]
         key = next((key for key in keys if key in metadata), None)
@@ -256,14 +256,14 @@ class Vocabulary:
 
 
 def _starts(tokens: Iterable[str]) -> dict[str, list[int]]:
-    """The lengths of the tokens that each token starts with, itself excluded, in the time that sorting takes.
+    """The lengths of the proper prefixes of each token that are tokens, too, in the time of a sort.
 
     >>> _starts(["abc", "a", "ab", "b", "abd"])
     {'a': [], 'ab': [1], 'abc': [1, 2], 'abd': [1, 2], 'b': []}
     """
     starts: dict[str, list[int]] = {}
     count = 0
-    # Sorted, a token comes behind those that it starts with, and all between start with them, too.
+    # In sorted order, a token follows its prefixes, and all tokens in between share them.
     chain: list[str] = []
     for token in sorted(tokens):
         while chain and not token.startswith(chain[-1]):
