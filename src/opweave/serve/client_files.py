@@ -48,7 +48,7 @@ def webnn_js() -> str:
     parts = (FOLDER / "js" / f"{part}.js" for part in PARTS)
     lines = (line.lstrip() for part in parts for line in part.read_text(encoding="utf-8").splitlines())
     code = (re.sub(r"(?<=[;,{]) // .*", "", line) for line in lines if line and not line.startswith("// "))
-    compact = (_SPACED.sub(lambda found: found[1] or found[2], line) for line in code)
+    compact = (_SPACED.sub(lambda match: match[1] or match[2], line) for line in code)
     joined = re.sub(r"(?<=[;,{}(\[])\n", "", "\n".join(compact))
     return f"{_HEAD}{idl.table()}\n{joined}\n}})();\n"
 

@@ -235,7 +235,7 @@ class Connection:
             if place is None or place.is_ended:
                 raise InvalidStateError("the context is lost")
             place.counts.messages["sync"] += 1
-            made = place.context.sync(builder, log)
+            results = place.context.sync(builder, log)
         except LogError as error:
             before = [[described_desc(desc) for desc in descs] for descs in error.before]
             return {"operands": before, "at": error.at, "error": described(error.error)}
@@ -244,7 +244,7 @@ class Connection:
         except ProtocolError as error:
             self._fail(PROTOCOL_ERROR, str(error))
             raise
-        return {"operands": [[described_desc(desc) for desc in descs] for descs in made]}
+        return {"operands": [[described_desc(desc) for desc in descs] for descs in results]}
 
     # The end ---------------------------------------------------------------------------------------------------------
 

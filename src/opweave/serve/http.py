@@ -105,8 +105,8 @@ def read_request(stream: Stream) -> Request:
     except WireError as error:
         raise HttpError(431, str(error)) from None
     first, *lines = head[:-4].split("\r\n")
-    found = _FIRST.fullmatch(first)
-    if found is None:
+    match = _FIRST.fullmatch(first)
+    if match is None:
         raise HttpError(400, "the first line is not one of HTTP/1.1")
     if len(lines) > MAX_HEADERS:
         raise HttpError(431, f"there are more than {MAX_HEADERS} headers")
@@ -117,8 +117,8 @@ def read_request(stream: Stream) -> Request:
             raise HttpError(400, "a header is malformed")
         name, value = field[1].lower(), field[2].strip(" \t")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    is_last = "close" in headers.get("connection", "").lower() or found[3] == "0"
-    return Request(found[1], urlsplit(found[2]).path, headers, not is_last)
+    is_last = "close" in headers.get("connection", "").lower() or match[3] == "0"
+    return Request(match[1], urlsplit(match[2]).path, headers, not is_last)
 
 
 def read_body(stream: Stream, request: Request, limit: int) -> bytes:

@@ -116,13 +116,13 @@ class Lane:
         while True:
             with self._lock:
                 # A task that runs on the caller's thread comes first.
-                found = self._changed.wait_for(
+                has_task = self._changed.wait_for(
                     lambda: self._is_closed or (self._tasks and not self._is_busy), IDLE_SECONDS
                 )
-                if self._is_closed or not (found or self._tasks):
+                if self._is_closed or not (has_task or self._tasks):
                     self._thread = None
                     return
-                if not found:
+                if not has_task:
                     continue
                 self._is_busy = True
                 task = self._tasks.popleft()

@@ -44,7 +44,7 @@ def in_javascript(message: str, heading: str = "") -> str:
     """
     if not message.startswith(heading):
         heading = ""
-    return heading + _words().sub(lambda found: camel_case(found[0]), message[len(heading) :])
+    return heading + _words().sub(lambda match: camel_case(match[0]), message[len(heading) :])
 
 
 def decoded(value: Any, operand: Callable[[int], MLOperand], depth: int = 0) -> Any:
@@ -58,8 +58,8 @@ def decoded(value: Any, operand: Callable[[int], MLOperand], depth: int = 0) -> 
         raise ProtocolError("the lists of an argument are nested too deeply")
     if isinstance(value, dict):
         match value:
-            case {"$": int(found)} if len(value) == 1:
-                return operand(found)
+            case {"$": int(operand_id)} if len(value) == 1:
+                return operand(operand_id)
             case {"n": text} if len(value) == 1:
                 return number(text)
         raise ProtocolError(f"an argument must not be {shown(value)}")

@@ -43,10 +43,10 @@ class Recording:
     def __init__(self, folder: str | Path, max_bytes: int = MAX_BYTES) -> None:
         self.folder, self._max_bytes = make_folder(folder, "record"), max_bytes
         try:
-            found = [_NAME.fullmatch(path.name) for path in self.folder.iterdir()]
+            matches = [_NAME.fullmatch(path.name) for path in self.folder.iterdir()]
         except OSError as error:
             raise DataError(f"{folder}: {error.strerror or error}") from None
-        self._last = max((int(match[1]) for match in found if match), default=0)
+        self._last = max((int(match[1]) for match in matches if match), default=0)
         self._written = 0
         self._known: dict[bytes, str] = {}
         self._lock = Lock()  # of the three above
@@ -69,15 +69,15 @@ class Recording:
         for array in constants:
             digest.update(array.reshape(-1).view(np.uint8).data)
         with self._lock:
-            known = self._known.get(digest.digest())
-            if known is None:
+            existing = self._known.get(digest.digest())
+            if existing is None:
                 self._last += 1
                 name = self._known[digest.digest()] = f"graph-{self._last:04}"
                 fits = self._written + weights <= self._max_bytes
                 self._written += weights if fits else 0
         count = counted(len(recorded.nodes), "operation")
-        if known is not None:
-            logger.info("%s has built %s again, %s", client, known, count)
+        if existing is not None:
+            logger.info("%s has built %s again, %s", client, existing, count)
             return
         heading = [f"{name}: {count}, weights of {size(weights)}, built by {client}"]
         heading.append(self._onnx(graph, name, fits))

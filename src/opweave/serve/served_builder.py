@@ -77,13 +77,13 @@ class ServedBuilder:
         """
         desc = self._context._check_desc(data_type, shape)
         with self._lock:
-            found = self._constants.get(number)
-            if found is None:
+            constant = self._constants.get(number)
+            if constant is None:
                 self._reserve(desc.byte_length)
-                found = self._constants[number] = Constant(desc, memory.allocate(desc))
-            elif found.desc != desc:
-                raise ProtocolError(f"constant {number} is {found.desc}, got {desc}")
-            return found
+                constant = self._constants[number] = Constant(desc, memory.allocate(desc))
+            elif constant.desc != desc:
+                raise ProtocolError(f"constant {number} is {constant.desc}, got {desc}")
+            return constant
 
     def _reserve(self, count: int, purpose: str = "") -> None:
         self._budget.reserve(count, purpose)
@@ -99,7 +99,7 @@ class ServedBuilder:
             LogError: an entry has failed; those before it stay.
             ProtocolError: the log is malformed.
         """
-        made: list[list[Desc]] = []
+        descs: list[list[Desc]] = []
         with self._lock:
             for at, entry in enumerate(log):
                 match entry:
@@ -112,9 +112,9 @@ class ServedBuilder:
                 except (ProtocolError, AssertionError):
                     raise
                 except Exception as error:
-                    raise LogError(at, error, made) from error
-                made.append([result.desc for result in results])
-        return made
+                    raise LogError(at, error, descs) from error
+                descs.append([result.desc for result in results])
+        return descs
 
     def _add(self, name: str, first: int, arguments: list[Any], options: dict[str, Any]) -> Sequence[MLOperand]:
         if name in _SOURCES:

@@ -125,8 +125,8 @@ class ServedContext:
 
     def limits(self) -> Message:
         """`opSupportLimits()` with names as in JavaScript."""
-        found: Message = _in_camel_case(self.context.op_support_limits())
-        return found
+        limits: Message = _in_camel_case(self.context.op_support_limits())
+        return limits
 
     # Payloads --------------------------------------------------------------------------------------------------------
 
@@ -139,11 +139,11 @@ class ServedContext:
         """
         match message["m"]:
             case "write":
-                found = self._tensor(message["id"])
-                check_length(found.desc, message["bin"])
-                if found.tensor is None or not found.tensor.writable:
-                    raise ValidationError(f"the tensor {found.desc} was not created with writable: true")
-                return _bytes(memory.empty(found.desc)) if found.contents is None else found.contents
+                tensor = self._tensor(message["id"])
+                check_length(tensor.desc, message["bin"])
+                if tensor.tensor is None or not tensor.tensor.writable:
+                    raise ValidationError(f"the tensor {tensor.desc} was not created with writable: true")
+                return _bytes(memory.empty(tensor.desc)) if tensor.contents is None else tensor.contents
             case "const":
                 check_length(self.context._check_desc(message["dataType"], message["shape"]), message["bin"])
                 builder = self._builder(message["b"])
@@ -211,20 +211,20 @@ class ServedContext:
         return Answer({})
 
     def _on_write(self, message: Message, payload: np.ndarray | None) -> None:
-        found = self._tensor(message["id"])
-        if found.contents is None and found.tensor is not None:  # on the host the payload is in the tensor already
-            self.context.write_tensor(found.tensor, payload)
+        tensor = self._tensor(message["id"])
+        if tensor.contents is None and tensor.tensor is not None:  # on the host the payload is in the tensor already
+            self.context.write_tensor(tensor.tensor, payload)
 
     def _on_const(self, message: Message, payload: np.ndarray | None) -> None:
         """Do nothing: the payload is in the constant already."""
 
     def _on_read(self, message: Message, payload: np.ndarray | None) -> Answer:
-        found = self._tensor(message["id"])
-        if found.tensor is None:
-            raise ValidationError(f"the constant tensor {found.desc} cannot be read")
-        if not found.tensor.readable:
-            raise ValidationError(f"the tensor {found.desc} was not created with readable: true")
-        contents = _bytes(self.context.read_tensor(found.tensor)) if found.contents is None else found.contents
+        tensor = self._tensor(message["id"])
+        if tensor.tensor is None:
+            raise ValidationError(f"the constant tensor {tensor.desc} cannot be read")
+        if not tensor.tensor.readable:
+            raise ValidationError(f"the tensor {tensor.desc} was not created with readable: true")
+        contents = _bytes(self.context.read_tensor(tensor.tensor)) if tensor.contents is None else tensor.contents
         return Answer({}, contents)
 
     def _on_build(self, message: Message, payload: np.ndarray | None) -> Answer:
@@ -245,20 +245,20 @@ class ServedContext:
         return Answer({**described, "devices": list(kinds)})
 
     def _on_dispatch(self, message: Message, payload: np.ndarray | None) -> None:
-        found = self._graphs.get(message["g"])
-        if found is None:
+        graph = self._graphs.get(message["g"])
+        if graph is None:
             raise InvalidStateError(f"dispatch: there is no graph {message['g']}, or it is destroyed")
         inputs, outputs = (
             {name: self._dispatched(number) for name, number in message[side].items()} for side in ("inputs", "outputs")
         )
-        self.context.dispatch(found.graph, inputs, outputs)
+        self.context.dispatch(graph.graph, inputs, outputs)
 
     def _on_free(self, message: Message, payload: np.ndarray | None) -> None:
         for number in message.get("tensors", ()):
-            if (found := self._tensors.pop(number, None)) is not None:
-                self._budget.release(found.desc.byte_length)
-                if found.tensor is not None:
-                    found.tensor.destroy()
+            if (tensor := self._tensors.pop(number, None)) is not None:
+                self._budget.release(tensor.desc.byte_length)
+                if tensor.tensor is not None:
+                    tensor.tensor.destroy()
         for number in message.get("graphs", ()):
             if (graph := self._graphs.pop(number, None)) is not None:
                 self._budget.release(graph.reserved)
@@ -304,26 +304,26 @@ class ServedContext:
             raise InvalidStateError(f"there is no tensor {number}, or it is destroyed") from None
 
     def _dispatched(self, number: int) -> MLTensor:
-        found = self._tensor(number)
-        if found.tensor is None:
-            raise ValidationError(f"dispatch: {found.desc} is a constant tensor")
-        return found.tensor
+        tensor = self._tensor(number)
+        if tensor.tensor is None:
+            raise ValidationError(f"dispatch: {tensor.desc} is a constant tensor")
+        return tensor.tensor
 
     def _constant_tensor(self, number: int) -> Constant:
-        found = self._tensor(number)
-        if found.tensor is not None or found.contents is None:
-            raise ValidationError(f"constant: the tensor {found.desc} was not made by createConstantTensor")
-        return Constant(found.desc, found.contents.view(found.desc.data_type).reshape(found.desc.shape), True)
+        tensor = self._tensor(number)
+        if tensor.tensor is not None or tensor.contents is None:
+            raise ValidationError(f"constant: the tensor {tensor.desc} was not made by createConstantTensor")
+        return Constant(tensor.desc, tensor.contents.view(tensor.desc.data_type).reshape(tensor.desc.shape), True)
 
     def _builder(self, number: int) -> ServedBuilder:
         """The builder of a number, created on first use."""
         with self._builders_lock:
-            found = self._builders.get(number)
-            if found is None:
-                found = self._builders[number] = ServedBuilder(
+            builder = self._builders.get(number)
+            if builder is None:
+                builder = self._builders[number] = ServedBuilder(
                     self.context, self._budget, self._limits.operands, self._constant_tensor
                 )
-            return found
+            return builder
 
 
 def described_desc(desc: Desc) -> Message:

@@ -117,13 +117,13 @@ class Server:
                 isinstance(origin, str) and _ORIGIN.fullmatch(origin) is not None,
                 f"an origin is like 'http://localhost:5173', without a path, got {shown(origin)}",
             )
-        made = secrets.token_urlsafe(24) if token is True else token
+        secret = secrets.token_urlsafe(24) if token is True else token
         require(
-            made is None or (isinstance(made, str) and _TOKEN.fullmatch(made) is not None),
-            f"token must be True, None or letters, digits and . _ ~ -, got {shown(made)}",
+            secret is None or (isinstance(secret, str) and _TOKEN.fullmatch(secret) is not None),
+            f"token must be True, None or letters, digits and . _ ~ -, got {shown(secret)}",
         )
-        require(made is not None or not any_origin, "any_origin needs a token: any page could connect without one")
-        self.token: str | None = made
+        require(secret is not None or not any_origin, "any_origin needs a token: any page could connect without one")
+        self.token: str | None = secret
         self._any_origin, self._device = any_origin, device
         self._limits = limits or ConnectionLimits()
         if device is not None:
@@ -341,17 +341,17 @@ class Server:
             logger.warning("a page of %s was refused%s", origin, hint)
             raise HttpError(403, f"pages of {origin} may not connect; `opweave serve --origin` allows them")
 
-    def _check_token(self, request: Request, given: str) -> None:
+    def _check_token(self, request: Request, client_token: str) -> None:
         """Refuse clients without the token.
 
         Raises:
             HttpError: the token is another one, or empty.
         """
-        if self.token is None or hmac.compare_digest(given.encode(), self.token.encode()):
+        if self.token is None or hmac.compare_digest(client_token.encode(), self.token.encode()):
             return
         client = request.shown_origin if request.origin else "this machine"
-        logger.warning("a client of %s has %s", client, "a wrong token" if given else "sent no token")
-        raise HttpError(401, "the token is wrong" if given else "no token was sent; set OPWEAVE_TOKEN")
+        logger.warning("a client of %s has %s", client, "a wrong token" if client_token else "sent no token")
+        raise HttpError(401, "the token is wrong" if client_token else "no token was sent; set OPWEAVE_TOKEN")
 
     def _sharing(self, request: Request) -> dict[str, str]:
         """The headers that let a page of an allowed origin read the response."""
@@ -372,8 +372,8 @@ class Server:
         offered = request.tokens("sec-opweave-protocol" if is_plain else "sec-websocket-protocol")
         if PROTOCOL not in offered:
             raise HttpError(400, f"the protocol must be {PROTOCOL}")
-        given = next((name.removeprefix("token.") for name in offered if name.startswith("token.")), "")
-        self._check_token(request, given)
+        client_token = next((name.removeprefix("token.") for name in offered if name.startswith("token.")), "")
+        self._check_token(request, client_token)
         headers = {"Upgrade": upgrade, "Connection": "Upgrade"}
         messages: Messages
         if is_plain:

@@ -119,10 +119,10 @@ class Messages(ABC):
         if count <= self._left:  # the common case
             self._left -= count
             return self.stream.read(count)
-        found = b""
-        while len(found) < count:
-            found += self.stream.read(self._take(count - len(found)))
-        return found
+        data = b""
+        while len(data) < count:
+            data += self.stream.read(self._take(count - len(data)))
+        return data
 
     def text(self, limit: int) -> bytes:
         """Receive the text of the next message, of at most `limit` bytes.
