@@ -150,10 +150,10 @@ class Comparison:
             raise NotApart(f"{node.title} may mix the rows of a batch: no rule says that it does not")
         inputs: dict[tuple[Operand, Operand], Axis] = {}
         sources = zip(node.operands, second.operands, strict=True)
-        known = [self.axes[pair] for pair in sources]
+        operand_axes = [self.axes[pair] for pair in sources]
         first_in, first_out = _decomposed(node)
         second_in, second_out = _decomposed(second)
-        for left, right, axis in zip(first_in, second_in, known, strict=True):
+        for left, right, axis in zip(first_in, second_in, operand_axes, strict=True):
             if not (left.is_constant and right.is_constant):
                 inputs[left, right] = axis
         inner = Comparison(self._rows, inputs, self._follow)

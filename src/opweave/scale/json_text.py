@@ -70,24 +70,24 @@ def loads(data: bytes, max_bytes: int) -> Any:
     """
     counts = _counts(data)
     _check_memory(_memory(counts | {ord(","): 0}) + NUMBER_BYTES * counts[ord(",")], max_bytes)
-    found: list[Numbers] = []
+    lists: list[Numbers] = []
     parts, position, key = [], 0, token_hex(16)
     for start, end, numbers in _long_lists(data) if len(data) > LONG_BYTES else ():
-        parts += [data[position:start], f'{{"{key}":{len(found)}}}'.encode()]
+        parts += [data[position:start], f'{{"{key}":{len(lists)}}}'.encode()]
         position = end
-        found.append(numbers)
-    text = b"".join([*parts, data[position:]]) if found else data
-    taken = NUMBER_BYTES * sum(map(len, found)) + len(text) * (1 if text.isascii() else 4)
-    counts = _counts(text) if found else counts
+        lists.append(numbers)
+    text = b"".join([*parts, data[position:]]) if lists else data
+    taken = NUMBER_BYTES * sum(map(len, lists)) + len(text) * (1 if text.isascii() else 4)
+    counts = _counts(text) if lists else counts
     _check_memory(taken + _memory(counts), max_bytes)
     if counts[ord("[")] + counts[ord("{")] > MAX_DEPTH:
         brackets = np.frombuffer(_STRING.sub(b"", text).translate(None, _NO_BRACKETS), np.uint8)
         depth = int(np.cumsum(_RISES[brackets], dtype=np.int32).max(initial=0))
         if depth > MAX_DEPTH:
             raise RecursionError(f"lists and objects must be nested at most {MAX_DEPTH} deep, got {depth:,}")
-    if not found:
+    if not lists:
         return json.loads(text)
-    return json.loads(text, object_hook=lambda item: found[item[key]] if key in item else item)
+    return json.loads(text, object_hook=lambda item: lists[item[key]] if key in item else item)
 
 
 def _memory(counts: Mapping[int, int]) -> int:

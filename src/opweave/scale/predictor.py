@@ -85,8 +85,8 @@ class Predictor:
     ) -> None:
         if isinstance(model, (str, os.PathLike)):
             model = os.path.abspath(model)  # other processes have other working directories
-        made = partial(type(self), threads=threads, device=device, precision=precision, operations=operations)
-        self._recipe = made, (model, inputs, outputs)
+        make = partial(type(self), threads=threads, device=device, precision=precision, operations=operations)
+        self._recipe = make, (model, inputs, outputs)
         self._session = open_session(model, threads, device, precision, operations)
         self._rows = _fixed_rows(self._session._inputs)
         self._inputs = _by_column(self._session._inputs, inputs)
@@ -122,8 +122,8 @@ class Predictor:
         feed: dict[str, np.ndarray] = {}
         for column, argument in self._inputs.items():
             if column not in batch:
-                known = f"its columns: {list(batch)}"
-                raise ValidationError(f"the batch has no column {column!r} (input {argument.name!r}); {known}")
+                columns = f"its columns: {list(batch)}"
+                raise ValidationError(f"the batch has no column {column!r} (input {argument.name!r}); {columns}")
             feed[argument.name] = _array(column, batch[column], argument)
         result = {column: values for column, values in batch.items() if column not in self._inputs}
         rows = len(next(iter(feed.values())))
@@ -132,9 +132,9 @@ class Predictor:
         if any(len(array) != rows for array in feed.values()):
             counts = {column: len(feed[argument.name]) for column, argument in self._inputs.items()}
             raise ValidationError(f"columns must have the same number of rows, got {counts}")
-        found = self._run(feed, rows)
+        outputs = self._run(feed, rows)
         for output, column in self._outputs.items():
-            result[column] = found[output]
+            result[column] = outputs[output]
         return result
 
     def _check_others(self, columns: Mapping[str, Any], rows: int) -> None:
@@ -185,13 +185,13 @@ class Predictor:
                     columns = ", ".join(f"{c!r} (input {a.name!r})" for c, a in self._inputs.items())
                     raise type(cause)(f"row {first + row} of the columns {columns}: {cause}") from error
             raise
-        found = dict(zip(names, results, strict=True))
-        for name, values in found.items():
+        outputs = dict(zip(names, results, strict=True))
+        for name, values in outputs.items():
             fits = np.ndim(values) > 0 and len(values) == rows
             require(
                 fits, f"output {name!r} must have a row for each of the {rows} rows, got shape {list(np.shape(values))}"
             )
-        return found
+        return outputs
 
 
 def open_session(
@@ -242,8 +242,8 @@ def assigned_device(device: str) -> str:
     numbers = worker.get_accelerator_ids()["GPU"]
     share = "num_gpus=1, or a part of 1 for workers that share one"
     require(bool(numbers), f"device 'gpu' needs a GPU from Ray, which has assigned none to this worker: {share}")
-    known = f"Ray calls the GPU of this worker {numbers[0]!r}; device 'gpu' needs numbers in CUDA_VISIBLE_DEVICES"
-    require(numbers[0].isdecimal(), known)
+    rule = f"Ray calls the GPU of this worker {numbers[0]!r}; device 'gpu' needs numbers in CUDA_VISIBLE_DEVICES"
+    require(numbers[0].isdecimal(), rule)
     names = gpus()
     return names[int(numbers[0]) % len(names)] if names else device
 
@@ -267,8 +267,8 @@ def _take_share(threads: int | None) -> None:
         return
     assigned = worker.get_assigned_resources().get("CPU", 1)  # actors may have none; one is fair
     share = max(1, int(assigned))
-    wanted = f"threads must be within num_cpus: {threads} of them, and Ray has assigned {assigned:g} to this worker"
-    require(threads is None or threads <= share, wanted)
+    rule = f"threads must be within num_cpus: {threads} of them, and Ray has assigned {assigned:g} to this worker"
+    require(threads is None or threads <= share, rule)
     share_processors(share)
 
 
@@ -284,10 +284,11 @@ def _by_column(declared: Sequence[Argument], inputs: Mapping[str, str] | None) -
     """The inputs of a model by column, with any number of rows."""
     names = [argument.name for argument in declared]
     columns = _checked_names("inputs", {name: name for name in names} if inputs is None else inputs)
-    given = list(columns.values())
-    _check_known("{column: input}", "input", columns, given, names)
+    input_names = list(columns.values())
+    _check_known("{column: input}", "input", columns, input_names, names)
     require(
-        sorted(given) == sorted(names), f"inputs must give each input of the model once; it has {names}, got {given}"
+        sorted(input_names) == sorted(names),
+        f"inputs must give each input of the model once; it has {names}, got {input_names}",
     )
     by_name = {}
     for argument in declared:
@@ -306,29 +307,33 @@ def _by_output(declared: Mapping[str, Argument], outputs: Mapping[str, str] | No
     return columns
 
 
-def _checked_names(what: str, given: Any) -> dict[str, str]:
-    fits = isinstance(given, Mapping) and all(isinstance(n, str) for pair in given.items() for n in pair) and given
-    require(bool(fits), f"{what} must map names to names, got {shown(given)}")
-    return dict(given)
+def _checked_names(what: str, mapping: Any) -> dict[str, str]:
+    fits = (
+        isinstance(mapping, Mapping) and all(isinstance(n, str) for pair in mapping.items() for n in pair) and mapping
+    )
+    require(bool(fits), f"{what} must map names to names, got {shown(mapping)}")
+    return dict(mapping)
 
 
-def _check_known(form: str, kind: str, columns: Mapping[str, str], given: Sequence[str], known: Sequence[str]) -> None:
+def _check_known(
+    form: str, kind: str, columns: Mapping[str, str], names: Sequence[str], declared: Sequence[str]
+) -> None:
     """Require that a mapping between columns and inputs, or outputs, has names of the model only.
 
     Args:
         form: the form of the mapping, for the message.
         kind: "input" or "output".
         columns: the mapping.
-        given: the names of inputs or outputs in the mapping.
-        known: the names in the model.
+        names: the names of inputs or outputs in the mapping.
+        declared: the names in the model.
     """
-    unknown = [name for name in given if name not in known]
+    unknown = [name for name in names if name not in declared]
     if not unknown:
         return
     turned = {value: key for key, value in columns.items()}
-    is_turned = all(name in known for name in (turned if kind == "output" else columns))
-    hint = f"; did you mean {turned}?" if is_turned else meant_names(unknown, known)
-    text = f"{kind}s maps {form}: {unknown[0]!r} is not an {kind} of the model ({shown(known)}){hint}"
+    is_turned = all(name in declared for name in (turned if kind == "output" else columns))
+    hint = f"; did you mean {turned}?" if is_turned else meant_names(unknown, declared)
+    text = f"{kind}s maps {form}: {unknown[0]!r} is not an {kind} of the model ({shown(declared)}){hint}"
     raise ValidationError(text)
 
 

@@ -235,24 +235,24 @@ class Interface:
         what = f"{argument.name!r} is {datatype(argument)} of shape {shape_text(argument.dims or ())}"
         fits = argument.dims is not None and argument.dtype.kind != "O" and shape.count(-1) <= 1
         require(fits, f"{one}; {what}")
-        known = prod(size for size in shape if size >= 0) * argument.dtype.itemsize
-        whole = len(body) == known if -1 not in shape else known > 0 and len(body) % known == 0
+        fixed_bytes = prod(size for size in shape if size >= 0) * argument.dtype.itemsize
+        whole = len(body) == fixed_bytes if -1 not in shape else fixed_bytes > 0 and len(body) % fixed_bytes == 0
         require(whole, f"input {what}, got {len(body)} bytes")
         array = _view(memoryview(body), argument.dtype).reshape(shape)
         return Request(None, {argument.name: array}, {output.name: True for output in self.outputs})
 
     def _wanted(self, message: Mapping[str, Any]) -> dict[str, bool]:
         """The outputs that a request names, or else all, and whether each is to be binary."""
-        known = [output.name for output in self.outputs]
+        names = [output.name for output in self.outputs]
         default = _flag(_parameters(message, "the request"), "binary_data_output", False)
         wanted: dict[str, bool] = {}
         for entry in _entries(message, "outputs") if message.get("outputs") else ():
             name = entry["name"]
-            if name not in known:
-                raise ValidationError(f"there is no output {shown(name)}; the model has {known}")
+            if name not in names:
+                raise ValidationError(f"there is no output {shown(name)}; the model has {names}")
             require(name not in wanted, f"output {name!r} is asked for twice")
             wanted[name] = _flag(_parameters(entry, f"output {name!r}"), "binary_data", default)
-        return wanted or dict.fromkeys(known, default)
+        return wanted or dict.fromkeys(names, default)
 
 
 def datatype(argument: Argument) -> str:
@@ -367,11 +367,11 @@ def _entries(message: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]
 
 def _parameters(entry: Mapping[str, Any], what: str) -> Mapping[str, Any]:
     """The parameters of a request, an input or an output."""
-    found = entry.get("parameters") or {}
-    _require(isinstance(found, dict), f"{what}: 'parameters' must be an object", found)
-    refused = [name for name in found if name.startswith(REFUSED)]
+    parameters = entry.get("parameters") or {}
+    _require(isinstance(parameters, dict), f"{what}: 'parameters' must be an object", parameters)
+    refused = [name for name in parameters if name.startswith(REFUSED)]
     require(not refused, f"{what}: the parameters {shown(refused)} are not supported")
-    return dict(found)
+    return dict(parameters)
 
 
 def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
@@ -441,9 +441,9 @@ def _view(data: memoryview, dtype: np.dtype[Any]) -> np.ndarray:
 def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> np.ndarray:
     """Convert 'data', nested or flat, to an array. Conversions must keep each value, except for rounding of floats."""
     _require(isinstance(data, (list, Numbers)), f"{what}: 'data' must be a list", data)
-    given, elements = flattened(data, what)
-    fits = given == shape if len(given) > 1 else len(elements) == prod(shape)
-    got = f"lists of shape {given}" if len(given) > 1 else f"{len(elements)} values"
+    nested_shape, elements = flattened(data, what)
+    fits = nested_shape == shape if len(nested_shape) > 1 else len(elements) == prod(shape)
+    got = f"lists of shape {nested_shape}" if len(nested_shape) > 1 else f"{len(elements)} values"
     require(fits, f"{what}: 'data' must have shape {shape} or {prod(shape)} values, got {got}")
     name, kinds = DATATYPES[dtype.name], {float} if isinstance(elements, np.ndarray) else set(map(type, elements))
     if dtype.kind == "O":
@@ -452,28 +452,30 @@ def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> 
         return np.array(elements, object)
     # NumPy would make an array of fixed-width strings, each as wide as the longest.
     _require(kinds <= {bool, int, float}, f"{what}: 'data' must hold {name}", data)
-    found = np.asarray(elements)
-    if not found.size:
+    numbers = np.asarray(elements)
+    if not numbers.size:
         return np.empty(0, dtype)
-    if dtype == np.uint64 and found.dtype.kind == "f":  # NumPy's choice for integers from 2**63 on
+    if dtype == np.uint64 and numbers.dtype.kind == "f":  # NumPy's choice for integers from 2**63 on
         exact = np.array(elements, object)
-        found = exact.astype(dtype) if all(type(item) is int and 0 <= item < 2**64 for item in exact.flat) else found
-    _require(found.dtype.kind in _JSON_KINDS[dtype.kind], f"{what}: 'data' must hold {name}", data)
+        numbers = (
+            exact.astype(dtype) if all(type(item) is int and 0 <= item < 2**64 for item in exact.flat) else numbers
+        )
+    _require(numbers.dtype.kind in _JSON_KINDS[dtype.kind], f"{what}: 'data' must hold {name}", data)
     with np.errstate(over="ignore"):
-        array = found.astype(dtype)
+        array = numbers.astype(dtype)
     if dtype.kind in "iu":
-        fits = bool((array == found).all())
+        fits = bool((array == numbers).all())
     else:
-        fits = bool((np.isfinite(array) == np.isfinite(found)).all())
+        fits = bool((np.isfinite(array) == np.isfinite(numbers)).all())
     require(fits, f"{what}: 'data' has values that {name} cannot hold")
     return array
 
 
 def _strings(data: memoryview, count: int, what: str) -> Iterator[str]:
     """Yield the strings of binary BYTES, at most `count + 1`. Each has its length in four bytes, then UTF-8."""
-    position = found = 0
-    while position < len(data) and found <= count:
-        found += 1
+    position = total = 0
+    while position < len(data) and total <= count:
+        total += 1
         start = position + 4
         position = start + int.from_bytes(data[position:start], "little")
         require(position <= len(data), f"{what}: a string of BYTES ends after the data")

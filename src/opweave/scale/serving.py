@@ -92,8 +92,8 @@ def deployment(
     is_time = isinstance(wait, (int, float)) and not isinstance(wait, bool) and 0 <= wait < float("inf")
     require(is_time, f"wait must be a number of seconds, got {shown(wait)}")
     require(isinstance(device, str), f"device must be a name, got {shown(device)}")
-    known = ", ".join(map(repr, PRECISIONS))
-    require(precision in PRECISIONS, f"precision must be one of {known}, got {shown(precision)}")
+    choices = ", ".join(map(repr, PRECISIONS))
+    require(precision in PRECISIONS, f"precision must be one of {choices}, got {shown(precision)}")
     is_share = (
         isinstance(gpus, (int, float))
         and not isinstance(gpus, bool)
@@ -101,7 +101,7 @@ def deployment(
     )
     require(is_share, f"gpus must be a part of 1, or a number of whole GPUs, got {shown(gpus)}")
     interface = Interface.load(model, name)
-    made = serve.deployment(
+    ray_deployment = serve.deployment(
         Replica,
         name=interface.name,
         num_replicas=replicas,
@@ -110,7 +110,7 @@ def deployment(
         max_constructor_retry_count=3,
     )
     limits = max_body, max_json
-    return made.bind(
+    return ray_deployment.bind(
         _portable(model), interface.name, batch, float(wait), threads, device, precision, operations, replicas, limits
     )
 
@@ -203,8 +203,8 @@ class Replica:
             place = serve.get_replica_context()
             handle = serve.get_deployment_handle(place.deployment, place.app_name)
             states = await handle.broadcast("state").results_async()
-        found = statistics.report(self._interface.name, VERSION, states)
-        return JSONResponse({"model_stats": [found]})
+        model_stats = statistics.report(self._interface.name, VERSION, states)
+        return JSONResponse({"model_stats": [model_stats]})
 
     async def _infer(self, http: HTTPRequest) -> Response:
         arrived = perf_counter_ns()

@@ -85,9 +85,9 @@ def report(name: str, version: str, states: Sequence[dict[str, Any]]) -> dict[st
     sizes = sorted({rows for state in states for rows in state["batches"]})
     batch_stats = []
     for rows in sizes:
-        found = [state["batches"][rows] for state in states if rows in state["batches"]]
-        count = sum(each for each, _ in found)
-        totals = [sum(durations) for durations in zip(*(durations for _, durations in found), strict=True)]
+        entries = [state["batches"][rows] for state in states if rows in state["batches"]]
+        count = sum(runs for runs, _ in entries)
+        totals = [sum(durations) for durations in zip(*(durations for _, durations in entries), strict=True)]
         batch_stats.append(
             {"batch_size": rows} | {s: _duration(count, ns) for s, ns in zip(STAGES, totals, strict=True)}
         )
