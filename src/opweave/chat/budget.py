@@ -100,18 +100,18 @@ class Budget:
         """
         pending, total = [value], 0
         while pending:
-            each = pending.pop()
-            if isinstance(each, str):
-                self.require_text(len(each))
-            elif isinstance(each, int):
-                if each.bit_length() > MAX_BITS:
+            item = pending.pop()
+            if isinstance(item, str):
+                self.require_text(len(item))
+            elif isinstance(item, int):
+                if item.bit_length() > MAX_BITS:
                     raise self._exceeded(f"makes an integer of more than {MAX_BITS:,} bits")
-            elif isinstance(each, Mapping):
-                pending += each.keys()
-                pending += each.values()
-            elif isinstance(each, _SEQUENCES):
-                pending += each
-            total += getsizeof(each)
+            elif isinstance(item, Mapping):
+                pending += item.keys()
+                pending += item.values()
+            elif isinstance(item, _SEQUENCES):
+                pending += item
+            total += getsizeof(item)
             # Each pending value takes at least a pointer.
             if total + 8 * len(pending) > MAX_VALUE:
                 raise self._exceeded(f"makes a value of more than {MAX_VALUE // 2**20} MiB")
@@ -139,11 +139,11 @@ def of_printf(form: str | bytes, values: Any) -> int:
     True
     """
     text = form if isinstance(form, str) else form.decode("latin-1")
-    size = len(text) + sum(int(each[:20]) for each in re.findall(r"\d+", text))
+    size = len(text) + sum(int(item[:20]) for item in re.findall(r"\d+", text))
     if isinstance(values, Mapping):
-        return size + text.count("%") * max((len(repr(each)) for each in values.values()), default=0)
+        return size + text.count("%") * max((len(repr(item)) for item in values.values()), default=0)
     values = values if isinstance(values, tuple) else (values,)
-    widths = [abs(each) for each in values if isinstance(each, int)]
+    widths = [abs(item) for item in values if isinstance(item, int)]
     return size + text.count("*") * max(widths, default=0) + sum(map(_written, values))
 
 

@@ -96,12 +96,12 @@ class Conversation:
     def _replies(self, said: Message, tokens: list[int], limit: int | None) -> Generator[str]:
         decoder, reply = self._decoder, Reply(0)
         # The last token is read even if it is in the cache, for the logits of the next token.
-        known = min(_equal(tokens, decoder.tokens), len(tokens) - 1)
-        decoder.forget(known)
-        self.reply, reply.read = reply, len(tokens) - known
+        cached = min(_equal(tokens, decoder.tokens), len(tokens) - 1)
+        decoder.forget(cached)
+        self.reply, reply.read = reply, len(tokens) - cached
         start, added, parts = perf_counter(), self._vocabulary.stream(), [""]
         try:
-            token = self._sampler(decoder.feed(tokens[known:]))
+            token = self._sampler(decoder.feed(tokens[cached:]))
             reply.read_seconds = perf_counter() - start
             while token not in self._vocabulary.ends:
                 reply.written += 1

@@ -83,8 +83,8 @@ class Decoder:
             count = CHUNK if len(waiting) > 1 and len(self.tokens) + CHUNK <= self.room else 1
             self._pass(waiting[:count], count)
             del waiting[:count]
-        found = self._logits.numpy() if self._on_host else self.context.read_tensor(self._logits)
-        logits: np.ndarray = found.reshape(-1)
+        output = self._logits.numpy() if self._on_host else self.context.read_tensor(self._logits)
+        logits: np.ndarray = output.reshape(-1)
         return logits
 
     def _pass(self, tokens: Sequence[int], count: int) -> None:

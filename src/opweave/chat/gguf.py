@@ -288,9 +288,9 @@ class GGUF:
 
     def _weight(self, name: str, shape: tuple[int, ...], kind: int, start: int) -> Weight:
         if kind not in FORMATS:
-            what = UNREAD.get(kind, f"of type {kind}")
-            known = ", ".join(form.name for form in FORMATS.values())
-            raise NotSupportedError(f"{self.path}: {name} is {what}; {known} are read")
+            label = UNREAD.get(kind, f"of type {kind}")
+            names = ", ".join(form.name for form in FORMATS.values())
+            raise NotSupportedError(f"{self.path}: {name} is {label}; {names} are read")
         form, columns = FORMATS[kind], shape[-1]
         if form.blocks is not None and len(shape) != 2:
             raise ValueError(f"{shown(name)} must have a rank of 2, since it is {form.name}, got {list(shape)}")

@@ -205,8 +205,8 @@ class Model:
         needed = {"token_embd.weight", "output_norm.weight", *names(REQUIRED)}
         if missing := sorted(needed - present):
             raise DataError(f"{self.file.path} lacks {len(missing)} weights: {', '.join(missing[:3])}")
-        known = {*needed, "output.weight", "rope_freqs.weight", *names(OPTIONAL)}
-        if unknown := sorted(present - known):
+        allowed = {*needed, "output.weight", "rope_freqs.weight", *names(OPTIONAL)}
+        if unknown := sorted(present - allowed):
             raise NotSupportedError(
                 f"{self.file.path} has {len(unknown)} weights that networks of this type do not have: "
                 f"{', '.join(unknown[:3])}"

@@ -126,7 +126,7 @@ class Vocabulary:
         merges = [tuple(pair.split(" ")) for pair in self._about.texts("merges")]
         if wrong := [k for k, pair in enumerate(merges) if len(pair) != 2]:
             self._about.refuse("merges", f"pairs of tokens, element {wrong[0]} too")
-        made = lib.Tokenizer(
+        tokenizer = lib.Tokenizer(
             lib.models.BPE(
                 {token: k for k, token in enumerate(self._tokens)},
                 merges,
@@ -135,28 +135,32 @@ class Vocabulary:
         )
         splits = [lib.pre_tokenizers.Split(lib.Regex(pattern), "isolated") for pattern in SPLITS[split]]
         in_bytes = lib.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        made.pre_tokenizer = lib.pre_tokenizers.Sequence([*splits, in_bytes])
-        made.decoder = lib.decoders.ByteLevel()
-        return made
+        tokenizer.pre_tokenizer = lib.pre_tokenizers.Sequence([*splits, in_bytes])
+        tokenizer.decoder = lib.decoders.ByteLevel()
+        return tokenizer
 
     def _piecewise(self) -> Any:
         """Create a tokenizer that merges pieces by score, as SentencePiece does."""
-        lib, known = self._library, {token: k for k, token in enumerate(self._tokens)}
+        lib, ids = self._library, {token: k for k, token in enumerate(self._tokens)}
         scores = self._about.numbers("scores", len(self._tokens), whole=False).tolist()
-        starts, ends = _starts(known), _starts({token[::-1] for token in known})
+        starts, ends = _starts(ids), _starts({token[::-1] for token in ids})
         ranked: list[tuple[float, int, int]] = []
         for token, score in zip(self._tokens, scores, strict=True):
             others = {len(token) - length for length in ends[token[::-1]]}
-            ranked += [(-score, known[token[:k]], known[token[k:]]) for k in starts[token] if k in others]
+            ranked += [(-score, ids[token[:k]], ids[token[k:]]) for k in starts[token] if k in others]
         merges = [(self._tokens[first], self._tokens[second]) for _, first, second in sorted(ranked)]
         unknown = self._tokens[self._about.count("unknown_token_id", 0, least=0, most=len(self._tokens) - 1)]
-        made = lib.Tokenizer(lib.models.BPE(known, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+        tokenizer = lib.Tokenizer(lib.models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
         space, has_prefix = "▁", self._about.flag("add_space_prefix", True)
         steps = [lib.normalizers.Replace(" ", space)]
-        made.normalizer = lib.normalizers.Sequence([lib.normalizers.Prepend(space), *steps] if has_prefix else steps)
+        tokenizer.normalizer = lib.normalizers.Sequence(
+            [lib.normalizers.Prepend(space), *steps] if has_prefix else steps
+        )
         decoders = [lib.decoders.Replace(space, " "), lib.decoders.ByteFallback(), lib.decoders.Fuse()]
-        made.decoder = lib.decoders.Sequence([*decoders, lib.decoders.Strip(" ", 1, 0)] if has_prefix else decoders)
-        return made
+        tokenizer.decoder = lib.decoders.Sequence(
+            [*decoders, lib.decoders.Strip(" ", 1, 0)] if has_prefix else decoders
+        )
+        return tokenizer
 
     def encode(self, text: str) -> list[int]:
         """Divide a text into tokens.
@@ -268,7 +272,7 @@ def _starts(tokens: Iterable[str]) -> dict[str, list[int]]:
     for token in sorted(tokens):
         while chain and not token.startswith(chain[-1]):
             chain.pop()
-        starts[token] = [len(each) for each in chain if each]
+        starts[token] = [len(prefix) for prefix in chain if prefix]
         chain.append(token)
         count += len(chain)
         if count > MAX_PARTS:
