@@ -22,7 +22,7 @@ from .limits import Budget, ConnectionLimits
 from .messages import REQUIRED, Message, ProtocolError, error_name, parse_message, text_of
 from .recording import Recording
 from .served_builder import Log, LogError
-from .served_context import Answer, ServedContext, create_context, described_desc
+from .served_context import Answer, ServedContext, create_context, descriptor_of
 from .stream import INTERNAL_ERROR, PROTOCOL_ERROR, DisconnectedError, WireError
 from .wire import Messages
 
@@ -139,7 +139,7 @@ class Connection:
                     f"createContext: a page may have {counted(self._limits.contexts, 'context')} here at the same time"
                 )
             context = ServedContext(
-                create_context(message["options"], self._device), self._budget, self._limits, self._built
+                create_context(message["options"], self._device), self._budget, self._limits, self._record
             )
         except Exception as error:
             self._answer_error(message["r"], error)
@@ -149,7 +149,7 @@ class Connection:
         place.counts.messages["hello"] += 1
         with self._lock:
             self._places[number] = place
-        context.context.lost.add_done_callback(lambda info: self._lost(place, info.result().message))
+        context.context.lost.add_done_callback(lambda info: self._on_loss(place, info.result().message))
         fields = {
             "session": self.key,
             "device": context.context.device.name,
@@ -158,7 +158,7 @@ class Connection:
         }
         self._answer(message["r"], Answer(fields))
 
-    def _built(self, graph: MLGraph) -> None:
+    def _record(self, graph: MLGraph) -> None:
         if self._recording is not None:
             self._recording.add(graph, self.origin)
 
@@ -197,7 +197,7 @@ class Connection:
             if "r" in REQUIRED[message["m"]]:
                 self._answer_error(message["r"], error)
             else:
-                place.context.context._lose(described(error)["message"])
+                place.context.context._lose(describe_error(error)["message"])
         except DisconnectedError:
             pass
 
@@ -222,7 +222,7 @@ class Connection:
         return self._handover.wait(key, self._limits.handshake)
 
     def _answer_error(self, request: int, error: BaseException) -> None:
-        self._messages.send(text_of({"r": request, "error": described(error)}))
+        self._messages.send(text_of({"r": request, "error": describe_error(error)}))
 
     def sync(self, number: int, builder: int, log: Log) -> Message:
         """Return the answer to `POST /sync`: the descriptors of results, and the first error.
@@ -237,18 +237,18 @@ class Connection:
             place.counts.messages["sync"] += 1
             results = place.context.sync(builder, log)
         except LogError as error:
-            before = [[described_desc(desc) for desc in descs] for descs in error.before]
-            return {"operands": before, "at": error.at, "error": described(error.error)}
+            before = [[descriptor_of(desc) for desc in descs] for descs in error.before]
+            return {"operands": before, "at": error.at, "error": describe_error(error.error)}
         except (MLError, MemoryError) as error:
-            return {"operands": [], "at": 0, "error": described(error)}
+            return {"operands": [], "at": 0, "error": describe_error(error)}
         except ProtocolError as error:
             self._fail(PROTOCOL_ERROR, str(error))
             raise
-        return {"operands": [[described_desc(desc) for desc in descs] for descs in results]}
+        return {"operands": [[descriptor_of(desc) for desc in descs] for descs in results]}
 
     # The end ---------------------------------------------------------------------------------------------------------
 
-    def _lost(self, place: _Place, reason: str) -> None:
+    def _on_loss(self, place: _Place, reason: str) -> None:
         """Tell the client that a context is lost, and free the context, unless the client has destroyed it."""
         if place.is_ended:
             return
@@ -268,7 +268,7 @@ class Connection:
             del self._places[place.number]
             self._ended.add(place.number)
             self._past += place.counts
-        logger.info("context %d of %s has ended: %s", place.number, self._who, place.counts)
+        logger.info("context %d of %s has ended: %s", place.number, self._client_name, place.counts)
 
     def _fail(self, code: int, reason: str) -> None:
         """End the connection after an error; callable from any thread."""
@@ -276,7 +276,7 @@ class Connection:
             if self._has_failed:
                 return
             self._has_failed = True
-            logger.warning("a connection from %s ends: %s", self._who, reason)
+            logger.warning("a connection from %s ends: %s", self._client_name, reason)
             with suppress(DisconnectedError):
                 for place in list(self._places.values()):
                     if not place.is_ended:
@@ -302,10 +302,10 @@ class Connection:
             place.lane.join()
             place.is_ended = True
             place.context.destroy()
-            logger.info("context %d of %s has ended: %s", place.number, self._who, place.counts)
+            logger.info("context %d of %s has ended: %s", place.number, self._client_name, place.counts)
 
     @property
-    def _who(self) -> str:
+    def _client_name(self) -> str:
         return shown_origin(self.origin)
 
     def counts(self) -> Counts:
@@ -316,15 +316,15 @@ class Connection:
             return sum([self._past, *own], Counts())
 
 
-def described(error: BaseException) -> Message:
+def describe_error(error: BaseException) -> Message:
     """An error as JavaScript receives it."""
     name = error_name(error)
     if name == "UnknownError":
         logger.error("a fault of the server", exc_info=error)
-        return {"name": name, "message": _bounded(f"a fault of the server: {type(error).__name__}: {error}")}
-    return {"name": name, "message": _bounded(str(error)) or "there is not enough memory"}
+        return {"name": name, "message": _truncate(f"a fault of the server: {type(error).__name__}: {error}")}
+    return {"name": name, "message": _truncate(str(error)) or "there is not enough memory"}
 
 
-def _bounded(text: str) -> str:
+def _truncate(text: str) -> str:
     """Truncate a text to about `MAX_MESSAGE` characters; labels and names from the client may be longer."""
     return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}… ({len(text):,} characters)"

@@ -59,7 +59,7 @@ class Handover:
             return offer.is_answered
 
     @contextmanager
-    def taken(self, key: str, origin: str | None, stream: Stream) -> Iterator[np.ndarray | None]:
+    def take(self, key: str, origin: str | None, stream: Stream) -> Iterator[np.ndarray | None]:
         """Yield the payload for a key; the block answers the request.
 
         Yields None if there is no payload for this key and origin, or another request has taken it.

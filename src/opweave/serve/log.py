@@ -47,7 +47,7 @@ def in_javascript(message: str, heading: str = "") -> str:
     return heading + _words().sub(lambda match: camel_case(match[0]), message[len(heading) :])
 
 
-def decoded(value: Any, operand: Callable[[int], MLOperand], depth: int = 0) -> Any:
+def decode(value: Any, operand: Callable[[int], MLOperand], depth: int = 0) -> Any:
     """Decode an argument: references to operands, and numbers that JSON lacks; other values stay.
 
     Raises:
@@ -64,7 +64,7 @@ def decoded(value: Any, operand: Callable[[int], MLOperand], depth: int = 0) -> 
                 return number(text)
         raise ProtocolError(f"an argument must not be {shown(value)}")
     if isinstance(value, list):
-        return [decoded(item, operand, depth + 1) for item in value]
+        return [decode(item, operand, depth + 1) for item in value]
     if type(value) is not int or abs(value) <= MAX_SAFE_INTEGER:
         return value
     try:

@@ -18,7 +18,7 @@ from ..support.errors import NotSupportedError, OperationError
 from ..support.names import shown
 from .intermediates import intermediate_bytes
 from .limits import GRAPH_BYTES, OPERAND_BYTES, Budget
-from .log import call, decoded
+from .log import call, decode
 from .messages import ProtocolError, is_id
 
 Log: TypeAlias = "Sequence[Any]"
@@ -120,8 +120,8 @@ class ServedBuilder:
         if name in _SOURCES:
             results: Sequence[MLOperand] = [getattr(self, _SOURCES[name])(first, *_fields(name, arguments))]
         else:
-            values = [decoded(value, self._operand) for value in arguments]
-            results = call(self._builder, name, values, decoded_options(options, self._operand))
+            values = [decode(value, self._operand) for value in arguments]
+            results = call(self._builder, name, values, decode_options(options, self._operand))
         if len(self._operands) + len(results) > self._max_operands:
             raise NotSupportedError(f"{name}: a graph may have {self._max_operands:,} operands here")
         self._reserve(OPERAND_BYTES * len(results))
@@ -150,7 +150,7 @@ class ServedBuilder:
         return self._builder.constant(constant.desc.data_type, constant.desc.shape, constant.array)
 
     def _constant_of_number(self, number: int, data_type: Any, value: Any) -> MLOperand:
-        return self._builder.constant(data_type, decoded(value, self._operand))
+        return self._builder.constant(data_type, decode(value, self._operand))
 
     def build(self, log: Log, outputs: dict[str, int]) -> MLGraph:
         """Replay the last entries, and compile the graph.
@@ -215,9 +215,9 @@ def _fields(name: str, arguments: list[Any]) -> Sequence[Any]:
     raise ProtocolError(f"{name}: the arguments must not be {shown(arguments)}")
 
 
-def decoded_options(options: dict[str, Any], operand: Callable[[int], MLOperand]) -> dict[str, Any]:
+def decode_options(options: dict[str, Any], operand: Callable[[int], MLOperand]) -> dict[str, Any]:
     """The options of an operation, with operands and numbers decoded."""
-    return {name: decoded(value, operand) for name, value in options.items()}
+    return {name: decode(value, operand) for name, value in options.items()}
 
 
 def check_length(desc: Desc, size: int) -> None:

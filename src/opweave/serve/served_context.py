@@ -237,7 +237,7 @@ class ServedContext:
         builder.reserved = 0
         self._built(graph)
         described = {
-            side: {name: described_desc(desc) for name, desc in descs.items()}
+            side: {name: descriptor_of(desc) for name, desc in descs.items()}
             for side, descs in (("inputs", graph.inputs), ("outputs", graph.outputs))
         }
         own = self.context.device
@@ -249,7 +249,8 @@ class ServedContext:
         if graph is None:
             raise InvalidStateError(f"dispatch: there is no graph {message['g']}, or it is destroyed")
         inputs, outputs = (
-            {name: self._dispatched(number) for name, number in message[side].items()} for side in ("inputs", "outputs")
+            {name: self._tensor_to_dispatch(number) for name, number in message[side].items()}
+            for side in ("inputs", "outputs")
         )
         self.context.dispatch(graph.graph, inputs, outputs)
 
@@ -303,7 +304,7 @@ class ServedContext:
         except KeyError:
             raise InvalidStateError(f"there is no tensor {number}, or it is destroyed") from None
 
-    def _dispatched(self, number: int) -> MLTensor:
+    def _tensor_to_dispatch(self, number: int) -> MLTensor:
         tensor = self._tensor(number)
         if tensor.tensor is None:
             raise ValidationError(f"dispatch: {tensor.desc} is a constant tensor")
@@ -326,7 +327,7 @@ class ServedContext:
             return builder
 
 
-def described_desc(desc: Desc) -> Message:
+def descriptor_of(desc: Desc) -> Message:
     """A descriptor as JavaScript receives it (`MLOperandDescriptor`)."""
     return {"dataType": desc.data_type, "shape": list(desc.shape)}
 

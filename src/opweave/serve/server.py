@@ -288,7 +288,7 @@ class Server:
             self._upgrade(stream, request, upgrade)
             return False
         limit = {"/sync": self._limits.json, "/payload": MAX_KEY_BYTES}.get(request.path, 0)
-        headers = self._sharing(request)
+        headers = self._cors_headers(request)
         try:
             return self._respond(stream, request, read_body(stream, request, limit), headers)
         except HttpError as error:
@@ -353,7 +353,7 @@ class Server:
         logger.warning("a client of %s has %s", client, "a wrong token" if client_token else "sent no token")
         raise HttpError(401, "the token is wrong" if client_token else "no token was sent; set OPWEAVE_TOKEN")
 
-    def _sharing(self, request: Request) -> dict[str, str]:
+    def _cors_headers(self, request: Request) -> dict[str, str]:
         """The headers that let a page of an allowed origin read the response."""
         if request.origin is None:
             return {}
@@ -392,12 +392,12 @@ class Server:
         with self._lock:
             if self._is_closed:
                 return
-            self._connections[_hashed(connection.key)] = connection
+            self._connections[_hash(connection.key)] = connection
         try:
             connection.run()
         finally:
             with self._lock:
-                del self._connections[_hashed(connection.key)]
+                del self._connections[_hash(connection.key)]
                 self._past += replace(connection.counts(), connections=1)
 
     def _payload(self, stream: Stream, request: Request, body: bytes, headers: dict[str, str]) -> bool:
@@ -405,7 +405,7 @@ class Server:
         _check_type(request)
         text = body.decode("latin-1")
         key = text.removesuffix(" unwanted")
-        with self._handover.taken(key, request.origin, stream) as payload:
+        with self._handover.take(key, request.origin, stream) as payload:
             if payload is None:
                 raise HttpError(403, "there is no such payload for this origin")
             stream.is_trusted = True
@@ -428,7 +428,7 @@ class Server:
         except ProtocolError as error:
             raise HttpError(400, str(error)) from None
         with self._lock:
-            connection = self._connections.get(_hashed(message["session"]))
+            connection = self._connections.get(_hash(message["session"]))
         if connection is None or connection.origin != request.origin:
             raise HttpError(403, "there is no such session of this origin")
         stream.is_trusted = True
@@ -466,6 +466,6 @@ def _preflight(request: Request) -> dict[str, str]:
     return headers
 
 
-def _hashed(key: str) -> bytes:
+def _hash(key: str) -> bytes:
     """Hash a session key, so that the time of a look-up reveals nothing about existing keys."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

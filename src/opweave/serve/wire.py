@@ -99,11 +99,11 @@ class Messages(ABC):
         """Receive the next bytes of a frame, or only a header: `_left` may still be 0."""
 
     @abstractmethod
-    def _framed(self, text: bytes, payload: Buffer) -> list[Buffer]:
+    def _frame(self, text: bytes, payload: Buffer) -> list[Buffer]:
         """Encode a message to the client."""
 
     @abstractmethod
-    def _closing(self, code: int, reason: str) -> bytes:
+    def _close_message(self, code: int, reason: str) -> bytes:
         """Encode the last message to the client."""
 
     def _take(self, wanted: int) -> int:
@@ -114,7 +114,7 @@ class Messages(ABC):
         self._left -= count
         return count
 
-    def _few(self, count: int) -> bytes:
+    def _read_few(self, count: int) -> bytes:
         """Read `count` bytes; `count` must be small, since pieces are joined."""
         if count <= self._left:  # the common case
             self._left -= count
@@ -131,11 +131,11 @@ class Messages(ABC):
             WireError: the text is larger, or a frame breaks the rules.
             DisconnectedError: no message came.
         """
-        size = int.from_bytes(self._few(4), "little")
+        size = int.from_bytes(self._read_few(4), "little")
         if size > limit:
             raise WireError(TOO_LARGE, f"a text has {size} bytes, more than {limit}")
         if size <= SHORT_BYTES:
-            return self._few(size)
+            return self._read_few(size)
         whole = bytearray()
         while len(whole) < size:  # in pieces, so that an announced size alone allocates no memory
             piece = np.empty(min(size - len(whole), PIECE_BYTES), np.uint8)
@@ -174,7 +174,7 @@ class Messages(ABC):
         Raises:
             DisconnectedError: the connection is closed.
         """
-        self._send(self._framed(text, payload))
+        self._send(self._frame(text, payload))
 
     def _send(self, parts: list[Buffer]) -> None:
         with self._sending:
@@ -192,7 +192,7 @@ class Messages(ABC):
             try:
                 if not self._is_closed:
                     self._is_closed = True
-                    self.stream.socket.send(self._closing(code, reason), MSG_DONTWAIT)
+                    self.stream.socket.send(self._close_message(code, reason), MSG_DONTWAIT)
             except OSError:
                 pass
             finally:
@@ -232,7 +232,7 @@ class WebSocketMessages(Messages):
             return struct.pack(">BBH", 0x80 | opcode, 126, size)
         return struct.pack(">BBQ", 0x80 | opcode, 127, size)
 
-    def _framed(self, text: bytes, payload: Buffer) -> list[Buffer]:
+    def _frame(self, text: bytes, payload: Buffer) -> list[Buffer]:
         size = 4 + len(text)
         length = len(text).to_bytes(4, "little")
         if len(payload) <= MAX_JOINED_BYTES:
@@ -240,8 +240,8 @@ class WebSocketMessages(Messages):
         # JavaScript gets one buffer per frame, so a separate frame saves a copy there.
         return [self.header(_BINARY, size) + length + text + self.header(_BINARY, len(payload)), payload]
 
-    def _closing(self, code: int, reason: str) -> bytes:
-        data = struct.pack(">H", code) + _shortened(reason)
+    def _close_message(self, code: int, reason: str) -> bytes:
+        data = struct.pack(">H", code) + _truncate(reason)
         return self.header(_CLOSE, len(data)) + data
 
     def _next_part(self) -> None:
@@ -316,10 +316,10 @@ class WebSocketMessages(Messages):
 class PlainMessages(Messages):
     """Messages without frames, for Node.js. The last message to the client is `{"end": code, "reason": reason}`."""
 
-    def _framed(self, text: bytes, payload: Buffer) -> list[Buffer]:
+    def _frame(self, text: bytes, payload: Buffer) -> list[Buffer]:
         return [len(text).to_bytes(4, "little") + text, payload]
 
-    def _closing(self, code: int, reason: str) -> bytes:
+    def _close_message(self, code: int, reason: str) -> bytes:
         text = json.dumps({"end": code, "reason": reason}).encode()
         return len(text).to_bytes(4, "little") + text
 
@@ -327,6 +327,6 @@ class PlainMessages(Messages):
         self._left = _ENDLESS
 
 
-def _shortened(reason: str) -> bytes:
+def _truncate(reason: str) -> bytes:
     """Truncate the reason of a close frame to 123 bytes of UTF-8."""
     return reason.encode("utf-8", "replace")[:123].decode("utf-8", "ignore").encode()
