@@ -119,11 +119,11 @@ class Comparison:
         if first.op is ops.expand and (second is None or second.op is not ops.expand):
             if self.axes[first.operands[0], other] is not None:
                 raise NotApart(f"{first.title} depends on the number of rows")
-            self.axes[one, other] = self._copied(one, other)
+            self.axes[one, other] = self._axis_of_copies(one, other)
             return
         assert second is not None
         named = {name: self._axes_of(value, second.inputs[name]) for name, value in first.inputs.items()}
-        axes = self._results(Call(first, named), second)
+        axes = self._axes_of_results(Call(first, named), second)
         for left, right, axis in zip(first.outputs, second.outputs, axes, strict=True):
             self._check_shapes(axis, left.shape, right.shape, first.title)
             self.axes[left, right] = axis
@@ -136,13 +136,13 @@ class Comparison:
             return tuple(self.axes[pair] for pair in zip(value, other, strict=True))
         return None if value is None else self.axes[value, other]
 
-    def _results(self, call: Call, second: Node) -> tuple[Axis, ...]:
+    def _axes_of_results(self, call: Call, second: Node) -> tuple[Axis, ...]:
         """The batch axes of the results of a pair of nodes."""
         node, count = call.node, len(call.node.outputs)
         axes = [axis for value in call.axes.values() for axis in (value if isinstance(value, tuple) else (value,))]
         if not any(axis is not None for axis in axes):
             is_copied = node.op is ops.expand and node.outputs[0].shape != second.outputs[0].shape
-            return (self._copied(node.outputs[0], second.outputs[0]) if is_copied else None,) * count
+            return (self._axis_of_copies(node.outputs[0], second.outputs[0]) if is_copied else None,) * count
         if (rule := RULES.get(node.op)) is not None:
             result = rule(call)
             return result if isinstance(result, tuple) else (result,)
@@ -151,8 +151,8 @@ class Comparison:
         inputs: dict[tuple[Operand, Operand], Axis] = {}
         sources = zip(node.operands, second.operands, strict=True)
         operand_axes = [self.axes[pair] for pair in sources]
-        first_in, first_out = _decomposed(node)
-        second_in, second_out = _decomposed(second)
+        first_in, first_out = _decompose(node)
+        second_in, second_out = _decompose(second)
         for left, right, axis in zip(first_in, second_in, operand_axes, strict=True):
             if not (left.is_constant and right.is_constant):
                 inputs[left, right] = axis
@@ -162,7 +162,7 @@ class Comparison:
         except NotApart as error:
             raise NotApart(f"{node.title}: {error}") from None
 
-    def _copied(self, one: Operand, other: Operand) -> BatchAxis:
+    def _axis_of_copies(self, one: Operand, other: Operand) -> BatchAxis:
         """The batch axis of an expanded value, whose rows are equal."""
         node = one.node
         assert node is not None
@@ -199,7 +199,7 @@ class Comparison:
             raise NotApart(f"{first.title}: {name} depends on the number of rows")
 
 
-def _decomposed(node: Node) -> tuple[list[Operand], list[Operand]]:
+def _decompose(node: Node) -> tuple[list[Operand], list[Operand]]:
     """The operands and the results of an operation's decomposition, in a separate graph."""
     builder = Recorder()
     operands: list[Operand] = []

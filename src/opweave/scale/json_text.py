@@ -169,7 +169,7 @@ def _numbers(data: bytes, start: int, end: int) -> list[np.ndarray]:
     return parts
 
 
-def flattened(data: list[Any] | Numbers, what: str) -> tuple[list[int], list[Any] | np.ndarray]:
+def flatten(data: list[Any] | Numbers, what: str) -> tuple[list[int], list[Any] | np.ndarray]:
     """Flatten nested lists; return the shape and the elements, as an array if some lists are `Numbers`.
 
     Raises:

@@ -283,7 +283,7 @@ def _ray_worker() -> Any:
 def _by_column(declared: Sequence[Argument], inputs: Mapping[str, str] | None) -> dict[str, Argument]:
     """The inputs of a model by column, with any number of rows."""
     names = [argument.name for argument in declared]
-    columns = _checked_names("inputs", {name: name for name in names} if inputs is None else inputs)
+    columns = _name_mapping("inputs", {name: name for name in names} if inputs is None else inputs)
     input_names = list(columns.values())
     _check_known("{column: input}", "input", columns, input_names, names)
     require(
@@ -301,13 +301,13 @@ def _by_column(declared: Sequence[Argument], inputs: Mapping[str, str] | None) -
 
 def _by_output(declared: Mapping[str, Argument], outputs: Mapping[str, str] | None) -> dict[str, str]:
     """The column of each output."""
-    columns = _checked_names("outputs", {name: name for name in declared} if outputs is None else outputs)
+    columns = _name_mapping("outputs", {name: name for name in declared} if outputs is None else outputs)
     _check_known("{output: column}", "output", columns, list(columns), list(declared))
     require(len(set(columns.values())) == len(columns), f"outputs must go to different columns, got {columns}")
     return columns
 
 
-def _checked_names(what: str, mapping: Any) -> dict[str, str]:
+def _name_mapping(what: str, mapping: Any) -> dict[str, str]:
     fits = (
         isinstance(mapping, Mapping) and all(isinstance(n, str) for pair in mapping.items() for n in pair) and mapping
     )

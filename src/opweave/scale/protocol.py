@@ -28,7 +28,7 @@ from ..run.graph import check_names
 from ..support.errors import NotSupportedError, ValidationError, require
 from ..support.names import shown
 from . import json_text
-from .json_text import Numbers, flattened
+from .json_text import Numbers, flatten
 
 ModelFile: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
 
@@ -144,10 +144,10 @@ class Interface:
     def metadata(self) -> dict[str, Any]:
         """The model's metadata in the form of the protocol; dynamic dimensions are -1."""
 
-        def described(arguments: Sequence[Argument]) -> list[dict[str, Any]]:
+        def describe(arguments: Sequence[Argument]) -> list[dict[str, Any]]:
             return [{"name": a.name, "datatype": datatype(a), "shape": protocol_shape(a)} for a in arguments]
 
-        inputs, outputs = described(self.inputs), described(self.outputs)
+        inputs, outputs = describe(self.inputs), describe(self.outputs)
         return {
             "name": self.name,
             "versions": [VERSION],
@@ -191,7 +191,7 @@ class Interface:
         check_names("inputs", feed, arguments)
         id = message.get("id")
         _require(id is None or isinstance(id, str), "id must be a string", id)
-        return Request(id, feed, self._wanted(message))
+        return Request(id, feed, self._requested_outputs(message))
 
     def respond(self, request: Request, results: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
         """Write the response to a request.
@@ -241,7 +241,7 @@ class Interface:
         array = _view(memoryview(body), argument.dtype).reshape(shape)
         return Request(None, {argument.name: array}, {output.name: True for output in self.outputs})
 
-    def _wanted(self, message: Mapping[str, Any]) -> dict[str, bool]:
+    def _requested_outputs(self, message: Mapping[str, Any]) -> dict[str, bool]:
         """The outputs that a request names, or else all, and whether each is to be binary."""
         names = [output.name for output in self.outputs]
         default = _flag(_parameters(message, "the request"), "binary_data_output", False)
@@ -270,7 +270,7 @@ def protocol_shape(argument: Argument) -> list[int]:
     return [size if isinstance(size, int) else -1 for size in argument.dims or ()]
 
 
-def uncompressed(body: bytes, encoding: str | None, limit: int | None = None) -> bytes:
+def decompress(body: bytes, encoding: str | None, limit: int | None = None) -> bytes:
     """Decompress a body by the HTTP header `Content-Encoding`: gzip or deflate.
 
     Args:
@@ -441,7 +441,7 @@ def _view(data: memoryview, dtype: np.dtype[Any]) -> np.ndarray:
 def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> np.ndarray:
     """Convert 'data', nested or flat, to an array. Conversions must keep each value, except for rounding of floats."""
     _require(isinstance(data, (list, Numbers)), f"{what}: 'data' must be a list", data)
-    nested_shape, elements = flattened(data, what)
+    nested_shape, elements = flatten(data, what)
     fits = nested_shape == shape if len(nested_shape) > 1 else len(elements) == prod(shape)
     got = f"lists of shape {nested_shape}" if len(nested_shape) > 1 else f"{len(elements)} values"
     require(fits, f"{what}: 'data' must have shape {shape} or {prod(shape)} values, got {got}")

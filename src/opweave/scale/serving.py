@@ -220,11 +220,11 @@ class Replica:
                 raise answer.outcome
             content, headers = self._interface.respond(request, answer.outcome)
         except Exception:
-            self._statistics.failed(perf_counter_ns() - arrived)
+            self._statistics.add_failure(perf_counter_ns() - arrived)
             raise
         if answer.execution is not None:
             waited, durations = answer.execution.started - arrived, answer.execution.durations
-            self._statistics.succeeded(answer.rows, perf_counter_ns() - arrived, waited, durations)
+            self._statistics.add_success(answer.rows, perf_counter_ns() - arrived, waited, durations)
         return Response(content, headers=headers)
 
     async def _read(self, http: HTTPRequest) -> Request:
@@ -236,7 +236,7 @@ class Replica:
             return self._interface.parse(body, header_length)
 
         def read() -> Request:
-            return self._interface.parse(protocol.uncompressed(body, encoding, self._max_body), header_length)
+            return self._interface.parse(protocol.decompress(body, encoding, self._max_body), header_length)
 
         return await asyncio.get_running_loop().run_in_executor(self._reader, read)
 
@@ -245,7 +245,7 @@ class Replica:
         answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._model.run, requests)
         for execution in {id(a.execution): a.execution for a in answers}.values():
             if execution is not None:
-                self._statistics.executed(execution.rows, execution.durations)
+                self._statistics.add_execution(execution.rows, execution.durations)
         return answers
 
     def _check_model(self, http: HTTPRequest) -> None:

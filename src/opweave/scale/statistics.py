@@ -26,7 +26,7 @@ class Statistics:
         self._batches: Counter[int] = Counter()
         self._batch_durations: dict[int, Sequence[int]] = {}
 
-    def executed(self, rows: int, durations: Sequence[int]) -> None:
+    def add_execution(self, rows: int, durations: Sequence[int]) -> None:
         """Count an execution of the model.
 
         Args:
@@ -38,7 +38,7 @@ class Statistics:
         before = self._batch_durations.get(rows, (0,) * len(STAGES))
         self._batch_durations[rows] = tuple(a + b for a, b in zip(before, durations, strict=True))
 
-    def succeeded(self, rows: int, total: int, queue: int, durations: Sequence[int]) -> None:
+    def add_success(self, rows: int, total: int, queue: int, durations: Sequence[int]) -> None:
         """Count an answered request.
 
         Args:
@@ -52,7 +52,7 @@ class Statistics:
         for name, duration in zip(("success", "queue", *STAGES), (total, queue, *durations), strict=True):
             self._note(name, duration)
 
-    def failed(self, total: int) -> None:
+    def add_failure(self, total: int) -> None:
         """Count a request that was answered with an error, `total` nanoseconds after arrival."""
         self._last = int(time() * 1000)
         self._note("fail", total)
