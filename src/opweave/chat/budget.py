@@ -55,23 +55,23 @@ class Budget:
         self._left = MAX_TOTAL
         self._end = thread_time() + MAX_SECONDS
 
-    def _exceeded(self, rule: str) -> LimitError:
+    def _limit_error(self, rule: str) -> LimitError:
         return LimitError(f"{self._what} {rule}")
 
     def step(self, size: int = 0) -> str:
         """Count a step, and text of `size` characters; return an empty text, since the template writes the result."""
         self._left -= size
         if self._left < 0:
-            raise self._exceeded(f"makes more than {MAX_TOTAL // 2**20} MiB of values")
+            raise self._limit_error(f"makes more than {MAX_TOTAL // 2**20} MiB of values")
         if thread_time() > self._end:
-            raise self._exceeded(f"takes more than {MAX_SECONDS:g} s")
+            raise self._limit_error(f"takes more than {MAX_SECONDS:g} s")
         return ""
 
     def write(self, part: str) -> None:
         """Count a part of the text."""
         self._text -= len(part)
         if self._text < 0:
-            raise self._exceeded(f"writes more than {self._limit:,} characters")
+            raise self._limit_error(f"writes more than {self._limit:,} characters")
 
     def admit(self, value: Any) -> Any:
         """Count a new value and all nested values; return the value."""
@@ -87,7 +87,7 @@ class Budget:
     def require_text(self, size: int) -> None:
         """Require that a text of `size` characters is not too long."""
         if size > MAX_TEXT:
-            raise self._exceeded(f"makes a text of more than {MAX_TEXT:,} characters")
+            raise self._limit_error(f"makes a text of more than {MAX_TEXT:,} characters")
 
     def require_small(self, value: Any) -> int:
         """Require that a value is not too large.
@@ -105,7 +105,7 @@ class Budget:
                 self.require_text(len(item))
             elif isinstance(item, int):
                 if item.bit_length() > MAX_BITS:
-                    raise self._exceeded(f"makes an integer of more than {MAX_BITS:,} bits")
+                    raise self._limit_error(f"makes an integer of more than {MAX_BITS:,} bits")
             elif isinstance(item, Mapping):
                 pending += item.keys()
                 pending += item.values()
@@ -114,16 +114,16 @@ class Budget:
             total += getsizeof(item)
             # Each pending value takes at least a pointer.
             if total + 8 * len(pending) > MAX_VALUE:
-                raise self._exceeded(f"makes a value of more than {MAX_VALUE // 2**20} MiB")
+                raise self._limit_error(f"makes a value of more than {MAX_VALUE // 2**20} MiB")
         return total
 
     def require_operands(self, operator: str, left: Any, right: Any) -> None:
         """Require that the result of an operator is not too large, before the operator runs."""
         if operator == "%" and isinstance(left, (str, bytes)):
-            self.require_text(of_printf(left, right))
+            self.require_text(size_of_printf(left, right))
         elif isinstance(left, int) and isinstance(right, int):
             if operator == "**" and right > 0 and left.bit_length() * right > 2 * MAX_BITS:
-                raise self._exceeded(f"makes an integer of more than {MAX_BITS:,} bits")
+                raise self._limit_error(f"makes an integer of more than {MAX_BITS:,} bits")
         elif operator == "*":
             for values, count in ((left, right), (right, left)):
                 if isinstance(values, (str, bytes, list, tuple)) and isinstance(count, int):
@@ -132,10 +132,10 @@ class Budget:
             self.require_text(len(left) + len(right))
 
 
-def of_printf(form: str | bytes, values: Any) -> int:
+def size_of_printf(form: str | bytes, values: Any) -> int:
     """Bound the characters of `form % values`.
 
-    >>> of_printf("%5d, %*s", (1, 20, "abc")) >= len("%5d, %*s" % (1, 20, "abc"))
+    >>> size_of_printf("%5d, %*s", (1, 20, "abc")) >= len("%5d, %*s" % (1, 20, "abc"))
     True
     """
     text = form if isinstance(form, str) else form.decode("latin-1")
@@ -144,17 +144,17 @@ def of_printf(form: str | bytes, values: Any) -> int:
         return size + text.count("%") * max((len(repr(item)) for item in values.values()), default=0)
     values = values if isinstance(values, tuple) else (values,)
     widths = [abs(item) for item in values if isinstance(item, int)]
-    return size + text.count("*") * max(widths, default=0) + sum(map(_written, values))
+    return size + text.count("*") * max(widths, default=0) + sum(map(_length_of, values))
 
 
-def _written(value: Any) -> int:
+def _length_of(value: Any) -> int:
     return len(value) if isinstance(value, (str, bytes)) else 0
 
 
-def of_replaced(s: str, old: str, new: str, count: int | None = None) -> int:
+def size_of_replaced(s: str, old: str, new: str, count: int | None = None) -> int:
     """Bound the characters of `s.replace(old, new)`.
 
-    >>> of_replaced("aba", "a", "12345"), of_replaced("ab", "", "-")
+    >>> size_of_replaced("aba", "a", "12345"), size_of_replaced("ab", "", "-")
     (13, 5)
     """
     times = s.count(old)

@@ -91,12 +91,12 @@ class Conversation:
                 f"the context is full: with this message the conversation has {len(tokens)} tokens, and there is room "
                 f"for {room}, the reply included"
             )
-        return self._replies(said, tokens, limit)
+        return self._generate(said, tokens, limit)
 
-    def _replies(self, said: Message, tokens: list[int], limit: int | None) -> Generator[str]:
+    def _generate(self, said: Message, tokens: list[int], limit: int | None) -> Generator[str]:
         decoder, reply = self._decoder, Reply(0)
         # The last token is read even if it is in the cache, for the logits of the next token.
-        cached = min(_equal(tokens, decoder.tokens), len(tokens) - 1)
+        cached = min(_common_length(tokens, decoder.tokens), len(tokens) - 1)
         decoder.forget(cached)
         self.reply, reply.read = reply, len(tokens) - cached
         start, added, parts = perf_counter(), self._vocabulary.stream(), [""]
@@ -117,7 +117,7 @@ class Conversation:
             self.messages += [said, {"role": "assistant", "content": "".join(parts)}]
 
 
-def _equal(first: list[int], second: list[int]) -> int:
+def _common_length(first: list[int], second: list[int]) -> int:
     """The length of the common prefix of two lists of tokens."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((k for k, (a, b) in pairs if a != b), min(len(first), len(second)))

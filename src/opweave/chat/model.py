@@ -296,10 +296,10 @@ class Model:
             return [self.linear(x, name) for name in names]
         bias, label = np.concatenate(biases) if biases else None, ", ".join(names)
         if not is_quantized:
-            matrix, _ = self._kept(label, lambda: ({"b": weights[0].real()}, 0))
+            matrix, _ = self._cache_matrix(label, lambda: ({"b": weights[0].real()}, 0))
             y: MLOperand = x.reshape(x.shape[1:]).gemm(**matrix, c=bias, b_transpose=True, label=label)
             return [y.reshape([1, *y.shape])]
-        matrix, copies = self._kept(label, lambda: self._packed(weights))
+        matrix, copies = self._cache_matrix(label, lambda: self._pack(weights))
         if copies:
             size = matrix["block_size"]
             means = x.reshape([1, x.shape[1], x.shape[2] // size, size]).reduce_mean(axes=[3])
@@ -308,14 +308,14 @@ class Model:
         product: Any = composites.matmul_n_bits(x, bias=bias, accuracy="int8", label=label, **matrix)
         return product.split([weight.shape[0] for weight in weights], axis=2) if len(names) > 1 else [product]
 
-    def _kept(self, name: str, make: Callable[[], Matrix]) -> Matrix:
+    def _cache_matrix(self, name: str, make: Callable[[], Matrix]) -> Matrix:
         """Cache a matrix, so that all graphs share the arrays."""
         if name not in self._operands:
             self._operands[name] = make()
             self.file.release()
         return self._operands[name]
 
-    def _packed(self, weights: Sequence[Weight]) -> Matrix:
+    def _pack(self, weights: Sequence[Weight]) -> Matrix:
         """Pack the rows of all matrices."""
         blocks: Any = replace(weights[0], data=np.concatenate([weight.data for weight in weights])).blocks()
         return composites.pack_blocks(blocks.numbers, blocks.scale, blocks.minimum, bits=blocks.bits)

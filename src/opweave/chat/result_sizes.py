@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .budget import MAX_TEXT, of_printf, of_replaced
+from .budget import MAX_TEXT, size_of_printf, size_of_replaced
 
 
 def _size_of_padded(value: str, width: int = 80, *_: Any) -> int:
@@ -71,8 +71,8 @@ def _size_of_sum(iterable: Any, attribute: Any = None, start: Any = 0) -> int:
 FILTER_SIZES: dict[str, Callable[..., int]] = {
     "center": _size_of_padded,
     "indent": _size_of_indented,
-    "replace": of_replaced,
-    "format": lambda value, *args, **options: of_printf(str(value), options or args),
+    "replace": size_of_replaced,
+    "format": lambda value, *args, **options: size_of_printf(str(value), options or args),
     "wordwrap": _size_of_wrapped,
     "batch": lambda value, linecount, fill_with=None: 8 * linecount,
     "slice": lambda value, slices, fill_with=None: 64 * slices,
@@ -87,7 +87,7 @@ METHOD_SIZES: dict[str, Callable[..., int]] = {
     **dict.fromkeys(["center", "ljust", "rjust", "zfill"], _size_of_padded),
     **dict.fromkeys(["strip", "lstrip", "rstrip"], _size_of_stripped),
     "expandtabs": _size_of_tabs,
-    "replace": of_replaced,
+    "replace": size_of_replaced,
     "join": _size_of_joined,
     "translate": _size_of_translated,
 }

@@ -299,15 +299,15 @@ def _environment_class() -> Any:
             self.filters["tojson"] = self._to_json
             for table in (self.filters, self.tests):
                 wrapped: dict[str, Any] = {
-                    name: self._counted(name, each) for name, each in dict[str, Any](table).items()
+                    name: self._wrap_counting(name, each) for name, each in dict[str, Any](table).items()
                 }
                 table |= wrapped
             counting: dict[str, Callable[[Any], Any]] = {
                 "step": budget.step,
                 "output": self._output,
-                "concatenate": self._concatenated,
+                "concatenate": self._concatenate,
                 "collect": budget.admit_container,
-                "compare": self._compared,
+                "compare": self._compare,
             }
             for name, function in counting.items():
                 self.filters[f"{name} counted"] = utils.pass_context(_without_context(function))
@@ -320,7 +320,7 @@ def _environment_class() -> Any:
         def _output(self, value: Any) -> str:
             return cast(str, self._budget.admit(str(value)))
 
-        def _concatenated(self, values: list[Any]) -> Any:
+        def _concatenate(self, values: list[Any]) -> Any:
             size, texts = 0, []
             for value in values:
                 texts.append(str(value))
@@ -328,11 +328,11 @@ def _environment_class() -> Any:
                 self._budget.require_text(size)
             return self._budget.admit("".join(texts))
 
-        def _compared(self, value: Any) -> Any:
+        def _compare(self, value: Any) -> Any:
             self._budget.step()
             return value
 
-        def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def _wrap_counting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             """Wrap a filter or test: check sizes before it runs, and count the result."""
             marks = {mark: getattr(function, mark) for mark in _MARKS if hasattr(function, mark)}
             first = 1 if "jinja_pass_arg" in marks else 0

@@ -64,13 +64,13 @@ class Vocabulary:
         self._file, self._about = file, Metadata(file, "tokenizer.ggml.")
         self._templates: dict[str, Template] = {}
         self._library = import_extra("tokenizers", "chat", "the vocabulary of a language model")
-        with self._foreign("the vocabulary"):
+        with self._convert_errors("the vocabulary"):
             self._read()
 
     def _read(self) -> None:
         about = self._about
         kind = about.text("model")
-        makers: dict[str, Callable[[], Any]] = {"gpt2": self._bytewise, "llama": self._piecewise}
+        makers: dict[str, Callable[[], Any]] = {"gpt2": self._byte_tokenizer, "llama": self._piece_tokenizer}
         if kind not in makers:
             raise NotSupportedError(f"{self._file.path} has tokens of type {kind}; {', '.join(makers)} are read")
         self._tokens = about.texts("tokens")
@@ -106,7 +106,7 @@ class Vocabulary:
         return number
 
     @contextmanager
-    def _foreign(self, what: str) -> Iterator[None]:
+    def _convert_errors(self, what: str) -> Iterator[None]:
         """Raise `DataError` for any error that the contents of the file cause in a library."""
         try:
             yield
@@ -118,7 +118,7 @@ class Vocabulary:
                 raise
             raise DataError(f"{what} of {self._file.path} is not valid: {error}") from None
 
-    def _bytewise(self) -> Any:
+    def _byte_tokenizer(self) -> Any:
         """Create a tokenizer that merges bytes, as for GPT-2."""
         lib, split = self._library, self._about.text("pre")
         if split not in SPLITS:
@@ -139,7 +139,7 @@ class Vocabulary:
         tokenizer.decoder = lib.decoders.ByteLevel()
         return tokenizer
 
-    def _piecewise(self) -> Any:
+    def _piece_tokenizer(self) -> Any:
         """Create a tokenizer that merges pieces by score, as SentencePiece does."""
         lib, ids = self._library, {token: k for k, token in enumerate(self._tokens)}
         scores = self._about.numbers("scores", len(self._tokens), whole=False).tolist()
@@ -178,7 +178,7 @@ class Vocabulary:
         require(len(text) <= MAX_TEXT, f"text must have at most {MAX_TEXT:,} characters, got {len(text):,}")
         at = first_surrogate(text)
         require(not at, f"text must be Unicode, got {at}")
-        with self._foreign("the vocabulary"):
+        with self._convert_errors("the vocabulary"):
             tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return tokens if self._begin is None or tokens[:1] == [self._begin] else [self._begin, *tokens]
 
@@ -243,7 +243,7 @@ class Vocabulary:
             **self._special,
             **{name: plain_data(value, name) for name, value in variables.items()},
         }
-        with self._foreign("the chat template"):
+        with self._convert_errors("the chat template"):
             return template.render(values, limit)
 
     def _template_for(self, has_tools: bool) -> Template:
@@ -254,7 +254,7 @@ class Vocabulary:
         if key is None:
             raise DataError(f"{self._file.path} has no chat template (tokenizer.chat_template)")
         if key not in self._templates:
-            with self._foreign("the chat template"):
+            with self._convert_errors("the chat template"):
                 self._templates[key] = Template(Metadata(self._file).text(key), self._file.path)
         return self._templates[key]
 
