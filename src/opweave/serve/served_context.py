@@ -102,7 +102,7 @@ def create_context(options: Mapping[str, Any], device: str | None) -> MLContext:
 class ServedContext:
     """A context of a client.
 
-    One thread at a time handles all messages, in order; `/sync` comes from other threads, and uses builders only. `built` is
+    One thread at a time handles all messages, in order; `/sync` comes from other threads, and uses builders only. `report` is
     called with each new graph.
 
     Attributes:
@@ -114,9 +114,9 @@ class ServedContext:
         context: MLContext,
         budget: Budget,
         limits: ConnectionLimits,
-        built: Callable[[MLGraph], object] = lambda graph: None,
+        report: Callable[[MLGraph], object] = lambda graph: None,
     ) -> None:
-        self.context, self._budget, self._limits, self._built = context, budget, limits, built
+        self.context, self._budget, self._limits, self._report = context, budget, limits, report
         self._is_host = context.backend.space.is_host
         self._tensors: dict[int, _Tensor] = {}
         self._graphs: dict[int, _Graph] = {}
@@ -235,7 +235,7 @@ class ServedContext:
         graph = builder.build(message["log"], message["outs"])
         self._graphs[number] = _Graph(graph, builder.reserved)
         builder.reserved = 0
-        self._built(graph)
+        self._report(graph)
         described = {
             side: {name: descriptor_of(desc) for name, desc in descs.items()}
             for side, descs in (("inputs", graph.inputs), ("outputs", graph.outputs))
