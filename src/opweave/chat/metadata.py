@@ -80,7 +80,7 @@ class Metadata:
     def texts(self, name: str) -> list[str]:
         """A list of texts."""
         value = self._value(name, ...)
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
             self.refuse(name, "a list of texts")
         return list(value)
 

@@ -23,7 +23,7 @@ def _size_of_joined_list(values: Any, d: str = "", attribute: Any = None) -> int
 
 def _size_of_translated(value: str, table: Any) -> int:
     values = table.values() if isinstance(table, Mapping) else table
-    return len(value) * max((len(each) for each in values if isinstance(each, str)), default=1)
+    return len(value) * max((len(text) for text in values if isinstance(text, str)), default=1)
 
 
 def _size_of_stripped(value: str, chars: str | None = None) -> int:

@@ -168,7 +168,7 @@ def plain_data(value: Any, name: str, depth: int = 0) -> Any:
     if isinstance(value, float):
         return float.__float__(value)
     if isinstance(value, (list, tuple)):
-        plain = [plain_data(each, f"{name}[{k}]", depth + 1) for k, each in enumerate(value)]
+        plain = [plain_data(item, f"{name}[{k}]", depth + 1) for k, item in enumerate(value)]
         return tuple(plain) if isinstance(value, tuple) else plain
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -176,8 +176,8 @@ def plain_data(value: Any, name: str, depth: int = 0) -> Any:
         value = value.model_dump()
     if isinstance(value, Mapping):
         return {
-            plain_data(key, f"a key of {name}", depth + 1): plain_data(each, f"{name}[{shown(key)}]", depth + 1)
-            for key, each in value.items()
+            plain_data(key, f"a key of {name}", depth + 1): plain_data(item, f"{name}[{shown(key)}]", depth + 1)
+            for key, item in value.items()
         }
     return f"<{type(value).__name__}>"
 
@@ -261,11 +261,11 @@ def _environment_class() -> Any:
             return node
 
     def output(node: Any) -> list[Any]:
-        texts = [each.data for each in node.nodes if isinstance(each, nodes.TemplateData)]
-        texts += [str(each.value) for each in node.nodes if isinstance(each, nodes.Const)]
+        texts = [part.data for part in node.nodes if isinstance(part, nodes.TemplateData)]
+        texts += [str(part.value) for part in node.nodes if isinstance(part, nodes.Const)]
         node.nodes = [
-            each if isinstance(each, (nodes.TemplateData, nodes.Const)) else counter(each, "output")
-            for each in node.nodes
+            part if isinstance(part, (nodes.TemplateData, nodes.Const)) else counter(part, "output")
+            for part in node.nodes
         ]
         return [step(node, sum(map(getsizeof, texts))), node] if texts else [node]
 
@@ -338,7 +338,7 @@ def _environment_class() -> Any:
             first = 1 if "jinja_pass_arg" in marks else 0
             size = FILTER_SIZES.get(name)
 
-            def counted(*args: Any, **options: Any) -> Any:
+            def wrapper(*args: Any, **options: Any) -> Any:
                 self._budget.step()
                 if name == "join" and len(args) > first and not isinstance(args[first], str):
                     args = (*args[:first], list(args[first]), *args[first + 1 :])
@@ -346,8 +346,8 @@ def _environment_class() -> Any:
                     self._require_size(size, args[first:], options)
                 return self._budget.admit(function(*args, **options))
 
-            vars(counted).update(marks)
-            return counted
+            vars(wrapper).update(marks)
+            return wrapper
 
         def _require_size(self, size: Callable[..., int], args: tuple[Any, ...], options: dict[str, Any]) -> None:
             """Require that a result is small enough. Skip invalid arguments: the function raises the error."""
@@ -389,12 +389,12 @@ def _environment_class() -> Any:
                 make: Any = HtmlFormatter
                 formatter = make(self, escape=owner.escape)
 
-            def formatted(*args: Any, **options: Any) -> str:
+            def format_text(*args: Any, **options: Any) -> str:
                 if is_map:
                     (options,), args = args, ()
                 return cast(str, type(owner)(formatter.vformat(owner, args, options)))
 
-            return formatted
+            return format_text
 
         def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
             # Some of Python's codecs take quadratic time.
@@ -405,13 +405,13 @@ def _environment_class() -> Any:
 
         def _range(self, *args: int) -> range:
             # Larger numbers can have equal hashes, which makes dictionaries slow.
-            if any(abs(each) > MAX_RANGE for each in args):
+            if any(abs(number) > MAX_RANGE for number in args):
                 raise OverflowError(f"numbers of a range must be at most {MAX_RANGE:,}, got {shown(args)}")
             return sandbox.safe_range(*args)
 
         def _now(self, form: str) -> str:
             # The C library pads to widths such as %999999999Y.
-            widths = sum(int(each[:20]) for each in re.findall(r"\d+", form))
+            widths = sum(int(digits[:20]) for digits in re.findall(r"\d+", form))
             self._budget.require_text(64 * len(form) + widths)
             return datetime.now().strftime(form)
 
@@ -444,7 +444,7 @@ def _environment_class() -> Any:
 
         def format_field(self, value: Any, form: str) -> Any:
             budget: Budget = self._env._budget
-            budget.require_text(sum(int(each[:20]) for each in re.findall(r"\d+", form)))
+            budget.require_text(sum(int(digits[:20]) for digits in re.findall(r"\d+", form)))
             return budget.admit(super().format_field(value, form))  # type: ignore[misc]
 
     class Formatter(Fields, sandbox.SandboxedFormatter):
