@@ -335,25 +335,25 @@ def test_the_example_is_a_request(name: str) -> None:
 
 def test_compressed_bodies() -> None:
     body = message(entry())
-    assert protocol.uncompressed(body, None) == protocol.uncompressed(body, "identity") == body
-    assert protocol.uncompressed(gzip.compress(body), "gzip") == body
-    assert protocol.uncompressed(zlib.compress(body), "deflate") == body
+    assert protocol.decompress(body, None) == protocol.decompress(body, "identity") == body
+    assert protocol.decompress(gzip.compress(body), "gzip") == body
+    assert protocol.decompress(zlib.compress(body), "deflate") == body
     for damaged, text in (
         (body, "not gzip"),
         (gzip.compress(body)[:-3], "does not end"),
         (gzip.compress(body) + b"1", "end"),
     ):
         with pytest.raises(ow.ValidationError, match=text):
-            protocol.uncompressed(damaged, "gzip")
+            protocol.decompress(damaged, "gzip")
     with pytest.raises(ow.ValidationError, match="must be gzip or deflate, got 'br'"):
-        protocol.uncompressed(body, "br")
+        protocol.decompress(body, "br")
 
 
 def test_a_compressed_body_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "MAX_BODY_BYTES", 1000)
-    assert len(protocol.uncompressed(gzip.compress(bytes(1000)), "gzip")) == 1000
+    assert len(protocol.decompress(gzip.compress(bytes(1000)), "gzip")) == 1000
     with pytest.raises(ow.ValidationError, match="at most 1,000 bytes"):
-        protocol.uncompressed(gzip.compress(bytes(10**6)), "gzip")
+        protocol.decompress(gzip.compress(bytes(10**6)), "gzip")
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "GZIP", "x-gzip", "deflate", "identity", ""])
@@ -361,11 +361,11 @@ def test_uncompressed_bounds_what_it_returns(encoding: str) -> None:
     pack: Any = {"deflate": zlib.compress, "identity": bytes, "": bytes}.get(encoding, gzip.compress)
     for size in (0, 1, 10**6):
         data = random_bytes(size)
-        assert protocol.uncompressed(pack(data), encoding) == data
+        assert protocol.decompress(pack(data), encoding) == data
         if pack is not bytes:
-            assert protocol.uncompressed(pack(data), encoding, size) == data
+            assert protocol.decompress(pack(data), encoding, size) == data
             with pytest.raises(ow.ValidationError, match=f"at most {max(size - 1, 0):,} bytes"):
-                protocol.uncompressed(pack(data + b"1"), encoding, max(size - 1, 0))
+                protocol.decompress(pack(data + b"1"), encoding, max(size - 1, 0))
 
 
 def random_bytes(size: int) -> bytes:
@@ -374,13 +374,13 @@ def random_bytes(size: int) -> bytes:
 
 def test_uncompressed_takes_the_parts_of_a_gzip_body() -> None:
     parts = [random_bytes(size) for size in (0, 10, 300_000, 1, 0, 500_000)]
-    assert protocol.uncompressed(b"".join(map(gzip.compress, parts)), "gzip") == b"".join(parts)
+    assert protocol.decompress(b"".join(map(gzip.compress, parts)), "gzip") == b"".join(parts)
     many = gzip.compress(b"1")
-    assert protocol.uncompressed(many * protocol.MAX_MEMBERS, "gzip") == b"1" * protocol.MAX_MEMBERS
+    assert protocol.decompress(many * protocol.MAX_MEMBERS, "gzip") == b"1" * protocol.MAX_MEMBERS
     with pytest.raises(ow.ValidationError, match="at most 4,096 parts"):
-        protocol.uncompressed(many * (protocol.MAX_MEMBERS + 1), "gzip")
+        protocol.decompress(many * (protocol.MAX_MEMBERS + 1), "gzip")
     with pytest.raises(ow.ValidationError, match="at most 6 bytes"):
-        protocol.uncompressed(many * 7, "gzip", 6)
+        protocol.decompress(many * 7, "gzip", 6)
 
 
 @pytest.mark.parametrize(
@@ -398,13 +398,13 @@ def test_uncompressed_takes_the_parts_of_a_gzip_body() -> None:
 )
 def test_uncompressed_refuses_other_data(encoding: str, body: bytes) -> None:
     with pytest.raises(ow.ValidationError, match=f"the body is not {encoding}"):
-        protocol.uncompressed(body, encoding)
+        protocol.decompress(body, encoding)
 
 
 @pytest.mark.parametrize("encoding", ["gzip, gzip", "br", "gzip\r\nX: 1", "\u202e"])
 def test_uncompressed_refuses_other_encodings(encoding: str) -> None:
     with pytest.raises(ow.ValidationError, match="must be gzip or deflate") as caught:
-        protocol.uncompressed(b"", encoding)
+        protocol.decompress(b"", encoding)
     assert str(caught.value).isprintable()
 
 
@@ -503,11 +503,11 @@ def test_strings_in_place_of_numbers_cannot_fill_the_memory() -> None:
 def test_statistics_of_replicas_add_up() -> None:
     one, other = Statistics(), Statistics()
     for each in (one, other):
-        each.executed(3, (1, 10, 100))
-        each.succeeded(1, 1000, 5, (1, 10, 100))
-        each.succeeded(2, 1000, 5, (1, 10, 100))
-    other.executed(1, (2, 20, 200))
-    other.failed(7)
+        each.add_execution(3, (1, 10, 100))
+        each.add_success(1, 1000, 5, (1, 10, 100))
+        each.add_success(2, 1000, 5, (1, 10, 100))
+    other.add_execution(1, (2, 20, 200))
+    other.add_failure(7)
     found = report("model", "1", [one.state(), other.state()])
     assert (found["name"], found["version"], found["last_inference"] > 0) == ("model", "1", True)
     assert (found["inference_count"], found["execution_count"]) == (6, 3)

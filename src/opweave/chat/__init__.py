@@ -1,7 +1,7 @@
 """Language models from GGUF files: `opweave chat model.gguf`, and its parts.
 
-`network` builds the network, `Model` has its sizes and weights, `Decoder` runs it and keeps the cache, `Vocabulary` converts
-between text and tokens, `Sampler` chooses tokens, and `Conversation` combines them.
+`Model` has the sizes and weights, `network` builds a graph from them, `Decoder` runs the graph and keeps the KV cache,
+`Vocabulary` converts between text and tokens, `Sampler` chooses tokens, and `Conversation` combines all of them.
 """
 
 from __future__ import annotations

@@ -15,14 +15,14 @@ from .vocabulary import Message, Vocabulary
 
 @dataclass
 class Reply:
-    """How long a reply took, and why it ended.
+    """Token counts and times of a reply, and the reason for its end.
 
     Attributes:
-        read: number of tokens that were read: those of the conversation that were not in the decoder's cache.
+        read: number of tokens read: tokens of the conversation that were not in the decoder's cache.
         read_seconds: the time to the first token of the reply.
         written: number of tokens of the reply.
         written_seconds: the time for all tokens of the reply but the first.
-        end: why it ended: "done" (the model ended it), "full" (no room is left), "limit", or "open" (it was interrupted).
+        end: the reason: "done" (the model ended the reply), "full" (no room is left), "limit", or "open" (interrupted).
 
     >>> print(Reply(read=20, read_seconds=0.1, written=5, written_seconds=0.2))
     20 tokens read in 100 ms, 5 written, 20.0 tokens/s
@@ -46,16 +46,16 @@ class Conversation:
 
     Args:
         decoder: the model.
-        vocabulary: its tokens.
-        sampler: how tokens are chosen.
+        vocabulary: the tokens of the model.
+        sampler: chooses tokens.
         system: the system message; default: that of the chat template.
 
     Raises:
-        DataError: the vocabulary is of another model.
+        DataError: the vocabulary belongs to another model.
 
     Attributes:
-        messages: those so far.
-        reply: how long the latest reply took, and why it ended.
+        messages: the messages so far.
+        reply: counts and times of the latest reply.
     """
 
     def __init__(self, decoder: Decoder, vocabulary: Vocabulary, sampler: Sampler, system: str | None = None) -> None:
@@ -77,8 +77,7 @@ class Conversation:
             The parts of the reply, as they are generated. Closing the generator ends the reply early.
 
         Raises:
-            ValidationError: there is no room for the conversation with this message, or it is no text; it is not added to
-                `messages`.
+            ValidationError: the message is no text, or the conversation with it has no room. `messages` stays the same.
             DataError: the chat template refuses the message, or takes too much memory or time.
         """
         require(isinstance(text, str), f"text must be a str, got {shown(text)}")
@@ -92,17 +91,17 @@ class Conversation:
                 f"the context is full: with this message the conversation has {len(tokens)} tokens, and there is room "
                 f"for {room}, the reply included"
             )
-        return self._replies(said, tokens, limit)
+        return self._generate(said, tokens, limit)
 
-    def _replies(self, said: Message, tokens: list[int], limit: int | None) -> Generator[str]:
+    def _generate(self, said: Message, tokens: list[int], limit: int | None) -> Generator[str]:
         decoder, reply = self._decoder, Reply(0)
-        # The last token is read even if the decoder remembers it, for the logits of the next one.
-        known = min(_equal(tokens, decoder.tokens), len(tokens) - 1)
-        decoder.forget(known)
-        self.reply, reply.read = reply, len(tokens) - known
+        # The last token is read even if it is in the cache, for the logits of the next token.
+        cached = min(_common_length(tokens, decoder.tokens), len(tokens) - 1)
+        decoder.forget(cached)
+        self.reply, reply.read = reply, len(tokens) - cached
         start, added, parts = perf_counter(), self._vocabulary.stream(), [""]
         try:
-            token = self._sampler(decoder.feed(tokens[known:]))
+            token = self._sampler(decoder.feed(tokens[cached:]))
             reply.read_seconds = perf_counter() - start
             while token not in self._vocabulary.ends:
                 reply.written += 1
@@ -118,7 +117,7 @@ class Conversation:
             self.messages += [said, {"role": "assistant", "content": "".join(parts)}]
 
 
-def _equal(first: list[int], second: list[int]) -> int:
-    """How many tokens at the beginning of both are the same."""
+def _common_length(first: list[int], second: list[int]) -> int:
+    """The length of the common prefix of two lists of tokens."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((k for k, (a, b) in pairs if a != b), min(len(first), len(second)))

@@ -15,16 +15,16 @@ from ..support.errors import require
 from .model import Model, network
 
 CHUNK = 64
-"""How many tokens of a prompt go through the network together. The last chunk of a prompt is padded, so that one graph serves
+"""Number of tokens of a prompt that the network reads at once. The last chunk of a prompt is padded, so that one graph serves
 all prompts."""
 
 
 class Decoder:
-    """A language model, and the keys and values of the tokens that it has read.
+    """A language model with its KV cache.
 
     Args:
         model: sizes and weights.
-        context: where it runs.
+        context: the context to run in.
         room: maximum number of tokens in the cache.
 
     Raises:
@@ -52,7 +52,7 @@ class Decoder:
         return self.context.create_tensor(data_type, shape, readable=True, writable=True)
 
     def _write(self, tensor: MLTensor, values: Any) -> None:
-        """Fill a tensor; on the host without a copy in between."""
+        """Fill a tensor; on the host without an intermediate copy."""
         if self._on_host:
             tensor.numpy()[...] = values
         else:
@@ -66,7 +66,7 @@ class Decoder:
         """Read tokens.
 
         Args:
-            tokens: one or more, which follow those in the cache.
+            tokens: one or more tokens that follow those in the cache.
 
         Returns:
             The logits of the next token, float32 [words]; valid until the next call.
@@ -83,12 +83,12 @@ class Decoder:
             count = CHUNK if len(waiting) > 1 and len(self.tokens) + CHUNK <= self.room else 1
             self._pass(waiting[:count], count)
             del waiting[:count]
-        found = self._logits.numpy() if self._on_host else self.context.read_tensor(self._logits)
-        logits: np.ndarray = found.reshape(-1)
+        output = self._logits.numpy() if self._on_host else self.context.read_tensor(self._logits)
+        logits: np.ndarray = output.reshape(-1)
         return logits
 
     def _pass(self, tokens: Sequence[int], count: int) -> None:
-        """Run the graph for `count` tokens. The keys and values of padding are overwritten by those of the next tokens."""
+        """Run the graph for `count` tokens. Later tokens overwrite the keys and values of padding."""
         graph = self._graph(count)
         x = self.model.embedded(np.array(tokens))
         if len(tokens) < count:
@@ -97,12 +97,12 @@ class Decoder:
         self._write(self._length, len(self.tokens))
         self._write(self._last, len(tokens) - 1)
         inputs = {"x": self._x[count], "length": self._length, "last": self._last, **self._past}
-        # Keys and values are updated in place: the same tensors are inputs and outputs.
+        # The KV cache is updated in place: the same tensors are inputs and outputs.
         self.context.dispatch(graph, inputs, {"logits": self._logits, **self._past})
         self.tokens += tokens
 
     def build(self) -> None:
-        """Compile the graphs now rather than in the first calls of `feed`."""
+        """Compile the graphs now instead of in the first calls of `feed`."""
         for count in (1, CHUNK) if self.room >= CHUNK else (1,):
             self._graph(count)
 

@@ -1,7 +1,7 @@
 """GGUF files, mapped into memory: the metadata and the weights of a language model.
 
-The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Weights of these types are read: F32, F16, Q4_0, Q4_1,
-Q8_0, Q4_K, Q6_K.
+The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Supported types of weights: F32, F16, Q4_0, Q4_1, Q8_0,
+Q4_K, Q6_K.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SCALARS = {
     11: "<i8",
     12: "<f8",
 }
-"""NumPy's names of the types of metadata, but for strings and arrays."""
+"""NumPy data types of metadata, except for strings and arrays."""
 
 STRING, ARRAY = 8, 9
 
@@ -47,9 +47,9 @@ MAX_SIZE = 2**31 - 1
 
 @dataclass(frozen=True)
 class Blocks:
-    """A quantized matrix, as `composites.matmul_n_bits` takes it.
+    """A quantized matrix, in the form of `composites.matmul_n_bits`.
 
-    Its elements are `(numbers - 2 ** (bits - 1)) * scale`, or `numbers * scale + minimum` if there is a minimum.
+    The elements are `(numbers - 2 ** (bits - 1)) * scale`, or `numbers * scale + minimum` if there is a minimum.
 
     Attributes:
         bits: 4 or 8.
@@ -74,7 +74,7 @@ class Blocks:
 
 
 def _nibbles(packed: Array) -> Array:
-    """The two numbers in each byte along the last axis: first all lower halves, then all upper halves."""
+    """Unpack two numbers from each byte along the last axis: first all lower halves, then all upper halves."""
     return np.concatenate([packed & 15, packed >> 4], axis=-1)
 
 
@@ -91,7 +91,7 @@ def _q8_0(block: Array) -> Blocks:
 
 
 def _q4_k(block: Array) -> Blocks:
-    """Eight blocks of 32. Their scales and minima are integers of 6 bits, times a scale that all eight share."""
+    """Eight blocks of 32. Scales and minima are 6-bit integers, times a scale that all eight blocks share."""
     rows, packed = len(block), block["scales"]
     first, second, third = (packed[..., k : k + 4] for k in (0, 4, 8))
     scales = np.concatenate([first & 63, third & 15 | first >> 6 << 4], axis=-1)
@@ -103,7 +103,7 @@ def _q4_k(block: Array) -> Blocks:
 
 
 def _q6_k(block: Array) -> Blocks:
-    """Sixteen blocks of 16 numbers of 6 bits. `low` has their lower 4 bits, two numbers a byte, `high` their upper 2 bits."""
+    """Sixteen blocks of 16 6-bit numbers. `low` has the lower 4 bits, two numbers a byte, `high` the upper 2 bits."""
     rows = len(block)
     low, high = block["low"].reshape(rows, -1, 2, 2, 32), block["high"].reshape(rows, -1, 2, 1, 32)
     low = np.concatenate([low & 15, low >> 4], axis=-2)
@@ -118,10 +118,10 @@ class Format:
     """A type of weights.
 
     Attributes:
-        name: as the format calls it.
-        elements: of a block.
+        name: the name in the format.
+        elements: the number of elements in a block.
         layout: the fields of a block.
-        blocks: makes `Blocks` of them; None for floats.
+        blocks: converts blocks to `Blocks`; None for floats.
     """
 
     name: str
@@ -143,7 +143,7 @@ FORMATS = {
 }
 
 UNREAD = {6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 13: "Q5_K", 15: "Q8_K", 30: "BF16"}
-"""Names of formats that are not read, for messages."""
+"""Names of unsupported formats, for messages."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,9 @@ class Weight:
     """A tensor of a file.
 
     Attributes:
-        format: how its elements are stored.
-        shape: its dimensions, the one that is contiguous in memory last.
-        data: the mapped part of the file, of the layout of the format [..., blocks in a row].
+        format: the type of the elements.
+        shape: the dimensions; the last one is contiguous in memory.
+        data: the mapped part of the file, in the layout of the format [..., blocks in a row].
     """
 
     format: Format
@@ -161,11 +161,11 @@ class Weight:
     data: Array
 
     def blocks(self) -> Blocks | None:
-        """The rows as small integers; None for a matrix of floats."""
+        """The rows as quantized blocks; None for a matrix of floats."""
         return None if self.format.blocks is None else self.format.blocks(self.data)
 
     def real(self, rows: Any = slice(None)) -> Array:
-        """Some rows as float32; those of F32 stay in the file."""
+        """Some rows as float32; for F32, a view of the file."""
         data = self.data[rows]
         return data.astype(np.float32, copy=False) if self.format.blocks is None else self.format.blocks(data).real()
 
@@ -174,11 +174,11 @@ class GGUF:
     """A file of a language model.
 
     Args:
-        path: the file, which must not change while the model is used.
+        path: the file, which must not change while the model is in use.
 
     Raises:
-        DataError: it cannot be read, is no GGUF file, or is damaged.
-        NotSupportedError: another version of the format, or a type of weights that is not read.
+        DataError: the file cannot be read, is no GGUF file, or is damaged.
+        NotSupportedError: another version of the format, or an unsupported type of weights.
 
     Attributes:
         metadata: properties of the model by name; arrays of numbers are NumPy arrays.
@@ -201,7 +201,7 @@ class GGUF:
             raise DataError(f"{path} is damaged or ends too early, at byte {self._at}: {error}") from None
 
     def release(self) -> None:
-        """Free the memory of the pages that were read; those that are needed again are read from the file again."""
+        """Free the pages that were read; later accesses read them from the file again."""
         mapping = self._bytes._mmap  # type: ignore[attr-defined]
         if hasattr(mapping, "madvise"):  # not on Windows
             mapping.madvise(mmap.MADV_DONTNEED)
@@ -233,7 +233,7 @@ class GGUF:
             self.weights[name] = self._weight(name, shape, kind, start + at)
 
     def _take(self, count: int) -> Array:
-        """The next bytes."""
+        """Take the next `count` bytes."""
         end = self._at + count
         if end > len(self._bytes):
             raise ValueError(f"{count} bytes are wanted, and {len(self._bytes) - self._at} are left")
@@ -248,7 +248,7 @@ class GGUF:
         return self._take(self._number("<u8")).tobytes().decode("utf-8", "replace")
 
     def _strings(self, count: int) -> list[str]:
-        """As `_string`, for the hundred thousand tokens of a vocabulary."""
+        """Read strings, faster than with `_string`: a vocabulary has a hundred thousand tokens."""
         buffer, at, strings = self._bytes.data, self._at, []
         for _ in range(count):
             (length,) = struct.unpack_from("<Q", buffer, at)
@@ -288,9 +288,9 @@ class GGUF:
 
     def _weight(self, name: str, shape: tuple[int, ...], kind: int, start: int) -> Weight:
         if kind not in FORMATS:
-            what = UNREAD.get(kind, f"of type {kind}")
-            known = ", ".join(form.name for form in FORMATS.values())
-            raise NotSupportedError(f"{self.path}: {name} is {what}; {known} are read")
+            label = UNREAD.get(kind, f"of type {kind}")
+            names = ", ".join(form.name for form in FORMATS.values())
+            raise NotSupportedError(f"{self.path}: {name} is {label}; {names} are read")
         form, columns = FORMATS[kind], shape[-1]
         if form.blocks is not None and len(shape) != 2:
             raise ValueError(f"{shown(name)} must have a rank of 2, since it is {form.name}, got {list(shape)}")

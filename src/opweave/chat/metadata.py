@@ -1,4 +1,4 @@
-"""Properties in the metadata of a GGUF file, checked for their types and ranges."""
+"""Read properties from the metadata of a GGUF file, and check types and ranges."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MAX_COUNT = 2**31 - 1
 class Metadata:
     """The metadata of a file.
 
-    All methods raise `DataError` for a value that breaks the rule. They return `default` if the file has no such property,
-    which is required if there is no default.
+    All methods raise `DataError` for a value that breaks the rule. For a missing property they return `default`; without a
+    default, they raise `DataError`.
 
     Args:
         file: the file.
-        prefix: comes before the names of properties.
+        prefix: the prefix of the names of properties.
     """
 
     def __init__(self, file: GGUF, prefix: str = "") -> None:
@@ -80,7 +80,7 @@ class Metadata:
     def texts(self, name: str) -> list[str]:
         """A list of texts."""
         value = self._value(name, ...)
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
             self.refuse(name, "a list of texts")
         return list(value)
 
@@ -88,9 +88,9 @@ class Metadata:
         """Numbers, one for each token.
 
         Args:
-            name: of the property.
+            name: the name of the property.
             count: the number of tokens.
-            whole: whether they must be integers.
+            whole: whether the numbers must be integers.
         """
         value = self._value(name, ...)
         values = np.asarray(value) if isinstance(value, (list, np.ndarray)) else np.array(None)

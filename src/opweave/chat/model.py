@@ -1,4 +1,4 @@
-"""The network of Llama-type language models, built with `MLGraphBuilder` from the weights of a GGUF file."""
+"""Build the network of Llama-type language models with `MLGraphBuilder`, from the weights of a GGUF file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .metadata import Metadata
 Array = np.ndarray
 
 Matrix = tuple[dict[str, Any], int]
-"""What the product with a matrix takes beside its input, and how many times the means of blocks follow the input."""
+"""Arguments of the product with a matrix besides the input, and the number of copies of block means behind the input."""
 
 
 def network(b: MLGraphBuilder, model: Model, new: int, room: int) -> dict[str, MLOperand]:
@@ -70,9 +70,9 @@ class Sizes:
         groups: heads of keys and values.
         size: elements of a head.
         words: the number of tokens in the vocabulary.
-        context: the longest text that the model was trained for, in tokens.
+        context: the longest text in training, in tokens.
         epsilon: added to mean squares.
-        interleaved: whether the pairs that are rotated are neighbours; otherwise one is in each half of a head.
+        interleaved: whether rotated pairs are adjacent elements; otherwise one element is in each half of a head.
     """
 
     layers: int
@@ -91,7 +91,7 @@ REQUIRED = ("attn_norm.weight", "ffn_norm.weight", *(f"{name}.weight" for name i
 OPTIONAL = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
 
 INTERLEAVED = {"llama": True, "qwen2": False}
-"""The architectures that `network` builds, and whether they rotate neighbours; see `Sizes`."""
+"""Supported architectures, and the value of `Sizes.interleaved` for each."""
 
 
 class Model:
@@ -99,10 +99,10 @@ class Model:
 
     Args:
         file: the model.
-        quantized: whether quantized matrices stay so, or are converted to float32.
+        quantized: whether to keep matrices quantized; otherwise they are converted to float32.
 
     Raises:
-        NotSupportedError: the file describes another network than `network` builds.
+        NotSupportedError: `network` cannot build the network that the file describes.
         DataError: a weight or a size is missing.
     """
 
@@ -114,7 +114,7 @@ class Model:
             raise NotSupportedError(f"{file.path} is a model of type {kind}; {', '.join(INTERLEAVED)} are run")
         about = Metadata(file, f"{kind}.")
         self._check_scaling(about)
-        # Each layer has weights: a larger number is refused before the names of its weights are made.
+        # Each layer has weights, so `most` bounds the names that `_check_names` makes.
         layers = about.count("block_count", most=max(1, len(file.weights)))
         self._check_names(layers)
         heads = about.count("attention.head_count")
@@ -145,7 +145,7 @@ class Model:
         self._check_frequencies()
 
     def _check_scaling(self, about: Metadata) -> None:
-        """Require that angles are not scaled, as those of models for longer texts than they were trained with."""
+        """Require that rotary angles are not scaled, as in models that extend the context of training."""
         scaling = about.text("rope.scaling.type", "linear")
         names = ["rope.scaling.factor", "rope.scale_linear"]
         factors = [about.real(name) for name in names if name in about and about.real(name) != 1]
@@ -196,7 +196,7 @@ class Model:
                 )
 
     def _check_names(self, layers: int) -> None:
-        """Require all weights of the network, and no others: what a network does with them is not known."""
+        """Require all weights of the network, and no others, whose use is unknown."""
 
         def names(endings: Iterable[str]) -> set[str]:
             return {f"blk.{layer}.{ending}" for layer in range(layers) for ending in endings}
@@ -205,8 +205,8 @@ class Model:
         needed = {"token_embd.weight", "output_norm.weight", *names(REQUIRED)}
         if missing := sorted(needed - present):
             raise DataError(f"{self.file.path} lacks {len(missing)} weights: {', '.join(missing[:3])}")
-        known = {*needed, "output.weight", "rope_freqs.weight", *names(OPTIONAL)}
-        if unknown := sorted(present - known):
+        allowed = {*needed, "output.weight", "rope_freqs.weight", *names(OPTIONAL)}
+        if unknown := sorted(present - allowed):
             raise NotSupportedError(
                 f"{self.file.path} has {len(unknown)} weights that networks of this type do not have: "
                 f"{', '.join(unknown[:3])}"
@@ -224,14 +224,14 @@ class Model:
 
     @cached_property
     def frequencies(self) -> Array:
-        """The angle in radians by which each pair is rotated from one position to the next; float64."""
+        """The rotation of each pair from one position to the next, in radians; float64."""
         pairs = np.arange(0, self._rotated, 2) / self._rotated
         factors = self.file.weights.get("rope_freqs.weight")
         frequencies: Array = self._theta**-pairs / (1.0 if factors is None else factors.real())
         return frequencies
 
     def rotations(self, room: int) -> tuple[Array, Array]:
-        """Compute the cosines and sines by which queries and keys are rotated at each position.
+        """Compute the cosines and sines of the rotation at each position.
 
         Args:
             room: the number of positions.
@@ -267,7 +267,7 @@ class Model:
         return composites.rms_norm(x, weight, epsilon=self.sizes.epsilon, label=name)
 
     def linear(self, x: MLOperand, name: str) -> MLOperand:
-        """Add the product with a matrix to the graph, plus its bias if it has one.
+        """Add the product with a matrix to the graph, plus the bias if there is one.
 
         Args:
             x: float32 [1, tokens, columns].
@@ -279,7 +279,7 @@ class Model:
         return self.linears(x, [name])[0]
 
     def linears(self, x: MLOperand, names: Sequence[str]) -> list[MLOperand]:
-        """Add the products with several matrices to the graph; one product computes all if they are quantized alike.
+        """Add the products with several matrices to the graph; matrices of the same format share one product.
 
         Args:
             x: float32 [1, tokens, columns].
@@ -296,10 +296,10 @@ class Model:
             return [self.linear(x, name) for name in names]
         bias, label = np.concatenate(biases) if biases else None, ", ".join(names)
         if not is_quantized:
-            matrix, _ = self._kept(label, lambda: ({"b": weights[0].real()}, 0))
+            matrix, _ = self._cache_matrix(label, lambda: ({"b": weights[0].real()}, 0))
             y: MLOperand = x.reshape(x.shape[1:]).gemm(**matrix, c=bias, b_transpose=True, label=label)
             return [y.reshape([1, *y.shape])]
-        matrix, copies = self._kept(label, lambda: self._packed(weights))
+        matrix, copies = self._cache_matrix(label, lambda: self._pack(weights))
         if copies:
             size = matrix["block_size"]
             means = x.reshape([1, x.shape[1], x.shape[2] // size, size]).reduce_mean(axes=[3])
@@ -308,14 +308,14 @@ class Model:
         product: Any = composites.matmul_n_bits(x, bias=bias, accuracy="int8", label=label, **matrix)
         return product.split([weight.shape[0] for weight in weights], axis=2) if len(names) > 1 else [product]
 
-    def _kept(self, name: str, make: Callable[[], Matrix]) -> Matrix:
-        """A matrix, whose arrays all graphs share."""
+    def _cache_matrix(self, name: str, make: Callable[[], Matrix]) -> Matrix:
+        """Cache a matrix, so that all graphs share the arrays."""
         if name not in self._operands:
             self._operands[name] = make()
             self.file.release()
         return self._operands[name]
 
-    def _packed(self, weights: Sequence[Weight]) -> Matrix:
-        """The rows of all matrices."""
+    def _pack(self, weights: Sequence[Weight]) -> Matrix:
+        """Pack the rows of all matrices."""
         blocks: Any = replace(weights[0], data=np.concatenate([weight.data for weight in weights])).blocks()
         return composites.pack_blocks(blocks.numbers, blocks.scale, blocks.minimum, bits=blocks.bits)

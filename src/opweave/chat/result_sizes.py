@@ -1,11 +1,11 @@
-"""The most characters of a result of a template's filters and methods, by their arguments."""
+"""Bound the characters of the results of filters and methods in templates, by the arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .budget import MAX_TEXT, of_printf, of_replaced
+from .budget import MAX_TEXT, size_of_printf, size_of_replaced
 
 
 def _size_of_padded(value: str, width: int = 80, *_: Any) -> int:
@@ -23,11 +23,11 @@ def _size_of_joined_list(values: Any, d: str = "", attribute: Any = None) -> int
 
 def _size_of_translated(value: str, table: Any) -> int:
     values = table.values() if isinstance(table, Mapping) else table
-    return len(value) * max((len(each) for each in values if isinstance(each, str)), default=1)
+    return len(value) * max((len(text) for text in values if isinstance(text, str)), default=1)
 
 
 def _size_of_stripped(value: str, chars: str | None = None) -> int:
-    # Each character that is stripped is looked for in all others.
+    # Each stripped character is searched for in `chars`, so the time is the product of both lengths.
     return len(value) * len(chars or "") // 256
 
 
@@ -42,7 +42,7 @@ def _size_of_indented(s: str, width: int | str = 4, first: bool = False, blank: 
 def _size_of_wrapped(
     s: str, width: int = 79, break_long_words: bool = True, wrapstring: str | None = None, break_on_hyphens: bool = True
 ) -> int:
-    # Regular expressions divide the text into words, and take longer than other filters.
+    # Regular expressions split the text into words, which takes longer than other filters.
     return 16 * len(s) * (1 + len(wrapstring or "\n"))
 
 
@@ -58,21 +58,21 @@ def _size_of_links(
 
 
 def size_of_lipsum(n: int = 5, html: bool = True, min: int = 20, max: int = 100) -> int:
-    """The most characters of Jinja's `lipsum`."""
+    """Bound the characters of Jinja's `lipsum`."""
     words = min if min > max else max
     return 16 * n * words
 
 
 def _size_of_sum(iterable: Any, attribute: Any = None, start: Any = 0) -> int:
-    # Sums of lists take the square of their number.
+    # Adding up lists takes quadratic time.
     return 0 if isinstance(start, (int, float)) else MAX_TEXT + 1
 
 
 FILTER_SIZES: dict[str, Callable[..., int]] = {
     "center": _size_of_padded,
     "indent": _size_of_indented,
-    "replace": of_replaced,
-    "format": lambda value, *args, **options: of_printf(str(value), options or args),
+    "replace": size_of_replaced,
+    "format": lambda value, *args, **options: size_of_printf(str(value), options or args),
     "wordwrap": _size_of_wrapped,
     "batch": lambda value, linecount, fill_with=None: 8 * linecount,
     "slice": lambda value, slices, fill_with=None: 64 * slices,
@@ -87,7 +87,7 @@ METHOD_SIZES: dict[str, Callable[..., int]] = {
     **dict.fromkeys(["center", "ljust", "rjust", "zfill"], _size_of_padded),
     **dict.fromkeys(["strip", "lstrip", "rstrip"], _size_of_stripped),
     "expandtabs": _size_of_tabs,
-    "replace": of_replaced,
+    "replace": size_of_replaced,
     "join": _size_of_joined,
     "translate": _size_of_translated,
 }

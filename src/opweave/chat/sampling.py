@@ -1,4 +1,4 @@
-"""The choice of the next token."""
+"""Choose the next token."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Sampler:
     Args:
         temperature: divides the logits; 0 always chooses the most likely token.
         top_k: choose among this number of the most likely tokens; 0: among all.
-        top_p: of these, choose among the most likely ones whose probabilities add up to this.
-        seed: of the random numbers; None: different ones each time.
+        top_p: of these, choose among the most likely tokens whose probabilities add up to this.
+        seed: the seed of the random numbers; None: a new one each time.
 
     Raises:
         ValidationError: a value out of range.
@@ -49,7 +49,7 @@ class Sampler:
         """Choose a token by its logits [words].
 
         Raises:
-            ValidationError: a logit is NaN, or the largest one is infinite: weights of the model are, or overflow.
+            ValidationError: a logit is NaN, or the largest one is infinite, by weights of the model or by overflow.
         """
         top = logits.max()
         require(bool(np.isfinite(top)), f"logits must be numbers of which the largest is finite, got {top}")

@@ -1,6 +1,6 @@
-"""Chat templates: Jinja programs from the authors of models, which run in a sandbox with bounded memory and time.
+"""Chat templates: Jinja programs from the authors of models, run in a sandbox with bounded memory and time.
 
-Templates see what Transformers' `apply_chat_template` shows them:
+Templates get the same variables and functions as in Transformers' `apply_chat_template`:
 https://huggingface.co/docs/transformers/chat_templating_writing.
 """
 
@@ -24,16 +24,16 @@ from .budget import MAX_TEXT, Budget
 from .result_sizes import FILTER_SIZES, METHOD_SIZES, size_of_lipsum
 
 MAX_TEMPLATE = 2**18
-"""Maximum characters of a template. Those of published models have up to 30,000."""
+"""Maximum characters of a template. Templates of published models have up to 30,000."""
 
 MAX_NESTING = 100
-"""Maximum depth of lists and dictionaries that a template is given."""
+"""Maximum depth of lists and dictionaries in the variables of a template."""
 
 MAX_RANGE = 2**53
 """Maximum of the numbers that `range` takes in a template."""
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Names of the reasoning in a message; templates read the first or the second."""
+"""Names of the reasoning in a message. Templates read the first or the second."""
 
 
 class Template:
@@ -41,10 +41,10 @@ class Template:
 
     Args:
         source: the template.
-        path: the file that it comes from, for messages.
+        path: the file of the template, for messages.
 
     Raises:
-        DataError: it is no valid template.
+        DataError: the template is not valid.
         MissingExtraError: without the extra `chat`.
     """
 
@@ -85,7 +85,7 @@ class Template:
 
 
 def first_surrogate(text: str) -> str:
-    """Describe the first lone surrogate in a text, which no encoding has; empty if there is none.
+    """Describe the first lone surrogate in a text, which cannot be encoded; empty if there is none.
 
     >>> first_surrogate("a\\ud800b"), first_surrogate("ab")
     ("'\\\\ud800' at index 1, half of a surrogate pair, which is no character", '')
@@ -104,10 +104,10 @@ def plain_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
         messages: mappings, dataclasses or objects of Pydantic. Entries that are None count as missing.
 
     Returns:
-        Dictionaries. The reasoning of a message has all names by which templates read it.
+        Dictionaries. The reasoning of a message is copied to all names that templates read.
 
     Raises:
-        ValidationError: there are no messages, or one of them is no mapping.
+        ValidationError: there are no messages, or a message is no mapping.
     """
     require(isinstance(messages, Iterable) and not isinstance(messages, (str, bytes, Mapping)),
             f"messages must be a list of messages, got {shown(messages)}")  # fmt: skip
@@ -128,7 +128,7 @@ def plain_mappings(name: str, values: Iterable[Any] | None) -> list[dict[str, An
     """Convert a list of mappings to plain data; None stays None.
 
     Raises:
-        ValidationError: one of them is no mapping.
+        ValidationError: a value is no mapping.
     """
     if values is None:
         return None
@@ -144,9 +144,9 @@ def plain_data(value: Any, name: str, depth: int = 0) -> Any:
     """Convert a value to types of JSON, so that a template reaches no methods of other objects.
 
     Args:
-        value: any value. Objects of other types become their type's name, as "<ndarray>".
-        name: the value's name for messages.
-        depth: the number of containers around it.
+        value: any value. Objects of other types become the name of the type, as "<ndarray>".
+        name: the name of the value for messages.
+        depth: the number of containers around the value.
 
     Returns:
         None, a bool, int, float or str, or lists, tuples and dictionaries of them.
@@ -168,7 +168,7 @@ def plain_data(value: Any, name: str, depth: int = 0) -> Any:
     if isinstance(value, float):
         return float.__float__(value)
     if isinstance(value, (list, tuple)):
-        plain = [plain_data(each, f"{name}[{k}]", depth + 1) for k, each in enumerate(value)]
+        plain = [plain_data(item, f"{name}[{k}]", depth + 1) for k, item in enumerate(value)]
         return tuple(plain) if isinstance(value, tuple) else plain
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -176,8 +176,8 @@ def plain_data(value: Any, name: str, depth: int = 0) -> Any:
         value = value.model_dump()
     if isinstance(value, Mapping):
         return {
-            plain_data(key, f"a key of {name}", depth + 1): plain_data(each, f"{name}[{shown(key)}]", depth + 1)
-            for key, each in value.items()
+            plain_data(key, f"a key of {name}", depth + 1): plain_data(item, f"{name}[{shown(key)}]", depth + 1)
+            for key, item in value.items()
         }
     return f"<{type(value).__name__}>"
 
@@ -187,10 +187,10 @@ def plain_data(value: Any, name: str, depth: int = 0) -> Any:
 
 @cache
 def _environment_class() -> Any:
-    """The class of the sandbox. It is made when a template is first read, since Jinja is an optional package.
+    """Create the class of the sandbox on first use, since Jinja is an optional package.
 
-    Every operation that makes a value larger than its operands is checked before it runs, and the results of all others
-    are counted. Statements that are repeated look at the time.
+    Operations whose result may be larger than the operands are checked before they run; the results of all others are
+    counted. Repeated statements check the time.
     """
     import_extra("jinja2.sandbox", "chat", "the template of a conversation")
     from jinja2 import nodes, runtime, sandbox, utils
@@ -202,12 +202,12 @@ def _environment_class() -> Any:
     lorem_ipsum: Any = DEFAULT_NAMESPACE["lipsum"]
 
     class Generation(Extension):
-        """Blocks `{% generation %}`, which mark replies for training: their content is written."""
+        """Blocks `{% generation %}`, which mark replies for training; only the content is written."""
 
         tags = {"generation"}  # noqa: RUF012  (as Jinja declares it)
 
         def parse(self, parser: Any) -> Any:
-            # A scope of its own, as the macro has that Transformers makes of the block.
+            # Transformers makes the block a macro, which has a separate scope.
             scope = nodes.CallBlock(lineno=next(parser.stream).lineno)
             scope.call, scope.args, scope.defaults = self.call_method("_written"), [], []
             scope.body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
@@ -217,7 +217,7 @@ def _environment_class() -> Any:
             return caller()
 
     class Namespace(utils.Namespace):
-        """`namespace()`. Names of its attributes must not begin with an underscore."""
+        """`namespace()`. Names of attributes must not begin with an underscore."""
 
         def __init__(*args: Any, **attributes: Any) -> None:
             self, *others = args
@@ -230,7 +230,7 @@ def _environment_class() -> Any:
             utils.Namespace.__setitem__(self, name, value)
 
         def __repr__(self) -> str:
-            # Namespaces change, so the size of what is in them is not known.
+            # Namespaces are mutable, so the size of their contents is unknown.
             return "<Namespace>"
 
     class Dict:
@@ -243,7 +243,7 @@ def _environment_class() -> Any:
             return dict.fromkeys(keys, value)
 
     class Counted(NodeTransformer):
-        """Adds the calls that count to a template."""
+        """Adds counting calls to a template."""
 
         def visit(self, node: Any, *args: Any, **options: Any) -> Any:
             node = self.generic_visit(node)
@@ -261,16 +261,16 @@ def _environment_class() -> Any:
             return node
 
     def output(node: Any) -> list[Any]:
-        texts = [each.data for each in node.nodes if isinstance(each, nodes.TemplateData)]
-        texts += [str(each.value) for each in node.nodes if isinstance(each, nodes.Const)]
+        texts = [part.data for part in node.nodes if isinstance(part, nodes.TemplateData)]
+        texts += [str(part.value) for part in node.nodes if isinstance(part, nodes.Const)]
         node.nodes = [
-            each if isinstance(each, (nodes.TemplateData, nodes.Const)) else counter(each, "output")
-            for each in node.nodes
+            part if isinstance(part, (nodes.TemplateData, nodes.Const)) else counter(part, "output")
+            for part in node.nodes
         ]
         return [step(node, sum(map(getsizeof, texts))), node] if texts else [node]
 
     def counter(node: Any, name: str) -> Any:
-        """A call of one of the filters that count. No template can name it: there is a space."""
+        """Call a counting filter. Templates cannot name it, since its name has a space."""
         return nodes.Filter(node, f"{name} counted", [], [], None, None, lineno=node.lineno)
 
     def step(node: Any, size: int) -> Any:
@@ -299,15 +299,15 @@ def _environment_class() -> Any:
             self.filters["tojson"] = self._to_json
             for table in (self.filters, self.tests):
                 wrapped: dict[str, Any] = {
-                    name: self._counted(name, each) for name, each in dict[str, Any](table).items()
+                    name: self._wrap_counting(name, each) for name, each in dict[str, Any](table).items()
                 }
                 table |= wrapped
             counting: dict[str, Callable[[Any], Any]] = {
                 "step": budget.step,
                 "output": self._output,
-                "concatenate": self._concatenated,
+                "concatenate": self._concatenate,
                 "collect": budget.admit_container,
-                "compare": self._compared,
+                "compare": self._compare,
             }
             for name, function in counting.items():
                 self.filters[f"{name} counted"] = utils.pass_context(_without_context(function))
@@ -315,12 +315,12 @@ def _environment_class() -> Any:
         def _parse(self, source: str, name: Any, filename: Any) -> Any:
             return Counted().visit(super()._parse(source, name, filename))
 
-        # What counts
+        # Filters that count
 
         def _output(self, value: Any) -> str:
             return cast(str, self._budget.admit(str(value)))
 
-        def _concatenated(self, values: list[Any]) -> Any:
+        def _concatenate(self, values: list[Any]) -> Any:
             size, texts = 0, []
             for value in values:
                 texts.append(str(value))
@@ -328,17 +328,17 @@ def _environment_class() -> Any:
                 self._budget.require_text(size)
             return self._budget.admit("".join(texts))
 
-        def _compared(self, value: Any) -> Any:
+        def _compare(self, value: Any) -> Any:
             self._budget.step()
             return value
 
-        def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-            """A filter or test that is checked before it runs, and whose result is counted."""
+        def _wrap_counting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+            """Wrap a filter or test: check sizes before it runs, and count the result."""
             marks = {mark: getattr(function, mark) for mark in _MARKS if hasattr(function, mark)}
             first = 1 if "jinja_pass_arg" in marks else 0
             size = FILTER_SIZES.get(name)
 
-            def counted(*args: Any, **options: Any) -> Any:
+            def wrapper(*args: Any, **options: Any) -> Any:
                 self._budget.step()
                 if name == "join" and len(args) > first and not isinstance(args[first], str):
                     args = (*args[:first], list(args[first]), *args[first + 1 :])
@@ -346,11 +346,11 @@ def _environment_class() -> Any:
                     self._require_size(size, args[first:], options)
                 return self._budget.admit(function(*args, **options))
 
-            vars(counted).update(marks)
-            return counted
+            vars(wrapper).update(marks)
+            return wrapper
 
         def _require_size(self, size: Callable[..., int], args: tuple[Any, ...], options: dict[str, Any]) -> None:
-            """Require that a result is small enough, if the size can be told: other arguments get the function's error."""
+            """Require that a result is small enough. Skip invalid arguments: the function raises the error."""
             try:
                 predicted = size(*args, **options)
             except (TypeError, ValueError, AttributeError, OverflowError):
@@ -375,7 +375,7 @@ def _environment_class() -> Any:
             elif function is lorem_ipsum:
                 self._require_size(size_of_lipsum, args, options)
             elif isinstance(function, runtime.Macro):
-                # They are the elements of `varargs` and `kwargs`.
+                # The arguments become elements of `varargs` and `kwargs`.
                 self._budget.require_small((args, options))
             return self._budget.admit(super().call(context, function, *args, **options))
 
@@ -389,29 +389,29 @@ def _environment_class() -> Any:
                 make: Any = HtmlFormatter
                 formatter = make(self, escape=owner.escape)
 
-            def formatted(*args: Any, **options: Any) -> str:
+            def format_text(*args: Any, **options: Any) -> str:
                 if is_map:
                     (options,), args = args, ()
                 return cast(str, type(owner)(formatter.vformat(owner, args, options)))
 
-            return formatted
+            return format_text
 
         def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-            # Some of Python's codecs take the square of a text's length.
+            # Some of Python's codecs take quadratic time.
             is_codec = isinstance(obj, (str, bytes)) and attr in ("encode", "decode")
             return not is_codec and super().is_safe_attribute(obj, attr, value)
 
-        # What templates call
+        # Functions for templates
 
         def _range(self, *args: int) -> range:
-            # Larger numbers can have the same hash, which makes dictionaries of them slow.
-            if any(abs(each) > MAX_RANGE for each in args):
+            # Larger numbers can have equal hashes, which makes dictionaries slow.
+            if any(abs(number) > MAX_RANGE for number in args):
                 raise OverflowError(f"numbers of a range must be at most {MAX_RANGE:,}, got {shown(args)}")
             return sandbox.safe_range(*args)
 
         def _now(self, form: str) -> str:
             # The C library pads to widths such as %999999999Y.
-            widths = sum(int(each[:20]) for each in re.findall(r"\d+", form))
+            widths = sum(int(digits[:20]) for digits in re.findall(r"\d+", form))
             self._budget.require_text(64 * len(form) + widths)
             return datetime.now().strftime(form)
 
@@ -429,7 +429,7 @@ def _environment_class() -> Any:
             encoder = json.JSONEncoder(
                 ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
             )
-            # By chunks: separators and indentation can be any number of times as long as the value.
+            # In chunks: separators and indentation can be much longer than the value.
             size, chunks = 0, []
             for chunk in encoder.iterencode(value):
                 size += len(chunk)
@@ -438,13 +438,13 @@ def _environment_class() -> Any:
             return "".join(chunks)
 
     class Fields:
-        """Checks fields of formats before they are written."""
+        """Checks the fields of a format before it writes them."""
 
         _env: Any
 
         def format_field(self, value: Any, form: str) -> Any:
             budget: Budget = self._env._budget
-            budget.require_text(sum(int(each[:20]) for each in re.findall(r"\d+", form)))
+            budget.require_text(sum(int(digits[:20]) for digits in re.findall(r"\d+", form)))
             return budget.admit(super().format_field(value, form))  # type: ignore[misc]
 
     class Formatter(Fields, sandbox.SandboxedFormatter):
@@ -457,7 +457,7 @@ def _environment_class() -> Any:
 
 
 def _without_context(function: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    """With a context for a parameter, so that Jinja doesn't evaluate it while it compiles."""
+    """Add a parameter for the context, so that Jinja does not evaluate calls while compiling."""
     return lambda _, value: function(value)
 
 
@@ -467,4 +467,4 @@ def _check_attribute(name: Any) -> None:
 
 
 _MARKS = ("jinja_pass_arg", "jinja_async_variant")
-"""Attributes by which Jinja knows what a filter takes."""
+"""Attributes by which Jinja marks the parameters of a filter."""

@@ -1,4 +1,4 @@
-"""Text to tokens and back, and conversations as text, by what a GGUF file says of them."""
+"""Convert text to tokens and back, and conversations to text, as a GGUF file specifies."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .metadata import Metadata
 from .template import Template, first_surrogate, plain_data, plain_mappings, plain_messages
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
-"""Types of tokens. Control tokens stand for no text; tokens defined by users are never split."""
+"""Types of tokens. Control tokens have no text; tokens defined by users are never split."""
 
 ENDS = {"<|im_end|>", "<|eot_id|>", "<|end|>", "<|endoftext|>", "<end_of_turn>", "</s>"}
-"""Control tokens that end a reply, besides those that the file names."""
+"""Control tokens that end a reply, besides the ones in the file."""
 
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA_3 = (
@@ -33,16 +33,16 @@ SPLITS = {
     "llama-bpe": [_LLAMA_3],
     "qwen2": [_LLAMA_3.replace("{1,3}", "")],
 }
-"""The regular expressions that split text, one after the other, before bytes are merged; by `tokenizer.ggml.pre`."""
+"""Regular expressions by `tokenizer.ggml.pre`. They split text, one after the other, before bytes are merged."""
 
 Message = Mapping[str, Any]
-"""A message of a conversation: its `role` ("system", "user" or "assistant"), its `content`, and what else templates read."""
+"""A message of a conversation: `role` ("system", "user" or "assistant"), `content`, and other entries that templates read."""
 
 SHORT_NAMES = {"unknown": "unk", "padding": "pad", "seperator": "sep"}
-"""Names of special tokens in templates, where those in files differ (`tokenizer.ggml.seperator_token_id`)."""
+"""Names of special tokens in templates by the names in files, where they differ (`tokenizer.ggml.seperator_token_id`)."""
 
 MAX_PARTS = 2**22
-"""How often tokens may start with other tokens, in all, and end with others; in a vocabulary of 256,000 it is about 10^6."""
+"""Maximum number of pairs of tokens where one starts, or ends, with the other; a vocabulary of 256,000 has about 10^6."""
 
 
 class Vocabulary:
@@ -52,8 +52,8 @@ class Vocabulary:
         file: the model.
 
     Raises:
-        NotSupportedError: the vocabulary is of another kind than those that are read.
-        DataError: the file lacks a part of the vocabulary, or its parts do not fit.
+        NotSupportedError: the kind of vocabulary is not supported.
+        DataError: the file lacks a part of the vocabulary, or parts do not fit together.
         MissingExtraError: without the extra `chat`.
 
     Attributes:
@@ -64,13 +64,13 @@ class Vocabulary:
         self._file, self._about = file, Metadata(file, "tokenizer.ggml.")
         self._templates: dict[str, Template] = {}
         self._library = import_extra("tokenizers", "chat", "the vocabulary of a language model")
-        with self._foreign("the vocabulary"):
+        with self._convert_errors("the vocabulary"):
             self._read()
 
     def _read(self) -> None:
         about = self._about
         kind = about.text("model")
-        makers: dict[str, Callable[[], Any]] = {"gpt2": self._bytewise, "llama": self._piecewise}
+        makers: dict[str, Callable[[], Any]] = {"gpt2": self._byte_tokenizer, "llama": self._piece_tokenizer}
         if kind not in makers:
             raise NotSupportedError(f"{self._file.path} has tokens of type {kind}; {', '.join(makers)} are read")
         self._tokens = about.texts("tokens")
@@ -101,32 +101,32 @@ class Vocabulary:
         return len(self._tokens)
 
     def _token(self, name: str) -> int:
-        """The number of a token in the metadata."""
+        """Read the number of a token from the metadata."""
         number: int = self._about.count(name, least=0, most=len(self._tokens) - 1)
         return number
 
     @contextmanager
-    def _foreign(self, what: str) -> Iterator[None]:
+    def _convert_errors(self, what: str) -> Iterator[None]:
         """Raise `DataError` for any error that the contents of the file cause in a library."""
         try:
             yield
         except MLError:
             raise
         except BaseException as error:
-            # Panics of libraries in Rust are no exceptions of `Exception`.
+            # Panics of Rust libraries do not derive from `Exception`.
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
             raise DataError(f"{what} of {self._file.path} is not valid: {error}") from None
 
-    def _bytewise(self) -> Any:
-        """A tokenizer that merges bytes, as GPT-2's does."""
+    def _byte_tokenizer(self) -> Any:
+        """Create a tokenizer that merges bytes, as for GPT-2."""
         lib, split = self._library, self._about.text("pre")
         if split not in SPLITS:
             raise NotSupportedError(f"{self._file.path} splits text as {split} does; {', '.join(SPLITS)} are known")
         merges = [tuple(pair.split(" ")) for pair in self._about.texts("merges")]
         if wrong := [k for k, pair in enumerate(merges) if len(pair) != 2]:
             self._about.refuse("merges", f"pairs of tokens, element {wrong[0]} too")
-        made = lib.Tokenizer(
+        tokenizer = lib.Tokenizer(
             lib.models.BPE(
                 {token: k for k, token in enumerate(self._tokens)},
                 merges,
@@ -135,28 +135,32 @@ class Vocabulary:
         )
         splits = [lib.pre_tokenizers.Split(lib.Regex(pattern), "isolated") for pattern in SPLITS[split]]
         in_bytes = lib.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        made.pre_tokenizer = lib.pre_tokenizers.Sequence([*splits, in_bytes])
-        made.decoder = lib.decoders.ByteLevel()
-        return made
+        tokenizer.pre_tokenizer = lib.pre_tokenizers.Sequence([*splits, in_bytes])
+        tokenizer.decoder = lib.decoders.ByteLevel()
+        return tokenizer
 
-    def _piecewise(self) -> Any:
-        """A tokenizer that merges the pieces of the best score, as SentencePiece does."""
-        lib, known = self._library, {token: k for k, token in enumerate(self._tokens)}
+    def _piece_tokenizer(self) -> Any:
+        """Create a tokenizer that merges pieces by score, as SentencePiece does."""
+        lib, ids = self._library, {token: k for k, token in enumerate(self._tokens)}
         scores = self._about.numbers("scores", len(self._tokens), whole=False).tolist()
-        starts, ends = _starts(known), _starts({token[::-1] for token in known})
+        starts, ends = _starts(ids), _starts({token[::-1] for token in ids})
         ranked: list[tuple[float, int, int]] = []
         for token, score in zip(self._tokens, scores, strict=True):
             others = {len(token) - length for length in ends[token[::-1]]}
-            ranked += [(-score, known[token[:k]], known[token[k:]]) for k in starts[token] if k in others]
+            ranked += [(-score, ids[token[:k]], ids[token[k:]]) for k in starts[token] if k in others]
         merges = [(self._tokens[first], self._tokens[second]) for _, first, second in sorted(ranked)]
         unknown = self._tokens[self._about.count("unknown_token_id", 0, least=0, most=len(self._tokens) - 1)]
-        made = lib.Tokenizer(lib.models.BPE(known, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+        tokenizer = lib.Tokenizer(lib.models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
         space, has_prefix = "▁", self._about.flag("add_space_prefix", True)
         steps = [lib.normalizers.Replace(" ", space)]
-        made.normalizer = lib.normalizers.Sequence([lib.normalizers.Prepend(space), *steps] if has_prefix else steps)
+        tokenizer.normalizer = lib.normalizers.Sequence(
+            [lib.normalizers.Prepend(space), *steps] if has_prefix else steps
+        )
         decoders = [lib.decoders.Replace(space, " "), lib.decoders.ByteFallback(), lib.decoders.Fuse()]
-        made.decoder = lib.decoders.Sequence([*decoders, lib.decoders.Strip(" ", 1, 0)] if has_prefix else decoders)
-        return made
+        tokenizer.decoder = lib.decoders.Sequence(
+            [*decoders, lib.decoders.Strip(" ", 1, 0)] if has_prefix else decoders
+        )
+        return tokenizer
 
     def encode(self, text: str) -> list[int]:
         """Divide a text into tokens.
@@ -168,13 +172,13 @@ class Vocabulary:
             The numbers of the tokens.
 
         Raises:
-            ValidationError: it is no text, has half of a surrogate pair, or is too long.
+            ValidationError: `text` is no text, has half of a surrogate pair, or is too long.
         """
         require(isinstance(text, str), f"text must be a str, got {shown(text)}")
         require(len(text) <= MAX_TEXT, f"text must have at most {MAX_TEXT:,} characters, got {len(text):,}")
         at = first_surrogate(text)
         require(not at, f"text must be Unicode, got {at}")
-        with self._foreign("the vocabulary"):
+        with self._convert_errors("the vocabulary"):
             tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return tokens if self._begin is None or tokens[:1] == [self._begin] else [self._begin, *tokens]
 
@@ -182,7 +186,7 @@ class Vocabulary:
         """Join tokens to a text.
 
         Args:
-            tokens: their numbers.
+            tokens: the numbers of the tokens.
 
         Returns:
             The text, without control tokens.
@@ -194,9 +198,9 @@ class Vocabulary:
         return text
 
     def stream(self) -> Callable[[int], str]:
-        """A function that takes the tokens of a text one at a time, and returns what each adds to the text.
+        """Return a function that takes the tokens of a text one at a time, and returns the text that each adds.
 
-        A character of several tokens is added by the last of them.
+        The last token of a character adds it.
         """
         decoder = self._library.decoders.DecodeStream(skip_special_tokens=True)
         return lambda token: decoder.step(self._tokenizer, token) or ""
@@ -214,12 +218,12 @@ class Vocabulary:
         """Write a conversation by the template of the file, as `apply_chat_template` of Transformers does.
 
         Args:
-            messages: each with "role" ("system", "user" or "assistant") and "content", and what else the template reads.
+            messages: each with "role" ("system", "user" or "assistant"), "content", and other entries that the template reads.
             tools: JSON schemas of functions that the model may call.
             documents: texts that the model may read, mostly with "title" and "text".
             add_generation_prompt: whether the text ends with the beginning of the next reply.
             limit: maximum characters of the text.
-            **variables: other variables of the template, such as `enable_thinking=False`. They replace special tokens of
+            **variables: other variables of the template, such as `enable_thinking=False`. They override special tokens of
                 the same name.
 
         Returns:
@@ -239,36 +243,36 @@ class Vocabulary:
             **self._special,
             **{name: plain_data(value, name) for name, value in variables.items()},
         }
-        with self._foreign("the chat template"):
+        with self._convert_errors("the chat template"):
             return template.render(values, limit)
 
     def _template_for(self, has_tools: bool) -> Template:
-        """The template; with tools the one that a file may have for them."""
+        """The template of the file; for tools, the special one if there is one."""
         metadata = self._file.metadata
         keys = ["tokenizer.chat_template.tool_use"] * has_tools + ["tokenizer.chat_template"]
         key = next((key for key in keys if key in metadata), None)
         if key is None:
             raise DataError(f"{self._file.path} has no chat template (tokenizer.chat_template)")
         if key not in self._templates:
-            with self._foreign("the chat template"):
+            with self._convert_errors("the chat template"):
                 self._templates[key] = Template(Metadata(self._file).text(key), self._file.path)
         return self._templates[key]
 
 
 def _starts(tokens: Iterable[str]) -> dict[str, list[int]]:
-    """The lengths of the tokens that each token starts with, itself excluded, in the time that sorting takes.
+    """The lengths of the proper prefixes of each token that are tokens, too, in the time of a sort.
 
     >>> _starts(["abc", "a", "ab", "b", "abd"])
     {'a': [], 'ab': [1], 'abc': [1, 2], 'abd': [1, 2], 'b': []}
     """
     starts: dict[str, list[int]] = {}
     count = 0
-    # Sorted, a token comes behind those that it starts with, and all between start with them, too.
+    # In sorted order, a token follows its prefixes, and all tokens in between share them.
     chain: list[str] = []
     for token in sorted(tokens):
         while chain and not token.startswith(chain[-1]):
             chain.pop()
-        starts[token] = [len(each) for each in chain if each]
+        starts[token] = [len(prefix) for prefix in chain if prefix]
         chain.append(token)
         count += len(chain)
         if count > MAX_PARTS:

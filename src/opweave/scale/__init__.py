@@ -1,4 +1,4 @@
-"""Models on more than one machine: `Predictor` and `deployment`, which clusters copy to their processes and run there.
+"""Models on more than one machine: clusters copy `Predictor` and `deployment` to their processes.
 
     from opweave.scale import Predictor, deployment
 
@@ -6,7 +6,7 @@
     predict({"image": images})                                 # in this process; docs/scale.md: in the actors of Ray
     ray.serve.run(deployment("model.onnx"))                    # for clients of the Open Inference Protocol
 
-Ray is imported only where it is used.
+Ray is imported only on use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..support.errors import import_extra
 from .predictor import Predictor as Predictor
 
-if TYPE_CHECKING:  # at run time `__getattr__` imports it, and with it Ray
+if TYPE_CHECKING:  # at run time `__getattr__` imports it, since it imports Ray
     from .serving import deployment as deployment
 
 __all__ = ["Predictor", "deployment"]

@@ -1,8 +1,8 @@
-"""Follow the batch axis through a graph: a proof that each row of a batch is computed from its own row alone.
+"""Follow the batch axis through a graph, to prove that each row of the outputs depends on the same row of the inputs alone.
 
-A graph is traced twice, for different numbers of rows, and both are walked side by side. Every value has either a batch axis,
-or the same contents in both graphs. Where an operation may mix rows, or the graphs differ in more than the number of rows,
-there is no proof. An operation that has no rule (see `batch_rules`) is decomposed; without a decomposition, it proves nothing.
+A model is traced twice, for different numbers of rows, and both graphs are walked side by side. Every value has either a batch
+axis, or the same contents in both graphs. The proof fails where an operation may mix rows, or where the graphs differ in more
+than the number of rows. An operation without a rule (see `batch_rules`) is decomposed; if it cannot be, the proof fails.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Comparison:
     """Two graphs of one model, for different numbers of rows.
 
     Args:
-        rows: the number of rows of the first graph, 2 or more, and of the second one, which differs.
-        axes: the batch axes of inputs, which are pairs of operands: one of the first graph, and one of the second.
-        follow: finds the batch axis of another input by its name, or raises `NotApart`.
+        rows: the numbers of rows of the first graph, 2 or more, and of the second graph; they differ.
+        axes: the batch axes of inputs, by pairs of operands, one of each graph.
+        follow: returns the batch axis of another input by name, or raises `NotApart`.
 
     Attributes:
-        axes: the batch axes of all pairs that were compared.
+        axes: the batch axes of all compared pairs.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class Comparison:
         self._rows, self._follow = rows, follow
 
     def axis(self, one: Operand, other: Operand) -> Axis:
-        """The batch axis of a value: an operand of the first graph, and the one of the second that corresponds to it.
+        """The batch axis of a value, given as the corresponding operands of both graphs.
 
         Raises:
-            NotApart: rows are mixed, or no rule proves that they are not.
+            NotApart: rows are mixed, or no rule proves the opposite.
         """
         axes, pending = self.axes, [(one, other)]
         while pending:
@@ -60,10 +60,10 @@ class Comparison:
         return axes[one, other]
 
     def axis_of_constant(self, one: np.ndarray, other: np.ndarray) -> Axis:
-        """The batch axis of a constant, whose rows are equal.
+        """The batch axis of a constant with equal rows.
 
         Raises:
-            NotApart: its values, or more than one size, depend on the number of rows.
+            NotApart: the values, or several dimensions, depend on the number of rows.
         """
         if one.shape == other.shape:
             if _is_same(one, other):
@@ -80,7 +80,7 @@ class Comparison:
         return axis
 
     def _needs(self, one: Operand, other: Operand) -> list[tuple[Operand, Operand]]:
-        """The pairs whose axes determine that of a pair."""
+        """The pairs whose batch axes determine the axis of this pair."""
         if (one.is_constant and other.is_constant) or (one.name and one.name == other.name):
             return []
         plain = _plain(one), _plain(other)
@@ -101,7 +101,7 @@ class Comparison:
         return pairs
 
     def _add(self, one: Operand, other: Operand) -> None:
-        """Add the batch axis of a pair, or of all results of its nodes; those of its operands are there."""
+        """Add the batch axis of a pair, or of all results of its nodes; the axes of the operands must be present."""
         if one.is_constant and other.is_constant:
             self.axes[one, other] = self.axis_of_constant(np.asarray(one.value), np.asarray(other.value))
             return
@@ -119,11 +119,11 @@ class Comparison:
         if first.op is ops.expand and (second is None or second.op is not ops.expand):
             if self.axes[first.operands[0], other] is not None:
                 raise NotApart(f"{first.title} depends on the number of rows")
-            self.axes[one, other] = self._copied(one, other)
+            self.axes[one, other] = self._axis_of_copies(one, other)
             return
         assert second is not None
         named = {name: self._axes_of(value, second.inputs[name]) for name, value in first.inputs.items()}
-        axes = self._results(Call(first, named), second)
+        axes = self._axes_of_results(Call(first, named), second)
         for left, right, axis in zip(first.outputs, second.outputs, axes, strict=True):
             self._check_shapes(axis, left.shape, right.shape, first.title)
             self.axes[left, right] = axis
@@ -136,13 +136,13 @@ class Comparison:
             return tuple(self.axes[pair] for pair in zip(value, other, strict=True))
         return None if value is None else self.axes[value, other]
 
-    def _results(self, call: Call, second: Node) -> tuple[Axis, ...]:
+    def _axes_of_results(self, call: Call, second: Node) -> tuple[Axis, ...]:
         """The batch axes of the results of a pair of nodes."""
         node, count = call.node, len(call.node.outputs)
         axes = [axis for value in call.axes.values() for axis in (value if isinstance(value, tuple) else (value,))]
         if not any(axis is not None for axis in axes):
             is_copied = node.op is ops.expand and node.outputs[0].shape != second.outputs[0].shape
-            return (self._copied(node.outputs[0], second.outputs[0]) if is_copied else None,) * count
+            return (self._axis_of_copies(node.outputs[0], second.outputs[0]) if is_copied else None,) * count
         if (rule := RULES.get(node.op)) is not None:
             result = rule(call)
             return result if isinstance(result, tuple) else (result,)
@@ -150,10 +150,10 @@ class Comparison:
             raise NotApart(f"{node.title} may mix the rows of a batch: no rule says that it does not")
         inputs: dict[tuple[Operand, Operand], Axis] = {}
         sources = zip(node.operands, second.operands, strict=True)
-        known = [self.axes[pair] for pair in sources]
-        first_in, first_out = _decomposed(node)
-        second_in, second_out = _decomposed(second)
-        for left, right, axis in zip(first_in, second_in, known, strict=True):
+        operand_axes = [self.axes[pair] for pair in sources]
+        first_in, first_out = _decompose(node)
+        second_in, second_out = _decompose(second)
+        for left, right, axis in zip(first_in, second_in, operand_axes, strict=True):
             if not (left.is_constant and right.is_constant):
                 inputs[left, right] = axis
         inner = Comparison(self._rows, inputs, self._follow)
@@ -162,8 +162,8 @@ class Comparison:
         except NotApart as error:
             raise NotApart(f"{node.title}: {error}") from None
 
-    def _copied(self, one: Operand, other: Operand) -> BatchAxis:
-        """The batch axis that an expanded value gets, whose rows are equal."""
+    def _axis_of_copies(self, one: Operand, other: Operand) -> BatchAxis:
+        """The batch axis of an expanded value, whose rows are equal."""
         node = one.node
         assert node is not None
         source, count = node.operands[0], self._rows[0]
@@ -181,7 +181,7 @@ class Comparison:
         return axis
 
     def _check_shapes(self, axis: Axis, one: Sequence[int], other: Sequence[int], what: str) -> None:
-        """Require shapes that differ by the batch axis alone, which has whole rows."""
+        """Require shapes that differ in the batch axis alone, and a batch axis of whole rows."""
         expected, sizes = list(one), list(self._rows)
         if axis is not None and axis.number < len(expected) and expected[axis.number] == axis.size(sizes[0]):
             expected[axis.number] = axis.size(sizes[1])
@@ -191,16 +191,16 @@ class Comparison:
             raise NotApart(f"{what} has other sizes than those of the batch: {list(one)} and {list(other)}")
 
     def _check_attribute(self, first: Node, second: Node, name: str, axis: Axis) -> None:
-        """Require attributes that differ by the size of the batch axis alone."""
+        """Require attributes that differ in the size of the batch axis alone."""
         one, other = first.attributes[name], second.attributes[name]
         if axis is not None and SIZES.get(first.op) == name:
             one, other = ([*sizes[: axis.number], *sizes[axis.number + 1 :]] for sizes in (one, other))
-        if repr(one) != repr(other):  # NaN is equal to itself
+        if repr(one) != repr(other):  # NaN equals NaN
             raise NotApart(f"{first.title}: {name} depends on the number of rows")
 
 
-def _decomposed(node: Node) -> tuple[list[Operand], list[Operand]]:
-    """The operands and the results of what an operation is made of, in a graph of its own."""
+def _decompose(node: Node) -> tuple[list[Operand], list[Operand]]:
+    """The operands and the results of an operation's decomposition, in a separate graph."""
     builder = Recorder()
     operands: list[Operand] = []
 
@@ -222,7 +222,7 @@ _PLAIN = (ops.reshape, ops.expand, ops.identity, ops.cast)
 
 
 def _plain(operand: Operand) -> Operand:
-    """The operand that another one equals: graphs for one row leave out some of these operations, or have them in addition."""
+    """Skip operations that change nothing: graphs for one row may have more or fewer of them."""
     while (node := operand.node) is not None and node.op in _PLAIN and node.operands[0].desc == operand.desc:
         operand = node.operands[0]
     return operand
@@ -234,7 +234,7 @@ def _title(operand: Operand) -> str:
 
 
 def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether arrays of one shape have the same bytes; NaN is equal to itself."""
+    """Whether arrays of equal shape have the same bytes; NaN equals NaN."""
     if one is other or (one.__array_interface__ == other.__array_interface__ and one.dtype == other.dtype):
         return True
     if one.dtype != other.dtype:

@@ -1,4 +1,4 @@
-"""Rules by operation: the batch axis of the results, for operands of which some have one."""
+"""Rules for each operation: the batch axis of the results by the batch axes of the operands."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from ..core.operation import Op
 
 
 class NotApart(Exception):  # noqa: N818  (the result of a search for a proof)
-    """There is no proof that rows are computed apart; the message says why."""
+    """There is no proof that rows are independent; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchAxis:
-    """The axis of a value that has the rows of the batch.
+    """The axis of a value along which the rows of the batch are stored.
 
-    A reshape may join the batch with the axes before and after it: then element i of the axis belongs to row
+    A reshape may merge the batch with the axes before and after it: then element i of the axis belongs to row
     `i // block % rows`, and the axis has `repeats * rows * block` elements.
 
     Attributes:
         number: the axis.
-        block: the number of neighbours along the axis that belong to one row.
-        repeats: how often all rows come along the axis.
+        block: the number of adjacent elements along the axis that belong to one row.
+        repeats: the number of times that all rows repeat along the axis.
     """
 
     number: int
     block: int = 1
     repeats: int = 1
 
-    def moved(self, number: int) -> BatchAxis:
+    def with_number(self, number: int) -> BatchAxis:
         """The same rows along another axis."""
         return replace(self, number=number)
 
@@ -43,7 +43,7 @@ class BatchAxis:
 
 
 Axis: TypeAlias = BatchAxis | None
-"""The batch axis of a value; None for a value that does not depend on the batch at all, neither on its size."""
+"""The batch axis of a value; None for a value that depends neither on the batch nor on its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +67,20 @@ class Call:
         assert isinstance(operand, Operand)
         return operand
 
-    def fixed(self, *names: str) -> None:
-        """Require operands that do not depend on the batch."""
+    def require_fixed(self, *names: str) -> None:
+        """Require that operands do not depend on the batch."""
         for name in names:
             if self.axes[name] is not None:
                 raise NotApart(f"{self.node.title}: {name} depends on the batch")
 
     def only(self, name: str) -> BatchAxis:
-        """The batch axis of an operand, where no other operand has one."""
-        self.fixed(*(other for other in self.axes if other != name))
+        """The batch axis of an operand; no other operand may have one."""
+        self.require_fixed(*(other for other in self.axes if other != name))
         axis = self.axes[name]
         assert isinstance(axis, BatchAxis)
         return axis
 
-    def mixed(self) -> NotApart:
+    def mixing_error(self) -> NotApart:
         """The error for an operation that computes along the batch axis."""
         return NotApart(f"{self.node.title} computes along the batch")
 
@@ -88,10 +88,10 @@ class Call:
 Rule: TypeAlias = Callable[[Call], "Axis | tuple[Axis, ...]"]
 
 RULES: dict[Op[..., Any], Rule] = {}
-"""The batch axis of the results, or of each, for operands of which one or more have a batch axis."""
+"""Rules that return the batch axis of the result, or of each result; at least one operand has a batch axis."""
 
 SIZES = {ops.reshape: "new_shape", ops.expand: "new_shape", ops.slice: "sizes"}
-"""The attribute that has the size of the batch axis in the result."""
+"""The attribute that contains the size of the result's batch axis."""
 
 
 def _rule(*operations: Op[..., Any]) -> Callable[[Rule], Rule]:
@@ -104,15 +104,15 @@ def _rule(*operations: Op[..., Any]) -> Callable[[Rule], Rule]:
     return declare
 
 
-def _common(call: Call, axes: Sequence[Axis]) -> BatchAxis:
-    """The one batch axis of operands that have one."""
+def _common_axis(call: Call, axes: Sequence[Axis]) -> BatchAxis:
+    """The batch axis that all operands with a batch axis share."""
     (axis, *others) = {axis for axis in axes if axis is not None}
     if others:
         raise NotApart(f"{call.node.title}: the batch is along different axes of its operands")
     return axis
 
 
-def _aligned(call: Call, operands: Mapping[str, Operand], rank: int, shift: int = 0) -> BatchAxis:
+def _broadcast_axis(call: Call, operands: Mapping[str, Operand], rank: int, shift: int = 0) -> BatchAxis:
     """The batch axis of operands that are broadcast to `rank` axes.
 
     Args:
@@ -122,13 +122,13 @@ def _aligned(call: Call, operands: Mapping[str, Operand], rank: int, shift: int 
         shift: the number of axes at the end that are not broadcast.
     """
     axes = {
-        name: axis.moved(axis.number + rank - operand.rank)
+        name: axis.with_number(axis.number + rank - operand.rank)
         for name, operand in operands.items()
         if (axis := call.axes[name]) is not None
     }
-    common = _common(call, list(axes.values()))
+    common = _common_axis(call, list(axes.values()))
     if common.number >= rank - shift:
-        raise call.mixed()
+        raise call.mixing_error()
     for name, operand in operands.items():
         number = common.number - (rank - operand.rank)
         if name not in axes and number >= 0 and operand.shape[number] != 1:
@@ -147,14 +147,14 @@ elu gelu hard_sigmoid hard_swish leaky_relu linear relu sigmoid softplus softsig
 @_rule(*(getattr(ops, name) for name in _ELEMENTWISE.split()))
 def _elementwise(call: Call) -> Axis:
     operands = {name: value for name, value in call.node.inputs.items() if isinstance(value, Operand)}
-    return _aligned(call, operands, call.node.outputs[0].rank)
+    return _broadcast_axis(call, operands, call.node.outputs[0].rank)
 
 
 @_rule(ops.triangular)
 def _(call: Call) -> Axis:
     axis = call.only("input")
     if axis.number >= call.operand("input").rank - 2:
-        raise call.mixed()
+        raise call.mixing_error()
     return axis
 
 
@@ -163,7 +163,7 @@ def _(call: Call) -> Axis:
 def _along_axis(call: Call) -> tuple[Axis, ...]:
     axis = call.only("input")
     if axis.number == call["axis"]:
-        raise call.mixed()
+        raise call.mixing_error()
     return (axis,) * len(call.node.outputs)
 
 
@@ -171,34 +171,36 @@ def _along_axis(call: Call) -> tuple[Axis, ...]:
 def _along_axes(call: Call) -> Axis:
     axis = call.only("input")
     if axis.number in call["axes"]:
-        raise call.mixed()
+        raise call.mixing_error()
     return axis
 
 
 @_rule(*(op for name, op in ops.Operations.listing().items() if name.startswith("reduce_")))
-def _reduced(call: Call) -> Axis:
+def _reduction(call: Call) -> Axis:
     axis = call.only("input")
-    return _without(call, axis, call["axes"])
+    return _axis_after_reduction(call, axis, call["axes"])
 
 
 @_rule(ops.arg_max, ops.arg_min)
 def _(call: Call) -> Axis:
     axis = call.only("input")
-    return _without(call, axis, (call["axis"],))
+    return _axis_after_reduction(call, axis, (call["axis"],))
 
 
-def _without(call: Call, axis: BatchAxis, axes: Sequence[int]) -> BatchAxis:
-    """The batch axis after others are reduced."""
+def _axis_after_reduction(call: Call, axis: BatchAxis, axes: Sequence[int]) -> BatchAxis:
+    """The batch axis after a reduction of `axes`."""
     if axis.number in axes:
-        raise call.mixed()
-    return axis if call["keep_dimensions"] else axis.moved(axis.number - sum(other < axis.number for other in axes))
+        raise call.mixing_error()
+    return (
+        axis if call["keep_dimensions"] else axis.with_number(axis.number - sum(other < axis.number for other in axes))
+    )
 
 
 @_rule(ops.instance_normalization, ops.conv2d, ops.conv_transpose2d)
 def _of_images(call: Call) -> Axis:
     axis = call.only("input")
     if axis.number != _layout(call).index("n"):
-        raise call.mixed()
+        raise call.mixing_error()
     return axis
 
 
@@ -206,7 +208,7 @@ def _of_images(call: Call) -> Axis:
 def _(call: Call) -> Axis:
     axis = call.only("input")
     if _layout(call)[axis.number] not in "nc":
-        raise call.mixed()
+        raise call.mixing_error()
     return axis
 
 
@@ -220,10 +222,10 @@ def _(call: Call) -> Axis:
     a, b = call.operand("a"), call.operand("b")
     rank = call.node.outputs[0].rank
     if call.axes["b"] is None and call.axes["a"].number == a.rank - 2:
-        return call.only("a").moved(rank - 2)
+        return call.only("a").with_number(rank - 2)
     if call.axes["a"] is None and call.axes["b"].number == b.rank - 1:
-        return call.only("b").moved(rank - 1)
-    return _aligned(call, {"a": a, "b": b}, rank, shift=2)
+        return call.only("b").with_number(rank - 1)
+    return _broadcast_axis(call, {"a": a, "b": b}, rank, shift=2)
 
 
 @_rule(ops.gemm)
@@ -232,13 +234,13 @@ def _(call: Call) -> Axis:
     for name, inner in (("a", 0 if call["a_transpose"] else 1), ("b", 1 if call["b_transpose"] else 0)):
         if (axis := call.axes[name]) is not None:
             if axis.number == inner:
-                raise call.mixed()
-            places.append(axis.moved("ab".index(name)))
+                raise call.mixing_error()
+            places.append(axis.with_number("ab".index(name)))
     if (c := call.node.inputs["c"]) is not None:
         assert isinstance(c, Operand)
         if call.axes["c"] is not None:
-            places.append(call.axes["c"].moved(call.axes["c"].number + 2 - c.rank))
-    common = _common(call, places)
+            places.append(call.axes["c"].with_number(call.axes["c"].number + 2 - c.rank))
+    common = _common_axis(call, places)
     for name, place in (("a", 0), ("b", 1)):
         if call.axes[name] is None and common.number == place:
             raise NotApart(f"{call.node.title}: {name} has a value for each row of the batch")
@@ -253,16 +255,16 @@ def _(call: Call) -> Axis:
 def _(call: Call) -> Axis:
     axis = call.only("input")
     if axis.number == call.operand("input").rank - 1:
-        raise call.mixed()
+        raise call.mixing_error()
     return axis
 
 
 @_rule(ops.concat)
 def _(call: Call) -> Axis:
     axes = call.axes["inputs"]
-    common = _common(call, axes)
+    common = _common_axis(call, axes)
     if common.number == call["axis"]:
-        raise call.mixed()
+        raise call.mixing_error()
     if None in axes:
         raise NotApart(f"{call.node.title}: inputs[{axes.index(None)}] has a value for each row of the batch")
     return common
@@ -273,7 +275,7 @@ def _(call: Call) -> Axis:
     axis, input = call.only("input"), call.operand("input")
     number = axis.number
     if (call["starts"][number], call["sizes"][number], call["strides"][number]) != (0, input.shape[number], 1):
-        raise call.mixed()
+        raise call.mixing_error()
     return axis
 
 
@@ -281,7 +283,7 @@ def _(call: Call) -> Axis:
 def _(call: Call) -> Axis:
     axis = call.only("input")
     if call["beginning_padding"][axis.number] or call["ending_padding"][axis.number]:
-        raise call.mixed()
+        raise call.mixing_error()
     return axis
 
 
@@ -289,32 +291,32 @@ def _(call: Call) -> Axis:
 def _(call: Call) -> Axis:
     axis = call.only("input")
     if call["repetitions"][axis.number] != 1:
-        raise call.mixed()
+        raise call.mixing_error()
     return axis
 
 
 @_rule(ops.expand)
 def _(call: Call) -> Axis:
-    return _aligned(call, {"input": call.operand("input")}, call.node.outputs[0].rank)
+    return _broadcast_axis(call, {"input": call.operand("input")}, call.node.outputs[0].rank)
 
 
 @_rule(ops.transpose)
 def _(call: Call) -> Axis:
     axis = call.only("input")
-    return axis.moved(call["permutation"].index(axis.number))
+    return axis.with_number(call["permutation"].index(axis.number))
 
 
 @_rule(ops.reshape)
 def _(call: Call) -> Axis:
     axis, shape, new = call.only("input"), call.operand("input").shape, call.node.outputs[0].shape
     rows = shape[axis.number] // axis.size(1)
-    # Memory is [before, rows, after]. An axis of the result holds the rows if it begins before them, and ends behind them.
+    # Memory is [before, rows, after]. An axis of the result contains all rows if it spans the whole part `rows`.
     before = prod(shape[: axis.number]) * axis.repeats
     for number, size in enumerate(new):
         repeats, rest = divmod(before, prod(new[:number]))
         if not rest and repeats and size % (repeats * rows) == 0:
             return BatchAxis(number, size // (repeats * rows), repeats)
-    raise call.mixed()
+    raise call.mixing_error()
 
 
 @_rule(ops.gather)
@@ -322,11 +324,11 @@ def _(call: Call) -> Axis:
     along = call["axis"]
     if call.axes["input"] is None:
         axis = call.only("indices")
-        return axis.moved(along + axis.number)
+        return axis.with_number(along + axis.number)
     axis = call.only("input")
     if axis.number == along:
-        raise call.mixed()
-    return axis if axis.number < along else axis.moved(axis.number + call.operand("indices").rank - 1)
+        raise call.mixing_error()
+    return axis if axis.number < along else axis.with_number(axis.number + call.operand("indices").rank - 1)
 
 
 @_rule(ops.gather_elements)
@@ -343,10 +345,10 @@ def _(call: Call) -> Axis:
 
 
 def _same_axis(call: Call, names: Sequence[str]) -> Axis:
-    """The batch axis of operands that all have it, where their other axis is indexed."""
-    common = _common(call, [call.axes[name] for name in names])
+    """The batch axis that all operands must share; indices are along another axis."""
+    common = _common_axis(call, [call.axes[name] for name in names])
     if common.number == call["axis"]:
-        raise call.mixed()
+        raise call.mixing_error()
     for name in names:
         if call.axes[name] is None:
             raise NotApart(f"{call.node.title}: {name} has a value for each row of the batch")
@@ -359,43 +361,43 @@ def _(call: Call) -> Axis:
     if call.axes["input"] is None:
         axis = call.only("indices")
         if axis.number == indices.rank - 1:
-            raise call.mixed()
+            raise call.mixing_error()
         return axis
     axis, depth = call.only("input"), indices.shape[-1]
     if axis.number < depth:
-        raise call.mixed()
-    return axis.moved(axis.number - depth + indices.rank - 1)
+        raise call.mixing_error()
+    return axis.with_number(axis.number - depth + indices.rank - 1)
 
 
 @_rule(ops.scatter_nd)
 def _(call: Call) -> Axis:
-    call.fixed("indices")
+    call.require_fixed("indices")
     indices, depth = call.operand("indices"), call.operand("indices").shape[-1]
     axis, updates = call.axes["input"], call.axes["updates"]
-    if axis is None or axis.number < depth or updates != axis.moved(axis.number - depth + indices.rank - 1):
-        raise call.mixed()
+    if axis is None or axis.number < depth or updates != axis.with_number(axis.number - depth + indices.rank - 1):
+        raise call.mixing_error()
     return axis if isinstance(axis, BatchAxis) else None
 
 
 @_rule(ops.gru, ops.lstm)
 def _(call: Call) -> tuple[Axis, ...]:
-    axis = _of_batches(call, {"input": 1, "initial_hidden_state": 1, "initial_cell_state": 1})
+    axis = _recurrent_axis(call, {"input": 1, "initial_hidden_state": 1, "initial_cell_state": 1})
     outputs = call.node.outputs
     # [directions, batches, hidden_size], and of all steps [steps, directions, batches, hidden_size]
-    return tuple(axis.moved(output.rank - 2) for output in outputs)
+    return tuple(axis.with_number(output.rank - 2) for output in outputs)
 
 
 @_rule(ops.gru_cell, ops.lstm_cell)
 def _(call: Call) -> tuple[Axis, ...]:
-    return (_of_batches(call, {"input": 0, "hidden_state": 0, "cell_state": 0}),) * len(call.node.outputs)
+    return (_recurrent_axis(call, {"input": 0, "hidden_state": 0, "cell_state": 0}),) * len(call.node.outputs)
 
 
-def _of_batches(call: Call, batches: Mapping[str, int]) -> BatchAxis:
-    """The batch axis of a recurrent network: each operand has it in its place, or is absent."""
+def _recurrent_axis(call: Call, batches: Mapping[str, int]) -> BatchAxis:
+    """The batch axis of a recurrent network; each operand has its batch in the axis that `batches` gives, or is absent."""
     present = {name: value for name, value in call.node.inputs.items() if value is not None}
-    call.fixed(*(name for name in present if name not in batches))
-    common = _common(call, [axis.moved(0) for name in batches if (axis := call.axes.get(name)) is not None])
+    call.require_fixed(*(name for name in present if name not in batches))
+    common = _common_axis(call, [axis.with_number(0) for name in batches if (axis := call.axes.get(name)) is not None])
     for name, number in batches.items():
-        if name in present and call.axes[name] != common.moved(number):
+        if name in present and call.axes[name] != common.with_number(number):
             raise NotApart(f"{call.node.title}: {name} does not have the batch in its axis {number}")
     return common

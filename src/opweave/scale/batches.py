@@ -1,4 +1,4 @@
-"""Requests that wait at the same time, run as one batch where that gives each its own results."""
+"""Run concurrent requests as one batch, if the results of each request are the same as alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .protocol import Interface, Request
 log = logging.getLogger("opweave")
 
 MAX_REASONS = 1024
-"""Shapes of requests that run alone for which the reason is kept."""
+"""Maximum number of shapes for which the reason to run alone is cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Execution:
 
     Attributes:
         rows: the size of the batch.
-        started: when it began, by `perf_counter_ns`.
-        durations: nanoseconds that joining the inputs, running the model, and splitting the outputs took.
+        started: the start, by `perf_counter_ns`.
+        durations: nanoseconds for joining the inputs, running the model, and splitting the outputs.
     """
 
     rows: int
@@ -40,11 +40,11 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a request.
+    """The result of a request.
 
     Attributes:
         outcome: the outputs by name, or the error.
-        rows: how many rows the request has.
+        rows: the number of rows of the request.
         execution: the run that computed the outputs; None after an error.
     """
 
@@ -54,16 +54,16 @@ class Answer:
 
 
 class BatchedModel:
-    """Runs requests of many clients; an error of one does not touch the others.
+    """Runs requests of many clients; an error in one does not affect the others.
 
-    Requests are joined along the first dimension if that is dynamic in all inputs and outputs, the other dimensions of the
-    requests agree, and the graph proves for these that each row is computed apart (see `batch_axis`). Nothing that a request
-    contains decides whether others are joined.
+    Requests are joined along the first dimension if it is dynamic in all inputs and outputs, the other dimensions of the
+    requests agree, and a proof for these dimensions shows that rows are independent (see `batch_axis`). The contents of a
+    request never decide whether others are joined.
 
     Args:
         session: the model.
-        interface: its inputs and outputs.
-        batch: the most rows to join; 1 runs each request alone.
+        interface: the inputs and outputs of the model.
+        batch: the maximum number of rows to join; 1 runs each request alone.
     """
 
     def __init__(self, session: InferenceSession, interface: Interface, batch: int) -> None:
@@ -79,19 +79,19 @@ class BatchedModel:
 
     @property
     def why_alone(self) -> str:
-        """Why each request runs alone: the reason for those that came last; empty if some are, or may be, joined."""
+        """The reason why requests run alone, of the latest ones; empty if some were, or may be, joined."""
         latest = self._reasons.items()[-1:]
         return self._why_never or (latest[0][1] if latest and not self._is_joined else "")
 
     def runs_alone(self, request: Request) -> bool:
-        """Whether it is known that a checked request will run alone, so that it need not wait for others."""
+        """Whether a checked request will certainly run alone, so that it need not wait for others."""
         return bool(self._why_never or self._reasons.get(self._shapes_of(request)))
 
     def check(self, request: Request) -> Request:
-        """A request whose inputs fit the declared shapes and ranges, in memory that the engine can read.
+        """Check the inputs of a request for the declared shapes and ranges; return it with arrays that the engine can read.
 
         Raises:
-            ValidationError: they do not fit.
+            ValidationError: an input does not fit.
         """
         session = self._session
         feed = {a.name: a.as_input(request.feed[a.name], session.context) for a in session._inputs}
@@ -103,10 +103,10 @@ class BatchedModel:
         """Run checked requests.
 
         Returns:
-            An answer for each, in order.
+            An answer for each request, in order.
 
         Raises:
-            Exception: a defect of a kernel or of this package; errors of Opweave are in the answers.
+            Exception: a defect of a kernel or of this package; answers contain errors of Opweave.
         """
         answers: dict[int, Answer] = {}
         for group in self._groups(requests):
@@ -114,9 +114,9 @@ class BatchedModel:
         return [answers[number] for number in range(len(requests))]
 
     def _groups(self, requests: Sequence[Request]) -> list[list[int]]:
-        """The numbers of the requests that run together: at most `batch` rows, or one request."""
+        """Group requests that run together, by index: at most `batch` rows, or one request."""
         groups: list[list[int]] = []
-        latest: dict[Shapes, tuple[int, list[int]]] = {}  # rows and requests of the last group of these shapes
+        latest: dict[Shapes, tuple[int, list[int]]] = {}  # rows and requests of the last group with these shapes
         for number, request in enumerate(requests):
             rows = {array.shape[:1] for array in request.feed.values()}
             count = min(rows)[0] if len(rows) == 1 and min(rows) and not self.runs_alone(request) else 0
@@ -139,16 +139,15 @@ class BatchedModel:
         self._is_joined = True
         try:
             return self._run_joined(group)
-        except MLError:  # of one of them, which now finds its own error
+        except MLError:  # alone, only the request that caused it fails
             return [self._run_alone(request) for request in group]
 
     def _why_mixed(self, shapes: Shapes, rows: int, counts: Sequence[int]) -> str:
-        """Why requests of these shapes and numbers of rows cannot be joined, which is logged and kept; empty if they can."""
+        """Return, log and cache the reason why requests of these shapes and rows cannot be joined; empty if they can."""
         for count in dict.fromkeys(counts):
             if reason := self._proofs.why_mixed(shapes, rows, count):
-                if (
-                    reason not in dict(self._reasons.items()).values()
-                ):  # clients choose the shapes: one line for a reason
+                # One line of the log for each reason: clients choose the shapes.
+                if reason not in dict(self._reasons.items()).values():
                     log.warning("requests run one by one: %s; shapes of a row: %s", reason, [*map(list, shapes)])
                 return self._reasons.put(shapes, reason)
         return ""
@@ -164,7 +163,7 @@ class BatchedModel:
             results = self._session.run(None, request.feed)
         except MLError as error:
             empty = [f"input {name!r} of shape {list(a.shape)}" for name, a in request.feed.items() if not a.size]
-            if empty:  # the engine's message has names that the client cannot know
+            if empty:  # the engine's message has internal names
                 log.info("a request without elements failed: %s", error)
                 error = OperationError(f"the model cannot compute without elements: {', '.join(empty)}")
             return Answer(error)
@@ -199,7 +198,7 @@ class BatchedModel:
 
 
 def why_alone(inputs: Sequence[Argument], outputs: Sequence[Argument]) -> str:
-    """Why requests for a model cannot be joined along the first dimension, as declared; empty if they can."""
+    """The reason why declarations forbid joining requests along the first dimension; empty if they allow it."""
     for what, arguments in (("input", inputs), ("output", outputs)):
         for argument in arguments:
             if not argument.dims:

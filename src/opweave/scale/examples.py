@@ -1,4 +1,4 @@
-"""Requests of zeros, which show how a model is called."""
+"""Example requests of zeros for a model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def example(interface: Interface, size: int = 1) -> tuple[bytes, int]:
 
 
 def example_shapes(interface: Interface, size: int = 1) -> dict[str, list[int]]:
-    """The shapes of the inputs of an example, whose dynamic dimensions have this size; the first one has 1."""
+    """The shapes of the inputs of an example. Dynamic dimensions have `size`, but the first dimension 1."""
     return {
         a.name: [(1 if axis == 0 else size) if length < 0 else length for axis, length in enumerate(protocol_shape(a))]
         for a in interface.inputs

@@ -1,4 +1,4 @@
-"""Read the JSON of a request in bounded memory, a piece at a time, so that other threads can run in between."""
+"""Read the JSON of a request in bounded memory, in pieces, so that other threads can run in between."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import numpy as np
 from ..support.errors import require
 
 MAX_DEPTH = 64
-"""How deeply lists and objects may be nested; NumPy's arrays have at most 64 dimensions."""
+"""Maximum depth of nested lists and objects; NumPy's arrays have at most 64 dimensions."""
 
 LONG_BYTES = 1 << 16
-"""The text of lists of numbers from which they are read in pieces, and the size of a piece: a millisecond."""
+"""Lists of numbers with more bytes of text are read in pieces of this size, each of which takes about a millisecond."""
 
 COUNTED_BYTES = 1 << 20
 """The size of the pieces in which characters are counted."""
 
 NUMBER_BYTES = 16
-"""Estimated memory of a number of a long list: in an array, and in that of another type."""
+"""Estimated bytes of a number in a long list: 8 in an array, and 8 in the copy of another type."""
 
 WEIGHTS = {ord(","): 40, ord(":"): 100, ord("["): 96, ord("{"): 240, ord('"'): 28}
-"""Estimated memory by character of the text: an object of Python and its place in a list or a dictionary."""
+"""Estimated bytes by character of the text: a Python object, and the pointer to it in a list or dictionary."""
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NUMERIC = b"0123456789+-.eE, \t\n\r"
@@ -57,37 +57,37 @@ class Numbers:
 
 
 def loads(data: bytes, max_bytes: int) -> Any:
-    """The value of a JSON text, whose long lists of numbers become `Numbers`.
+    """Parse a JSON text; long lists of numbers become `Numbers`.
 
     Args:
         data: the text.
-        max_bytes: limit of the memory that the value takes, as estimated before it is read.
+        max_bytes: maximum memory of the value, estimated before parsing.
 
     Raises:
-        ValidationError: it takes more memory.
-        RecursionError: it is nested more than `MAX_DEPTH` deep.
-        ValueError: it is not JSON.
+        ValidationError: the value takes more memory.
+        RecursionError: the text is nested more than `MAX_DEPTH` deep.
+        ValueError: the text is not JSON.
     """
     counts = _counts(data)
     _check_memory(_memory(counts | {ord(","): 0}) + NUMBER_BYTES * counts[ord(",")], max_bytes)
-    found: list[Numbers] = []
+    lists: list[Numbers] = []
     parts, position, key = [], 0, token_hex(16)
     for start, end, numbers in _long_lists(data) if len(data) > LONG_BYTES else ():
-        parts += [data[position:start], f'{{"{key}":{len(found)}}}'.encode()]
+        parts += [data[position:start], f'{{"{key}":{len(lists)}}}'.encode()]
         position = end
-        found.append(numbers)
-    text = b"".join([*parts, data[position:]]) if found else data
-    taken = NUMBER_BYTES * sum(map(len, found)) + len(text) * (1 if text.isascii() else 4)
-    counts = _counts(text) if found else counts
+        lists.append(numbers)
+    text = b"".join([*parts, data[position:]]) if lists else data
+    taken = NUMBER_BYTES * sum(map(len, lists)) + len(text) * (1 if text.isascii() else 4)
+    counts = _counts(text) if lists else counts
     _check_memory(taken + _memory(counts), max_bytes)
     if counts[ord("[")] + counts[ord("{")] > MAX_DEPTH:
         brackets = np.frombuffer(_STRING.sub(b"", text).translate(None, _NO_BRACKETS), np.uint8)
         depth = int(np.cumsum(_RISES[brackets], dtype=np.int32).max(initial=0))
         if depth > MAX_DEPTH:
             raise RecursionError(f"lists and objects must be nested at most {MAX_DEPTH} deep, got {depth:,}")
-    if not found:
+    if not lists:
         return json.loads(text)
-    return json.loads(text, object_hook=lambda item: found[item[key]] if key in item else item)
+    return json.loads(text, object_hook=lambda item: lists[item[key]] if key in item else item)
 
 
 def _memory(counts: Mapping[int, int]) -> int:
@@ -100,10 +100,10 @@ def _check_memory(needed: int, max_bytes: int) -> None:
 
 
 def _counts(data: bytes) -> dict[int, int]:
-    """How often each character of `WEIGHTS` is in a text."""
+    """Count each character of `WEIGHTS` in a text."""
     if len(data) <= LONG_BYTES:
         return {character: data.count(character) for character in WEIGHTS}
-    # `bytes.count` is slow for a character that is often there, and keeps other threads waiting.
+    # `bytes.count` is slow for frequent characters, and holds the GIL.
     counts = dict.fromkeys(WEIGHTS, 0)
     for start in range(0, len(data), COUNTED_BYTES):
         piece = np.frombuffer(data, np.uint8, min(COUNTED_BYTES, len(data) - start), start)
@@ -113,7 +113,7 @@ def _counts(data: bytes) -> dict[int, int]:
 
 
 def _long_lists(data: bytes) -> Iterator[tuple[int, int, Numbers]]:
-    """The lists of numbers whose text is long, and where they begin and end."""
+    """Yield start, end and numbers of each list of numbers whose text is long."""
     characters, position = np.frombuffer(data, np.uint8), 0
     brackets = np.concatenate(
         [
@@ -139,10 +139,10 @@ def _long_lists(data: bytes) -> Iterator[tuple[int, int, Numbers]]:
 
 
 def _numbers(data: bytes, start: int, end: int) -> list[np.ndarray]:
-    """The numbers between two places of a text, in pieces; empty if other values are among them.
+    """Read the numbers in `data[start:end]` in pieces; empty if there are other values.
 
     Raises:
-        ValueError: it is not JSON.
+        ValueError: the text is not JSON.
     """
     parts: list[np.ndarray] = []
     if data[start:end].isspace():
@@ -158,7 +158,9 @@ def _numbers(data: bytes, start: int, end: int) -> list[np.ndarray]:
             raise ValueError("a number is missing in a list")
         part = np.array(numbers)
         if part.dtype.kind == "f" and not any(character in piece for character in b".eE"):
-            with suppress(OverflowError):  # NumPy makes floats of integers from 2**63 on if there are others
+            with suppress(
+                OverflowError
+            ):  # NumPy converts integers of 2**63 and more to floats if mixed with smaller ones
                 part = np.array(numbers, np.uint64)
         if part.dtype.kind not in "iuf":
             return []
@@ -167,11 +169,11 @@ def _numbers(data: bytes, start: int, end: int) -> list[np.ndarray]:
     return parts
 
 
-def flattened(data: list[Any] | Numbers, what: str) -> tuple[list[int], list[Any] | np.ndarray]:
-    """The shape of nested lists, and their elements: an array if some of them are `Numbers`.
+def flatten(data: list[Any] | Numbers, what: str) -> tuple[list[int], list[Any] | np.ndarray]:
+    """Flatten nested lists; return the shape and the elements, as an array if some lists are `Numbers`.
 
     Raises:
-        ValidationError: their lengths differ.
+        ValidationError: the lengths of lists differ.
     """
     shape, lists = [len(data)], (list, Numbers)
     while isinstance(data, list) and data and isinstance(data[0], lists):

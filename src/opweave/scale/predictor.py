@@ -1,4 +1,4 @@
-"""`Predictor`: an ONNX model as a function of batches, which clusters copy to their processes."""
+"""`Predictor`: an ONNX model as a picklable function of batches, for the processes of a cluster."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SEPARATE_ROWS = "rows that are separate arrays"
 """The reason for copying the rows of a column into one array."""
 
 FIXED_ROWS = "a model with a fixed number of rows"
-"""The reason for copies where such a model gets another number of rows: padding of the last ones, and all results."""
+"""The reason for copies if a batch has another number of rows: the last rows are padded, and results concatenated."""
 
 
 class Predictor:
     """Runs an ONNX model on batches: dictionaries of columns, which are arrays with a row for each example.
 
-    It works in a single process, and in each process of a cluster: it is pickled by its arguments.
+    It works in a single process, and in each process of a cluster: a pickle has the arguments alone.
 
         dataset.map_batches(
             Predictor,
@@ -43,14 +43,14 @@ class Predictor:
         )
 
     Args:
-        model: the path of an ONNX file that each machine can read; its bytes; or a reference to them in Ray's object store.
-            From `ray.put(np.fromfile(path, np.uint8))`, all processes of a machine use the weights in shared memory.
+        model: the path of an ONNX file that each machine can read; the bytes of one; or a reference to bytes in Ray's object
+            store. With `ray.put(np.fromfile(path, np.uint8))`, all processes of a machine share the memory of the weights.
         inputs: the model's input for each column that it reads, {column: input}. Default: columns with the inputs' names.
         outputs: the column for each output that is computed, {output: column}. Default: all outputs, under their names.
-        threads: how many threads an operation on the CPU may use. In a worker of Ray, the default is the number of
-            processors that Ray has assigned to it (`num_cpus`), and more are refused. Elsewhere as for `create_context`.
+        threads: maximum number of threads of an operation on the CPU. In a worker of Ray, default and maximum are the
+            processors that Ray has assigned to the worker (`num_cpus`). Elsewhere as for `create_context`.
         device: the name of a device of `opweave.devices()` to run on. In a worker of Ray, "gpu" is the GPU that Ray has
-            assigned to it (`num_gpus`).
+            assigned to the worker (`num_gpus`).
         precision: how engines compute float32 operations, as in `create_context`.
         operations: declares custom operations in each process: the name of a module to import, or a function to call. The
             WebAssembly modules that a function refers to are pickled with it.
@@ -84,9 +84,9 @@ class Predictor:
         operations: str | Callable[[], object] | None = None,
     ) -> None:
         if isinstance(model, (str, os.PathLike)):
-            model = os.path.abspath(model)  # pickles are read in other directories
-        made = partial(type(self), threads=threads, device=device, precision=precision, operations=operations)
-        self._recipe = made, (model, inputs, outputs)
+            model = os.path.abspath(model)  # other processes have other working directories
+        make = partial(type(self), threads=threads, device=device, precision=precision, operations=operations)
+        self._recipe = make, (model, inputs, outputs)
         self._session = open_session(model, threads, device, precision, operations)
         self._rows = _fixed_rows(self._session._inputs)
         self._inputs = _by_column(self._session._inputs, inputs)
@@ -97,7 +97,7 @@ class Predictor:
         return self._recipe
 
     def __repr__(self) -> str:
-        if not hasattr(self, "_outputs"):  # Ray also shows one that could not be made
+        if not hasattr(self, "_outputs"):  # Ray also prints objects whose __init__ failed
             return object.__repr__(self)
         return f"<Predictor {list(self._inputs)} -> {list(self._outputs.values())}: {self._session!r}>"
 
@@ -105,15 +105,15 @@ class Predictor:
         """Run the model on a batch.
 
         Args:
-            batch: the columns, each an array of shape [rows, …]. C-contiguous arrays are read in place, also read-only ones.
+            batch: the columns, each an array of shape [rows, …]. C-contiguous arrays are read in place, even read-only ones.
 
         Returns:
             The columns that are not inputs, unchanged, and the columns of the outputs.
 
         Raises:
-            ValidationError: a column is missing, has another number of rows, or does not fit the model; the message names
-                the column, and the row if others fit.
-            OperationError: the engine failed; the message names the row if others can be computed.
+            ValidationError: a column is missing, has another number of rows, or does not fit the model. The message names
+                the column, and the row if other rows fit.
+            OperationError: the engine failed. The message names the row if other rows can be computed.
         """
         if not isinstance(batch, Mapping):
             # A data frame of pandas, or a table of Arrow.
@@ -122,8 +122,8 @@ class Predictor:
         feed: dict[str, np.ndarray] = {}
         for column, argument in self._inputs.items():
             if column not in batch:
-                known = f"its columns: {list(batch)}"
-                raise ValidationError(f"the batch has no column {column!r} (input {argument.name!r}); {known}")
+                columns = f"its columns: {list(batch)}"
+                raise ValidationError(f"the batch has no column {column!r} (input {argument.name!r}); {columns}")
             feed[argument.name] = _array(column, batch[column], argument)
         result = {column: values for column, values in batch.items() if column not in self._inputs}
         rows = len(next(iter(feed.values())))
@@ -132,13 +132,13 @@ class Predictor:
         if any(len(array) != rows for array in feed.values()):
             counts = {column: len(feed[argument.name]) for column, argument in self._inputs.items()}
             raise ValidationError(f"columns must have the same number of rows, got {counts}")
-        found = self._run(feed, rows)
+        outputs = self._run(feed, rows)
         for output, column in self._outputs.items():
-            result[column] = found[output]
+            result[column] = outputs[output]
         return result
 
     def _check_others(self, columns: Mapping[str, Any], rows: int) -> None:
-        """Require that columns which are not inputs have the rows of these, and are not in the place of an output."""
+        """Require that columns other than inputs have `rows` rows, and no name of an output's column."""
         for output, column in self._outputs.items():
             if column in columns:
                 raise ValidationError(f"output {output!r} goes to {column!r}, which is a column of the batch already")
@@ -149,7 +149,7 @@ class Predictor:
                 raise ValidationError(f"column {column!r} must have as many rows as the inputs, {rows}, got {got}")
 
     def _run(self, feed: Mapping[str, np.ndarray], rows: int) -> dict[str, Any]:
-        """The outputs for all rows."""
+        """Run the model on all rows."""
         if not rows:
             return {name: _no_rows(self._session._outputs[name]) for name in self._outputs}
         size = self._rows or rows
@@ -167,11 +167,11 @@ class Predictor:
         return whole
 
     def _run_part(self, feed: Mapping[str, np.ndarray], first: int) -> dict[str, Any]:
-        """The outputs for as many rows as the model takes.
+        """Run the model on as many rows as it takes.
 
         Args:
             feed: the inputs.
-            first: the number of their first row in the batch, for messages.
+            first: the index of the first row in the batch, for messages.
         """
         rows, names = len(next(iter(feed.values()))), self._names
         try:
@@ -185,13 +185,13 @@ class Predictor:
                     columns = ", ".join(f"{c!r} (input {a.name!r})" for c, a in self._inputs.items())
                     raise type(cause)(f"row {first + row} of the columns {columns}: {cause}") from error
             raise
-        found = dict(zip(names, results, strict=True))
-        for name, values in found.items():
+        outputs = dict(zip(names, results, strict=True))
+        for name, values in outputs.items():
             fits = np.ndim(values) > 0 and len(values) == rows
             require(
                 fits, f"output {name!r} must have a row for each of the {rows} rows, got shape {list(np.shape(values))}"
             )
-        return found
+        return outputs
 
 
 def open_session(
@@ -201,7 +201,7 @@ def open_session(
     precision: Precision,
     operations: str | Callable[[], object] | None,
 ) -> InferenceSession:
-    """A session in a process of a cluster, or any other; the arguments are those of `Predictor`.
+    """Open a session in a process of a cluster, or any other; the arguments are those of `Predictor`.
 
     Raises:
         DataError: the model cannot be read.
@@ -219,7 +219,7 @@ def open_session(
 
 
 def is_gpu(device: str) -> bool:
-    """Whether a name is that of a GPU, judged by the name alone, since the device may be on another machine."""
+    """Whether a device is a GPU, by its name alone, since it may be on another machine."""
     return device.partition(":")[0] == "gpu"
 
 
@@ -229,9 +229,9 @@ def gpus() -> list[str]:
 
 
 def assigned_device(device: str) -> str:
-    """The device to run on: in a worker of Ray, "gpu" is the GPU that is assigned to it.
+    """The device to run on: in a worker of Ray, "gpu" is the GPU assigned to the worker.
 
-    Ray hides the others from CUDA alone: all workers of a machine would run on the first one.
+    Ray hides other GPUs from CUDA alone: otherwise all workers of a machine would run on the first GPU.
 
     Raises:
         ValidationError: Ray has assigned no GPU to this worker.
@@ -242,14 +242,14 @@ def assigned_device(device: str) -> str:
     numbers = worker.get_accelerator_ids()["GPU"]
     share = "num_gpus=1, or a part of 1 for workers that share one"
     require(bool(numbers), f"device 'gpu' needs a GPU from Ray, which has assigned none to this worker: {share}")
-    known = f"Ray calls the GPU of this worker {numbers[0]!r}; device 'gpu' needs numbers in CUDA_VISIBLE_DEVICES"
-    require(numbers[0].isdecimal(), known)
+    rule = f"Ray calls the GPU of this worker {numbers[0]!r}; device 'gpu' needs numbers in CUDA_VISIBLE_DEVICES"
+    require(numbers[0].isdecimal(), rule)
     names = gpus()
     return names[int(numbers[0]) % len(names)] if names else device
 
 
 def _content(model: Any) -> Any:
-    """The model as a session takes it: without references to Ray's object store, and with arrays as their bytes."""
+    """Convert a model for a session: resolve references to Ray's object store, and view arrays as bytes."""
     ray = sys.modules.get("ray")
     if ray is not None and isinstance(model, ray.ObjectRef):
         model = ray.get(model)
@@ -257,23 +257,23 @@ def _content(model: Any) -> Any:
 
 
 def _take_share(threads: int | None) -> None:
-    """In a worker of Ray, count on the processors that are assigned to it alone.
+    """In a worker of Ray, use the assigned processors alone.
 
     Raises:
-        ValidationError: operations are to use more threads.
+        ValidationError: `threads` is larger.
     """
     worker = _ray_worker()
     if worker is None:
         return
     assigned = worker.get_assigned_resources().get("CPU", 1)  # actors may have none; one is fair
     share = max(1, int(assigned))
-    wanted = f"threads must be within num_cpus: {threads} of them, and Ray has assigned {assigned:g} to this worker"
-    require(threads is None or threads <= share, wanted)
+    rule = f"threads must be within num_cpus: {threads} of them, and Ray has assigned {assigned:g} to this worker"
+    require(threads is None or threads <= share, rule)
     share_processors(share)
 
 
 def _ray_worker() -> Any:
-    """Ray's description of this process if it is one of its workers, else None."""
+    """Ray's runtime context if this process is a worker of Ray, else None."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
         return None
@@ -281,13 +281,14 @@ def _ray_worker() -> Any:
 
 
 def _by_column(declared: Sequence[Argument], inputs: Mapping[str, str] | None) -> dict[str, Argument]:
-    """The inputs of a model by their columns, with any number of rows."""
+    """The inputs of a model by column, with any number of rows."""
     names = [argument.name for argument in declared]
-    columns = _checked_names("inputs", {name: name for name in names} if inputs is None else inputs)
-    given = list(columns.values())
-    _check_known("{column: input}", "input", columns, given, names)
+    columns = _name_mapping("inputs", {name: name for name in names} if inputs is None else inputs)
+    input_names = list(columns.values())
+    _check_known("{column: input}", "input", columns, input_names, names)
     require(
-        sorted(given) == sorted(names), f"inputs must give each input of the model once; it has {names}, got {given}"
+        sorted(input_names) == sorted(names),
+        f"inputs must give each input of the model once; it has {names}, got {input_names}",
     )
     by_name = {}
     for argument in declared:
@@ -300,35 +301,39 @@ def _by_column(declared: Sequence[Argument], inputs: Mapping[str, str] | None) -
 
 def _by_output(declared: Mapping[str, Argument], outputs: Mapping[str, str] | None) -> dict[str, str]:
     """The column of each output."""
-    columns = _checked_names("outputs", {name: name for name in declared} if outputs is None else outputs)
+    columns = _name_mapping("outputs", {name: name for name in declared} if outputs is None else outputs)
     _check_known("{output: column}", "output", columns, list(columns), list(declared))
     require(len(set(columns.values())) == len(columns), f"outputs must go to different columns, got {columns}")
     return columns
 
 
-def _checked_names(what: str, given: Any) -> dict[str, str]:
-    fits = isinstance(given, Mapping) and all(isinstance(n, str) for pair in given.items() for n in pair) and given
-    require(bool(fits), f"{what} must map names to names, got {shown(given)}")
-    return dict(given)
+def _name_mapping(what: str, mapping: Any) -> dict[str, str]:
+    fits = (
+        isinstance(mapping, Mapping) and all(isinstance(n, str) for pair in mapping.items() for n in pair) and mapping
+    )
+    require(bool(fits), f"{what} must map names to names, got {shown(mapping)}")
+    return dict(mapping)
 
 
-def _check_known(form: str, kind: str, columns: Mapping[str, str], given: Sequence[str], known: Sequence[str]) -> None:
-    """Require that a mapping between columns and inputs, or outputs, names those of the model.
+def _check_known(
+    form: str, kind: str, columns: Mapping[str, str], names: Sequence[str], declared: Sequence[str]
+) -> None:
+    """Require that a mapping between columns and inputs, or outputs, has names of the model only.
 
     Args:
-        form: of the mapping, for the message.
+        form: the form of the mapping, for the message.
         kind: "input" or "output".
         columns: the mapping.
-        given: the names in it.
-        known: the names that the model has.
+        names: the names of inputs or outputs in the mapping.
+        declared: the names in the model.
     """
-    unknown = [name for name in given if name not in known]
+    unknown = [name for name in names if name not in declared]
     if not unknown:
         return
     turned = {value: key for key, value in columns.items()}
-    is_turned = all(name in known for name in (turned if kind == "output" else columns))
-    hint = f"; did you mean {turned}?" if is_turned else meant_names(unknown, known)
-    text = f"{kind}s maps {form}: {unknown[0]!r} is not an {kind} of the model ({shown(known)}){hint}"
+    is_turned = all(name in declared for name in (turned if kind == "output" else columns))
+    hint = f"; did you mean {turned}?" if is_turned else meant_names(unknown, declared)
+    text = f"{kind}s maps {form}: {unknown[0]!r} is not an {kind} of the model ({shown(declared)}){hint}"
     raise ValidationError(text)
 
 
@@ -343,7 +348,7 @@ def _fixed_rows(inputs: Sequence[Argument]) -> int | None:
 
 
 def _array(column: str, values: Any, argument: Argument) -> np.ndarray:
-    """A column as an array that fits an input, in any number of rows."""
+    """Convert a column to an array that fits an input, with any number of rows."""
     what = f"column {column!r} (input {argument.name!r})"
     if isinstance(values, np.ndarray) and (values.dtype != object or argument.dtype == object):
         require(values.ndim > 0, f"{what} must be an array of rows, got a scalar")
@@ -375,7 +380,7 @@ def _array(column: str, values: Any, argument: Argument) -> np.ndarray:
 
 
 def _of_column(error: ValidationError, array: np.ndarray, argument: Argument, what: str) -> ValidationError:
-    """The error for an array that does not fit an input, with NumPy's names of data types, which columns have."""
+    """The error for an array that does not fit an input, with NumPy's names of data types, as for columns."""
     got, expected = array.dtype, argument.dtype
     if got == expected or expected.kind == "O":
         return error
@@ -384,7 +389,7 @@ def _of_column(error: ValidationError, array: np.ndarray, argument: Argument, wh
 
 
 def _count(values: Any) -> int | None:
-    """The number of rows of a column that is not an input; None for a scalar."""
+    """The number of rows of a column; None for a scalar."""
     try:
         return len(values)
     except TypeError:

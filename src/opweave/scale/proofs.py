@@ -1,4 +1,4 @@
-"""Proofs that requests may run as one batch: that no row depends on another one, or on the number of rows."""
+"""Prove that requests may run as one batch: no row depends on another row, or on the number of rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .batch_axis import Comparison
 from .batch_rules import Axis, BatchAxis, NotApart
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
-"""The shapes of all inputs of a request without their first dimension, in the order of the model."""
+"""The shapes of all inputs of a request without the first dimension, in the order of the model."""
 
 _UNARY = """
 Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Clip Cos Cosh Elu Erf Exp Floor HardSigmoid HardSwish Identity
@@ -26,8 +26,8 @@ Tan Tanh ThresholdedRelu
 """
 
 ELEMENTWISE = {"": frozenset(_UNARY.split()), "ai.onnx.ml": frozenset({"Binarizer", "CategoryMapper", "LabelEncoder"})}
-"""Operators of ONNX by domain that compute each element of their first input apart, where the others are constants. They
-are for nodes that the engine runs, such as those on strings; other nodes are followed as operations of WebNN."""
+"""ONNX operators by domain that are element-wise in the first input if the other inputs are constants. Used for nodes that the
+engine runs, such as operators on strings; other nodes are followed as operations of WebNN."""
 
 _OF_MATRICES = """
 ArrayFeatureExtractor Imputer LinearClassifier LinearRegressor Normalizer SVMClassifier SVMRegressor Scaler
@@ -35,22 +35,22 @@ TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor
 """
 
 ROW_WISE = {"ai.onnx.ml": frozenset(_OF_MATRICES.split())}
-"""Those that compute each row of a matrix apart. A vector is one row for most of them."""
+"""ONNX operators that compute each row of a matrix independently. Most of them treat a vector as one row."""
 
 _OF_IMAGES = "AveragePool Conv ConvTranspose GlobalAveragePool GlobalMaxPool LpPool MaxPool"
 
 IMAGE_WISE = {"": frozenset(_OF_IMAGES.split())}
-"""Those whose first result is computed apart for each element of the first axis, such as convolutions of volumes."""
+"""ONNX operators whose first result is independent along the first axis, such as convolutions of volumes."""
 
 MAX_TRACES = 2
-"""Traces that are kept: those of one row, and of the last batch. A trace has copies of constants that are computed early."""
+"""Maximum number of cached traces: of one row, and of the last batch. A trace has copies of folded constants."""
 
 MAX_REASONS = 4096
-"""Results of proofs that are kept. Clients choose the shapes, so their number has no other bound."""
+"""Maximum number of cached results. Clients choose the shapes, so the number of proofs is unbounded."""
 
 
 class Proofs:
-    """Proves for a model, and shapes of requests, that rows do not depend on each other (see `batch_axis`).
+    """Proves for a model and shapes of requests that rows are independent (see `batch_axis`).
 
     Args:
         session: the model, whose inputs and outputs have the batch in their first dimension.
@@ -62,10 +62,10 @@ class Proofs:
         self._reasons: Cache[tuple[Shapes, int, int], str] = Cache(MAX_REASONS)
 
     def why_mixed(self, shapes: Shapes, rows: int, part: int) -> str:
-        """Why a request may get other results in a batch than alone; empty if it is proved that it does not.
+        """The reason why a request may get other results in a batch than alone; empty if proved that it does not.
 
         Args:
-            shapes: the shapes of its inputs.
+            shapes: the shapes of the request's inputs.
             rows: the number of rows of the batch, at least 2.
             part: the number of rows of the request.
         """
@@ -85,7 +85,7 @@ class Proofs:
         return ""
 
     def _trace(self, shapes: Shapes, rows: int) -> Trace:
-        """The model as a graph, for a number of rows."""
+        """Trace the model for a number of rows."""
 
         def trace() -> Trace:
             names = (argument.name for argument in self._session._inputs)
@@ -101,8 +101,9 @@ class _Values:
     """The values of a model, traced for two numbers of rows.
 
     Args:
-        one: the first trace, and `other`, the second.
-        rows: their numbers of rows.
+        one: the first trace.
+        other: the second trace.
+        rows: the numbers of rows of both traces.
         inputs: the names of the inputs, which have the batch in their first dimension.
     """
 
@@ -122,7 +123,7 @@ class _Values:
         """The batch axis of a value.
 
         Raises:
-            NotApart: rows are mixed, or there is no proof that they are not.
+            NotApart: rows are mixed, or there is no proof of the opposite.
         """
         match self._one.values[name], self._other.values[name]:
             case Tensor(left), Tensor(right):
@@ -132,7 +133,7 @@ class _Values:
         return self._follow(name)
 
     def _follow(self, name: str) -> Axis:
-        """The batch axis of an input, or of a result of a node that runs on the engine."""
+        """The batch axis of an input, or of the result of a node that the engine runs."""
         if name not in self._axes:
             self._axes[name] = self._result(name)
         return self._axes[name]
@@ -164,9 +165,9 @@ class _Values:
 
 
 def _check_interpolation(trace: Trace) -> None:
-    """Require that ONNX Runtime interpolates along the axes that are resized alone.
+    """Require that ONNX Runtime interpolates only along resized axes.
 
-    It does so for rank 4. For others it interpolates along all axes, and adds 0 times the next row: NaN if that is infinite.
+    This holds for rank 4. For other ranks, it interpolates along all axes, and adds 0 * next row: NaN if that row is infinite.
     """
     for step in trace.steps:
         if step.node.op_type in ("Resize", "Upsample") and step.node.domain in ("", "ai.onnx"):

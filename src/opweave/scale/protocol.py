@@ -1,4 +1,4 @@
-"""The Open Inference Protocol v2 over HTTP, from bytes to arrays and back; without a server.
+"""The Open Inference Protocol v2 over HTTP, without a server: convert bytes to arrays and back.
 
 The protocol: https://github.com/kserve/open-inference-protocol. Tensors are JSON, or binary data after the JSON, as in
 Triton's extension "binary_tensor_data". The header Inference-Header-Content-Length gives the size of the JSON; 0 means that
@@ -28,7 +28,7 @@ from ..run.graph import check_names
 from ..support.errors import NotSupportedError, ValidationError, require
 from ..support.names import shown
 from . import json_text
-from .json_text import Numbers, flattened
+from .json_text import Numbers, flatten
 
 ModelFile: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
 
@@ -50,33 +50,33 @@ DATATYPES = {
 """The protocol's data types by NumPy's names. BF16 is Triton's; "object" holds strings."""
 
 MAX_BODY_BYTES = 1 << 28
-"""Largest body of a request, also of what a compressed one expands to: a few kilobytes of gzip can hold gigabytes."""
+"""Maximum size of the body of a request, also after decompression: kilobytes of gzip can expand to gigabytes."""
 
 MAX_JSON_BYTES = 1 << 28
-"""Most memory that the JSON of a request may take when it is read."""
+"""Maximum memory for reading the JSON of a request."""
 
 MAX_MEMBERS = 4096
-"""Most parts of a gzip body: tools that compress in parallel write one for each 64 KiB or more."""
+"""Maximum number of members of a gzip body: tools that compress in parallel write one per 64 KiB or more."""
 
 SLICE_BYTES = 1 << 18
-"""Compressed data are expanded in slices of this size."""
+"""Size of the slices in which data are decompressed."""
 
 MAX_DIGITS = 18
-"""Most digits of a size: Python takes seconds to read numbers of a million, and refuses to write them."""
+"""Maximum digits of a size: Python takes seconds to read a million digits, and refuses to write them."""
 
 MAX_DIMENSIONS = 64
-"""Most dimensions of a shape: NumPy's limit."""
+"""Maximum rank, that of NumPy."""
 
 REFUSED = ("classification", "sequence_", "shared_memory_")
-"""The beginnings of parameters that would change results or where data lie. Others are ignored, as the protocol allows."""
+"""Prefixes of parameters that would change results or the location of data. Others are ignored, as the protocol allows."""
 
 UNALIGNED = "binary data of a request that are not aligned"
-"""The reason for copying an input: the size of the JSON before it is not a multiple of that of its numbers."""
+"""The reason for copying an input: the size of the preceding JSON is not a multiple of the item size."""
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 _JSON_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf"}
-"""For the kind of a data type, the kinds of numbers in JSON that it takes. bfloat16 is "V"."""
+"""Kinds of numbers in JSON that are accepted for each kind of data type. bfloat16 is "V"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ class Request:
     """An inference request.
 
     Attributes:
-        id: what the response repeats; None if there was none.
-        feed: the input arrays by name. Binary ones are read-only, and lie in the body if they are aligned there.
-        outputs: the names of the wanted outputs, and whether each is to be binary.
+        id: the id that the response repeats; None if there was none.
+        feed: the input arrays by name. Binary ones are read-only, and views of the body if aligned there.
+        outputs: the names of the requested outputs, and whether each is to be binary.
     """
 
     id: str | None
@@ -102,7 +102,7 @@ class Interface:
         name: letters, digits, ".", "_" and "-".
         inputs: the declared inputs.
         outputs: the declared outputs.
-        max_json: the most memory that the JSON of a request may take, in bytes; 0 for `MAX_JSON_BYTES`.
+        max_json: maximum bytes of memory for the JSON of a request; 0 for `MAX_JSON_BYTES`.
 
     Raises:
         ValidationError: the name has other characters.
@@ -125,7 +125,7 @@ class Interface:
 
     @classmethod
     def load(cls, model: ModelFile, name: str | None = None) -> Interface:
-        """The inputs and outputs that a model declares; it is read, and not compiled.
+        """Read the inputs and outputs that a model declares, without compiling it.
 
         Args:
             model: the path of an `.onnx` file, the bytes of one, or a ModelProto.
@@ -142,12 +142,12 @@ class Interface:
         return cls(name, [Argument.of(info) for info in inputs], [Argument.of(info) for info in outputs])
 
     def metadata(self) -> dict[str, Any]:
-        """The model's metadata as the protocol has them; dynamic dimensions are -1."""
+        """The model's metadata in the form of the protocol; dynamic dimensions are -1."""
 
-        def described(arguments: Sequence[Argument]) -> list[dict[str, Any]]:
+        def describe(arguments: Sequence[Argument]) -> list[dict[str, Any]]:
             return [{"name": a.name, "datatype": datatype(a), "shape": protocol_shape(a)} for a in arguments]
 
-        inputs, outputs = described(self.inputs), described(self.outputs)
+        inputs, outputs = describe(self.inputs), describe(self.outputs)
         return {
             "name": self.name,
             "versions": [VERSION],
@@ -191,20 +191,20 @@ class Interface:
         check_names("inputs", feed, arguments)
         id = message.get("id")
         _require(id is None or isinstance(id, str), "id must be a string", id)
-        return Request(id, feed, self._wanted(message))
+        return Request(id, feed, self._requested_outputs(message))
 
     def respond(self, request: Request, results: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
-        """The response to a request.
+        """Write the response to a request.
 
         Args:
             request: the request.
-            results: the outputs that it wants, by name.
+            results: the requested outputs by name.
 
         Returns:
             The body of the HTTP response, and headers.
 
         Raises:
-            NotSupportedError: an output that is to be JSON is not finite.
+            NotSupportedError: an output in JSON is not finite.
         """
         entries, parts = [], []
         types = {a.name: datatype(a) for a in self.outputs}
@@ -227,7 +227,7 @@ class Interface:
         return b"".join([header, *parts]), headers
 
     def _parse_raw(self, body: bytes) -> Request:
-        """A request whose body is the data of the only input; all outputs are wanted as binary."""
+        """Read a request whose body is the data of the only input; all outputs are returned as binary."""
         one = "a body without JSON is for models with one input of numbers and at most one dynamic dimension"
         require(len(self.inputs) == 1, f"{one}; this model has {len(self.inputs)} inputs")
         argument = self.inputs[0]
@@ -235,24 +235,24 @@ class Interface:
         what = f"{argument.name!r} is {datatype(argument)} of shape {shape_text(argument.dims or ())}"
         fits = argument.dims is not None and argument.dtype.kind != "O" and shape.count(-1) <= 1
         require(fits, f"{one}; {what}")
-        known = prod(size for size in shape if size >= 0) * argument.dtype.itemsize
-        whole = len(body) == known if -1 not in shape else known > 0 and len(body) % known == 0
+        fixed_bytes = prod(size for size in shape if size >= 0) * argument.dtype.itemsize
+        whole = len(body) == fixed_bytes if -1 not in shape else fixed_bytes > 0 and len(body) % fixed_bytes == 0
         require(whole, f"input {what}, got {len(body)} bytes")
         array = _view(memoryview(body), argument.dtype).reshape(shape)
         return Request(None, {argument.name: array}, {output.name: True for output in self.outputs})
 
-    def _wanted(self, message: Mapping[str, Any]) -> dict[str, bool]:
-        """The outputs that a request names, or all, and whether each is to be binary."""
-        known = [output.name for output in self.outputs]
+    def _requested_outputs(self, message: Mapping[str, Any]) -> dict[str, bool]:
+        """The outputs that a request names, or else all, and whether each is to be binary."""
+        names = [output.name for output in self.outputs]
         default = _flag(_parameters(message, "the request"), "binary_data_output", False)
         wanted: dict[str, bool] = {}
         for entry in _entries(message, "outputs") if message.get("outputs") else ():
             name = entry["name"]
-            if name not in known:
-                raise ValidationError(f"there is no output {shown(name)}; the model has {known}")
+            if name not in names:
+                raise ValidationError(f"there is no output {shown(name)}; the model has {names}")
             require(name not in wanted, f"output {name!r} is asked for twice")
             wanted[name] = _flag(_parameters(entry, f"output {name!r}"), "binary_data", default)
-        return wanted or dict.fromkeys(known, default)
+        return wanted or dict.fromkeys(names, default)
 
 
 def datatype(argument: Argument) -> str:
@@ -260,7 +260,7 @@ def datatype(argument: Argument) -> str:
     return _datatype(argument.dtype)
 
 
-@cache  # NumPy makes up the name each time, which takes microseconds
+@cache  # NumPy builds the name each time, which takes microseconds
 def _datatype(dtype: np.dtype[Any]) -> str:
     return DATATYPES[dtype.name]
 
@@ -270,13 +270,13 @@ def protocol_shape(argument: Argument) -> list[int]:
     return [size if isinstance(size, int) else -1 for size in argument.dims or ()]
 
 
-def uncompressed(body: bytes, encoding: str | None, limit: int | None = None) -> bytes:
-    """A body without the compression that the HTTP header `Content-Encoding` names: gzip or deflate.
+def decompress(body: bytes, encoding: str | None, limit: int | None = None) -> bytes:
+    """Decompress a body by the HTTP header `Content-Encoding`: gzip or deflate.
 
     Args:
-        body: the body as it came.
+        body: the body as received.
         encoding: the value of the header.
-        limit: the most bytes of the result. Default: `MAX_BODY_BYTES`.
+        limit: maximum bytes of the result. Default: `MAX_BODY_BYTES`.
 
     Raises:
         ValidationError: another encoding, damaged data, or more bytes than `limit`.
@@ -290,7 +290,7 @@ def uncompressed(body: bytes, encoding: str | None, limit: int | None = None) ->
     rest, left = memoryview(body), limit
     for _ in range(MAX_MEMBERS):
         stream = zlib.decompressobj(bits[name])
-        # In slices, since a stream copies what is behind its end.
+        # In slices, since a stream copies all data behind its end.
         while rest and not stream.eof:
             try:
                 part = stream.decompress(stream.unconsumed_tail + rest[:SLICE_BYTES], left + 1)
@@ -309,24 +309,24 @@ def uncompressed(body: bytes, encoding: str | None, limit: int | None = None) ->
 
 
 def _require(holds: bool, rule: str, got: Any) -> None:
-    """Raise `ValidationError` unless `holds`. What came is only put into words then, since this runs for each request."""
+    """Raise `ValidationError` unless `holds`. `got` is formatted only then, since this runs for each request."""
     if not holds:
         raise ValidationError(f"{rule}, got {shown(got)}")
 
 
 class _Binary:
-    """The bytes after the JSON of a request, from which inputs are taken in order."""
+    """The bytes after the JSON of a request; inputs take them in order."""
 
     def __init__(self, data: memoryview, max_bytes: int) -> None:
         self._data, self._position, self._max_bytes = data, 0, max_bytes
 
     def check_memory(self, needed: int, what: str) -> None:
-        """Require that objects of Python that are made of the data fit the limit of JSON."""
+        """Require that the Python objects made from the data fit the memory limit of JSON."""
         rule = f"{what}: strings may take {self._max_bytes:,} bytes of memory when they are read"
         require(needed <= self._max_bytes, f"{rule}, got about {needed:,}")
 
     def take(self, size: Any, what: str) -> memoryview:
-        """The next `size` bytes."""
+        """Take the next `size` bytes."""
         left = len(self._data) - self._position
         fits = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= left
         _require(fits, f"{what}: binary_data_size must be at most {left}, the bytes that are left", size)
@@ -355,7 +355,7 @@ def _parse_json(data: bytes, has_header: bool, max_bytes: int) -> dict[str, Any]
 
 
 def _entries(message: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
-    """The objects of a list in a request; each has a name."""
+    """Yield the objects of a list in a request; each has a name."""
     require(key in message, f"{key!r} is missing")
     listing = message[key]
     _require(isinstance(listing, list), f"{key!r} must be a list of objects", listing)
@@ -367,11 +367,11 @@ def _entries(message: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]
 
 def _parameters(entry: Mapping[str, Any], what: str) -> Mapping[str, Any]:
     """The parameters of a request, an input or an output."""
-    found = entry.get("parameters") or {}
-    _require(isinstance(found, dict), f"{what}: 'parameters' must be an object", found)
-    refused = [name for name in found if name.startswith(REFUSED)]
+    parameters = entry.get("parameters") or {}
+    _require(isinstance(parameters, dict), f"{what}: 'parameters' must be an object", parameters)
+    refused = [name for name in parameters if name.startswith(REFUSED)]
     require(not refused, f"{what}: the parameters {shown(refused)} are not supported")
-    return dict(found)
+    return dict(parameters)
 
 
 def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
@@ -381,7 +381,7 @@ def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.ndarray:
-    """The array of an input of a request."""
+    """Read the array of an input of a request."""
     what, expected = f"input {argument.name!r}", datatype(argument)
     got, shape = entry.get("datatype"), entry.get("shape")
     if got is None or shape is None:
@@ -406,7 +406,7 @@ def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.
 
 
 def _values(entry: Mapping[str, Any], sizes: list[int], argument: Argument, binary: _Binary) -> np.ndarray:
-    """As many elements as the shape of an input has, in any shape."""
+    """Read the elements of an input; `_array` reshapes them."""
     what, dtype = f"input {argument.name!r}", argument.dtype
     parameters = _parameters(entry, what)
     if "binary_data_size" not in parameters:
@@ -427,9 +427,9 @@ def _values(entry: Mapping[str, Any], sizes: list[int], argument: Argument, bina
 
 
 def _view(data: memoryview, dtype: np.dtype[Any]) -> np.ndarray:
-    """Binary data as an array in their memory. Where they are not aligned for their type, it is a counted copy.
+    """View binary data as an array. Data that are not aligned for the type are copied, and the copy is counted.
 
-    `bytes` copies them rather than NumPy, which would let other threads have the interpreter for a millisecond or more.
+    `bytes` makes the copy: NumPy would release the GIL, and get it back after milliseconds.
     """
     array = np.frombuffer(data, dtype)
     if array.flags.aligned:
@@ -439,41 +439,43 @@ def _view(data: memoryview, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> np.ndarray:
-    """The elements of 'data', which is nested or flat. Numbers are converted if no value changes, or by rounding of floats."""
+    """Convert 'data', nested or flat, to an array. Conversions must keep each value, except for rounding of floats."""
     _require(isinstance(data, (list, Numbers)), f"{what}: 'data' must be a list", data)
-    given, elements = flattened(data, what)
-    fits = given == shape if len(given) > 1 else len(elements) == prod(shape)
-    got = f"lists of shape {given}" if len(given) > 1 else f"{len(elements)} values"
+    nested_shape, elements = flatten(data, what)
+    fits = nested_shape == shape if len(nested_shape) > 1 else len(elements) == prod(shape)
+    got = f"lists of shape {nested_shape}" if len(nested_shape) > 1 else f"{len(elements)} values"
     require(fits, f"{what}: 'data' must have shape {shape} or {prod(shape)} values, got {got}")
     name, kinds = DATATYPES[dtype.name], {float} if isinstance(elements, np.ndarray) else set(map(type, elements))
     if dtype.kind == "O":
         odd = [item for item in elements if not isinstance(item, str)]
         _require(not odd, f"{what}: 'data' must hold strings", odd[:1])
         return np.array(elements, object)
-    # NumPy would make an array of strings whose every element takes the memory of the longest.
+    # NumPy would make an array of fixed-width strings, each as wide as the longest.
     _require(kinds <= {bool, int, float}, f"{what}: 'data' must hold {name}", data)
-    found = np.asarray(elements)
-    if not found.size:
+    numbers = np.asarray(elements)
+    if not numbers.size:
         return np.empty(0, dtype)
-    if dtype == np.uint64 and found.dtype.kind == "f":  # NumPy's choice for integers from 2**63 on
+    if dtype == np.uint64 and numbers.dtype.kind == "f":  # NumPy's choice for integers from 2**63 on
         exact = np.array(elements, object)
-        found = exact.astype(dtype) if all(type(item) is int and 0 <= item < 2**64 for item in exact.flat) else found
-    _require(found.dtype.kind in _JSON_KINDS[dtype.kind], f"{what}: 'data' must hold {name}", data)
+        numbers = (
+            exact.astype(dtype) if all(type(item) is int and 0 <= item < 2**64 for item in exact.flat) else numbers
+        )
+    _require(numbers.dtype.kind in _JSON_KINDS[dtype.kind], f"{what}: 'data' must hold {name}", data)
     with np.errstate(over="ignore"):
-        array = found.astype(dtype)
+        array = numbers.astype(dtype)
     if dtype.kind in "iu":
-        fits = bool((array == found).all())
+        fits = bool((array == numbers).all())
     else:
-        fits = bool((np.isfinite(array) == np.isfinite(found)).all())
+        fits = bool((np.isfinite(array) == np.isfinite(numbers)).all())
     require(fits, f"{what}: 'data' has values that {name} cannot hold")
     return array
 
 
 def _strings(data: memoryview, count: int, what: str) -> Iterator[str]:
-    """The strings of binary BYTES, and at most one more than `count`: each is its length in four bytes, and UTF-8."""
-    position = found = 0
-    while position < len(data) and found <= count:
-        found += 1
+    """Yield the strings of binary BYTES, at most `count + 1`. Each has its length in four bytes, then UTF-8."""
+    position = total = 0
+    while position < len(data) and total <= count:
+        total += 1
         start = position + 4
         position = start + int.from_bytes(data[position:start], "little")
         require(position <= len(data), f"{what}: a string of BYTES ends after the data")

@@ -32,16 +32,16 @@ from .predictor import is_gpu, open_session
 from .protocol import VERSION, Interface, ModelFile, Request
 
 INLINE_BYTES = 1 << 16
-"""Bodies up to this size, if they are not compressed, are read in the event loop: that takes a millisecond at most."""
+"""Uncompressed bodies up to this size are parsed in the event loop: that takes a millisecond at most."""
 
 MAX_ERROR = 4000
-"""Characters of the message of an error."""
+"""Maximum characters of an error message."""
 
 MIN_COMPRESSED_BYTES = 1024
-"""Smaller responses are never compressed."""
+"""Minimum size of a response that is compressed."""
 
 MAX_ONGOING = 100
-"""The most requests that a replica holds at once, unless two batches have more; further ones wait in Ray's proxy."""
+"""Maximum number of requests in a replica, unless two batches have more; further requests wait in Ray's proxy."""
 
 
 def deployment(
@@ -59,7 +59,7 @@ def deployment(
     max_body: int = protocol.MAX_BODY_BYTES,
     max_json: int = protocol.MAX_JSON_BYTES,
 ) -> Application:
-    """A Ray Serve application that runs an ONNX model for clients of the Open Inference Protocol v2.
+    """Create a Ray Serve application that runs an ONNX model for clients of the Open Inference Protocol v2.
 
     Args:
         model: the path of an `.onnx` file, which each node of the cluster must have, or the bytes of one, or a ModelProto.
@@ -74,8 +74,8 @@ def deployment(
         operations: declares custom operations in each replica: the name of a module to import, or a function to call, as for
             `Predictor`.
         replicas: number of processes that run the model.
-        max_body: the most bytes of the body of a request, as it comes and uncompressed.
-        max_json: the most bytes of memory that the JSON and the strings of a request may take when they are read.
+        max_body: maximum bytes of the body of a request, both compressed and uncompressed.
+        max_json: maximum bytes of memory for reading the JSON and the strings of a request.
 
     Returns:
         An application for `ray.serve.run`.
@@ -92,8 +92,8 @@ def deployment(
     is_time = isinstance(wait, (int, float)) and not isinstance(wait, bool) and 0 <= wait < float("inf")
     require(is_time, f"wait must be a number of seconds, got {shown(wait)}")
     require(isinstance(device, str), f"device must be a name, got {shown(device)}")
-    known = ", ".join(map(repr, PRECISIONS))
-    require(precision in PRECISIONS, f"precision must be one of {known}, got {shown(precision)}")
+    choices = ", ".join(map(repr, PRECISIONS))
+    require(precision in PRECISIONS, f"precision must be one of {choices}, got {shown(precision)}")
     is_share = (
         isinstance(gpus, (int, float))
         and not isinstance(gpus, bool)
@@ -101,7 +101,7 @@ def deployment(
     )
     require(is_share, f"gpus must be a part of 1, or a number of whole GPUs, got {shown(gpus)}")
     interface = Interface.load(model, name)
-    made = serve.deployment(
+    ray_deployment = serve.deployment(
         Replica,
         name=interface.name,
         num_replicas=replicas,
@@ -110,13 +110,13 @@ def deployment(
         max_constructor_retry_count=3,
     )
     limits = max_body, max_json
-    return made.bind(
+    return ray_deployment.bind(
         _portable(model), interface.name, batch, float(wait), threads, device, precision, operations, replicas, limits
     )
 
 
 def _portable(model: ModelFile) -> str | bytes:
-    """A model as replicas open it: by path, or as bytes."""
+    """Convert a model for replicas: to an absolute path, or to bytes."""
     if isinstance(model, (str, os.PathLike)):
         return os.path.abspath(model)
     return model.SerializeToString() if isinstance(model, ModelProto) else bytes(model)
@@ -154,9 +154,8 @@ class Replica:
         """The HTTP routes; Ray calls this when the replica starts."""
         prefixes = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
         routes = [
-            *(
-                Route(f"{prefix}/infer", self._infer, methods=["POST"]) for prefix in prefixes
-            ),  # the first is found soonest
+            # Routes are searched in order, so the most frequent ones come first.
+            *(Route(f"{prefix}/infer", self._infer, methods=["POST"]) for prefix in prefixes),
             Route("/v2", self._server),
             Route("/v2/health/live", self._live),
             Route("/v2/health/ready", self._ready),
@@ -175,7 +174,7 @@ class Replica:
         )
 
     async def state(self) -> dict[str, Any]:
-        """The statistics of this replica, for the one that a client asks."""
+        """The statistics of this replica, for the replica that answers a client."""
         return self._statistics.state()
 
     async def _server(self, http: HTTPRequest) -> Response:
@@ -204,8 +203,8 @@ class Replica:
             place = serve.get_replica_context()
             handle = serve.get_deployment_handle(place.deployment, place.app_name)
             states = await handle.broadcast("state").results_async()
-        found = statistics.report(self._interface.name, VERSION, states)
-        return JSONResponse({"model_stats": [found]})
+        model_stats = statistics.report(self._interface.name, VERSION, states)
+        return JSONResponse({"model_stats": [model_stats]})
 
     async def _infer(self, http: HTTPRequest) -> Response:
         arrived = perf_counter_ns()
@@ -221,15 +220,15 @@ class Replica:
                 raise answer.outcome
             content, headers = self._interface.respond(request, answer.outcome)
         except Exception:
-            self._statistics.failed(perf_counter_ns() - arrived)
+            self._statistics.add_failure(perf_counter_ns() - arrived)
             raise
         if answer.execution is not None:
             waited, durations = answer.execution.started - arrived, answer.execution.durations
-            self._statistics.succeeded(answer.rows, perf_counter_ns() - arrived, waited, durations)
+            self._statistics.add_success(answer.rows, perf_counter_ns() - arrived, waited, durations)
         return Response(content, headers=headers)
 
     async def _read(self, http: HTTPRequest) -> Request:
-        """A request from its body. Large and compressed ones are read in a thread, so that other clients need not wait."""
+        """Read a request. Large and compressed bodies are parsed in a thread, so that other clients need not wait."""
         body = await _body(http, self._max_body)
         encoding = ", ".join(http.headers.getlist("content-encoding")) or None
         header_length = http.headers.get(protocol.HEADER_LENGTH)
@@ -237,23 +236,23 @@ class Replica:
             return self._interface.parse(body, header_length)
 
         def read() -> Request:
-            return self._interface.parse(protocol.uncompressed(body, encoding, self._max_body), header_length)
+            return self._interface.parse(protocol.decompress(body, encoding, self._max_body), header_length)
 
         return await asyncio.get_running_loop().run_in_executor(self._reader, read)
 
     async def _run(self, requests: Sequence[Request]) -> list[Answer]:
-        """Run the requests that waited together, in the thread that runs the model."""
+        """Run a batch of requests on the model's thread."""
         answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._model.run, requests)
         for execution in {id(a.execution): a.execution for a in answers}.values():
             if execution is not None:
-                self._statistics.executed(execution.rows, execution.durations)
+                self._statistics.add_execution(execution.rows, execution.durations)
         return answers
 
     def _check_model(self, http: HTTPRequest) -> None:
-        """Require the name and version of the model that is deployed.
+        """Require the name and version of the deployed model.
 
         Raises:
-            HTTPException: the URL names another one.
+            HTTPException: the URL names another model or version.
         """
         name, version = http.path_params["name"], http.path_params.get("version", VERSION)
         if name != self._interface.name:
@@ -264,10 +263,10 @@ class Replica:
 
 
 async def _body(http: HTTPRequest, max_bytes: int) -> bytes:
-    """The body of a request.
+    """Receive the body of a request.
 
     Raises:
-        HTTPException: it is larger than a replica reads.
+        HTTPException: the body is larger than `max_bytes`.
     """
     announced = http.headers.get("content-length", "0")
     size = int(announced) if announced.isdecimal() and len(announced) <= protocol.MAX_DIGITS else 0
@@ -285,7 +284,7 @@ async def _body(http: HTTPRequest, max_bytes: int) -> bytes:
 
 
 def _error(text: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
-    """The response for an error. It is ASCII, and of limited length, since names in the text may be the client's."""
+    """The response for an error, in ASCII and of limited length, since names in the text may come from the client."""
     text = text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]}… ({len(text):,} characters)"
     return Response(json.dumps({"error": text}), status, headers, "application/json")
 

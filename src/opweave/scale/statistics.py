@@ -14,7 +14,7 @@ _OUTCOMES = ("success", "fail", "queue", *STAGES, "cache_hit", "cache_miss")
 
 
 class Statistics:
-    """Counts and durations of the requests that one replica has answered. Not thread-safe: used on its event loop alone.
+    """Counts and durations of the requests that one replica has answered. Not thread-safe: use it on the event loop alone.
 
     Durations are in nanoseconds. A request counts as many inferences as it has rows.
     """
@@ -26,34 +26,34 @@ class Statistics:
         self._batches: Counter[int] = Counter()
         self._batch_durations: dict[int, Sequence[int]] = {}
 
-    def executed(self, rows: int, durations: Sequence[int]) -> None:
+    def add_execution(self, rows: int, durations: Sequence[int]) -> None:
         """Count an execution of the model.
 
         Args:
             rows: the size of the batch.
-            durations: how long each of `STAGES` took.
+            durations: nanoseconds of each of `STAGES`.
         """
         self._executions += 1
         self._batches[rows] += 1
         before = self._batch_durations.get(rows, (0,) * len(STAGES))
         self._batch_durations[rows] = tuple(a + b for a, b in zip(before, durations, strict=True))
 
-    def succeeded(self, rows: int, total: int, queue: int, durations: Sequence[int]) -> None:
-        """Count a request that was answered.
+    def add_success(self, rows: int, total: int, queue: int, durations: Sequence[int]) -> None:
+        """Count an answered request.
 
         Args:
-            rows: how many rows it had.
-            total: how long it took from its arrival.
-            queue: how much of that it waited.
-            durations: how long each of `STAGES` took for its batch.
+            rows: the number of rows.
+            total: nanoseconds from arrival to answer.
+            queue: nanoseconds of waiting, a part of `total`.
+            durations: nanoseconds of each of `STAGES` for the batch of the request.
         """
         self._inferences += rows
         self._last = int(time() * 1000)
         for name, duration in zip(("success", "queue", *STAGES), (total, queue, *durations), strict=True):
             self._note(name, duration)
 
-    def failed(self, total: int) -> None:
-        """Count a request that was answered with an error, `total` after its arrival."""
+    def add_failure(self, total: int) -> None:
+        """Count a request that was answered with an error, `total` nanoseconds after arrival."""
         self._last = int(time() * 1000)
         self._note("fail", total)
 
@@ -62,7 +62,7 @@ class Statistics:
         self._durations[name] += duration
 
     def state(self) -> dict[str, Any]:
-        """The counts as plain data, which `report` adds up."""
+        """The counts as plain data, for `report`."""
         batches = {rows: (count, self._batch_durations[rows]) for rows, count in self._batches.items()}
         counts = {name: (self._counts[name], self._durations[name]) for name in _OUTCOMES}
         return {
@@ -75,19 +75,19 @@ class Statistics:
 
 
 def report(name: str, version: str, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The statistics of a model, added up over its replicas.
+    """Add up the statistics of a model over all replicas.
 
     Args:
         name: the name of the model.
-        version: its version.
-        states: what `Statistics.state` gives, for each replica.
+        version: the version of the model.
+        states: the results of `Statistics.state`, one for each replica.
     """
     sizes = sorted({rows for state in states for rows in state["batches"]})
     batch_stats = []
     for rows in sizes:
-        found = [state["batches"][rows] for state in states if rows in state["batches"]]
-        count = sum(each for each, _ in found)
-        totals = [sum(durations) for durations in zip(*(durations for _, durations in found), strict=True)]
+        entries = [state["batches"][rows] for state in states if rows in state["batches"]]
+        count = sum(runs for runs, _ in entries)
+        totals = [sum(durations) for durations in zip(*(durations for _, durations in entries), strict=True)]
         batch_stats.append(
             {"batch_size": rows} | {s: _duration(count, ns) for s, ns in zip(STAGES, totals, strict=True)}
         )

@@ -7,8 +7,8 @@
         page.goto("http://localhost:5173")
         print(server.stats())
 
-A script in the page, `webnn.js`, defines the interfaces of WebNN. It sends calls to the server, which calls Opweave. The
-contents of tensors are received directly into the memory of the tensor, and sent from it, without a copy in Python.
+A script in the page, `webnn.js`, defines the interfaces of WebNN and sends calls to the server, which calls Opweave. Tensor
+data is received into the memory of the tensor, and sent from there, without a copy in Python.
 """
 
 from __future__ import annotations

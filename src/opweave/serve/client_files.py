@@ -1,6 +1,6 @@
-"""The files for JavaScript clients: what a page loads, the package for Node.js, and the extension for browsers.
+"""The files for JavaScript clients: the script of a page, the package for Node.js, and the extension for browsers.
 
-`webnn.js` is put together when it is asked for: the table of operations, and the parts in the folder `js`, without comments,
+`webnn_js` builds `webnn.js` on first use, from the table of operations and the parts in the folder `js`, without comments,
 indentation, and most line breaks.
 """
 
@@ -41,14 +41,14 @@ _HEAD = """// navigator.ml on Opweave. Made from src/opweave/serve/js, which has
 
 @cache
 def webnn_js() -> str:
-    """The script that defines `navigator.ml` in a page or worker; `opweaveOptions` says where the server is.
+    """The script that defines `navigator.ml` in a page or worker; `opweaveOptions` has the address of the server.
 
     The table of operations comes first, because conversions need the enumerations in it.
     """
     parts = (FOLDER / "js" / f"{part}.js" for part in PARTS)
     lines = (line.lstrip() for part in parts for line in part.read_text(encoding="utf-8").splitlines())
     code = (re.sub(r"(?<=[;,{]) // .*", "", line) for line in lines if line and not line.startswith("// "))
-    compact = (_SPACED.sub(lambda found: found[1] or found[2], line) for line in code)
+    compact = (_SPACED.sub(lambda match: match[1] or match[2], line) for line in code)
     joined = re.sub(r"(?<=[;,{}(\[])\n", "", "\n".join(compact))
     return f"{_HEAD}{idl.table()}\n{joined}\n}})();\n"
 
@@ -60,8 +60,8 @@ def options_script(**options: Any) -> str:
     'globalThis.opweaveOptions = {"url": "http://127.0.0.1:8801", "token": "abc"};\\n'
 
     Args:
-        options: `url` and `token` of the server; `mode`: "strict" or "lazy"; `force`: whether to replace a `navigator.ml`
-            that is there.
+        options: `url` and `token` of the server; `mode`: "strict" or "lazy"; `force`: whether to replace an existing
+            `navigator.ml`.
     """
     safe = json.dumps(options).replace("</", r"<\/")  # which would end a script element
     return f"globalThis.opweaveOptions = {safe};\n"
@@ -71,8 +71,8 @@ def write_clients(folder: Path, **options: Any) -> list[Path]:
     """Write the package for Node.js and the extension for browsers.
 
     Args:
-        folder: where to; it gets the folders `opweave-webnn` and `opweave-extension`. Files of theirs are replaced.
-        options: as for `options_script`; the extension connects with them.
+        folder: gets the folders `opweave-webnn` and `opweave-extension`; existing files are replaced.
+        options: as for `options_script`, for the extension.
 
     Returns:
         The two folders.

@@ -1,4 +1,4 @@
-"""A connection of a page: receives its messages, gives them to contexts, and sends the answers."""
+"""A connection of a page: receives messages, passes them to contexts, and sends the answers."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from .limits import Budget, ConnectionLimits
 from .messages import REQUIRED, Message, ProtocolError, error_name, parse_message, text_of
 from .recording import Recording
 from .served_builder import Log, LogError
-from .served_context import Answer, ServedContext, create_context, described_desc
+from .served_context import Answer, ServedContext, create_context, descriptor_of
 from .stream import INTERNAL_ERROR, PROTOCOL_ERROR, DisconnectedError, WireError
 from .wire import Messages
 
 logger = logging.getLogger("opweave.serve")
 
 MAX_ENDED = 65_536
-"""How many contexts may come and go in one connection; their numbers are kept, because late messages for them are ignored."""
+"""Maximum number of ended contexts in one connection. Their numbers are kept, to ignore late messages for them."""
 
 MAX_MESSAGE = 4000
-"""Characters of the message of an error that a client gets."""
+"""Maximum characters of an error message to a client."""
 
 SLOW = ("build", "tensor")
-"""Messages that take long, so that the thread that receives does not run them itself."""
+"""Messages that take long, so the receiving thread does not run them."""
 
 
 @dataclass
 class _Place:
-    """A context of the connection, and the lane that it runs in."""
+    """A context of the connection, and its lane."""
 
     number: int
     context: ServedContext
     lane: Lane
     counts: Counts
-    is_closing: bool = False  # the client has destroyed it, and sends no more for it
-    is_ended: bool = False  # it is lost or destroyed
+    is_closing: bool = False  # destroyed by the client, which sends no more messages for it
+    is_ended: bool = False  # lost or destroyed
 
 
 class Connection:
@@ -55,7 +55,7 @@ class Connection:
 
     Attributes:
         key: the secret by which `/sync` finds the connection.
-        origin: the origin of the page, which `/sync` must come from, too.
+        origin: the origin of the page; `/sync` must come from the same.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Connection:
     ) -> None:
         self._messages, self._limits, self.origin, self._device = messages, limits, origin, device
         self._handover = handover
-        self._offered: str | None = None  # the key of a payload that the page is to ask for
+        self._offered: str | None = None  # key of the payload that the page is to fetch
         self._recording = recording
         self.key = secrets.token_urlsafe(32)
         self._budget = Budget(limits.memory)
@@ -139,7 +139,7 @@ class Connection:
                     f"createContext: a page may have {counted(self._limits.contexts, 'context')} here at the same time"
                 )
             context = ServedContext(
-                create_context(message["options"], self._device), self._budget, self._limits, self._built
+                create_context(message["options"], self._device), self._budget, self._limits, self._record
             )
         except Exception as error:
             self._answer_error(message["r"], error)
@@ -149,7 +149,7 @@ class Connection:
         place.counts.messages["hello"] += 1
         with self._lock:
             self._places[number] = place
-        context.context.lost.add_done_callback(lambda info: self._lost(place, info.result().message))
+        context.context.lost.add_done_callback(lambda info: self._on_loss(place, info.result().message))
         fields = {
             "session": self.key,
             "device": context.context.device.name,
@@ -158,14 +158,14 @@ class Connection:
         }
         self._answer(message["r"], Answer(fields))
 
-    def _built(self, graph: MLGraph) -> None:
+    def _record(self, graph: MLGraph) -> None:
         if self._recording is not None:
             self._recording.add(graph, self.origin)
 
     # Handling --------------------------------------------------------------------------------------------------------
 
     def _handle(self, place: _Place, message: Message, payload: np.ndarray | None) -> None:
-        """Do what a message says, and answer."""
+        """Execute a message, and answer."""
         if place.is_ended or self._has_failed:
             return
         try:
@@ -192,12 +192,12 @@ class Connection:
             self._refuse(place, message, error)
 
     def _refuse(self, place: _Place, message: Message, error: BaseException) -> None:
-        """Answer a request with an error; end the context if the message was none."""
+        """Answer a request with an error. If the message is no request, end the context."""
         try:
             if "r" in REQUIRED[message["m"]]:
                 self._answer_error(message["r"], error)
             else:
-                place.context.context._lose(described(error)["message"])
+                place.context.context._lose(describe_error(error)["message"])
         except DisconnectedError:
             pass
 
@@ -210,7 +210,7 @@ class Connection:
             self._messages.send(text_of(fields), answer.payload.data)
 
     def _hand_over(self, request: int, payload: np.ndarray) -> bool:
-        """Let the page ask for the contents of a tensor by HTTP; False if it does not, or if another page is doing that."""
+        """Let the page fetch tensor data by HTTP; return False if it does not, or if another payload is on offer."""
         key = self._handover.offer(payload, self.origin)
         if key is None:
             return False
@@ -222,10 +222,10 @@ class Connection:
         return self._handover.wait(key, self._limits.handshake)
 
     def _answer_error(self, request: int, error: BaseException) -> None:
-        self._messages.send(text_of({"r": request, "error": described(error)}))
+        self._messages.send(text_of({"r": request, "error": describe_error(error)}))
 
     def sync(self, number: int, builder: int, log: Log) -> Message:
-        """What `POST /sync` answers: the descriptors of results, and the first error.
+        """Return the answer to `POST /sync`: the descriptors of results, and the first error.
 
         Raises:
             ProtocolError: the log is malformed.
@@ -235,21 +235,21 @@ class Connection:
             if place is None or place.is_ended:
                 raise InvalidStateError("the context is lost")
             place.counts.messages["sync"] += 1
-            made = place.context.sync(builder, log)
+            results = place.context.sync(builder, log)
         except LogError as error:
-            before = [[described_desc(desc) for desc in descs] for descs in error.before]
-            return {"operands": before, "at": error.at, "error": described(error.error)}
+            before = [[descriptor_of(desc) for desc in descs] for descs in error.before]
+            return {"operands": before, "at": error.at, "error": describe_error(error.error)}
         except (MLError, MemoryError) as error:
-            return {"operands": [], "at": 0, "error": described(error)}
+            return {"operands": [], "at": 0, "error": describe_error(error)}
         except ProtocolError as error:
             self._fail(PROTOCOL_ERROR, str(error))
             raise
-        return {"operands": [[described_desc(desc) for desc in descs] for descs in made]}
+        return {"operands": [[descriptor_of(desc) for desc in descs] for descs in results]}
 
     # The end ---------------------------------------------------------------------------------------------------------
 
-    def _lost(self, place: _Place, reason: str) -> None:
-        """Tell the client that a context is lost, and free what it has; not if the client has destroyed it."""
+    def _on_loss(self, place: _Place, reason: str) -> None:
+        """Tell the client that a context is lost, and free the context, unless the client has destroyed it."""
         if place.is_ended:
             return
         place.is_ended = True
@@ -268,15 +268,15 @@ class Connection:
             del self._places[place.number]
             self._ended.add(place.number)
             self._past += place.counts
-        logger.info("context %d of %s has ended: %s", place.number, self._who, place.counts)
+        logger.info("context %d of %s has ended: %s", place.number, self._client_name, place.counts)
 
     def _fail(self, code: int, reason: str) -> None:
-        """End the connection, because of the client; in any thread."""
+        """End the connection after an error; callable from any thread."""
         with self._failing:
             if self._has_failed:
                 return
             self._has_failed = True
-            logger.warning("a connection from %s ends: %s", self._who, reason)
+            logger.warning("a connection from %s ends: %s", self._client_name, reason)
             with suppress(DisconnectedError):
                 for place in list(self._places.values()):
                     if not place.is_ended:
@@ -285,13 +285,13 @@ class Connection:
         self._handover.abandon(self._offered)
 
     def close(self, code: int, reason: str) -> None:
-        """End the connection, because the server ends; in any thread."""
+        """End the connection because the server ends; callable from any thread."""
         self._messages.close(code, reason)
-        self._handover.abandon(self._offered)  # the thread that receives may wait for its context
+        self._handover.abandon(self._offered)  # the receiving thread may wait for a context
 
     def _end(self) -> None:
-        """Free everything; in the thread that received."""
-        with self._failing:  # if another thread is telling the client why, let it end
+        """Free everything, on the receiving thread."""
+        with self._failing:  # wait for a thread that sends the reason to the client
             self._has_failed = True
         self._messages.stop()
         self._handover.abandon(self._offered)
@@ -302,29 +302,29 @@ class Connection:
             place.lane.join()
             place.is_ended = True
             place.context.destroy()
-            logger.info("context %d of %s has ended: %s", place.number, self._who, place.counts)
+            logger.info("context %d of %s has ended: %s", place.number, self._client_name, place.counts)
 
     @property
-    def _who(self) -> str:
+    def _client_name(self) -> str:
         return shown_origin(self.origin)
 
     def counts(self) -> Counts:
-        """What the connection has done so far."""
+        """Return the counts of the connection so far."""
         with self._lock:
-            # Counters are copied in one step: the thread that receives adds kinds of messages to them.
+            # `Counter.copy` is atomic; the receiving thread adds keys meanwhile.
             own = [replace(place.counts, messages=place.counts.messages.copy()) for place in self._places.values()]
             return sum([self._past, *own], Counts())
 
 
-def described(error: BaseException) -> Message:
-    """An error as JavaScript has it."""
+def describe_error(error: BaseException) -> Message:
+    """An error as JavaScript receives it."""
     name = error_name(error)
     if name == "UnknownError":
         logger.error("a fault of the server", exc_info=error)
-        return {"name": name, "message": _bounded(f"a fault of the server: {type(error).__name__}: {error}")}
-    return {"name": name, "message": _bounded(str(error)) or "there is not enough memory"}
+        return {"name": name, "message": _truncate(f"a fault of the server: {type(error).__name__}: {error}")}
+    return {"name": name, "message": _truncate(str(error)) or "there is not enough memory"}
 
 
-def _bounded(text: str) -> str:
-    """A text of at most `MAX_MESSAGE` characters; labels and names in it are the client's, and may be longer."""
+def _truncate(text: str) -> str:
+    """Truncate a text to about `MAX_MESSAGE` characters; labels and names from the client may be longer."""
     return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}… ({len(text):,} characters)"

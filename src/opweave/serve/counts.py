@@ -1,4 +1,4 @@
-"""What the clients of a server have done."""
+"""Counts of the messages and data of a server's clients."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..support.words import size
 
 @dataclass
 class Counts:
-    """What a context, a connection or all of them have done.
+    """Counts of one context, of one connection, or of all together.
 
     Attributes:
-        messages: how many messages of each kind came: "hello", "tensor", "write", "read", "const", "build", "dispatch",
-            "free", "destroy"; and "sync", the requests that add operations while JavaScript waits.
-        connections: pages, workers and processes that were connected.
-        contexts: contexts that were created.
-        graphs: graphs that were built.
-        dispatches: dispatches that ran.
-        received_bytes: contents of tensors and constants that were received.
-        sent_bytes: contents of tensors that were sent.
+        messages: number of messages by kind: "hello", "tensor", "write", "read", "const", "build", "dispatch", "free",
+            "destroy"; and "sync", the requests that add operations while JavaScript waits.
+        connections: number of connected pages, workers and processes.
+        contexts: number of contexts created.
+        graphs: number of graphs built.
+        dispatches: number of dispatches run.
+        received_bytes: bytes of tensors and constants received.
+        sent_bytes: bytes of tensors sent.
 
     >>> both = Counts(graphs=1, dispatches=8) + Counts(graphs=2)
     >>> both.graphs, both.dispatches
@@ -49,7 +49,7 @@ class Counts:
         )
 
     def to_json(self) -> str:
-        """As an object of JavaScript.
+        """Write the counts as a JSON object.
 
         >>> json.loads(Counts(Counter(read=8), sent_bytes=96).to_json())["sentBytes"]
         96
@@ -57,7 +57,7 @@ class Counts:
         return json.dumps({camel_case(name): value for name, value in vars(self).items()})
 
     def __str__(self) -> str:
-        """In words.
+        """Describe the counts in words.
 
         >>> print(Counts(Counter(sync=3, dispatch=8), graphs=1, dispatches=8, received_bytes=4096))
         1 graph, 8 dispatches, 11 messages, 4.0 KiB received, 0 B sent

@@ -1,4 +1,4 @@
-"""Hands a large payload over to a page by HTTP: Chromium reads it faster than a frame of WebSocket."""
+"""Send large payloads to pages by HTTP, which Chromium reads faster than WebSocket frames."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class _Offer:
     def __init__(self, payload: np.ndarray, origin: str | None) -> None:
         self.payload, self.origin = payload, origin
         self.key = secrets.token_urlsafe(32)
-        self.stream: Stream | None = None  # that of the request that has come for it
+        self.stream: Stream | None = None  # of the request that fetches it
         self.is_answered = self.is_over = False
 
 
 class Handover:
-    """A place for one payload at a time, of all pages together.
+    """Slot for one payload at a time, shared by all pages.
 
-    With more, the payloads of a page could take all connections that a browser makes to a server (six), and wait for
-    JavaScript, which may itself wait for an answer to `POST /sync`.
+    With more slots, payloads could occupy all six connections that a browser opens to a server, and deadlock: they wait for
+    JavaScript, which may wait for the answer to `POST /sync`.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Handover:
         self._changed = Condition()
 
     def offer(self, payload: np.ndarray, origin: str | None) -> str | None:
-        """Offer a payload to a page of this origin; the key by which it asks for it, or None if another one is offered."""
+        """Offer a payload to a page of this origin; return the key to fetch it, or None if another payload is on offer."""
         with self._changed:
             if self._offer is not None:
                 return None
@@ -43,10 +43,10 @@ class Handover:
             return self._offer.key
 
     def wait(self, key: str, timeout: float) -> bool:
-        """Wait until a request for a payload is answered, or none comes in `timeout` seconds, or it is `abandon`ed.
+        """Wait until the page has fetched a payload, at most `timeout` seconds for the request, or until `abandon`.
 
         Returns:
-            Whether the page needs nothing more: it got the payload, or said that it is unwanted.
+            Whether the page is done: it got the payload, or declined it.
         """
         with self._changed:
             offer = self._offer
@@ -59,10 +59,10 @@ class Handover:
             return offer.is_answered
 
     @contextmanager
-    def taken(self, key: str, origin: str | None, stream: Stream) -> Iterator[np.ndarray | None]:
-        """The payload for a key, whose request is answered in the block.
+    def take(self, key: str, origin: str | None, stream: Stream) -> Iterator[np.ndarray | None]:
+        """Yield the payload for a key; the block answers the request.
 
-        None if there is none for this key and origin, or it is taken.
+        Yields None if there is no payload for this key and origin, or another request has taken it.
         """
         with self._changed:
             offer = self._offer
@@ -84,12 +84,12 @@ class Handover:
                 self._changed.notify_all()
 
     def abandon(self, key: str | None) -> None:
-        """End the offer of a key, if there is one, because its page has gone."""
+        """End the offer of a key, if there is one, because the page has gone."""
         with self._changed:
             if self._offer is None or self._offer.key != key:
                 return
             if self._offer.stream is not None:
-                self._offer.stream.stop()  # its request ends, and says so
+                self._offer.stream.stop()  # ends the request, which sets `is_over`
             else:
                 self._offer.is_over = True
                 self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Requests and responses of HTTP/1.1: the part of it that browsers and Node.js need here."""
+"""Requests and responses of HTTP/1.1, as far as browsers and Node.js need them here."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..support.names import shown
 from .stream import DisconnectedError, Stream, WireError
 
 MAX_HEADERS = 100
-"""Header fields of a request, as in Python's `http.client`; more are refused."""
+"""Maximum number of header fields of a request, as in Python's `http.client`."""
 
 MAX_SHOWN = 200
-"""Longer origins are truncated in messages."""
+"""Maximum characters of an origin in messages; longer ones are truncated."""
 
 _PLAIN_ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[a-zA-Z0-9._:\[\]-]+")
 _FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
@@ -26,7 +26,7 @@ _LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?", re.IGNORE
 
 
 def shown_origin(origin: str | None) -> str:
-    r"""An origin for logs and messages, which is the client's text.
+    r"""An origin for logs and messages, escaped if it is not plain: the client chooses the text.
 
     >>> shown_origin("http://localhost:5173"), shown_origin(None), shown_origin("http://a\x9b31m")
     ('http://localhost:5173', 'a program', "'http://a\\x9b31m'")
@@ -68,18 +68,18 @@ class Request:
 
     @property
     def origin(self) -> str | None:
-        """The origin of the page that asks; None for what is no browser."""
+        """The origin of the page that asks; None for programs other than browsers."""
         return self.headers.get("origin")
 
     @property
     def shown_origin(self) -> str:
-        """The origin for logs and messages: as it is if it is a scheme, a host and a port, otherwise quoted and escaped."""
+        """The origin for logs and messages; quoted and escaped unless it has the form scheme://host:port."""
         return shown_origin(self.origin)
 
     def is_for_this_machine(self) -> bool:
-        """Whether the client asked for this machine by a name of its own.
+        """Whether the Host header names this machine: localhost, 127.0.0.1 or [::1].
 
-        If the name of another site leads here (DNS rebinding), a browser takes the server for a part of that site.
+        With DNS rebinding, the name of another site resolves to this machine, and browsers treat the server as that site.
         """
         return _LOOPBACK.fullmatch(self.headers.get("host", "")) is not None
 
@@ -97,16 +97,16 @@ def read_request(stream: Stream) -> Request:
     """Read the head of a request.
 
     Raises:
-        HttpError: it is malformed, or too large.
-        DisconnectedError: there is none.
+        HttpError: the head is malformed, or too large.
+        DisconnectedError: no request came.
     """
     try:
         head = stream.read_head().decode("latin-1")
     except WireError as error:
         raise HttpError(431, str(error)) from None
     first, *lines = head[:-4].split("\r\n")
-    found = _FIRST.fullmatch(first)
-    if found is None:
+    match = _FIRST.fullmatch(first)
+    if match is None:
         raise HttpError(400, "the first line is not one of HTTP/1.1")
     if len(lines) > MAX_HEADERS:
         raise HttpError(431, f"there are more than {MAX_HEADERS} headers")
@@ -117,16 +117,16 @@ def read_request(stream: Stream) -> Request:
             raise HttpError(400, "a header is malformed")
         name, value = field[1].lower(), field[2].strip(" \t")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    is_last = "close" in headers.get("connection", "").lower() or found[3] == "0"
-    return Request(found[1], urlsplit(found[2]).path, headers, not is_last)
+    is_last = "close" in headers.get("connection", "").lower() or match[3] == "0"
+    return Request(match[1], urlsplit(match[2]).path, headers, not is_last)
 
 
 def read_body(stream: Stream, request: Request, limit: int) -> bytes:
     """Read the body of a request, of at most `limit` bytes.
 
     Raises:
-        HttpError: it is too large, or its length is not given.
-        DisconnectedError: it is not complete.
+        HttpError: the body is too large, or its length is missing.
+        DisconnectedError: the body is not complete.
     """
     if "transfer-encoding" in request.headers:
         raise HttpError(501, "a body must have a Content-Length, and no Transfer-Encoding")

@@ -1,6 +1,6 @@
-"""The operations as the JavaScript side needs them: names, order, kinds of arguments, options and enumerations.
+"""Operations as JavaScript needs them: names, order, kinds of arguments, options and enumerations.
 
-All of it is read from the declarations of the operations, so a new operation or option needs no line here.
+All is derived from the declarations of the operations, so a new operation or option needs no line here.
 
 >>> OPERATIONS["softmax"].arguments
 {'input': 'o', 'axis': 'u'}
@@ -35,8 +35,8 @@ CODES = {
     "Sequence[float]": "f[]",  # the specification has sequences of `float`, and single values of `double`
     "int | Sequence[int]": "u|u[]",
 }
-"""Kinds of arguments by their annotation: operand, unsigned long, long, double, boolean, MLNumber, float. Enumerations are
-called by their name in the specification, without its prefix."""
+"""Kinds of arguments by annotation: operand, unsigned long, long, double, boolean, MLNumber, float. Enumerations have their
+names from the specification, without the prefix `ML`."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Operation:
     Attributes:
         name: in camelCase.
         arguments: the kinds of its positional arguments, by name.
-        options: the kinds of the members of its options but `label`, by name, in the order in which they are read.
-        several: whether it gives a sequence of operands.
+        options: the kinds of its options but `label`, by name, in the order in which Web IDL reads them.
+        several: whether it returns a sequence of operands.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Operation:
 
 
 def _kind(op: Op[..., Any], annotation: str) -> str:
-    """The kind of a parameter by its annotation; enumerations are entered in `ENUMS`."""
+    """The kind of a parameter by its annotation; adds enumerations to `ENUMS`."""
     annotation = annotation.removesuffix(" | None")
     if annotation in CODES:
         return CODES[annotation]
@@ -89,9 +89,9 @@ OPERATIONS: dict[str, Operation] = {op.name: _operation(op) for op in Operations
 
 
 def table() -> str:
-    """The table as a part of the JavaScript file: `ENUMS`, and a line for operations that follow each other and are alike.
+    """The table for the JavaScript file: `ENUMS`, and one line for adjacent operations with the same signature.
 
-    A line is `names;arguments;options`, or `names;arguments;options;[]` for those that give several operands.
+    A line is `names;arguments;options`, or `names;arguments;options;[]` for operations that return several operands.
     """
     enums = (f"{name}:{json.dumps(values, separators=(',', ':'))}," for name, values in ENUMS.items())
     return "\n".join(["const ENUMS={", *enums, "};", "const OPERATIONS=`", *_lines(), "`;"])

@@ -1,4 +1,4 @@
-"""Estimate the memory of a run besides its inputs, outputs and constants, before the graph is compiled."""
+"""Estimate the memory of a run besides inputs, outputs and constants, before the graph is compiled."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from ..core.graph import Desc, Graph
 from ..memory import Life, plan
 
 MIN_ELEMENT_BYTES = 4
-"""Engines compute smaller elements in float32 or int32."""
+"""Minimum bytes of an element: engines compute smaller types in float32 or int32."""
 
 GATES = {ops.gru: 3, ops.lstm: 4}
-"""Products of a recurrent network with all its steps at once, which kernels keep while they run."""
+"""Number of gates of a recurrent network. Kernels keep the products of each gate for all steps while they run."""
 
 MAX_PLANNED = 128
 """Graphs with more intermediates are estimated without fragmentation: the plan takes quadratic time."""
 
 
 def intermediate_bytes(graph: Graph) -> int:
-    """The memory of all intermediates of a run, where those share it that are not needed at the same time.
+    """Estimate the memory of all intermediates of a run. Intermediates whose lifetimes do not overlap share memory.
 
-    An engine that fuses operations takes less. Results that depend on constants alone count for the whole run: engines compute
-    them early, and keep them.
+    An engine that fuses operations takes less. Results that depend on constants alone are alive for the whole run: engines
+    fold constants and keep the results.
     """
     outputs, last = set(graph.outputs.values()), len(graph.nodes)
     used = {operand: step for step, node in enumerate(graph.nodes) for operand in node.operands}
@@ -41,7 +41,7 @@ def intermediate_bytes(graph: Graph) -> int:
 
 
 def _peak(lives: list[Life]) -> int:
-    """The memory of a plan. To plan many intermediates takes long: then those count that are alive at the same time."""
+    """The memory of a plan, or for many intermediates, which take long to plan, the peak of live bytes."""
     if len(lives) <= MAX_PLANNED:
         return plan(lives).peak
     steps = max(life.last for life in lives) + 2

@@ -1,4 +1,4 @@
-"""Runs the tasks of a context in order, on a thread of its own or on that of the caller."""
+"""Run the tasks of a context in order, on the lane's thread or on the caller's."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from threading import Condition, RLock, Thread
 from .stream import DisconnectedError
 
 MAX_WAITING = 1024
-"""How many tasks wait at most. Beyond that the caller waits, so that the client's messages stay in the socket."""
+"""Maximum number of waiting tasks. Beyond it the caller waits, so that the client's messages stay in the socket."""
 
 IDLE_SECONDS = 1.0
-"""How long a thread waits for another task before it ends: pages leave many contexts behind."""
+"""Time that a thread waits for another task before it ends: pages leave many contexts behind."""
 
 CHECK_SECONDS = 1.0
-"""How often a caller that waits asks whether the client is still there. An estimate."""
+"""Interval at which a waiting caller checks that the client is still connected. An estimate."""
 
 
 class Lane:
     """Runs tasks one after the other. One thread, the caller, submits them.
 
-    A task runs at once, in the caller's thread, if that is asked for and nothing else waits or runs: a change of threads
-    takes longer than most messages.
+    An inline task runs at once on the caller's thread if no other task waits or runs: switching threads takes longer than
+    most messages.
 
     Args:
-        name: the name of its thread.
-        has_ended: whether the client has gone: the caller, which would notice, may have to wait for tasks.
+        name: the name of the lane's thread.
+        has_ended: tells whether the client has gone. A caller that waits for tasks receives nothing, so it must ask.
     """
 
     def __init__(self, name: str, has_ended: Callable[[], bool]) -> None:
@@ -38,14 +38,14 @@ class Lane:
         self._thread: Thread | None = None
 
     def submit(self, task: Callable[[], None], *, inline: bool) -> None:
-        """Run a task after those before it.
+        """Run a task after all earlier ones.
 
         Args:
             task: must not raise.
-            inline: whether the caller may run it.
+            inline: whether the task may run on the caller's thread.
 
         Raises:
-            DisconnectedError: the client has gone while it had to wait.
+            DisconnectedError: the client has gone while the caller waited.
         """
         with self._lock:
             if self._is_ending():
@@ -62,7 +62,8 @@ class Lane:
         task()
         with self._lock:
             self._is_busy = False
-            if self._tasks:  # `finish` has come; else waking the thread, for nothing, takes longer than most tasks
+            # Only `finish` adds tasks meanwhile. Waking the thread for nothing takes longer than most tasks.
+            if self._tasks:
                 self._changed.notify_all()
 
     def settle(self) -> None:
@@ -80,7 +81,7 @@ class Lane:
                 raise DisconnectedError
 
     def finish(self, last: Callable[[], None]) -> None:
-        """Drop the tasks that wait, and run a last one after the one that runs; in any thread."""
+        """Drop the waiting tasks, and run a last one after the running one; callable from any thread."""
         with self._lock:
             if self._is_closed:
                 return
@@ -91,7 +92,7 @@ class Lane:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Drop the tasks that wait; one that runs goes on."""
+        """Drop the waiting tasks; a running one continues."""
         with self._lock:
             self._is_closed = True
             self._tasks.clear()
@@ -114,14 +115,14 @@ class Lane:
     def _run(self) -> None:
         while True:
             with self._lock:
-                # A task that runs in the thread of a caller comes first.
-                found = self._changed.wait_for(
+                # A task that runs on the caller's thread comes first.
+                has_task = self._changed.wait_for(
                     lambda: self._is_closed or (self._tasks and not self._is_busy), IDLE_SECONDS
                 )
-                if self._is_closed or not (found or self._tasks):
+                if self._is_closed or not (has_task or self._tasks):
                     self._thread = None
                     return
-                if not found:
+                if not has_task:
                     continue
                 self._is_busy = True
                 task = self._tasks.popleft()

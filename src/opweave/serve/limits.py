@@ -1,4 +1,4 @@
-"""What one connection may take, and how errors are reported to a client that exceeds it."""
+"""Limits of one connection, and the budget that enforces its memory limit."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from ..support.words import size
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What one connection (a page, a worker, a process of Node.js) may take.
+    """Limits of one connection (a page, a worker, a process of Node.js).
 
     Attributes:
-        memory: bytes of its tensors and constants, and of the intermediates of its graphs, together; a graph counts as 256 KiB
-            more, an operand as 1 KiB.
+        memory: bytes of tensors, constants and intermediates of graphs together; each graph adds 256 KiB, each operand 1 KiB.
         operands: operands of one graph.
-        contexts: contexts that exist at the same time. Pages leave contexts to the garbage collector: the W3C's own tests
-            create more than 200 in a page. One that creates them without end gets errors, and others are not disturbed.
+        contexts: contexts that exist at the same time. Pages leave contexts to the garbage collector: the W3C's tests create
+            more than 200 in a page. A page that creates too many gets errors; other pages are not affected.
         json: bytes of one message in JSON.
         handshake: seconds that a request may take, from the connection to its last byte.
 
@@ -47,10 +46,10 @@ class ConnectionLimits:
 
 
 OPERAND_BYTES = 1024
-"""What an operand counts as, besides a constant's contents: about what its objects take in Python."""
+"""Bytes that an operand counts as, besides the data of a constant: roughly the size of its Python objects."""
 
 GRAPH_BYTES = 256 * 1024
-"""What a graph counts as, besides constants: about what ONNX Runtime's session takes for one operation."""
+"""Bytes that a graph counts as, besides constants: roughly an ONNX Runtime session with one operation."""
 
 
 class Budget:
@@ -65,10 +64,10 @@ class Budget:
 
         Args:
             count: bytes.
-            purpose: what they are for, in the message of an error: " for intermediates".
+            purpose: their use, for the error message: " for intermediates".
 
         Raises:
-            OperationError: it would be more than the limit.
+            OperationError: the sum would exceed the limit.
         """
         with self._lock:
             if self.used + count > self._limit:

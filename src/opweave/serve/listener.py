@@ -1,4 +1,4 @@
-"""The sockets that a server listens on: a port of this machine alone, or a Unix socket of this user alone."""
+"""The sockets that a server listens on: a port for this machine only, or a Unix socket for this user only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from ..support.errors import OperationError
 
 BACKLOG = 64
-"""Connections that wait to be accepted; the system refuses more. An estimate."""
+"""Maximum number of connections that wait to be accepted; the system refuses more. An estimate."""
 
 
 def listen_on_port(host: str, port: int) -> socket.socket:
@@ -29,7 +29,7 @@ def listen_on_port(host: str, port: int) -> socket.socket:
 
 
 def listen_on_path(path: Path) -> socket.socket:
-    """Listen on a Unix socket, which only this user can open. A socket on which nothing listens any more is replaced.
+    """Listen on a Unix socket, which only this user can open. An abandoned socket is replaced.
 
     Raises:
         OperationError: something listens there already, there is another file, or none can be made.
@@ -55,7 +55,7 @@ def listen_on_path(path: Path) -> socket.socket:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Whether it is a socket on which nothing listens."""
+    """Whether `path` is a socket on which no process listens."""
     if not stat.S_ISSOCK(path.stat().st_mode):
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:

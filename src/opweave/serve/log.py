@@ -1,4 +1,4 @@
-"""Replays what JavaScript recorded of a builder: operations by name, their arguments and options."""
+"""Replay the log of a builder, which JavaScript recorded: operations by name, arguments and options."""
 
 from __future__ import annotations
 
@@ -30,45 +30,45 @@ def _parameters(op: Op[..., Any]) -> dict[str, str]:
 
 @cache
 def _words() -> re.Pattern[str]:
-    """Finds names of operations and parameters that are written differently in JavaScript."""
+    """A pattern for names of operations and parameters that differ in JavaScript."""
     names = {name for op in Operations.listing().values() for name in (op.name, *op.parameters)}
     names |= {"data_type", "data_types"}
     return re.compile(rf"\b({'|'.join(sorted(name for name in names if '_' in name))})\b")
 
 
 def in_javascript(message: str, heading: str = "") -> str:
-    """The message of an error with names as JavaScript has them; `heading`, which may have a user's label, stays.
+    """Convert the names in an error message to camelCase, but not in `heading`, which may have a user's label.
 
     >>> in_javascript("conv2d 'input_layout': input_layout must be 'nchw'", "conv2d 'input_layout'")
     "conv2d 'input_layout': inputLayout must be 'nchw'"
     """
     if not message.startswith(heading):
         heading = ""
-    return heading + _words().sub(lambda found: camel_case(found[0]), message[len(heading) :])
+    return heading + _words().sub(lambda match: camel_case(match[0]), message[len(heading) :])
 
 
-def decoded(value: Any, operand: Callable[[int], MLOperand], depth: int = 0) -> Any:
-    """An argument: operands by their numbers, and numbers that JSON loses; others as they are.
+def decode(value: Any, operand: Callable[[int], MLOperand], depth: int = 0) -> Any:
+    """Decode an argument: references to operands, and numbers that JSON lacks; other values stay.
 
     Raises:
-        ProtocolError: an object that is neither, an integer beyond JavaScript's numbers, or lists in lists in lists: the
-            specification has none.
+        ProtocolError: another object, an integer beyond JavaScript's numbers, or lists nested deeper than in the
+            specification.
     """
     if depth > 2:
         raise ProtocolError("the lists of an argument are nested too deeply")
     if isinstance(value, dict):
         match value:
-            case {"$": int(found)} if len(value) == 1:
-                return operand(found)
+            case {"$": int(operand_id)} if len(value) == 1:
+                return operand(operand_id)
             case {"n": text} if len(value) == 1:
                 return number(text)
         raise ProtocolError(f"an argument must not be {shown(value)}")
     if isinstance(value, list):
-        return [decoded(item, operand, depth + 1) for item in value]
+        return [decode(item, operand, depth + 1) for item in value]
     if type(value) is not int or abs(value) <= MAX_SAFE_INTEGER:
         return value
     try:
-        return float(value)  # JSON.stringify writes the shortest digits that give the same number of JavaScript
+        return float(value)  # JSON.stringify writes the shortest digits that round-trip
     except OverflowError:
         raise ProtocolError(f"{shown(value)} is not a number of JavaScript") from None
 
@@ -77,14 +77,14 @@ def call(builder: MLGraphBuilder, name: str, arguments: Sequence[Any], options: 
     """Add an operation to a builder, and return its results.
 
     Args:
-        builder: where to.
+        builder: the builder.
         name: the operation's name in JavaScript.
         arguments: its positional arguments, decoded.
         options: its options by their names in JavaScript, decoded.
 
     Raises:
         ProtocolError: there is no such operation or option.
-        MLError: as the operation raises it, with names as in JavaScript.
+        MLError: the error of the operation, with names as in JavaScript.
     """
     op = operations().get(name)
     if op is None:

@@ -1,4 +1,4 @@
-"""The messages of the protocol `opweave.webnn.1`: which there are, their fields, and the numbers that JSON lacks."""
+"""The messages of the protocol `opweave.webnn.1`, their fields, and the numbers that JSON lacks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROTOCOL = f"opweave.webnn.{VERSION}"
 """The name of the protocol, as a subprotocol of WebSocket."""
 
 MAX_SAFE_INTEGER = 2**53
-"""The largest of the integers that JavaScript's numbers can all hold."""
+"""JavaScript's numbers hold every integer up to this one."""
 
 Message: TypeAlias = "dict[str, Any]"
 
@@ -37,7 +37,7 @@ ERROR_NAMES: dict[type[Exception], str] = {
     DataError: "DataError",
     MemoryError: "OperationError",
 }
-"""How JavaScript calls the errors; all others are an UnknownError there."""
+"""Names of errors in JavaScript; all others are an UnknownError there."""
 
 
 class ProtocolError(Exception):
@@ -54,7 +54,7 @@ def error_name(error: BaseException) -> str:
 
 
 def is_id(value: Any) -> bool:
-    """Whether it is a number of an object: a positive integer that JavaScript's numbers can hold."""
+    """Whether a value is the id of an object: a positive integer that JavaScript's numbers can hold."""
     return type(value) is int and 0 < value <= MAX_SAFE_INTEGER
 
 
@@ -103,10 +103,10 @@ SYNC = {"session": _is(str), **_CONTEXT, **_LOG}
 
 
 def parse(text: bytes) -> Any:
-    """The value of a text in JSON.
+    """Parse a JSON text.
 
     Raises:
-        ProtocolError: it is not JSON in UTF-8, or nested too deeply.
+        ProtocolError: the text is not JSON in UTF-8, or nested too deeply.
     """
     try:
         return _DECODER.decode(text.decode())
@@ -120,13 +120,13 @@ def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-# `json.loads` and `json.dumps` with options make one of these for each text.
+# With options, `json.loads` and `json.dumps` would make a decoder and an encoder for each text.
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 def text_of(fields: Message) -> bytes:
-    """A message as it is sent.
+    """Encode a message.
 
     >>> text_of({"r": 1})
     b'{"r":1}'
@@ -135,10 +135,10 @@ def text_of(fields: Message) -> bytes:
 
 
 def parse_message(text: bytes) -> Message:
-    """A message, with the fields that it must have.
+    """Parse a message, and check its fields.
 
     Raises:
-        ProtocolError: it is malformed, or no message of the protocol.
+        ProtocolError: the text is malformed, or no message of the protocol.
     """
     message: Message = parse(text)
     kind = message.get("m") if isinstance(message, dict) else None
@@ -156,10 +156,10 @@ def check_fields(
     required: Mapping[str, Callable[[Any], bool]],
     optional: Mapping[str, Callable[[Any], bool]],
 ) -> None:
-    """Require fields, and their types.
+    """Require fields and their types.
 
     Raises:
-        ProtocolError: one is missing, or of another type.
+        ProtocolError: a field is missing, or has another type.
     """
     for name, is_valid in required.items():
         if name not in message:
@@ -175,13 +175,13 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, "-0":
 
 
 def number(text: Any) -> float | int:
-    """A number that JSON loses: `{"n": text}`.
+    """Parse a number that JSON lacks, sent as `{"n": text}`.
 
     >>> number("-0"), number("-Infinity"), number("12n"), number("1e300")
     (-0.0, -inf, 12, 1e+300)
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the text is no number.
     """
     if isinstance(text, str):
         if text in _SPECIAL:

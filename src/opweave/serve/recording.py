@@ -1,4 +1,4 @@
-"""Writes the graphs that clients build: each as an ONNX model with its weights, and as text."""
+"""Write the graphs that clients build, each as an ONNX model with weights, and as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .http import shown_origin
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 16 * 2**30
-"""Bytes of weights that one recording writes at most, so that a page cannot fill the disk."""
+"""Maximum bytes of weights in one recording, so that a page cannot fill the disk."""
 
 _NAME = re.compile(r"graph-(\d+)\.txt")
 
@@ -29,11 +29,11 @@ _NAME = re.compile(r"graph-(\d+)\.txt")
 class Recording:
     """A folder of the graphs that clients build.
 
-    `graph-0001.onnx` is the first graph, and `graph-0001.txt` describes it. Numbers go on where an earlier recording ended. A
-    graph with the operations and weights of one before it is not written again.
+    `graph-0001.onnx` is the first graph, and `graph-0001.txt` describes it. Numbering continues after an earlier recording.
+    A graph with the same operations and weights as an earlier one is not written again.
 
     Args:
-        folder: is made if it does not exist.
+        folder: the folder, created if it does not exist.
         max_bytes: bytes of weights after which graphs are written as text only.
 
     Raises:
@@ -43,20 +43,20 @@ class Recording:
     def __init__(self, folder: str | Path, max_bytes: int = MAX_BYTES) -> None:
         self.folder, self._max_bytes = make_folder(folder, "record"), max_bytes
         try:
-            found = [_NAME.fullmatch(path.name) for path in self.folder.iterdir()]
+            matches = [_NAME.fullmatch(path.name) for path in self.folder.iterdir()]
         except OSError as error:
             raise DataError(f"{folder}: {error.strerror or error}") from None
-        self._last = max((int(match[1]) for match in found if match), default=0)
+        self._last = max((int(match[1]) for match in matches if match), default=0)
         self._written = 0
         self._known: dict[bytes, str] = {}
         self._lock = Lock()  # of the three above
 
     def add(self, graph: MLGraph, origin: str | None) -> None:
-        """Write a graph; faults are reported in the log, and do not concern the client.
+        """Write a graph. Errors are logged and do not reach the client.
 
         Args:
-            graph: the graph, alive.
-            origin: of the page that has built it; None for a program.
+            graph: the graph, not destroyed.
+            origin: the origin of the page that built the graph; None for a program.
         """
         recorded = graph._graph
         if recorded is None:
@@ -69,15 +69,15 @@ class Recording:
         for array in constants:
             digest.update(array.reshape(-1).view(np.uint8).data)
         with self._lock:
-            known = self._known.get(digest.digest())
-            if known is None:
+            existing = self._known.get(digest.digest())
+            if existing is None:
                 self._last += 1
                 name = self._known[digest.digest()] = f"graph-{self._last:04}"
                 fits = self._written + weights <= self._max_bytes
                 self._written += weights if fits else 0
         count = counted(len(recorded.nodes), "operation")
-        if known is not None:
-            logger.info("%s has built %s again, %s", client, known, count)
+        if existing is not None:
+            logger.info("%s has built %s again, %s", client, existing, count)
             return
         heading = [f"{name}: {count}, weights of {size(weights)}, built by {client}"]
         heading.append(self._onnx(graph, name, fits))
@@ -91,7 +91,7 @@ class Recording:
         logger.info("%s: %s of %s, %s", self.folder / name, count, client, size(weights))
 
     def _onnx(self, graph: MLGraph, name: str, fits: bool) -> str:
-        """Write the ONNX model; the line about it for the log."""
+        """Write the ONNX model; return a line for the log."""
         if not fits:
             return f"not written as ONNX: this recording has more than {size(self._max_bytes)} of weights"
         try:

@@ -1,4 +1,4 @@
-"""A graph builder of a client: its operands by number, and the memory of its constants."""
+"""A graph builder of a client: operands by number, and the memory of constants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..support.errors import NotSupportedError, OperationError
 from ..support.names import shown
 from .intermediates import intermediate_bytes
 from .limits import GRAPH_BYTES, OPERAND_BYTES, Budget
-from .log import call, decoded
+from .log import call, decode
 from .messages import ProtocolError, is_id
 
 Log: TypeAlias = "Sequence[Any]"
@@ -28,7 +28,7 @@ INTERMEDIATES = " for intermediates of the graph"
 
 @dataclass
 class Constant:
-    """The memory of a constant, which is made when the log or the payload comes, whichever is first."""
+    """The memory of a constant, allocated when the log entry or the payload comes, whichever is first."""
 
     desc: Desc
     array: np.ndarray
@@ -40,8 +40,8 @@ class LogError(Exception):
 
     Attributes:
         at: the number of the entry.
-        error: why.
-        before: the descriptors of the results of the entries before it.
+        error: the cause.
+        before: the descriptors of the results of the earlier entries.
     """
 
     def __init__(self, at: int, error: Exception, before: list[list[Desc]]) -> None:
@@ -50,10 +50,10 @@ class LogError(Exception):
 
 
 class ServedBuilder:
-    """A graph builder of a client. Two threads use it: that of its context, and those of `POST /sync`.
+    """A graph builder of a client, used by the thread of its context and by those of `POST /sync`.
 
     Attributes:
-        reserved: bytes that the budget has given, for constants, operands, the graph and its intermediates.
+        reserved: bytes taken from the budget for constants, operands, the graph and intermediates.
     """
 
     def __init__(
@@ -68,22 +68,22 @@ class ServedBuilder:
         self.reserved = 0
 
     def constant(self, number: int, data_type: Any, shape: Any) -> Constant:
-        """The memory of a constant.
+        """Return the memory of a constant, allocated on the first call.
 
         Raises:
             ValidationError: no such data type, or invalid dimensions.
-            OperationError: there is not enough memory, or the connection may not take more.
-            ProtocolError: log and payload do not have the same data type and shape.
+            OperationError: out of memory, or the limit of the connection is reached.
+            ProtocolError: log and payload differ in data type or shape.
         """
         desc = self._context._check_desc(data_type, shape)
         with self._lock:
-            found = self._constants.get(number)
-            if found is None:
+            constant = self._constants.get(number)
+            if constant is None:
                 self._reserve(desc.byte_length)
-                found = self._constants[number] = Constant(desc, memory.allocate(desc))
-            elif found.desc != desc:
-                raise ProtocolError(f"constant {number} is {found.desc}, got {desc}")
-            return found
+                constant = self._constants[number] = Constant(desc, memory.allocate(desc))
+            elif constant.desc != desc:
+                raise ProtocolError(f"constant {number} is {constant.desc}, got {desc}")
+            return constant
 
     def _reserve(self, count: int, purpose: str = "") -> None:
         self._budget.reserve(count, purpose)
@@ -99,7 +99,7 @@ class ServedBuilder:
             LogError: an entry has failed; those before it stay.
             ProtocolError: the log is malformed.
         """
-        made: list[list[Desc]] = []
+        descs: list[list[Desc]] = []
         with self._lock:
             for at, entry in enumerate(log):
                 match entry:
@@ -112,16 +112,16 @@ class ServedBuilder:
                 except (ProtocolError, AssertionError):
                     raise
                 except Exception as error:
-                    raise LogError(at, error, made) from error
-                made.append([result.desc for result in results])
-        return made
+                    raise LogError(at, error, descs) from error
+                descs.append([result.desc for result in results])
+        return descs
 
     def _add(self, name: str, first: int, arguments: list[Any], options: dict[str, Any]) -> Sequence[MLOperand]:
         if name in _SOURCES:
             results: Sequence[MLOperand] = [getattr(self, _SOURCES[name])(first, *_fields(name, arguments))]
         else:
-            values = [decoded(value, self._operand) for value in arguments]
-            results = call(self._builder, name, values, decoded_options(options, self._operand))
+            values = [decode(value, self._operand) for value in arguments]
+            results = call(self._builder, name, values, decode_options(options, self._operand))
         if len(self._operands) + len(results) > self._max_operands:
             raise NotSupportedError(f"{name}: a graph may have {self._max_operands:,} operands here")
         self._reserve(OPERAND_BYTES * len(results))
@@ -150,7 +150,7 @@ class ServedBuilder:
         return self._builder.constant(constant.desc.data_type, constant.desc.shape, constant.array)
 
     def _constant_of_number(self, number: int, data_type: Any, value: Any) -> MLOperand:
-        return self._builder.constant(data_type, decoded(value, self._operand))
+        return self._builder.constant(data_type, decode(value, self._operand))
 
     def build(self, log: Log, outputs: dict[str, int]) -> MLGraph:
         """Replay the last entries, and compile the graph.
@@ -158,8 +158,8 @@ class ServedBuilder:
         Raises:
             LogError: an entry has failed.
             MLError: as `MLGraphBuilder.build`.
-            OperationError: the connection may not take as much memory as the intermediates need.
-            ProtocolError: a constant whose payload has not come, or the log is malformed.
+            OperationError: the intermediates exceed the memory limit of the connection.
+            ProtocolError: the payload of a constant is missing, or the log is malformed.
         """
         with self._lock:
             self.add(log)
@@ -171,7 +171,7 @@ class ServedBuilder:
             needed = intermediate_bytes(Graph.reaching(results)) if results else 0
             self._reserve(needed, INTERMEDIATES)
             graph = self._builder.build(results)
-            if (program := graph._program) is not None:  # decompositions have intermediates of their own
+            if (program := graph._program) is not None:  # decompositions add intermediates
                 compiled = max(program.plan.peak, intermediate_bytes(program.graph))
                 try:
                     self._reserve(max(compiled - needed, 0), INTERMEDIATES)
@@ -183,7 +183,7 @@ class ServedBuilder:
             return graph
 
     def release(self) -> int:
-        """Forget all operands, and give the memory of constants back to the budget; return how many bytes that were."""
+        """Drop all operands, and return their memory to the budget; return the number of bytes."""
         with self._lock:
             self._operands.clear()
             self._constants.clear()
@@ -198,7 +198,7 @@ _SOURCES = {
     "constantTensor": "_constant_of_tensor",
     "constantNumber": "_constant_of_number",
 }
-"""Entries of a log that are no operations."""
+"""Methods for the entries of a log that are no operations."""
 
 
 def _fields(name: str, arguments: list[Any]) -> Sequence[Any]:
@@ -215,16 +215,16 @@ def _fields(name: str, arguments: list[Any]) -> Sequence[Any]:
     raise ProtocolError(f"{name}: the arguments must not be {shown(arguments)}")
 
 
-def decoded_options(options: dict[str, Any], operand: Callable[[int], MLOperand]) -> dict[str, Any]:
+def decode_options(options: dict[str, Any], operand: Callable[[int], MLOperand]) -> dict[str, Any]:
     """The options of an operation, with operands and numbers decoded."""
-    return {name: decoded(value, operand) for name, value in options.items()}
+    return {name: decode(value, operand) for name, value in options.items()}
 
 
 def check_length(desc: Desc, size: int) -> None:
-    """Require that a payload has the length of a tensor, before memory is taken for it.
+    """Require that a payload has the length of a tensor, before memory is allocated.
 
     Raises:
-        ProtocolError: it has not.
+        ProtocolError: the lengths differ.
     """
     if desc.byte_length != size:
         raise ProtocolError(f"{desc} has {desc.byte_length} bytes, and a payload of {size} was announced")

@@ -1,4 +1,4 @@
-"""A context of a client: its tensors, graphs and builders by number, and what its messages do. It knows no sockets."""
+"""A context of a client: handles messages, and keeps tensors, graphs and builders by number. Uses no sockets."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from .messages import Message, ProtocolError
 from .served_builder import Constant, Log, ServedBuilder, check_length
 
 COLLECT_BYTES = 64 * 2**20
-"""Nodes and their results refer to each other, so that constants of a graph stay until a garbage collection. One is made each
-time this much has been freed. It stops all threads; `python -m benchmarks serve` prints for how long."""
+"""Collect garbage each time this many bytes were freed: nodes and their results are reference cycles, which keep the constants
+of a graph alive. A collection stops all threads; `python -m benchmarks serve` prints for how long."""
 
 
 class _Garbage:
-    """Counts what all contexts of the process have freed."""
+    """Counts the bytes that all contexts of the process have freed."""
 
     def __init__(self) -> None:
         self._bytes, self._lock = 0, Lock()
 
     def add(self, count: int) -> None:
-        """Count bytes of a graph or builder that is freed, and collect the garbage if it is much."""
+        """Count bytes of a freed graph or builder, and collect garbage after `COLLECT_BYTES`."""
         with self._lock:
             self._bytes += count
             is_much = self._bytes > COLLECT_BYTES
@@ -48,11 +48,11 @@ _garbage = _Garbage()
 
 @dataclass
 class _Tensor:
-    """A tensor; constant tensors are memory alone."""
+    """A tensor; constant tensors have memory alone."""
 
     desc: Desc
     tensor: MLTensor | None
-    contents: np.ndarray | None  # its memory as bytes, where that is the host's
+    contents: np.ndarray | None  # the memory as bytes, if on the host
 
 
 @dataclass
@@ -70,14 +70,14 @@ class Answer:
 
 
 def create_context(options: Mapping[str, Any], device: str | None) -> MLContext:
-    """The context for the options of a page (`MLContextOptions`).
+    """Create the context for the options of a page (`MLContextOptions`).
 
-    Threads sleep soon after a run, unless the page asks for high performance: the browser needs the processors, too. They do
-    not sleep between the operations of a run, since waking them takes as long as a small operation.
+    Threads sleep soon after a run, unless the page asks for high performance: the browser needs the processors, too. Between
+    the operations of a run they spin, since waking a thread takes as long as a small operation.
 
     Args:
         options: `powerPreference`, `accelerated`; and `deviceType`, which the specification had until 2025.
-        device: the device of all contexts; None for the one that suits the options.
+        device: the device of all contexts; None to choose by the options.
 
     Raises:
         ValidationError: an option has a wrong value.
@@ -102,8 +102,8 @@ def create_context(options: Mapping[str, Any], device: str | None) -> MLContext:
 class ServedContext:
     """A context of a client.
 
-    All messages are handled by one thread at a time, in order; `/sync` comes from other threads, and uses builders only.
-    `built` is called with each graph once it is built.
+    One thread at a time handles all messages, in order; `/sync` comes from other threads, and uses builders only. `report` is
+    called with each new graph.
 
     Attributes:
         context: the context itself.
@@ -114,9 +114,9 @@ class ServedContext:
         context: MLContext,
         budget: Budget,
         limits: ConnectionLimits,
-        built: Callable[[MLGraph], object] = lambda graph: None,
+        report: Callable[[MLGraph], object] = lambda graph: None,
     ) -> None:
-        self.context, self._budget, self._limits, self._built = context, budget, limits, built
+        self.context, self._budget, self._limits, self._report = context, budget, limits, report
         self._is_host = context.backend.space.is_host
         self._tensors: dict[int, _Tensor] = {}
         self._graphs: dict[int, _Graph] = {}
@@ -125,32 +125,32 @@ class ServedContext:
 
     def limits(self) -> Message:
         """`opSupportLimits()` with names as in JavaScript."""
-        found: Message = _in_camel_case(self.context.op_support_limits())
-        return found
+        limits: Message = _in_camel_case(self.context.op_support_limits())
+        return limits
 
     # Payloads --------------------------------------------------------------------------------------------------------
 
     def memory_for(self, message: Message) -> np.ndarray:
-        """Where the payload of a `write`, `const` or constant `tensor` shall be received, as bytes.
+        """Return the memory that receives the payload of a `write`, `const` or constant `tensor`, as bytes.
 
         Raises:
-            MLError: there is no such tensor, it is not writable, or too large.
+            MLError: there is no such tensor, or it is not writable, or too large.
             ProtocolError: the payload does not have the length of the tensor.
         """
         match message["m"]:
             case "write":
-                found = self._tensor(message["id"])
-                check_length(found.desc, message["bin"])
-                if found.tensor is None or not found.tensor.writable:
-                    raise ValidationError(f"the tensor {found.desc} was not created with writable: true")
-                return _bytes(memory.empty(found.desc)) if found.contents is None else found.contents
+                tensor = self._tensor(message["id"])
+                check_length(tensor.desc, message["bin"])
+                if tensor.tensor is None or not tensor.tensor.writable:
+                    raise ValidationError(f"the tensor {tensor.desc} was not created with writable: true")
+                return _bytes(memory.empty(tensor.desc)) if tensor.contents is None else tensor.contents
             case "const":
                 check_length(self.context._check_desc(message["dataType"], message["shape"]), message["bin"])
                 builder = self._builder(message["b"])
                 constant = builder.constant(message["id"], message["dataType"], message["shape"])
                 if constant.is_filled:
                     raise ProtocolError(f"the payload of constant {message['id']} has come already")
-                constant.is_filled = True  # before it is: `build` follows in the same connection
+                constant.is_filled = True  # early, but `build` follows in the same connection
                 return _bytes(constant.array)
             case "tensor":
                 desc = self.context._check_desc(message["dataType"], message["shape"])
@@ -169,19 +169,19 @@ class ServedContext:
     # Messages --------------------------------------------------------------------------------------------------------
 
     def handle(self, message: Message, payload: np.ndarray | None) -> Answer | None:
-        """Do what a message says.
+        """Execute a message.
 
         Args:
             message: a message other than `hello` and `destroy`.
-            payload: what `memory_for` gave for it, filled.
+            payload: the result of `memory_for`, filled.
 
         Returns:
             The answer to a request; None for other messages.
 
         Raises:
-            MLError: as the method of the API raises it.
+            MLError: the error of the API's method.
             LogError: an entry of a log has failed.
-            ProtocolError: an id that is in use, or a log that is malformed.
+            ProtocolError: an id is in use, or a log is malformed.
         """
         answer: Answer | None = getattr(self, f"_on_{message['m']}")(message, payload)
         return answer
@@ -211,20 +211,20 @@ class ServedContext:
         return Answer({})
 
     def _on_write(self, message: Message, payload: np.ndarray | None) -> None:
-        found = self._tensor(message["id"])
-        if found.contents is None and found.tensor is not None:  # on the host the payload came into the tensor itself
-            self.context.write_tensor(found.tensor, payload)
+        tensor = self._tensor(message["id"])
+        if tensor.contents is None and tensor.tensor is not None:  # on the host the payload is in the tensor already
+            self.context.write_tensor(tensor.tensor, payload)
 
     def _on_const(self, message: Message, payload: np.ndarray | None) -> None:
-        """The payload came into the constant itself."""
+        """Do nothing: the payload is in the constant already."""
 
     def _on_read(self, message: Message, payload: np.ndarray | None) -> Answer:
-        found = self._tensor(message["id"])
-        if found.tensor is None:
-            raise ValidationError(f"the constant tensor {found.desc} cannot be read")
-        if not found.tensor.readable:
-            raise ValidationError(f"the tensor {found.desc} was not created with readable: true")
-        contents = _bytes(self.context.read_tensor(found.tensor)) if found.contents is None else found.contents
+        tensor = self._tensor(message["id"])
+        if tensor.tensor is None:
+            raise ValidationError(f"the constant tensor {tensor.desc} cannot be read")
+        if not tensor.tensor.readable:
+            raise ValidationError(f"the tensor {tensor.desc} was not created with readable: true")
+        contents = _bytes(self.context.read_tensor(tensor.tensor)) if tensor.contents is None else tensor.contents
         return Answer({}, contents)
 
     def _on_build(self, message: Message, payload: np.ndarray | None) -> Answer:
@@ -235,9 +235,9 @@ class ServedContext:
         graph = builder.build(message["log"], message["outs"])
         self._graphs[number] = _Graph(graph, builder.reserved)
         builder.reserved = 0
-        self._built(graph)
+        self._report(graph)
         described = {
-            side: {name: described_desc(desc) for name, desc in descs.items()}
+            side: {name: descriptor_of(desc) for name, desc in descs.items()}
             for side, descs in (("inputs", graph.inputs), ("outputs", graph.outputs))
         }
         own = self.context.device
@@ -245,20 +245,21 @@ class ServedContext:
         return Answer({**described, "devices": list(kinds)})
 
     def _on_dispatch(self, message: Message, payload: np.ndarray | None) -> None:
-        found = self._graphs.get(message["g"])
-        if found is None:
+        graph = self._graphs.get(message["g"])
+        if graph is None:
             raise InvalidStateError(f"dispatch: there is no graph {message['g']}, or it is destroyed")
         inputs, outputs = (
-            {name: self._dispatched(number) for name, number in message[side].items()} for side in ("inputs", "outputs")
+            {name: self._tensor_to_dispatch(number) for name, number in message[side].items()}
+            for side in ("inputs", "outputs")
         )
-        self.context.dispatch(found.graph, inputs, outputs)
+        self.context.dispatch(graph.graph, inputs, outputs)
 
     def _on_free(self, message: Message, payload: np.ndarray | None) -> None:
         for number in message.get("tensors", ()):
-            if (found := self._tensors.pop(number, None)) is not None:
-                self._budget.release(found.desc.byte_length)
-                if found.tensor is not None:
-                    found.tensor.destroy()
+            if (tensor := self._tensors.pop(number, None)) is not None:
+                self._budget.release(tensor.desc.byte_length)
+                if tensor.tensor is not None:
+                    tensor.tensor.destroy()
         for number in message.get("graphs", ()):
             if (graph := self._graphs.pop(number, None)) is not None:
                 self._budget.release(graph.reserved)
@@ -281,7 +282,7 @@ class ServedContext:
         return self._builder(number).add(log)
 
     def destroy(self) -> None:
-        """Free all that the context has; further calls do nothing."""
+        """Free everything of the context; further calls do nothing."""
         for tensor in self._tensors.values():
             self._budget.release(tensor.desc.byte_length)
         freed = sum(graph.reserved for graph in self._graphs.values())
@@ -303,31 +304,31 @@ class ServedContext:
         except KeyError:
             raise InvalidStateError(f"there is no tensor {number}, or it is destroyed") from None
 
-    def _dispatched(self, number: int) -> MLTensor:
-        found = self._tensor(number)
-        if found.tensor is None:
-            raise ValidationError(f"dispatch: {found.desc} is a constant tensor")
-        return found.tensor
+    def _tensor_to_dispatch(self, number: int) -> MLTensor:
+        tensor = self._tensor(number)
+        if tensor.tensor is None:
+            raise ValidationError(f"dispatch: {tensor.desc} is a constant tensor")
+        return tensor.tensor
 
     def _constant_tensor(self, number: int) -> Constant:
-        found = self._tensor(number)
-        if found.tensor is not None or found.contents is None:
-            raise ValidationError(f"constant: the tensor {found.desc} was not made by createConstantTensor")
-        return Constant(found.desc, found.contents.view(found.desc.data_type).reshape(found.desc.shape), True)
+        tensor = self._tensor(number)
+        if tensor.tensor is not None or tensor.contents is None:
+            raise ValidationError(f"constant: the tensor {tensor.desc} was not made by createConstantTensor")
+        return Constant(tensor.desc, tensor.contents.view(tensor.desc.data_type).reshape(tensor.desc.shape), True)
 
     def _builder(self, number: int) -> ServedBuilder:
-        """The builder of a number; made when it is first mentioned."""
+        """The builder of a number, created on first use."""
         with self._builders_lock:
-            found = self._builders.get(number)
-            if found is None:
-                found = self._builders[number] = ServedBuilder(
+            builder = self._builders.get(number)
+            if builder is None:
+                builder = self._builders[number] = ServedBuilder(
                     self.context, self._budget, self._limits.operands, self._constant_tensor
                 )
-            return found
+            return builder
 
 
-def described_desc(desc: Desc) -> Message:
-    """A descriptor as JavaScript has it (`MLOperandDescriptor`)."""
+def descriptor_of(desc: Desc) -> Message:
+    """A descriptor as JavaScript receives it (`MLOperandDescriptor`)."""
     return {"dataType": desc.data_type, "shape": list(desc.shape)}
 
 

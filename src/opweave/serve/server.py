@@ -1,4 +1,4 @@
-"""The server: accepts connections from this machine, checks origins and tokens, and has a thread for each connection."""
+"""The server: accepts connections from this machine, checks origins and tokens, and runs a thread for each connection."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ PORT = 8801
 """The default port."""
 
 MAX_CLIENTS = 256
-"""How many connections there may be at the same time: pages, and their requests, for which a browser has up to six each."""
+"""Maximum number of simultaneous connections: pages, and their requests, for which a browser opens up to six each."""
 
 MAX_KEY_BYTES = 256
-"""The size of a request for a payload, at most; it has a key of 43 bytes."""
+"""Maximum size of the body of a request for a payload; the key has 43 bytes."""
 
 IDLE_SECONDS = 300
-"""How long a connection stays open between requests: browsers keep them for the next operation of a builder."""
+"""Time that a connection stays open between requests: browsers reuse it for the next operation of a builder."""
 
 _ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[^/\s?#@]+")
 _TOKEN = re.compile(r"[A-Za-z0-9_.~-]+")
@@ -54,22 +54,22 @@ _TOKEN = re.compile(r"[A-Za-z0-9_.~-]+")
 class Server:
     """Serves `navigator.ml` to pages, workers and programs of Node.js on this machine.
 
-    It listens from its creation on, and answers inside of the `with` block, or from `start` to `close`:
+    It listens once created, and answers inside the `with` block, or from `start` to `close`:
 
         with Server(port=0, origins=["http://localhost:5173"]) as server:
             page.add_init_script(server.script)
 
     Args:
         port: the port; 0 for any free port.
-        origins: the origins of the pages that may connect, as browsers send them: "http://localhost:5173". Programs that are
-            no browsers send none, and need the token only.
+        origins: the origins of the pages that may connect, as browsers send them: "http://localhost:5173". Programs other
+            than browsers send no origin, and need the token only.
         any_origin: whether pages of any origin may connect if they have the token.
         token: the token that clients must send: True for a new one, a string, or None for no token.
-        device: the device of all contexts; default: the one that suits the options of a page.
+        device: the device of all contexts; default: chosen by the options of each page.
         host: the address: "127.0.0.1" or "::1", which other machines cannot reach.
         path: a Unix socket to listen on instead of a port, for Node.js; other users cannot open it.
         limits: the limits of a connection.
-        record: a folder, in which each graph that a client builds is written as an ONNX model and as text.
+        record: a folder for the graphs that clients build, each as an ONNX model and as text.
 
     Raises:
         ValidationError: an argument is invalid, or pages may connect from anywhere without a token.
@@ -81,7 +81,7 @@ class Server:
         port: the port; None for a Unix socket.
         path: the Unix socket; None for a port.
         origins: the origins of the pages that may connect.
-        token: what clients must present; None for nothing.
+        token: the token that clients must send; None for no token.
 
     >>> from opweave.serve import Server
     >>> server = Server(port=0, origins=["http://localhost:5173"])
@@ -117,13 +117,13 @@ class Server:
                 isinstance(origin, str) and _ORIGIN.fullmatch(origin) is not None,
                 f"an origin is like 'http://localhost:5173', without a path, got {shown(origin)}",
             )
-        made = secrets.token_urlsafe(24) if token is True else token
+        secret = secrets.token_urlsafe(24) if token is True else token
         require(
-            made is None or (isinstance(made, str) and _TOKEN.fullmatch(made) is not None),
-            f"token must be True, None or letters, digits and . _ ~ -, got {shown(made)}",
+            secret is None or (isinstance(secret, str) and _TOKEN.fullmatch(secret) is not None),
+            f"token must be True, None or letters, digits and . _ ~ -, got {shown(secret)}",
         )
-        require(made is not None or not any_origin, "any_origin needs a token: any page could connect without one")
-        self.token: str | None = made
+        require(secret is not None or not any_origin, "any_origin needs a token: any page could connect without one")
+        self.token: str | None = secret
         self._any_origin, self._device = any_origin, device
         self._limits = limits or ConnectionLimits()
         if device is not None:
@@ -153,17 +153,17 @@ class Server:
 
     @property
     def script(self) -> str:
-        """A script that defines `navigator.ml`, and knows address and token: for `page.addInitScript` of Playwright."""
+        """A script that defines `navigator.ml` with address and token, for Playwright's `page.addInitScript`."""
         options = {"url": self.url} if self.token is None else {"url": self.url, "token": self.token}
         return options_script(**options) + webnn_js()
 
     @property
     def allows_any_origin(self) -> bool:
-        """Whether all pages may connect that have the token."""
+        """Whether pages of any origin may connect if they have the token."""
         return self._any_origin
 
     def stats(self) -> Counts:
-        """What all clients have done so far."""
+        """Return the counts of all clients so far."""
         with self._lock:
             live = list(self._connections.values())
             past = self._past
@@ -182,14 +182,14 @@ class Server:
         return self
 
     def close(self) -> None:
-        """End all connections, and free what they have."""
+        """End all connections, and free their memory."""
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
             connections, clients = list(self._connections.values()), dict(self._clients)
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
         self._listener.close()
         if self.path is not None:
             self.path.unlink(missing_ok=True)
@@ -198,9 +198,9 @@ class Server:
         for stream in clients:
             stream.stop()
         if self._thread.is_alive():
-            self._thread.join()  # first: it starts the threads of clients
+            self._thread.join()  # first, since it starts the threads of clients
         for thread in clients.values():
-            if thread.ident is not None:  # None: the system had no thread for it
+            if thread.ident is not None:  # None if the system had no thread left
                 thread.join()
 
     def __enter__(self) -> Server:
@@ -244,7 +244,7 @@ class Server:
                 client.close()
 
     def _make_place(self) -> bool:
-        """Whether there is a place for another client; the one that has shown no key for longest may lose its own."""
+        """Make room for another client, if needed by disconnecting the oldest untrusted one; return False if there is none."""
         if len(self._clients) < MAX_CLIENTS:
             return True
         stranger = next((stream for stream in self._clients if not stream.is_trusted), None)
@@ -288,7 +288,7 @@ class Server:
             self._upgrade(stream, request, upgrade)
             return False
         limit = {"/sync": self._limits.json, "/payload": MAX_KEY_BYTES}.get(request.path, 0)
-        headers = self._sharing(request)
+        headers = self._cors_headers(request)
         try:
             return self._respond(stream, request, read_body(stream, request, limit), headers)
         except HttpError as error:
@@ -296,7 +296,7 @@ class Server:
             raise
 
     def _respond(self, stream: Stream, request: Request, body: bytes, headers: dict[str, str]) -> bool:
-        """Answer a request that is no upgrade, as `_answer` does; `headers` let the page read the response."""
+        """Answer a request other than an upgrade, as `_answer` does; `headers` let the page read the response."""
         match request.method, request.path:
             case "POST", "/sync":
                 return self._sync(stream, request, body, headers)
@@ -326,7 +326,7 @@ class Server:
         return request.keeps_alive
 
     def _allows(self, origin: str | None) -> bool:
-        """Whether a page of this origin may connect; None is a program that is no browser."""
+        """Whether a page of this origin may connect; None stands for programs other than browsers."""
         return origin is None or self._any_origin or origin in self.origins
 
     def _check_origin(self, request: Request) -> None:
@@ -341,19 +341,19 @@ class Server:
             logger.warning("a page of %s was refused%s", origin, hint)
             raise HttpError(403, f"pages of {origin} may not connect; `opweave serve --origin` allows them")
 
-    def _check_token(self, request: Request, given: str) -> None:
+    def _check_token(self, request: Request, client_token: str) -> None:
         """Refuse clients without the token.
 
         Raises:
             HttpError: the token is another one, or empty.
         """
-        if self.token is None or hmac.compare_digest(given.encode(), self.token.encode()):
+        if self.token is None or hmac.compare_digest(client_token.encode(), self.token.encode()):
             return
         client = request.shown_origin if request.origin else "this machine"
-        logger.warning("a client of %s has %s", client, "a wrong token" if given else "sent no token")
-        raise HttpError(401, "the token is wrong" if given else "no token was sent; set OPWEAVE_TOKEN")
+        logger.warning("a client of %s has %s", client, "a wrong token" if client_token else "sent no token")
+        raise HttpError(401, "the token is wrong" if client_token else "no token was sent; set OPWEAVE_TOKEN")
 
-    def _sharing(self, request: Request) -> dict[str, str]:
+    def _cors_headers(self, request: Request) -> dict[str, str]:
         """The headers that let a page of an allowed origin read the response."""
         if request.origin is None:
             return {}
@@ -362,7 +362,7 @@ class Server:
         return {"Vary": "Origin", "Access-Control-Allow-Origin": request.origin}
 
     def _upgrade(self, stream: Stream, request: Request, upgrade: str) -> None:
-        """Check who asks, change the protocol, and serve the connection until it ends."""
+        """Check origin and token, switch the protocol, and serve the connection until it ends."""
         if request.method != "GET" or request.path != "/":
             raise HttpError(404, "connections are made by GET /")
         self._check_origin(request)
@@ -372,8 +372,8 @@ class Server:
         offered = request.tokens("sec-opweave-protocol" if is_plain else "sec-websocket-protocol")
         if PROTOCOL not in offered:
             raise HttpError(400, f"the protocol must be {PROTOCOL}")
-        given = next((name.removeprefix("token.") for name in offered if name.startswith("token.")), "")
-        self._check_token(request, given)
+        client_token = next((name.removeprefix("token.") for name in offered if name.startswith("token.")), "")
+        self._check_token(request, client_token)
         headers = {"Upgrade": upgrade, "Connection": "Upgrade"}
         messages: Messages
         if is_plain:
@@ -392,20 +392,20 @@ class Server:
         with self._lock:
             if self._is_closed:
                 return
-            self._connections[_hashed(connection.key)] = connection
+            self._connections[_hash(connection.key)] = connection
         try:
             connection.run()
         finally:
             with self._lock:
-                del self._connections[_hashed(connection.key)]
+                del self._connections[_hash(connection.key)]
                 self._past += replace(connection.counts(), connections=1)
 
     def _payload(self, stream: Stream, request: Request, body: bytes, headers: dict[str, str]) -> bool:
-        """`POST /payload`: the contents of a tensor, which a page was told to ask for; or it says that they are unwanted."""
+        """`POST /payload`: send the tensor data that a page was offered, unless the page declines it."""
         _check_type(request)
         text = body.decode("latin-1")
         key = text.removesuffix(" unwanted")
-        with self._handover.taken(key, request.origin, stream) as payload:
+        with self._handover.take(key, request.origin, stream) as payload:
             if payload is None:
                 raise HttpError(403, "there is no such payload for this origin")
             stream.is_trusted = True
@@ -428,7 +428,7 @@ class Server:
         except ProtocolError as error:
             raise HttpError(400, str(error)) from None
         with self._lock:
-            connection = self._connections.get(_hashed(message["session"]))
+            connection = self._connections.get(_hash(message["session"]))
         if connection is None or connection.origin != request.origin:
             raise HttpError(403, "there is no such session of this origin")
         stream.is_trusted = True
@@ -444,7 +444,7 @@ class Server:
 
 
 def _check_type(request: Request) -> None:
-    """Refuse what no client of ours sends.
+    """Refuse content types that our clients never send.
 
     Raises:
         HttpError: the body is of another type.
@@ -455,7 +455,7 @@ def _check_type(request: Request) -> None:
 
 
 def _preflight(request: Request) -> dict[str, str]:
-    """What a page of an allowed origin may do (https://fetch.spec.whatwg.org/#cors-preflight-fetch)."""
+    """Headers that allow requests of a page (https://fetch.spec.whatwg.org/#cors-preflight-fetch)."""
     headers = {
         "Access-Control-Allow-Methods": "GET, POST",
         "Access-Control-Allow-Headers": "content-type",
@@ -466,6 +466,6 @@ def _preflight(request: Request) -> dict[str, str]:
     return headers
 
 
-def _hashed(key: str) -> bytes:
-    """A hash of a session key: how long its look-up takes tells nothing about the keys that there are."""
+def _hash(key: str) -> bytes:
+    """Hash a session key, so that the time of a look-up reveals nothing about existing keys."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

@@ -1,4 +1,4 @@
-"""Reading from a socket into a small buffer, or straight into the memory of the caller."""
+"""Read from a socket into a small buffer, or directly into the memory of the caller."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from typing import TypeAlias
 import numpy as np
 
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, TOO_LARGE, INTERNAL_ERROR = 1000, 1001, 1002, 1009, 1011
-"""Codes with which connections are closed (RFC 6455, 7.4.1)."""
+"""Codes of close frames (RFC 6455, 7.4.1)."""
 
 BUFFER_BYTES = 2**15
-"""What is received at once before it is known where it belongs. More would copy more of large payloads, less would take more
-calls of the system for small ones. An estimate."""
+"""Size of the buffer, for bytes whose destination is not known yet. A larger one copies more of large payloads; a smaller one
+takes more system calls for small payloads. An estimate."""
 
 MAX_HEAD_BYTES = 16 * 1024
-"""The size of the headers of a request, at most."""
+"""Maximum size of the headers of a request."""
 
 LINGER_SECONDS = 1.0
-"""How long the end of a connection may take."""
+"""Maximum time to close a connection."""
 
-_ENDED = getattr(select, "POLLRDHUP", 0)  # of Linux; elsewhere only a reset is seen before all was read
+# POLLRDHUP is Linux's; elsewhere only a reset is seen before all was read.
+_ENDED = getattr(select, "POLLRDHUP", 0)
 
 
 Buffer: TypeAlias = "bytes | memoryview"
-"""What is sent."""
+"""Data to send."""
 
 
 class DisconnectedError(Exception):
@@ -47,11 +48,11 @@ class WireError(Exception):
 
 
 class Stream:
-    """Reads from a socket: small pieces from a buffer, large ones straight into the memory of the caller.
+    """Reads from a socket: small pieces through a buffer, large ones directly into the memory of the caller.
 
     Attributes:
         socket: the socket.
-        is_trusted: whether the other side has shown a token or key, where one is needed.
+        is_trusted: whether the other side has sent a valid token or key, where one is needed.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -63,7 +64,7 @@ class Stream:
         self._start = self._end = 0
 
     def set_deadline(self, seconds: float | None) -> None:
-        """Let what is received from now on take at most so long, however slowly it comes; None for no limit."""
+        """Limit the total time of receiving from now on, however slowly data comes; None for no limit."""
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self.socket.settimeout(seconds)
 
@@ -84,7 +85,7 @@ class Stream:
         return count
 
     def _fill(self, count: int) -> None:
-        """Have at least `count` bytes in the buffer, which has room for so many."""
+        """Receive until the buffer holds at least `count` bytes; `count` must not exceed its size."""
         if self._end - self._start >= count:
             return
         if self._start:
@@ -95,12 +96,12 @@ class Stream:
             self._end += self._receive(self._view[self._end :])
 
     def ahead(self, most: int) -> memoryview:
-        """The next bytes where they lie in the buffer, at least one and at most `most`; they are still to be read."""
+        """A view of the next bytes in the buffer, 1 to `most`, without consuming them."""
         self._fill(1)
         return self._view[self._start : min(self._end, self._start + most)]
 
     def read(self, count: int) -> bytes:
-        """The next `count` bytes; few, because they pass through the buffer."""
+        """Read `count` bytes through the buffer; `count` must be small."""
         if self._end - self._start < count:
             self._fill(count)
         start = self._start
@@ -108,10 +109,10 @@ class Stream:
         return self._view[start : start + count].tobytes()
 
     def read_head(self) -> bytes:
-        """All up to and with an empty line.
+        """Read up to the first empty line, inclusive.
 
         Raises:
-            WireError: there is none in the first 16 KiB.
+            WireError: the first 16 KiB have no empty line.
         """
         while (at := self._buffer.find(b"\r\n\r\n", self._start, min(self._end, self._start + MAX_HEAD_BYTES))) < 0:
             held = self._end - self._start
@@ -121,7 +122,7 @@ class Stream:
         return self.read(at + 4 - self._start)
 
     def read_some(self, target: memoryview) -> int:
-        """Read a piece, at least a byte, into the target; return how many bytes that were."""
+        """Read at least one byte into the target; return the number of bytes."""
         held = min(self._end - self._start, len(target))
         if held:
             target[:held] = self._view[self._start : self._start + held]
@@ -136,7 +137,7 @@ class Stream:
             done += self.read_some(view[done:])
 
     def send(self, parts: list[Buffer]) -> None:
-        """Send buffers, one after the other, with as few calls of the system as possible; may raise OSError."""
+        """Send buffers in order, with as few system calls as possible; may raise OSError."""
         sent = self.socket.sendmsg(parts)
         for part in parts:
             if sent < len(part):
@@ -148,17 +149,17 @@ class Stream:
         self._fill(1)
 
     def has_ended(self) -> bool:
-        """Whether the other side sends no more; what it sent before may not be read yet."""
+        """Whether the other side sends no more; earlier bytes may still be unread."""
         poll = select.poll()
         poll.register(self.socket, _ENDED)
         return bool(poll.poll(0))
 
     def stop_reading(self) -> None:
-        """Let calls that wait for data end; in any thread."""
+        """Wake calls that wait for data; callable from any thread."""
         self._shut(socket.SHUT_RD)
 
     def stop(self) -> None:
-        """Let calls that wait for the other side end; in any thread."""
+        """Wake calls that wait for the other side; callable from any thread."""
         self._shut(socket.SHUT_RDWR)
 
     def _shut(self, how: int) -> None:
@@ -166,10 +167,9 @@ class Stream:
             self.socket.shutdown(how)
 
     def close(self) -> None:
-        """Close the socket, after what was sent has reached the other side.
+        """Close the socket once the other side has received all data.
 
-        A socket that is closed while there is something to read resets the connection, and the other side may lose what it
-        has not read yet.
+        Closing a socket with unread data resets the connection, and the other side may lose data that it has not read yet.
         """
         try:
             self.socket.shutdown(socket.SHUT_WR)

@@ -1,8 +1,8 @@
-"""Messages over sockets: in WebSocket (RFC 6455) for browsers, and without frames for Node.js.
+"""Messages over sockets: in WebSocket frames (RFC 6455) for browsers, and without frames for Node.js.
 
-Large payloads go straight from the socket into the memory of the caller, and from there to the socket. The libraries that were
-tried, `picows` 2.3 and `websockets` 17.4, give out their own buffers, from which the data must be copied: with messages of
-64 MiB, both had less than two thirds of this module's throughput. They also need an event loop, while contexts run on threads.
+Large payloads move directly between the socket and the memory of the caller. The libraries `picows` 2.3 and `websockets` 17.4
+return their own buffers, from which the data must be copied: with messages of 64 MiB, both had less than two thirds of this
+module's throughput. They also need an event loop, while contexts run on threads.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
 _ENDLESS = 2**63
 
 SHORT_BYTES = 2048
-"""A text, or the contents of a frame, of at most this size is handled as one integer or string: faster than an array."""
+"""Up to this size, a text or the contents of a frame is handled as one integer or string, which is faster than an array."""
 
 PIECE_BYTES = 2**20
-"""How much is received, and then unmasked, at once: more would leave the cache in between, less would take more calls. An
-estimate."""
+"""Size of the pieces that are received, then unmasked: larger ones fall out of the cache in between, smaller ones take more
+calls. An estimate."""
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of RFC 6455
 
 MAX_JOINED_BYTES = 2**16
-"""Payloads up to this size go to a page in one frame with their text: a copy in JavaScript takes less time than an event."""
+"""Payloads up to this size share a frame with their text: a copy in JavaScript takes less time than an event."""
 
 
 def unmask(data: memoryview, key: bytes, offset: int = 0) -> None:
@@ -76,92 +76,92 @@ def unmask(data: memoryview, key: bytes, offset: int = 0) -> None:
 
 
 class Messages(ABC):
-    """Messages over a socket: texts, which say whether bytes follow, their payload.
+    """Messages over a socket: texts, each with an optional payload, which the text announces.
 
-    From the client comes a stream of bytes: of each message the size of its text (4 bytes, little endian), the text, and the
-    payload. How frames divide this stream does not matter, so that a client sends several small messages in one frame, and
-    does not copy a large payload behind its text.
+    The client sends a stream of bytes. For each message: the size of the text (4 bytes, little endian), the text, the payload.
+    Frames may divide this stream anywhere, so a client can send several small messages in one frame, and need not copy a
+    large payload behind its text.
 
     One thread receives; several may send.
 
     Attributes:
-        stream: what is read.
+        stream: the stream of the socket.
     """
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self._sending = Lock()
         self._is_closed = False
-        self._left = 0  # how many of the next bytes are known to be contents of messages, without a mask
+        self._left = 0  # number of unmasked bytes of messages that can be read before the next frame header
 
     @abstractmethod
     def _next_part(self) -> None:
-        """Receive the next bytes of a frame, or only the header of one: `_left` may still be 0."""
+        """Receive the next bytes of a frame, or only a header: `_left` may still be 0."""
 
     @abstractmethod
-    def _framed(self, text: bytes, payload: Buffer) -> list[Buffer]:
-        """A message as it is sent to the client."""
+    def _frame(self, text: bytes, payload: Buffer) -> list[Buffer]:
+        """Encode a message to the client."""
 
     @abstractmethod
-    def _closing(self, code: int, reason: str) -> bytes:
-        """The last message to the client."""
+    def _close_message(self, code: int, reason: str) -> bytes:
+        """Encode the last message to the client."""
 
     def _take(self, wanted: int) -> int:
-        """How many of the next `wanted` bytes may be read from the stream now, at least 1."""
+        """Reserve up to `wanted` bytes that may be read from the stream now; return their number, at least 1."""
         while not self._left:
             self._next_part()
         count = min(wanted, self._left)
         self._left -= count
         return count
 
-    def _few(self, count: int) -> bytes:
-        """The next bytes; few, because they are joined."""
-        if count <= self._left:  # as almost always
+    def _read_few(self, count: int) -> bytes:
+        """Read `count` bytes; `count` must be small, since pieces are joined."""
+        if count <= self._left:  # the common case
             self._left -= count
             return self.stream.read(count)
-        found = b""
-        while len(found) < count:
-            found += self.stream.read(self._take(count - len(found)))
-        return found
+        data = b""
+        while len(data) < count:
+            data += self.stream.read(self._take(count - len(data)))
+        return data
 
     def text(self, limit: int) -> bytes:
-        """The text of the next message, of at most `limit` bytes.
+        """Receive the text of the next message, of at most `limit` bytes.
 
         Raises:
-            WireError: it is larger, or breaks the rules of its frames.
-            DisconnectedError: there is none.
+            WireError: the text is larger, or a frame breaks the rules.
+            DisconnectedError: no message came.
         """
-        size = int.from_bytes(self._few(4), "little")
+        size = int.from_bytes(self._read_few(4), "little")
         if size > limit:
             raise WireError(TOO_LARGE, f"a text has {size} bytes, more than {limit}")
         if size <= SHORT_BYTES:
-            return self._few(size)
+            return self._read_few(size)
         whole = bytearray()
-        while len(whole) < size:  # in pieces: no memory is taken for what does not come
+        while len(whole) < size:  # in pieces, so that an announced size alone allocates no memory
             piece = np.empty(min(size - len(whole), PIECE_BYTES), np.uint8)
             self.payload(piece)
             whole += piece.data
         return bytes(whole)
 
     def payload(self, target: np.ndarray) -> None:
-        """Receive the payload of the message whose text was read last into an array of bytes, which is as long.
+        """Receive the payload of the current message into an array of bytes of the same length.
 
         Raises:
-            WireError: it breaks the rules of its frames.
-            DisconnectedError: there is none, or only a part of it.
+            WireError: a frame breaks the rules.
+            DisconnectedError: the payload is incomplete.
         """
         done = 0
         while done < target.size:
             done += self._read_part(target[done:])
 
     def _read_part(self, target: np.ndarray) -> int:
-        """Receive the next bytes into an array; return how many."""
+        """Receive some bytes into an array; return their number."""
         count = self._take(target.size)
         self.stream.read_into(target[:count])
         return count
 
     def skip(self, size: int) -> None:
-        """Receive a payload of `size` bytes, and drop it."""
+        """Receive and drop a payload of `size` bytes."""
         scratch = np.empty(min(size, PIECE_BYTES), np.uint8)
         while size:
             part = scratch[: min(size, scratch.size)]
@@ -174,7 +174,7 @@ class Messages(ABC):
         Raises:
             DisconnectedError: the connection is closed.
         """
-        self._send(self._framed(text, payload))
+        self._send(self._frame(text, payload))
 
     def _send(self, parts: list[Buffer]) -> None:
         with self._sending:
@@ -187,12 +187,12 @@ class Messages(ABC):
                 raise DisconnectedError from error
 
     def close(self, code: int, reason: str = "") -> None:
-        """Tell the client why the connection ends, if it listens, and receive no more; in any thread."""
+        """Send the reason to the client if possible, and receive no more; callable from any thread."""
         if self._sending.acquire(timeout=LINGER_SECONDS):
             try:
                 if not self._is_closed:
                     self._is_closed = True
-                    self.stream.socket.send(self._closing(code, reason), MSG_DONTWAIT)
+                    self.stream.socket.send(self._close_message(code, reason), MSG_DONTWAIT)
             except OSError:
                 pass
             finally:
@@ -200,7 +200,7 @@ class Messages(ABC):
         self.stream.stop_reading()
 
     def stop(self) -> None:
-        """Let calls of `send` that wait for the client end; what was sent before still reaches it."""
+        """Wake calls of `send` that wait for the client; earlier messages still arrive."""
         self._is_closed = True
         self.stream.stop()
 
@@ -210,8 +210,8 @@ class WebSocketMessages(Messages):
 
     def __init__(self, stream: Stream) -> None:
         super().__init__(stream)
-        self._is_whole = True  # whether the last frame was the last of its message in WebSocket's sense
-        # The present frame: how many of its bytes were unmasked, how many were not, and its mask.
+        self._is_whole = True  # whether the last frame had the FIN bit
+        # The current frame: number of bytes unmasked, number of bytes left, and mask.
         self._at, self._rest, self._key = 0, 0, b""
 
     @staticmethod
@@ -225,23 +225,23 @@ class WebSocketMessages(Messages):
 
     @staticmethod
     def header(opcode: int, size: int) -> bytes:
-        """The header of a frame without a mask, which is a whole message."""
+        """The header of an unmasked frame with the FIN bit."""
         if size < 126:
             return bytes((0x80 | opcode, size))
         if size < 2**16:
             return struct.pack(">BBH", 0x80 | opcode, 126, size)
         return struct.pack(">BBQ", 0x80 | opcode, 127, size)
 
-    def _framed(self, text: bytes, payload: Buffer) -> list[Buffer]:
+    def _frame(self, text: bytes, payload: Buffer) -> list[Buffer]:
         size = 4 + len(text)
         length = len(text).to_bytes(4, "little")
         if len(payload) <= MAX_JOINED_BYTES:
             return [self.header(_BINARY, size + len(payload)) + length + text, payload]
-        # In a frame of its own: JavaScript gets a buffer of its own for each frame.
+        # JavaScript gets one buffer per frame, so a separate frame saves a copy there.
         return [self.header(_BINARY, size) + length + text + self.header(_BINARY, len(payload)), payload]
 
-    def _closing(self, code: int, reason: str) -> bytes:
-        data = struct.pack(">H", code) + _shortened(reason)
+    def _close_message(self, code: int, reason: str) -> bytes:
+        data = struct.pack(">H", code) + _truncate(reason)
         return self.header(_CLOSE, len(data)) + data
 
     def _next_part(self) -> None:
@@ -261,13 +261,13 @@ class WebSocketMessages(Messages):
         return piece.size
 
     def _unmask(self, part: memoryview) -> None:
-        """Unmask the next part of the frame, where it was received."""
+        """Unmask the next part of the frame in place."""
         unmask(part, self._key, self._at)
         self._at += len(part)
         self._rest -= len(part)
 
     def _next_frame(self) -> None:
-        """Receive the header of the next frame; answer one that has no contents of messages."""
+        """Receive the header of the next frame; answer control frames."""
         final, opcode, count = self._frame_header()
         key = self.stream.read(4)
         if opcode >= _CLOSE:
@@ -280,7 +280,7 @@ class WebSocketMessages(Messages):
         self._is_whole, self._at, self._rest, self._key = final, 0, count, key
 
     def _frame_header(self) -> tuple[bool, int, int]:
-        """Whether a frame is the last of its message, its opcode and its size."""
+        """Receive a frame header; return the FIN bit, the opcode and the size."""
         first, second = self.stream.read(2)
         opcode, count = first & 0x0F, second & 0x7F
         if first & 0x70:
@@ -299,7 +299,7 @@ class WebSocketMessages(Messages):
         return bool(first & 0x80), opcode, count
 
     def _control(self, opcode: int, count: int, key: bytes) -> None:
-        """Answer a ping; end after a close frame."""
+        """Answer a ping; end the connection after a close frame."""
         data = bytearray(self.stream.read(count))
         unmask(memoryview(data), key)
         if opcode == _PING:
@@ -314,12 +314,12 @@ class WebSocketMessages(Messages):
 
 
 class PlainMessages(Messages):
-    """Messages without frames, for Node.js. The last one to the client is `{"end": code, "reason": reason}`."""
+    """Messages without frames, for Node.js. The last message to the client is `{"end": code, "reason": reason}`."""
 
-    def _framed(self, text: bytes, payload: Buffer) -> list[Buffer]:
+    def _frame(self, text: bytes, payload: Buffer) -> list[Buffer]:
         return [len(text).to_bytes(4, "little") + text, payload]
 
-    def _closing(self, code: int, reason: str) -> bytes:
+    def _close_message(self, code: int, reason: str) -> bytes:
         text = json.dumps({"end": code, "reason": reason}).encode()
         return len(text).to_bytes(4, "little") + text
 
@@ -327,6 +327,6 @@ class PlainMessages(Messages):
         self._left = _ENDLESS
 
 
-def _shortened(reason: str) -> bytes:
-    """The reason of a close frame, in at most 123 bytes of UTF-8."""
+def _truncate(reason: str) -> bytes:
+    """Truncate the reason of a close frame to 123 bytes of UTF-8."""
     return reason.encode("utf-8", "replace")[:123].decode("utf-8", "ignore").encode()
