@@ -24,7 +24,7 @@ from rich.table import Table
 
 import opweave as ow
 from opweave.backends.cuda import cuda, devices
-from opweave.backends.cuda.devices import Info
+from opweave.backends.cuda.devices import CudaInfo
 from opweave.backends.cuda.driver import Driver
 from opweave.backends.cuda.engine import features_of
 from opweave.backends.cuda.measured_tiles import microseconds
@@ -32,12 +32,12 @@ from opweave.backends.cuda.nvidia import NvidiaDriver
 from opweave.backends.gpu.contraction import tensor_tiles
 from opweave.backends.gpu.contraction.kernels import Contraction
 from opweave.backends.gpu.contraction.problem import Problem
-from opweave.backends.gpu.contraction.tensor import Steps, Tile
-from opweave.backends.gpu.contraction.tensor_tiles import Measured
+from opweave.backends.gpu.contraction.tensor import TensorSteps, TensorTile
+from opweave.backends.gpu.contraction.tensor_tiles import MeasuredTile
 from opweave.backends.gpu.forms import applied
 from opweave.backends.precision import Precision
 from opweave.core.graph import Desc
-from opweave.expr.gpu import Buffer, Features, Kernel
+from opweave.expr.gpu import Buffer, Features, GpuKernel
 from opweave.expr.ir import Input
 from opweave.expr.tracing import inputs_of
 
@@ -176,7 +176,7 @@ class Record(TypedDict):
     times: list[tuple[str, str, list[int], int, float]]
 
 
-def fitted(tile: Tile, samples: Sequence[tuple[int, int, float]]) -> Measured:
+def fitted(tile: TensorTile, samples: Sequence[tuple[int, int, float]]) -> MeasuredTile:
     """The rate, the latency and the fixed time with the least mean error of the logarithm of times.
 
     Args:
@@ -185,26 +185,26 @@ def fitted(tile: Tile, samples: Sequence[tuple[int, int, float]]) -> Measured:
             that one sample fits.
     """
     steps, together, times = (np.array(column, np.float64) for column in zip(*samples, strict=True))
-    found = list[tuple[float, Measured]]()
+    found = list[tuple[float, MeasuredTile]]()
     for fixed in FIXED_US:
         rest = np.maximum(times - fixed, 0.05)
         rates, latencies = steps * together / rest, rest / steps
         model = fixed + np.maximum(latencies[None, :, None], together / rates[:, None, None]) * steps
         errors = np.abs(np.log(model / times)).mean(2)
         rate, latency = np.unravel_index(errors.argmin(), errors.shape)
-        found.append((float(errors.min()), Measured(tile, float(rates[rate]), float(latencies[latency]), fixed)))
+        found.append((float(errors.min()), MeasuredTile(tile, float(rates[rate]), float(latencies[latency]), fixed)))
     return min(found, key=lambda pair: pair[0])[1]
 
 
-def tables(records: Sequence[Record]) -> dict[str, list[Measured]]:
+def tables(records: Sequence[Record]) -> dict[str, list[MeasuredTile]]:
     """The tiles of each kind, fitted to the times that were measured.
 
     Where no case reads the right operand in a certain way, all cases with the same products count. For windows of kernels that
     divide both operands, the cases count in which one is divided before.
     """
     cases = {case.name: case for case in SHAPES}
-    infos = [Info(r["device"], r["architecture"], r["units"], 49152, r["max_shared"], 0) for r in records]
-    samples: dict[str, dict[Tile, list[tuple[int, int, float]]]] = {}
+    infos = [CudaInfo(r["device"], r["architecture"], r["units"], 49152, r["max_shared"], 0) for r in records]
+    samples: dict[str, dict[TensorTile, list[tuple[int, int, float]]]] = {}
     found = dict[tuple[str, str, str], tuple[Problem, Features]]()
     times = ((info, *time) for info, record in zip(infos, records, strict=True) for time in record["times"])
     for info, kind, name, row, splits, time in times:
@@ -216,11 +216,11 @@ def tables(records: Sequence[Record]) -> dict[str, list[Measured]]:
             features = features_of(info, precision)
             found[key] = contraction(cases[name], features, data_type)[0].problem, features
         problem, features = found[key]
-        tile, products = Tile(*row), tensor_tiles.kind_of(problem, features)
+        tile, products = TensorTile(*row), tensor_tiles.kind_of(problem, features)
         if (rest := time - tensor_tiles.addition(problem, splits)) > 0:
             sample = (*tensor_tiles.work(problem, tile, splits, info.units), rest)
             for those in (products, products.split(", ")[0]):
-                samples.setdefault(those, {Tile(*row): [] for row in TILES[kind]})[tile].append(sample)
+                samples.setdefault(those, {TensorTile(*row): [] for row in TILES[kind]})[tile].append(sample)
     made = {}
     for kind, reading in product(dict.fromkeys(key.split(", ")[0] for key in samples), tensor_tiles.READINGS):
         others = [f"{kind.removesuffix(' in kernels')}, {reading}"] if "windows" in reading else []
@@ -262,12 +262,12 @@ def error(driver: Driver, address: int, desc: Desc, wanted: np.ndarray | None) -
     return float(np.abs(found.reshape(wanted.shape) - wanted).max() / np.abs(wanted).max())
 
 
-def ways(found: Contraction, kind: str, units: int) -> Iterator[tuple[Tile, int]]:
+def ways(found: Contraction, kind: str, units: int) -> Iterator[tuple[TensorTile, int]]:
     """Tiles and splits to measure: each tile alone, and with the splits that give each multiprocessor a program."""
     problem = found.problem
     for row in TILES[kind]:
-        tile = Tile(*row)
-        kernel = Steps(problem, tile.terms)
+        tile = TensorTile(*row)
+        kernel = TensorSteps(problem, tile.terms)
         programs = -(-problem.rows // tile.rows) * -(-problem.columns // tile.columns) * problem.stacks
         yield tile, 1
         fits = [s for s in tensor_tiles.SPLITS if s * programs <= units and tensor_tiles.is_division(kernel.count, s)]
@@ -292,9 +292,9 @@ class Job:
     case: Case
     found: Contraction
     arrays: dict[Buffer, np.ndarray]
-    before: list[Kernel]
-    chosen: tuple[Tile, int]
-    kernels: dict[tuple[Tile, int], list[Kernel]]
+    before: list[GpuKernel]
+    chosen: tuple[TensorTile, int]
+    kernels: dict[tuple[TensorTile, int], list[GpuKernel]]
     plain: tuple[Contraction, dict[Buffer, np.ndarray]]
 
 
@@ -307,7 +307,7 @@ def jobs(driver: Driver, cases: Sequence[Case], kind: str) -> list[Job]:
         found, arrays = contraction(case, features, data_type)
         if found.method != "tensor":
             continue
-        assert isinstance(found.tile, Tile)
+        assert isinstance(found.tile, TensorTile)
         chosen, before, kernels = (found.tile, found.splits), found.ordered(case.name), {}
         for way in dict.fromkeys([*ways(found, kind, driver.info.units), chosen]):
             found.tile, found.splits = way
@@ -355,7 +355,7 @@ def measure(driver: Driver, cases: Sequence[Case], kinds: Sequence[str], samples
             operands = list(job.arrays.values())[:2]
             wanted = reference(case, operands)
             ordering = microseconds(driver, job.before, memory, REPEAT) if job.before else 0.0
-            times, errors = dict[tuple[Tile, int], float](), dict[tuple[Tile, int], float]()
+            times, errors = dict[tuple[TensorTile, int], float](), dict[tuple[TensorTile, int], float]()
             for way, kernels in job.kernels.items():
                 tile, splits = way
                 times[way] = microseconds(driver, kernels, memory, REPEAT)

@@ -9,7 +9,7 @@ import numpy as np
 import opweave as ow
 import opweave.expr as ex
 from opweave.core.graph import Desc
-from opweave.expr import Array, kernels
+from opweave.expr import Traced, kernels
 
 from .measure import Way, alternate
 from .rows import Row, bound, onnxruntime_session
@@ -30,7 +30,7 @@ def rows() -> list[Row]:
         return x * (x * 1.702).sigmoid() + x.tanh() * 0.5
 
     @ow.expression
-    def positive(x: Array) -> Array:
+    def positive(x: Traced) -> Traced:
         return ex.max(x, 0)
 
     large = alternate(
@@ -57,21 +57,21 @@ def rows() -> list[Row]:
     ]
 
 
-def softmax(x: Array) -> Array:
+def softmax(x: Traced) -> Traced:
     e = ex.exp(x - ex.reduce_max(x, [-1], keep_dimensions=True))
     return e / ex.reduce_sum(e, [-1], keep_dimensions=True)
 
 
-def blur(x: Array) -> Array:
+def blur(x: Traced) -> Traced:
     c, h, w = x.shape
 
-    def element(i: Array, y: Array, k: Array) -> Array:
+    def element(i: Traced, y: Traced, k: Traced) -> Traced:
         return ex.sum_over((3, 3), lambda dy, dx: x[i, y + dy, k + dx]) / 9
 
     return ex.compute((c, h - 2, w - 2), element)
 
 
-def compiled(function: Callable[..., Array], x: np.ndarray) -> Way:
+def compiled(function: Callable[..., Traced], x: np.ndarray) -> Way:
     program = ex.trace(function, "benchmark", [Desc("float32", x.shape)])
     (output,) = program.outputs
     return kernels.compile(program, "halide").bind([x], [np.zeros(output.desc.shape, np.float32)])

@@ -15,8 +15,8 @@ import opweave as ow
 from opweave.backends.gpu.contraction.kernels import Contraction
 from opweave.backends.gpu.forms import applied
 from opweave.backends.webgpu import webgpu
-from opweave.backends.webgpu.engine import Engine
-from opweave.expr.gpu import Buffer, Kernel
+from opweave.backends.webgpu.engine import WebGpuDevice
+from opweave.expr.gpu import Buffer, GpuKernel
 from opweave.expr.ir import Input
 from opweave.expr.tracing import inputs_of
 
@@ -90,7 +90,7 @@ CASES = (
 class Clock:
     """Runs kernels on a device and takes their time there."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: WebGpuDevice) -> None:
         self.engine, self.device = engine, engine.device
         usage = engine.wgpu.BufferUsage
         self.usage = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
@@ -104,7 +104,7 @@ class Clock:
         return buffer
 
     def steps(
-        self, kernels: Sequence[Kernel], buffers: dict[Buffer, Any]
+        self, kernels: Sequence[GpuKernel], buffers: dict[Buffer, Any]
     ) -> list[tuple[Any, Any, tuple[int, int, int]]]:
         """Pipeline, bind group and workgroups of each kernel."""
         made = []

@@ -12,10 +12,10 @@ import wpt
 import opweave as ow
 from opweave.backends.gpu.backend import GpuBackend
 from opweave.backends.gpu.schedule import Schedule
-from opweave.backends.gpu.steps import Step
+from opweave.backends.gpu.steps import KernelStep
 from opweave.compile.legalise import legalise
 from opweave.core.graph import Graph
-from opweave.expr.gpu import Features, Kernel
+from opweave.expr.gpu import Features, GpuKernel
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Compiled:
     """
 
     graph: Graph
-    steps: list[Step]
+    steps: list[KernelStep]
 
     @property
-    def kernels(self) -> list[Kernel]:
+    def kernels(self) -> list[GpuKernel]:
         """The kernels, in order."""
         return [step.kernel for step in self.steps]
 

@@ -20,21 +20,21 @@ from triton_on_cpu import interpreter
 import opweave as ow
 from opweave.backends import Device, Precision
 from opweave.backends.cuda.backend import CudaBackend, precisions
-from opweave.backends.cuda.devices import DriverError, Info
-from opweave.backends.cuda.driver import Driver, Function, Launch
-from opweave.backends.cuda.engine import Engine
+from opweave.backends.cuda.devices import CudaInfo, DriverError
+from opweave.backends.cuda.driver import CudaFunction, Driver, DriverLaunch
+from opweave.backends.cuda.engine import CudaDevice
 from opweave.core.graph import Desc
-from opweave.expr.gpu import Kernel
+from opweave.expr.gpu import GpuKernel
 from opweave.memory import dlpack
 
-INFO = Info("a processor", "sm_90", units=132, max_shared=49152, max_dynamic_shared=232448, memory=2**30)
+INFO = CudaInfo("a processor", "sm_90", units=132, max_shared=49152, max_dynamic_shared=232448, memory=2**30)
 
 
 @dataclass
 class Graph:
     """A graph of kernels; `is_released` once it must not be launched."""
 
-    launches: list[Launch]
+    launches: list[DriverLaunch]
     is_released: bool = False
 
 
@@ -50,7 +50,7 @@ class CpuDriver(Driver):
         retired: objects that were kept until the work before was done, which it is at once.
     """
 
-    info: Info = INFO
+    info: CudaInfo = INFO
     stream: int = 0x5EED
     calls: Counter[str] = field(default_factory=Counter)
     memory: dict[int, Guarded] = field(default_factory=dict)
@@ -59,11 +59,13 @@ class CpuDriver(Driver):
     retired: list[Any] = field(default_factory=list)
     number: int = 0
 
-    def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
+    def functions(self, kernels: Sequence[GpuKernel]) -> list[CudaFunction]:
         self.calls["functions"] += 1
         functions.prepare(kernel.source for kernel in kernels if not kernel.compiler)
         # Triton's own arguments are two pointers.
-        return [Function(kernel, kernel.block, trailing=2 if kernel.compiler == "triton" else 0) for kernel in kernels]
+        return [
+            CudaFunction(kernel, kernel.block, trailing=2 if kernel.compiler == "triton" else 0) for kernel in kernels
+        ]
 
     def allocate(self, count: int) -> int:
         self.calls["allocate"] += 1
@@ -109,11 +111,11 @@ class CpuDriver(Driver):
         self.calls["copy"] += 1
         self.bytes(target, count)[:] = self.bytes(source, count)
 
-    def graph(self, launches: Sequence[Launch]) -> Graph:
+    def graph(self, launches: Sequence[DriverLaunch]) -> Graph:
         self.calls["graph"] += 1
         return Graph(list(launches))
 
-    def update(self, graph: Graph, number: int, launch: Launch) -> None:
+    def update(self, graph: Graph, number: int, launch: DriverLaunch) -> None:
         self.calls["update"] += 1
         same = graph.launches[number]
         assert (same.function, same.workgroups) == (launch.function, launch.workgroups)
@@ -126,11 +128,11 @@ class CpuDriver(Driver):
             raise DriverError(self.failing, "an error")
         self._run(graph.launches)
 
-    def _run(self, launches: Sequence[Launch]) -> None:
+    def _run(self, launches: Sequence[DriverLaunch]) -> None:
         from cuda_on_cpu import launch as run
 
         for one in launches:
-            kernel: Kernel = one.function.handle
+            kernel: GpuKernel = one.function.handle
             assert one.workgroups == kernel.workgroups
             assert one.function.invocations == kernel.block
             given = kernel.arguments or range(len(kernel.bindings))
@@ -152,7 +154,7 @@ class CpuDriver(Driver):
         assert not graph.is_released
         graph.is_released = True
 
-    def times(self, launches: Sequence[Launch]) -> list[int]:
+    def times(self, launches: Sequence[DriverLaunch]) -> list[int]:
         self.calls["times"] += 1
         self._run(launches)
         return list(range(1, len(launches) + 1))
@@ -208,10 +210,10 @@ class OnDevice:
         return dlpack.capsule(self.address, self.desc, self.device, self, read_only=self.read_only, max_version=version)
 
 
-def context_on(driver: Driver, precision: Precision = "float32", engine: Engine | None = None) -> ow.MLContext:
+def context_on(driver: Driver, precision: Precision = "float32", engine: CudaDevice | None = None) -> ow.MLContext:
     """A context on a driver, with an engine of its own unless there is one."""
     device = Device("cuda", "gpu", "cuda", "", precisions=precisions(driver.info))
-    return ow.MLContext(CudaBackend(engine or Engine(driver)).with_precision(precision), device, "default")
+    return ow.MLContext(CudaBackend(engine or CudaDevice(driver)).with_precision(precision), device, "default")
 
 
 HARDWARE = os.environ.get("OPWEAVE_TEST_DEVICE", "").startswith("cuda")

@@ -26,7 +26,7 @@ import numpy as np
 import pytest
 
 from opweave.core.graph import Desc
-from opweave.expr.gpu import Buffer, Features, Kernel
+from opweave.expr.gpu import Buffer, Features, GpuKernel
 from opweave.expr.gpu.cuda import CUDA, PRELUDE
 from opweave.support.processors import processors
 
@@ -168,7 +168,7 @@ class Guarded:
         return self.array.view(desc.data_type).reshape(desc.shape)
 
 
-def launch(kernel: Kernel, arguments: Sequence[int | bytes]) -> None:
+def launch(kernel: GpuKernel, arguments: Sequence[int | bytes]) -> None:
     """Run a kernel on addresses and numbers.
 
     Raises:
@@ -192,7 +192,7 @@ class Runner:
         """Memory for a buffer; without an array, it holds nonsense."""
         self.buffers[buffer] = Guarded.of(buffer.desc, array)
 
-    def run(self, made: Sequence[Kernel]) -> None:
+    def run(self, made: Sequence[GpuKernel]) -> None:
         functions.prepare(kernel.source for kernel in made)
         for kernel in made:
             for buffer in kernel.bindings:

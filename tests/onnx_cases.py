@@ -21,7 +21,7 @@ from onnx_nodes import compiled_models
 from packaging.requirements import Requirement
 
 import opweave as ow
-from opweave.onnx.convert.trace import Step
+from opweave.onnx.convert.trace import TracedNode
 from opweave.onnx.session.session import InferenceSession
 
 EXPECT = Path(__file__).parent / "expect"
@@ -128,13 +128,13 @@ def context(backend: str = "onnxruntime") -> ow.MLContext:
     return ow.ml.create_context(device="cpu", backend=backend)
 
 
-def run(case: Case, backend: str = "onnxruntime") -> list[Step]:
+def run(case: Case, backend: str = "onnxruntime") -> list[TracedNode]:
     """Run a case, and return the nodes that fell back; `AssertionError` where something else comes out than ONNX says."""
     model, sets = case.load()
     onnxruntime.set_seed(0)  # or random numbers are now and then those that a case happens to expect
     session = InferenceSession(model, context(backend), specialise="always")
     assert sets
-    steps: dict[int, Step] = {}
+    steps: dict[int, TracedNode] = {}
     for inputs, outputs in sets:
         names = [argument.name for argument in session.get_inputs()]
         assert len(inputs) == len(names), f"the case has {len(inputs)} values for the inputs {names}"

@@ -16,15 +16,15 @@ from cuda_cases import _Rules
 from triton_on_cpu import interpreter
 
 import opweave as ow
-from opweave.backends.gpu.contraction.tensor import Tile
+from opweave.backends.gpu.contraction.tensor import TensorTile
 from opweave.backends.gpu.schedule import Schedule
-from opweave.backends.gpu.steps import Step
+from opweave.backends.gpu.steps import KernelStep
 from opweave.core.graph import Graph
 from opweave.expr.gpu import Features, TensorCores
 
 F = replace(cuda_on_cpu.FEATURES, tensor_cores=TensorCores("tf32x3", 227 << 10))
 
-SMALL = Tile(32, 32, 32, 4, 2)
+SMALL = TensorTile(32, 32, 32, 4, 2)
 """A tile with which small problems have several, and edges."""
 
 WGMMA_TF32 = re.compile(r"HGMMA\.64x\d+x8\.F32\.TF32")
@@ -33,7 +33,9 @@ WGMMA_TF32 = re.compile(r"HGMMA\.64x\d+x8\.F32\.TF32")
 Build = Callable[..., ow.MLOperand]
 
 
-def steps_of(build: Build, arrays: Sequence[np.ndarray], constants: Sequence[int], features: Features) -> list[Step]:
+def steps_of(
+    build: Build, arrays: Sequence[np.ndarray], constants: Sequence[int], features: Features
+) -> list[KernelStep]:
     builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
     operands = [
         builder.constant(array)
@@ -45,7 +47,7 @@ def steps_of(build: Build, arrays: Sequence[np.ndarray], constants: Sequence[int
     return Schedule(graph, _Rules(features), features).steps
 
 
-def run(steps: Sequence[Step], inputs: Sequence[np.ndarray]) -> np.ndarray:
+def run(steps: Sequence[KernelStep], inputs: Sequence[np.ndarray]) -> np.ndarray:
     """The result of kernels, of which those in CUDA C++ run as C++."""
     memory: dict[Any, cuda_on_cpu.Guarded] = {}
     for step in steps:

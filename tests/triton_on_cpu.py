@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from opweave.expr.gpu import Kernel  # the process of the interpreter imports nothing of Opweave
+    from opweave.expr.gpu import GpuKernel  # the process of the interpreter imports nothing of Opweave
 
 
 class Interpreter:
@@ -33,7 +33,7 @@ class Interpreter:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "TRITON_INTERPRET": "1"}
         )
 
-    def run(self, kernel: Kernel, arrays: Sequence[np.ndarray]) -> None:
+    def run(self, kernel: GpuKernel, arrays: Sequence[np.ndarray]) -> None:
         """Run a kernel, which writes some of the arrays.
 
         Args:

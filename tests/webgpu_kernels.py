@@ -10,7 +10,7 @@ import numpy as np
 from webgpu_device import gpu_context
 
 import opweave as ow
-from opweave.expr.gpu import Kernel
+from opweave.expr.gpu import GpuKernel
 
 generator = np.random.default_rng(0)
 
@@ -69,7 +69,7 @@ def computed(context: ow.MLContext, op: Any, *args: Any, **options: Any) -> Any:
     return found if len(found) > 1 else found[0]
 
 
-def kernels_of(graph: ow.MLGraph) -> list[Kernel]:
+def kernels_of(graph: ow.MLGraph) -> list[GpuKernel]:
     """The kernels of a graph on the device, in the order in which they run."""
     runners: list[Any] = [step.part.runner for step in graph._check_alive().steps if step.part]
     return [step.kernel for runner in runners for step in runner.steps]

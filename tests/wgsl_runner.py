@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opweave.expr.gpu import Buffer, Features, Kernel
+from opweave.expr.gpu import Buffer, Features, GpuKernel
 
 ALL = Features(float16=True, int64=True, max_buffers=16)
 PACKED = Features(float16=False, int64=True, max_buffers=16)
@@ -50,7 +50,7 @@ class Runner:
             padded[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         self.buffers[buffer] = self.device.create_buffer_with_data(data=padded, usage=self.usage)
 
-    def run(self, made: Sequence[Kernel]) -> None:
+    def run(self, made: Sequence[GpuKernel]) -> None:
         encoder = self.device.create_command_encoder()
         for kernel in made:
             for buffer in kernel.bindings:

@@ -81,7 +81,7 @@ assert_type(Layer().forward(np.ones(2, "float32")), ow.Array)
 
 # Operations of one's own.
 @ow.expression
-def swiglu(x: ow.expr.Array, gate: ow.expr.Array, *, scale: float = 1.0) -> ow.expr.Array:
+def swiglu(x: ow.expr.Traced, gate: ow.expr.Traced, *, scale: float = 1.0) -> ow.expr.Traced:
     return x * gate * ow.expr.sigmoid(gate) * scale
 
 

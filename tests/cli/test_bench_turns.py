@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 import opweave as ow
 from opweave.cli import engines
-from opweave.cli.engines import AUTO, BASE_LINE, QUIET_SECONDS, ROUNDS, SETTLE_SECONDS, Engine, Job, Result, order
+from opweave.cli.engines import AUTO, BASE_LINE, QUIET_SECONDS, ROUNDS, SETTLE_SECONDS, EngineRow, Job, Result, order
 
 RUN_SECONDS = 0.004
 BUSY = 0.06
@@ -115,7 +115,7 @@ def test_bench_answers_when_the_engine_is_quiet(share: float, monkeypatch: pytes
     machine = Machine(monkeypatch, share)
     monkeypatch.setattr(engines, "_prepare", lambda engine, job: (machine.run, lambda: "chosen one"))
     connection = Connection(machine, [2.5 * RUN_SECONDS, 0.0, 10.5 * RUN_SECONDS])
-    engines._serve(connection, Engine("planted"), Job("", {}, {}, "float32"))
+    engines._serve(connection, EngineRow("planted"), Job("", {}, {}, "float32"))
     first, *turns = connection.sent
     assert all(answer["is_quiet"] and answer["chosen"] == "chosen one" for answer in connection.sent)
     assert first["build"] == pytest.approx(RUN_SECONDS)  # without pauses
@@ -181,7 +181,7 @@ class PlantedConnection:
 
 def measured(spawn: Spawn, count: int, monkeypatch: pytest.MonkeyPatch) -> list[Result]:
     monkeypatch.setattr(engines, "get_context", lambda method: spawn)
-    found = [Engine(BASE_LINE), *(Engine(f"engine {number}") for number in range(1, count))]
+    found = [EngineRow(BASE_LINE), *(EngineRow(f"engine {number}") for number in range(1, count))]
     return engines.measure(found, Job("", {}, {}, "float32"), 0.1, lambda share: None)
 
 
@@ -203,8 +203,8 @@ def test_bench_goes_on_without_an_engine_that_ends(monkeypatch: pytest.MonkeyPat
 
 def test_bench_ratios_are_those_of_rounds() -> None:
     """The machine became ten times slower after a round, and the second engine ran more often before: medians mislead."""
-    first = Result(Engine("a"), turns=[[1.0, 1.0, 9.0], [10.0], [10.0, 11.0, 9.0]])
-    second = Result(Engine("b"), turns=[[2.0] * 9, [20.0], [20.0]])
+    first = Result(EngineRow("a"), turns=[[1.0, 1.0, 9.0], [10.0], [10.0, 11.0, 9.0]])
+    second = Result(EngineRow("b"), turns=[[2.0] * 9, [20.0], [20.0]])
     assert second.ratios(first) == (2.0, 2.0, 2.0)
     assert first.ratios(first) == (1.0, 1.0, 1.0)
     assert second.quartiles[1] == 2.0
@@ -231,11 +231,11 @@ def test_bench_auto_is_a_session_with_its_defaults(
 
     monkeypatch.setattr(ow.InferenceSession, "__init__", note)
     job = Job(str(path), {"x": np.float32([-1, 2, 3])}, {}, "float32")
-    run, chosen = engines._prepare(Engine(AUTO, "cpu", "auto"), job)
+    run, chosen = engines._prepare(EngineRow(AUTO, "cpu", "auto"), job)
     assert run()[0].tolist() == [0, 2, 3]
     session_says = chosen()
     assert session_says in ("onnxruntime", BASE_LINE)
-    run, chosen = engines._prepare(Engine("onnxruntime", "cpu", "onnxruntime"), job)
+    run, chosen = engines._prepare(EngineRow("onnxruntime", "cpu", "onnxruntime"), job)
     assert run()[0].tolist() == [0, 2, 3]
     assert chosen() == ""
     assert given == [{}, {"specialise": "always"}]
@@ -245,4 +245,4 @@ def test_bench_auto_is_a_session_with_its_defaults(
     ("chosen", "label"), [("", "auto"), ("openvino", "auto = openvino"), (BASE_LINE, f"auto = {BASE_LINE}")]
 )
 def test_bench_labels_auto_with_the_engine_that_it_chose(chosen: str, label: str) -> None:
-    assert Result(Engine(AUTO), chosen=chosen).label == label
+    assert Result(EngineRow(AUTO), chosen=chosen).label == label

@@ -21,8 +21,8 @@ import opweave as ow
 from opweave import cli
 from opweave.cli import bench
 from opweave.cli.chart import chart
-from opweave.cli.common import Settings
-from opweave.cli.engines import Engine, Result, engines
+from opweave.cli.common import CliSettings
+from opweave.cli.engines import EngineRow, Result, engines
 
 
 def write(
@@ -72,7 +72,7 @@ def picture(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
     """Run the command line in this process; what it prints."""
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr(Settings, "verbose", False)
+    monkeypatch.setattr(CliSettings, "verbose", False)
 
     def call(*args: object, code: int = 0) -> str:
         monkeypatch.setattr(sys, "argv", ["opweave", *map(str, args)])
@@ -173,7 +173,7 @@ def test_bench_measures_both(run, pair: Path) -> None:  # type: ignore[no-untype
 @pytest.mark.parametrize("rounds", [0, 2])
 def test_an_interrupted_bench_shows_what_was_measured(rounds: int, pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(found: Any, job: Any, seconds: float, progress: Any, results: list[Result]) -> None:
-        results += [Result(Engine("a"), turns=[[1e-3]] * rounds, difference=0.0), Result(Engine("b"))]
+        results += [Result(EngineRow("a"), turns=[[1e-3]] * rounds, difference=0.0), Result(EngineRow("b"))]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bench, "measure", measure)
@@ -203,8 +203,8 @@ def test_bench_writes_json_and_a_chart(run, pair: Path, tmp_path: Path) -> None:
 
 def test_engines_that_cannot_run_a_model_are_rows_with_the_reason(capfd: pytest.CaptureFixture[str]) -> None:
     results = [
-        Result(Engine("a"), turns=[[0.8e-3, 2e-3, 3e-3], [2e-3]], chosen="c"),
-        Result(Engine("b<"), reason="no kernel for Det"),
+        Result(EngineRow("a"), turns=[[0.8e-3, 2e-3, 3e-3], [2e-3]], chosen="c"),
+        Result(EngineRow("b<"), reason="no kernel for Det"),
     ]
     bench._print(results)
     text = capfd.readouterr().out

@@ -16,7 +16,7 @@ from rival_engine import FAULTS, Rival, add_rival, faster
 import opweave as ow
 from opweave import memory
 from opweave.backends import find
-from opweave.backends.isolation import EngineFailureError, EngineProcess, Limits, process as process_module
+from opweave.backends.isolation import EngineFailureError, EngineProcess, ProcessLimits, process as process_module
 from opweave.cli import engines as bench
 from opweave.compile import engines, tuning
 from opweave.compile.driver import compile
@@ -115,7 +115,7 @@ def test_tune_uses_an_engine_that_passes_its_trial(rival: Rival, monkeypatch: py
 
 @pytest.fixture
 def process() -> Iterator[EngineProcess]:
-    with EngineProcess(Limits(60)) as process:
+    with EngineProcess(ProcessLimits(60)) as process:
         yield process
 
 
@@ -226,7 +226,7 @@ def test_bench_says_how_an_engine_ended(tmp_path: Path, monkeypatch: pytest.Monk
     job = bench.Job(str(tmp_path / "model.onnx"), {"x": X}, {}, "float32", "faulty_operations")
     (tmp_path / "faulty_operations.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    found = [bench.Engine(bench.BASE_LINE), bench.Engine("onnxruntime", "cpu", "onnxruntime")]
+    found = [bench.EngineRow(bench.BASE_LINE), bench.EngineRow("onnxruntime", "cpu", "onnxruntime")]
     first, second = bench.measure(found, job, 0.01, lambda share: None)
     assert first.times
     assert second.reason == "ended its process by a signal, SIGSEGV, during the first run"

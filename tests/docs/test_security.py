@@ -33,7 +33,7 @@ def numbers(text: str) -> list[int]:
 
 def limits() -> dict[str, list[int]]:
     """The numbers in the code, by how the rows of the table begin."""
-    of_models, of_connections = ow.onnx.Limits(), ConnectionLimits()
+    of_models, of_connections = ow.onnx.ModelLimits(), ConnectionLimits()
     timeout = inspect.signature(ow.wasm.load).parameters["timeout"].default
     assert of_models.folded_bytes == of_models.dense_bytes
     return {

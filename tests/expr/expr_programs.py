@@ -39,7 +39,7 @@ class Case:
     exact: bool
     source: Any
 
-    def program(self, name: str = "case") -> opweave.expr.ir.Program:
+    def program(self, name: str = "case") -> opweave.expr.ir.Formula:
         descs = [Desc(array.dtype.name, array.shape) for array in self.arrays]
         return opweave.expr.trace(lambda *arrays: self.function(opweave.expr, *arrays), name, descs)
 

@@ -21,7 +21,7 @@ from opweave.core.dtypes import FLOATS
 from opweave.core.graph import Desc
 from opweave.expr import trace
 from opweave.expr.evaluate import Evaluator, evaluate
-from opweave.expr.ir import Program
+from opweave.expr.ir import Formula
 from opweave.support.errors import OperationError, ValidationError
 
 
@@ -105,7 +105,7 @@ def test_arrays_need_not_be_contiguous(case: Case) -> None:
         np.testing.assert_array_equal(got, want)
 
 
-def traced(function: Callable[..., Any], *arrays: np.ndarray) -> Program:
+def traced(function: Callable[..., Any], *arrays: np.ndarray) -> Formula:
     return trace(function, "f", [Desc(array.dtype.name, array.shape) for array in arrays])
 
 

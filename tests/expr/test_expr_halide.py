@@ -23,7 +23,7 @@ from hypothesis import Phase, given, settings
 import opweave.expr as ex
 from opweave.core.dtypes import ANY
 from opweave.core.graph import Desc
-from opweave.expr import Array, ir, trace
+from opweave.expr import Traced, ir, trace
 from opweave.expr.array import apply
 from opweave.expr.evaluate import evaluate
 from opweave.expr.fingerprint import fingerprint
@@ -44,11 +44,11 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch.undo()
 
 
-def program_of(function: Callable[..., Any], *arrays: np.ndarray) -> ir.Program:
+def program_of(function: Callable[..., Any], *arrays: np.ndarray) -> ir.Formula:
     return trace(function, "sample", [Desc(a.dtype.name, a.shape) for a in arrays])  # type: ignore[arg-type]
 
 
-def run_program(program: ir.Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def run_program(program: ir.Formula, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     outputs = [np.full(o.desc.shape, 99, o.desc.data_type) for o in program.outputs]
     compile(program).bind(arrays, outputs)()
     return outputs
@@ -77,7 +77,7 @@ class Maker:
     def __init__(self, seed: int, data_type: str) -> None:
         self.random, self.data_type = random.Random(seed), data_type
 
-    def array(self, inputs: Sequence[Array], depth: int) -> Array:
+    def array(self, inputs: Sequence[Traced], depth: int) -> Traced:
         if depth == 0:
             return self.random.choice(inputs)
         kinds = [
@@ -92,7 +92,7 @@ class Maker:
         ]
         return self.random.choice(kinds)(inputs, depth - 1)
 
-    def binary(self, inputs: Sequence[Array], depth: int) -> Array:
+    def binary(self, inputs: Sequence[Traced], depth: int) -> Traced:
         a, b = self.array(inputs, depth), self.array(inputs, 0)
         names = (
             ["add", "sub", "mul", "max", "min"]
@@ -108,14 +108,14 @@ class Maker:
             return ex.where(a > b, a, b * 2)
         return apply(name, a, b)
 
-    def unary(self, inputs: Sequence[Array], depth: int) -> Array:
+    def unary(self, inputs: Sequence[Traced], depth: int) -> Traced:
         return apply(
             self.random.choice(["abs", "neg", "sign"] if self.data_type != "uint8" else ["bit_xor"]),
             self.array(inputs, depth),
             *([] if self.data_type != "uint8" else [3]),
         )
 
-    def reduction(self, inputs: Sequence[Array], depth: int) -> Array:
+    def reduction(self, inputs: Sequence[Traced], depth: int) -> Traced:
         a = self.array(inputs, depth)
         if not a.rank:
             return a + 1
@@ -124,10 +124,10 @@ class Maker:
         if self.random.random() < 0.25:
             chosen = ex.arg_max if self.random.random() < 0.5 else ex.arg_min
             return ex.cast(chosen(a, axes[0], keep_dimensions=True), self.data_type)  # type: ignore[arg-type]
-        result: Array = getattr(ex, name)(a, axes, keep_dimensions=self.random.random() < 0.7)
+        result: Traced = getattr(ex, name)(a, axes, keep_dimensions=self.random.random() < 0.7)
         return a - result if self.random.random() < 0.5 and result.rank == a.rank else result
 
-    def indexed(self, inputs: Sequence[Array], depth: int) -> Array:
+    def indexed(self, inputs: Sequence[Traced], depth: int) -> Traced:
         a = self.array(inputs, depth)
         if a.rank < 2:
             return a * 2
@@ -135,13 +135,13 @@ class Maker:
         steps = [self.random.choice([1, 1, 2]) if a.shape[k] > 1 else 1 for k in order]
         shape = [-(-a.shape[k] // step) for k, step in zip(order, steps, strict=True)]
 
-        def element(*p: Array) -> Array:
+        def element(*p: Traced) -> Traced:
             where = dict(zip(order, (q * step for q, step in zip(p, steps, strict=True)), strict=True))
             return a[tuple(where[k] for k in range(a.rank))]
 
         return ex.compute(shape, element)
 
-    def shifted(self, inputs: Sequence[Array], depth: int) -> Array:
+    def shifted(self, inputs: Sequence[Traced], depth: int) -> Traced:
         a = self.array(inputs, depth)
         offset = self.random.randint(-2, 2)
         kind = self.random.choice(["clamped", "padded", "sum", "mod"])
@@ -157,13 +157,13 @@ class Maker:
         chosen = a.clamped if kind == "clamped" else a.padded(2)
         return ex.compute(a.shape, lambda *p: chosen[(*(q + offset for q in p[:-1]), p[-1] - offset)])
 
-    def gathered(self, inputs: Sequence[Array], depth: int) -> Array:
+    def gathered(self, inputs: Sequence[Traced], depth: int) -> Traced:
         a, b = self.array(inputs, depth), inputs[0]
         if not a.rank:
             return a
         return ex.compute(b.shape, lambda *p: a.clamped[(*(0 for _ in a.shape[:-1]), ex.cast(b[p], "int32"))])
 
-    def kept(self, inputs: Sequence[Array], depth: int) -> Array:
+    def kept(self, inputs: Sequence[Traced], depth: int) -> Traced:
         return ex.store(self.array(inputs, depth))
 
 
@@ -183,7 +183,7 @@ def test_random_programs_agree_with_numpy(seed: int) -> None:
     maker, rng = Maker(seed, data_type), np.random.default_rng(seed)
     arrays = [rng.integers(0, 9, maker.random.choice(SHAPES)).astype(data_type) for _ in range(2)]
 
-    def function(*inputs: Array) -> tuple[Array, ...]:
+    def function(*inputs: Traced) -> tuple[Traced, ...]:
         return tuple(maker.array(inputs, maker.random.randint(1, 4)) for _ in range(3))
 
     for k, (actual, expected) in enumerate(both(function, *arrays)):
@@ -233,7 +233,7 @@ def test_all_functions_at_special_values(data_type: str) -> None:
     names = [name for name, function in ir.FUNCTIONS.items() if data_type in function.types and name != "where"]
     targets = [t for t in ANY if t != data_type]
 
-    def function(x: Array, y: Array) -> tuple[Array, ...]:
+    def function(x: Traced, y: Traced) -> tuple[Traced, ...]:
         calls = [apply(name, *(x, y)[: ir.FUNCTIONS[name].arity]) for name in names]
         less, same = x < y, x == y
         logic = [less & same, less | same, less ^ same, ~less, less == same, less <= same, ex.where(less, x, y)]
@@ -349,13 +349,13 @@ def test_every_product_inside_of_a_function_may_be_fused(
 
 @pytest.mark.parametrize("name", [*EXACT, "pow"])
 def test_what_is_done_with_results_of_functions_is_rounded_each_time(name: str) -> None:
-    def applied(x: Array) -> Array:
+    def applied(x: Traced) -> Traced:
         return ex.pow(ex.abs(x), 1.7) if name == "pow" else apply(name, x)
 
     x, y, z = np.random.default_rng(0).uniform(0.1, 3, (3, 5001)).astype(np.float32)
     (f,), (g,) = run(applied, x), run(applied, y)
 
-    def combined(x: Array, y: Array, z: Array) -> tuple[Array, ...]:
+    def combined(x: Traced, y: Traced, z: Traced) -> tuple[Traced, ...]:
         a, b = applied(x), applied(y)
         return a * y + z, y * z - a, a * b + 0.5, x * math.log2(math.e) + z
 
@@ -415,7 +415,7 @@ def test_sizes_of_loops(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("shape", [(3, 5), (64, 1000), (1000, 64), (200_003,), (7, 40, 33)])
 @pytest.mark.parametrize("axis", [0, -1])
 def test_normalisations(shape: tuple[int, ...], axis: int) -> None:
-    def softmax(x: Array) -> tuple[Array, ...]:
+    def softmax(x: Traced) -> tuple[Traced, ...]:
         e = ex.exp(x - ex.reduce_max(x, [axis], keep_dimensions=True))
         mean = ex.reduce_mean(x, [axis], keep_dimensions=True)
         return e / ex.reduce_sum(e, [axis], keep_dimensions=True), x - mean, ex.arg_max(x, axis), ex.reduce_sum(x)
@@ -449,7 +449,7 @@ def test_divisions_of_what_is_folded_compile() -> None:
     """Halide refuses signed integers that overflow while it folds constants, which its own division did."""
     x, largest = np.array([-(2**31), -1, 0, 7, 2**31 - 1], np.int32), 2**31 - 1
 
-    def folded(x: Array) -> tuple[Array, ...]:
+    def folded(x: Traced) -> tuple[Traced, ...]:
         values = [
             f(operand)
             for operand in (x, x - x)
@@ -504,7 +504,7 @@ def test_a_check_that_does_not_hold_leaves_outputs_alone() -> None:
     assert output.tolist() == [7, 7, 7]
 
 
-def _sample() -> tuple[ir.Program, np.ndarray]:
+def _sample() -> tuple[ir.Formula, np.ndarray]:
     x = np.arange(1000, dtype=np.float32)
     return program_of(lambda x: ex.sqrt(x) * 3, x), x
 
@@ -540,7 +540,7 @@ def test_programs_that_differ_have_other_objects() -> None:
     for value, type in ((1, "int8"), (2, "int8"), (1, "int32"), (1, "float32"), (1, "float16")):
         constant = ir.Const(value, type)  # type: ignore[arg-type]
         body = ir.Cast(ir.call("add", constant, constant), "float32")
-        seen.add(fingerprint(ir.Program("p", (), (ir.Output((), body),))))
+        seen.add(fingerprint(ir.Formula("p", (), (ir.Output((), body),))))
     assert len(seen) == 5
     first, second = (program_of(lambda x: x + 1, x) for _ in range(2))
     assert fingerprint(first) == fingerprint(second)

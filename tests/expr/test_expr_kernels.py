@@ -30,7 +30,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     kernels.has_halide.cache_clear()
 
 
-def double(name: str = "double", size: int = 4) -> ir.Program:
+def double(name: str = "double", size: int = 4) -> ir.Formula:
     return trace(lambda x: x * 2, name, [Desc("float32", (size,))])
 
 
@@ -68,13 +68,13 @@ def test_the_same_program_is_compiled_once() -> None:
 def test_types_of_constants_tell_programs_apart() -> None:
     x = Desc("float32", (2,))
 
-    def program(data_type: ir.Type) -> ir.Program:
+    def program(data_type: ir.Type) -> ir.Formula:
         source = ir.Input(0, x)
         axes = (ir.Index(2, -1),)
         condition = ir.call("greater", ir.Load(source, axes), ir.number(0, "float32"))
         high = ir.call("where", condition, ir.number(2**31 - 1, data_type), ir.number(0, data_type))
         body = ir.Cast(ir.call("add", high, ir.number(1, data_type)), "float32")
-        return ir.Program("high", (source,), (ir.Output(axes, body),))
+        return ir.Formula("high", (source,), (ir.Output(axes, body),))
 
     assert str(program("int32")) == str(program("int64"))
     results = []
@@ -100,14 +100,14 @@ def test_threads_that_ask_for_the_same_wait_for_one(monkeypatch: pytest.MonkeyPa
     made, barrier, one_is_in = [], Barrier(8), threading.Event()
     original = kernels._compile
 
-    def slow(program: ir.Program, compiled: bool, strict: bool) -> Any:
+    def slow(program: ir.Formula, compiled: bool, strict: bool) -> Any:
         made.append(program)
         one_is_in.wait(0.2)  # it is never set: other threads have time to come in here, if they can
         return original(program, compiled, strict)
 
     monkeypatch.setattr(kernels, "_compile", slow)
 
-    def ask(_: int) -> kernels.Kernel:
+    def ask(_: int) -> kernels.ExpressionKernel:
         barrier.wait()
         return kernels.compile(double(), "numpy")
 
@@ -118,7 +118,7 @@ def test_threads_that_ask_for_the_same_wait_for_one(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_failure_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(program: ir.Program, compiled: bool, strict: bool) -> Any:
+    def fail(program: ir.Formula, compiled: bool, strict: bool) -> Any:
         raise MemoryError
 
     with monkeypatch.context() as patch:

@@ -11,16 +11,16 @@ import pytest
 import opweave as ow
 import opweave.expr as ex
 from opweave.core.graph import Desc
-from opweave.expr import Array, ir, kernels, limits, trace
+from opweave.expr import Traced, ir, kernels, limits, trace
 from opweave.support.errors import OperationError, ValidationError
 
 ROW = Desc("float32", (64,))
 
 
-def stencils(levels: int, keep: bool = False) -> Callable[[Array], Array]:
+def stencils(levels: int, keep: bool = False) -> Callable[[Traced], Traced]:
     """Sums of neighbours of sums of neighbours …: each level doubles the expression, unless it is stored."""
 
-    def function(x: Array) -> Array:
+    def function(x: Traced) -> Traced:
         for _ in range(levels):
             shape, before = x.shape, ex.store(x) if keep else x
             x = ex.compute(shape, lambda i, y=before: y.clamped[i - 1] + y.clamped[i + 1])  # type: ignore[misc]
@@ -29,8 +29,8 @@ def stencils(levels: int, keep: bool = False) -> Callable[[Array], Array]:
     return function
 
 
-def chain(length: int, name: str = "") -> Callable[[Array], Array]:
-    def function(x: Array) -> Array:
+def chain(length: int, name: str = "") -> Callable[[Traced], Traced]:
+    def function(x: Traced) -> Traced:
         for number in range(length):
             x = ex.apply(name, x) if name else x * 1.0001 + number
         return x
@@ -38,7 +38,7 @@ def chain(length: int, name: str = "") -> Callable[[Array], Array]:
     return function
 
 
-def run(kernel: kernels.Kernel, x: np.ndarray) -> np.ndarray:
+def run(kernel: kernels.ExpressionKernel, x: np.ndarray) -> np.ndarray:
     y = np.zeros_like(x)
     kernel.run([x], [y])
     return y
@@ -113,8 +113,8 @@ def test_expressions_that_are_too_much_together_are_loops_of_their_own(monkeypat
     np.testing.assert_allclose(context.compute(graph, {"x": value})["y"], wanted, rtol=1e-5)
 
 
-def lambda_named(name: str, function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    def named(x: Array) -> Array:
+def lambda_named(name: str, function: Callable[[Traced], Traced]) -> Callable[[Traced], Traced]:
+    def named(x: Traced) -> Traced:
         return function(x)
 
     named.__name__ = name
@@ -126,7 +126,7 @@ def test_depth_is_no_matter_of_recursion(kind: str) -> None:
     depth = 3 * sys.getrecursionlimit()
     if kind == "stores":
 
-        def function(x: Array) -> Array:
+        def function(x: Traced) -> Traced:
             for _ in range(depth):
                 x = ex.store(x + 1)
             return x

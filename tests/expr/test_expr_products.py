@@ -10,7 +10,7 @@ import pytest
 
 import opweave.expr as ex
 from opweave.core.graph import Desc
-from opweave.expr import Array, trace
+from opweave.expr import Traced, trace
 
 pytest.importorskip("halide", reason="needs the extra halide")
 pytest.importorskip("llvmlite", reason="needs the extra halide")
@@ -22,7 +22,7 @@ from opweave.expr.halide import compile
 rng = np.random.default_rng(0)
 
 
-def product(rows: int, columns: int, inner: int) -> Callable[[Array, Array], Array]:
+def product(rows: int, columns: int, inner: int) -> Callable[[Traced, Traced], Traced]:
     """The product of a matrix with the transpose of another."""
     return lambda a, b: ex.compute(
         (rows, columns), lambda m, n: ex.relu(ex.sum_over(inner, lambda k: a[m, k] * b[n, k]))
@@ -63,8 +63,8 @@ def test_two_sums_along_rows() -> None:
     row = rng.standard_normal(70).astype("float32")
     columns = rng.standard_normal((30, 40)).astype("float32")
 
-    def both(x: Array, row: Array, columns: Array) -> Array:
-        def element(n: Array) -> Array:
+    def both(x: Traced, row: Traced, columns: Traced) -> Traced:
+        def element(n: Traced) -> Traced:
             return ex.sum_over(70, lambda k: x[n, k] * row[k]) - ex.sum_over(30, lambda k: columns[k, n])
 
         return ex.compute((40,), element)

@@ -14,14 +14,14 @@ import opweave.expr as ex
 from opweave.backends.webgpu import webgpu
 from opweave.core.graph import Desc
 from opweave.core.operation import Op
-from opweave.expr import Array, compute, trace
+from opweave.expr import Traced, compute, trace
 from opweave.expr.evaluate import evaluate
-from opweave.expr.ir import Program
+from opweave.expr.ir import Formula
 from opweave.expr.simplify import simplified
 from opweave.ops import movement as ops
 
 
-def results(program: Program, arrays: tuple[np.ndarray, ...]) -> list[np.ndarray]:
+def results(program: Formula, arrays: tuple[np.ndarray, ...]) -> list[np.ndarray]:
     outputs = [np.empty(output.desc.shape, output.desc.data_type) for output in program.outputs]
     evaluate(program, arrays, outputs)
     return outputs
@@ -75,10 +75,10 @@ def moves(draw: st.DrawFn) -> list[tuple[Op[..., Any], dict[str, Any]]]:
     return steps
 
 
-def lowered(op: Op[..., Any], input: Array, **attributes: Any) -> Array:
+def lowered(op: Op[..., Any], input: Traced, **attributes: Any) -> Traced:
     (rule,) = webgpu.rules[op]
     result = rule((), {"input": input, **attributes})
-    assert isinstance(result, Array)
+    assert isinstance(result, Traced)
     return result
 
 
@@ -87,7 +87,7 @@ def lowered(op: Op[..., Any], input: Array, **attributes: Any) -> Array:
 def test_elements_that_are_moved_again_and_again_are_the_right_ones(
     steps: list[tuple[Op[..., Any], dict[str, Any]]],
 ) -> None:
-    def expression(x: Array) -> Array:
+    def expression(x: Traced) -> Traced:
         for op, attributes in steps:
             x = lowered(op, x, **attributes)
         return x
@@ -99,13 +99,13 @@ def test_elements_that_are_moved_again_and_again_are_the_right_ones(
     np.testing.assert_array_equal(got, wanted)
 
 
-def text(function: Callable[..., Array], *shapes: tuple[int, ...], data_type: str = "float32") -> str:
+def text(function: Callable[..., Traced], *shapes: tuple[int, ...], data_type: str = "float32") -> str:
     """What one element of the result is."""
     program = simplified(trace(function, "f", [Desc(data_type, shape) for shape in shapes]))
     return " ".join(str(program).splitlines()[2:]).replace("    ", "").strip()
 
 
-def reshaped(x: Array, *shapes: list[int]) -> Array:
+def reshaped(x: Traced, *shapes: list[int]) -> Traced:
     for shape in shapes:
         x = lowered(ops.reshape, x, new_shape=shape)
     return x
@@ -133,12 +133,12 @@ def reshaped(x: Array, *shapes: list[int]) -> Array:
         (lambda x: ex.cast(ex.arg_max_over(1, lambda i: x[i]), "float32"), (1,), "float32(0)"),
     ],
 )
-def test_positions_are_simple(function: Callable[[Array], Array], shape: tuple[int, ...], wanted: str) -> None:
+def test_positions_are_simple(function: Callable[[Traced], Traced], shape: tuple[int, ...], wanted: str) -> None:
     assert text(function, shape) == wanted
 
 
 def test_what_is_stored_is_simplified_too() -> None:
-    def function(x: Array) -> Array:
+    def function(x: Traced) -> Traced:
         total = ex.store(compute((4,), lambda i: ex.sum_over(6, lambda j: reshaped(x, [24])[i * 6 + j])))
         return x / compute((4, 6), lambda i, j: total[i])
 
@@ -156,7 +156,7 @@ def test_checks_are_simplified_and_kept() -> None:
 
 
 def test_divisors_that_depend_on_data_stay() -> None:
-    def function(x: Array) -> Array:
+    def function(x: Traced) -> Traced:
         return compute((3,), lambda i: (i + 4) // x[i])
 
     assert text(function, (3,), data_type="int32") == "int32(i + 4) // x0[i]"

@@ -9,7 +9,7 @@ import pytest
 
 import opweave.expr as ex
 from opweave.core.graph import Desc
-from opweave.expr import Array, trace
+from opweave.expr import Traced, trace
 
 pytest.importorskip("halide", reason="needs the extra halide")
 pytest.importorskip("llvmlite", reason="needs the extra halide")
@@ -19,7 +19,7 @@ from halide_code import recorded
 from opweave.expr.halide import compile
 from opweave.expr.halide.schedule import TASK_OPERATIONS, task_count
 
-LOOPS: dict[str, Callable[[Array], Array]] = {
+LOOPS: dict[str, Callable[[Traced], Traced]] = {
     "element by element": lambda x: x * 1.5 + 2,
     "sums of rows": lambda x: ex.reduce_sum(x * x, [1]),
     "sums of columns": lambda x: ex.reduce_sum(x * x, [0]),
@@ -28,7 +28,7 @@ LOOPS: dict[str, Callable[[Array], Array]] = {
 
 
 def is_parallel(
-    function: Callable[[Array], Array], elements: int, monkeypatch: pytest.MonkeyPatch, cache: Path
+    function: Callable[[Traced], Traced], elements: int, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> bool:
     """Whether the compiled code of a function of [64, elements // 64] starts tasks."""
     made = recorded(monkeypatch, cache)

@@ -26,11 +26,11 @@ NO_VALUE = "an expression has no value while it is traced"
 DATA_TYPES = "float32, float16, int32, uint32, int64, uint64, int8, uint8"
 
 
-def traced(function: Callable[..., Any], *descs: Desc) -> ir.Program:
+def traced(function: Callable[..., Any], *descs: Desc) -> ir.Formula:
     return trace(function, "f", descs or (X,))
 
 
-def leaked(x: ex.Array) -> Any:
+def leaked(x: ex.Traced) -> Any:
     kept: list[Any] = []
     rows = ex.compute((4,), lambda i: kept.append(i) or x[i, 0])  # type: ignore[func-returns-value]
     return rows, kept[0] + 1

@@ -15,13 +15,13 @@ from wgsl_runner import ALL, PACKED, Runner
 import opweave.expr as ex
 from opweave.core.dtypes import ANY, DataType
 from opweave.core.graph import Desc
-from opweave.expr import Array, ir, trace
+from opweave.expr import Traced, ir, trace
 from opweave.expr.array import apply
 from opweave.expr.evaluate import evaluate
-from opweave.expr.gpu import Block, Features, Kernel, Module, kernels, mathematics, scatter, unsupported
+from opweave.expr.gpu import Block, Features, GpuKernel, GpuModule, kernels, mathematics, scatter, unsupported
 
 
-def run_program(program: ir.Program, arrays: Sequence[np.ndarray], features: Features = ALL) -> list[np.ndarray]:
+def run_program(program: ir.Formula, arrays: Sequence[np.ndarray], features: Features = ALL) -> list[np.ndarray]:
     assert unsupported(program, features) == ""
     runner = Runner(features)
     for source, array in zip(program.inputs, arrays, strict=True):
@@ -30,7 +30,7 @@ def run_program(program: ir.Program, arrays: Sequence[np.ndarray], features: Fea
     return [runner.result(output) for output in program.outputs]
 
 
-def program_of(function: Callable[..., Any], *arrays: np.ndarray) -> ir.Program:
+def program_of(function: Callable[..., Any], *arrays: np.ndarray) -> ir.Formula:
     return trace(function, "sample", [Desc(a.dtype.name, a.shape) for a in arrays])  # type: ignore[arg-type]
 
 
@@ -38,7 +38,7 @@ def run(function: Callable[..., Any], *arrays: np.ndarray, features: Features = 
     return run_program(program_of(function, *arrays), arrays, features)
 
 
-def witness(program: ir.Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def witness(program: ir.Formula, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     expected = [np.zeros(o.desc.shape, o.desc.data_type) for o in program.outputs]
     evaluate(program, arrays, expected)
     return expected
@@ -94,7 +94,7 @@ REDUCED: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 def test_reductions(shape: tuple[int, ...], axes: tuple[int, ...], data_type: DataType) -> None:
     x = np.random.default_rng(0).integers(-9, 9, shape).astype(data_type)
 
-    def function(x: Array) -> tuple[Array, ...]:
+    def function(x: Traced) -> tuple[Traced, ...]:
         centred = x - ex.reduce_max(x, axes, keep_dimensions=True)
         total = ex.reduce_sum(x, axes) if data_type == "int8" else ex.cast(ex.reduce_sum(x, axes), "float32")
         return total, ex.reduce_min(x, axes), centred, ex.arg_max(x, axes[-1]), ex.arg_min(x, axes[-1])
@@ -125,7 +125,7 @@ def test_reductions_of_special_numbers(shape: tuple[int, ...], axes: tuple[int, 
 @pytest.mark.parametrize("shape", [(3, 5), (64, 1000), (1000, 64), (200_003,), (7, 40, 33), (2, 65_600)])
 @pytest.mark.parametrize("axis", [0, -1])
 def test_normalisations(shape: tuple[int, ...], axis: int) -> None:
-    def softmax(x: Array) -> tuple[Array, ...]:
+    def softmax(x: Traced) -> tuple[Traced, ...]:
         e = ex.exp(x - ex.reduce_max(x, [axis], keep_dimensions=True))
         mean = ex.reduce_mean(x, [axis], keep_dimensions=True)
         return e / ex.reduce_sum(e, [axis], keep_dimensions=True), x - mean, ex.arg_max(x, axis), ex.reduce_sum(x)
@@ -146,7 +146,7 @@ def test_reductions_in_reductions(data_type: DataType, count: int) -> None:
     """The inner ones depend on the position of the outer ones, of which each invocation has another."""
     x = np.random.default_rng(0).integers(-3, 4, (count, 2, 57)).astype(data_type)
 
-    def element(x: Array, i: Array) -> Array:
+    def element(x: Traced, i: Traced) -> Traced:
         window = lambda a, b: ex.sum_over(40, lambda r: x.clamped[i, a, b + r - 1])  # noqa: E731
         return ex.sum_over((2, 57), lambda a, b: window(a, b) * x[i, a, b])
 
@@ -224,7 +224,7 @@ def test_all_functions_at_special_values(data_type: DataType) -> None:
     names = [name for name, function in ir.FUNCTIONS.items() if data_type in function.types and name != "where"]
     targets = [t for t in ANY if t != data_type]
 
-    def function(x: Array, y: Array) -> tuple[Array, ...]:
+    def function(x: Traced, y: Traced) -> tuple[Traced, ...]:
         calls = [apply(name, *(x, y)[: ir.FUNCTIONS[name].arity]) for name in names]
         less, same = x < y, x == y
         logic = [less & same, less | same, less ^ same, ~less, less == same, less <= same, ex.where(less, x, y)]
@@ -249,7 +249,7 @@ def test_constants(data_type: DataType) -> None:
         ir.Output((), ir.number(v, data_type) if k % 2 else ir.call("max", *[ir.number(v, data_type)] * 2))
         for k, v in enumerate(values)
     )
-    program = ir.Program("constants", (), outputs)
+    program = ir.Formula("constants", (), outputs)
     features = Features(float16=True, int64=True, max_buffers=8)
     for actual, value in zip(run_program(program, [], features), values, strict=True):
         np.testing.assert_array_equal(actual, np.array(value).astype(data_type))
@@ -351,7 +351,7 @@ def test_a_kernel_of_parts() -> None:
     i, j = ir.Index(4, -2), ir.Index(8, -1)
     target = ir.Output((i, j), ir.Const(0.0, "float32"))
     product: ir.Expr = ir.Load(x, (i, j))
-    module = Module(ALL)
+    module = GpuModule(ALL)
     module.read(x)
     module.write(target)
     block = Block(module, {i: "m", j: "n"}, {product: "sum"})
@@ -362,7 +362,7 @@ def test_a_kernel_of_parts() -> None:
     text = module.text([], [entry])
     assert module.bindings == [x, target, y]
     assert module.writes == [False, True, False]
-    kernel = Kernel("relu", text, tuple(module.bindings), tuple(module.writes), (1, 1, 1))
+    kernel = GpuKernel("relu", text, tuple(module.bindings), tuple(module.writes), (1, 1, 1))
     runner = Runner()
     a, b = np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32)[:4], np.ones(8, np.float32)
     runner.fill(x, a)
@@ -422,7 +422,7 @@ def test_the_same_expression_is_the_same_text() -> None:
 
 
 def test_what_does_not_change_stands_before_the_loop() -> None:
-    def function(x: Array, k: Array) -> Array:
+    def function(x: Traced, k: Traced) -> Traced:
         return ex.compute((4, 5), lambda i, j: ex.sum_over(33, lambda r: ex.exp(x[i, j]) * k[r]))
 
     (source,) = sources(function, Desc("float32", (4, 5)), Desc("float32", (33,)))
@@ -432,7 +432,7 @@ def test_what_does_not_change_stands_before_the_loop() -> None:
 
 
 def test_of_values_that_are_loaded_only_the_chosen_one_is() -> None:
-    def function(x: Array, y: Array, z: Array) -> Array:
+    def function(x: Traced, y: Traced, z: Traced) -> Traced:
         shared = z * 2
         joined = ex.compute((8,), lambda i: ex.where(i < 4, x.clamped[i] + shared[i], ex.exp(y.clamped[i - 4])))
         return joined * shared
@@ -507,8 +507,8 @@ def test_more_arrays_than_a_kernel_may_read(data_type: DataType) -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.integers(-9, 9, (4, 8)).astype(data_type) for _ in range(20)]
 
-    def joined(*arrays: Array) -> Array:
-        def element(i: Array, j: Array) -> Array:
+    def joined(*arrays: Traced) -> Traced:
+        def element(i: Traced, j: Traced) -> Traced:
             result = arrays[0].clamped[i, j]
             for k, array in enumerate(arrays[1:], 1):
                 result = ex.where(i >= k * 4, array.clamped[i - k * 4, j], result)

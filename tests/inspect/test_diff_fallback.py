@@ -10,7 +10,7 @@ import pytest
 from onnx.parser import parse_model
 
 import opweave as ow
-from opweave.inspect.diff.fallback import FALLBACK_RUNS, OnnxNode
+from opweave.inspect.diff.fallback import FALLBACK_RUNS, FallbackNode
 
 NODES = """
     a = Relu(x)
@@ -55,14 +55,14 @@ def test_nodes_beside_webnn_are_compared(against: str) -> None:
 
 
 def test_the_reference_is_a_witness_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = OnnxNode.run
+    run = FallbackNode.run
 
-    def wrong(node: OnnxNode, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    def wrong(node: FallbackNode, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         run(node, inputs, outputs)
         if node.model.graph.node[0].op_type == "Det":
             outputs[0][...] *= 1.01
 
-    monkeypatch.setattr(OnnxNode, "run", wrong)
+    monkeypatch.setattr(FallbackNode, "run", wrong)
     found = ow.diff(model(NODES), on="cpu:onnxruntime")
     assert [(row.title, row.verdict) for row in found.found] == [("onnx_node 'Det'", "differs")]
     assert found.found[0].own.relative == pytest.approx(0.01, rel=1e-3)

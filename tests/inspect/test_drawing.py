@@ -21,8 +21,8 @@ import opweave as ow
 from opweave import cli
 from opweave.inspect.drawing import render
 from opweave.inspect.drawing.condense import LARGE, condense
-from opweave.inspect.drawing.layout import Item, Link, layout, spread
-from opweave.inspect.drawing.picture import Box, Edge, Lane, Picture
+from opweave.inspect.drawing.layout import DrawnLink, Item, layout, spread
+from opweave.inspect.drawing.picture import Box, DrawnLane, Edge, Picture
 from opweave.support.errors import DataError, InvalidStateError, ValidationError
 
 CPU = ow.ml.create_context(accelerated=False)
@@ -188,7 +188,7 @@ def test_names_cannot_break_out() -> None:
 
 
 def test_characters_that_xml_forbids_are_shown_by_their_code() -> None:
-    picture = Picture([Box("a\x00\ud800b", 0, tooltip=HOSTILE)], [], [Lane((HOSTILE,))])
+    picture = Picture([Box("a\x00\ud800b", 0, tooltip=HOSTILE)], [], [DrawnLane((HOSTILE,))])
     drawing = render(picture, HOSTILE)
     assert r"a\u0000\ud800b" in drawing
     parsed(drawing)
@@ -311,7 +311,7 @@ def pictures(draw: st.DrawFn) -> Picture:
             edges.append(Edge(maker, 0, index, "float32[4]"))
     edges.append(Edge(count, 0, count + 1, "float32[4]"))
     boxes.append(Box("out", lanes + 1, "output"))
-    return Picture(boxes, edges, [Lane(("lane",)) for _ in range(lanes + 2)])
+    return Picture(boxes, edges, [DrawnLane(("lane",)) for _ in range(lanes + 2)])
 
 
 @settings(max_examples=25)
@@ -381,7 +381,14 @@ def test_spread_keeps_distances_and_cannot_be_bettered(rows: list[tuple[float, f
 
 def test_columns_are_straight_and_branches_symmetrical() -> None:
     items = [Item(60, 0) for _ in range(6)]
-    links = [Link(0, 0, 1), Link(0, 0, 2), Link(1, 0, 3), Link(2, 0, 4), Link(3, 0, 5), Link(4, 0, 5)]
+    links = [
+        DrawnLink(0, 0, 1),
+        DrawnLink(0, 0, 2),
+        DrawnLink(1, 0, 3),
+        DrawnLink(2, 0, 4),
+        DrawnLink(3, 0, 5),
+        DrawnLink(4, 0, 5),
+    ]
     placed = layout(items, links, 1)
     assert placed.layer == [0, 1, 1, 2, 2, 3]
     assert placed.x[1] == pytest.approx(placed.x[3])
@@ -392,7 +399,7 @@ def test_columns_are_straight_and_branches_symmetrical() -> None:
 
 def test_lines_that_skip_layers_give_way_to_boxes() -> None:
     items = [Item(100, 0) for _ in range(5)]
-    links = [Link(k, 0, k + 1) for k in range(4)] + [Link(0, 0, 4)]
+    links = [DrawnLink(k, 0, k + 1) for k in range(4)] + [DrawnLink(0, 0, 4)]
     placed = layout(items, links, 1)
     assert max(placed.x) - min(placed.x) < 0.1
     assert len(placed.routes[4]) == 3
@@ -401,6 +408,6 @@ def test_lines_that_skip_layers_give_way_to_boxes() -> None:
 
 def test_crossings_that_can_be_avoided_are_avoided() -> None:
     items = [Item(40, 0) for _ in range(6)]
-    links = [Link(0, 0, 5), Link(1, 0, 4), Link(2, 0, 3)]
+    links = [DrawnLink(0, 0, 5), DrawnLink(1, 0, 4), DrawnLink(2, 0, 3)]
     x = layout(items, links, 1).x
     assert sorted(range(3), key=lambda k: x[k]) == sorted(range(3), key=lambda k: x[5 - k])

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 import opweave as ow
 from opweave.compile import partition as passes
 from opweave.core.graph import Graph
-from opweave.onnx.convert.trace import Step, Trace
+from opweave.onnx.convert.trace import Trace, TracedNode
 from opweave.onnx.model.values import Dynamic
 from opweave.onnx.session.compiled import sections
 
@@ -238,7 +238,7 @@ def hashes_of_partition(nodes: int) -> int:
     trace = Trace(values=dict.fromkeys(names, Dynamic()))
     for k in range(nodes):
         node: Any = SimpleNamespace(input=[names[k]], output=[names[k + 1]], attribute=[])
-        trace.steps.append(Step(node, "webnn", None))
+        trace.steps.append(TracedNode(node, "webnn", None))
         trace.maker[names[k + 1]] = trace.steps[-1]
     Counted.asked = 0
     (segment,) = sections(trace, names[-1:])

@@ -202,4 +202,4 @@ def test_graphs_that_attributes_copy_count_as_nodes() -> None:
     with pytest.raises(
         ow.DataError, match=r"number of nodes, those of functions included: .* at most 1000 are allowed"
     ):
-        ow.InferenceSession(proto, limits=ow.onnx.Limits(nodes=1000))
+        ow.InferenceSession(proto, limits=ow.onnx.ModelLimits(nodes=1000))

@@ -298,9 +298,9 @@ def test_functions_that_grow_without_end() -> None:
         "limits=Limits(nodes=…) raises it"
     )
     few = nested_functions(3)
-    text = message(lambda: session(few, limits=ow.onnx.Limits(nodes=7)), ow.DataError)
+    text = message(lambda: session(few, limits=ow.onnx.ModelLimits(nodes=7)), ow.DataError)
     assert "the number of nodes, those of functions included: 8, and at most 7 are allowed" in text
-    assert session(few, limits=ow.onnx.Limits(nodes=8)).run(None, {"x": np.float32([-1, 2])})[0].tolist() == [0, 2]
+    assert session(few, limits=ow.onnx.ModelLimits(nodes=8)).run(None, {"x": np.float32([-1, 2])})[0].tolist() == [0, 2]
 
 
 def test_functions_that_call_themselves() -> None:
@@ -316,8 +316,8 @@ def test_sparse_tensors_count_together() -> None:
         values = numpy_helper.from_array(np.float32([5]), f"w{k}")
         indices = numpy_helper.from_array(np.int64([1]), "")
         proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
-    assert session(proto, limits=ow.onnx.Limits(dense_bytes=48)) is not None
-    text = message(lambda: session(proto, limits=ow.onnx.Limits(dense_bytes=47)), ow.DataError)
+    assert session(proto, limits=ow.onnx.ModelLimits(dense_bytes=48)) is not None
+    text = message(lambda: session(proto, limits=ow.onnx.ModelLimits(dense_bytes=47)), ow.DataError)
     assert text == (
         "the sparse tensor 'w2' has the shape [4]; bytes of such tensors: 48, and at most 47 are allowed; "
         "limits=Limits(dense_bytes=…) raises it"
@@ -346,7 +346,7 @@ def test_results_that_are_computed_while_a_model_is_loaded() -> None:
     nodes += [node("ReduceSum", "d5", "s"), node("Add", "x s", "z")]
     proto = model(nodes, [("x", FLOAT, [1])], [("z", FLOAT, None)], d0=np.ones(1, np.float32))
     assert session(proto).run(None, {"x": np.float32([1])})[0].tolist() == [33]
-    text = message(lambda: session(proto, limits=ow.onnx.Limits(folded_bytes=200)), ow.DataError)
+    text = message(lambda: session(proto, limits=ow.onnx.ModelLimits(folded_bytes=200)), ow.DataError)
     assert text == (
         "Concat: the bytes of all results that are computed while the model is loaded: 248, and at most 200 are allowed; "
         "limits=Limits(folded_bytes=…) raises it"
@@ -356,8 +356,8 @@ def test_results_that_are_computed_while_a_model_is_loaded() -> None:
 @pytest.mark.parametrize(
     ("limits", "text"),
     [
-        ({"nodes": 10}, "limits must be an opweave.onnx.Limits, got dict"),
-        (None, "limits must be an opweave.onnx.Limits, got NoneType"),
+        ({"nodes": 10}, "limits must be an opweave.onnx.ModelLimits, got dict"),
+        (None, "limits must be an opweave.onnx.ModelLimits, got NoneType"),
     ],
 )
 def test_limits_of_another_type(limits: object, text: str) -> None:
@@ -367,7 +367,7 @@ def test_limits_of_another_type(limits: object, text: str) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "10"])
 def test_limits_are_positive_integers(value: object) -> None:
-    text = message(lambda: ow.onnx.Limits(nodes=value), ow.ValidationError)
+    text = message(lambda: ow.onnx.ModelLimits(nodes=value), ow.ValidationError)
     assert text == f"limits: nodes must be a positive integer, got {value!r}"
 
 

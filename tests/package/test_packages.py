@@ -29,7 +29,7 @@ TRITON = """
 import json, warnings
 from cuda_driver import CpuDriver
 from opweave.backends.cuda import devices, nvidia
-from opweave.backends.cuda.devices import Info
+from opweave.backends.cuda.devices import CudaInfo
 from opweave import backends
 import opweave as ow
 
@@ -37,7 +37,7 @@ SHOWN = True
 ARCHITECTURE = "sm_90"
 for other in ("webgpu", "openvino"):  # which take long to load
     del backends.BUILT_IN[other]
-info = Info("a processor", ARCHITECTURE, units=132, max_shared=49152, max_dynamic_shared=232448, memory=2**30)
+info = CudaInfo("a processor", ARCHITECTURE, units=132, max_shared=49152, max_dynamic_shared=232448, memory=2**30)
 devices.trouble = lambda: ""
 devices.infos = lambda: (info,)
 nvidia.NvidiaDriver = lambda *_: CpuDriver(info=info)

@@ -71,7 +71,7 @@ def test_the_display_ends_with_an_error_too(shown: Shown) -> None:
         assert shown.begun.wait(60)
 
 
-def test_short_work_is_not_shown(shown: Shown, watch: progress._Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_work_is_not_shown(shown: Shown, watch: progress._ProgressWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 60)
     with reported("short work"):
         pass
@@ -152,9 +152,9 @@ def watching() -> list[Thread]:
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[progress._Watch]:
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[progress._ProgressWatch]:
     """A watch of its own, without the thread of earlier tests; later ones, which may count threads, do not find its own."""
-    made = progress._Watch()
+    made = progress._ProgressWatch()
     monkeypatch.setattr(progress, "_watch", made)
     yield made
     with made._changed:
@@ -179,7 +179,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Thread]:
 
 
 def test_one_thread_watches_all_work(
-    watch: progress._Watch, started: list[Thread], monkeypatch: pytest.MonkeyPatch
+    watch: progress._ProgressWatch, started: list[Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 60)
 
@@ -197,7 +197,7 @@ def test_one_thread_watches_all_work(
 
 
 def test_the_thread_ends_when_there_is_no_more_work(
-    watch: progress._Watch, started: list[Thread], monkeypatch: pytest.MonkeyPatch
+    watch: progress._ProgressWatch, started: list[Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.001)
     for _ in range(2):

@@ -12,8 +12,8 @@ from served_models import WEIGHTS, layer, served_model
 
 import opweave as ow
 from opweave.onnx.session.session import InferenceSession
-from opweave.scale.batches import Answer, BatchedModel
-from opweave.scale.protocol import Interface, Request
+from opweave.scale.batches import BatchAnswer, BatchedModel
+from opweave.scale.protocol import InferenceRequest, Interface
 
 RANDOM = np.random.default_rng(4)
 
@@ -34,20 +34,20 @@ def made(name: str, batch: int = 8) -> tuple[BatchedModel, list[int]]:
     return BatchedModel(session, Interface(name, session._inputs, [*session._outputs.values()]), batch), session.rows
 
 
-def request(**feed: np.ndarray) -> Request:
-    return Request(None, feed, {})
+def request(**feed: np.ndarray) -> InferenceRequest:
+    return InferenceRequest(None, feed, {})
 
 
-def outputs(answer: Answer) -> Any:
+def outputs(answer: BatchAnswer) -> Any:
     assert not isinstance(answer.outcome, ow.MLError), answer.outcome
     return answer.outcome
 
 
-def rows_of(sizes: Sequence[int]) -> list[Request]:
+def rows_of(sizes: Sequence[int]) -> list[InferenceRequest]:
     return [request(x=RANDOM.standard_normal((size, 16)).astype(np.float32)) for size in sizes]
 
 
-def check(requests: Sequence[Request], answers: Sequence[Answer]) -> None:
+def check(requests: Sequence[InferenceRequest], answers: Sequence[BatchAnswer]) -> None:
     for one, answer in zip(requests, answers, strict=True):
         y, best = layer(one.feed["x"])
         np.testing.assert_allclose(outputs(answer)["y"], y, rtol=1e-5, atol=1e-6)

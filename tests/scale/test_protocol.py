@@ -21,7 +21,7 @@ from opweave.memory import copies
 from opweave.scale import protocol
 from opweave.scale.examples import example
 from opweave.scale.protocol import Interface
-from opweave.scale.statistics import Statistics, report
+from opweave.scale.statistics import ServingStatistics, report
 
 
 def entry(**changed: Any) -> dict[str, Any]:
@@ -501,7 +501,7 @@ def test_strings_in_place_of_numbers_cannot_fill_the_memory() -> None:
 
 
 def test_statistics_of_replicas_add_up() -> None:
-    one, other = Statistics(), Statistics()
+    one, other = ServingStatistics(), ServingStatistics()
     for each in (one, other):
         each.add_execution(3, (1, 10, 100))
         each.add_success(1, 1000, 5, (1, 10, 100))

@@ -11,7 +11,7 @@ import numpy as np
 from .. import ops
 from ..lazy.array import Array
 from ..lazy.from_memory import array
-from ..lazy.mask import Mask, as_mask
+from ..lazy.mask import ArrayMask, as_mask
 from ..support.errors import ValidationError, require
 from ..support.names import shown
 from .types import KINDS, DType, bool as bool_, check_number, data_type_of, promote
@@ -47,7 +47,7 @@ def convert(x: Array, dtype: DType) -> Array:
         return x
     if dtype == bool_:
         return as_mask(ops.not_equal(x, 0))
-    if isinstance(x, Mask) and dtype.name == "uint8":
+    if isinstance(x, ArrayMask) and dtype.name == "uint8":
         return ops.identity(x)
     return ops.cast(x, data_type_of(dtype))
 

@@ -22,7 +22,7 @@ from . import (
     system as system,
     tune as tune,
 )  # the commands register themselves
-from .common import Settings, app as app, errors
+from .common import CliSettings, app as app, errors
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
     try:
         app()
     except (MLError, OSError) as error:
-        if Settings.verbose:
+        if CliSettings.verbose:
             errors.print_exception()
         text = " ".join(str(error).split())
         errors.print(Text("error:", "red"), text, soft_wrap=True)

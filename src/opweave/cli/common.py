@@ -57,14 +57,14 @@ console = PlainConsole()
 errors = PlainConsole(stderr=True)
 
 
-class Settings:
+class CliSettings:
     """Options of the whole program."""
 
     verbose = False
 
 
 def _set_verbose(value: bool) -> None:
-    Settings.verbose = Settings.verbose or value
+    CliSettings.verbose = CliSettings.verbose or value
 
 
 Verbose = Annotated[bool, typer.Option("--verbose", callback=_set_verbose, help="Show the traceback of an error.")]

@@ -49,7 +49,7 @@ SETTLE_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineRow:
     """An engine that may run a model.
 
     Attributes:
@@ -98,7 +98,7 @@ class Result:
         difference: the largest from the first engine's outputs (`agreement.difference`); None if they cannot be compared.
     """
 
-    engine: Engine
+    engine: EngineRow
     reason: str = ""
     error: type[MLError] = OperationError
     turns: list[Sequence[float]] = field(default_factory=list)
@@ -133,7 +133,7 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return float(lower), float(middle), float(upper)
 
 
-def engines(wanted: Sequence[str] | None) -> list[Engine]:
+def engines(wanted: Sequence[str] | None) -> list[EngineRow]:
     """The engines to compare, ONNX Runtime itself first.
 
     Args:
@@ -146,18 +146,18 @@ def engines(wanted: Sequence[str] | None) -> list[Engine]:
     from ..backends import devices
 
     available = [device for device in devices() if device.available]
-    candidates = [Engine(AUTO, "cpu", "auto")] if len([d for d in available if d.name == "cpu"]) > 1 else []
+    candidates = [EngineRow(AUTO, "cpu", "auto")] if len([d for d in available if d.name == "cpu"]) > 1 else []
     for device in available:
         name = device.backend if device.name == "cpu" else device.name
         names = {name, device.name} | (set() if device.provider else {device.backend})
         if (not device.is_software) if wanted is None else not names.isdisjoint(wanted):
-            candidates.append(Engine(name, device.name, device.backend))
+            candidates.append(EngineRow(name, device.name, device.backend))
     if wanted is not None:
         choices = {AUTO, *(each for device in available for each in (device.name, device.backend))}
         if unknown := [name for name in wanted if name not in choices]:
             raise NotSupportedError(f"there is no engine {unknown[0]!r} here; there are {', '.join(sorted(choices))}")
         candidates = [engine for engine in candidates if engine.name != AUTO or AUTO in wanted]
-    return [Engine(BASE_LINE), *candidates]
+    return [EngineRow(BASE_LINE), *candidates]
 
 
 def order(count: int) -> list[int]:
@@ -173,7 +173,7 @@ def order(count: int) -> list[int]:
 
 
 def measure(
-    candidates: Sequence[Engine],
+    candidates: Sequence[EngineRow],
     job: Job,
     seconds: float,
     progress: Callable[[float], None],
@@ -257,7 +257,7 @@ def _compare(results: Sequence[Result]) -> None:
 # In the process of an engine
 
 
-def _work(connection: Any, engine: Engine, job: Job) -> None:
+def _work(connection: Any, engine: EngineRow, job: Job) -> None:
     """Run a job whenever the connection asks for it, until that is closed."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # engines print to them
@@ -265,7 +265,7 @@ def _work(connection: Any, engine: Engine, job: Job) -> None:
     _serve(connection, engine, job)
 
 
-def _serve(connection: Any, engine: Engine, job: Job) -> None:
+def _serve(connection: Any, engine: EngineRow, job: Job) -> None:
     """`_work` without the streams. A message is sent once the engine is quiet, so that the next one can run."""
     try:
         before, start = resident(os.getpid()), perf_counter()
@@ -303,7 +303,7 @@ def _settle() -> None:
             return
 
 
-def _prepare(engine: Engine, job: Job) -> tuple[Callable[[], list[Any]], Callable[[], str]]:
+def _prepare(engine: EngineRow, job: Job) -> tuple[Callable[[], list[Any]], Callable[[], str]]:
     """A function that runs the model once, and one that returns the engine chosen for it."""
     if engine.name == BASE_LINE:
         import onnxruntime

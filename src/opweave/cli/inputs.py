@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.shapes import MAX_DIMENSION
 from ..onnx.model.arguments import Argument
-from ..onnx.model.limits import Limits
+from ..onnx.model.limits import ModelLimits
 from ..support.errors import DataError, MLError, OperationError, ValidationError, import_extra, require
 from ..support.files import atomic_writer
 from ..support.names import shown
@@ -43,15 +43,15 @@ def sizes(texts: Sequence[str]) -> dict[str, int | list[int]]:
     return dimensions
 
 
-def limits(texts: Sequence[str]) -> Limits:
+def limits(texts: Sequence[str]) -> ModelLimits:
     """Parse the limits for loading a model, "name=count"."""
-    names, counts = [field.name for field in fields(Limits)], dict[str, int]()
+    names, counts = [field.name for field in fields(ModelLimits)], dict[str, int]()
     for text in texts:
         name, _, count = text.partition("=")
         fits = name in names and is_number(count)
         require(fits, f"--limit {shown(text)} must be NAME=COUNT, with a name among {', '.join(names)}")
         counts[name] = int(count)
-    return Limits(**counts)
+    return ModelLimits(**counts)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from ..kernels import KernelCall, Prepared
 from ..kernels.expression import descs_of, program_of_nodes
 from ..memory.spaces import HOST
 from ..run.program import Program
-from ..run.steps import Part, title
+from ..run.steps import CompiledSegment, title
 from ..support.errors import InvalidStateError, NotSupportedError, OperationError
 from .choose import EXPRESSION, HOST_KERNELS, Chooser
 from .engines import Choice, choose_engine
@@ -108,7 +108,7 @@ def _compile_for(
     parts = partition(legal, chooser.kind, Joining(EXPRESSION, chooser.fits, chooser.work, most))
     host_device = device if backend is host else "cpu"
 
-    def compile_part(part: Segment[Node, Operand]) -> Part:
+    def compile_part(part: Segment[Node, Operand]) -> CompiledSegment:
         if part.kind not in engines:
             return _kernel(part, host_device)
         engine, where = engines[part.kind]
@@ -117,9 +117,9 @@ def _compile_for(
         runner = engine.compile(sub, device=where, power_preference=power_preference, alone=is_alone)
         if fallback == "error":
             _require_device(runner, sub, where)
-        return Part(runner, engine.space, where, part.nodes, sub.nodes, reads, writes)
+        return CompiledSegment(runner, engine.space, where, part.nodes, sub.nodes, reads, writes)
 
-    compiled: list[Part] = []
+    compiled: list[CompiledSegment] = []
     with abandoned_on_errors(compiled):
         with _loops(parts, chooser, host_device) as loops:
             for part in parts:
@@ -134,7 +134,7 @@ def _compile_for(
 
 
 @contextmanager
-def abandoned_on_errors(parts: Sequence[Part]) -> Iterator[None]:
+def abandoned_on_errors(parts: Sequence[CompiledSegment]) -> Iterator[None]:
     """Let engines abandon parts that they have begun to compile, if another one fails, or the user interrupts it."""
     try:
         yield
@@ -177,7 +177,7 @@ def _sub_graph(graph: Graph, part: Segment[Node, Operand], alone: bool) -> tuple
 @contextmanager
 def _loops(
     parts: Sequence[Segment[Node, Operand]], chooser: Chooser, device: str
-) -> Iterator[Iterator[Callable[[], Part]]]:
+) -> Iterator[Iterator[Callable[[], CompiledSegment]]]:
     """Functions that wait for the parts that are loops. A thread compiles the loops, while engines compile other parts."""
     loops = [part for part in parts if part.kind == EXPRESSION]
     compiling = [_expression(part, chooser, device) for part in loops]
@@ -190,17 +190,17 @@ def _loops(
         yield iter([pool.submit(compiled).result for compiled in compiling])
 
 
-def _expression(part: Segment[Node, Operand], chooser: Chooser, device: str) -> Callable[[], Part]:
+def _expression(part: Segment[Node, Operand], chooser: Chooser, device: str) -> Callable[[], CompiledSegment]:
     """A function that compiles the expressions of a part as one loop."""
     constants = dict.fromkeys(o for node in part.nodes for o in node.operands if o.is_constant)
     reads = [*constants, *part.inputs]
     rounds = chooser.backend.precision == "ieee"
     program, reads, unrounded = program_of_nodes(part.nodes, reads, part.outputs, rounds=rounds)
 
-    def compile_loop() -> Part:
+    def compile_loop() -> CompiledSegment:
         kernel = kernels.compile(program, chooser.engine)
         runner = _ExpressionRunner(program.name, title(part.nodes), kernel, len(part.nodes), unrounded)
-        return Part(runner, HOST, device, part.nodes, part.nodes, reads, part.outputs)
+        return CompiledSegment(runner, HOST, device, part.nodes, part.nodes, reads, part.outputs)
 
     return compile_loop
 
@@ -208,7 +208,9 @@ def _expression(part: Segment[Node, Operand], chooser: Chooser, device: str) -> 
 class _ExpressionRunner(Runner):
     """A compiled loop."""
 
-    def __init__(self, name: str, title: str, kernel: kernels.Kernel, count: int, unrounded: set[Node]) -> None:
+    def __init__(
+        self, name: str, title: str, kernel: kernels.ExpressionKernel, count: int, unrounded: set[Node]
+    ) -> None:
         self.name, self.title, self.kernel, self.count, self.unrounded = name, title, kernel, count, unrounded
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
@@ -237,7 +239,7 @@ class _ExpressionRunner(Runner):
         return "expression", f"{self.kernel.detail}{together}{note}"
 
 
-def _kernel(part: Segment[Node, Operand], device: str) -> Part:
+def _kernel(part: Segment[Node, Operand], device: str) -> CompiledSegment:
     """A user kernel, which writes all of its results, used or not."""
     (node,) = part.nodes
     call = KernelCall(node.title, node.op, descs_of(node.inputs), node.attributes, tuple(o.desc for o in node.outputs))
@@ -245,7 +247,7 @@ def _kernel(part: Segment[Node, Operand], device: str) -> Part:
     prepared = node.op.kernels[chosen].prepare(call)
     reads = list(dict.fromkeys(node.operands))
     runner = _KernelRunner(node, prepared, reads)
-    return Part(runner, prepared.space, device, part.nodes, part.nodes, reads, node.outputs)
+    return CompiledSegment(runner, prepared.space, device, part.nodes, part.nodes, reads, node.outputs)
 
 
 class _KernelRunner(Runner):
@@ -280,7 +282,12 @@ class _KernelRunner(Runner):
 
 
 def _placements(
-    graph: Graph, legal: Graph, origin: Mapping[Node, Node], parts: Sequence[Part], chooser: Chooser, host_device: str
+    graph: Graph,
+    legal: Graph,
+    origin: Mapping[Node, Node],
+    parts: Sequence[CompiledSegment],
+    chooser: Chooser,
+    host_device: str,
 ) -> list[Placement]:
     """The placement of each node of the user's graph; `host_device` is that of the copies in a graph without parts."""
     homes = {

@@ -245,9 +245,9 @@ def _trial(
     Raises:
         NotSupportedError, OperationError: the engine refuses the graph.
     """
-    from ..backends.isolation import EngineFailureError, EngineProcess, Limits  # few programs tune
+    from ..backends.isolation import EngineFailureError, EngineProcess, ProcessLimits  # few programs tune
 
-    with EngineProcess(Limits(seconds)) as process:
+    with EngineProcess(ProcessLimits(seconds)) as process:
         try:
             built = build(process)
             for _ in range(TRIAL_RUNS):

@@ -8,7 +8,7 @@ from .. import expr
 from ..core.dtypes import FLOATS, DataType
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
-from ..expr import Array
+from ..expr import Traced
 from ..ops.reduction import narrowed, widened
 from ..support.errors import require
 from .declare import check_axis, check_shape, column, declare, last_axis
@@ -68,12 +68,12 @@ def _(b: Operations, input: Operand, size: int, alpha: float, beta: float, bias:
 
 
 @local_response_normalization.expression
-def _(input: Array, size: int, alpha: float, beta: float, bias: float) -> Array:
+def _(input: Traced, size: int, alpha: float, beta: float, bias: float) -> Traced:
     x, before = expr.cast(input, "float32"), (size - 1) // 2
     data_type: DataType = "float16" if input.data_type == "float16" else "float32"
 
-    def element(n: Array, c: Array, h: Array, w: Array) -> Array:
-        def square(k: Array) -> Array:
+    def element(n: Traced, c: Traced, h: Traced, w: Traced) -> Traced:
+        def square(k: Traced) -> Traced:
             near = x.padded(0)[n, c + k - before, h, w]
             return near * near
 
@@ -83,7 +83,7 @@ def _(input: Array, size: int, alpha: float, beta: float, bias: float) -> Array:
     return expr.compute(input.shape, element)
 
 
-def _power(base: Array, exponent: float, is_positive: bool) -> Array:
+def _power(base: Traced, exponent: float, is_positive: bool) -> Traced:
     """Compute `base ** exponent`. If the base is not negative, use square roots, which cost less than a power."""
     if is_positive and exponent in (0.5, 0.75):
         root = expr.sqrt(base)

@@ -23,7 +23,7 @@ from ..core.conversion import Converter
 from ..core.dtypes import ANY
 from ..core.graph import Builder, Desc, Operand, each, flat, title
 from ..core.operation import Limits, Op, call_with
-from ..expr.array import Array as Traced
+from ..expr.array import Traced as Traced
 from ..kernels import Kernel
 from ..kernels.expression import descs_of, program_of
 from ..kernels.host import HostKernel
@@ -320,7 +320,7 @@ def expression(function: Callable[..., Made]) -> CustomOp[Made]:
     """Declare an operation by the formula of one element of its result.
 
     Args:
-        function: takes an `opweave.expr.Array` for each operand (its positional parameters) and attributes (its
+        function: takes an `opweave.expr.Traced` for each operand (its positional parameters) and attributes (its
             keyword-only ones), and returns an array, or a tuple of them. It is traced once for each combination of shapes,
             data types and attributes.
 

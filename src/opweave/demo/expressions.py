@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..expr import Array, cast, clamp, compute, round_even, store, sum_over, where
+from ..expr import Traced, cast, clamp, compute, round_even, store, sum_over, where
 from ..lazy.custom_call import expression
 from .network import FACTOR
 
 
 @expression
-def luma(rgb: Array, to_ycbcr: Array, *, margin: int = 0) -> Array:
+def luma(rgb: Traced, to_ycbcr: Traced, *, margin: int = 0) -> Traced:
     """Compute the luma of uint8 [height, width, 3] in [0, 1], with a margin that repeats the edges: float32 [1, 1, ...]."""
     height, width, _ = rgb.shape
     colour = cast(rgb, "float32") / 255
@@ -27,7 +27,7 @@ def luma(rgb: Array, to_ycbcr: Array, *, margin: int = 0) -> Array:
 
 
 @expression
-def chroma(rgb: Array, to_ycbcr: Array, taps: Array) -> Array:
+def chroma(rgb: Traced, to_ycbcr: Traced, taps: Traced) -> Traced:
     """Compute blue and red difference of uint8 [height, width, 3], enlarged by `taps`: float32 [2, 3, 3, height, width]."""
     height, width, _ = rgb.shape
     colour = cast(rgb, "float32") / 255
@@ -46,10 +46,10 @@ def chroma(rgb: Array, to_ycbcr: Array, taps: Array) -> Array:
     )
 
 
-def _filter(pixel: Callable[[Array], Array], position: Array, size: int, taps: Array, line: Array) -> Array:
+def _filter(pixel: Callable[[Traced], Traced], position: Traced, size: int, taps: Traced, line: Traced) -> Traced:
     """Compute the weighted mean of the five pixels nearest to a position; pixels outside of the picture have no weight."""
 
-    def weight(tap: Array) -> Array:
+    def weight(tap: Traced) -> Traced:
         near = position + tap - 2
         return where((near >= 0) & (near < size), taps[line, tap], 0)
 
@@ -57,7 +57,7 @@ def _filter(pixel: Callable[[Array], Array], position: Array, size: int, taps: A
 
 
 @expression
-def merged(luma: Array, chroma: Array, from_ycbcr: Array) -> Array:
+def merged(luma: Traced, chroma: Traced, from_ycbcr: Traced) -> Traced:
     """Merge luma and chroma into the large picture, uint8 [3 * height, 3 * width, 3].
 
     Args:
@@ -67,7 +67,7 @@ def merged(luma: Array, chroma: Array, from_ycbcr: Array) -> Array:
     """
     _, _, height, width = luma.shape
 
-    def level(row: Array, column: Array, k: Array) -> Array:
+    def level(row: Traced, column: Traced, k: Traced) -> Traced:
         # The small pixel, and the position in its block.
         y, x = row // FACTOR, column // FACTOR
         i, j = row % FACTOR, column % FACTOR

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .array import (
-    Array as Array,
+    Traced as Traced,
     apply as apply,
     as_array as _as_array,
     cast as cast,
@@ -76,7 +76,7 @@ from .pointwise import (
 from .tracing import trace as trace
 
 __all__ = [
-    "Array",
+    "Traced",
     "abs",
     "add",
     "apply",
@@ -139,7 +139,7 @@ __all__ = [
 ]
 
 
-def reduce_sum(x: Array, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Array:
+def reduce_sum(x: Traced, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Traced:
     """Add elements over axes.
 
     Args:
@@ -160,7 +160,7 @@ def reduce_sum(x: Array, axes: Sequence[int] | None = None, *, keep_dimensions: 
     return _reduce("sum", x, axes, keep_dimensions)
 
 
-def reduce_product(x: Array, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Array:
+def reduce_product(x: Traced, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Traced:
     """Multiply elements over axes.
 
     Args:
@@ -181,7 +181,7 @@ def reduce_product(x: Array, axes: Sequence[int] | None = None, *, keep_dimensio
     return _reduce("product", x, axes, keep_dimensions)
 
 
-def reduce_max(x: Array, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Array:
+def reduce_max(x: Traced, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Traced:
     """Find the greatest element over axes.
 
     Args:
@@ -202,7 +202,7 @@ def reduce_max(x: Array, axes: Sequence[int] | None = None, *, keep_dimensions: 
     return _reduce("max", x, axes, keep_dimensions)
 
 
-def reduce_min(x: Array, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Array:
+def reduce_min(x: Traced, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Traced:
     """Find the least element over axes.
 
     Args:
@@ -223,7 +223,7 @@ def reduce_min(x: Array, axes: Sequence[int] | None = None, *, keep_dimensions: 
     return _reduce("min", x, axes, keep_dimensions)
 
 
-def reduce_mean(x: Array, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Array:
+def reduce_mean(x: Traced, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Traced:
     """Compute the mean over axes; integers are truncated.
 
     Args:
@@ -247,7 +247,7 @@ def reduce_mean(x: Array, axes: Sequence[int] | None = None, *, keep_dimensions:
     return total / count
 
 
-def arg_max(x: Array, axis: int, *, keep_dimensions: bool = False) -> Array:
+def arg_max(x: Traced, axis: int, *, keep_dimensions: bool = False) -> Traced:
     """Find the position of the greatest element along an axis; of equal elements, the first one.
 
     Args:
@@ -268,7 +268,7 @@ def arg_max(x: Array, axis: int, *, keep_dimensions: bool = False) -> Array:
     return _reduce("arg_max", x, [axis], keep_dimensions)
 
 
-def arg_min(x: Array, axis: int, *, keep_dimensions: bool = False) -> Array:
+def arg_min(x: Traced, axis: int, *, keep_dimensions: bool = False) -> Traced:
     """Find the position of the least element along an axis; of equal elements, the first one.
 
     Args:
@@ -289,7 +289,7 @@ def arg_min(x: Array, axis: int, *, keep_dimensions: bool = False) -> Array:
     return _reduce("arg_min", x, [axis], keep_dimensions)
 
 
-def sum_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Array:
+def sum_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Traced:
     """Add `function(r, …)` for all positions.
 
     Args:
@@ -315,7 +315,7 @@ def sum_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Arra
     return _over("sum", extents, function)
 
 
-def product_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Array:
+def product_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Traced:
     """Multiply `function(r, …)` for all positions.
 
     Args:
@@ -336,7 +336,7 @@ def product_over(extents: int | Sequence[int], function: Callable[..., Any]) -> 
     return _over("product", extents, function)
 
 
-def max_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Array:
+def max_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Traced:
     """Find the greatest `function(r, …)` of all positions.
 
     Args:
@@ -357,7 +357,7 @@ def max_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Arra
     return _over("max", extents, function)
 
 
-def min_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Array:
+def min_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Traced:
     """Find the least `function(r, …)` of all positions.
 
     Args:
@@ -378,7 +378,7 @@ def min_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Arra
     return _over("min", extents, function)
 
 
-def arg_max_over(extent: int, function: Callable[[Array], Any]) -> Array:
+def arg_max_over(extent: int, function: Callable[[Traced], Any]) -> Traced:
     """Find the position at which `function(r)` is greatest; of equal elements, the first one.
 
     Args:
@@ -399,7 +399,7 @@ def arg_max_over(extent: int, function: Callable[[Array], Any]) -> Array:
     return _over("arg_max", extent, function)
 
 
-def arg_min_over(extent: int, function: Callable[[Array], Any]) -> Array:
+def arg_min_over(extent: int, function: Callable[[Traced], Any]) -> Traced:
     """Find the position at which `function(r)` is least; of equal elements, the first one.
 
     Args:

@@ -65,7 +65,7 @@ def no_such_name(subject: str, name: str, call: str = "{}") -> NoSuchNameError:
     return NoSuchNameError(f"{subject} {name!r}{hint}")
 
 
-_Operator: TypeAlias = Callable[["Array", Any], "Array"]
+_Operator: TypeAlias = Callable[["Traced", Any], "Traced"]
 
 
 def _operator(name: str) -> _Operator:
@@ -78,13 +78,13 @@ def _reflected_operator(name: str) -> _Operator:
     return lambda self, other: _infix(name, other, self)
 
 
-def _infix(name: str, *values: Any) -> Array:
+def _infix(name: str, *values: Any) -> Traced:
     """Apply an operator; `&`, `|` and `^` of conditions are logical."""
-    array = next(value for value in values if isinstance(value, Array))
+    array = next(value for value in values if isinstance(value, Traced))
     return apply(name.replace("bit_", "logical_") if array.data_type == "bool" else name, *values)
 
 
-class Array:
+class Traced:
     """A symbolic array: an expression of the element at each position. A single element has shape `()`.
 
     Operators and the functions of `opweave.expr` apply to all elements, with NumPy's broadcasting. `x[i, j]` is the
@@ -125,7 +125,7 @@ class Array:
 
     # Elements --------------------------------------------------------------------------------------------------------
 
-    def __getitem__(self, key: Any) -> Array:
+    def __getitem__(self, key: Any) -> Traced:
         """The element at a position; `ValidationError` unless the position is known to be in bounds."""
         return self._element(key, _require_inside)
 
@@ -149,23 +149,25 @@ class Array:
         require(isinstance(value, (bool, int, float)), f"padded takes a number, got {value!r}")
         outside = ir.number(value, self.data_type)
 
-        def element(key: Any) -> Array:
+        def element(key: Any) -> Traced:
             inside = [_is_inside(index, size) for index, size in zip(self._indices(key), self.shape, strict=True)]
             conditions = [condition for condition in inside if condition is not None]
             array = self._element(key, _clamp_index)
             if not conditions:
                 return array
-            return Array((), ir.call("where", reduce(partial(ir.call, "logical_and"), conditions), array.body, outside))
+            return Traced(
+                (), ir.call("where", reduce(partial(ir.call, "logical_and"), conditions), array.body, outside)
+            )
 
         return _Access(element)
 
-    def _element(self, key: Any, fit: Callable[[Array, Expr, int], Expr]) -> Array:
+    def _element(self, key: Any, fit: Callable[[Traced, Expr, int], Expr]) -> Traced:
         indices = [fit(self, index, axis) for axis, index in enumerate(self._indices(key))]
         values: dict[Expr, Expr] = {v: i for v, i in zip(axes_of(self.shape), indices, strict=True) if v is not i}
         body = ir.substitute(self.body, values)
         if body is not self.body:
             check_nodes(len(ir.walk(body)))
-        return Array((), body)
+        return Traced((), body)
 
     def _indices(self, key: Any) -> list[Expr]:
         """The indices of a subscript, one for each axis."""
@@ -173,7 +175,7 @@ class Array:
         require(len(items) == self.rank, f"an array of shape {list(self.shape)} takes {self.rank} indices, got {key!r}")
         indices = []
         for axis, item in enumerate(items):
-            if isinstance(item, Array):
+            if isinstance(item, Traced):
                 whole = item.data_type in (*ir.INTEGERS, "index")
                 if not whole or item.shape:
                     raise ValidationError(f"an index must be an integer of shape (), got {item!r}")
@@ -221,16 +223,16 @@ class Array:
         others = ", data_type" if name == "astype" else ""
         raise no_such_name("an expression has no attribute", name, f"{{}}(x{others})")
 
-    def __invert__(self) -> Array:
+    def __invert__(self) -> Traced:
         return apply("logical_not", self) if self.data_type == "bool" else apply("bit_xor", self, _ones(self))
 
-    def __neg__(self) -> Array:
+    def __neg__(self) -> Traced:
         return apply("neg", self)
 
-    def __pos__(self) -> Array:
+    def __pos__(self) -> Traced:
         return self
 
-    def __abs__(self) -> Array:
+    def __abs__(self) -> Traced:
         return apply("abs", self)
 
     # Conversions that need a value ----------------------------------------------------------------------------------
@@ -278,7 +280,7 @@ class Array:
 _OF_NUMPY = {f.ufunc: name for name, f in ir.FUNCTIONS.items() if f.symbol and not f.symbol.isalpha()}
 """The operators that NumPy calls as ufuncs when the left operand is a NumPy scalar."""
 
-Operand: TypeAlias = Array | int | float | bool
+Operand: TypeAlias = Traced | int | float | bool
 """An argument of a function: an array, or a Python or NumPy number."""
 
 
@@ -287,10 +289,10 @@ class _Access:
 
     __slots__ = ("_element",)
 
-    def __init__(self, element: Callable[[Any], Array]) -> None:
+    def __init__(self, element: Callable[[Any], Traced]) -> None:
         self._element = element
 
-    def __getitem__(self, key: Any) -> Array:
+    def __getitem__(self, key: Any) -> Traced:
         return self._element(key)
 
 
@@ -299,7 +301,7 @@ def _surely_inside(index: Expr, size: int) -> bool:
     return span is not None and span[0] >= 0 and span[1] < size
 
 
-def _require_inside(array: Array, index: Expr, axis: int) -> Expr:
+def _require_inside(array: Traced, index: Expr, axis: int) -> Expr:
     size, span = array.shape[axis], bounds(index)
     if span is None:
         raise ValidationError(
@@ -318,7 +320,7 @@ def _as_index(index: Expr) -> Expr:
     return index if index.type == "index" else Cast(index, "index")
 
 
-def _clamp_index(array: Array, index: Expr, axis: int) -> Expr:
+def _clamp_index(array: Traced, index: Expr, axis: int) -> Expr:
     size = array.shape[axis]
     if not _surely_inside(index, size):
         if index.type in ("int8", "uint8"):
@@ -341,7 +343,7 @@ def _is_inside(index: Expr, size: int) -> Expr | None:
     return ir.call("logical_and", ir.call("greater_or_equal", index, Const(0, index.type)), below)
 
 
-def _check_index(array: Array, index: Expr, axis: int) -> Expr:
+def _check_index(array: Traced, index: Expr, axis: int) -> Expr:
     size = array.shape[axis]
     condition = _is_inside(index, size)
     if condition is not None:
@@ -361,9 +363,9 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
 
 
-def as_array(value: Any, like: Type | None = None) -> Array:
+def as_array(value: Any, like: Type | None = None) -> Traced:
     """Convert a number to a constant of type `like`; arrays are returned unchanged."""
-    if isinstance(value, Array):
+    if isinstance(value, Traced):
         return value
     value = _plain(value)
     if not isinstance(value, (bool, int, float)):
@@ -371,14 +373,14 @@ def as_array(value: Any, like: Type | None = None) -> Array:
         raise ValidationError(f"expected an expression or a number, got {type(value).__name__}{hint}")
     if like is None:
         like = "bool" if isinstance(value, bool) else "index" if isinstance(value, int) else "float32"
-    return Array((), ir.number(value, like))
+    return Traced((), ir.number(value, like))
 
 
-def _unify(values: Sequence[Any]) -> list[Array]:
+def _unify(values: Sequence[Any]) -> list[Traced]:
     """Convert the operands to one type: indices and numbers take the type of the others."""
-    arrays = [value for value in values if isinstance(value, Array)]
+    arrays = [value for value in values if isinstance(value, Traced)]
     types = [array.data_type for array in arrays if array.data_type != "index"]
-    numbers = [value for value in values if not isinstance(value, Array)]
+    numbers = [value for value in values if not isinstance(value, Traced)]
     has_float = any(isinstance(v, float) or str(getattr(v, "dtype", "")).startswith("float") for v in numbers)
     common: Type
     if types:
@@ -391,7 +393,7 @@ def _unify(values: Sequence[Any]) -> list[Array]:
         return [as_array(value) for value in values]
     unified = []
     for value in values:
-        plain = value if isinstance(value, Array) else _plain(value)
+        plain = value if isinstance(value, Traced) else _plain(value)
         if isinstance(plain, float) and common in ir.INTEGERS and not plain.is_integer():
             name = next(map(_name, (array for array in arrays if array.data_type == common)))
             raise ValidationError(
@@ -399,12 +401,12 @@ def _unify(values: Sequence[Any]) -> list[Array]:
             )
         array = as_array(plain, common)
         if array.data_type == "index" and common not in ("index", "bool"):
-            array = Array(array.shape, Cast(array.body, common))
+            array = Traced(array.shape, Cast(array.body, common))
         unified.append(array)
     return unified
 
 
-def apply(name: str, *values: Any) -> Array:
+def apply(name: str, *values: Any) -> Traced:
     """Apply a function to arrays and numbers, element by element, with broadcasting.
 
     Args:
@@ -425,16 +427,16 @@ def apply(name: str, *values: Any) -> Array:
     require(name in ir.FUNCTIONS, f"apply: name must be one of {', '.join(ir.FUNCTIONS)}, got {name!r}")
     arrays = [as_array(values[0]), *_unify(values[1:])] if name == "where" else _unify(values)
     if name == "where" and arrays[0].data_type != "bool":
-        arrays[0] = Array(arrays[0].shape, truth(arrays[0].body))
+        arrays[0] = Traced(arrays[0].shape, truth(arrays[0].body))
     types = ir.FUNCTIONS[name].types
     if arrays[-1].data_type == "index" and "index" not in types:
         wanted: DataType = "int32" if "int32" in types else "float32"
-        arrays = [Array(a.shape, Cast(a.body, wanted)) if a.data_type == "index" else a for a in arrays]
+        arrays = [Traced(a.shape, Cast(a.body, wanted)) if a.data_type == "index" else a for a in arrays]
     shape = broadcast(*(array.shape for array in arrays), names="the operands") if len(arrays) > 1 else arrays[0].shape
-    return Array(shape, ir.call(name, *(array.body for array in arrays)))
+    return Traced(shape, ir.call(name, *(array.body for array in arrays)))
 
 
-def _name(array: Array) -> str:
+def _name(array: Traced) -> str:
     """The user's name of an operand, else the text of its expression."""
     body = array.body
     if (
@@ -453,13 +455,13 @@ def truth(body: Expr) -> Expr:
     return ir.call("not_equal", body, Const(0, body.type))
 
 
-def _ones(array: Array) -> int:
+def _ones(array: Traced) -> int:
     """The number with all bits set."""
     require(array.data_type in ir.INTEGERS, f"~ takes integers and conditions, got {array.data_type}")
     return -1 if array.data_type.startswith("int") else 2 ** int(array.data_type[4:]) - 1
 
 
-def cast(x: Operand, data_type: DataType) -> Array:
+def cast(x: Operand, data_type: DataType) -> Traced:
     """Convert each element to another data type.
 
     Floats are truncated to integers and clamped to their range; NaN becomes 0. Conditions become 1 or 0.
@@ -481,15 +483,15 @@ def cast(x: Operand, data_type: DataType) -> Array:
     array, target = as_array(x), check(data_type)
     if array.data_type == target:
         return rounded(array) if target == "float16" else array
-    return Array(array.shape, Cast(array.body, target))
+    return Traced(array.shape, Cast(array.body, target))
 
 
-def rounded(array: Array) -> Array:
+def rounded(array: Traced) -> Traced:
     """Round the elements of a float16 array before they are read, not only when they are stored."""
-    return array if is_rounded(array) else Array(array.shape, Cast(Cast(array.body, "float32"), "float16"))
+    return array if is_rounded(array) else Traced(array.shape, Cast(Cast(array.body, "float32"), "float16"))
 
 
-def is_rounded(array: Array) -> bool:
+def is_rounded(array: Traced) -> bool:
     """Whether elements already have the precision of their data type: `ir` computes float16 in float32."""
     body = array.body
     is_loaded = isinstance(body, Load) and isinstance(body.source, Input)

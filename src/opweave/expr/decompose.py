@@ -17,7 +17,7 @@ from ..core.dtypes import FLOATS, INFO, WIDE, DataType
 from ..core.graph import MAX_RANK, Operand
 from ..support.errors import NotSupportedError
 from .evaluate import evaluate, slots_of
-from .ir import INTEGERS, Call, Cast, Const, Expr, Index, Load, Output, Program, Reduce, Source, Type, walk
+from .ir import INTEGERS, Call, Cast, Const, Expr, Formula, Index, Load, Output, Reduce, Source, Type, walk
 from .linear import linear
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _MIN_LIMIT = 2**16  # elements; small values may grow further
 _MISSING = {"bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"}
 
 
-def refusal(program: Program) -> str | None:
+def refusal(program: Formula) -> str | None:
     """Return the reason why a program cannot be decomposed; None if it can."""
     if program.checks:
         return "checks of indices have no operation"
@@ -52,7 +52,7 @@ def refusal(program: Program) -> str | None:
     return None
 
 
-def decompose(program: Program, builder: Operations, operands: Sequence[Operand]) -> tuple[Operand, ...]:
+def decompose(program: Formula, builder: Operations, operands: Sequence[Operand]) -> tuple[Operand, ...]:
     """Build the outputs of a program from WebNN operations.
 
     Args:
@@ -72,7 +72,7 @@ def decompose(program: Program, builder: Operations, operands: Sequence[Operand]
     return tuple(_array(builder, arrays, output) for output in program.outputs)
 
 
-def _definitions(program: Program) -> list[tuple[tuple[Index, ...], Expr]]:
+def _definitions(program: Formula) -> list[tuple[tuple[Index, ...], Expr]]:
     return [*((s.axes, s.body) for s in program.stored), *((output.axes, output.body) for output in program.outputs)]
 
 
@@ -165,7 +165,7 @@ class _Writer:
             return self.b._as_operand(number, data_type)
         axes = tuple(sorted(node.free, key=lambda variable: self.slots[variable]))
         body = Cast(node, data_type) if node.type in ("float16", "index") else node
-        program = Program("constant", (), (Output(axes, body),))
+        program = Formula("constant", (), (Output(axes, body),))
         array = np.empty(program.outputs[0].desc.shape, data_type)
         evaluate(program, [], [array])
         return self.b._as_operand(array.reshape(self._shape(node)), data_type)

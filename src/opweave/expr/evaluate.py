@@ -18,7 +18,7 @@ from ..core.dtypes import FLOATS
 from ..support.errors import OperationError, require
 from . import elements
 from .elements import Array, Precision, Rule
-from .ir import Call, Cast, Const, Expr, Index, Load, Program, Reduce, Source, walk
+from .ir import Call, Cast, Const, Expr, Formula, Index, Load, Reduce, Source, walk
 from .loads import Block, gather_rule, is_view, view_rule
 
 BLOCK_BYTES = 2**18
@@ -28,7 +28,7 @@ result may need more.
 
 
 def evaluate(
-    program: Program, inputs: Sequence[Array], outputs: Sequence[Array], *, precision: Precision = "float32"
+    program: Formula, inputs: Sequence[Array], outputs: Sequence[Array], *, precision: Precision = "float32"
 ) -> None:
     """Compute `program` with NumPy.
 
@@ -48,18 +48,18 @@ def evaluate(
 class Evaluator:
     """A program prepared for evaluation; threads may share it."""
 
-    def __init__(self, program: Program, precision: Precision = "float32") -> None:
+    def __init__(self, program: Formula, precision: Precision = "float32") -> None:
         self.program, self.precision = program, precision
-        self.stored = [(s, _Stage(s.axes, (s.body,), precision)) for s in program.stored]
+        self.stored = [(s, _EvaluationStage(s.axes, (s.body,), precision)) for s in program.stored]
         self.checks = []
         for check in program.checks:
             axes = tuple(sorted(check.condition.free, key=lambda v: v.serial))
-            self.checks.append((check, _Stage(axes, (check.condition,), precision)))
+            self.checks.append((check, _EvaluationStage(axes, (check.condition,), precision)))
         self.results = []
         for axes in dict.fromkeys(output.axes for output in program.outputs):
             numbers = [k for k, output in enumerate(program.outputs) if output.axes == axes]
             bodies = tuple(program.outputs[k].body for k in numbers)
-            self.results.append((numbers, _Stage(axes, bodies, precision)))
+            self.results.append((numbers, _EvaluationStage(axes, bodies, precision)))
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
         """Return a function that computes `outputs` from `inputs`.
@@ -101,7 +101,7 @@ class Evaluator:
         """The value at the first position where a check does not hold."""
         values = np.empty(holds.shape, np.uint64 if value.type == "uint64" else np.int64)
         wide = value if value.type in ("int64", "uint64") else Cast(value, "int64")
-        _Stage(axes, (wide,), self.precision).run(arrays, (values,))
+        _EvaluationStage(axes, (wide,), self.precision).run(arrays, (values,))
         return int(values[holds == 0][0])
 
 
@@ -117,7 +117,7 @@ def through_copies(run: Callable[[], None], results: Sequence[Array], outputs: S
 
 
 def check_arrays(
-    program: Program, inputs: Sequence[Array], outputs: Sequence[Array], precision: Precision = "float32"
+    program: Formula, inputs: Sequence[Array], outputs: Sequence[Array], precision: Precision = "float32"
 ) -> None:
     """Require arrays of the program's data types and shapes; with "float64", float outputs must be float64."""
     for role, arrays, descs in (
@@ -135,7 +135,7 @@ def check_arrays(
             )
 
 
-def overlap(program: Program, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
+def overlap(program: Formula, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
     """Whether writing an output may overwrite input elements that are read later."""
     for output in outputs:
         for array in inputs:
@@ -177,7 +177,7 @@ class _Instruction:
     target: int = -1
 
 
-class _Stage:
+class _EvaluationStage:
     """The instructions that compute arrays with the same axes."""
 
     def __init__(self, axes: tuple[Index, ...], bodies: tuple[Expr, ...], precision: Precision) -> None:

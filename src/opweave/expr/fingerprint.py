@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from ..core.graph import Desc
 from ..support.digests import digest
-from .ir import Expr, Index, Program, Source, payload, walk
+from .ir import Expr, Formula, Index, Source, payload, walk
 
 
-def fingerprint(program: Program) -> str:
+def fingerprint(program: Formula) -> str:
     """A digest of what a program computes, independent of names and messages."""
     hasher = digest()
     numbers: dict[Expr, int] = {}

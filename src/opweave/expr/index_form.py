@@ -8,11 +8,11 @@ from typing import Any
 from ..core.shapes import reduced
 from ..support.errors import ValidationError, require
 from . import ir
-from .array import Array, as_array, axes_of, positions_of, truth
+from .array import Traced, as_array, axes_of, positions_of, truth
 from .ir import Cast, Expr, Index, Load, Reduce, Reduction, Stored
 
 
-def compute(shape: Sequence[int], function: Callable[..., Any]) -> Array:
+def compute(shape: Sequence[int], function: Callable[..., Any]) -> Traced:
     """Define an array by its elements: the element at `i, j, …` is `function(i, j, …)`.
 
     Args:
@@ -33,12 +33,12 @@ def compute(shape: Sequence[int], function: Callable[..., Any]) -> Array:
     """
     sizes = _check_sizes(tuple(shape) if isinstance(shape, Sequence) else (shape,), "compute")
     placeholders = tuple(Index(size) for size in sizes)
-    element = as_array(function(*(Array((), variable) for variable in placeholders)))
+    element = as_array(function(*(Traced((), variable) for variable in placeholders)))
     require(not element.shape, f"compute: the function must return one element, got an array {list(element.shape)}")
-    return Array(sizes, ir.substitute(element.body, dict(zip(placeholders, positions_of(sizes), strict=True))))
+    return Traced(sizes, ir.substitute(element.body, dict(zip(placeholders, positions_of(sizes), strict=True))))
 
 
-def store(array: Array) -> Array:
+def store(array: Traced) -> Traced:
     """Compute an array completely before it is read, instead of recomputing elements at each use.
 
     Use it for intermediates that are expensive and read at several positions, such as the first pass of a separable
@@ -70,18 +70,18 @@ def store(array: Array) -> Array:
     body: Expr = Load(source, positions_of(array.shape))
     if array.data_type == "bool":
         body = truth(body)
-    return Array(array.shape, body)
+    return Traced(array.shape, body)
 
 
-def over(reduction: Reduction, extents: int | Sequence[int], function: Callable[..., Any]) -> Array:
+def over(reduction: Reduction, extents: int | Sequence[int], function: Callable[..., Any]) -> Traced:
     """Reduce `function(r0, r1, …)` over all positions in `extents`."""
     sizes = _check_sizes(tuple(extents) if isinstance(extents, Sequence) else (extents,), f"{reduction}_over")
     if reduction.startswith("arg_"):
         require(len(sizes) == 1, f"{reduction}_over takes one size, got {list(sizes)}")
     variables = tuple(Index(size) for size in sizes)
-    element = as_array(function(*(Array((), variable) for variable in variables)))
+    element = as_array(function(*(Traced((), variable) for variable in variables)))
     require(not element.shape, f"{reduction}_over: the function must return one element, got {list(element.shape)}")
-    return Array((), _reduce(reduction, variables, element.body))
+    return Traced((), _reduce(reduction, variables, element.body))
 
 
 def _reduce(reduction: Reduction, variables: tuple[Index, ...], body: Expr) -> Expr:
@@ -90,7 +90,7 @@ def _reduce(reduction: Reduction, variables: tuple[Index, ...], body: Expr) -> E
     return Reduce(reduction, variables, Cast(body, "int32") if body.type == "index" else body)
 
 
-def reduce(reduction: Reduction, x: Array, axes: Sequence[int] | None, keep_dimensions: bool) -> Array:
+def reduce(reduction: Reduction, x: Traced, axes: Sequence[int] | None, keep_dimensions: bool) -> Traced:
     """Reduce an array over axes."""
     array = as_array(x)
     rank = array.rank
@@ -116,7 +116,7 @@ def reduce(reduction: Reduction, x: Array, axes: Sequence[int] | None, keep_dime
         result = ir.substitute(
             result, {old_axes[axis]: new_axes[k] for k, axis in enumerate(kept) if old_axes[axis] is not new_axes[k]}
         )
-    return Array(shape, result)
+    return Traced(shape, result)
 
 
 def _check_sizes(sizes: tuple[int, ...], function: str) -> tuple[int, ...]:

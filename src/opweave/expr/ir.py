@@ -383,7 +383,7 @@ class Output:
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class Formula:
     """Expressions that compute output arrays from input arrays.
 
     Attributes:

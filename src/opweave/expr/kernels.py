@@ -14,7 +14,7 @@ from ..support import packages
 from ..support.cache import Cache
 from ..support.errors import MissingExtraError, OperationError, ValidationError, need_text
 from .fingerprint import fingerprint
-from .ir import Program
+from .ir import Formula
 from .limits import too_much_work
 
 Engine = Literal["auto", "halide", "numpy"]
@@ -34,7 +34,7 @@ MAX_KERNELS = 256
 """Number of compiled programs to keep."""
 
 
-class Kernel(Protocol):
+class ExpressionKernel(Protocol):
     """A program that is ready to run."""
 
     @property
@@ -88,11 +88,11 @@ def _give_up(error: MissingExtraError) -> None:
     is_compiled()  # warns
 
 
-compiled: Cache[tuple[str, str, tuple[str, ...], bool], Kernel] = Cache(MAX_KERNELS)
+compiled: Cache[tuple[str, str, tuple[str, ...], bool], ExpressionKernel] = Cache(MAX_KERNELS)
 """Compiled programs, by fingerprint, name, messages, and whether Halide compiles them."""
 
 
-def compile(program: Program, engine: Engine = "auto") -> Kernel:
+def compile(program: Formula, engine: Engine = "auto") -> ExpressionKernel:
     """Compile a program; equal programs share a kernel.
 
     Raises:
@@ -113,7 +113,7 @@ def compile(program: Program, engine: Engine = "auto") -> Kernel:
     return kernel
 
 
-def _compile(program: Program, with_halide: bool, strict: bool) -> Kernel:
+def _compile(program: Formula, with_halide: bool, strict: bool) -> ExpressionKernel:
     if not with_halide:
         return _NumpyKernel(program)
     is_chosen = strict or os.environ.get(ENGINE_VARIABLE) == "halide"
@@ -123,7 +123,7 @@ def _compile(program: Program, with_halide: bool, strict: bool) -> Kernel:
         problem = too_much_work(program)
         if problem:
             raise OperationError(f"{program.name}: {problem}")
-        kernel: Kernel = compile_with_halide(program)
+        kernel: ExpressionKernel = compile_with_halide(program)
     except MissingExtraError as error:
         if is_chosen:
             raise
@@ -139,7 +139,7 @@ def _compile(program: Program, with_halide: bool, strict: bool) -> Kernel:
 class _NumpyKernel:
     """A program evaluated by NumPy."""
 
-    def __init__(self, program: Program, refused: str = "") -> None:
+    def __init__(self, program: Formula, refused: str = "") -> None:
         from .evaluate import Evaluator
 
         self.evaluator = Evaluator(program)

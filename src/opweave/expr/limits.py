@@ -6,7 +6,7 @@ import os
 
 from ..support import settings
 from ..support.errors import ValidationError
-from .ir import Call, Expr, Program, Reduce, walk
+from .ir import Call, Expr, Formula, Reduce, walk
 
 NODES_VARIABLE = "OPWEAVE_MAX_EXPRESSION_NODES"
 """Environment variable: maximum number of nodes of an expression."""
@@ -58,17 +58,17 @@ def check_nodes(count: int) -> None:
         )
 
 
-def work(program: Program) -> int:
+def work(program: Formula) -> int:
     """Estimate the time in ms that Halide takes to compile a program on one core."""
     return _LOOP_WORK_MS * len(_bodies(program)) + work_of_elements(program)
 
 
-def work_of_elements(program: Program) -> int:
+def work_of_elements(program: Formula) -> int:
     """The part of `work` that adds up when programs are fused into one loop."""
     return sum(map(_work, walk(*_bodies(program))))
 
 
-def _bodies(program: Program) -> tuple[Expr, ...]:
+def _bodies(program: Formula) -> tuple[Expr, ...]:
     return (*(stored.body for stored in program.stored), *program.roots)
 
 
@@ -78,7 +78,7 @@ def _work(node: Expr) -> int:
     return _LOOP_WORK_MS if isinstance(node, Reduce) else 1
 
 
-def too_much_work(program: Program) -> str:
+def too_much_work(program: Formula) -> str:
     """Describe excessive compile work, as a clause for messages; empty if Halide may compile the program."""
     needed, maximum = work(program), limit(WORK_VARIABLE, MAX_WORK)
     if needed <= maximum:

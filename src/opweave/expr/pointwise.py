@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 
 from ..core.dtypes import FLOATS
-from .array import Array, Operand, apply, as_array as _as_array
+from .array import Operand, Traced, apply, as_array as _as_array
 from .vocabulary import FUNCTIONS, Type
 
 
-def _unary(name: str, doc: str, arguments: str, result: str, operands: str = "") -> Callable[[Operand], Array]:
-    def function(x: Operand) -> Array:
+def _unary(name: str, doc: str, arguments: str, result: str, operands: str = "") -> Callable[[Operand], Traced]:
+    def function(x: Operand) -> Traced:
         return apply(name, x)
 
     function.__name__, function.__qualname__ = name, name
@@ -21,8 +21,8 @@ def _unary(name: str, doc: str, arguments: str, result: str, operands: str = "")
 
 def _binary(
     name: str, doc: str, arguments: str, result: str, operands: str = ""
-) -> Callable[[Operand, Operand], Array]:
-    def function(a: Operand, b: Operand) -> Array:
+) -> Callable[[Operand, Operand], Traced]:
+    def function(a: Operand, b: Operand) -> Traced:
         return apply(name, a, b)
 
     function.__name__, function.__qualname__ = name, name
@@ -68,10 +68,10 @@ def _explain(
 
 def _document(
     types: str, arguments: str, result: str
-) -> Callable[[Callable[[Operand], Array]], Callable[[Operand], Array]]:
+) -> Callable[[Callable[[Operand], Traced]], Callable[[Operand], Traced]]:
     """Decorator: complete the docstring of a function that is composed of others."""
 
-    def complete(function: Callable[[Operand], Array]) -> Callable[[Operand], Array]:
+    def complete(function: Callable[[Operand], Traced]) -> Callable[[Operand], Traced]:
         doc, formula = function.__doc__ or "", f"ow.expr.{function.__name__}"
         returns = "of the shape and type of `x`"
         function.__doc__ = _explain(doc, {"x": types}, returns, "another type", formula, arguments, result)
@@ -162,7 +162,7 @@ pow = _binary(
 sub = _binary("sub", "Difference of elements.", "np.float32([1, 2]), np.float32([3, 5])", "[-2.0, -3.0]")
 
 
-def where(condition: Operand, true_value: Operand, false_value: Operand) -> Array:
+def where(condition: Operand, true_value: Operand, false_value: Operand) -> Traced:
     """Select elements by a condition.
 
     Args:
@@ -184,7 +184,7 @@ def where(condition: Operand, true_value: Operand, false_value: Operand) -> Arra
     return apply("where", condition, true_value, false_value)
 
 
-def clamp(x: Operand, min_value: float | None = None, max_value: float | None = None) -> Array:
+def clamp(x: Operand, min_value: float | None = None, max_value: float | None = None) -> Traced:
     """Limit each element to [min_value, max_value].
 
     Args:
@@ -209,13 +209,13 @@ def clamp(x: Operand, min_value: float | None = None, max_value: float | None = 
 
 
 @_document("floats or integers", "np.float32([-1, 2])", "[0.0, 2.0]")
-def relu(x: Operand) -> Array:
+def relu(x: Operand) -> Traced:
     """`max(x, 0)`."""
     return apply("max", x, 0)
 
 
 @_document("float32 or float16", "np.float32([-np.inf, 100])", "[0.0, 100.0]")
-def softplus(x: Operand) -> Array:
+def softplus(x: Operand) -> Traced:
     """`log(1 + exp(x))`, without overflow, and accurate for very negative `x`."""
     array = _as_array(x)
     u = exp(-abs(array))
@@ -225,14 +225,14 @@ def softplus(x: Operand) -> Array:
 
 
 @_document("float32 or float16", "np.float32([0, 10])", "[0.0, 10.0]")
-def gelu(x: Operand) -> Array:
+def gelu(x: Operand) -> Traced:
     """`x / 2 * (1 + erf(x / sqrt(2)))`."""
     array = _as_array(x)
     return array * 0.5 * (1 + erf(array * math.sqrt(0.5)))
 
 
 @_document("float32 or float16", "np.float32([0, 100])", "[0.0, 100.0]")
-def silu(x: Operand) -> Array:
+def silu(x: Operand) -> Traced:
     """`x * sigmoid(x)`, also called swish."""
     array = _as_array(x)
     return array * sigmoid(array)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from .ir import FUNCTIONS, Call, Cast, Const, Expr, Index, Input, Load, Program, Reduce, Source, walk
+from .ir import FUNCTIONS, Call, Cast, Const, Expr, Formula, Index, Input, Load, Reduce, Source, walk
 
 _AXES = "ijklmnop"
 MAX_CHARACTERS = 120
@@ -15,7 +15,7 @@ MAX_REPEATED_PARTS = 9
 """Shared positions of up to this many nodes are repeated rather than named."""
 
 
-def show(program: Program) -> str:
+def show(program: Formula) -> str:
     """Print a program as text. Shared parts are named in the scope of the array or reduction that they depend on.
 
     >>> from opweave.expr import trace, sigmoid
@@ -53,7 +53,7 @@ def inline(root: Expr, names: Mapping[Source, str] | None = None, axes: Sequence
     variables: dict[Expr, str] = {v: letter(k) for k, v in enumerate(free)}
     if names is not None:
         variables.update(_names_of_reduced(root))
-    line = _Scope(names or {}, variables, limit=12).value(root)
+    line = _PrintedScope(names or {}, variables, limit=12).value(root)
     return line if len(line) <= MAX_CHARACTERS else line[: MAX_CHARACTERS - 1] + "…"
 
 
@@ -61,7 +61,7 @@ def _definition(
     name: str, axes: tuple[Index, ...], body: Expr, names: Mapping[Source, str], note: str = ""
 ) -> Iterator[str]:
     letters = [letter(k) for k in range(len(axes))]
-    scope = _Scope(names, dict(zip(axes, letters, strict=True)))
+    scope = _PrintedScope(names, dict(zip(axes, letters, strict=True)))
     extents = [f"{letter} < {axis.extent}" for letter, axis in zip(letters, axes, strict=True)]
     if name == "check":
         yield f"  check {', '.join(extents)}".rstrip() + note
@@ -81,7 +81,7 @@ def _names_of_reduced(root: Expr) -> dict[Expr, str]:
     return {variable: f"r{k}" for k, variable in enumerate(dict.fromkeys(variables))}
 
 
-class _Scope:
+class _PrintedScope:
     """Names of the nodes within one array definition."""
 
     def __init__(self, names: Mapping[Source, str], variables: dict[Expr, str], limit: int = 0) -> None:

@@ -12,7 +12,7 @@ import math
 from dataclasses import replace
 
 from ..core.dtypes import INFO
-from .ir import Call, Cast, Const, Expr, Index, Load, Output, Program, Reduce, Stored, call, unify, walk
+from .ir import Call, Cast, Const, Expr, Formula, Index, Load, Output, Reduce, Stored, call, unify, walk
 from .linear import Linear, combine
 from .ranges import Range, bounds
 
@@ -267,7 +267,7 @@ def simplified_elements(*bodies: Expr) -> tuple[Expr, ...]:
     return unify(*map(simplifier.rewrite, bodies))
 
 
-def simplified(program: Program) -> Program:
+def simplified(program: Formula) -> Formula:
     """Simplify positions and conditions of a program.
 
     >>> from opweave.expr import compute, trace
@@ -289,4 +289,4 @@ def simplified(program: Program) -> Program:
         replace(c, condition=simplifier.rewrite(c.condition), value=c.value and simplifier.rewrite(c.value))
         for c in program.checks
     )
-    return Program(program.name, program.inputs, outputs, checks)
+    return Formula(program.name, program.inputs, outputs, checks)

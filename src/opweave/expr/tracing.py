@@ -9,26 +9,26 @@ from typing import Any
 from ..core.graph import Desc
 from ..support.errors import ValidationError, require
 from . import ir
-from .array import Array, as_array, axes_of, positions_of, run_checks
-from .ir import Check, Input, Load, Output, Program
+from .array import Traced, as_array, axes_of, positions_of, run_checks
+from .ir import Check, Formula, Input, Load, Output
 from .limits import check_nodes
 from .ranges import check_positions
 
 
-def of_input(source: Input) -> Array:
+def of_input(source: Input) -> Traced:
     """The array that reads `source` at its own positions."""
-    return Array(source.desc.shape, Load(source, positions_of(source.desc.shape)))
+    return Traced(source.desc.shape, Load(source, positions_of(source.desc.shape)))
 
 
-def inputs_of(descs: Sequence[Desc], names: Sequence[str] = ()) -> tuple[tuple[Input, ...], tuple[Array, ...]]:
+def inputs_of(descs: Sequence[Desc], names: Sequence[str] = ()) -> tuple[tuple[Input, ...], tuple[Traced, ...]]:
     """Create an input and an array for each descriptor; `names` are for messages."""
     named = names or [""] * len(descs)
     inputs = tuple(Input(number, desc, name) for number, (desc, name) in enumerate(zip(descs, named, strict=True)))
     return inputs, tuple(map(of_input, inputs))
 
 
-def trace(function: Callable[..., Any], name: str, descs: Sequence[Desc], **attributes: Any) -> Program:
-    """Trace `function` with one `Array` for each of `descs`, and return the program it defines.
+def trace(function: Callable[..., Any], name: str, descs: Sequence[Desc], **attributes: Any) -> Formula:
+    """Trace `function` with one `Traced` for each of `descs`, and return the program it defines.
 
     Args:
         function: returns an array, or a tuple of arrays.
@@ -49,7 +49,7 @@ def trace(function: Callable[..., Any], name: str, descs: Sequence[Desc], **attr
     return trace_named(partial(function, **attributes), name, descs)
 
 
-def trace_named(function: Callable[..., Any], name: str, descs: Sequence[Desc], names: Sequence[str] = ()) -> Program:
+def trace_named(function: Callable[..., Any], name: str, descs: Sequence[Desc], names: Sequence[str] = ()) -> Formula:
     """`trace`, with names of the operands for messages; default: x0, x1, …"""
     inputs, arrays = inputs_of(descs, names)
     checks: list[Check] = []
@@ -62,7 +62,7 @@ def trace_named(function: Callable[..., Any], name: str, descs: Sequence[Desc], 
     return program(name, inputs, results, checks)
 
 
-def program(name: str, inputs: tuple[Input, ...], results: Sequence[Array], checks: Sequence[Check] = ()) -> Program:
+def program(name: str, inputs: tuple[Input, ...], results: Sequence[Traced], checks: Sequence[Check] = ()) -> Formula:
     """The program that computes `results` from `inputs`.
 
     Raises:
@@ -75,7 +75,7 @@ def program(name: str, inputs: tuple[Input, ...], results: Sequence[Array], chec
             raise ValidationError(f"the result depends on a position outside of its axes: {array!r}")
     bodies = ir.unify(*(array.body for array in results))
     outputs = tuple(Output(axes_of(array.shape), body) for array, body in zip(results, bodies, strict=True))
-    result = Program(name, inputs, outputs, tuple(dict.fromkeys(checks)))
+    result = Formula(name, inputs, outputs, tuple(dict.fromkeys(checks)))
     foreign = [source for source in ir.sources(*result.roots) if isinstance(source, Input) and source not in inputs]
     require(
         not foreign, f"the result depends on an array of another expression, {', '.join(str(s.desc) for s in foreign)}"

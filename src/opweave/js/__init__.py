@@ -21,7 +21,7 @@ from ..run.graph import MLGraph
 from ..support.errors import require
 from ..support.files import atomic_writer
 from ..support.names import shown
-from .module import Module
+from .module import JsModule
 from .safetensors import write
 
 SUFFIXES = (".js", ".mjs")
@@ -65,7 +65,7 @@ def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
     graph._check_alive()
     assert graph._graph is not None
     weights_path = path.with_suffix(".safetensors")
-    module = Module(webnn_only(graph._graph), path.name, weights_path.name, title)
+    module = JsModule(webnn_only(graph._graph), path.name, weights_path.name, title)
     text = module.text()
     with ExitStack() as stack:
         # Files are renamed in reverse order: the weights are in place before the module that reads them.

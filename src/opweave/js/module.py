@@ -50,7 +50,7 @@ MLGraphBuilder Infinity NaN Number Error Uint8Array ArrayBuffer DataView TextDec
 RESERVED = frozenset(_WORDS.split())
 
 
-class Module:
+class JsModule:
     """A graph as a module.
 
     Args:
@@ -350,4 +350,4 @@ def _wrap(start: str, words: Iterable[str]) -> list[str]:
     return [*lines, line.rstrip().rstrip(",")]
 
 
-__all__ = ["Module"]
+__all__ = ["JsModule"]

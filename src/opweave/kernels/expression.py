@@ -9,8 +9,8 @@ from ..core.dtypes import DataType
 from ..core.graph import Node, Operand, each, flat
 from ..core.operation import Op, call_with
 from ..expr import ir
-from ..expr.array import Array, as_array, is_rounded, rounded
-from ..expr.ir import Program
+from ..expr.array import Traced, as_array, is_rounded, rounded
+from ..expr.ir import Formula
 from ..expr.tracing import trace_named
 from ..support.cache import Cache
 from ..support.errors import declaration_line, require, user_code
@@ -19,11 +19,11 @@ from . import Descs
 MAX_TRACES = 512
 """Number of traced programs to keep."""
 
-traces: Cache[Any, Program] = Cache(MAX_TRACES)
+traces: Cache[Any, Formula] = Cache(MAX_TRACES)
 """Traced programs, by operation, formula, operands and attributes."""
 
 
-def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Program:
+def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Formula:
     """Return the program of an operation's formula for given operands, with an input for each present operand.
 
     Raises:
@@ -33,12 +33,12 @@ def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mappin
     return traces.make(key, lambda: _trace(op, inputs, attributes))
 
 
-def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Program:
+def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Formula:
     formula = op.formula
     assert formula is not None, op
     descs, names = list(flat(inputs)), names_of(inputs)
 
-    def call_formula(*arrays: Array) -> Any:
+    def call_formula(*arrays: Traced) -> Any:
         rest = iter(arrays)
         result = call_with(formula, {**each(inputs, lambda _: next(rest)), **attributes})
         require(result is not None, f"the function returned None; is a return missing?{declaration_line(formula)}")
@@ -50,7 +50,7 @@ def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[st
 
 def program_of_nodes(
     nodes: Sequence[Node], reads: Sequence[Operand], outputs: Sequence[Operand], *, rounds: bool
-) -> tuple[Program, list[Operand], set[Node]]:
+) -> tuple[Formula, list[Operand], set[Node]]:
     """Fuse the formulas of several nodes into one program.
 
     Args:
@@ -67,9 +67,9 @@ def program_of_nodes(
     numbers = {o: o.value.item() for o in reads if o.is_constant and not o.shape}
     inputs = [operand for operand in reads if operand not in numbers]
 
-    def call_formula(*arrays: Array) -> tuple[Array, ...]:
+    def call_formula(*arrays: Traced) -> tuple[Traced, ...]:
         values: dict[Operand, Any] = dict(zip(inputs, arrays, strict=True))
-        values.update((o, Array((), ir.number(value, o.data_type))) for o, value in numbers.items())
+        values.update((o, Traced((), ir.number(value, o.data_type))) for o, value in numbers.items())
 
         for node in nodes:
             assert node.op.formula is not None, node
@@ -112,7 +112,7 @@ def descs_of(operands: Mapping[str, Any]) -> dict[str, Any]:
     return each(operands, lambda operand: operand.desc)
 
 
-def in_data_type(result: Any, data_type: DataType) -> Array:
+def in_data_type(result: Any, data_type: DataType) -> Traced:
     """Cast a result to the data type in which it is stored: bool becomes uint8, an index int32."""
     array = as_array(result, data_type)
-    return array if array.data_type == data_type else Array(array.shape, ir.Cast(array.body, data_type))
+    return array if array.data_type == data_type else Traced(array.shape, ir.Cast(array.body, data_type))

@@ -1,7 +1,7 @@
 """Lazy arrays: the results of operations called on arrays, computed when they are read.
 
 A call that has not run yet is a `PendingCall`; its results are `Array`s that refer to it. Calls that differ only in the values
-of their operands share a `Template`, the result of validation.
+of their operands share a `ArrayTemplate`, the result of validation.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _numbers = count(1)
 codes: Cache[Desc, int] = Cache(KINDS, raw=True)
 """Code (`code_of`) of each data type and shape."""
 
-cuts: Cache[Any, tuple[Template, ...]] = Cache(KINDS, raw=True)
+cuts: Cache[Any, tuple[ArrayTemplate, ...]] = Cache(KINDS, raw=True)
 """Calls that an index expression makes, by code of the array, device and index."""
 
 
@@ -62,7 +62,7 @@ def code_of(desc: Desc) -> int:
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
-class Template:
+class ArrayTemplate:
     """A validated call without the values of its operands, for one device.
 
     Attributes:
@@ -108,7 +108,7 @@ class PendingCall:
 
     __slots__ = ("borrows", "depth", "inputs", "label", "outputs", "site", "template")
 
-    def __init__(self, template: Template, inputs: tuple[Array, ...], label: str, site: tuple[Any, int]) -> None:
+    def __init__(self, template: ArrayTemplate, inputs: tuple[Array, ...], label: str, site: tuple[Any, int]) -> None:
         self.template, self.inputs, self.label = template, inputs, label
         # The caller's code object and instruction offset.
         self.site = site
@@ -407,7 +407,7 @@ def site_of(frame: Any) -> tuple[Any, int]:
     return frame.f_code, frame.f_lasti
 
 
-def defer(template: Template, inputs: tuple[Array, ...], label: str, context: MLContext, frame: Any) -> Any:
+def defer(template: ArrayTemplate, inputs: tuple[Array, ...], label: str, context: MLContext, frame: Any) -> Any:
     """Return the pending result, or tuple of results, of a validated call. `site_of(frame)` is the calling line."""
     node = PendingCall(template, inputs, label, site_of(frame))
     if len(template.descs) == 1:
@@ -447,9 +447,9 @@ def _freeze_index(key: Any) -> tuple[Any, ...] | None:
     return tuple(frozen)
 
 
-def _steps(source: Array, result: Array) -> tuple[Template, ...] | None:
+def _steps(source: Array, result: Array) -> tuple[ArrayTemplate, ...] | None:
     """Return the templates of the pending calls that lead from `source` to `result`; None if one has run already."""
-    steps: list[Template] = []
+    steps: list[ArrayTemplate] = []
     while result is not source:
         node = result._node
         inputs = node.inputs if node is not None else ()

@@ -29,7 +29,7 @@ VARIABLE = "OPWEAVE_COMPILE"
 
 
 @dataclass
-class Statistics:
+class CompileStatistics:
     """Counters since the start, or the last `reset`.
 
     Attributes:
@@ -55,7 +55,7 @@ class Statistics:
         self.__init__()  # type: ignore[misc]
 
 
-statistics = Statistics()
+statistics = CompileStatistics()
 
 
 def _at_first() -> bool:

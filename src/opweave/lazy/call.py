@@ -25,7 +25,7 @@ from ..support.cache import Cache, exact
 from ..support.errors import MLError, ValidationError, require
 from ..support.lazy_imports import on_arrays
 from ..support.names import shown
-from .array import KINDS, Array, Number, Template, code_of, defer
+from .array import KINDS, Array, ArrayTemplate, Number, code_of, defer
 from .force import name_call, program_of
 from .from_memory import adopt, borrow
 
@@ -113,7 +113,7 @@ def compute_now(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
     return tuple(results) if template.is_tuple else results[0]
 
 
-def _compute_tensors(template: Template, inputs: list[Any], context: MLContext, label: str) -> list[Any]:
+def _compute_tensors(template: ArrayTemplate, inputs: list[Any], context: MLContext, label: str) -> list[Any]:
     """Run or defer a call whose operands include tensors, and return new tensors."""
     results = [
         context.create_tensor(desc.data_type, desc.shape, readable=True, writable=True) for desc in template.descs
@@ -131,7 +131,7 @@ def _compute_tensors(template: Template, inputs: list[Any], context: MLContext, 
 
 def _validate(
     op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Template, list[Any], str, MLContext, bool]:
+) -> tuple[ArrayTemplate, list[Any], str, MLContext, bool]:
     """Return template, operands, label and context of a call, and whether an operand is not an `Array`."""
     flags = op.flags
     label = ""
@@ -261,7 +261,7 @@ def _name(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], value
     return next(name for name, other in arguments.items() if other is value)
 
 
-class _Recorder(Operations):
+class _CallRecorder(Operations):
     """Builder that validates calls."""
 
     def __init__(self, context: MLContext) -> None:
@@ -279,9 +279,9 @@ class _Recorder(Operations):
 
 def _make_template(
     op: Op[..., Any], context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any], label: str
-) -> Template:
+) -> ArrayTemplate:
     """Validate a call by adding it to a graph."""
-    recorder = _Recorder(context)
+    recorder = _CallRecorder(context)
     flags = op.flags
     subject = f"{title(op.name, label)}: an operand"
     slots: dict[str, Any] = dict.fromkeys(op.operands)
@@ -316,7 +316,7 @@ def _make_template(
         operands[position] = node.inputs[name].desc
     descs = tuple(output.desc for output in outputs)
     operand_descs = tuple(desc for desc in operands if desc is not None)
-    return Template(
+    return ArrayTemplate(
         op,
         slots,
         node.attributes,

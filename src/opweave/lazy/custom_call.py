@@ -8,7 +8,7 @@ import numpy as np
 
 from ..core.graph import Operand, title
 from ..custom import CustomOp, composite, expression, op
-from ..expr.array import Array as Traced
+from ..expr.array import Traced as Traced
 from ..support.errors import require
 from ..support.lazy_imports import call_custom
 from .array import Array

@@ -1,9 +1,9 @@
 """Deferred contexts (`create_context(deferred=True)`): a dispatch runs when one of its results is read.
 
-A tensor of such a context has a `Value`, which may be pending. A dispatch reads the current values of its input tensors, and
-assigns new values to its output tensors. Values never change, so dispatches and writes may run late without changing results.
-A value without a tensor or a pending reader is never computed. A read (`force`) runs the pending dispatches that it needs one
-after the other at first, and as one compiled graph if they recur.
+A tensor of such a context has a `DeferredValue`, which may be pending. A dispatch reads the current values of its input
+tensors, and assigns new values to its output tensors. Values never change, so dispatches and writes may run late without
+changing results. A value without a tensor or a pending reader is never computed. A read (`force`) runs the pending dispatches
+that it needs one after the other at first, and as one compiled graph if they recur.
 
 A dispatch runs immediately if it uses memory that is accessible without Opweave: memory of the user (`tensor_from`), memory of
 a WebAssembly module, and tensors of which a view exists.
@@ -32,7 +32,7 @@ from ..run.tensor import MLTensor
 from ..support.errors import require
 from ..support.lazy_imports import deferred_context
 from . import force as reads
-from .array import LONGEST, Array, Number, PendingCall, Template, Watched, code_of, site_of
+from .array import LONGEST, Array, ArrayTemplate, Number, PendingCall, Watched, code_of, site_of
 from .background import statistics
 from .deferred_free import drop_later
 from .force import force
@@ -49,7 +49,7 @@ _DISPATCH: Any = SimpleNamespace(name="dispatch", kernels={})
 # Values
 
 
-class Value(Watched):
+class DeferredValue(Watched):
     """The contents of a tensor after a dispatch. A value never changes; the tensor gets a new one."""
 
     __slots__ = ("_spare",)
@@ -61,7 +61,7 @@ class Value(Watched):
         return memory.empty(self._desc) if spare is None else spare
 
 
-class _Window:
+class _DeferredWindow:
     """Base object of the views of a tensor. NumPy keeps it alive while a view exists."""
 
     def __init__(self, array: np.ndarray) -> None:
@@ -75,7 +75,7 @@ class DeferredTensor(MLTensor):
         self._pinned, self._code = pinned, code_of(desc)
         self._is_fixed = pinned and is_immutable(array)
         self._window: ref[np.ndarray] | None = None
-        self._value: Value | None = None
+        self._value: DeferredValue | None = None
         self._stored: np.ndarray | None = array
         super().__init__(context, desc, array, **flags)
 
@@ -125,7 +125,7 @@ class DeferredTensor(MLTensor):
                 force(self._value.pending_readers)
             window = self._window() if self._window is not None else None
             if window is None:
-                window = np.asarray(_Window(array))
+                window = np.asarray(_DeferredWindow(array))
                 self._window = ref(window)
             view = window.view()
             view.setflags(write=self._writable)
@@ -150,13 +150,13 @@ class DeferredTensor(MLTensor):
         borrowed = self._borrowed() if self._borrowed is not None else None
         return self._value is None and not (borrowed is not None and borrowed._readers)
 
-    def current(self) -> Value:
+    def current(self) -> DeferredValue:
         """Return the value, for a dispatch that reads the tensor."""
         if self._value is None:
-            self._value = Value(self._context, self._desc, self._code, array=self._stored)
+            self._value = DeferredValue(self._context, self._desc, self._code, array=self._stored)
         return self._value
 
-    def become(self, value: Value) -> None:
+    def become(self, value: DeferredValue) -> None:
         """Replace the value. The new value reuses the memory of the old value if no pending call reads that.
 
         The caller holds the lock, and has checked that the memory is not visible outside of Opweave.
@@ -188,7 +188,7 @@ class PendingDispatch(PendingCall):
             statistics.dropped += len(self.outputs)
 
 
-class GraphTemplate(Template):
+class GraphTemplate(ArrayTemplate):
     """Template for dispatches of a graph. Runs the graph's own program until a larger graph with it is compiled."""
 
     __slots__ = ("graph",)
@@ -261,18 +261,24 @@ def dispatch(
         _compute_long(values)
 
 
-def _compute_long(values: Sequence[Value]) -> None:
+def _compute_long(values: Sequence[DeferredValue]) -> None:
     """Compute new values if their chain of pending calls is too long. The caller holds no locks."""
     if values and values[0]._node is not None and values[0]._node.depth >= LONGEST:
         force(values)
 
 
 def _defer(
-    context: MLContext, template: Template, inputs: Sequence[Array], targets: Sequence[DeferredTensor], label: str = ""
-) -> list[Value]:
+    context: MLContext,
+    template: ArrayTemplate,
+    inputs: Sequence[Array],
+    targets: Sequence[DeferredTensor],
+    label: str = "",
+) -> list[DeferredValue]:
     """Assign pending values to the output tensors, and return them."""
     node = PendingDispatch(template, tuple(inputs), label, site_of(sys._getframe(1)))
-    values = [Value(context, desc, code, node=node) for desc, code in zip(template.descs, template.codes, strict=True)]
+    values = [
+        DeferredValue(context, desc, code, node=node) for desc, code in zip(template.descs, template.codes, strict=True)
+    ]
     node.outputs = tuple([ref(value) for value in values])
     for value in node.inputs:
         value._watch(node.outputs)
@@ -341,7 +347,7 @@ class DeferredContext(MLContext):
         """Defer the dispatch of a graph, see `MLContext.dispatch`."""
         dispatch(self, graph, inputs, outputs)
 
-    def _defer_call(self, template: Template, inputs: Sequence[Any], outputs: Sequence[Any], label: str) -> bool:
+    def _defer_call(self, template: ArrayTemplate, inputs: Sequence[Any], outputs: Sequence[Any], label: str) -> bool:
         tensors: dict[int, Any] = {id(value): value for value in inputs if isinstance(value, MLTensor)}
         if any(isinstance(value, np.ndarray) and k not in template.numbers for k, value in enumerate(inputs)):
             # NumPy arrays are accessible without Opweave.

@@ -24,11 +24,11 @@ from ..support.cache import Cache
 from ..support.errors import MLError, require
 from ..support.lazy_imports import compute, op_level
 from . import deferred_free, from_memory, records
-from .array import Array, PendingCall, Template, allocate
+from .array import Array, ArrayTemplate, PendingCall, allocate
 from .background import compile_now, statistics, wait
 from .graphs import CallGraph, Kept, calls_for, kept_results, signature
 from .records import Record, profile
-from .weights import Whole
+from .weights import WholeWeight
 
 if TYPE_CHECKING:
     from ..context.context import MLContext
@@ -49,17 +49,17 @@ SINGLES_BYTES = 32 * 2**20
 LARGEST = 2048
 """Maximum number of calls of a compiled graph. Larger graphs run one call at a time."""
 
-graphs: Cache[Any, Whole] = Cache(GRAPHS, raw=True, on_drop=Whole.drop)
+graphs: Cache[Any, WholeWeight] = Cache(GRAPHS, raw=True, on_drop=WholeWeight.drop)
 """Graphs of past reads, by signature."""
 
 
-def _release(template: ref[Template]) -> None:
+def _release(template: ref[ArrayTemplate]) -> None:
     live = template()
     if live is not None:
         live.release()
 
 
-singles: Cache[Hashable, ref[Template]] = Cache(SINGLES, SINGLES_BYTES, raw=True, on_drop=_release)
+singles: Cache[Hashable, ref[ArrayTemplate]] = Cache(SINGLES, SINGLES_BYTES, raw=True, on_drop=_release)
 """Templates with a program, by serial number. The references are weak: operations own their templates."""
 
 
@@ -156,7 +156,7 @@ def _run_together(
     key, leaves = signature(context, nodes, kept)
     inputs = [array._values() for array in leaves]
     deferred_free.drop_waiting()
-    entry = graphs.make(key, Whole)
+    entry = graphs.make(key, WholeWeight)
     program, remaining = _find_program(entry, partial(CallGraph, context, nodes, kept), leaves, inputs)
     if program is None:
         return None
@@ -170,7 +170,7 @@ def _run_together(
 
 
 def _find_program(
-    entry: Whole, graph: Callable[[], CallGraph], leaves: Sequence[Array], inputs: Sequence[np.ndarray]
+    entry: WholeWeight, graph: Callable[[], CallGraph], leaves: Sequence[Array], inputs: Sequence[np.ndarray]
 ) -> tuple[Program | None, Sequence[np.ndarray]]:
     """Return the program of a graph and the inputs that the program takes; None if it is not compiled."""
     variant = entry.find(inputs)
@@ -250,7 +250,7 @@ def _run_call(
     statistics.operations += 1
 
 
-def program_of(template: Template, context: MLContext) -> Program:
+def program_of(template: ArrayTemplate, context: MLContext) -> Program:
     """Return the program of a single call, compiled on first use. Templates belong to one device."""
     program = template.program
     if program is None:

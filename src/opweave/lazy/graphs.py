@@ -12,7 +12,7 @@ import numpy as np
 from ..compile.driver import compile
 from ..core.graph import Graph, Operand
 from ..ops import Operations
-from .array import Array, PendingCall, Template
+from .array import Array, ArrayTemplate, PendingCall
 
 if TYPE_CHECKING:
     from ..context.context import MLContext
@@ -49,7 +49,7 @@ class CallGraph:
             self.refs.append(refs)
 
     @classmethod
-    def of_one(cls, template: Template, context: MLContext) -> CallGraph:
+    def of_one(cls, template: ArrayTemplate, context: MLContext) -> CallGraph:
         """Return the graph of a single call that writes all results."""
         graph = cls(context, (), ())
         graph.templates, graph.refs = [template], [[(-1, k) for k in range(len(template.operands))]]

@@ -24,7 +24,7 @@ from ..support.cache import Cache, exact
 from ..support.errors import MLError, ValidationError, require, user_line
 from ..support.names import shown
 from .array import Array
-from .tracer import NoValueError, TracedFunction, Tracer, is_array, is_named_tuple
+from .tracer import JitTracer, NoValueError, TracedFunction, is_array, is_named_tuple
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -183,7 +183,7 @@ class Jitted(Generic[P, R]):
 
     def _trace(self, context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TracedFunction:
         """Call the function with operands, and compile the operations that it calls."""
-        tracer = Tracer(context, f"jit {self._name!r}")
+        tracer = JitTracer(context, f"jit {self._name!r}")
         positional = [a if k in self._positions else tracer.stand_in(a) for k, a in enumerate(args)]
         named = {name: a if name in self._static else tracer.stand_in(a) for name, a in kwargs.items()}
         try:

@@ -9,7 +9,7 @@ import numpy as np
 from .array import Array
 
 
-class Mask(Array):
+class ArrayMask(Array):
     """An array of truth values, such as the result of `x < y`. Operations see uint8 with 0 and 1, reads return bool."""
 
     __slots__ = ()
@@ -26,16 +26,16 @@ class Mask(Array):
         """A read-only view of the values, of type bool; pending values are computed first."""
         return super().numpy().view(np.bool_)
 
-    def __getitem__(self, key: Any) -> Mask:
+    def __getitem__(self, key: Any) -> ArrayMask:
         return as_mask(super().__getitem__(key))
 
 
-def as_mask(array: Array) -> Mask:
+def as_mask(array: Array) -> ArrayMask:
     """Turn a new result of operations, of 0 and 1, into truth values.
 
     The class of the object changes: pending calls refer to their results weakly, so the object must stay the same.
     """
     if type(array) is Array:
-        array.__class__ = Mask
-    assert isinstance(array, Mask), type(array)
+        array.__class__ = ArrayMask
+    assert isinstance(array, ArrayMask), type(array)
     return array

@@ -107,7 +107,7 @@ class Traced(ArrayLike, MLOperand):
     @property
     def context(self) -> MLContext:
         """Context that will compute the array."""
-        assert isinstance(self._builder, Tracer)
+        assert isinstance(self._builder, JitTracer)
         return self._builder.context
 
     def __iter__(self) -> Iterator[Any]:
@@ -118,7 +118,7 @@ class Traced(ArrayLike, MLOperand):
     def _refuse(self, asks: str, advice: str) -> NoReturn:
         """Raise an error with the source line that needs values."""
         tracer = self._builder
-        assert isinstance(tracer, Tracer)
+        assert isinstance(tracer, JitTracer)
         raise NoValueError(
             f"{tracer.title}: {asks} asks for the values of {self._desc}, which are not known while the function is traced"
             f"{_users_line()}; {advice}"
@@ -149,7 +149,7 @@ def _comparison(name: str, sign: str, by_name: str) -> Callable[[Traced, Any], A
     def compare(self: Traced, other: Any) -> Any:
         tracer = self._builder
         is_value = isinstance(other, (Operators, int, float)) or hasattr(other, "__array__")
-        if other is self or not is_value or (isinstance(tracer, Tracer) and not tracer.is_open):
+        if other is self or not is_value or (isinstance(tracer, JitTracer) and not tracer.is_open):
             # Python compares by identity.
             return NotImplemented
         return self._refuse(f"'{sign}'", f"comparisons are called by name, x.{by_name}(y), and {_WHERE}")
@@ -188,7 +188,7 @@ class _Made:
     number: int
 
 
-class Tracer(MLGraphBuilder):
+class JitTracer(MLGraphBuilder):
     """Builder for the graph of a traced function."""
 
     _operand_type = Traced
@@ -309,7 +309,7 @@ class TracedFunction:
         captured: the owners of the memory of the graph's constants.
     """
 
-    def __init__(self, tracer: Tracer, tree: Any, graph: MLGraph | None) -> None:
+    def __init__(self, tracer: JitTracer, tree: Any, graph: MLGraph | None) -> None:
         self.context, self.tree, self.graph, self.captured = tracer.context, tree, graph, tracer._captured
         source_by_name: dict[str, int | MLTensor] = {
             operand.name: number for operand, number in tracer._arguments.items()

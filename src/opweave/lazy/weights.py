@@ -22,7 +22,7 @@ import numpy as np
 from .. import memory
 from ..run.program import Program
 from ..support.cache import Cache
-from .array import Array, Number, Template
+from .array import Array, ArrayTemplate, Number
 from .background import Recurring
 from .deferred_free import drop_later
 from .from_memory import Borrowed
@@ -59,7 +59,9 @@ class Specialised(Recurring):
 
     counter = "specialised"
 
-    def __init__(self, graph: Whole, positions: Sequence[int], leaves: Sequence[Array], inputs: Sequence[Any]) -> None:
+    def __init__(
+        self, graph: WholeWeight, positions: Sequence[int], leaves: Sequence[Array], inputs: Sequence[Any]
+    ) -> None:
         super().__init__()
         self._graph, self.is_dropped = graph, False
         self.positions = tuple(positions)
@@ -116,7 +118,7 @@ def _release(variant: ref[Specialised], _: object) -> None:
         live.release()
 
 
-class Whole(Recurring):
+class WholeWeight(Recurring):
     """A graph that has been read, and its programs with weights as constants.
 
     Attributes:
@@ -263,7 +265,7 @@ def _find_data(calls: CallGraph, fixed: set[int], numbers: set[int]) -> frozense
     return frozenset()
 
 
-def _operands_of(template: Template, refs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _operands_of(template: ArrayTemplate, refs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the operands of a call in the order of the parameters; of a sequence only the first."""
     operands = []
     for value in template.inputs.values():

@@ -43,7 +43,7 @@ _NAME, _NAME_VERSIONED = b"dltensor", b"dltensor_versioned"  # capsules keep the
 _USED = {_NAME: b"used_dltensor", _NAME_VERSIONED: b"used_dltensor_versioned"}
 
 
-class _Tensor(Structure):
+class _DlpackTensor(Structure):
     _fields_ = (
         ("data", c_void_p),
         ("device", c_int32 * 2),
@@ -61,7 +61,7 @@ _Deleter = ctypes.CFUNCTYPE(None, c_void_p)
 
 
 class _Managed(Structure):
-    _fields_ = (("tensor", _Tensor), ("context", c_void_p), ("deleter", c_void_p))
+    _fields_ = (("tensor", _DlpackTensor), ("context", c_void_p), ("deleter", c_void_p))
 
 
 class _Versioned(Structure):
@@ -70,7 +70,7 @@ class _Versioned(Structure):
         ("context", c_void_p),
         ("deleter", c_void_p),
         ("flags", c_uint64),
-        ("tensor", _Tensor),
+        ("tensor", _DlpackTensor),
     )
 
 
@@ -134,7 +134,7 @@ def capsule(
     strides = list(accumulate((1, *desc.shape[:0:-1]), mul))[::-1] if desc.shape else []
     shape_array, strides_array = (c_int64 * desc.rank)(*desc.shape), (c_int64 * desc.rank)(*strides)
     code = _CODES[desc.data_type.rstrip("0123456789")]
-    tensor = _Tensor(address, device, desc.rank, code, kind.bits, 1, shape_array, strides_array, 0)
+    tensor = _DlpackTensor(address, device, desc.rank, code, kind.bits, 1, shape_array, strides_array, 0)
     deleter = ctypes.cast(_DELETE, c_void_p)
     managed: _Managed | _Versioned
     if is_versioned:
@@ -176,7 +176,7 @@ class Taken:
             finalize(self, _Deleter(managed.deleter), at).atexit = False  # the owner's library may be gone by then
         if isinstance(managed, _Versioned) and managed.version[0] != VERSION[0]:
             raise ValidationError(f"__dlpack__ returned version {managed.version[0]}, known is {VERSION[0]}")
-        tensor: _Tensor = managed.tensor
+        tensor: _DlpackTensor = managed.tensor
         self.address = (tensor.data or 0) + tensor.byte_offset
         kind = _KINDS.get(tensor.code, f"kind {tensor.code} of ")
         size = "" if kind == "bool" else tensor.bits

@@ -24,20 +24,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are first used
     from .convert.register import register_onnx as register_onnx
     from .export import save as save
-    from .model.limits import Limits as Limits
+    from .model.limits import ModelLimits as ModelLimits
     from .session.load import load as load
     from .session.replacement import replacing_onnxruntime as replacing_onnxruntime
     from .session.session import InferenceSession as InferenceSession
 
-__all__ = ["InferenceSession", "Limits", "load", "register_onnx", "replacing_onnxruntime", "save"]
+__all__ = ["InferenceSession", "ModelLimits", "load", "register_onnx", "replacing_onnxruntime", "save"]
 
 
 def __getattr__(name: str) -> Any:
     match name:
         case "InferenceSession":
             from .session.session import InferenceSession as InferenceSession
-        case "Limits":
-            from .model.limits import Limits as Limits
+        case "ModelLimits":
+            from .model.limits import ModelLimits as ModelLimits
         case "load":
             from .session.load import load as load
         case "register_onnx":

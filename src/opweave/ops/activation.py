@@ -72,7 +72,7 @@ def _(b: Operations, input: Operand, alpha: float) -> Operand:
 
 
 @elu.expression
-def _(input: expr.Array, alpha: float) -> expr.Array:
+def _(input: expr.Traced, alpha: float) -> expr.Traced:
     # exp(x) - 1 is inaccurate for small x; this form in terms of tanh is not.
     half = expr.tanh(expr.min(input, 0) * 0.5)
     return expr.where(input < 0, 2 * half / (1 - half) * alpha, input)
@@ -130,7 +130,7 @@ def _(b: Operations, input: Operand, alpha: float, beta: float) -> Operand:
 
 
 @hard_sigmoid.expression
-def _(input: expr.Array, alpha: float, beta: float) -> expr.Array:
+def _(input: expr.Traced, alpha: float, beta: float) -> expr.Traced:
     return expr.clamp(input * alpha + beta, 0, 1)
 
 
@@ -151,7 +151,7 @@ def _(b: Operations, input: Operand) -> Operand:
 
 
 @hard_swish.expression
-def _(input: expr.Array) -> expr.Array:
+def _(input: expr.Traced) -> expr.Traced:
     return input * (expr.clamp(input + 3, 0, 6) / 6)
 
 
@@ -188,7 +188,7 @@ def _(b: Operations, input: Operand, alpha: float) -> Operand:
 
 
 @leaky_relu.expression
-def _(input: expr.Array, alpha: float) -> expr.Array:
+def _(input: expr.Traced, alpha: float) -> expr.Traced:
     return expr.where(input < 0, input * alpha, input)
 
 
@@ -226,7 +226,7 @@ def _(b: Operations, input: Operand, alpha: float, beta: float) -> Operand:
 
 
 @linear.expression
-def _(input: expr.Array, alpha: float, beta: float) -> expr.Array:
+def _(input: expr.Traced, alpha: float, beta: float) -> expr.Traced:
     return input * alpha + beta
 
 
@@ -261,7 +261,7 @@ def _(b: Operations, input: Operand, slope: Operand) -> Operand:
 
 
 @prelu.expression
-def _(input: expr.Array, slope: expr.Array) -> expr.Array:
+def _(input: expr.Traced, slope: expr.Traced) -> expr.Traced:
     return expr.where(input < 0, input * slope, input)
 
 
@@ -349,7 +349,7 @@ def _(b: Operations, input: Operand) -> Operand:
 
 
 @softsign.expression
-def _(input: expr.Array) -> expr.Array:
+def _(input: expr.Traced) -> expr.Traced:
     return input / (expr.abs(input) + 1)
 
 

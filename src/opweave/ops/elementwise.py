@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from . import Operations
 
 
-def on_arguments(function: Callable[..., expr.Array]) -> Callable[..., expr.Array]:
+def on_arguments(function: Callable[..., expr.Traced]) -> Callable[..., expr.Traced]:
     """The expression of an operation that calls `function` with operands and attributes in order."""
     return lambda **arguments: function(*arguments.values())
 
@@ -305,7 +305,7 @@ def _(b: Operations, input: Operand) -> Operand:
 
 
 @identity.expression
-def _(input: expr.Array) -> expr.Array:
+def _(input: expr.Traced) -> expr.Traced:
     return input
 
 
@@ -395,7 +395,7 @@ def _(b: Operations, input: Operand, min_value: Number | None, max_value: Number
 
 
 @clamp.expression
-def _(input: expr.Array, min_value: Number | None, max_value: Number | None) -> expr.Array:
+def _(input: expr.Traced, min_value: Number | None, max_value: Number | None) -> expr.Traced:
     low, high = (value if is_bound(value) else None for value in (min_value, max_value))
     return expr.clamp(input, low, high)
 

@@ -201,7 +201,7 @@ def _(builder: Operations, a: Operand) -> Operand:
 
 
 @logical_not.expression
-def _(a: expr.Array) -> expr.Array:
+def _(a: expr.Traced) -> expr.Traced:
     return a == 0
 
 
@@ -255,7 +255,7 @@ def _(builder: Operations, a: Operand) -> Operand:
     return builder.equal(builder.abs(a), builder._as_operand(math.inf, a.data_type))
 
 
-def _combine(name: str, a: expr.Array, b: expr.Array) -> expr.Array:
+def _combine(name: str, a: expr.Traced, b: expr.Traced) -> expr.Traced:
     return expr.apply(name, a != 0, b != 0)
 
 

@@ -118,19 +118,19 @@ def _(
 
 @gemm.alternative
 def _(
-    a: expr.Array,
-    b: expr.Array,
-    c: expr.Array | None,
+    a: expr.Traced,
+    b: expr.Traced,
+    c: expr.Traced | None,
     alpha: float,
     beta: float,
     a_transpose: bool,
     b_transpose: bool,
-) -> expr.Array:
+) -> expr.Traced:
     rows, inner = reversed(a.shape) if a_transpose else a.shape
     columns = b.shape[0 if b_transpose else 1]
 
-    def element(row: expr.Array, column: expr.Array) -> expr.Array:
-        def product(k: expr.Array) -> expr.Array:
+    def element(row: expr.Traced, column: expr.Traced) -> expr.Traced:
+        def product(k: expr.Traced) -> expr.Traced:
             left = a[k, row] if a_transpose else a[row, k]
             right = b[column, k] if b_transpose else b[k, column]
             return expr.cast(left, "float32") * expr.cast(right, "float32")

@@ -276,7 +276,7 @@ def _(b: Operations, input: Operand, axis: int) -> Operand:
 
 
 @softmax.alternative
-def _(input: expr.Array, axis: int) -> expr.Array:
+def _(input: expr.Traced, axis: int) -> expr.Traced:
     x = input if input.data_type == "float32" else expr.cast(input, "float32")
     exponentials = expr.exp(x - expr.reduce_max(x, [axis], keep_dimensions=True))
     result = exponentials / expr.reduce_sum(exponentials, [axis], keep_dimensions=True)

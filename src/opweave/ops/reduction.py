@@ -283,12 +283,12 @@ def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool)
 # operations, and fuses the means of normalisations.
 
 
-def _total(x: expr.Array, axes: Sequence[int], keep_dimensions: bool) -> expr.Array:
+def _total(x: expr.Traced, axes: Sequence[int], keep_dimensions: bool) -> expr.Traced:
     return expr.reduce_sum(x, axes, keep_dimensions=keep_dimensions)
 
 
-def _log_sum_exp(x: expr.Array, axes: Sequence[int], keep_dimensions: bool) -> expr.Array:
-    def offset(keep: bool) -> expr.Array:
+def _log_sum_exp(x: expr.Traced, axes: Sequence[int], keep_dimensions: bool) -> expr.Traced:
+    def offset(keep: bool) -> expr.Traced:
         largest = expr.reduce_max(x, axes, keep_dimensions=keep)
         return expr.where(expr.is_infinite(largest), 0.0, largest)
 
@@ -296,7 +296,7 @@ def _log_sum_exp(x: expr.Array, axes: Sequence[int], keep_dimensions: bool) -> e
     return expr.log(total) + offset(keep_dimensions)
 
 
-_FORMULAS: dict[Op[..., Operand], Callable[..., expr.Array]] = {
+_FORMULAS: dict[Op[..., Operand], Callable[..., expr.Traced]] = {
     reduce_l1: lambda x, axes, keep: _total(x if x.data_type.startswith("u") else abs(x), axes, keep),
     reduce_l2: lambda x, axes, keep: expr.sqrt(_total(x * x, axes, keep)),
     reduce_log_sum: lambda x, axes, keep: expr.log(_total(x, axes, keep)),
@@ -306,9 +306,9 @@ _FORMULAS: dict[Op[..., Operand], Callable[..., expr.Array]] = {
 }
 
 
-def _declare(op: Op[..., Operand], function: Callable[..., expr.Array]) -> None:
+def _declare(op: Op[..., Operand], function: Callable[..., expr.Traced]) -> None:
     @op.alternative
-    def _(input: expr.Array, axes: Sequence[int], keep_dimensions: bool) -> expr.Array:
+    def _(input: expr.Traced, axes: Sequence[int], keep_dimensions: bool) -> expr.Traced:
         if input.data_type != "float16":
             return function(input, axes, keep_dimensions)
         return expr.cast(function(expr.cast(input, "float32"), axes, keep_dimensions), "float16")
@@ -319,10 +319,10 @@ for _op, _function in _FORMULAS.items():
 
 
 @arg_max.alternative
-def _(input: expr.Array, axis: int, keep_dimensions: bool, output_data_type: DataType) -> expr.Array:
+def _(input: expr.Traced, axis: int, keep_dimensions: bool, output_data_type: DataType) -> expr.Traced:
     return expr.cast(expr.arg_max(input, axis, keep_dimensions=keep_dimensions), output_data_type)
 
 
 @arg_min.alternative
-def _(input: expr.Array, axis: int, keep_dimensions: bool, output_data_type: DataType) -> expr.Array:
+def _(input: expr.Traced, axis: int, keep_dimensions: bool, output_data_type: DataType) -> expr.Traced:
     return expr.cast(expr.arg_min(input, axis, keep_dimensions=keep_dimensions), output_data_type)

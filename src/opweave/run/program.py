@@ -20,7 +20,7 @@ from ..memory.spaces import HOST, Cell, Memory, Pool, Space, copier, intermediat
 from ..support.errors import OperationError
 from ..support.records import record
 from .binding import Binding, Intermediates
-from .steps import Part, Step, Unsized, title
+from .steps import CompiledSegment, Step, Unsized, title
 
 if TYPE_CHECKING:
     from ..backends import KernelTime, Placement
@@ -51,7 +51,7 @@ class Program:
         self,
         graph: Graph,
         origin: Mapping[Node, Node],
-        parts: Sequence[Part],
+        parts: Sequence[CompiledSegment],
         placements: list[Placement],
         space: Space,
         ranges: Sequence[InputRange] = (),

@@ -21,7 +21,7 @@ class Unsized(Operand):
 
 
 @record
-class Part:
+class CompiledSegment:
     """A segment of a graph, compiled.
 
     Attributes:
@@ -69,7 +69,7 @@ class Step:
     segment: int
     read_bytes: int
     written_bytes: int
-    part: Part | None = None
+    part: CompiledSegment | None = None
 
     def tie(self, memory: Sequence[Memory]) -> Callable[[], None]:
         """Bind it to its slots of a run's memory.

@@ -17,10 +17,10 @@ from ..core.graph import Node, Operand, each
 from ..core.operation import call_with
 from ..ops.recorder import Recorder
 from ..support.errors import MLError
-from .batch_rules import RULES, SIZES, Axis, BatchAxis, Call, NotApart
+from .batch_rules import RULES, SIZES, Axis, BatchAxis, BatchCall, NotApart
 
 
-class Comparison:
+class BatchComparison:
     """Two graphs of one model, for different numbers of rows.
 
     Args:
@@ -123,7 +123,7 @@ class Comparison:
             return
         assert second is not None
         named = {name: self._axes_of(value, second.inputs[name]) for name, value in first.inputs.items()}
-        axes = self._axes_of_results(Call(first, named), second)
+        axes = self._axes_of_results(BatchCall(first, named), second)
         for left, right, axis in zip(first.outputs, second.outputs, axes, strict=True):
             self._check_shapes(axis, left.shape, right.shape, first.title)
             self.axes[left, right] = axis
@@ -136,7 +136,7 @@ class Comparison:
             return tuple(self.axes[pair] for pair in zip(value, other, strict=True))
         return None if value is None else self.axes[value, other]
 
-    def _axes_of_results(self, call: Call, second: Node) -> tuple[Axis, ...]:
+    def _axes_of_results(self, call: BatchCall, second: Node) -> tuple[Axis, ...]:
         """The batch axes of the results of a pair of nodes."""
         node, count = call.node, len(call.node.outputs)
         axes = [axis for value in call.axes.values() for axis in (value if isinstance(value, tuple) else (value,))]
@@ -156,7 +156,7 @@ class Comparison:
         for left, right, axis in zip(first_in, second_in, operand_axes, strict=True):
             if not (left.is_constant and right.is_constant):
                 inputs[left, right] = axis
-        inner = Comparison(self._rows, inputs, self._follow)
+        inner = BatchComparison(self._rows, inputs, self._follow)
         try:
             return tuple(inner.axis(left, right) for left, right in zip(first_out, second_out, strict=True))
         except NotApart as error:

@@ -47,7 +47,7 @@ Axis: TypeAlias = BatchAxis | None
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class BatchCall:
     """A node, and the batch axes of its operands.
 
     Attributes:
@@ -85,7 +85,7 @@ class Call:
         return NotApart(f"{self.node.title} computes along the batch")
 
 
-Rule: TypeAlias = Callable[[Call], "Axis | tuple[Axis, ...]"]
+Rule: TypeAlias = Callable[[BatchCall], "Axis | tuple[Axis, ...]"]
 
 RULES: dict[Op[..., Any], Rule] = {}
 """Rules that return the batch axis of the result, or of each result; at least one operand has a batch axis."""
@@ -104,7 +104,7 @@ def _rule(*operations: Op[..., Any]) -> Callable[[Rule], Rule]:
     return declare
 
 
-def _common_axis(call: Call, axes: Sequence[Axis]) -> BatchAxis:
+def _common_axis(call: BatchCall, axes: Sequence[Axis]) -> BatchAxis:
     """The batch axis that all operands with a batch axis share."""
     (axis, *others) = {axis for axis in axes if axis is not None}
     if others:
@@ -112,7 +112,7 @@ def _common_axis(call: Call, axes: Sequence[Axis]) -> BatchAxis:
     return axis
 
 
-def _broadcast_axis(call: Call, operands: Mapping[str, Operand], rank: int, shift: int = 0) -> BatchAxis:
+def _broadcast_axis(call: BatchCall, operands: Mapping[str, Operand], rank: int, shift: int = 0) -> BatchAxis:
     """The batch axis of operands that are broadcast to `rank` axes.
 
     Args:
@@ -145,13 +145,13 @@ elu gelu hard_sigmoid hard_swish leaky_relu linear relu sigmoid softplus softsig
 
 
 @_rule(*(getattr(ops, name) for name in _ELEMENTWISE.split()))
-def _elementwise(call: Call) -> Axis:
+def _elementwise(call: BatchCall) -> Axis:
     operands = {name: value for name, value in call.node.inputs.items() if isinstance(value, Operand)}
     return _broadcast_axis(call, operands, call.node.outputs[0].rank)
 
 
 @_rule(ops.triangular)
-def _(call: Call) -> Axis:
+def _(call: BatchCall) -> Axis:
     axis = call.only("input")
     if axis.number >= call.operand("input").rank - 2:
         raise call.mixing_error()
@@ -160,7 +160,7 @@ def _(call: Call) -> Axis:
 
 @_rule(ops.softmax, ops.cumulative_sum, ops.batch_normalization, ops.split)
 @_rule(composites.log_softmax, composites.hard_max, composites.top_k)
-def _along_axis(call: Call) -> tuple[Axis, ...]:
+def _along_axis(call: BatchCall) -> tuple[Axis, ...]:
     axis = call.only("input")
     if axis.number == call["axis"]:
         raise call.mixing_error()
@@ -168,7 +168,7 @@ def _along_axis(call: Call) -> tuple[Axis, ...]:
 
 
 @_rule(ops.layer_normalization, ops.reverse, ops.resample2d)
-def _along_axes(call: Call) -> Axis:
+def _along_axes(call: BatchCall) -> Axis:
     axis = call.only("input")
     if axis.number in call["axes"]:
         raise call.mixing_error()
@@ -176,18 +176,18 @@ def _along_axes(call: Call) -> Axis:
 
 
 @_rule(*(op for name, op in ops.Operations.listing().items() if name.startswith("reduce_")))
-def _reduction(call: Call) -> Axis:
+def _reduction(call: BatchCall) -> Axis:
     axis = call.only("input")
     return _axis_after_reduction(call, axis, call["axes"])
 
 
 @_rule(ops.arg_max, ops.arg_min)
-def _(call: Call) -> Axis:
+def _(call: BatchCall) -> Axis:
     axis = call.only("input")
     return _axis_after_reduction(call, axis, (call["axis"],))
 
 
-def _axis_after_reduction(call: Call, axis: BatchAxis, axes: Sequence[int]) -> BatchAxis:
+def _axis_after_reduction(call: BatchCall, axis: BatchAxis, axes: Sequence[int]) -> BatchAxis:
     """The batch axis after a reduction of `axes`."""
     if axis.number in axes:
         raise call.mixing_error()
@@ -197,7 +197,7 @@ def _axis_after_reduction(call: Call, axis: BatchAxis, axes: Sequence[int]) -> B
 
 
 @_rule(ops.instance_normalization, ops.conv2d, ops.conv_transpose2d)
-def _of_images(call: Call) -> Axis:
+def _of_images(call: BatchCall) -> Axis:
     axis = call.only("input")
     if axis.number != _layout(call).index("n"):
         raise call.mixing_error()
@@ -205,20 +205,20 @@ def _of_images(call: Call) -> Axis:
 
 
 @_rule(ops.average_pool2d, ops.l2_pool2d, ops.max_pool2d)
-def _(call: Call) -> Axis:
+def _(call: BatchCall) -> Axis:
     axis = call.only("input")
     if _layout(call)[axis.number] not in "nc":
         raise call.mixing_error()
     return axis
 
 
-def _layout(call: Call) -> str:
+def _layout(call: BatchCall) -> str:
     layout: str = call.node.attributes.get("layout") or call["input_layout"]
     return layout
 
 
 @_rule(ops.matmul)
-def _(call: Call) -> Axis:
+def _(call: BatchCall) -> Axis:
     a, b = call.operand("a"), call.operand("b")
     rank = call.node.outputs[0].rank
     if call.axes["b"] is None and call.axes["a"].number == a.rank - 2:
@@ -229,7 +229,7 @@ def _(call: Call) -> Axis:
 
 
 @_rule(ops.gemm)
-def _(call: Call) -> Axis:
+def _(call: BatchCall) -> Axis:
     places = []
     for name, inner in (("a", 0 if call["a_transpose"] else 1), ("b", 1 if call["b_transpose"] else 0)):
         if (axis := call.axes[name]) is not None:
@@ -252,7 +252,7 @@ def _(call: Call) -> Axis:
 
 
 @_rule(composites.matmul_n_bits)
-def _(call: Call) -> Axis:
+def _(call: BatchCall) -> Axis:
     axis = call.only("input")
     if axis.number == call.operand("input").rank - 1:
         raise call.mixing_error()
@@ -260,7 +260,7 @@ def _(call: Call) -> Axis:
 
 
 @_rule(ops.concat)
-def _(call: Call) -> Axis:
+def _(call: BatchCall) -> Axis:
     axes = call.axes["inputs"]
     common = _common_axis(call, axes)
     if common.number == call["axis"]:
@@ -271,7 +271,7 @@ def _(call: Call) -> Axis:
 
 
 @_rule(ops.slice)
-def _(call: Call) -> Axis:
+def _(call: BatchCall) -> Axis:
     axis, input = call.only("input"), call.operand("input")
     number = axis.number
     if (call["starts"][number], call["sizes"][number], call["strides"][number]) != (0, input.shape[number], 1):
@@ -280,7 +280,7 @@ def _(call: Call) -> Axis:
 
 
 @_rule(ops.pad)
-def _(call: Call) -> Axis:
+def _(call: BatchCall) -> Axis:
     axis = call.only("input")
     if call["beginning_padding"][axis.number] or call["ending_padding"][axis.number]:
         raise call.mixing_error()
@@ -288,7 +288,7 @@ def _(call: Call) -> Axis:
 
 
 @_rule(ops.tile)
-def _(call: Call) -> Axis:
+def _(call: BatchCall) -> Axis:
     axis = call.only("input")
     if call["repetitions"][axis.number] != 1:
         raise call.mixing_error()
@@ -296,18 +296,18 @@ def _(call: Call) -> Axis:
 
 
 @_rule(ops.expand)
-def _(call: Call) -> Axis:
+def _(call: BatchCall) -> Axis:
     return _broadcast_axis(call, {"input": call.operand("input")}, call.node.outputs[0].rank)
 
 
 @_rule(ops.transpose)
-def _(call: Call) -> Axis:
+def _(call: BatchCall) -> Axis:
     axis = call.only("input")
     return axis.with_number(call["permutation"].index(axis.number))
 
 
 @_rule(ops.reshape)
-def _(call: Call) -> Axis:
+def _(call: BatchCall) -> Axis:
     axis, shape, new = call.only("input"), call.operand("input").shape, call.node.outputs[0].shape
     rows = shape[axis.number] // axis.size(1)
     # Memory is [before, rows, after]. An axis of the result contains all rows if it spans the whole part `rows`.
@@ -320,7 +320,7 @@ def _(call: Call) -> Axis:
 
 
 @_rule(ops.gather)
-def _(call: Call) -> Axis:
+def _(call: BatchCall) -> Axis:
     along = call["axis"]
     if call.axes["input"] is None:
         axis = call.only("indices")
@@ -332,7 +332,7 @@ def _(call: Call) -> Axis:
 
 
 @_rule(ops.gather_elements)
-def _(call: Call) -> Axis:
+def _(call: BatchCall) -> Axis:
     along = call["axis"]
     if call.axes["input"] is None and call.axes["indices"].number == along:
         return call.only("indices")  # any index reads the same elements
@@ -340,11 +340,11 @@ def _(call: Call) -> Axis:
 
 
 @_rule(ops.scatter_elements)
-def _(call: Call) -> Axis:
+def _(call: BatchCall) -> Axis:
     return _same_axis(call, ("input", "indices", "updates"))
 
 
-def _same_axis(call: Call, names: Sequence[str]) -> Axis:
+def _same_axis(call: BatchCall, names: Sequence[str]) -> Axis:
     """The batch axis that all operands must share; indices are along another axis."""
     common = _common_axis(call, [call.axes[name] for name in names])
     if common.number == call["axis"]:
@@ -356,7 +356,7 @@ def _same_axis(call: Call, names: Sequence[str]) -> Axis:
 
 
 @_rule(ops.gather_nd)
-def _(call: Call) -> Axis:
+def _(call: BatchCall) -> Axis:
     indices = call.operand("indices")
     if call.axes["input"] is None:
         axis = call.only("indices")
@@ -370,7 +370,7 @@ def _(call: Call) -> Axis:
 
 
 @_rule(ops.scatter_nd)
-def _(call: Call) -> Axis:
+def _(call: BatchCall) -> Axis:
     call.require_fixed("indices")
     indices, depth = call.operand("indices"), call.operand("indices").shape[-1]
     axis, updates = call.axes["input"], call.axes["updates"]
@@ -380,7 +380,7 @@ def _(call: Call) -> Axis:
 
 
 @_rule(ops.gru, ops.lstm)
-def _(call: Call) -> tuple[Axis, ...]:
+def _(call: BatchCall) -> tuple[Axis, ...]:
     axis = _recurrent_axis(call, {"input": 1, "initial_hidden_state": 1, "initial_cell_state": 1})
     outputs = call.node.outputs
     # [directions, batches, hidden_size], and of all steps [steps, directions, batches, hidden_size]
@@ -388,11 +388,11 @@ def _(call: Call) -> tuple[Axis, ...]:
 
 
 @_rule(ops.gru_cell, ops.lstm_cell)
-def _(call: Call) -> tuple[Axis, ...]:
+def _(call: BatchCall) -> tuple[Axis, ...]:
     return (_recurrent_axis(call, {"input": 0, "hidden_state": 0, "cell_state": 0}),) * len(call.node.outputs)
 
 
-def _recurrent_axis(call: Call, batches: Mapping[str, int]) -> BatchAxis:
+def _recurrent_axis(call: BatchCall, batches: Mapping[str, int]) -> BatchAxis:
     """The batch axis of a recurrent network; each operand has its batch in the axis that `batches` gives, or is absent."""
     present = {name: value for name, value in call.node.inputs.items() if value is not None}
     call.require_fixed(*(name for name in present if name not in batches))

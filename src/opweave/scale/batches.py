@@ -15,7 +15,7 @@ from ..onnx.session.session import InferenceSession
 from ..support.cache import Cache
 from ..support.errors import MLError, OperationError
 from .proofs import Proofs, Shapes
-from .protocol import Interface, Request
+from .protocol import InferenceRequest, Interface
 
 log = logging.getLogger("opweave")
 
@@ -39,7 +39,7 @@ class Execution:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BatchAnswer:
     """The result of a request.
 
     Attributes:
@@ -83,11 +83,11 @@ class BatchedModel:
         latest = self._reasons.items()[-1:]
         return self._why_never or (latest[0][1] if latest and not self._is_joined else "")
 
-    def runs_alone(self, request: Request) -> bool:
+    def runs_alone(self, request: InferenceRequest) -> bool:
         """Whether a checked request will certainly run alone, so that it need not wait for others."""
         return bool(self._why_never or self._reasons.get(self._shapes_of(request)))
 
-    def check(self, request: Request) -> Request:
+    def check(self, request: InferenceRequest) -> InferenceRequest:
         """Check the inputs of a request for the declared shapes and ranges; return it with arrays that the engine can read.
 
         Raises:
@@ -99,7 +99,7 @@ class BatchedModel:
             indices.check(feed)
         return replace(request, feed=feed)
 
-    def run(self, requests: Sequence[Request]) -> list[Answer]:
+    def run(self, requests: Sequence[InferenceRequest]) -> list[BatchAnswer]:
         """Run checked requests.
 
         Returns:
@@ -108,12 +108,12 @@ class BatchedModel:
         Raises:
             Exception: a defect of a kernel or of this package; answers contain errors of Opweave.
         """
-        answers: dict[int, Answer] = {}
+        answers: dict[int, BatchAnswer] = {}
         for group in self._groups(requests):
             answers |= zip(group, self._run_group([requests[number] for number in group]), strict=True)
         return [answers[number] for number in range(len(requests))]
 
-    def _groups(self, requests: Sequence[Request]) -> list[list[int]]:
+    def _groups(self, requests: Sequence[InferenceRequest]) -> list[list[int]]:
         """Group requests that run together, by index: at most `batch` rows, or one request."""
         groups: list[list[int]] = []
         latest: dict[Shapes, tuple[int, list[int]]] = {}  # rows and requests of the last group with these shapes
@@ -132,7 +132,7 @@ class BatchedModel:
             latest[key] = before + count, group
         return groups
 
-    def _run_group(self, group: Sequence[Request]) -> list[Answer]:
+    def _run_group(self, group: Sequence[InferenceRequest]) -> list[BatchAnswer]:
         counts = [next(iter(request.feed.values())).shape[0] for request in group] if len(group) > 1 else []
         if not counts or self._why_mixed(self._shapes_of(group[0]), sum(counts), counts):
             return [self._run_alone(request) for request in group]
@@ -152,10 +152,10 @@ class BatchedModel:
                 return self._reasons.put(shapes, reason)
         return ""
 
-    def _shapes_of(self, request: Request) -> Shapes:
+    def _shapes_of(self, request: InferenceRequest) -> Shapes:
         return tuple(request.feed[argument.name].shape[1:] for argument in self._session._inputs)
 
-    def _run_alone(self, request: Request) -> Answer:
+    def _run_alone(self, request: InferenceRequest) -> BatchAnswer:
         started = perf_counter_ns()
         first = next(iter(request.feed.values()), None)
         rows = first.shape[0] if first is not None and first.ndim and not self._why_never else 1
@@ -166,11 +166,11 @@ class BatchedModel:
             if empty:  # the engine's message has internal names
                 log.info("a request without elements failed: %s", error)
                 error = OperationError(f"the model cannot compute without elements: {', '.join(empty)}")
-            return Answer(error)
+            return BatchAnswer(error)
         execution = Execution(rows, started, (0, perf_counter_ns() - started, 0))
-        return Answer(dict(zip(self._names, results, strict=True)), rows, execution)
+        return BatchAnswer(dict(zip(self._names, results, strict=True)), rows, execution)
 
-    def _run_joined(self, group: Sequence[Request]) -> list[Answer]:
+    def _run_joined(self, group: Sequence[InferenceRequest]) -> list[BatchAnswer]:
         """Run requests as one batch.
 
         Raises:
@@ -192,7 +192,7 @@ class BatchedModel:
         steps = [end - start for start, end in pairwise(times)]
         execution = Execution(sum(counts), times[0], (steps[0], steps[1], steps[2]))
         return [
-            Answer(dict(zip(self._names, outputs, strict=True)), count, execution)
+            BatchAnswer(dict(zip(self._names, outputs, strict=True)), count, execution)
             for count, *outputs in zip(counts, *parts, strict=True)
         ]
 

@@ -13,7 +13,7 @@ from ..onnx.session.session import InferenceSession
 from ..support.cache import Cache
 from ..support.errors import MLError
 from ..support.names import shown
-from .batch_axis import Comparison
+from .batch_axis import BatchComparison
 from .batch_rules import Axis, BatchAxis, NotApart
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
@@ -74,7 +74,7 @@ class Proofs:
     def _prove(self, shapes: Shapes, rows: int, part: int) -> str:
         try:
             one, other = (self._trace(shapes, count) for count in (rows, part))
-            values = _Values(one, other, (rows, part), [argument.name for argument in self._session._inputs])
+            values = _ProvenValues(one, other, (rows, part), [argument.name for argument in self._session._inputs])
             for name in self._session._outputs:
                 if values.axis(name) != BatchAxis(0):
                     raise NotApart(f"output {shown(name)} does not have the rows of the batch")
@@ -97,7 +97,7 @@ class Proofs:
         return self._traces.make((shapes, rows), trace)
 
 
-class _Values:
+class _ProvenValues:
     """The values of a model, traced for two numbers of rows.
 
     Args:
@@ -117,7 +117,7 @@ class _Values:
             match one.values[name], other.values[name]:
                 case Tensor(left), Tensor(right):
                     pairs[left, right] = BatchAxis(0)
-        self._comparison = Comparison(rows, pairs, self._follow)
+        self._comparison = BatchComparison(rows, pairs, self._follow)
 
     def axis(self, name: str) -> Axis:
         """The batch axis of a value.

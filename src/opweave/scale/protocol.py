@@ -80,7 +80,7 @@ _JSON_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf"}
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class InferenceRequest:
     """An inference request.
 
     Attributes:
@@ -156,7 +156,7 @@ class Interface:
             "outputs": outputs,
         }
 
-    def parse(self, body: bytes, header_length: str | None = None) -> Request:
+    def parse(self, body: bytes, header_length: str | None = None) -> InferenceRequest:
         """Read an inference request.
 
         Args:
@@ -191,9 +191,9 @@ class Interface:
         check_names("inputs", feed, arguments)
         id = message.get("id")
         _require(id is None or isinstance(id, str), "id must be a string", id)
-        return Request(id, feed, self._requested_outputs(message))
+        return InferenceRequest(id, feed, self._requested_outputs(message))
 
-    def respond(self, request: Request, results: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
+    def respond(self, request: InferenceRequest, results: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
         """Write the response to a request.
 
         Args:
@@ -226,7 +226,7 @@ class Interface:
         headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(header))}
         return b"".join([header, *parts]), headers
 
-    def _parse_raw(self, body: bytes) -> Request:
+    def _parse_raw(self, body: bytes) -> InferenceRequest:
         """Read a request whose body is the data of the only input; all outputs are returned as binary."""
         one = "a body without JSON is for models with one input of numbers and at most one dynamic dimension"
         require(len(self.inputs) == 1, f"{one}; this model has {len(self.inputs)} inputs")
@@ -239,7 +239,7 @@ class Interface:
         whole = len(body) == fixed_bytes if -1 not in shape else fixed_bytes > 0 and len(body) % fixed_bytes == 0
         require(whole, f"input {what}, got {len(body)} bytes")
         array = _view(memoryview(body), argument.dtype).reshape(shape)
-        return Request(None, {argument.name: array}, {output.name: True for output in self.outputs})
+        return InferenceRequest(None, {argument.name: array}, {output.name: True for output in self.outputs})
 
     def _requested_outputs(self, message: Mapping[str, Any]) -> dict[str, bool]:
         """The outputs that a request names, or else all, and whether each is to be binary."""

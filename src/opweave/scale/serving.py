@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request as HTTPRequest
+from starlette.requests import InferenceRequest as HTTPRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -27,9 +27,9 @@ from ..onnx.model.protobuf import ModelProto
 from ..support.errors import MLError, require
 from ..support.names import shown
 from . import protocol, statistics
-from .batches import Answer, BatchedModel
+from .batches import BatchAnswer, BatchedModel
 from .predictor import is_gpu, open_session
-from .protocol import VERSION, Interface, ModelFile, Request
+from .protocol import VERSION, InferenceRequest, Interface, ModelFile
 
 INLINE_BYTES = 1 << 16
 """Uncompressed bodies up to this size are parsed in the event loop: that takes a millisecond at most."""
@@ -145,7 +145,7 @@ class Replica:
         self._max_body, max_json = limits
         self._interface = Interface(name, session._inputs, list(session._outputs.values()), max_json)
         self._model = BatchedModel(session, self._interface, batch)
-        self._statistics, self._replicas = statistics.Statistics(), replicas
+        self._statistics, self._replicas = statistics.ServingStatistics(), replicas
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="opweave-serving")  # engines use threads of their own
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="opweave-reading")  # one large body at a time
         self._join = serve.batch(max_batch_size=batch, batch_wait_timeout_s=wait)(self._run)
@@ -211,7 +211,7 @@ class Replica:
         self._check_model(http)
         try:
             request = self._model.check(await self._read(http))
-            answer: Answer
+            answer: BatchAnswer
             if self._model.runs_alone(request):  # nothing to wait for
                 (answer,) = await self._run([request])
             else:
@@ -227,7 +227,7 @@ class Replica:
             self._statistics.add_success(answer.rows, perf_counter_ns() - arrived, waited, durations)
         return Response(content, headers=headers)
 
-    async def _read(self, http: HTTPRequest) -> Request:
+    async def _read(self, http: HTTPRequest) -> InferenceRequest:
         """Read a request. Large and compressed bodies are parsed in a thread, so that other clients need not wait."""
         body = await _body(http, self._max_body)
         encoding = ", ".join(http.headers.getlist("content-encoding")) or None
@@ -235,12 +235,12 @@ class Replica:
         if encoding is None and len(body) <= INLINE_BYTES:
             return self._interface.parse(body, header_length)
 
-        def read() -> Request:
+        def read() -> InferenceRequest:
             return self._interface.parse(protocol.decompress(body, encoding, self._max_body), header_length)
 
         return await asyncio.get_running_loop().run_in_executor(self._reader, read)
 
-    async def _run(self, requests: Sequence[Request]) -> list[Answer]:
+    async def _run(self, requests: Sequence[InferenceRequest]) -> list[BatchAnswer]:
         """Run a batch of requests on the model's thread."""
         answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._model.run, requests)
         for execution in {id(a.execution): a.execution for a in answers}.values():

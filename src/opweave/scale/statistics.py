@@ -13,7 +13,7 @@ STAGES = ("compute_input", "compute_infer", "compute_output")
 _OUTCOMES = ("success", "fail", "queue", *STAGES, "cache_hit", "cache_miss")
 
 
-class Statistics:
+class ServingStatistics:
     """Counts and durations of the requests that one replica has answered. Not thread-safe: use it on the event loop alone.
 
     Durations are in nanoseconds. A request counts as many inferences as it has rows.
@@ -80,7 +80,7 @@ def report(name: str, version: str, states: Sequence[dict[str, Any]]) -> dict[st
     Args:
         name: the name of the model.
         version: the version of the model.
-        states: the results of `Statistics.state`, one for each replica.
+        states: the results of `ServingStatistics.state`, one for each replica.
     """
     sizes = sorted({rows for state in states for rows in state["batches"]})
     batch_stats = []

@@ -18,7 +18,7 @@ from .counts import Counts
 from .handover import Handover
 from .http import shown_origin
 from .lane import Lane
-from .limits import Budget, ConnectionLimits
+from .limits import ConnectionLimits, ServerBudget
 from .messages import REQUIRED, Message, ProtocolError, error_name, parse_message, text_of
 from .recording import Recording
 from .served_builder import Log, LogError
@@ -39,7 +39,7 @@ SLOW = ("build", "tensor")
 
 
 @dataclass
-class _Place:
+class _RecordingPlace:
     """A context of the connection, and its lane."""
 
     number: int
@@ -72,8 +72,8 @@ class Connection:
         self._offered: str | None = None  # key of the payload that the page is to fetch
         self._recording = recording
         self.key = secrets.token_urlsafe(32)
-        self._budget = Budget(limits.memory)
-        self._places: dict[int, _Place] = {}
+        self._budget = ServerBudget(limits.memory)
+        self._places: dict[int, _RecordingPlace] = {}
         self._ended: set[int] = set()
         self._lock = Lock()  # of the two above
         self._past = Counts()  # of contexts that have ended
@@ -145,7 +145,7 @@ class Connection:
             self._answer_error(message["r"], error)
             return
         lane = Lane(f"opweave.serve context {number}", self._messages.stream.has_ended)
-        place = _Place(number, context, lane, Counts(contexts=1))
+        place = _RecordingPlace(number, context, lane, Counts(contexts=1))
         place.counts.messages["hello"] += 1
         with self._lock:
             self._places[number] = place
@@ -164,7 +164,7 @@ class Connection:
 
     # Handling --------------------------------------------------------------------------------------------------------
 
-    def _handle(self, place: _Place, message: Message, payload: np.ndarray | None) -> None:
+    def _handle(self, place: _RecordingPlace, message: Message, payload: np.ndarray | None) -> None:
         """Execute a message, and answer."""
         if place.is_ended or self._has_failed:
             return
@@ -191,7 +191,7 @@ class Connection:
         except Exception as error:
             self._refuse(place, message, error)
 
-    def _refuse(self, place: _Place, message: Message, error: BaseException) -> None:
+    def _refuse(self, place: _RecordingPlace, message: Message, error: BaseException) -> None:
         """Answer a request with an error. If the message is no request, end the context."""
         try:
             if "r" in REQUIRED[message["m"]]:
@@ -248,7 +248,7 @@ class Connection:
 
     # The end ---------------------------------------------------------------------------------------------------------
 
-    def _on_loss(self, place: _Place, reason: str) -> None:
+    def _on_loss(self, place: _RecordingPlace, reason: str) -> None:
         """Tell the client that a context is lost, and free the context, unless the client has destroyed it."""
         if place.is_ended:
             return
@@ -257,7 +257,7 @@ class Connection:
             self._messages.send(text_of({"c": place.number, "lost": reason}))
         place.lane.finish(place.context.destroy)
 
-    def _destroy(self, place: _Place) -> None:
+    def _destroy(self, place: _RecordingPlace) -> None:
         """Free a context that its client has destroyed, and forget it."""
         place.is_ended = True
         place.context.destroy()

@@ -52,7 +52,7 @@ GRAPH_BYTES = 256 * 1024
 """Bytes that a graph counts as, besides constants: roughly an ONNX Runtime session with one operation."""
 
 
-class Budget:
+class ServerBudget:
     """The memory of a connection's tensors, constants and intermediates, in bytes."""
 
     def __init__(self, limit: int) -> None:

@@ -17,7 +17,7 @@ from ..run.graph import MLGraph
 from ..support.errors import NotSupportedError, OperationError
 from ..support.names import shown
 from .intermediates import intermediate_bytes
-from .limits import GRAPH_BYTES, OPERAND_BYTES, Budget
+from .limits import GRAPH_BYTES, OPERAND_BYTES, ServerBudget
 from .log import call, decode
 from .messages import ProtocolError, is_id
 
@@ -27,7 +27,7 @@ INTERMEDIATES = " for intermediates of the graph"
 
 
 @dataclass
-class Constant:
+class ServedConstant:
     """The memory of a constant, allocated when the log entry or the payload comes, whichever is first."""
 
     desc: Desc
@@ -57,17 +57,21 @@ class ServedBuilder:
     """
 
     def __init__(
-        self, context: MLContext, budget: Budget, max_operands: int, constant_tensor: Callable[[int], Constant]
+        self,
+        context: MLContext,
+        budget: ServerBudget,
+        max_operands: int,
+        constant_tensor: Callable[[int], ServedConstant],
     ) -> None:
         self._builder = MLGraphBuilder(context)
         self._context, self._budget, self._max_operands = context, budget, max_operands
         self._constant_tensor = constant_tensor
         self._operands: dict[int, MLOperand] = {}
-        self._constants: dict[int, Constant] = {}
+        self._constants: dict[int, ServedConstant] = {}
         self._lock = RLock()
         self.reserved = 0
 
-    def constant(self, number: int, data_type: Any, shape: Any) -> Constant:
+    def constant(self, number: int, data_type: Any, shape: Any) -> ServedConstant:
         """Return the memory of a constant, allocated on the first call.
 
         Raises:
@@ -80,7 +84,7 @@ class ServedBuilder:
             constant = self._constants.get(number)
             if constant is None:
                 self._reserve(desc.byte_length)
-                constant = self._constants[number] = Constant(desc, memory.allocate(desc))
+                constant = self._constants[number] = ServedConstant(desc, memory.allocate(desc))
             elif constant.desc != desc:
                 raise ProtocolError(f"constant {number} is {constant.desc}, got {desc}")
             return constant

@@ -17,9 +17,9 @@ from ..run.graph import MLGraph
 from ..run.tensor import MLTensor
 from ..support.errors import InvalidStateError, MLError, ValidationError
 from ..support.names import camel_case
-from .limits import Budget, ConnectionLimits
+from .limits import ConnectionLimits, ServerBudget
 from .messages import Message, ProtocolError
-from .served_builder import Constant, Log, ServedBuilder, check_length
+from .served_builder import Log, ServedBuilder, ServedConstant, check_length
 
 COLLECT_BYTES = 64 * 2**20
 """Collect garbage each time this many bytes were freed: nodes and their results are reference cycles, which keep the constants
@@ -47,7 +47,7 @@ _garbage = _Garbage()
 
 
 @dataclass
-class _Tensor:
+class _ServedTensor:
     """A tensor; constant tensors have memory alone."""
 
     desc: Desc
@@ -56,7 +56,7 @@ class _Tensor:
 
 
 @dataclass
-class _Graph:
+class _ServedGraph:
     graph: MLGraph
     reserved: int  # bytes of the budget
 
@@ -112,14 +112,14 @@ class ServedContext:
     def __init__(
         self,
         context: MLContext,
-        budget: Budget,
+        budget: ServerBudget,
         limits: ConnectionLimits,
         report: Callable[[MLGraph], object] = lambda graph: None,
     ) -> None:
         self.context, self._budget, self._limits, self._report = context, budget, limits, report
         self._is_host = context.backend.space.is_host
-        self._tensors: dict[int, _Tensor] = {}
-        self._graphs: dict[int, _Graph] = {}
+        self._tensors: dict[int, _ServedTensor] = {}
+        self._graphs: dict[int, _ServedGraph] = {}
         self._builders: dict[int, ServedBuilder] = {}
         self._builders_lock = Lock()
 
@@ -194,17 +194,19 @@ class ServedContext:
         if message.get("constant"):
             if payload is None:
                 raise ProtocolError(f"constant tensor {number} has no payload")
-            self._tensors[number] = _Tensor(desc, None, payload)
+            self._tensors[number] = _ServedTensor(desc, None, payload)
             return Answer({})
         flags = {name: message.get(name, False) for name in ("readable", "writable")}
         if self._is_host:
             array = self._allocate(desc)
             tensor = self.context.tensor_from(array, **flags)
-            self._tensors[number] = _Tensor(desc, tensor, _bytes(array))
+            self._tensors[number] = _ServedTensor(desc, tensor, _bytes(array))
             return Answer({})
         self._budget.reserve(desc.byte_length)
         try:
-            self._tensors[number] = _Tensor(desc, self.context.create_tensor(desc.data_type, desc.shape, **flags), None)
+            self._tensors[number] = _ServedTensor(
+                desc, self.context.create_tensor(desc.data_type, desc.shape, **flags), None
+            )
         except MLError:
             self._budget.release(desc.byte_length)
             raise
@@ -233,7 +235,7 @@ class ServedContext:
             raise ProtocolError(f"graph {number} exists already")
         builder = self._builder(message["b"])
         graph = builder.build(message["log"], message["outs"])
-        self._graphs[number] = _Graph(graph, builder.reserved)
+        self._graphs[number] = _ServedGraph(graph, builder.reserved)
         builder.reserved = 0
         self._report(graph)
         described = {
@@ -298,7 +300,7 @@ class ServedContext:
 
     # Helpers ---------------------------------------------------------------------------------------------------------
 
-    def _tensor(self, number: int) -> _Tensor:
+    def _tensor(self, number: int) -> _ServedTensor:
         try:
             return self._tensors[number]
         except KeyError:
@@ -310,11 +312,11 @@ class ServedContext:
             raise ValidationError(f"dispatch: {tensor.desc} is a constant tensor")
         return tensor.tensor
 
-    def _constant_tensor(self, number: int) -> Constant:
+    def _constant_tensor(self, number: int) -> ServedConstant:
         tensor = self._tensor(number)
         if tensor.tensor is not None or tensor.contents is None:
             raise ValidationError(f"constant: the tensor {tensor.desc} was not made by createConstantTensor")
-        return Constant(tensor.desc, tensor.contents.view(tensor.desc.data_type).reshape(tensor.desc.shape), True)
+        return ServedConstant(tensor.desc, tensor.contents.view(tensor.desc.data_type).reshape(tensor.desc.shape), True)
 
     def _builder(self, number: int) -> ServedBuilder:
         """The builder of a number, created on first use."""

@@ -84,7 +84,7 @@ class _Work:
             is_shown.set()
 
 
-class _Watch:
+class _ProgressWatch:
     """Shows work that takes long.
 
     One thread watches all work. The thread starts with the first work and sleeps until the earliest is due, so short work
@@ -153,7 +153,7 @@ class _Watch:
                 self._changed.acquire()
 
 
-_watch = _Watch()
+_watch = _ProgressWatch()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_watch.__init__)  # type: ignore[misc]
 

@@ -25,7 +25,7 @@ def emitted(ctx: Emitter, x: Value, factor: float) -> Value:
     return ctx.emit("Add", ctx.emit("Mul", x, ctx.scalar(factor, x)), ctx.scalar(1, x))
 
 
-def of_expressions(x: expr.Array, factor: float) -> expr.Array:
+def of_expressions(x: expr.Traced, factor: float) -> expr.Traced:
     return x * factor + 1
 
 

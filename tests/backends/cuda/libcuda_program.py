@@ -19,7 +19,7 @@ import pytest
 import opweave as ow
 from opweave.backends.cuda import compiler
 from opweave.backends.cuda.devices import call
-from opweave.expr.gpu import Compiled, Kernel
+from opweave.expr.gpu import CompiledText, GpuKernel
 from opweave.memory import dlpack
 
 LIBRARY = ctypes.CDLL("libcuda.so.1")
@@ -33,7 +33,7 @@ def left() -> dict[str, int]:
     return {kind: count for kind, count in zip(KINDS, counts, strict=True) if count}
 
 
-def each(kernels: Sequence[Kernel], architecture: str) -> Iterator[tuple[Hashable, Compiled]]:
+def each(kernels: Sequence[GpuKernel], architecture: str) -> Iterator[tuple[Hashable, CompiledText]]:
     """Addresses of functions of the processor."""
     assert architecture == "sm_90", architecture
     cuda_on_cpu.functions.prepare(kernel.source for kernel in kernels)
@@ -41,7 +41,7 @@ def each(kernels: Sequence[Kernel], architecture: str) -> Iterator[tuple[Hashabl
         address = ctypes.cast(cuda_on_cpu.functions[kernel.source], ctypes.c_void_p).value
         given = kernel.arguments or range(len(kernel.bindings))
         kinds = "".join("p" if isinstance(argument, int) else "v" for argument in given)
-        yield kernel.key, Compiled(f"{address} {kinds}\0".encode(), "kernel", kernel.block)
+        yield kernel.key, CompiledText(f"{address} {kinds}\0".encode(), "kernel", kernel.block)
 
 
 compiler.each = each

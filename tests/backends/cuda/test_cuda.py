@@ -22,10 +22,10 @@ import opweave as ow
 from opweave import memory
 from opweave.backends.cuda import compiler as compilers, cuda, devices, nvidia
 from opweave.backends.cuda.backend import handle_of
-from opweave.backends.cuda.driver import Function
+from opweave.backends.cuda.driver import CudaFunction
 from opweave.backends.cuda.staging import PIECE_BYTES
 from opweave.backends.gpu.contraction import layout
-from opweave.expr.gpu import Kernel
+from opweave.expr.gpu import GpuKernel
 
 
 def network(context: ow.MLContext) -> ow.MLGraph:
@@ -83,11 +83,11 @@ class Noting(CpuDriver):
 
     events: list[str]
 
-    def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+    def begin(self, kernels: Sequence[GpuKernel]) -> list[Any]:
         self.events += ["begins"] if kernels else []
         return []
 
-    def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
+    def functions(self, kernels: Sequence[GpuKernel]) -> list[CudaFunction]:
         self.events.append("waits")
         return super().functions(kernels)
 

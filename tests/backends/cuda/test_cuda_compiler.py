@@ -29,7 +29,7 @@ import opweave.expr as ex
 from opweave.backends.cuda import compiler, cuda, devices, fork_server, nvidia, nvrtc, servers, triton_program
 from opweave.core.graph import Desc
 from opweave.expr import ir, trace
-from opweave.expr.gpu import Kernel, kernels
+from opweave.expr.gpu import GpuKernel, kernels
 from opweave.expr.gpu.cuda import OPTIONS
 from opweave.support import disk_cache
 
@@ -40,7 +40,7 @@ SAMPLED = 8
 """One of so many distinct kernels is compiled in each run, for one architecture; all of them with `--all`."""
 
 
-def made(function: object = ex.sin, shape: tuple[int, ...] = (64,)) -> list[Kernel]:
+def made(function: object = ex.sin, shape: tuple[int, ...] = (64,)) -> list[GpuKernel]:
     return kernels(trace(function, "sample", [Desc("float32", shape)]), cuda_on_cpu.FEATURES)  # type: ignore[arg-type]
 
 
@@ -61,7 +61,7 @@ def test_kernels_of_the_conformance_cases_compile(request: pytest.FixtureRequest
         assert all(binary.image.startswith(b"\x7fELF") for binary in binaries)
 
 
-def cases(case: wpt.Case) -> Sequence[Kernel]:
+def cases(case: wpt.Case) -> Sequence[GpuKernel]:
     return compiled(case, cuda_on_cpu.FEATURES).kernels
 
 
@@ -192,7 +192,7 @@ def test_an_interrupt_while_constants_are_copied_or_kernels_loaded_ends_the_buil
     jobs: list[Any] = []
 
     class Driver(CpuDriver):
-        def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+        def begin(self, kernels: Sequence[GpuKernel]) -> list[Any]:
             jobs.extend(compiler.begin(kernels, "sm_90"))
             return []
 
@@ -220,7 +220,7 @@ def test_kernels_of_a_part_are_abandoned_if_another_one_fails(
     jobs: list[Any] = []
 
     class Driver(CpuDriver):
-        def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+        def begin(self, kernels: Sequence[GpuKernel]) -> list[Any]:
             begun = compiler.begin(kernels, "sm_90")
             jobs.extend(job for job in begun if job not in jobs)
             return begun
@@ -463,8 +463,8 @@ def test_a_process_that_is_forked_while_another_thread_compiles_can_compile(cach
 import os, sys, threading
 sys.path[:0] = {sys.path!r}
 from opweave.backends.cuda import compiler
-from opweave.expr.gpu import Kernel
-kernel = Kernel("f", 'extern "C" __global__ void f(float* x) {{ x[0] = 1; }}', (), (), (1, 1, 1), "f")
+from opweave.expr.gpu import GpuKernel
+kernel = GpuKernel("f", 'extern "C" __global__ void f(float* x) {{ x[0] = 1; }}', (), (), (1, 1, 1), "f")
 entered, end = threading.Event(), threading.Event()
 def here(request):
     entered.set()
@@ -536,10 +536,10 @@ def opweave_kernel(x, y):
 needs_triton = pytest.mark.skipif(not compiler.triton_version(), reason="needs triton: make test-cuda")
 
 
-def product(source: str = TRITON, max_shared: int = 99 << 10) -> Kernel:
+def product(source: str = TRITON, max_shared: int = 99 << 10) -> GpuKernel:
     buffers = tuple(ir.Input(k, Desc("float32", (64, 64))) for k in range(2))
     options = (("max_shared", max_shared), ("num_stages", 3), ("num_warps", 4))
-    return Kernel(
+    return GpuKernel(
         "a product",
         source,
         buffers,

@@ -14,7 +14,7 @@ from cuda_driver import CpuDriver, context_on
 import opweave as ow
 from opweave.backends import Precision
 from opweave.backends.cuda import compiler
-from opweave.backends.cuda.engine import Engine
+from opweave.backends.cuda.engine import CudaDevice
 
 RANDOM = np.random.default_rng(0)
 
@@ -116,7 +116,7 @@ def test_an_array_may_change_when_its_graphs_are_gone(driver: CpuDriver, context
 @pytest.mark.usefixtures("small_tiles")
 def test_contexts_that_round_a_constant_otherwise_do_not_share_it(driver: CpuDriver) -> None:
     op, shape, sizes = OPS["matmul"]
-    weights, engine = RANDOM.uniform(-1, 1, sizes).astype(np.float32), Engine(driver)
+    weights, engine = RANDOM.uniform(-1, 1, sizes).astype(np.float32), CudaDevice(driver)
     precisions: tuple[Precision, ...] = ("float32", "tf32", "bfloat16", "float16")
     graphs = [graph_of(context_on(driver, precision, engine), op, shape, weights) for precision in precisions]
     assert (

@@ -16,7 +16,7 @@ import opweave as ow
 from opweave.backends.cuda import compiler as cuda_compiler, devices
 from opweave.backends.cuda.engine import features_of
 from opweave.core.graph import Desc
-from opweave.expr.gpu import Kernel
+from opweave.expr.gpu import GpuKernel
 from opweave.expr.ir import Input
 from opweave.kernels import KernelCall
 from opweave.kernels.cuda import CudaKernel, Launch
@@ -40,7 +40,7 @@ def computed(context: ow.MLContext, op: Any, *arrays: np.ndarray, **attributes: 
     return tuple(found.values()) if isinstance(made, tuple) else found["y0"]
 
 
-def kernels_of(op: Any, *descs: Desc, outputs: tuple[Desc, ...], **attributes: Any) -> list[Kernel]:
+def kernels_of(op: Any, *descs: Desc, outputs: tuple[Desc, ...], **attributes: Any) -> list[GpuKernel]:
     """The kernels of a node, without a device."""
     inputs = {name: Input(k, desc) for k, (name, desc) in enumerate(zip(op.operands, descs, strict=True))}
     call = KernelCall(f"{op.name} 'a'", op, dict(zip(op.operands, descs, strict=True)), attributes, outputs)

@@ -11,13 +11,13 @@ from cuda_cases import _Rules
 import opweave as ow
 from benchmarks.decode_step import Sizes, random_weight, step
 from opweave.backends.gpu.schedule import Schedule
-from opweave.backends.gpu.steps import Step
+from opweave.backends.gpu.steps import KernelStep
 from opweave.compile.legalise import legalise
 from opweave.core.graph import Graph
 
 
 @pytest.fixture(scope="module")
-def steps() -> list[Step]:
+def steps() -> list[KernelStep]:
     """A token of two layers."""
     builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
     sizes = Sizes(layers=2, hidden=1024, heads=16, groups=4, size=64, inner=2048, past=1023)
@@ -27,7 +27,7 @@ def steps() -> list[Step]:
     return Schedule(legal, rules, cuda_on_cpu.FEATURES).steps
 
 
-def read_early(step: Step) -> list[int]:
+def read_early(step: KernelStep) -> list[int]:
     """The numbers of the bindings that are read before the kernel waits."""
     parameters, _, body = step.kernel.source.partition("opweave_kernel(")[2].partition(") {")
     names = [parameter.split()[-1] for parameter in parameters.split(", ")]
@@ -38,7 +38,7 @@ def read_early(step: Step) -> list[int]:
     return [k for k, name in enumerate(names) if re.search(rf"\b{name}\[", early)]
 
 
-def test_they_read_nothing_that_a_kernel_writes(steps: list[Step]) -> None:
+def test_they_read_nothing_that_a_kernel_writes(steps: list[KernelStep]) -> None:
     written = {place for step in steps for place, writes in zip(step.places, step.kernel.writes, strict=True) if writes}
     written |= {place for step in steps for place in step.copies or ()}  # an input that is updated in place
     for each in steps:
@@ -57,7 +57,7 @@ def test_they_read_nothing_that_a_kernel_writes(steps: list[Step]) -> None:
         ("matmul + add", ["constant"]),
     ],
 )
-def test_they_read_constants_and_inputs(steps: list[Step], title: str, kinds: list[str]) -> None:
+def test_they_read_constants_and_inputs(steps: list[KernelStep], title: str, kinds: list[str]) -> None:
     found = [each for each in steps[9:] if each.kernel.title.endswith(title)]
     assert found
     for each in found:

@@ -20,10 +20,10 @@ from triton_cases import array, check, steps_of
 import opweave.expr as ex
 from opweave.core.dtypes import ANY, DataType
 from opweave.core.graph import Desc
-from opweave.expr import Array, ir, trace
+from opweave.expr import Traced, ir, trace
 from opweave.expr.array import apply
 from opweave.expr.evaluate import evaluate
-from opweave.expr.gpu import Kernel, kernels, mathematics, scatter, unsupported
+from opweave.expr.gpu import GpuKernel, kernels, mathematics, scatter, unsupported
 from opweave.expr.gpu.cuda import CUDA, PRELUDE
 
 F = cuda_on_cpu.FEATURES
@@ -78,7 +78,7 @@ def test_all_parts_of_sums_have_terms() -> None:
 # Expressions
 
 
-def run_program(program: ir.Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def run_program(program: ir.Formula, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     assert unsupported(program, F) == ""
     runner = cuda_on_cpu.Runner()
     for source, value in zip(program.inputs, arrays, strict=True):
@@ -123,7 +123,7 @@ def test_all_functions_at_special_values(data_type: DataType) -> None:
     a, b = (np.ascontiguousarray(grid.ravel()) for grid in np.meshgrid(values, values))
     names = [name for name, function in ir.FUNCTIONS.items() if data_type in function.types and name != "where"]
 
-    def function(x: Array, y: Array) -> tuple[Array, ...]:
+    def function(x: Traced, y: Traced) -> tuple[Traced, ...]:
         calls = [apply(name, *(x, y)[: ir.FUNCTIONS[name].arity]) for name in names]
         less, same = x < y, x == y
         logic = [less & same, less | same, less ^ same, ~less, ex.where(less, x, y)]
@@ -173,7 +173,7 @@ def test_workgroups_reduce_rows_with_one_barrier_each(length: int, data_type: Da
         x[0, length // 2] = np.nan
         x[2, 1] = -np.inf
 
-    def function(x: Array) -> tuple[Array, ...]:
+    def function(x: Traced) -> tuple[Traced, ...]:
         largest, smallest = (reduce(x, (1,), keep_dimensions=True) for reduce in (ex.reduce_max, ex.reduce_min))
         total = ex.reduce_sum(x, (1,), keep_dimensions=True)
         return (
@@ -184,7 +184,7 @@ def test_workgroups_reduce_rows_with_one_barrier_each(length: int, data_type: Da
             ex.arg_min(x, 1),
         )
 
-    def where_equal(x: Array, value: Array) -> Array:
+    def where_equal(x: Traced, value: Traced) -> Traced:
         return ex.where(x == value, x, value)
 
     agree(function, x)
@@ -198,7 +198,7 @@ def test_workgroups_reduce_rows_with_one_barrier_each(length: int, data_type: Da
 def test_elements_that_a_row_needs_twice_are_loaded_once() -> None:
     """Before anything is stored. Rows that are longer are loaded again."""
 
-    def function(x: Array, scale: Array) -> Array:
+    def function(x: Traced, scale: Traced) -> Traced:
         return (x - ex.reduce_max(x, (1,), keep_dimensions=True)) * scale
 
     for length in (1024, 1000, 9000):
@@ -244,7 +244,7 @@ def test_scatter(data_type: DataType) -> None:
 # Text
 
 
-def relu() -> Kernel:
+def relu() -> GpuKernel:
     (kernel,) = kernels(trace(lambda x: ex.max(x, 0), "relu", [Desc("float16", (4, 8))]), F)
     return kernel
 
@@ -283,9 +283,9 @@ def test_text() -> None:
 
 
 def test_a_comment_that_ends_with_a_backslash_ends_there() -> None:
-    from opweave.expr.gpu.dialect import Entry, Source
+    from opweave.expr.gpu.dialect import DialectSource, KernelEntry
 
-    text = CUDA.module(Source(["// relu 'a\\"], [], [], [], [], [Entry((1,), (), ("return;",))]), ())
+    text = CUDA.module(DialectSource(["// relu 'a\\"], [], [], [], [], [KernelEntry((1,), (), ("return;",))]), ())
     assert text.startswith("// relu 'a/\n")
 
 
@@ -297,10 +297,10 @@ def test_reads_outside_of_buffers_are_found() -> None:
     cuda_on_cpu.launch(kernel, [whole.address, whole.address])
 
 
-def lanes(statement: str) -> Kernel:
+def lanes(statement: str) -> GpuKernel:
     """A kernel of two warps."""
     source = f'extern "C" __global__ void lanes(unsigned* y) {{ unsigned lane = threadIdx.x; {statement} }}'
-    return Kernel("lanes", source, (), (), (1, 1, 1), "lanes", invocations=(64,))
+    return GpuKernel("lanes", source, (), (), (1, 1, 1), "lanes", invocations=(64,))
 
 
 def test_lanes_of_a_warp_exchange_registers() -> None:

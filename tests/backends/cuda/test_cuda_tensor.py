@@ -20,14 +20,14 @@ from benchmarks import cuda_tune
 from benchmarks.webgpu_contraction import Case
 from opweave.backends.cuda import compiler, measured_tiles
 from opweave.backends.cuda.backend import precisions
-from opweave.backends.cuda.driver import Function
+from opweave.backends.cuda.driver import CudaFunction
 from opweave.backends.cuda.engine import features_of
 from opweave.backends.gpu.contraction import tensor, tensor_tiles, terms
 from opweave.backends.gpu.contraction.problem import View, product
-from opweave.backends.gpu.contraction.tensor import Tile
-from opweave.backends.gpu.contraction.tensor_tiles import Measured, choose, is_faster
+from opweave.backends.gpu.contraction.tensor import TensorTile
+from opweave.backends.gpu.contraction.tensor_tiles import MeasuredTile, choose, is_faster
 from opweave.core.graph import Desc
-from opweave.expr.gpu import Features, Kernel, TensorCores
+from opweave.expr.gpu import Features, GpuKernel, TensorCores
 from opweave.expr.gpu.mathematics import BOUNDS
 from opweave.expr.ir import Input
 
@@ -75,7 +75,7 @@ class Noting(CpuDriver):
         self.noted: list[str] = []
         self.held = WeakSet[Any]()
 
-    def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+    def begin(self, kernels: Sequence[GpuKernel]) -> list[Any]:
         self.noted += [f"begin {kernel.compiler or 'cuda'}" for kernel in kernels]
         jobs = [Job() for _ in kernels]
         self.held.update(jobs)
@@ -85,7 +85,7 @@ class Noting(CpuDriver):
         self.noted.append("upload")
         super().upload(address, source)
 
-    def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
+    def functions(self, kernels: Sequence[GpuKernel]) -> list[CudaFunction]:
         self.noted.append(f"{len(kernels)} kernels, {len(self.held)} jobs")
         return super().functions(kernels)
 
@@ -403,7 +403,7 @@ def test_graphs(precision: Any, compilers: set[str], monkeypatch: pytest.MonkeyP
     driver, loaded = CpuDriver(), set[str]()
     load = driver.functions
 
-    def recorded(kernels: Sequence[Kernel]) -> list[Function]:
+    def recorded(kernels: Sequence[GpuKernel]) -> list[CudaFunction]:
         loaded.update(kernel.compiler for kernel in kernels)
         return load(kernels)
 
@@ -438,7 +438,7 @@ def test_precisions_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_choice_grows_with_the_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    def choice(rows: int, columns: int, terms: int, features: Features = F) -> tuple[Tile, int]:
+    def choice(rows: int, columns: int, terms: int, features: Features = F) -> tuple[TensorTile, int]:
         a, b = Input(0, Desc("float32", (rows, terms))), Input(1, Desc("float32", (terms, columns)))
         return choose(product(View.of(a), View.of(b)), features)
 
@@ -456,14 +456,14 @@ def test_the_choice_grows_with_the_problem(monkeypatch: pytest.MonkeyPatch) -> N
 def test_tuning_measures_tiles_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fastest tile is kept for later graphs with the same contraction, in other processes, too."""
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
-    others = [Tile(64, 32, 32, 4, 2), SMALL, Tile(32, 64, 32, 4, 2)]
+    others = [TensorTile(64, 32, 32, 4, 2), SMALL, TensorTile(32, 64, 32, 4, 2)]
     monkeypatch.setattr(tensor_tiles, "ranked", lambda *_: iter([(tile, 1) for tile in others]))
     monkeypatch.setattr(tensor_tiles, "choose", lambda *_: (others[0], 1))
     driver = CpuDriver()
 
     measure = measured_tiles.microseconds
 
-    def time(driver: CpuDriver, kernels: Sequence[Kernel], memory: dict[Any, int]) -> float:
+    def time(driver: CpuDriver, kernels: Sequence[GpuKernel], memory: dict[Any, int]) -> float:
         measure(driver, kernels, memory, repeat=1)
         return 1 if "32 x 32 x 32" in kernels[0].source else 5
 
@@ -474,7 +474,7 @@ def test_tuning_measures_tiles_on_the_device(tmp_path: Path, monkeypatch: pytest
         own = context._backend.engine.driver  # type: ignore[attr-defined]
         load = own.functions
 
-        def recorded(kernels: Sequence[Kernel]) -> list[Function]:
+        def recorded(kernels: Sequence[GpuKernel]) -> list[CudaFunction]:
             loaded.extend(kernel.source for kernel in kernels)
             return load(kernels)
 
@@ -501,14 +501,14 @@ def test_tuning_measures_tiles_on_the_device(tmp_path: Path, monkeypatch: pytest
 
 
 def test_measured_speeds_are_recovered() -> None:
-    tile = Tile(64, 64, 64, 4, 3)
+    tile = TensorTile(64, 64, 64, 4, 3)
     samples = [
         (steps, waves * 64**3, 2.5 + steps * max(0.4, waves * 64**3 / 1.5e6))
         for steps in (4, 16, 64)
         for waves in (1, 2, 5, 20)
     ]
     found = cuda_tune.fitted(tile, samples)
-    assert found == Measured(tile, pytest.approx(1.5e6), pytest.approx(0.4), 2.5)
+    assert found == MeasuredTile(tile, pytest.approx(1.5e6), pytest.approx(0.4), 2.5)
 
 
 def test_tiles_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from triton_cases import WGMMA_TF32, Build, F, array, check, instructions, run, 
 import opweave as ow
 from opweave.backends.cuda import compiler, measured_tiles
 from opweave.backends.gpu.contraction import terms
-from opweave.backends.gpu.steps import Kernels, Place
+from opweave.backends.gpu.steps import Buffer, Kernels
 from opweave.core.graph import Desc
-from opweave.expr.gpu import Features, Kernel, TensorCores
+from opweave.expr.gpu import Features, GpuKernel, TensorCores
 from opweave.expr.gpu.triton import Bfloat16
 from opweave.expr.ir import Input
 
@@ -300,16 +300,16 @@ def test_products_share_an_operand_in_order() -> None:
 
 def test_what_was_written_since_is_brought_into_order_again() -> None:
     kernels, desc = Kernels(_Rules(F), F), Desc("float32", (4,))
-    x = kernels.array_in(desc, Place(desc, "between"))
+    x = kernels.array_in(desc, Buffer(desc, "between"))
 
-    def ordered() -> Place:
+    def ordered() -> Buffer:
         target = Input(0, desc)
-        kernels.append([Kernel("order", "y = x", (x, target), (False, True), (1, 1, 1))], ())
+        kernels.append([GpuKernel("order", "y = x", (x, target), (False, True), (1, 1, 1))], ())
         return kernels.places[target]
 
     first = ordered()
     assert ordered() is first
-    kernels.append([Kernel("write", "x = 1", (x,), (True,), (1, 1, 1))], ())
+    kernels.append([GpuKernel("write", "x = 1", (x,), (True,), (1, 1, 1))], ())
     second = ordered()
     assert second is not first
     assert ordered() is second
@@ -340,7 +340,7 @@ def test_tiles_are_measured_with_numbers_of_bfloat16(
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
     deviations = dict[str, float]()
 
-    def time(driver: CpuDriver, kernels: Sequence[Kernel], memory: dict[Any, int]) -> float:
+    def time(driver: CpuDriver, kernels: Sequence[GpuKernel], memory: dict[Any, int]) -> float:
         for buffer in {buffer for kernel in kernels for buffer in kernel.bindings}.intersection(memory):
             values = driver.bytes(memory[buffer], buffer.desc.byte_length)
             if isinstance(buffer.desc, Bfloat16):

@@ -13,7 +13,7 @@ from triton_cases import WGMMA_TF32, F, array, check, instructions, steps_of
 import opweave as ow
 from opweave.backends.cuda import compiler
 from opweave.backends.gpu.contraction import tensor_tiles
-from opweave.backends.gpu.contraction.tensor import Tile
+from opweave.backends.gpu.contraction.tensor import TensorTile
 from opweave.expr.gpu import TensorCores
 
 pytestmark = [
@@ -107,7 +107,7 @@ def test_filters_that_are_no_constants(case: int) -> None:
 def test_kernels_compile(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For sm_90 to wgmma of TF32."""
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
-    monkeypatch.setattr(tensor_tiles, "choose", lambda *_: (Tile(64, 64, 32, 4, 3), 1))
+    monkeypatch.setattr(tensor_tiles, "choose", lambda *_: (TensorTile(64, 64, 32, 4, 3), 1))
     build, image, filter = transposed(3, "nchw")
     (step,) = steps_of(build, (image, filter), (1,), replace(F, tensor_cores=TensorCores("tf32", 99 << 10)))
     (binary,) = compiler.binaries([step.kernel], architecture)

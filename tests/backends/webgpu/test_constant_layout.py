@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opweave.backends.gpu.constants import Constant
+from opweave.backends.gpu.constants import GpuConstant
 from opweave.backends.gpu.contraction import layout
 
 
@@ -82,7 +82,7 @@ def test_parts_are_made_when_one_is_asked_for_and_not_kept(names: str) -> None:
         calls.append(1)
         return array.copy()
 
-    parts = dict(zip(("kept", "rest"), layout.in_parts(Constant.of(array).then(copied), np.floor), strict=True))
+    parts = dict(zip(("kept", "rest"), layout.in_parts(GpuConstant.of(array).then(copied), np.floor), strict=True))
     assert parts["kept"].key != parts["rest"].key
     assert calls == []
     for name in names.split(", "):

@@ -26,7 +26,7 @@ from opweave.core.graph import Node
 from opweave.core.operation import call_with
 from opweave.expr import ir
 from opweave.expr.array import axes_of
-from opweave.expr.gpu import Features, Kernel
+from opweave.expr.gpu import Features, GpuKernel
 from opweave.expr.tracing import inputs_of, of_input, program as make_program
 
 FLOAT16 = Features(float16=True, max_buffers=16)
@@ -114,9 +114,9 @@ class Made:
 
     contraction: Contraction
     inputs: tuple[ir.Input, ...]
-    result: ow.expr.Array
+    result: ow.expr.Traced
 
-    def kernels(self, epilogue: ir.Program | None = None) -> list[Kernel]:
+    def kernels(self, epilogue: ir.Formula | None = None) -> list[GpuKernel]:
         """The kernels; those of the call itself without an epilogue."""
         if epilogue is None and not isinstance(self.result.body, ir.Load):
             sources = tuple(source for source in ir.sources(self.result.body) if isinstance(source, ir.Input))
@@ -139,7 +139,7 @@ def made(row: Row, values: Mapping[str, np.ndarray], features: Features) -> Made
 def computed(
     found: Made,
     values: Sequence[np.ndarray],
-    epilogue: ir.Program | None = None,
+    epilogue: ir.Formula | None = None,
     others: Mapping[ir.Input, np.ndarray] | None = None,
 ) -> np.ndarray:
     """What the kernels write."""
@@ -299,7 +299,7 @@ def test_every_tile_has_right_tails(shape: Any, splits: int, monkeypatch: pytest
         check(conv((2, 9, 10, 12), (20, 3, 3, 12), input_layout="nhwc", filter_layout="ohwi"))
 
 
-def relu_with_more(found: Made, data_type: str) -> tuple[ir.Program, ir.Input, ir.Input]:
+def relu_with_more(found: Made, data_type: str) -> tuple[ir.Formula, ir.Input, ir.Input]:
     """max(result + residual, 0) * scale, where the scale has the size of the last axis, as another data type."""
     contraction = found.contraction
     desc = contraction.result.desc
@@ -312,7 +312,7 @@ def relu_with_more(found: Made, data_type: str) -> tuple[ir.Program, ir.Input, i
         body = ir.call("greater", body, zero)
     elif data_type != desc.data_type:
         body = ir.Cast(body, data_type)  # type: ignore[arg-type]
-    program = ir.Program("relu", (contraction.result, residual, scale), (ir.Output(axes, body),))
+    program = ir.Formula("relu", (contraction.result, residual, scale), (ir.Output(axes, body),))
     return program, residual, scale
 
 
@@ -374,7 +374,7 @@ def test_an_epilogue_must_read_at_the_position_that_it_writes() -> None:
     found = made(row, values_of(row), FLOAT16)
     axes = tuple(ir.Index(10, k - 2) for k in range(2))
     total = found.contraction.result
-    program = ir.Program("turned", (total,), (ir.Output(axes, ir.Load(total, axes[::-1])),))
+    program = ir.Formula("turned", (total,), (ir.Output(axes, ir.Load(total, axes[::-1])),))
     with pytest.raises(AssertionError, match="sample: the epilogue must read the result at the position"):
         found.kernels(program)
 

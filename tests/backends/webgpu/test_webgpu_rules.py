@@ -19,9 +19,9 @@ from opweave.backends.gpu.rules.results import Scatter
 from opweave.backends.webgpu import webgpu
 from opweave.core.graph import Graph, Node
 from opweave.core.operation import Op
-from opweave.expr import Array, compute, trace
+from opweave.expr import Traced, compute, trace
 from opweave.expr.evaluate import evaluate
-from opweave.expr.ir import Program
+from opweave.expr.ir import Formula
 from opweave.expr.simplify import simplified
 from opweave.kernels.expression import in_data_type
 from opweave.ops import Operations
@@ -32,10 +32,10 @@ CELLS = {OPS[name] for name in ("gru_cell", "lstm_cell")}
 few = settings(max_examples=15)
 
 
-def program_of(node: Node) -> Program:
+def program_of(node: Node) -> Formula:
     """What a node computes; of a scatter the array it starts from, the values, and their positions along each axis."""
 
-    def whole(*arrays: Array) -> tuple[Array, ...]:
+    def whole(*arrays: Traced) -> tuple[Traced, ...]:
         rest = iter(arrays)
 
         def given(value: Any) -> Any:
@@ -51,15 +51,15 @@ def program_of(node: Node) -> Program:
     return trace(whole, node.op.name, [operand.desc for operand in node.operands])
 
 
-def scattered(made: Scatter) -> tuple[Array, ...]:
-    def along(axis: int) -> Callable[..., Array]:
+def scattered(made: Scatter) -> tuple[Traced, ...]:
+    def along(axis: int) -> Callable[..., Traced]:
         return lambda *p: made.at(*p)[axis] + 0
 
     axes = [compute(made.shape, along(axis)) for axis in range(made.into.rank)]
     return made.into, compute(made.shape, made.value), *axes
 
 
-def computed(program: Program, node: Node, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def computed(program: Formula, node: Node, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The results of a node by NumPy."""
     outputs = [np.empty(output.desc.shape, output.desc.data_type) for output in program.outputs]
     evaluate(program, arrays, outputs)
@@ -73,7 +73,7 @@ def computed(program: Program, node: Node, arrays: Sequence[np.ndarray]) -> list
     return [into]
 
 
-def check(op: Op[..., Any], call: Call) -> Program:
+def check(op: Op[..., Any], call: Call) -> Formula:
     """Compare the rule with the reference, as it is and simplified; return the simplified program."""
     _, result, arrays = record(REFERENCE, op, call)
     graph = Graph.reaching(outputs_of(result))

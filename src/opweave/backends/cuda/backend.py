@@ -14,11 +14,11 @@ from . import devices
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...expr.gpu import Features, Kernel
+    from ...expr.gpu import Features, GpuKernel
     from .. import Backend
     from ..gpu.contraction.kernels import Contraction
-    from ..gpu.contraction.tensor import Tile
-    from .engine import Engine
+    from ..gpu.contraction.tensor import TensorTile
+    from .engine import CudaDevice
     from .executable import CudaRunner
 
 ALL: tuple[Precision, ...] = tuple(PRECISIONS)
@@ -48,7 +48,7 @@ class CudaBackend(GpuBackend):
     measures = False
     """Whether tiles are measured on the device for each compiled graph."""
 
-    def __init__(self, engine: Engine | None = None) -> None:
+    def __init__(self, engine: CudaDevice | None = None) -> None:
         super().__init__()
         self.engine = engine
         if engine is not None:
@@ -87,12 +87,12 @@ class CudaBackend(GpuBackend):
             servers.start(for_tensor_cores=True)
         return super().named(name)
 
-    def tile(self, contraction: Contraction) -> tuple[Tile, int]:
+    def tile(self, contraction: Contraction) -> tuple[TensorTile, int]:
         assert self.engine is not None
         tiles = self.engine.tiles
         return tiles.measure(contraction) if self.measures else tiles.find(contraction) or super().tile(contraction)
 
-    def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+    def begin(self, kernels: Sequence[GpuKernel]) -> list[Any]:
         # Other kernels may still be fused into others.
         slow = [kernel for kernel in kernels if kernel.compiler == "triton"]
         return [] if self.engine is None else self.engine.begin(slow)
@@ -146,11 +146,11 @@ class CudaBackend(GpuBackend):
         return self._backend_of(match, handle, given), match
 
     def _backend_of(self, device: Device, stream: int | None = None, owner: Any = None) -> CudaBackend:
-        from .engine import Engine
+        from .engine import CudaDevice
         from .nvidia import NvidiaDriver
 
         number = next(n for n, _ in enumerate(devices.infos()) if _name(n) == device.name)
-        return CudaBackend(Engine(NvidiaDriver(number, stream, owner)))
+        return CudaBackend(CudaDevice(NvidiaDriver(number, stream, owner)))
 
     def compile(
         self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
@@ -163,14 +163,14 @@ class CudaBackend(GpuBackend):
             return CudaRunner(graph, self, self.engine)
 
 
-def precisions(info: devices.Info) -> tuple[Precision, ...]:
+def precisions(info: devices.CudaInfo) -> tuple[Precision, ...]:
     """Return the precisions of a device."""
     from . import compiler
 
     return ALL if info.has_tensor_cores and compiler.triton_version() else WITHOUT_TENSOR_CORES
 
 
-def fault(info: devices.Info) -> str:
+def fault(info: devices.CudaInfo) -> str:
     """Return the precisions that a device lacks without Triton, and why; empty if none."""
     from . import compiler
 

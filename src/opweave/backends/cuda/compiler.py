@@ -20,7 +20,7 @@ from threading import Lock
 from typing import Any, TypeAlias
 from weakref import WeakSet, WeakValueDictionary
 
-from ...expr.gpu import Compiled, Kernel
+from ...expr.gpu import CompiledText, GpuKernel
 from ...expr.gpu.cuda import OPTIONS, USER_OPTIONS
 from ...support import disk_cache
 from ...support.errors import OperationError
@@ -44,7 +44,7 @@ YIELDING = 10
 processor each, although there are more processes than processors: niceness 10 is a tenth of the priority (sched(7))."""
 
 Result: TypeAlias = dict[str, Any] | str
-"""Result of compiling a source: fields of `Compiled`, or the text of an error."""
+"""Result of compiling a source: fields of `CompiledText`, or the text of an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,12 @@ class Compiler:
     """
 
     version: Callable[[], str]
-    options: Callable[[Kernel, str], Any]
+    options: Callable[[GpuKernel, str], Any]
     server: ForkServer
     here: Callable[[Any], Result] | None
     _is_busy: Lock = field(default_factory=Lock)
 
-    def result(self, kernel: Kernel, architecture: str, niceness: int = 0) -> Result:
+    def result(self, kernel: GpuKernel, architecture: str, niceness: int = 0) -> Result:
         """Compile a kernel, or return the text of an error; `niceness` applies to a separate process."""
         request = kernel.source, self.options(kernel, architecture)
         # Starting a process takes longer than compiling one kernel.
@@ -130,7 +130,7 @@ COMPILERS = {
         None,
     ),
 }
-"""Compilers by their names in `Kernel.compiler`."""
+"""Compilers by their names in `GpuKernel.compiler`."""
 
 
 class _Jobs:
@@ -139,10 +139,10 @@ class _Jobs:
     def __init__(self) -> None:
         self._lock = Lock()
         self._pool: ThreadPoolExecutor | None = None
-        self._known: WeakValueDictionary[str, Future[Compiled]] = WeakValueDictionary()
-        self._slow: WeakSet[Future[Compiled]] = WeakSet()
+        self._known: WeakValueDictionary[str, Future[CompiledText]] = WeakValueDictionary()
+        self._slow: WeakSet[Future[CompiledText]] = WeakSet()
 
-    def job(self, kernel: Kernel, architecture: str) -> Future[Compiled]:
+    def job(self, kernel: GpuKernel, architecture: str) -> Future[CompiledText]:
         """Return the job that compiles a kernel, or reads it from the cache on disk."""
         key = _disk_key(kernel, architecture)
         with self._lock:
@@ -156,7 +156,7 @@ class _Jobs:
                     self._slow.add(job)
             return job
 
-    def niceness(self, kernel: Kernel) -> int:
+    def niceness(self, kernel: GpuKernel) -> int:
         """Return the niceness of the process that compiles a kernel."""
         with self._lock:
             is_waited_for = not all(job.done() for job in self._slow)
@@ -173,26 +173,26 @@ class _Jobs:
                     del self._known[key]
 
 
-def _is_slow(kernel: Kernel) -> bool:
+def _is_slow(kernel: GpuKernel) -> bool:
     """Whether it takes several times as long to compile as others."""
     return kernel.compiler == "triton"
 
 
-def _has_failed(job: Future[Compiled]) -> bool:
+def _has_failed(job: Future[CompiledText]) -> bool:
     return job.done() and (job.cancelled() or job.exception() is not None)
 
 
 _jobs = _Jobs()
 
 
-def _compile(kernel: Kernel, architecture: str, key: str) -> Compiled:
+def _compile(kernel: GpuKernel, architecture: str, key: str) -> CompiledText:
     data = disk_cache.load(key, KIND)
     if data is not None:
         return _unpack(data)
     result = COMPILERS[kernel.compiler].result(kernel, architecture, _jobs.niceness(kernel))
     if isinstance(result, str):
         raise OperationError(explain_log(kernel, result))
-    compiled = Compiled(**{"entry_point": kernel.entry_point, "invocations": kernel.block, **result})
+    compiled = CompiledText(**{"entry_point": kernel.entry_point, "invocations": kernel.block, **result})
     disk_cache.store(key, KIND, _pack(compiled))
     return compiled
 
@@ -216,12 +216,12 @@ def load(*, for_tensor_cores: bool) -> None:
     version()
 
 
-def begin(kernels: Sequence[Kernel], architecture: str) -> list[Future[Compiled]]:
+def begin(kernels: Sequence[GpuKernel], architecture: str) -> list[Future[CompiledText]]:
     """Begin to compile kernels, the slow ones first. While the returned jobs are held, `each` need not compile them again."""
     return list(_submit(kernels, architecture).values())
 
 
-def _submit(kernels: Sequence[Kernel], architecture: str) -> dict[Hashable, Future[Compiled]]:
+def _submit(kernels: Sequence[GpuKernel], architecture: str) -> dict[Hashable, Future[CompiledText]]:
     """Return the jobs of kernels that are not compiled yet, by key."""
     fresh = {kernel.key: kernel for kernel in kernels if kernel.compiled is None}
     # Among the others, a longer source is assumed to compile longer.
@@ -229,7 +229,7 @@ def _submit(kernels: Sequence[Kernel], architecture: str) -> dict[Hashable, Futu
     return {kernel.key: _jobs.job(kernel, architecture) for kernel in slow_first}
 
 
-def each(kernels: Sequence[Kernel], architecture: str) -> Iterator[tuple[Hashable, Compiled]]:
+def each(kernels: Sequence[GpuKernel], architecture: str) -> Iterator[tuple[Hashable, CompiledText]]:
     """Yield the binaries of kernels, with their keys, in the order of completion.
 
     Args:
@@ -246,10 +246,10 @@ def each(kernels: Sequence[Kernel], architecture: str) -> Iterator[tuple[Hashabl
             yield key, kernel.compiled
     while left:
         with suppress(CancelledError):  # the user has interrupted another thread's build
-            keys: dict[Future[Compiled], list[Hashable]] = {}
+            keys: dict[Future[CompiledText], list[Hashable]] = {}
             for key, job in _submit(list(left.values()), architecture).items():
                 keys.setdefault(job, []).append(key)  # kernels of the same text share a job
-            done: SimpleQueue[Future[Compiled]] = SimpleQueue()
+            done: SimpleQueue[Future[CompiledText]] = SimpleQueue()
             for job in keys:
                 # `as_completed` misses jobs that `stop` cancels.
                 job.add_done_callback(done.put)
@@ -261,7 +261,7 @@ def each(kernels: Sequence[Kernel], architecture: str) -> Iterator[tuple[Hashabl
                     yield key, compiled
 
 
-def binaries(kernels: Sequence[Kernel], architecture: str) -> list[Compiled]:
+def binaries(kernels: Sequence[GpuKernel], architecture: str) -> list[CompiledText]:
     """Return the binaries of kernels, in the order of `kernels`, compiled as by `each`."""
     compiled = dict(each(kernels, architecture))
     return [compiled[kernel.key] for kernel in kernels]
@@ -282,7 +282,7 @@ def stop() -> None:
     _jobs.stop()
 
 
-def _disk_key(kernel: Kernel, architecture: str) -> str:
+def _disk_key(kernel: GpuKernel, architecture: str) -> str:
     compiler = COMPILERS[kernel.compiler]
     options = json.dumps(compiler.options(kernel, architecture))
     block = "x".join(map(str, kernel.block))
@@ -290,20 +290,20 @@ def _disk_key(kernel: Kernel, architecture: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _pack(compiled: Compiled) -> bytes:
+def _pack(compiled: CompiledText) -> bytes:
     """Serialise as a line of JSON, then the image."""
     fields = {name: value for name, value in asdict(compiled).items() if name != "image"}
     return json.dumps(fields).encode() + b"\n" + compiled.image
 
 
-def _unpack(data: bytes) -> Compiled:
+def _unpack(data: bytes) -> CompiledText:
     line, _, image = data.partition(b"\n")
     fields = json.loads(line)
     x, y, z = fields.pop("invocations")
-    return Compiled(image, invocations=(x, y, z), **fields)
+    return CompiledText(image, invocations=(x, y, z), **fields)
 
 
-def explain_log(kernel: Kernel, log: str) -> str:
+def explain_log(kernel: GpuKernel, log: str) -> str:
     """Return the message for a kernel that the compiler rejects: the first error, with its line."""
     if kernel.explain is not None:
         return f"{kernel.title}: {kernel.explain(log)}"

@@ -50,7 +50,7 @@ class DriverError(Exception):
 
 
 @record
-class Info:
+class CudaInfo:
     """The description of a device.
 
     Attributes:
@@ -200,7 +200,7 @@ def trouble_of_nvrtc() -> str:
 
 
 @cache
-def infos() -> tuple[Info, ...]:
+def infos() -> tuple[CudaInfo, ...]:
     """Return the devices of this machine."""
     return () if trouble() else tuple(_info(number) for number in range(call("cuDeviceGetCount")))
 
@@ -222,7 +222,7 @@ def number_of(stream: int) -> int:
         raise ValidationError(f"cuda_stream: the driver does not know the stream {stream:#x}: {error}") from None
 
 
-def _info(number: int) -> Info:
+def _info(number: int) -> CudaInfo:
     device, kinds = call("cuDeviceGet", number), bindings().CUdevice_attribute
 
     def attribute(name: str) -> int:
@@ -233,4 +233,4 @@ def _info(number: int) -> Info:
     major, minor = attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")
     units, shared = attribute("MULTIPROCESSOR_COUNT"), attribute("MAX_SHARED_MEMORY_PER_BLOCK")
     dynamic = attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
-    return Info(name, f"sm_{major}{minor}", units, shared, dynamic, call("cuDeviceTotalMem", device))
+    return CudaInfo(name, f"sm_{major}{minor}", units, shared, dynamic, call("cuDeviceTotalMem", device))

@@ -10,15 +10,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...expr.gpu import Kernel
-from .devices import DriverError, Info
+from ...expr.gpu import GpuKernel
+from .devices import CudaInfo, DriverError
 
 Argument: TypeAlias = int | bytes
 """Argument of a kernel: an address, or the bytes of a value."""
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class CudaFunction:
     """A loaded kernel.
 
     Attributes:
@@ -37,7 +37,7 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class DriverLaunch:
     """A kernel bound to memory.
 
     Attributes:
@@ -47,7 +47,7 @@ class Launch:
         starts_early: whether the kernel may start while the previous one ends, for which it then waits itself.
     """
 
-    function: Function
+    function: CudaFunction
     workgroups: tuple[int, int, int]
     arguments: tuple[Argument, ...]
     starts_early: bool
@@ -75,16 +75,16 @@ class Driver(ABC):
         stream: the handle of the stream.
     """
 
-    info: Info
+    info: CudaInfo
     number: int
     stream: int
 
-    def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+    def begin(self, kernels: Sequence[GpuKernel]) -> list[Any]:
         """Begin to compile kernels. While the result is held, `functions` need not compile them again."""
         return []
 
     @abstractmethod
-    def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
+    def functions(self, kernels: Sequence[GpuKernel]) -> list[CudaFunction]:
         """Compile and load kernels; new ones are compiled in parallel."""
 
     @abstractmethod
@@ -128,11 +128,11 @@ class Driver(ABC):
         """Copy device memory to device memory."""
 
     @abstractmethod
-    def graph(self, launches: Sequence[Launch]) -> Any:
+    def graph(self, launches: Sequence[DriverLaunch]) -> Any:
         """Create a graph of kernels that run in sequence."""
 
     @abstractmethod
-    def update(self, graph: Any, number: int, launch: Launch) -> None:
+    def update(self, graph: Any, number: int, launch: DriverLaunch) -> None:
         """Set the arguments of a kernel of a graph, by its number, for later launches."""
 
     @abstractmethod
@@ -144,7 +144,7 @@ class Driver(ABC):
         """Free a graph that will not be launched again."""
 
     @abstractmethod
-    def times(self, launches: Sequence[Launch]) -> list[int]:
+    def times(self, launches: Sequence[DriverLaunch]) -> list[int]:
         """Run kernels in sequence, and return the nanoseconds of each on the device."""
 
     @abstractmethod
@@ -152,4 +152,4 @@ class Driver(ABC):
         """Wait until all submitted work is done."""
 
 
-__all__ = ["Argument", "Driver", "Function", "Launch", "free_unless_lost"]
+__all__ = ["Argument", "CudaFunction", "Driver", "DriverLaunch", "free_unless_lost"]

@@ -13,18 +13,18 @@ import numpy as np
 
 from ... import memory
 from ...core.graph import Desc
-from ...expr.gpu import Features, Kernel, TensorCores
+from ...expr.gpu import Features, GpuKernel, TensorCores
 from ...expr.gpu.cuda import CUDA
 from ...memory import dlpack
 from ...support.cache import Cache
 from ...support.errors import InvalidStateError, OperationError, ValidationError, require
 from ..gpu.arrays import DeviceArray
 from ..gpu.calls import Calls
-from ..gpu.constants import Constant, uploaded_once
+from ..gpu.constants import GpuConstant, uploaded_once
 from ..precision import Precision
 from . import compiler, sharing
-from .devices import DriverError, Info
-from .driver import Driver, Function, free_unless_lost
+from .devices import CudaInfo, DriverError
+from .driver import CudaFunction, Driver, free_unless_lost
 from .measured_tiles import MeasuredTiles
 
 KERNEL_BYTES = 2**26
@@ -43,7 +43,7 @@ PRODUCTS: dict[Precision, Literal["tf32x3", "tf32", "bfloat16", "float16"]] = {
 """Arithmetic of tensor cores for float32, by precision; other precisions do not use tensor cores."""
 
 
-def features_of(info: Info, precision: Precision) -> Features:
+def features_of(info: CudaInfo, precision: Precision) -> Features:
     """Return features and limits of kernels on a device, for a precision."""
     cores = None
     if precision in PRODUCTS and info.has_tensor_cores and compiler.triton_version():
@@ -90,7 +90,7 @@ class Memory:
             self._free_with(self._driver.free_shared, self.address)
 
 
-class Engine:
+class CudaDevice:
     """A CUDA device and its stream: the space of tensors. All methods may be called from several threads.
 
     Args:
@@ -110,7 +110,7 @@ class Engine:
         self.description = f"{driver.info.name}, CUDA"
         self.uploaded: WeakValueDictionary[Hashable, Memory] = WeakValueDictionary()
         self._contexts: WeakSet[Any] = WeakSet()
-        self._functions: Cache[Hashable, Function] = Cache(max_bytes=KERNEL_BYTES, raw=True)
+        self._functions: Cache[Hashable, CudaFunction] = Cache(max_bytes=KERNEL_BYTES, raw=True)
         self._process, self._lock = os.getpid(), RLock()
         self.tiles = MeasuredTiles(driver)
 
@@ -251,7 +251,7 @@ class Engine:
         with self.calls("waiting for the device"):
             self.driver.wait()
 
-    def upload(self, constant: Constant) -> Memory:
+    def upload(self, constant: GpuConstant) -> Memory:
         """Return the memory of a constant; graphs with the same constant share it."""
 
         def upload_array(array: np.ndarray) -> Memory:
@@ -264,11 +264,11 @@ class Engine:
 
     # Kernels ---------------------------------------------------------------------------------------------------------
 
-    def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+    def begin(self, kernels: Sequence[GpuKernel]) -> list[Any]:
         """Begin to compile new kernels. The result must be held until `functions` is called."""
         return self.driver.begin([kernel for kernel in kernels if kernel.key not in self._functions])
 
-    def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
+    def functions(self, kernels: Sequence[GpuKernel]) -> list[CudaFunction]:
         """Return loaded kernels; new ones are compiled in parallel.
 
         Raises:
@@ -277,7 +277,7 @@ class Engine:
         fresh = list({k.key: k for k in kernels if k.key not in self._functions}.values())
         with self.calls("loading kernels"):
             loaded = dict(zip([k.key for k in fresh], self.driver.functions(fresh) if fresh else [], strict=True))
-        functions: list[Function] = []
+        functions: list[CudaFunction] = []
         for kernel in kernels:
             size, key = len(kernel.source), kernel.key
             functions.append(self._functions.make(key, lambda k=key: loaded[k], lambda _, s=size: s))  # type: ignore[misc]
@@ -288,4 +288,4 @@ def _overlap(one: Memory, other: Memory) -> bool:
     return one.address < other.address + other.count and other.address < one.address + one.count
 
 
-__all__ = ["Engine", "Memory", "features_of"]
+__all__ = ["CudaDevice", "Memory", "features_of"]

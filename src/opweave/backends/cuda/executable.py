@@ -11,12 +11,12 @@ from ...support.identity import ByIdentity
 from .. import How, KernelTime, Measured
 from ..gpu.arrays import DeviceArray
 from ..gpu.backend import GpuBackend
-from ..gpu.runner import DeviceCall, Intermediates, KernelRunner
-from ..gpu.steps import Place
+from ..gpu.runner import DeviceCall, GpuIntermediates, GpuKernelRunner
+from ..gpu.steps import Buffer
 from ..submission import Submission
 from . import compiler
-from .driver import Argument, Launch, free_unless_lost
-from .engine import Engine
+from .driver import Argument, DriverLaunch, free_unless_lost
+from .engine import CudaDevice
 from .staging import PIECE_BYTES
 
 
@@ -29,15 +29,15 @@ class _Chain:
         graph: the driver's graph.
     """
 
-    def __init__(self, engine: Engine, runs: Sequence[Launch | None]) -> None:
-        self.runs: Sequence[Launch | None] | None = runs
+    def __init__(self, engine: CudaDevice, runs: Sequence[DriverLaunch | None]) -> None:
+        self.runs: Sequence[DriverLaunch | None] | None = runs
         self._driver = engine.driver
         launches = [run for run in runs if run is not None]
         self._arguments: list[tuple[Argument, ...] | None] = [launch.arguments for launch in launches]
         self.graph = self._driver.graph(launches)
         finalize(self, free_unless_lost, self._driver.release, self.graph).atexit = False
 
-    def bind(self, runs: Sequence[Launch | None]) -> None:
+    def bind(self, runs: Sequence[DriverLaunch | None]) -> None:
         """Update the kernels whose arguments differ in another binding."""
         self.runs = None
         for number, launch in enumerate(run for run in runs if run is not None):
@@ -61,19 +61,19 @@ class _Chains:
     last: _Chain | None = None
 
 
-class _Call(DeviceCall[Launch], Submission):
+class _CudaCall(DeviceCall[DriverLaunch], Submission):
     """A graph bound to memory, which one launch runs."""
 
     max_whole = PIECE_BYTES
 
 
-class CudaRunner(KernelRunner[Launch]):
+class CudaRunner(GpuKernelRunner[DriverLaunch]):
     """A graph whose operations are kernels on a CUDA device."""
 
-    engine: Engine
+    engine: CudaDevice
 
-    def __init__(self, graph: Graph, backend: GpuBackend, engine: Engine) -> None:
-        self._chains: ByIdentity[Intermediates[Launch], _Chains] = ByIdentity()
+    def __init__(self, graph: Graph, backend: GpuBackend, engine: CudaDevice) -> None:
+        self._chains: ByIdentity[GpuIntermediates[DriverLaunch], _Chains] = ByIdentity()
         self._launch = engine.driver.launch
         super().__init__(graph, backend, engine)
 
@@ -93,24 +93,24 @@ class CudaRunner(KernelRunner[Launch]):
         for job in self._begun:
             job.cancel()
 
-    def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Launch:
+    def tied(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> DriverLaunch:
         """Bind a kernel, by its number, to memory."""
         kernel, places = self.steps[number].kernel, self.steps[number].places
         arguments = tuple(
             argument if isinstance(argument, bytes) else arrays[places[argument]].buffer.address
             for argument in kernel.arguments or range(len(places))
         )
-        return Launch(self._functions[number], kernel.workgroups, arguments, kernel.starts_early)
+        return DriverLaunch(self._functions[number], kernel.workgroups, arguments, kernel.starts_early)
 
-    def measured(self) -> MeasuredRunner:
+    def measured(self) -> MeasuredCudaRunner:
         """Return a runner of the same kernels that times each of them."""
-        return MeasuredRunner(self)
+        return MeasuredCudaRunner(self)
 
-    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[Launch]:
+    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[DriverLaunch]:
         """Bind the graph to device memory."""
-        return _Call(self, inputs, outputs, self.submit)
+        return _CudaCall(self, inputs, outputs, self.submit)
 
-    def submit(self, memory: Intermediates[Launch], runs: Sequence[Launch | None]) -> None:
+    def submit(self, memory: GpuIntermediates[DriverLaunch], runs: Sequence[DriverLaunch | None]) -> None:
         """Launch the graph of a binding. The caller has locked `memory`, so no other thread uses its graphs."""
         chains = self._chains.peek(id(memory)) or self._chains.put(memory, _Chains())
         chain = chains.last
@@ -125,7 +125,7 @@ class CudaRunner(KernelRunner[Launch]):
         self._launch(chain.graph)
 
 
-class MeasuredRunner(Measured):
+class MeasuredCudaRunner(Measured):
     """The same kernels, run one by one and timed on the device."""
 
     def __init__(self, plain: CudaRunner) -> None:
@@ -136,11 +136,11 @@ class MeasuredRunner(Measured):
         """Return the kernels that compute nodes."""
         return self.plain.describe(nodes)
 
-    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[Launch]:
+    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[DriverLaunch]:
         """Bind the graph to memory."""
         return DeviceCall(self.plain, inputs, outputs, self._measure)
 
-    def _measure(self, memory: Intermediates[Launch], runs: Sequence[Launch | None]) -> None:
+    def _measure(self, memory: GpuIntermediates[DriverLaunch], runs: Sequence[DriverLaunch | None]) -> None:
         times = iter(self.plain.engine.driver.times([run for run in runs if run is not None]))
         self.runs.append([0 if run is None else next(times) for run in runs])
 
@@ -149,4 +149,4 @@ class MeasuredRunner(Measured):
         return self.plain.kernel_times(self.runs)
 
 
-__all__ = ["CudaRunner", "MeasuredRunner"]
+__all__ = ["CudaRunner", "MeasuredCudaRunner"]

@@ -13,17 +13,17 @@ from itertools import islice
 import numpy as np
 
 from ... import __version__
-from ...expr.gpu import Buffer, Kernel
+from ...expr.gpu import Buffer, GpuKernel
 from ...expr.gpu.triton import Bfloat16
 from ...expr.ir import Input
 from ...support import disk_cache
 from ..gpu.contraction import tensor_tiles
 from ..gpu.contraction.kernels import Contraction
-from ..gpu.contraction.problem import Matrix, Problem, Window
-from ..gpu.contraction.tensor import Tile
+from ..gpu.contraction.problem import Matrix, Problem, ProblemWindow
+from ..gpu.contraction.tensor import TensorTile
 from ..gpu.contraction.terms import in_bfloat16
 from . import compiler
-from .driver import Driver, Launch
+from .driver import Driver, DriverLaunch
 
 KIND = "tuning"
 """Suffix of files in the cache."""
@@ -44,7 +44,9 @@ PADDING = 16
 """Bytes behind an array that kernels may read as part of a vector."""
 
 
-def microseconds(driver: Driver, kernels: Sequence[Kernel], memory: dict[Buffer, int], repeat: int = REPEAT) -> float:
+def microseconds(
+    driver: Driver, kernels: Sequence[GpuKernel], memory: dict[Buffer, int], repeat: int = REPEAT
+) -> float:
     """Return the time of kernels that run in sequence: the minimum over several runs of a graph that repeats the kernels.
 
     Args:
@@ -59,12 +61,14 @@ def microseconds(driver: Driver, kernels: Sequence[Kernel], memory: dict[Buffer,
             if bound not in memory:
                 memory[bound] = driver.allocate(bound.desc.byte_length + PADDING)
         launches.append(
-            Launch(function, kernel.workgroups, tuple(memory[bound] for bound in kernel.bindings), kernel.starts_early)
+            DriverLaunch(
+                function, kernel.workgroups, tuple(memory[bound] for bound in kernel.bindings), kernel.starts_early
+            )
         )
     return microseconds_of(driver, launches, repeat)
 
 
-def microseconds_of(driver: Driver, launches: Sequence[Launch], repeat: int = REPEAT) -> float:
+def microseconds_of(driver: Driver, launches: Sequence[DriverLaunch], repeat: int = REPEAT) -> float:
     """Likewise for kernels that are bound to memory."""
     graph = driver.graph([*launches] * TIMES)
 
@@ -97,15 +101,15 @@ class MeasuredTiles:
         self._lock = threading.Lock()
         self._kept: dict[str, list[int]] | None = None
 
-    def find(self, contraction: Contraction) -> tuple[Tile, int] | None:
+    def find(self, contraction: Contraction) -> tuple[TensorTile, int] | None:
         """Return the fastest tile and its number of splits if they were measured."""
         with self._lock:
             if self._kept is None:
                 self._kept = self._load()
             row = self._kept.get(_key(contraction))
-        return None if row is None else (Tile(*row[:5]), row[5])
+        return None if row is None else (TensorTile(*row[:5]), row[5])
 
-    def measure(self, contraction: Contraction) -> tuple[Tile, int]:
+    def measure(self, contraction: Contraction) -> tuple[TensorTile, int]:
         """Return the fastest tile and its number of splits, and measure them unless they were measured before."""
         cached = self.find(contraction)
         if cached is not None:
@@ -149,7 +153,7 @@ class MeasuredTiles:
             return {}
         return tiles if isinstance(tiles, dict) else {}
 
-    def _keep(self, key: str, best: tuple[Tile, int]) -> None:
+    def _keep(self, key: str, best: tuple[TensorTile, int]) -> None:
         tile, splits = best
         with self._lock:
             # Merge with the file: other processes may have added entries since.
@@ -165,11 +169,11 @@ def _key(contraction: Contraction) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _without_number(side: Matrix | Window) -> Matrix | Window:
+def _without_number(side: Matrix | ProblemWindow) -> Matrix | ProblemWindow:
     source = Input(0, side.source.desc)
     return (
         replace(side, source=source)
-        if isinstance(side, Window)
+        if isinstance(side, ProblemWindow)
         else replace(side, source=source, rest=side.rest and source)
     )
 

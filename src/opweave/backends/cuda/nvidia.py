@@ -18,11 +18,11 @@ from weakref import finalize
 
 import numpy as np
 
-from ...expr.gpu import Compiled, Kernel
+from ...expr.gpu import CompiledText, GpuKernel
 from ...support.errors import ValidationError
 from . import compiler
 from .devices import DriverError, bindings, call, failure, has_early_starts, infos, is_done
-from .driver import Argument, Driver, Function, Launch, free_unless_lost
+from .driver import Argument, CudaFunction, Driver, DriverLaunch, free_unless_lost
 from .staging import Staging
 
 P = ParamSpec("P")
@@ -96,32 +96,32 @@ class NvidiaDriver(Driver):
 
     # Kernels ---------------------------------------------------------------------------------------------------------
 
-    def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+    def begin(self, kernels: Sequence[GpuKernel]) -> list[Any]:
         """Begin to compile kernels."""
         return compiler.begin(kernels, self.info.architecture)
 
     @_in_context
-    def functions(self, kernels: Sequence[Kernel]) -> list[Function]:
+    def functions(self, kernels: Sequence[GpuKernel]) -> list[CudaFunction]:
         """Compile kernels, and load each while others compile."""
         compiled = compiler.each(kernels, self.info.architecture)
         loaded = {key: self._load(one) for key, one in compiled}
         return [loaded[kernel.key] for kernel in kernels]
 
-    def _load(self, compiled: Compiled) -> Function:
+    def _load(self, compiled: CompiledText) -> CudaFunction:
         module = None
         if compiled.handle:
             handle = bindings().CUfunction(compiled.handle)
         else:
-            module = _Module(call("cuModuleLoadData", compiled.image))
+            module = _CudaModule(call("cuModuleLoadData", compiled.image))
             finalize(module, free_unless_lost, self._unload, module.handle).atexit = False
             handle = call("cuModuleGetFunction", module.handle, compiled.entry_point.encode())
         if compiled.shared > MAX_DECLARED_SHARED:
             attribute = bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             call("cuFuncSetAttribute", handle, attribute, compiled.shared)
-        return Function(handle, compiled.invocations, compiled.shared, compiled.trailing, module)
+        return CudaFunction(handle, compiled.invocations, compiled.shared, compiled.trailing, module)
 
     @_in_context
-    def graph(self, launches: Sequence[Launch]) -> Any:
+    def graph(self, launches: Sequence[DriverLaunch]) -> Any:
         """Instantiate a chain of kernel nodes; return the executable graph, its nodes, and the graph that owns the nodes."""
         graph = call("cuGraphCreate", 0)
         nodes: list[Any] = []
@@ -137,7 +137,7 @@ class NvidiaDriver(Driver):
         return call("cuGraphInstantiate", graph, 0), nodes, graph
 
     @_in_context
-    def update(self, graph: Any, number: int, launch: Launch) -> None:
+    def update(self, graph: Any, number: int, launch: DriverLaunch) -> None:
         """Set the arguments of a node; earlier launches keep theirs."""
         executable, nodes, _ = graph
         parameters, kept = _node(launch)
@@ -158,7 +158,7 @@ class NvidiaDriver(Driver):
         call("cuGraphDestroy", graph[2])
 
     @_in_context
-    def times(self, launches: Sequence[Launch]) -> list[int]:
+    def times(self, launches: Sequence[DriverLaunch]) -> list[int]:
         """Launch kernels with an event between consecutive ones."""
         events = [call("cuEventCreate", 0) for _ in range(len(launches) + 1)]
         try:
@@ -288,7 +288,7 @@ def _early() -> Any:
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
-class _Module:
+class _CudaModule:
     """A loaded module; it is unloaded after its functions are gone."""
 
     handle: Any
@@ -348,7 +348,7 @@ def _arguments(arguments: Sequence[Argument]) -> tuple[np.ndarray, np.ndarray]:
     return values, values.ctypes.data + starts[:-1]
 
 
-def _node(launch: Launch) -> tuple[Any, Any]:
+def _node(launch: DriverLaunch) -> tuple[Any, Any]:
     """Return the parameters of a kernel node, and the objects that must live until the driver has read them."""
     parameters = bindings().CUDA_KERNEL_NODE_PARAMS()
     values, pointers = _arguments(launch.parameters)

@@ -28,7 +28,7 @@ MIN_BLOCK_BYTES = 2**12
 
 
 @dataclass(eq=False, slots=True)
-class Block:
+class StagingBlock:
     """Page-locked memory.
 
     Attributes:
@@ -52,7 +52,7 @@ class Staging:
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         # Least recently used first.
-        self._idle: deque[Block] = deque()
+        self._idle: deque[StagingBlock] = deque()
         self._lock = Lock()
 
     def upload(self, address: int, source: np.ndarray) -> None:
@@ -68,7 +68,7 @@ class Staging:
 
     def download(self, targets: Sequence[np.ndarray], addresses: Sequence[int]) -> None:
         """Copy to contiguous arrays, and wait."""
-        pending: deque[tuple[int, int, Block]] = deque()
+        pending: deque[tuple[int, int, StagingBlock]] = deque()
         held = 0
         try:
             for target, address in zip(targets, addresses, strict=True):
@@ -86,7 +86,7 @@ class Staging:
             for _, _, block in pending:
                 self._give_back(block)
 
-    def _finish(self, target: int, size: int, block: Block) -> int:
+    def _finish(self, target: int, size: int, block: StagingBlock) -> int:
         try:
             call("cuEventSynchronize", block.event)
             ctypes.memmove(target, block.address, size)
@@ -94,7 +94,7 @@ class Staging:
             self._give_back(block)
         return size
 
-    def _take(self, count: int) -> Block:
+    def _take(self, count: int) -> StagingBlock:
         """Take a block of at least `count` bytes that no copy uses any more."""
         with self._lock:
             for block in self._idle:
@@ -103,10 +103,10 @@ class Staging:
                     return block
         size = max(MIN_BLOCK_BYTES, 1 << (count - 1).bit_length())
         address = int(call("cuMemHostAlloc", size, 0))
-        return Block(address, size, call("cuEventCreate", bindings().CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        return StagingBlock(address, size, call("cuEventCreate", bindings().CUevent_flags.CU_EVENT_DISABLE_TIMING))
 
-    def _give_back(self, block: Block) -> None:
-        surplus: list[Block] = []
+    def _give_back(self, block: StagingBlock) -> None:
+        surplus: list[StagingBlock] = []
         with self._lock:
             self._idle.append(block)
             while sum(block.size for block in self._idle) > MAX_IDLE_BYTES:
@@ -125,7 +125,7 @@ def _pieces(count: int) -> Iterator[tuple[int, int]]:
     return ((start, min(PIECE_BYTES, count - start)) for start in range(0, count, PIECE_BYTES))
 
 
-def _free(block: Block) -> None:
+def _free(block: StagingBlock) -> None:
     call("cuEventSynchronize", block.event)
     call("cuMemFreeHost", block.address)
     call("cuEventDestroy", block.event)

@@ -1,6 +1,6 @@
 """Shared parts of GPU back ends: rules, the schedule of a graph as kernels, and the runner.
 
-A rule names the parameters of the operation that it needs. An operand is an `opweave.expr.Array`, a sequence of operands is a
+A rule names the parameters of the operation that it needs. An operand is an `opweave.expr.Traced`, a sequence of operands is a
 tuple of arrays, an absent operand is None, and attributes are passed unchanged:
 
     @gpu.lower(ops.transpose)

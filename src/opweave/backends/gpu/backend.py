@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...core.operation import Op
-    from ...expr.gpu import Features, Kernel
+    from ...expr.gpu import Features, GpuKernel
     from .contraction.kernels import Contraction
-    from .contraction.tensor import Tile
+    from .contraction.tensor import TensorTile
 
 
 class GpuBackend(Backend):
@@ -38,13 +38,13 @@ class GpuBackend(Backend):
     def features(self) -> Features:
         """Features of the device. The registered instance has every feature that affects support."""
 
-    def tile(self, contraction: Contraction) -> tuple[Tile, int]:
+    def tile(self, contraction: Contraction) -> tuple[TensorTile, int]:
         """The tile of a contraction on tensor cores, and its split-K factor."""
         from .contraction.kernels import by_table
 
         return by_table(contraction)
 
-    def begin(self, kernels: Sequence[Kernel]) -> list[Any]:
+    def begin(self, kernels: Sequence[GpuKernel]) -> list[Any]:
         """Start to compile kernels while the graph is being scheduled. The caller holds the result until all are known."""
         return []
 

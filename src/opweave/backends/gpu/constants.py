@@ -12,7 +12,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Constant:
+class GpuConstant:
     """A constant of a kernel: an array, optionally transformed by functions when it is uploaded.
 
     Attributes:
@@ -26,13 +26,13 @@ class Constant:
     how: tuple[Hashable, ...] = ()
 
     @classmethod
-    def of(cls, array: np.ndarray) -> Constant:
+    def of(cls, array: np.ndarray) -> GpuConstant:
         """The unchanged array."""
         return cls(array, lambda: array)
 
-    def then(self, function: Callable[..., np.ndarray], *arguments: Hashable) -> Constant:
+    def then(self, function: Callable[..., np.ndarray], *arguments: Hashable) -> GpuConstant:
         """Apply a pure function to the elements."""
-        return Constant(self.source, lambda: function(self.make(), *arguments), (*self.how, function, arguments))
+        return GpuConstant(self.source, lambda: function(self.make(), *arguments), (*self.how, function, arguments))
 
     @property
     def key(self) -> Hashable:
@@ -42,12 +42,12 @@ class Constant:
 
 
 def uploaded_once(
-    uploaded: MutableMapping[Hashable, Any], lock: RLock, constant: Constant, upload: Callable[[np.ndarray], Any]
+    uploaded: MutableMapping[Hashable, Any], lock: RLock, constant: GpuConstant, upload: Callable[[np.ndarray], Any]
 ) -> Any:
     """The device memory of a constant, uploaded on first use; graphs share the memory of equal constants.
 
     Args:
-        uploaded: memory by `Constant.key`, in a mapping with weak values.
+        uploaded: memory by `GpuConstant.key`, in a mapping with weak values.
         lock: guards `uploaded`.
         constant: the constant.
         upload: copies an array to the device.
@@ -76,4 +76,4 @@ def _owner(array: np.ndarray) -> np.ndarray:
     return owner
 
 
-__all__ = ["Constant", "uploaded_once"]
+__all__ = ["GpuConstant", "uploaded_once"]

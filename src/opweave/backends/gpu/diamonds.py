@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...core.graph import Graph, Node, Operand
 from ...expr import ir
-from ...expr.ir import Program
+from ...expr.ir import Formula
 from ...ops.movement import reshape
 from .backend import GpuBackend
 from .forms import is_users_kernel, trace
@@ -35,7 +35,7 @@ class _Search:
         for node in graph.nodes:
             for operand in node.operands:
                 self.readers.setdefault(operand, {})[node] = None
-        self._programs: dict[Node, Program | None] = {}
+        self._programs: dict[Node, Formula | None] = {}
         self.found: set[Operand] = set()
         for node in graph.nodes:
             for operand in node.outputs:
@@ -66,7 +66,7 @@ class _Search:
         readers = self.readers.get(operand, {})
         return operand not in self.outputs and bool(readers) and taken.issuperset(readers)
 
-    def _element_wise(self, node: Node, inside: set[Operand]) -> Program | None:
+    def _element_wise(self, node: Node, inside: set[Operand]) -> Formula | None:
         """The program of a node that reads the operands in `inside` element-wise; else None."""
         if node not in self._programs:
             self._programs[node] = self._one_result(node)
@@ -78,11 +78,11 @@ class _Search:
                 return None
         return program
 
-    def _one_result(self, node: Node) -> Program | None:
+    def _one_result(self, node: Node) -> Formula | None:
         if node.op is reshape or len(node.outputs) > 1 or is_users_kernel(node, self.backend):
             return None
         program = trace(node, self.backend)
-        if not isinstance(program, Program) or program.stored:
+        if not isinstance(program, Formula) or program.stored:
             return None
         return None if any(isinstance(part, ir.Reduce) for part in ir.walk(*program.roots)) else program
 

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 from ...core.graph import Node, Operand, each, flat
 from ...core.operation import call_with
 from ...expr import gpu
-from ...expr.array import Array
+from ...expr.array import Traced
 from ...expr.gpu import Features
-from ...expr.ir import Program
+from ...expr.ir import Formula
 from ...expr.simplify import simplified
 from ...expr.tracing import inputs_of, program
 from ...kernels.expression import descs_of, program_of
@@ -25,7 +25,7 @@ Special: TypeAlias = Scatter | Products | Staged
 MAX_TRACES = 1024
 """Most traced operations to keep."""
 
-_traces: Cache[Any, Program | Special] = Cache(MAX_TRACES)
+_traces: Cache[Any, Formula | Special] = Cache(MAX_TRACES)
 """Traced operations, by operation, form, operands and attributes."""
 
 
@@ -42,12 +42,12 @@ def form_of(node: Node, backend: Backend) -> Callable[..., Any] | None:
     return None if node.op.is_alternative else node.op.formula
 
 
-def applied(node: Node, backend: Backend, arrays: Mapping[Operand, Array]) -> Any:
+def applied(node: Node, backend: Backend, arrays: Mapping[Operand, Traced]) -> Any:
     """Apply a node to its operands as arrays, and return a tuple of arrays or a `Special`."""
     return _apply(node, backend, lambda operand: arrays[operand])
 
 
-def _apply(node: Node, backend: Backend, array_of: Callable[[Operand], Array]) -> Any:
+def _apply(node: Node, backend: Backend, array_of: Callable[[Operand], Traced]) -> Any:
     form = form_of(node, backend)
     assert form is not None, node
     result = call_with(form, {**each(node.inputs, array_of), **node.attributes})
@@ -56,14 +56,14 @@ def _apply(node: Node, backend: Backend, array_of: Callable[[Operand], Array]) -
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
-def trace(node: Node, backend: Backend) -> Program | Special:
+def trace(node: Node, backend: Backend) -> Formula | Special:
     """Trace a node, with an input for each operand."""
     descs = descs_of(node.inputs)
     key = node.op, form_of(node, backend), tuple(descs.items()), tuple(node.attributes.items())
     return _traces.make(key, lambda: _trace(node, backend, descs))
 
 
-def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Program | Special:
+def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Formula | Special:
     if backend.rule(node) is None:  # formulas may have indices to check
         return simplified(program_of(node.op, descs, node.attributes))
     inputs, arrays = inputs_of(list(flat(descs)))
@@ -89,7 +89,7 @@ def refusal_of(node: Node, backend: Backend, features: Features) -> str | None:
         result = trace(node, backend)
     except ValidationError as error:  # positions beyond int32
         return str(error)
-    return gpu.unsupported(result, features) if isinstance(result, Program) else ""
+    return gpu.unsupported(result, features) if isinstance(result, Formula) else ""
 
 
 def _no_kernel(node: Node, backend: Backend) -> str:

@@ -9,11 +9,11 @@ from functools import cached_property
 
 from ...core.graph import Desc, Node, Operand, flat
 from ...expr import ir
-from ...expr.array import Array
+from ...expr.array import Traced
 from ...expr.gpu import Features
 from ...expr.gpu.forms import row_axes
 from ...expr.gpu.types import layout
-from ...expr.ir import Input, Program
+from ...expr.ir import Formula, Input
 from .contraction.kernels import Contraction
 
 MAX_FUSED_CALLS = 200
@@ -46,7 +46,7 @@ class Pending:
         alias: the shape that readers see, if a reshape changed it.
     """
 
-    result: Array
+    result: Traced
     nodes: tuple[Node, ...]
     anchor: Contraction | None = None
     alias: tuple[int, ...] | None = None
@@ -87,7 +87,7 @@ class Reading:
     aligned: bool
 
 
-def readings(node: Node, program: Program) -> dict[Operand, Reading]:
+def readings(node: Node, program: Formula) -> dict[Operand, Reading]:
     """The `Reading` of each operand of a node."""
     numbers = list(flat(node.inputs))
     loads: dict[Operand, list[ir.Load]] = {operand: [] for operand in numbers}
@@ -119,7 +119,7 @@ def readings(node: Node, program: Program) -> dict[Operand, Reading]:
 def joins(
     value: Pending,
     desc: Desc,
-    program: Program,
+    program: Formula,
     reading: Reading,
     features: Features,
     *,
@@ -158,7 +158,7 @@ def combine(one: Contraction | None, other: Contraction | None) -> Contraction |
     return one or other if one is None or other is None else one.beside(other)
 
 
-def _is_repeated_in_rows(value: Pending, desc: Desc, program: Program, features: Features) -> bool:
+def _is_repeated_in_rows(value: Pending, desc: Desc, program: Formula, features: Features) -> bool:
     """Whether a value is cheap to recompute in a workgroup that reads each row several times."""
     large = sum(source.desc.element_count >= desc.element_count for source in value.sources)
     if value.alias is not None or value.calls > MAX_REPEATED_CALLS or large > MAX_REPEATED_SOURCES:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ...core.graph import Graph, Node, Operand
-from ...expr import Array, where
+from ...expr import Traced, where
 from ...expr.gpu import Features
 from ...expr.ir import Input
 from ...expr.tracing import of_input
@@ -31,7 +31,7 @@ kernels compute about 5 times as fast. On tensor cores fusion always pays: on an
 MAX_OPERANDS = 3
 """Most operands of the scores besides query and key."""
 
-Change = Callable[..., Array]
+Change = Callable[..., Traced]
 """`change(score, position, operands)` applies a node between the first matmul and the softmax to a score."""
 
 
@@ -73,19 +73,19 @@ class Found:
         sums = self.key.desc.element_count * self.query.shape[-2]
         return 2 * (sums + self.value.desc.element_count * self.query.shape[-2])
 
-    def problem(self, query: Array, key: Array, value: Array, *operands: Array) -> Attention:
+    def problem(self, query: Traced, key: Traced, value: Traced, *operands: Traced) -> Attention:
         """The problem for `attend`. A query that sees no key gives NaN, like the softmax of its scores."""
         rank = query.rank
         batches = query.shape[0] if rank == 4 else 1
         heads, queries, size = query.shape[-3:]
 
-        def of(array: Array) -> Element:
+        def of(array: Traced) -> Element:
             wide = widen(array)
             return lambda *position: wide[position[4 - rank :]]
 
         keys, others = of(key), [broadcast(widen(array)) for array in operands]
 
-        def adjust(score: Array, *position: Array) -> Array:
+        def adjust(score: Traced, *position: Traced) -> Traced:
             for change in self.changes:
                 score = change(score, position[4 - rank :], others)
             return score
@@ -107,7 +107,7 @@ class Found:
         problem = self.problem(*(of_input(Input(k, operand.desc)) for k, operand in enumerate(operands)))
         return on_tensor_cores(problem, features, Input(len(operands), self.result.desc), self.place) is not None
 
-    def place(self, *position: Array) -> Sequence[Array]:
+    def place(self, *position: Traced) -> Sequence[Traced]:
         """The position of an element in the result."""
         leading = position[4 - self.query.rank :]
         return [leading[axis] for axis in self.permutation] if self.permutation else leading
@@ -168,7 +168,7 @@ def _change(node: Node, operands: list[Operand]) -> tuple[Operand, Change] | Non
         is_first = _is_computed(one, node)
         at = _append([condition, other if is_first else one], operands)
 
-        def select(score: Array, position: Sequence[Array], others: Sequence[Element]) -> Array:
+        def select(score: Traced, position: Sequence[Traced], others: Sequence[Element]) -> Traced:
             flag, alternative = (others[at + k](*position) for k in range(2))
             return where(flag != 0, *((score, alternative) if is_first else (alternative, score)))
 

@@ -16,16 +16,16 @@ from .. import KEEPS_FLOAT32, How, KernelTime, Runner, Update
 from .arrays import DeviceArray
 from .backend import GpuBackend
 from .calls import Calls
-from .constants import Constant
+from .constants import GpuConstant
 from .forms import is_users_kernel
 from .schedule import Schedule
-from .steps import Place, Step
+from .steps import Buffer, KernelStep
 
 Tied = TypeVar("Tied")
 """A kernel bound to memory."""
 
 
-class Engine(DeviceSpace, Protocol):
+class GpuDevice(DeviceSpace, Protocol):
     """A device that runs kernels."""
 
     def calls(self, what: str) -> Calls:
@@ -34,12 +34,12 @@ class Engine(DeviceSpace, Protocol):
     def check_lent(self, arrays: Iterable[DeviceArray]) -> None:
         """Raise `ValidationError` for a user's memory that is known to be freed."""
 
-    def upload(self, constant: Constant) -> Any:
+    def upload(self, constant: GpuConstant) -> Any:
         """The buffer of a constant; graphs share the buffers of equal constants."""
 
 
 @dataclass(frozen=True, eq=False)
-class Intermediates(Generic[Tied]):
+class GpuIntermediates(Generic[Tied]):
     """Memory for one run at a time: constants and intermediates.
 
     Attributes:
@@ -47,11 +47,11 @@ class Intermediates(Generic[Tied]):
         runs: kernels that use only `arrays`, by index of the step.
     """
 
-    arrays: Mapping[Place, DeviceArray]
+    arrays: Mapping[Buffer, DeviceArray]
     runs: Mapping[int, Tied]
 
 
-class KernelRunner(Runner, Pool[Intermediates[Tied]]):
+class GpuKernelRunner(Runner, Pool[GpuIntermediates[Tied]]):
     """A graph compiled to kernels.
 
     Each run takes intermediates from a pool, so that several threads may run the graph concurrently. A submitted run returns
@@ -62,16 +62,16 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
         plan: memory plan of the intermediates.
     """
 
-    def __init__(self, graph: Graph, backend: GpuBackend, engine: Engine) -> None:
+    def __init__(self, graph: Graph, backend: GpuBackend, engine: GpuDevice) -> None:
         self.backend, self.engine = backend, engine
         schedule = Schedule(graph, backend, backend.features)
-        self.steps: list[Step] = schedule.steps
+        self.steps: list[KernelStep] = schedule.steps
         self._unrounded = schedule.unrounded
         self.updates = _updates(self.steps)
         self.prepare()
         schedule.begun.clear()
-        self._constants: dict[Place, DeviceArray] = {}
-        lives: dict[Place, tuple[int, int]] = {}
+        self._constants: dict[Buffer, DeviceArray] = {}
+        lives: dict[Buffer, tuple[int, int]] = {}
         for number, step in enumerate(self.steps):
             for place in step.places:
                 if place.value is not None and place not in self._constants:
@@ -91,18 +91,18 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
         self.give_back(self.new())
 
     @abstractmethod
-    def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Tied:
+    def tied(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> Tied:
         """Bind the kernel of a step to memory."""
 
-    def new(self) -> Intermediates[Tied]:
+    def new(self) -> GpuIntermediates[Tied]:
         """Allocate memory for one run, and bind the kernels that use nothing else."""
         arrays = {**self._constants, **dict(zip(self._between, self._allocate(), strict=True))}
         numbers = [n for n, step in enumerate(self.steps) if all(place in arrays for place in step.places)]
-        return Intermediates(arrays, self.tie_all(numbers, arrays))
+        return GpuIntermediates(arrays, self.tie_all(numbers, arrays))
 
-    def tie_all(self, numbers: Iterable[int], arrays: Mapping[Place, DeviceArray]) -> dict[int, Tied]:
+    def tie_all(self, numbers: Iterable[int], arrays: Mapping[Buffer, DeviceArray]) -> dict[int, Tied]:
         """Bind kernels by index of their steps; a repeated step is bound once."""
-        kernels: dict[Step, Tied] = {}
+        kernels: dict[KernelStep, Tied] = {}
         by_number = {}
         for number in numbers:
             step = self.steps[number]
@@ -111,9 +111,9 @@ class KernelRunner(Runner, Pool[Intermediates[Tied]]):
             by_number[number] = kernels[step]
         return by_number
 
-    def caller_arrays(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> dict[Place, DeviceArray]:
+    def caller_arrays(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> dict[Buffer, DeviceArray]:
         """The caller's memory by place."""
-        arrays: dict[Place, DeviceArray] = {}
+        arrays: dict[Buffer, DeviceArray] = {}
         for place in {place: None for step in self.steps for place in step.places}:
             if place.kind in ("input", "output"):
                 array = (inputs if place.kind == "input" else outputs)[place.number]
@@ -161,33 +161,33 @@ class DeviceCall(Generic[Tied]):
 
     def __init__(
         self,
-        owner: KernelRunner[Tied],
+        owner: GpuKernelRunner[Tied],
         inputs: Sequence[DeviceArray],
         outputs: Sequence[DeviceArray],
-        submit: Callable[[Intermediates[Tied], Sequence[Tied | None]], None],
+        submit: Callable[[GpuIntermediates[Tied], Sequence[Tied | None]], None],
     ) -> None:
         self.owner, self.submit = owner, submit
         self._lent = [array for array in (*inputs, *outputs) if array.lent]
         self._caller_arrays = owner.caller_arrays(inputs, outputs)
         self._copied = [size for update in owner.updates for size in update.copied(inputs, outputs)]
         self._calls = owner.engine.calls("running a graph")
-        self._runs: ByIdentity[Intermediates[Tied], Sequence[Tied | None]] = ByIdentity()
+        self._runs: ByIdentity[GpuIntermediates[Tied], Sequence[Tied | None]] = ByIdentity()
         memory = owner.take()
         self.runs(memory)
         owner.give_back(memory)
 
-    def runs(self, memory: Intermediates[Tied]) -> Sequence[Tied | None]:
+    def runs(self, memory: GpuIntermediates[Tied]) -> Sequence[Tied | None]:
         """The kernels in order, bound to these intermediates."""
         return self._runs.peek(id(memory)) or self._runs.put(memory, self._tie(memory))
 
-    def _tie(self, memory: Intermediates[Tied]) -> Sequence[Tied | None]:
+    def _tie(self, memory: GpuIntermediates[Tied]) -> Sequence[Tied | None]:
         arrays = {**memory.arrays, **self._caller_arrays}
         needed = [not self._is_in_place(step) for step in self.owner.steps]
         fresh = [number for number, is_needed in enumerate(needed) if is_needed and number not in memory.runs]
         runs = {**memory.runs, **self.owner.tie_all(fresh, arrays)}
         return [runs[number] if is_needed else None for number, is_needed in enumerate(needed)]
 
-    def _is_in_place(self, step: Step) -> bool:
+    def _is_in_place(self, step: KernelStep) -> bool:
         """Whether a kernel would only copy an input to itself."""
         if step.copies is None:
             return False
@@ -211,7 +211,7 @@ class DeviceCall(Generic[Tied]):
             copies.add(sum(self._copied), NOT_IN_PLACE, len(self._copied))
 
 
-def _updates(steps: Sequence[Step]) -> list[Update]:
+def _updates(steps: Sequence[KernelStep]) -> list[Update]:
     """The inputs that can be updated in place: an output starts as a copy, and no later kernel reads the input."""
     copied = [(number, *step.copies) for number, step in enumerate(steps) if step.copies is not None]
     updates = []
@@ -222,4 +222,4 @@ def _updates(steps: Sequence[Step]) -> list[Update]:
     return updates
 
 
-__all__ = ["DeviceCall", "Engine", "Intermediates", "KernelRunner"]
+__all__ = ["DeviceCall", "GpuDevice", "GpuIntermediates", "GpuKernelRunner"]

@@ -13,15 +13,15 @@ from typing import Any
 
 from ...core.graph import Desc, Graph, Node, Operand, each, flat
 from ...expr import ir
-from ...expr.array import Array, is_rounded, rounded
+from ...expr.array import Traced, is_rounded, rounded
 from ...expr.gpu import Features, KernelProgram
-from ...expr.ir import Input, Program
+from ...expr.ir import Formula, Input
 from ...expr.tracing import of_input
 from ...kernels import KernelCall
 from ...kernels.expression import descs_of, in_data_type
 from ...ops.movement import concat, reshape
 from .backend import GpuBackend
-from .constants import Constant
+from .constants import GpuConstant
 from .contraction.kernels import Contraction
 from .diamonds import diamond_operands
 from .forms import applied, is_users_kernel, trace
@@ -32,7 +32,7 @@ from .rules.positions import reshape_array
 from .rules.products import TAKE_VIEWS
 from .rules.results import Products, Scatter, Staged, Stages, view_of
 from .shared_operand import merge_steps
-from .steps import Kernels, Place
+from .steps import Buffer, Kernels
 
 
 class Schedule:
@@ -64,7 +64,7 @@ class Schedule:
         self._uses.update(graph.outputs.values())
         self._in_diamonds = diamond_operands(graph, backend)
         for number, operand in enumerate(graph.inputs.values()):
-            self._memory(operand, Place(operand.desc, "input", number))
+            self._memory(operand, Buffer(operand.desc, "input", number))
         matches = [match for match in attentions(graph, features) if not (self._rounds and match.has_halves)]
         whole = {node: match for match in matches for node in match.nodes}
         for node in graph.nodes:
@@ -80,7 +80,7 @@ class Schedule:
 
     # Operands --------------------------------------------------------------------------------------------------------
 
-    def _memory(self, operand: Operand, place: Place) -> Input:
+    def _memory(self, operand: Operand, place: Buffer) -> Input:
         """Assign an operand to memory."""
         source = self._values[operand] = self._kernels.array_in(operand.desc, place)
         return source
@@ -89,7 +89,7 @@ class Schedule:
         value = self._values.get(operand)
         if value is None:
             assert operand.is_constant, operand
-            value = self._memory(operand, Place(operand.desc, "constant", value=Constant.of(operand.value)))
+            value = self._memory(operand, Buffer(operand.desc, "constant", value=GpuConstant.of(operand.value)))
         return value
 
     def _in_memory(self, operand: Operand) -> Input:
@@ -120,10 +120,10 @@ class Schedule:
         else:
             self._expression(node, program)
 
-    def _expression(self, node: Node, program: Program) -> None:
+    def _expression(self, node: Node, program: Formula) -> None:
         """Make the results of a node pending, with operands inlined where `joins` holds."""
         self._make_room(node, program)
-        arrays: dict[Operand, Array] = {}
+        arrays: dict[Operand, Traced] = {}
         nodes: list[Node] = []
         anchor: Contraction | None = None
         # Values of diamonds come first: a contraction in a diamond would be computed twice if another anchor were taken.
@@ -140,12 +140,12 @@ class Schedule:
         for operand, result in zip(node.outputs, applied(node, self.backend, arrays), strict=True):
             self._values[operand] = Pending(in_data_type(result, operand.data_type), (*nodes, node), anchor)
 
-    def _as_read(self, value: Pending) -> Array:
+    def _as_read(self, value: Pending) -> Traced:
         """The result of a pending value for a reader that inlines the value."""
         result = value.result
         if value.anchor is not None and result.data_type == "float16" and isinstance(result.body, ir.Load):
             result = (
-                Array(result.shape, ir.Cast(ir.Cast(result.body, "float32"), "float16")) if self._rounds else result
+                Traced(result.shape, ir.Cast(ir.Cast(result.body, "float32"), "float16")) if self._rounds else result
             )
             is_done = self._rounds  # the accumulators are float32, though the array's type is float16
         else:
@@ -156,7 +156,7 @@ class Schedule:
         return result
 
     def _joins(
-        self, value: Pending, operand: Operand, program: Program, reading: Reading, beside: Contraction | None
+        self, value: Pending, operand: Operand, program: Formula, reading: Reading, beside: Contraction | None
     ) -> bool:
         """Whether a pending operand is inlined into its reader."""
         if operand in self._outputs:
@@ -164,14 +164,14 @@ class Schedule:
         is_shared = self._uses[operand] > 1 and operand not in self._in_diamonds
         return joins(value, operand.desc, program, reading, self.features, is_shared=is_shared, beside=beside)
 
-    def _load(self, operand: Operand) -> Array:
+    def _load(self, operand: Operand) -> Traced:
         """An operand as an array in memory; a scalar constant becomes a number."""
         if operand.is_constant and not operand.shape:
             number: Any = operand.value.item()
-            return Array((), ir.number(number, operand.data_type))
+            return Traced((), ir.number(number, operand.data_type))
         return of_input(self._in_memory(operand))
 
-    def _make_room(self, node: Node, program: Program) -> None:
+    def _make_room(self, node: Node, program: Formula) -> None:
         """Store pending operands until one kernel can bind all arrays that the node reads."""
         operands = [o for o in dict.fromkeys(node.operands) if not (o.is_constant and not o.shape)]
         while True:
@@ -232,12 +232,12 @@ class Schedule:
         for source, operand in zip(staged.inputs, flat(node.inputs), strict=True):
             self._kernels.places[source] = self._kernels.places[self._in_memory(operand)]
         stages, results = staged.plan_for(self.features)
-        fresh: dict[Input, Place] = {}
+        fresh: dict[Input, Buffer] = {}
         for operand, result in zip(node.outputs, results, strict=True):
             fresh[result] = self._target(operand)
         for stage in stages:
             for target in stage.targets:
-                self._kernels.places[target] = fresh.setdefault(target, Place(target.desc, "between"))
+                self._kernels.places[target] = fresh.setdefault(target, Buffer(target.desc, "between"))
             self._kernels.stage(stage, node)
         for operand, result in zip(node.outputs, results, strict=True):
             self._memory(operand, fresh[result])
@@ -255,12 +255,12 @@ class Schedule:
         for stage in stages.stages:
             assert isinstance(stage.content, KernelProgram), stage
             for array in stage.targets:
-                self._kernels.places.setdefault(array, Place(array.desc, "between"))
+                self._kernels.places.setdefault(array, Buffer(array.desc, "between"))
             title = f"attention: {stage.title}" if stage.title else "attention"
             self._kernels.append([self._kernels.of_program(stage.content, title)], match.nodes)
         self._memory(result, place)
 
-    def _read(self, operand: Operand) -> Array:
+    def _read(self, operand: Operand) -> Traced:
         """An operand as an array; an operand that only moves elements is read through."""
         value = self._values.get(operand)
         if not isinstance(value, Pending) or not value.only_moves:
@@ -284,7 +284,7 @@ class Schedule:
         for operand in node.operands:
             part = self._load(operand)
 
-            def at(*p: Array, start: int = start) -> tuple[Array, ...]:
+            def at(*p: Traced, start: int = start) -> tuple[Traced, ...]:
                 return *p[:axis], p[axis] + start, *p[axis + 1 :]
 
             title = f"{node.title}: {start} to {start + operand.shape[axis]}"
@@ -292,11 +292,11 @@ class Schedule:
             start += operand.shape[axis]
         self._memory(result, place)
 
-    def _target(self, operand: Operand, shape: tuple[int, ...] | None = None) -> Place:
+    def _target(self, operand: Operand, shape: tuple[int, ...] | None = None) -> Buffer:
         """A place for an operand, optionally in another shape of the same size."""
         desc = operand.desc if shape is None else Desc(operand.data_type, shape)
         number = self._outputs.get(operand)
-        return Place(desc, "between") if number is None else Place(desc, "output", number)
+        return Buffer(desc, "between") if number is None else Buffer(desc, "output", number)
 
     def _kernel(self, node: Node) -> None:
         sources = {operand: self._in_memory(operand) for operand in dict.fromkeys(node.operands)}

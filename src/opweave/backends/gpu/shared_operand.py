@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from ...core.graph import Node
 from ...expr.gpu import Features
 from .contraction.gemv import ThinKernel
-from .steps import Place, Step
+from .steps import Buffer, KernelStep
 
 
-def merge_steps(steps: Sequence[Step], features: Features, *, rounds: bool) -> tuple[list[Step], set[Node]]:
+def merge_steps(steps: Sequence[KernelStep], features: Features, *, rounds: bool) -> tuple[list[KernelStep], set[Node]]:
     """Merge sibling GEMVs into the first sibling, then merge each producer of vectors into its only reader.
 
     Args:
@@ -27,8 +27,8 @@ def merge_steps(steps: Sequence[Step], features: Features, *, rounds: bool) -> t
     return _with_vectors(_with_siblings(steps, features), features, rounds)
 
 
-def _with_siblings(steps: Sequence[Step], features: Features) -> list[Step]:
-    merged: list[Step] = []
+def _with_siblings(steps: Sequence[KernelStep], features: Features) -> list[KernelStep]:
+    merged: list[KernelStep] = []
     for step in steps:
         joined = _join(merged, step, features) if isinstance(step.kernel, ThinKernel) else None
         if joined is None:
@@ -39,7 +39,7 @@ def _with_siblings(steps: Sequence[Step], features: Features) -> list[Step]:
     return merged
 
 
-def _join(before: Sequence[Step], step: Step, features: Features) -> tuple[int, Step] | None:
+def _join(before: Sequence[KernelStep], step: KernelStep, features: Features) -> tuple[int, KernelStep] | None:
     """Merge `step` into an earlier step. Returns the index of that step and the merged step; None if none matches."""
     own = set(step.places)
     for number in reversed(range(len(before))):
@@ -52,11 +52,11 @@ def _join(before: Sequence[Step], step: Step, features: Features) -> tuple[int, 
             if kernel is not None:
                 place_of = {**dict(_bindings_of(other)), **dict(_bindings_of(step))}
                 places = tuple(place_of[buffer] for buffer in kernel.bindings)
-                return number, Step(kernel, places, (*other.nodes, *step.nodes))
+                return number, KernelStep(kernel, places, (*other.nodes, *step.nodes))
     return None
 
 
-def _with_vectors(steps: Sequence[Step], features: Features, rounds: bool) -> tuple[list[Step], set[Node]]:
+def _with_vectors(steps: Sequence[KernelStep], features: Features, rounds: bool) -> tuple[list[KernelStep], set[Node]]:
     """Merge the producer of vectors into their only reader, whose workgroups then recompute the vectors."""
     merged = list(steps)
     unrounded: set[Node] = set()
@@ -73,7 +73,9 @@ def _with_vectors(steps: Sequence[Step], features: Features, rounds: bool) -> tu
     return merged, unrounded
 
 
-def _with_producer(steps: Sequence[Step], step: Step, features: Features) -> tuple[Step, Step] | None:
+def _with_producer(
+    steps: Sequence[KernelStep], step: KernelStep, features: Features
+) -> tuple[KernelStep, KernelStep] | None:
     """The producer of the vectors of `step`, and the merged step; None if they cannot be merged."""
     assert isinstance(step.kernel, ThinKernel)
     few = _place_of_few(step)
@@ -94,18 +96,20 @@ def _with_producer(steps: Sequence[Step], step: Step, features: Features) -> tup
     if kernel is None:
         return None
     place_of = {**places, **dict(_bindings_of(step))}
-    return producer, Step(kernel, tuple(place_of[buffer] for buffer in kernel.bindings), (*producer.nodes, *step.nodes))
+    return producer, KernelStep(
+        kernel, tuple(place_of[buffer] for buffer in kernel.bindings), (*producer.nodes, *step.nodes)
+    )
 
 
-def _bindings_of(step: Step) -> Iterable[tuple[object, Place]]:
+def _bindings_of(step: KernelStep) -> Iterable[tuple[object, Buffer]]:
     return zip(step.kernel.bindings, step.places, strict=True)
 
 
-def _targets_of(step: Step) -> list[Place]:
+def _targets_of(step: KernelStep) -> list[Buffer]:
     return [place for place, writes in zip(step.places, step.kernel.writes, strict=True) if writes]
 
 
-def _place_of_few(step: Step) -> Place:
+def _place_of_few(step: KernelStep) -> Buffer:
     assert isinstance(step.kernel, ThinKernel)
     source = step.kernel.sections[0].few.source
     return next(place for buffer, place in _bindings_of(step) if buffer is source)

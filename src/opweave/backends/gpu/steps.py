@@ -10,21 +10,21 @@ import numpy as np
 
 from ...core.graph import Desc, Node
 from ...expr import gpu, ir
-from ...expr.array import Array, as_array
+from ...expr.array import Traced, as_array
 from ...expr.evaluate import evaluate
-from ...expr.gpu import Features, Kernel, KernelProgram
-from ...expr.ir import Input, Output, Program, Stored
+from ...expr.gpu import Features, GpuKernel, KernelProgram
+from ...expr.ir import Formula, Input, Output, Stored
 from ...expr.simplify import simplified
 from ...expr.tracing import of_input, program as make_program
 from .backend import GpuBackend
-from .constants import Constant
+from .constants import GpuConstant
 from .contraction.kernels import Contraction
 from .fusion import Pending
-from .rules.results import Products, Repeated, Scatter, Stage
+from .rules.results import Products, Repeated, ResultStage, Scatter
 
 
 @dataclass(eq=False)
-class Place:
+class Buffer:
     """A place in memory that kernels read or write.
 
     Attributes:
@@ -37,7 +37,7 @@ class Place:
     desc: Desc
     kind: Literal["input", "output", "constant", "between"]
     number: int = 0
-    value: Constant | None = None
+    value: GpuConstant | None = None
 
     @property
     def is_fixed(self) -> bool:
@@ -52,7 +52,7 @@ class Place:
 
 
 @dataclass(eq=False)
-class Step:
+class KernelStep:
     """A kernel, its bindings, and the operations that it computes.
 
     Attributes:
@@ -61,11 +61,11 @@ class Step:
         program: the program of the kernel, if the kernel computes an expression.
     """
 
-    kernel: Kernel
-    places: tuple[Place, ...]
+    kernel: GpuKernel
+    places: tuple[Buffer, ...]
     nodes: tuple[Node, ...]
-    copies: tuple[Place, Place] | None = None
-    program: Program | None = None
+    copies: tuple[Buffer, Buffer] | None = None
+    program: Formula | None = None
 
 
 class Kernels:
@@ -83,18 +83,18 @@ class Kernels:
 
     def __init__(self, backend: GpuBackend, features: Features) -> None:
         self.backend, self.features = backend, features
-        self.steps: list[Step] = []
+        self.steps: list[KernelStep] = []
         self.begun: list[Any] = []
-        self.places: dict[Input | Stored | Output, Place] = {}
-        self._cached: dict[Place, dict[Hashable, list[Place]]] = {}
+        self.places: dict[Input | Stored | Output, Buffer] = {}
+        self._cached: dict[Buffer, dict[Hashable, list[Buffer]]] = {}
 
-    def array_in(self, desc: Desc, place: Place) -> Input:
+    def array_in(self, desc: Desc, place: Buffer) -> Input:
         """A new array for a place."""
         source = Input(len(self.places), desc)
         self.places[source] = place
         return source
 
-    def fill(self, place: Place, value: Pending, title: str) -> None:
+    def fill(self, place: Buffer, value: Pending, title: str) -> None:
         """Add the kernels that compute a pending value into a place."""
         inputs = tuple(sorted(value.sources, key=lambda source: source.number))
         program = simplified(make_program(title, inputs, (value.result,)))
@@ -109,7 +109,7 @@ class Kernels:
         if value.anchor is None and len(kernels) == 1:
             self.steps[-1].program = program
 
-    def append(self, kernels: Sequence[Kernel], nodes: tuple[Node, ...], *, is_users: bool = False) -> None:
+    def append(self, kernels: Sequence[GpuKernel], nodes: tuple[Node, ...], *, is_users: bool = False) -> None:
         """Add kernels; arrays without a place become intermediates.
 
         A kernel that reads a single array is not repeated while the array is unchanged: several products may read the same
@@ -124,12 +124,12 @@ class Kernels:
             if not is_users and len(reads) == 1 and self.places.keys().isdisjoint(targets):
                 cached = self._cached.setdefault(reads[0], {})
                 is_cached = work in cached
-                results = cached.setdefault(work, [Place(key.desc, "between") for key in targets])
+                results = cached.setdefault(work, [Buffer(key.desc, "between") for key in targets])
                 self.places.update(zip(targets, results, strict=True))
             if not is_cached:
                 for key in targets:
-                    self._cached.pop(self.places.setdefault(key, Place(key.desc, "between")), None)
-                self.steps.append(Step(kernel, tuple(self.places[key] for key in kernel.bindings), nodes))
+                    self._cached.pop(self.places.setdefault(key, Buffer(key.desc, "between")), None)
+                self.steps.append(KernelStep(kernel, tuple(self.places[key] for key in kernel.bindings), nodes))
 
     def contraction(self, products: Products, desc: Desc) -> Contraction:
         """The contraction that computes products."""
@@ -141,10 +141,10 @@ class Kernels:
         """Products as a pending value. Rearranged operands become constants of the graph."""
         contraction = self.contraction(products, desc)
         for source, constant in contraction.arranged.items():
-            self.places[source] = Place(source.desc, "constant", value=constant)
+            self.places[source] = Buffer(source.desc, "constant", value=constant)
         return Pending(products.finish(of_input(contraction.result)), nodes, contraction)
 
-    def stage(self, stage: Stage, node: Node) -> None:
+    def stage(self, stage: ResultStage, node: Node) -> None:
         """Add the kernels of a stage; its targets must have places."""
         title, content = f"{node.title}: {stage.title}" if stage.title else node.title, stage.content
         place = self.places[stage.target]
@@ -168,7 +168,7 @@ class Kernels:
             if place.kind == "output" and (copied := self._copy_source(value)):
                 self.steps[-1].copies = copied, place
 
-    def of_program(self, program: KernelProgram, title: str) -> Kernel:
+    def of_program(self, program: KernelProgram, title: str) -> GpuKernel:
         """The kernel of a program; its arrays must have places."""
         return program.kernel(title, self.features, lambda source: self.places[source].is_fixed)
 
@@ -186,17 +186,17 @@ class Kernels:
         for number in range(1, repeated.count):
             self.steps += even if number % 2 else odd
 
-    def scatter(self, place: Place, scatter: Scatter, node: Node, title: str) -> None:
+    def scatter(self, place: Buffer, scatter: Scatter, node: Node, title: str) -> None:
         """Write the updates of a scatter into a place."""
         axes = tuple(ir.Index(size, k - len(scatter.shape)) for k, size in enumerate(scatter.shape))
-        position = [Array((), axis) for axis in axes]
+        position = [Traced((), axis) for axis in axes]
         where = tuple(as_array(index, "index").body for index in scatter.at(*position))
         where = tuple(index if index.type == "index" else ir.Cast(index, "index") for index in where)
         kernel, target = gpu.scatter(place.desc, axes, where, scatter.value(*position).body, self.features, title)
         self.places[target] = place
         self.append([kernel], (node,))
 
-    def _copy_source(self, value: Pending) -> Place | None:
+    def _copy_source(self, value: Pending) -> Buffer | None:
         """The input that a value copies; None for any other value."""
         load = value.result.body
         if not isinstance(load, ir.Load) or not isinstance(load.source, Input):
@@ -208,22 +208,22 @@ class Kernels:
         """Whether a value depends on constants only."""
         return all(self.places[source].kind == "constant" for source in value.sources)
 
-    def _compute(self, value: Pending) -> Place:
+    def _compute(self, value: Pending) -> Buffer:
         """Compute a value that depends on constants only."""
         inputs = tuple(value.sources)
         program = simplified(make_program("a constant", inputs, (value.result,)))
         desc = program.outputs[0].desc
         array = np.empty(desc.shape, desc.data_type)
         evaluate(program, [self.places[source].array for source in inputs], [array])
-        return Place(desc, "constant", value=Constant.of(array))
+        return Buffer(desc, "constant", value=GpuConstant.of(array))
 
 
-def _view_as(place: Place, desc: Desc) -> Place:
+def _view_as(place: Buffer, desc: Desc) -> Buffer:
     """Reinterpret the bytes of a place as another array."""
     if place.kind != "constant":
         return place
     flat = np.ascontiguousarray(place.array).reshape(-1)
-    return Place(desc, "constant", value=Constant.of(flat.view(desc.data_type).reshape(desc.shape)))
+    return Buffer(desc, "constant", value=GpuConstant.of(flat.view(desc.data_type).reshape(desc.shape)))
 
 
-__all__ = ["Kernels", "Place", "Step"]
+__all__ = ["Buffer", "KernelStep", "Kernels"]

@@ -10,7 +10,7 @@ each run.
 from .process import (
     EngineFailureError as EngineFailureError,
     EngineProcess as EngineProcess,
-    Limits as Limits,
+    ProcessLimits as ProcessLimits,
     available as available,
     ending as ending,
     max_memory as max_memory,

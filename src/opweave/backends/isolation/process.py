@@ -59,7 +59,7 @@ PATTERN = "165"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProcessLimits:
     """Limits of a child process.
 
     Attributes:
@@ -82,8 +82,8 @@ class EngineProcess:
         limits: limits of the child.
     """
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, limits: ProcessLimits | None = None) -> None:
+        self._limits = limits or ProcessLimits()
         self._max_bytes = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._answers: SimpleQueue[Any] = SimpleQueue()

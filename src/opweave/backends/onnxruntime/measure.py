@@ -13,7 +13,7 @@ from ...core.graph import Desc
 from ...support.errors import OperationError
 from .. import KernelTime, Measured
 from .emit import Emitter, Value
-from .sessions import Session
+from .sessions import OrtSession
 
 SUFFIX = "_kernel_time"
 """Name suffix of the profiler events that hold the duration of a kernel."""
@@ -21,13 +21,13 @@ MAX_FUSED_OPERATORS = 4
 """Number of operators to follow back from a fused kernel's result, to find the operator that the kernel is named after."""
 
 
-class MeasuredSession(Session, Measured):
+class MeasuredOrtSession(OrtSession, Measured):
     """A session that records the times of its kernels.
 
     Args:
         folder: folder that the profiler writes into.
         owners: finds the operations of a kernel.
-        arguments: arguments of `Session`.
+        arguments: arguments of `OrtSession`.
     """
 
     def __init__(self, folder: TemporaryDirectory[str], owners: Owners, *arguments: Any) -> None:
@@ -94,4 +94,4 @@ class Owners:
         return " + ".join(labels)
 
 
-__all__ = ["MeasuredSession", "Owners"]
+__all__ = ["MeasuredOrtSession", "Owners"]

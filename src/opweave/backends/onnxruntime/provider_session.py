@@ -11,7 +11,7 @@ import numpy as np
 from ... import memory
 from ...core.graph import Node
 from .. import How, Returning
-from .sessions import Session
+from .sessions import OrtSession
 
 TO_DEVICE = "inside an engine: to the device of a plug-in provider, or back"
 """Reason for copies of inputs and outputs that a provider keeps in device memory."""
@@ -19,13 +19,13 @@ TO_DEVICE = "inside an engine: to the device of a plug-in provider, or back"
 Written = Mapping[Node, Sequence[tuple[str, str]]]
 
 
-class ProviderSession(Session):
+class ProviderSession(OrtSession):
     """A graph compiled for the device of a plug-in provider. Nodes that the provider does not take run on the CPU.
 
     Args:
         provider: ONNX Runtime's name of the provider.
         written: name and operator of the ONNX nodes emitted for each node of the graph.
-        arguments: arguments of `Session`.
+        arguments: arguments of `OrtSession`.
     """
 
     def __init__(self, provider: str, written: Written, *arguments: Any) -> None:

@@ -77,7 +77,7 @@ def guard_quotients(proto: Any, constants: Mapping[str, np.ndarray], graphs: Seq
     graphs = list(all_graphs(proto.graph)) if graphs is None else graphs
     quotients = [node for graph in graphs for node in graph.node if node.op_type in QUOTIENTS and _is_quotient(node)]
     if quotients:
-        values = _Values(graphs, constants)
+        values = _QuotientValues(graphs, constants)
         quotients = [node for node in quotients if values.may_overflow(*node.input)]
     if not quotients:
         return
@@ -130,7 +130,7 @@ def _add_guard(graph: Any, node: Any) -> None:
 # Types and constants -------------------------------------------------------------------------------------------------
 
 
-class _Values:
+class _QuotientValues:
     """Types and constants among the values of a model, by name. Branches may use a name several times; all uses count.
 
     Args:

@@ -47,8 +47,8 @@ def compile(
     power_preference: PowerPreference,
     alone: bool = True,
     measures: bool = False,
-) -> Session:
-    """Compile `graph` into a session, a `MeasuredSession` if `measures`.
+) -> OrtSession:
+    """Compile `graph` into a session, a `MeasuredOrtSession` if `measures`.
 
     Raises:
         OperationError: the engine refuses the graph.
@@ -84,14 +84,14 @@ def compile(
     notes = dict.fromkeys(ctx.unrounded, KEEPS_FLOAT32) | dict.fromkeys(rounded, "an operand rounded to 8 bits")
     arguments = (loaded, ctx.parameters, len(graph.inputs), len(emitted), done, again, threads, updates, notes)
     if folder is not None:
-        from .measure import MeasuredSession, Owners
+        from .measure import MeasuredOrtSession, Owners
 
-        return MeasuredSession(folder, Owners(ctx, emitted), *arguments)
+        return MeasuredOrtSession(folder, Owners(ctx, emitted), *arguments)
     if plugin is not None:
         from .provider_session import ProviderSession
 
         return ProviderSession(plugin.provider, ctx.written, *arguments)
-    return Session(*arguments)
+    return OrtSession(*arguments)
 
 
 def packs_weights(graph: Graph) -> bool:
@@ -183,7 +183,7 @@ def emit(
     return ctx, outputs, done
 
 
-class Session(Runner):
+class OrtSession(Runner):
     """A compiled graph.
 
     Args:
@@ -223,7 +223,7 @@ class Session(Runner):
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Bind the session to arrays, which it reads and writes in place."""
-        call = Call(self._session._sess, self._new_binding(inputs, outputs), [*inputs, *outputs])
+        call = OrtCall(self._session._sess, self._new_binding(inputs, outputs), [*inputs, *outputs])
         return wrap_to_count(call, self.updates, inputs, outputs)
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
@@ -271,7 +271,7 @@ def error_of(error: Exception) -> OperationError:
     return OperationError(f"ONNX Runtime failed: {error}")
 
 
-class Call:
+class OrtCall:
     """A session bound to memory. A call runs the graph; the engine releases the GIL."""
 
     __slots__ = ("_arrays", "_binding", "_run")

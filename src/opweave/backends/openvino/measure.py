@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from .. import KernelTime, Measured
-from .sessions import Session
+from .sessions import OpenVinoSession
 
 NOT_KERNELS = ("Input", "Output", "Const")
 """Node types of the engine that compute nothing."""
 
 
-class MeasuredSession(Session, Measured):
+class MeasuredOpenVinoSession(OpenVinoSession, Measured):
     """A session that records the times of its kernels."""
 
     def __init__(self, *arguments: Any) -> None:

@@ -33,14 +33,14 @@ HINTS: dict[Precision, str] = {"float32": "f32", "ieee": "f32", "bfloat16": "bf1
 """The engine's names of precisions. Its default is bfloat16 on processors that support it."""
 
 
-def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = False) -> Session:
+def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = False) -> OpenVinoSession:
     """Compile a legal graph.
 
     Args:
         backend: the back end, with the options of the context.
         graph: the graph.
         device: name of the device.
-        is_measured: whether to return a `MeasuredSession`, which measures its kernels.
+        is_measured: whether to return a `MeasuredOpenVinoSession`, which measures its kernels.
 
     Raises:
         OperationError: the engine refuses the graph.
@@ -55,11 +55,11 @@ def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = Fa
         compiled = devices.core().compile_model(model, devices.engine_name(device), options)
     except ENGINE_ERRORS as error:
         raise OperationError(f"OpenVINO does not take the graph: {error}") from error
-    session_type: type[Session] = Session
+    session_type: type[OpenVinoSession] = OpenVinoSession
     if is_measured:
-        from .measure import MeasuredSession
+        from .measure import MeasuredOpenVinoSession
 
-        session_type = MeasuredSession
+        session_type = MeasuredOpenVinoSession
     session = session_type(
         compiled, ctx.arrays, done, backend.precision, partial(compile, backend, graph, device, True)
     )
@@ -92,7 +92,7 @@ def _options(backend: OpenVino, graph: Graph, device: str, multiplies_bytes: boo
     return options
 
 
-class Session(Runner):
+class OpenVinoSession(Runner):
     """A compiled graph. It keeps the weights, whose memory the engine reads."""
 
     def __init__(
@@ -125,7 +125,7 @@ class Session(Runner):
         self._idle.append(request)
 
     def _call(self, request: Any, arrays: Sequence[np.ndarray]) -> Callable[[], None]:
-        return Call(request, arrays)
+        return OpenVinoCall(request, arrays)
 
     def _tie(self, request: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         for slot, array in enumerate(inputs):
@@ -147,7 +147,7 @@ class Session(Runner):
         return (self._done[nodes[0]] if len(nodes) == 1 else "decomposed"), engine
 
 
-class Call:
+class OpenVinoCall:
     """A request bound to memory. A call runs the graph; the engine releases the GIL."""
 
     __slots__ = ("_arrays", "_infer")

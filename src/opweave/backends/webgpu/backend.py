@@ -13,7 +13,7 @@ from . import adapters
 
 if TYPE_CHECKING:
     from ...expr.gpu import Features
-    from .engine import Engine
+    from .engine import WebGpuDevice
     from .executable import DeviceRunner
 
 
@@ -28,7 +28,7 @@ class WebGPU(GpuBackend):
     title = "WebGPU"
     claims = "gpu_device"
 
-    def __init__(self, engine: Engine | None = None, device: Device | None = None) -> None:
+    def __init__(self, engine: WebGpuDevice | None = None, device: Device | None = None) -> None:
         super().__init__()
         self.engine, self.device = engine, device
         if engine is not None:
@@ -52,10 +52,10 @@ class WebGPU(GpuBackend):
         return adapters.may_have_hardware()
 
     def open(self, device: Device, power_preference: PowerPreference) -> Backend:
-        from .engine import Engine
+        from .engine import WebGpuDevice
 
         gpu = adapters.request_device(device.name, power_preference)
-        return WebGPU(Engine(gpu, is_own=True), device)
+        return WebGPU(WebGpuDevice(gpu, is_own=True), device)
 
     def on(self, given: Any, device: str | None) -> tuple[WebGPU, Device]:
         """Return the back end of a user's device.
@@ -71,9 +71,9 @@ class WebGPU(GpuBackend):
             raise ValidationError(f"gpu_device must be a wgpu.GPUDevice, got {type(given).__name__}")
         cached = _opened.get(id(given))
         if cached is None:
-            from .engine import Engine
+            from .engine import WebGpuDevice
 
-            engine = Engine(given)
+            engine = WebGpuDevice(given)
             kind = "cpu" if engine.is_software else "gpu"
             name = "gpu-software" if engine.is_software else "gpu"
             text = f"{engine.description}, the caller's device"

@@ -14,12 +14,12 @@ import numpy as np
 
 from ... import memory
 from ...core.graph import Desc
-from ...expr.gpu import Features, Kernel
+from ...expr.gpu import Features, GpuKernel
 from ...support.cache import Cache
 from ...support.errors import InvalidStateError, OperationError, ValidationError, import_extra, require
 from ..gpu.arrays import DeviceArray
 from ..gpu.calls import Calls
-from ..gpu.constants import Constant, uploaded_once
+from ..gpu.constants import GpuConstant, uploaded_once
 from . import adapters
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def padded_size(count: int) -> int:
     return -(-count // WORD) * WORD
 
 
-class Engine:
+class WebGpuDevice:
     """A WebGPU device. All methods may be called from several threads.
 
     Args:
@@ -337,7 +337,7 @@ class Engine:
                 )
         self.check_lent(arrays)
 
-    def upload(self, constant: Constant) -> Any:
+    def upload(self, constant: GpuConstant) -> Any:
         """Return the buffer of a constant; graphs with the same constant share it."""
 
         def upload_array(array: np.ndarray) -> Any:
@@ -366,7 +366,7 @@ class Engine:
                 layouts = self._layouts[writes] = group, whole
             return layouts
 
-    def pipelines(self, kernels: Sequence[Kernel]) -> list[Any]:
+    def pipelines(self, kernels: Sequence[GpuKernel]) -> list[Any]:
         """Return the pipelines of kernels; new ones are compiled in parallel.
 
         Raises:
@@ -378,10 +378,10 @@ class Engine:
                 list(pool.map(self._pipeline, fresh.values()))
         return [self._pipeline(kernel) for kernel in kernels]
 
-    def _pipeline(self, kernel: Kernel) -> Any:
+    def _pipeline(self, kernel: GpuKernel) -> Any:
         return self.compiled.make(kernel.source, lambda: self._compile(kernel), lambda _: _bytes(kernel.source))
 
-    def _compile(self, kernel: Kernel) -> Any:
+    def _compile(self, kernel: GpuKernel) -> Any:
         _, layout = self.layout(kernel.writes)
         with self.calls(kernel.title, kernel.explain):
             module = self.device.create_shader_module(label=kernel.title, code=kernel.source)

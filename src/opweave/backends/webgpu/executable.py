@@ -11,15 +11,15 @@ from ...core.graph import Graph, Node
 from .. import How, KernelTime, Measured
 from ..gpu.arrays import DeviceArray
 from ..gpu.backend import GpuBackend
-from ..gpu.runner import DeviceCall, Intermediates, KernelRunner
-from ..gpu.steps import Place
-from .engine import Engine
+from ..gpu.runner import DeviceCall, GpuIntermediates, GpuKernelRunner
+from ..gpu.steps import Buffer
+from .engine import WebGpuDevice
 
 FIRST_PART = 16
 """Number of kernels in the first command buffer of a dispatch; each further buffer has twice as many."""
 
 
-class Run(NamedTuple):
+class WebGpuRun(NamedTuple):
     """A kernel bound to memory."""
 
     pipeline: Any
@@ -27,16 +27,16 @@ class Run(NamedTuple):
     workgroups: tuple[int, int, int]
 
 
-Runs: TypeAlias = Sequence[Run | None]
+Runs: TypeAlias = Sequence[WebGpuRun | None]
 """Kernels in order; None for skipped ones."""
 
 
-class DeviceRunner(KernelRunner[Run]):
+class DeviceRunner(GpuKernelRunner[WebGpuRun]):
     """A graph whose operations are kernels on a WebGPU device."""
 
-    engine: Engine
+    engine: WebGpuDevice
 
-    def __init__(self, graph: Graph, backend: GpuBackend, engine: Engine) -> None:
+    def __init__(self, graph: Graph, backend: GpuBackend, engine: WebGpuDevice) -> None:
         super().__init__(graph, backend, engine)
         self._parts = _parts(len(self.steps))
 
@@ -44,21 +44,21 @@ class DeviceRunner(KernelRunner[Run]):
         """Compile the kernels of `steps`."""
         self._pipelines = self.engine.pipelines([step.kernel for step in self.steps])
 
-    def tied(self, number: int, arrays: Mapping[Place, DeviceArray]) -> Run:
+    def tied(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> WebGpuRun:
         """Bind a kernel, by its number, to memory."""
         kernel, places = self.steps[number].kernel, self.steps[number].places
         group = self.engine.bind_group(kernel.writes, [arrays[place] for place in places])
-        return Run(self._pipelines[number], group, kernel.workgroups)
+        return WebGpuRun(self._pipelines[number], group, kernel.workgroups)
 
-    def measured(self) -> MeasuredRunner | None:
+    def measured(self) -> MeasuredWebGpuRunner | None:
         """Return a runner that times each kernel; None if the device has no timestamps."""
-        return MeasuredRunner(self) if self.engine.has_timestamps else None
+        return MeasuredWebGpuRunner(self) if self.engine.has_timestamps else None
 
-    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[Run]:
+    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[WebGpuRun]:
         """Bind the graph to device memory."""
         return DeviceCall(self, inputs, outputs, self._submit)
 
-    def _submit(self, memory: Intermediates[Run], runs: Runs) -> None:
+    def _submit(self, memory: GpuIntermediates[WebGpuRun], runs: Runs) -> None:
         device = self.engine.device
         for part in self._parts:
             encoder = device.create_command_encoder()
@@ -93,7 +93,7 @@ def _parts(count: int) -> list[slice]:
     return [*parts, slice(start, count)]
 
 
-class MeasuredRunner(Measured):
+class MeasuredWebGpuRunner(Measured):
     """The same kernels, each timed on the device in a separate pass, so that gaps between kernels do not count."""
 
     def __init__(self, plain: DeviceRunner) -> None:
@@ -104,11 +104,11 @@ class MeasuredRunner(Measured):
         """Return the kernels that compute nodes."""
         return self.plain.describe(nodes)
 
-    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[Run]:
+    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[WebGpuRun]:
         """Bind the graph to memory."""
         return DeviceCall(self.plain, inputs, outputs, self._measure)
 
-    def _measure(self, memory: Intermediates[Run], runs: Runs) -> None:
+    def _measure(self, memory: GpuIntermediates[WebGpuRun], runs: Runs) -> None:
         wgpu, device, count = self.plain.engine.wgpu, self.plain.engine.device, len(runs)
         queries = device.create_query_set(type=wgpu.QueryType.timestamp, count=max(1, 2 * count))
         usage = wgpu.BufferUsage

@@ -9,9 +9,9 @@ from .block import Block as Block
 from .forms import shared_elements as shared_elements
 from .kernel import (
     Buffer as Buffer,
-    Compiled as Compiled,
+    CompiledText as CompiledText,
     Features as Features,
-    Kernel as Kernel,
+    GpuKernel as GpuKernel,
     KernelProgram as KernelProgram,
     TensorCores as TensorCores,
 )
@@ -21,5 +21,5 @@ from .lowering import (
     scatter as scatter,
     unsupported as unsupported,
 )
-from .module import Module as Module
+from .module import GpuModule as GpuModule
 from .workgroups import Local as Local, Workgroups as Workgroups

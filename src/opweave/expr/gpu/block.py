@@ -13,7 +13,7 @@ from ..ranges import bounds
 from . import elements
 from .elements import function, is_simple, operand
 from .mathematics import words
-from .module import Module
+from .module import GpuModule
 from .reductions import PART, State, combine_states
 from .types import computed
 
@@ -113,7 +113,7 @@ class Block:
 
     def __init__(
         self,
-        module: Module,
+        module: GpuModule,
         positions: Mapping[Index, str],
         names: Mapping[Expr, str] | None = None,
         *,

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from importlib.resources import files
 from types import MappingProxyType
 
-from .dialect import Dialect, Function, Source, Variable, statements
+from .dialect import Dialect, DialectFunction, DialectSource, Variable, statements
 
 OPTIONS = ("--device-as-default-execution-space", "--std=c++17", "--fmad=false", "--minimal")
 """Options of NVRTC that kernels need. Products and sums are fused only where a kernel says `fma`, so that library functions
@@ -100,7 +100,7 @@ class Cuda(Dialect):
     await_previous = "await_previous"
     overrides = MappingProxyType(dict(_overrides()))
 
-    def library_function(self, comments: Sequence[str], function: Function) -> str:
+    def library_function(self, comments: Sequence[str], function: DialectFunction) -> str:
         """A function of the library, with the lines of comments before it."""
         head = f"inline {function.result or 'void'} {function.name}({_parameters(function)}) {{"
         return "\n".join([*comments, head]) + f"\n{statements(function.lines)}}}"
@@ -112,7 +112,7 @@ class Cuda(Dialect):
         values = constant.value.removeprefix(f"{constant.type}(").removesuffix(")")
         return f"__constant__ const {constant.type} {constant.name} = {{{{{values}}}}};"
 
-    def module(self, source: Source, words: Collection[str]) -> str:
+    def module(self, source: DialectSource, words: Collection[str]) -> str:
         """The complete text of a module: functions are lambdas inside of the kernel, so that they capture its buffers."""
         entry = source.entry
         restrict = "RESTRICT_UNLESS_EARLY" if source.starts_early else "__restrict__"
@@ -123,7 +123,7 @@ class Cuda(Dialect):
         shared = [*source.shared, *(part for part in source.parts if isinstance(part, Variable))]
         lines += [f"__shared__ {variable.type} {variable.name};" for variable in shared]
         for part in source.parts:
-            if isinstance(part, Function):
+            if isinstance(part, DialectFunction):
                 head = f"const auto {part.name} = [&]({_parameters(part)}) -> {part.result or 'void'} {{"
                 lines += [head, *statements(part.lines).splitlines(), "};"]
         constants = [f"constexpr {c.type} {c.name} = {c.value};" for c in source.constants]
@@ -140,7 +140,7 @@ def _bounds(invocations: int) -> str:
     return f"__launch_bounds__({invocations}{f', {MIN_RESIDENT // invocations}' if is_large else ''})"
 
 
-def _parameters(function: Function) -> str:
+def _parameters(function: DialectFunction) -> str:
     return ", ".join(f"{parameter.type} {parameter.name}" for parameter in function.parameters)
 
 

@@ -46,7 +46,7 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class BufferBinding:
     """A buffer that a kernel is bound to.
 
     Attributes:
@@ -61,7 +61,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class DialectFunction:
     """A function, which may use buffers and the memory of the workgroup.
 
     Attributes:
@@ -78,7 +78,7 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KernelEntry:
     """The entry point of a kernel.
 
     Attributes:
@@ -100,12 +100,12 @@ class Entry:
         return count
 
 
-Part: TypeAlias = Function | Variable | Entry
+Part: TypeAlias = DialectFunction | Variable | KernelEntry
 """A part of a module after its declarations: a function, memory of the workgroup, or the entry point, which is the last."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DialectSource:
     """A module, before it is printed.
 
     Attributes:
@@ -119,7 +119,7 @@ class Source:
     """
 
     comments: Sequence[str]
-    bindings: Sequence[Binding]
+    bindings: Sequence[BufferBinding]
     constants: Sequence[Variable]
     shared: Sequence[Variable]
     library: Sequence[str]
@@ -127,13 +127,13 @@ class Source:
     starts_early: bool = False
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> KernelEntry:
         """The entry point."""
-        (entry,) = (part for part in self.parts if isinstance(part, Entry))
+        (entry,) = (part for part in self.parts if isinstance(part, KernelEntry))
         return entry
 
 
-class Library(ABC):
+class DialectLibrary(ABC):
     """A language that functions of the library (`mathematics`) are printed in.
 
     Attributes:
@@ -147,7 +147,7 @@ class Library(ABC):
     overrides: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
-    def library_function(self, comments: Sequence[str], function: Function) -> str:
+    def library_function(self, comments: Sequence[str], function: DialectFunction) -> str:
         """A function of the library, with the lines of comments before it; empty if the language cannot express it."""
 
     @abstractmethod
@@ -155,7 +155,7 @@ class Library(ABC):
         """A constant of the library; `text` is the one in WGSL. Empty if the language cannot express it."""
 
 
-class Dialect(Library):
+class Dialect(DialectLibrary):
     """A language of kernels.
 
     Attributes:
@@ -186,7 +186,7 @@ class Dialect(Library):
     await_previous: str = ""
 
     @abstractmethod
-    def module(self, source: Source, words: Collection[str]) -> str:
+    def module(self, source: DialectSource, words: Collection[str]) -> str:
         """The complete text of a module; `words` are its identifiers."""
 
     def starts_early(self, workgroups: Sequence[int]) -> bool:
@@ -211,13 +211,13 @@ def statements(lines: Sequence[str]) -> str:
 
 __all__ = [
     "IDS",
-    "Binding",
+    "BufferBinding",
     "Dialect",
-    "Entry",
-    "Function",
-    "Library",
+    "DialectFunction",
+    "DialectLibrary",
+    "DialectSource",
+    "KernelEntry",
     "Part",
-    "Source",
     "Variable",
     "statements",
 ]

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ..ir import Const, Expr, Index, Load, Output, Reduce, Source, Stored, call, size_of, walk
 from ..reductions import COMBINE, unroll_short
 from .block import MAX_WRITTEN_OUT_NODES, Block, Grid
-from .kernel import Features, Kernel
-from .module import Module
+from .kernel import Features, GpuKernel
+from .module import GpuModule
 from .writing import comment_of, convert, guard_lines, invocations, numbered, pattern_of, sources_of, width_of
 
 # Limits for GPUs; `python -m benchmarks webgpu gpu` measures their effect in whole networks.
@@ -93,7 +93,7 @@ def flat_position(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
 
 
 def shared_elements(
-    module: Module,
+    module: GpuModule,
     axes: tuple[Index, ...],
     body: Expr,
     place: Callable[[str], str],
@@ -128,7 +128,7 @@ class Form:
         self.features, self.axes, self.targets = features, axes, targets
         self.bodies = tuple(target.body for target in targets)
         self.size = size_of(axes)
-        self.module = Module(features)
+        self.module = GpuModule(features)
         indices = [index for target in targets for index in target.at or ()]
         for source in sorted(sources_of([*indices, *self.bodies]), key=lambda s: getattr(s, "number", math.inf)):
             self.module.read(source)
@@ -138,7 +138,7 @@ class Form:
         names = ", ".join(f"{self.module.names[t.buffer]} {t.buffer.desc}" for t in targets)
         self.title = f"{title}: {names}"
 
-    def kernel(self) -> Kernel:
+    def kernel(self) -> GpuKernel:
         """The kernel, in the form that suits its reductions."""
         rows = self._rows()
         if rows is not None:
@@ -159,7 +159,7 @@ class Form:
         loads = [node for node in walk(*self.bodies) if isinstance(node, Load) and node.parts]
         return any(not load.parts[-1].free.isdisjoint(last) for load in loads)
 
-    def map(self) -> Kernel:
+    def map(self) -> GpuKernel:
         """One invocation for each element, or for each word."""
         count = -(-self.size // self.lanes)
         width = width_of(count, self.features)
@@ -173,7 +173,7 @@ class Form:
             self._words(block, "word", self.size)
         return self._finish([*lines, *block.lines], (width, 1, 1), groups)
 
-    def _row_by_row(self, rows: tuple[Index, ...]) -> Kernel:
+    def _row_by_row(self, rows: tuple[Index, ...]) -> GpuKernel:
         """One workgroup for each row; its invocations share the reductions and the elements of the row."""
         rest = self.axes[len(rows) :]
         longest = max(size_of(rest), *(size_of(node.variables) for node in reductions(self.bodies)))
@@ -247,6 +247,6 @@ class Form:
         if alone:
             block.leave(alone)
 
-    def _finish(self, lines: Sequence[str], size: tuple[int, int, int], groups: tuple[int, int, int]) -> Kernel:
+    def _finish(self, lines: Sequence[str], size: tuple[int, int, int], groups: tuple[int, int, int]) -> GpuKernel:
         comments = [comment_of(self.module, t.buffer, self.axes, t.body, t.at or self.axes) for t in self.targets]
         return self.module.kernel(self.title, comments, lines, size, groups)

@@ -72,7 +72,7 @@ class Features:
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledText:
     """A kernel as a binary for CUDA.
 
     Attributes:
@@ -95,7 +95,7 @@ class Compiled:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class GpuKernel:
     """A kernel and how to dispatch it.
 
     Attributes:
@@ -125,7 +125,7 @@ class Kernel:
     invocations: tuple[int, ...] = ()
     compiler: str = ""
     options: tuple[tuple[str, int], ...] = ()
-    compiled: Compiled | None = None
+    compiled: CompiledText | None = None
     arguments: tuple[int | bytes, ...] = ()
     starts_early: bool = False
 
@@ -150,7 +150,7 @@ class KernelProgram(ABC):
         """The arrays in memory that are written."""
 
     @abstractmethod
-    def kernel(self, title: str, features: Features, is_fixed: Callable[[Input], bool] = lambda _: False) -> Kernel:
+    def kernel(self, title: str, features: Features, is_fixed: Callable[[Input], bool] = lambda _: False) -> GpuKernel:
         """The kernel.
 
         Args:

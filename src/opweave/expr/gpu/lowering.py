@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from ...core.graph import Desc
 from ...support.cache import Cache
 from .. import ir
-from ..ir import Expr, Index, Load, Output, Program, Reduce, Stored, call, size_of, substitute, walk
+from ..ir import Expr, Formula, Index, Load, Output, Reduce, Stored, call, size_of, substitute, walk
 from ..reductions import split, stored_value
 from .forms import MAX_INLINE_ELEMENTS, MIN_RESULTS, MIN_ROWS, Form, Target, reductions, row_axes
-from .kernel import Features, Kernel
+from .kernel import Features, GpuKernel
 from .types import layout
 from .writing import sources_of
 
@@ -28,20 +28,20 @@ MAX_UNDIVIDED_ELEMENTS = 1 << 15
 MAX_REDUCTIONS = 4
 """One reduction may use 1/4 of the `max_iterations` of a device: a kernel may have several reductions."""
 
-lowered: Cache[tuple[Program, Features], list[Kernel]] = Cache(4)
+lowered: Cache[tuple[Formula, Features], list[GpuKernel]] = Cache(4)
 """Kernels of the most recent programs, because `unsupported` needs them before `kernels` is called."""
 
 
-_reasons: Cache[tuple[Program, Features], str] = Cache(1024)
+_reasons: Cache[tuple[Formula, Features], str] = Cache(1024)
 """Results of `unsupported`: the layers of a graph repeat operations, and lowering an operation takes milliseconds."""
 
 
-def unsupported(program: Program, features: Features) -> str:
+def unsupported(program: Formula, features: Features) -> str:
     """Return the reason why a device cannot run a program; empty if it can."""
     return _reasons.make((program, features), lambda: _find_unsupported(program, features))
 
 
-def _find_unsupported(program: Program, features: Features) -> str:
+def _find_unsupported(program: Formula, features: Features) -> str:
     if program.checks:
         return f"{program.name}: a GPU cannot report a failed check: {program.checks[0].message}"
     buffers: list[ir.Source | Output] = [*ir.sources(*program.roots), *program.outputs]
@@ -59,7 +59,7 @@ def _find_unsupported(program: Program, features: Features) -> str:
     return ""
 
 
-def kernels(program: Program, features: Features) -> list[Kernel]:
+def kernels(program: Formula, features: Features) -> list[GpuKernel]:
     """The kernels of a program, in the order in which they run.
 
     Args:
@@ -73,7 +73,7 @@ def kernels(program: Program, features: Features) -> list[Kernel]:
     return list(lowered.make((program, features), lambda: _Lowering(program, features).kernels))
 
 
-def element_for_workgroup(program: Program) -> tuple[tuple[Index, ...], Expr] | None:
+def element_for_workgroup(program: Formula) -> tuple[tuple[Index, ...], Expr] | None:
     """The axes and an element of the only result, if each workgroup can compute the whole result; else None.
 
     The reductions must be the same for all elements, as in one normalised row.
@@ -91,7 +91,7 @@ def element_for_workgroup(program: Program) -> tuple[tuple[Index, ...], Expr] | 
 
 def scatter(
     target: Desc, axes: tuple[Index, ...], at: tuple[Expr, ...], value: Expr, features: Features, title: str
-) -> tuple[Kernel, Output]:
+) -> tuple[GpuKernel, Output]:
     """Build a kernel that writes elements of an array, one per invocation.
 
     If several invocations write the same element, one of them wins.
@@ -115,9 +115,9 @@ def scatter(
 class _Lowering:
     """Divides one program into kernels."""
 
-    def __init__(self, program: Program, features: Features) -> None:
+    def __init__(self, program: Formula, features: Features) -> None:
         self.program, self.features = program, features
-        self.kernels: list[Kernel] = []
+        self.kernels: list[GpuKernel] = []
         self.replaced: dict[Expr, Expr] = {}
         for stored in program.stored:
             self._add(stored.axes, [Target(stored, stored.body)])

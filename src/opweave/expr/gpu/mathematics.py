@@ -1,4 +1,4 @@
-"""Library functions, included in the kernels that use them. The functions are written in WGSL; `Library` prints them.
+"""Library functions, included in the kernels that use them. The functions are written in WGSL; `DialectLibrary` prints them.
 
 WGSL compilers may assume that there are no infinities and NaN, and built-in functions may be inaccurate or overflow: on
 some devices `tanh(100)` is NaN. The functions here are accurate for all float32 except denormals, which devices may
@@ -33,7 +33,7 @@ import numpy as np
 
 from ...core.dtypes import INFO
 from ..ir import INTEGERS
-from .dialect import Function, Library, Variable
+from .dialect import DialectFunction, DialectLibrary, Variable
 from .types import computed, literal
 from .wgsl import WGSL
 
@@ -138,7 +138,7 @@ _COMMENT = re.compile(r"//[^\n]*")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
-def _declarations(dialect: Library) -> dict[str, str]:
+def _declarations(dialect: DialectLibrary) -> dict[str, str]:
     floats = files(__package__).joinpath("functions.wgsl").read_text("utf-8")
     texts = [floats.partition("\n\n")[2]]
     for type, width in (("i32", 32), ("u32", 32), ("i64", 64), ("u64", 64)):
@@ -163,7 +163,7 @@ def _declarations(dialect: Library) -> dict[str, str]:
     return {**library, **dialect.overrides}
 
 
-def _print(text: str, dialect: Library) -> str:
+def _print(text: str, dialect: DialectLibrary) -> str:
     """A declaration of the library in a dialect."""
     constant = _CONSTANT.fullmatch(text)
     if constant is not None:
@@ -173,7 +173,7 @@ def _print(text: str, dialect: Library) -> str:
     comments, name, parameters, result, body = match.groups()
     variables = tuple(Variable(*parameter.split(": ")) for parameter in filter(None, parameters.split(", ")))
     lines = tuple(line.removeprefix("    ") for line in body.splitlines())
-    return dialect.library_function(comments.splitlines(), Function(name, variables, result or "", lines))
+    return dialect.library_function(comments.splitlines(), DialectFunction(name, variables, result or "", lines))
 
 
 def _fill(text: str, values: dict[str, str], suffix: str) -> str:
@@ -182,7 +182,7 @@ def _fill(text: str, values: dict[str, str], suffix: str) -> str:
 
 
 @cache
-def declarations(dialect: Library) -> Mapping[str, str]:
+def declarations(dialect: DialectLibrary) -> Mapping[str, str]:
     """Functions and constants in a dialect, by name; each precedes its users."""
     return _declarations(dialect)
 
@@ -196,7 +196,7 @@ def words(text: str) -> set[str]:
     return set(_WORD.findall(_COMMENT.sub("", text)))
 
 
-def used(texts: Iterable[str], dialect: Library = WGSL) -> list[str]:
+def used(texts: Iterable[str], dialect: DialectLibrary = WGSL) -> list[str]:
     """The declarations that texts use, directly or indirectly, in order."""
     library = declarations(dialect)
     wanted: set[str] = set()

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from ..ir import Input, Stored, Type
 from . import mathematics
-from .dialect import IDS, Binding, Dialect, Entry, Part, Source, Variable
-from .kernel import Buffer, Features, Kernel
-from .types import Layout, bits, computed, is_plain, layout, literal, unpacked
+from .dialect import IDS, BufferBinding, Dialect, DialectSource, KernelEntry, Part, Variable
+from .kernel import Buffer, Features, GpuKernel
+from .types import TypeLayout, bits, computed, is_plain, layout, literal, unpacked
 
 
-class Module:
+class GpuModule:
     """A module under construction.
 
     Attributes:
@@ -51,7 +51,7 @@ class Module:
         self.bindings.append(buffer)
         self.writes.append(writes)
 
-    def layout(self, buffer: Buffer) -> Layout:
+    def layout(self, buffer: Buffer) -> TypeLayout:
         """The memory layout of a buffer's elements."""
         return layout(buffer.desc.data_type, self.features)
 
@@ -101,7 +101,7 @@ class Module:
         name = self._constants.setdefault((of, text), f"c{len(self._constants)}")
         return name if plain else f"bitcast<{computed(type)}>({name})"
 
-    def entry(self, body: Sequence[str], size: tuple[int, ...]) -> Entry:
+    def entry(self, body: Sequence[str], size: tuple[int, ...]) -> KernelEntry:
         """The entry point with statements, which may use the built-in values of `dialect.IDS`.
 
         Args:
@@ -109,13 +109,13 @@ class Module:
             size: invocations of a workgroup in each dimension.
         """
         words = mathematics.words("\n".join(body))
-        return Entry(size, tuple(name for name in IDS if name in words), tuple(body))
+        return KernelEntry(size, tuple(name for name in IDS if name in words), tuple(body))
 
     def text(
         self,
         comments: Sequence[str],
         parts: Sequence[Part],
-        bindings: Sequence[Binding] = (),
+        bindings: Sequence[BufferBinding] = (),
         *,
         starts_early: bool = False,
     ) -> str:
@@ -134,7 +134,7 @@ class Module:
         types = [buffer.element for buffer in buffers]
         words = mathematics.words("\n".join([*types, *lines, *library]))
         return self.dialect.module(
-            Source(comments, buffers, constants, self.shared, library, parts, starts_early), words
+            DialectSource(comments, buffers, constants, self.shared, library, parts, starts_early), words
         )
 
     def kernel(
@@ -144,13 +144,13 @@ class Module:
         body: Sequence[str],
         workgroup_size: tuple[int, int, int],
         workgroups: tuple[int, int, int],
-    ) -> Kernel:
-        """The complete kernel; `comments` precede the module, see `text` and `Kernel` for the others."""
+    ) -> GpuKernel:
+        """The complete kernel; `comments` precede the module, see `text` and `GpuKernel` for the others."""
         is_early = self.dialect.starts_early(workgroups)
         source = self.text(comments, [self.entry(body, workgroup_size)], starts_early=is_early)
         bindings, writes, name = tuple(self.bindings), tuple(self.writes), self.dialect.entry_point
         fields = (title, source, bindings, writes, workgroups, name)
-        return Kernel(*fields, invocations=workgroup_size, starts_early=is_early)
+        return GpuKernel(*fields, invocations=workgroup_size, starts_early=is_early)
 
     def replace(self, target: Buffer, flat: str, pattern: str) -> list[str]:
         """Statements that atomically replace a packed element, in a word whose other elements other invocations write.
@@ -176,8 +176,8 @@ class Module:
             "}",
         ]
 
-    def _binding(self, number: int) -> Binding:
+    def _binding(self, number: int) -> BufferBinding:
         buffer = self.bindings[number]
         element = self.layout(buffer).element
         element = f"atomic<{element}>" if buffer in self.atomic else element
-        return Binding(self.names[buffer], element, self.writes[number])
+        return BufferBinding(self.names[buffer], element, self.writes[number])

@@ -9,8 +9,8 @@ from ..ir import Reduce
 from ..reductions import neutral
 from .dialect import Variable
 from .elements import call
-from .module import Module
-from .teams import Team, Value
+from .module import GpuModule
+from .teams import Team, TeamValue
 from .types import computed
 
 PART = 64
@@ -29,7 +29,7 @@ class State:
         value: the variable that holds the value.
     """
 
-    def __init__(self, module: Module, node: Reduce, name: str) -> None:
+    def __init__(self, module: GpuModule, node: Reduce, name: str) -> None:
         self.module, self.node, self.name = module, node, name
         self.type = node.body.type
         self.positions = node.reduction.startswith("arg_")
@@ -94,7 +94,7 @@ def combine_states(state: State, workgroup: int, *, is_last: bool) -> list[str]:
     dialect = state.module.dialect
     team = Team(dialect, workgroup, workgroup)
     memory = [] if team.is_in_warp else _memory(state, team)
-    value = Value(state.names, memory, state.combine)
+    value = TeamValue(state.names, memory, state.combine)
     lines = team.exchanged([value])
     if team.is_in_warp:
         return lines

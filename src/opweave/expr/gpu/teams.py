@@ -9,7 +9,7 @@ from .dialect import Dialect
 
 
 @dataclass(frozen=True)
-class Value:
+class TeamValue:
     """A value that each invocation contributes.
 
     Attributes:
@@ -57,7 +57,7 @@ class Team:
         """Whether `exchanged` suffices: each invocation then has the result in its variables."""
         return self.warp > 0 and self.parts == 1
 
-    def exchanged(self, values: Sequence[Value]) -> list[str]:
+    def exchanged(self, values: Sequence[TeamValue]) -> list[str]:
         """Statements that combine values inside of each warp."""
         if self._inside == 1:
             return []
@@ -68,7 +68,7 @@ class Team:
         head = f"for (var bits = {first}u; bits >= {self.distance}u; bits = bits >> 1u) {{"
         return self.dialect.loop(head, lines)
 
-    def stored(self, values: Sequence[Value]) -> list[str]:
+    def stored(self, values: Sequence[TeamValue]) -> list[str]:
         """Statements that leave results in memory at `places`, for all invocations."""
         if not self.warp:
             return self._tree(values)
@@ -93,7 +93,7 @@ class Team:
             positions = [f"{first} + {k}u" if k else first for k in range(self.parts)]
         return [_at(begin, place) for place in positions]
 
-    def _tree(self, values: Sequence[Value]) -> list[str]:
+    def _tree(self, values: Sequence[TeamValue]) -> list[str]:
         lines = list[str]()
         for value in values:
             place = _at(value.begin, "lane + stride" + (f" * {self.distance}u" if self.distance > 1 else ""))
@@ -111,7 +111,7 @@ class Team:
         ]
 
 
-def _assign(values: Sequence[Value], place: str) -> list[str]:
+def _assign(values: Sequence[TeamValue], place: str) -> list[str]:
     """Write values to memory."""
     return [
         f"{memory}[{_at(value.begin, place)}] = {name};"
@@ -124,4 +124,4 @@ def _at(begin: str, place: str) -> str:
     return f"{begin} + {place}" if begin else place
 
 
-__all__ = ["Team", "Value"]
+__all__ = ["Team", "TeamValue"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from types import MappingProxyType
 
 from . import mathematics
-from .dialect import Function, Library, Variable
+from .dialect import DialectFunction, DialectLibrary, Variable
 
 _TOKEN = re.compile(
     r"\s*((?:bitcast|vec2)<\w+>|0x[0-9a-f]+|\d+(?:\.\d*)?(?:e[+-]?\d+)?|[A-Za-z_]\w*"
@@ -50,7 +50,7 @@ def _jit(text: str) -> str:
     return f"@triton.jit\n{text}"
 
 
-class Triton(Library):
+class Triton(DialectLibrary):
     """Functions of whole tiles."""
 
     suffixes = MappingProxyType(dict.fromkeys(("f32", "i32", "u32", "i64", "u64"), ""))
@@ -80,7 +80,7 @@ class Triton(Library):
         }
     )
 
-    def library_function(self, comments: Sequence[str], function: Function) -> str:
+    def library_function(self, comments: Sequence[str], function: DialectFunction) -> str:
         """A function of floats, without branches, loops and arrays; empty for others."""
         lines = [_COMMENT.sub("", line).strip() for line in function.lines]
         types = {parameter.type for parameter in function.parameters}

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.dtypes import FLOATS, INFO, DataType
 from ..ir import Type
-from .dialect import Library
+from .dialect import DialectLibrary
 from .kernel import Features
 
 _COMPUTED: dict[Type, str] = {
@@ -28,7 +28,7 @@ def computed(type: Type) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TypeLayout:
     """The memory layout of a buffer's elements.
 
     Attributes:
@@ -40,13 +40,13 @@ class Layout:
     lanes: int = 1
 
 
-def layout(data_type: DataType, features: Features) -> Layout:
+def layout(data_type: DataType, features: Features) -> TypeLayout:
     """The layout of a data type. Four 8-bit elements, or two float16, share a word if buffers cannot have such elements."""
     if data_type == "float16":
-        return Layout("f16") if features.float16 else Layout("u32", 2)
+        return TypeLayout("f16") if features.float16 else TypeLayout("u32", 2)
     if INFO[data_type].bits == 8:
-        return Layout("i8" if data_type == "int8" else "u8") if features.dialect.has_bytes else Layout("u32", 4)
-    return Layout(computed(data_type))
+        return TypeLayout("i8" if data_type == "int8" else "u8") if features.dialect.has_bytes else TypeLayout("u32", 4)
+    return TypeLayout(computed(data_type))
 
 
 def is_plain(value: float, type: Type) -> bool:
@@ -64,14 +64,14 @@ def to_float32(value: float) -> np.float32:
         return np.float32(value)
 
 
-def bits(value: int | float, type: Type, dialect: Library) -> str:
+def bits(value: int | float, type: Type, dialect: DialectLibrary) -> str:
     """The bits of a number as an unsigned literal."""
     if type == "int64":
         return f"{int(value) & 2**64 - 1}{dialect.suffixes['u64']}"
     return f"0x{to_float32(value).view(np.uint32):08x}u"
 
 
-def literal(value: int | float | bool, type: Type, dialect: Library) -> str:
+def literal(value: int | float | bool, type: Type, dialect: DialectLibrary) -> str:
     """A number as a literal of the type it is computed in; floats must be plain."""
     if type == "bool":
         return "true" if value else "false"

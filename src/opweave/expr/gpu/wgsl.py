@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from types import MappingProxyType
 
-from .dialect import Binding, Dialect, Entry, Function, Part, Source, Variable, statements
+from .dialect import BufferBinding, Dialect, DialectFunction, DialectSource, KernelEntry, Part, Variable, statements
 
 _IDS = {
     "global": "@builtin(global_invocation_id) global: vec3<u32>",
@@ -29,7 +29,7 @@ class Wgsl(Dialect):
     suffixes = MappingProxyType({"f32": "f", "i32": "", "u32": "u", "i64": "li", "u64": "lu"})
     negative = "i"
 
-    def library_function(self, comments: Sequence[str], function: Function) -> str:
+    def library_function(self, comments: Sequence[str], function: DialectFunction) -> str:
         """A function of the library, with the lines of comments before it."""
         return "\n".join([*comments, _function(function).rstrip("\n")])
 
@@ -37,7 +37,7 @@ class Wgsl(Dialect):
         """A constant of the library; `text` is the one in WGSL."""
         return text
 
-    def module(self, source: Source, words: Collection[str]) -> str:
+    def module(self, source: DialectSource, words: Collection[str]) -> str:
         """The complete text of a module; `words` are its identifiers."""
         bindings = [self._binding(number, buffer) for number, buffer in enumerate(source.bindings)]
         constants = [f"var<private> {c.name}: {c.type} = {c.value};" for c in source.constants]
@@ -46,7 +46,7 @@ class Wgsl(Dialect):
         enabled = "enable f16;\n\n" if "f16" in words else ""
         return "\n".join([*source.comments, f"{enabled}{head}\n\n{self._parts(source.parts)}"])
 
-    def _binding(self, number: int, buffer: Binding) -> str:
+    def _binding(self, number: int, buffer: BufferBinding) -> str:
         return binding(number, buffer.name, buffer.element, buffer.writes)
 
     def _parts(self, parts: Sequence[Part]) -> str:
@@ -56,7 +56,7 @@ class Wgsl(Dialect):
             if isinstance(part, Variable):
                 next_is_memory = k + 1 < len(parts) and isinstance(parts[k + 1], Variable)
                 texts.append(_declare_shared(part) + ("\n" if next_is_memory else "\n\n"))
-            elif isinstance(part, Entry):
+            elif isinstance(part, KernelEntry):
                 texts.append(_entry(part))
             else:
                 texts.append(_function(part) + "\n")
@@ -67,13 +67,13 @@ def _declare_shared(variable: Variable) -> str:
     return f"var<workgroup> {variable.name}: {variable.type};"
 
 
-def _function(function: Function) -> str:
+def _function(function: DialectFunction) -> str:
     parameters = ", ".join(f"{p.name}: {p.type}" for p in function.parameters)
     result = f" -> {function.result}" if function.result else ""
     return f"fn {function.name}({parameters}){result} {{\n{statements(function.lines)}}}\n"
 
 
-def _entry(entry: Entry) -> str:
+def _entry(entry: KernelEntry) -> str:
     size = ", ".join(map(str, entry.size)).removesuffix(", 1").removesuffix(", 1")
     parameters = ", ".join(_IDS[name] for name in entry.ids)
     return f"@compute @workgroup_size({size})\nfn main({parameters}) {{\n{statements(entry.lines)}}}\n"

@@ -12,8 +12,8 @@ from ..simplify import simplified_elements
 from .block import MAX_WRITTEN_OUT_NODES, Block, Grid, exists
 from .dialect import Variable
 from .forms import flat_position
-from .kernel import Features, Kernel
-from .module import Module
+from .kernel import Features, GpuKernel
+from .module import GpuModule
 from .statements import Fill, Local, Repeat, Statement, Write
 from .types import computed
 from .writing import convert, guard_lines, numbered, pattern_of
@@ -38,7 +38,7 @@ class Text:
         # Pending stores: devices do not load past a store, so other elements are loaded first.
         self.stores: list[str] = []
         self.values = 0
-        self.module = Module(features)
+        self.module = GpuModule(features)
         for source in sorted(program.sources, key=lambda source: source.number):
             self.module.read(source)
         for target in program.targets:
@@ -60,7 +60,7 @@ class Text:
                 count = local.desc.element_count
                 self.module.shared.append(Variable(f"m{number}", f"array<f32, {count}>"))
 
-    def kernel(self) -> Kernel:
+    def kernel(self) -> GpuKernel:
         """The kernel."""
         head = guard_lines("row", self.number, size_of(self.program.rows), math.prod(self.groups))
         self._statements(self.program.statements)

@@ -15,11 +15,11 @@ from functools import cached_property
 
 from ...core.graph import Desc
 from ...support.errors import require
-from ..array import Array, as_array
+from ..array import Traced, as_array
 from ..ir import Cast, Expr, Index, Input, Load, Reduce, size_of, walk
 from ..reductions import COMBINE
 from ..tracing import of_input
-from .kernel import Features, Kernel, KernelProgram
+from .kernel import Features, GpuKernel, KernelProgram
 from .reductions import PART
 from .statements import Fill, Local, Repeat, Statement, Write
 from .workgroup_text import Text
@@ -59,12 +59,12 @@ class Workgroups(KernelProgram):
     def __post_init__(self) -> None:
         self.rows = tuple(map(Index, self.sizes))
         self._locals: list[Local] = []
-        self._kernels: dict[tuple[Features, frozenset[Input]], Kernel] = {}
+        self._kernels: dict[tuple[Features, frozenset[Input]], GpuKernel] = {}
 
     @property
-    def positions(self) -> tuple[Array, ...]:
+    def positions(self) -> tuple[Traced, ...]:
         """The position of a workgroup along each axis."""
-        return tuple(Array((), row) for row in self.rows)
+        return tuple(Traced((), row) for row in self.rows)
 
     @property
     def sources(self) -> list[Input]:
@@ -84,7 +84,7 @@ class Workgroups(KernelProgram):
         """The arrays in memory that are written."""
         return list(dict.fromkeys(s.target for s in _flat(self.statements) if isinstance(s, Write)))
 
-    def __getitem__(self, local: Local) -> Array:
+    def __getitem__(self, local: Local) -> Traced:
         """The elements of a local array."""
         return of_input(local)
 
@@ -100,7 +100,7 @@ class Workgroups(KernelProgram):
         self._locals.append(Local(-1, Desc("float32", tuple(shape)), private=True))
         return self._locals[-1]
 
-    def fill(self, target: Local, value: Callable[..., Array | float], shape: Sequence[int] | None = None) -> None:
+    def fill(self, target: Local, value: Callable[..., Traced | float], shape: Sequence[int] | None = None) -> None:
         """Compute the elements of a local array, or of its leading part of this `shape`."""
         axes = tuple(map(Index, shape or target.desc.shape))
         self._add(Fill(target, axes, _element(value, axes)))
@@ -109,12 +109,12 @@ class Workgroups(KernelProgram):
         self,
         target: Input,
         shape: Sequence[int],
-        at: Callable[..., Sequence[Array | int]],
-        value: Callable[..., Array | float],
+        at: Callable[..., Sequence[Traced | int]],
+        value: Callable[..., Traced | float],
     ) -> None:
         """Write an element of an array in memory for each position in `shape`."""
         axes = tuple(map(Index, shape))
-        positions = [Array((), axis) for axis in axes]
+        positions = [Traced((), axis) for axis in axes]
         where = tuple(as_array(index, "index").body for index in at(*positions))
         body = _element(value, axes)
         if body.type != target.desc.data_type:
@@ -123,8 +123,8 @@ class Workgroups(KernelProgram):
 
     @contextmanager
     def repeat(
-        self, count: int, first: Array | int = 0, end: Array | int | None = None, *, most: int | None = None
-    ) -> Iterator[Array]:
+        self, count: int, first: Traced | int = 0, end: Traced | int | None = None, *, most: int | None = None
+    ) -> Iterator[Traced]:
         """Repeat the statements that are added in the `with` block.
 
         Args:
@@ -139,7 +139,7 @@ class Workgroups(KernelProgram):
         outer, self.statements = self.statements, []
         variable = Index(count)
         try:
-            yield Array((), variable)
+            yield Traced((), variable)
         finally:
             inner, self.statements = self.statements, outer
         last = as_array(count if end is None else end, "index").body
@@ -195,7 +195,7 @@ class Workgroups(KernelProgram):
         """Whether a reduction is unrolled."""
         return size_of(node.variables) <= self.unrolled and node.reduction in COMBINE
 
-    def kernel(self, title: str, features: Features, is_fixed: Callable[[Input], bool] = lambda _: False) -> Kernel:
+    def kernel(self, title: str, features: Features, is_fixed: Callable[[Input], bool] = lambda _: False) -> GpuKernel:
         """The kernel of the program; its bindings are `sources` and `targets`. See `KernelProgram`."""
         require(
             self.shared_bytes <= features.max_shared, f"{title} takes {self.shared_bytes} bytes of workgroup memory"
@@ -221,8 +221,8 @@ def _flat(statements: Sequence[Statement]) -> Iterator[Statement]:
             yield from _flat(statement.statements)
 
 
-def _element(value: Callable[..., Array | float], axes: tuple[Index, ...]) -> Expr:
-    return as_array(value(*(Array((), axis) for axis in axes)), "float32").body
+def _element(value: Callable[..., Traced | float], axes: tuple[Index, ...]) -> Expr:
+    return as_array(value(*(Traced((), axis) for axis in axes)), "float32").body
 
 
 __all__ = ["Local", "Workgroups"]

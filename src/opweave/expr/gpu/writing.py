@@ -9,7 +9,7 @@ from ..ir import Expr, Index, Input, Load, Source, Stored, walk
 from ..printing import inline
 from .elements import call_of, wrap
 from .kernel import Buffer, Features
-from .module import Module
+from .module import GpuModule
 
 MAX_WORKGROUPS = 65535
 """Maximum number of workgroups in a dimension, on every device."""
@@ -64,7 +64,7 @@ def sources_of(bodies: Sequence[Expr]) -> list[Source]:
     return list(dict.fromkeys(node.source for node in walk(*bodies) if isinstance(node, Load)))
 
 
-def comment_of(module: Module, buffer: Buffer, axes: tuple[Index, ...], body: Expr, at: tuple[Expr, ...]) -> str:
+def comment_of(module: GpuModule, buffer: Buffer, axes: tuple[Index, ...], body: Expr, at: tuple[Expr, ...]) -> str:
     """A comment that shows the element of an array `at` a position; equal expressions give equal comments."""
     names = {source: name for source, name in module.names.items() if isinstance(source, (Input, Stored))}
     place = ", ".join(inline(index, names, axes) for index in at)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...support.errors import OperationError
 from ..fingerprint import fingerprint
-from ..ir import Load, Output, Program, Source, walk
+from ..ir import Formula, Load, Output, Source, walk
 from . import objects
 from .image import pack
 from .kernel import Compiled
@@ -18,7 +18,7 @@ from .stages import Loops, Stage, divide
 _lock = threading.Lock()  # Halide's compiler is not thread-safe
 
 
-def compile_program(program: Program) -> Compiled:
+def compile_program(program: Formula) -> Compiled:
     """Compile a program, without its checks.
 
     Raises:

@@ -17,13 +17,13 @@ from ...support import disk_cache
 from ...support.errors import OperationError
 from ..evaluate import check_arrays, evaluate, overlap, through_copies
 from ..fingerprint import fingerprint
-from ..ir import Program
+from ..ir import Formula
 from . import runtime
 from .image import load, with_header, without_header
 from .stages import checks_of
 
 
-def compile(program: Program) -> HalideKernel:
+def compile(program: Formula) -> HalideKernel:
     """Compile a program, or load it from the cache.
 
     Args:
@@ -47,12 +47,12 @@ class HalideKernel:
         detail: a description for tables, such as "Halide, vectorised by 16, 2 threads".
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Formula) -> None:
         self.program = program
         checks = checks_of(program)
         self._checks = _Part(checks) if checks else None
         self._part = _Part(program)
-        self._idle: list[tuple[_Calls, Callable[[], None]]] = []
+        self._idle: list[tuple[_KernelCalls, Callable[[], None]]] = []
         self._messages = [check.message for check in program.checks]
         count = runtime.threads()
         self.detail = f"Halide, vectorised by {self._part.compiled.lanes}, {count} thread{'s' if count != 1 else ''}"
@@ -99,7 +99,7 @@ class HalideKernel:
         try:
             calls, run = self._idle.pop()  # threads must not share one
         except IndexError:
-            calls = _Calls(self._part)
+            calls = _KernelCalls(self._part)
             run = calls.make_runner()
         calls.fill(inputs, outputs)
         run()
@@ -140,7 +140,7 @@ class Compiled:
 class _Part:
     """A loaded program, without its checks."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Formula) -> None:
         self.program = program
         host = runtime.runtime()
         key = runtime.key(fingerprint(program))
@@ -155,12 +155,12 @@ class _Part:
 
     def make_runner(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Return a function that runs the stages on these arrays."""
-        calls = _Calls(self)
+        calls = _KernelCalls(self)
         calls.fill(inputs, outputs)
         return calls.make_runner((*inputs, *outputs))
 
 
-class _Calls:
+class _KernelCalls:
     """Calls of a program's functions, complete but for the addresses of inputs and outputs."""
 
     def __init__(self, part: _Part) -> None:

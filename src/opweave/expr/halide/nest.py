@@ -10,9 +10,9 @@ from ..ir import Call, Const, Expr, Index, Load, Reduce, Source, Type, storage, 
 from . import elements
 from .mathematics import HalideExpr, hl
 from .reduction import Reduction
-from .schedule import Schedule, operations, variable
-from .scope import Scope
-from .stages import Loop, Loops, Stage
+from .schedule import LoopSchedule, operations, variable
+from .scope import LoopScope
+from .stages import Loops, Stage, StageLoop
 
 MAX_HOISTED_OPERATIONS = 2**18
 """Compile time is proportional to hoisted operations; this many take about as long as an expression without any."""
@@ -41,8 +41,8 @@ class Nest:
         self.lanes = self._vector_size(stage)
         self.function = hl.Func(name)
         _refuse_endless(stage)
-        scope = Scope(self, dict(self.variables))
-        self.rows: dict[Source, tuple[Any, tuple[Loop, ...]]] = {}
+        scope = LoopScope(self, dict(self.variables))
+        self.rows: dict[Source, tuple[Any, tuple[StageLoop, ...]]] = {}
         for number, row in enumerate(stage.rows):
             loops, kept = self.loops.over(row.axes), hl.Func(f"{name}_row{number}")
             kept[[self.variables[loop] for loop in reversed(loops)]] = scope.value(row.body)
@@ -61,7 +61,7 @@ class Nest:
                 buffer.dim(axis).set_stride(stride)
                 stride *= extent
         self.operations = operations(*stage.roots)
-        Schedule(self)
+        LoopSchedule(self)
 
     def _vector_size(self, stage: Stage) -> int:
         """The number of elements in a vector of the widest type used."""
@@ -73,11 +73,11 @@ class Nest:
         """Convert an element to the type it is stored in."""
         return elements.half_bits(value) if data_type == "float16" else elements.cast(value, type, data_type)
 
-    def is_reversed(self, loop: Loop) -> bool:
+    def is_reversed(self, loop: StageLoop) -> bool:
         """Whether a load reads backwards along a loop."""
         return any(self.loops.factor(load, loop) == -1 for load in self.loops.positions)
 
-    def load(self, node: Load, offset: HalideExpr, positions: Mapping[Loop, HalideExpr]) -> HalideExpr:
+    def load(self, node: Load, offset: HalideExpr, positions: Mapping[StageLoop, HalideExpr]) -> HalideExpr:
         """An element, in the type of the computation."""
         if node.source in self.rows:
             kept, _ = self.rows[node.source]

@@ -10,8 +10,8 @@ from ...core.dtypes import INFO
 from ..ir import Load, Reduce, walk
 from . import elements
 from .mathematics import HalideExpr, hl
-from .scope import Scope
-from .stages import Loop
+from .scope import LoopScope
+from .stages import StageLoop
 
 if TYPE_CHECKING:
     from .nest import Nest
@@ -60,19 +60,19 @@ class Reduction:
         else:
             self._define()
 
-    def at(self, positions: Mapping[Loop, HalideExpr]) -> HalideExpr:
+    def at(self, positions: Mapping[StageLoop, HalideExpr]) -> HalideExpr:
         """The result at the given loop positions."""
         result = self.total[[positions[loop] for loop in reversed(self.loops)]]
         return hl.Expr(result[1] if self._is_arg else result)
 
-    def _moves(self, last: Loop) -> bool:
+    def _moves(self, last: StageLoop) -> bool:
         """Whether neighbouring results read neighbouring elements, or no loop reads contiguously."""
         loops = self._nest.loops
         if any(loops.factor(load, last) == 1 for load in self.loads):
             return True
         return not any(loops.factor(load, self.over[-1]) == 1 for load in self.loads) if self.over else True
 
-    def _count_streams(self, axes: Sequence[Loop]) -> int:
+    def _count_streams(self, axes: Sequence[StageLoop]) -> int:
         """The value of `streams`: several results are computed together if they share a load, as in a row times a matrix."""
         if not axes or axes[-1] not in self.loops or not self.over or self._is_arg:
             return 0
@@ -152,10 +152,10 @@ class Reduction:
                 update.prefetch(array, at, start, ahead, hl.PrefetchBoundStrategy.NonFaulting)
 
     def _reduce(
-        self, function: Any, arguments: list[Any], positions: Mapping[Loop, HalideExpr], place: HalideExpr | None
+        self, function: Any, arguments: list[Any], positions: Mapping[StageLoop, HalideExpr], place: HalideExpr | None
     ) -> None:
         """Combine the state in `function` with the element at `positions`; `place` is the position along the last loop."""
-        value = Scope(self._nest, {**self._variables, **positions}).value(self.node.body)
+        value = LoopScope(self._nest, {**self._variables, **positions}).value(self.node.body)
         if self._is_arg:
             element: elements.State = value, hl.i32(0) if place is None else place
         elif place is not None and not any(v in self.node.body.free for v in self.node.variables):

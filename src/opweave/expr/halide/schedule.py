@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..ir import Call, Cast, Expr, walk
 from .mathematics import hl
 from .reduction import GUARD, Reduction
-from .stages import DEAR, Loop
+from .stages import DEAR, StageLoop
 
 if TYPE_CHECKING:
     from .nest import Nest
@@ -56,7 +56,7 @@ def variable() -> Any:
     return hl.Var(f"step{next(_serials)}")
 
 
-class Schedule:
+class LoopSchedule:
     """The loop order, vectorisation and parallelisation of a nest.
 
     Attributes:
@@ -90,7 +90,7 @@ class Schedule:
         self.function.split(step, outer, inner, count, GUARD)
         return outer, inner
 
-    def _vectorize(self, stage: Any, step: Any, loop: Loop, is_divided: bool = False) -> None:
+    def _vectorize(self, stage: Any, step: Any, loop: StageLoop, is_divided: bool = False) -> None:
         """Vectorise a loop, unless it is read backwards and may have a partial vector, which Halide cannot compile.
 
         Args:
@@ -172,7 +172,7 @@ class Schedule:
             if reduction.is_columnar and columnar and last in reduction.loops:
                 self._columns(reduction)
 
-    def _deepest(self, loops: Sequence[Loop]) -> Any:
+    def _deepest(self, loops: Sequence[StageLoop]) -> Any:
         """The level of the innermost of some loops."""
         return self.level[next(loop for loop in reversed(self.order) if loop in loops)]
 

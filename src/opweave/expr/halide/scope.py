@@ -10,16 +10,16 @@ from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, walk
 from ..ranges import bounds
 from . import elements
 from .mathematics import HalideExpr, hl
-from .stages import Loop
+from .stages import StageLoop
 
 if TYPE_CHECKING:
     from .nest import Nest
 
 
-class Scope:
+class LoopScope:
     """Translates nodes to Halide expressions, at positions of loops."""
 
-    def __init__(self, nest: Nest, positions: Mapping[Loop, HalideExpr]) -> None:
+    def __init__(self, nest: Nest, positions: Mapping[StageLoop, HalideExpr]) -> None:
         self._nest, self._positions = nest, positions
         self._known: dict[Expr, HalideExpr] = {}
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..ir import Call, Cast, Check, Expr, Index, Load, Output, Program, Reduce, Stored, substitute, unify, walk
+from ..ir import Call, Cast, Check, Expr, Formula, Index, Load, Output, Reduce, Stored, substitute, unify, walk
 from ..linear import place
 from ..reductions import COMBINE, split, stored_value, unroll_short
 
@@ -32,7 +32,7 @@ MAX_ROW_ELEMENTS = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
-class Target:
+class StoreTarget:
     """An array that a stage writes; `body` is the element, rewritten for the stage."""
 
     source: Stored | Output
@@ -50,7 +50,7 @@ class Stage:
     """
 
     axes: tuple[Index, ...]
-    targets: tuple[Target, ...]
+    targets: tuple[StoreTarget, ...]
     rows: tuple[Stored, ...] = ()
 
     @property
@@ -59,17 +59,17 @@ class Stage:
         return (*(row.body for row in self.rows), *(target.body for target in self.targets))
 
 
-def divide(program: Program) -> tuple[Stage, ...]:
+def divide(program: Formula) -> tuple[Stage, ...]:
     """Divide a program into stages, in the order in which they run."""
     return tuple(_Division(program).stages)
 
 
-def checks_of(program: Program) -> Program | None:
+def checks_of(program: Formula) -> Formula | None:
     """The program that computes whether each check holds, as a uint8 of shape (); None if there are no checks."""
     if not program.checks:
         return None
     outputs = tuple(Output((), _holds(check)) for check in program.checks)
-    return Program(program.name, program.inputs, outputs)
+    return Formula(program.name, program.inputs, outputs)
 
 
 def _holds(check: Check) -> Expr:
@@ -81,7 +81,7 @@ def _holds(check: Check) -> Expr:
 class _Division:
     """Divides one program."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Formula) -> None:
         self.stages: list[Stage] = []
         self.replaced: dict[Expr, Expr] = {}
         for stored in program.stored:
@@ -97,7 +97,7 @@ class _Division:
         bodies = unroll_short([array.body for array in arrays], _is_small)
         bodies = unify(*self._without_repetition(axes, bodies))
         rows, bodies = _with_rows(axes, bodies)
-        self.stages.append(Stage(axes, tuple(map(Target, arrays, bodies)), rows))
+        self.stages.append(Stage(axes, tuple(map(StoreTarget, arrays, bodies)), rows))
 
     def _without_repetition(self, axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Move reductions that would be recomputed into separate stages."""
@@ -199,7 +199,7 @@ def _is_repeated(node: Reduce, order: Sequence[Index]) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Loop:
+class StageLoop:
     """Fused axes that form one loop; the last one changes fastest."""
 
     members: tuple[Index, ...]
@@ -227,7 +227,7 @@ class Loops:
         # Variables whose value is used in computation, not only as a position.
         numbers = walk(*stage.roots, enter=self.operands_of)
         self._rigid = {node for node in numbers if isinstance(node, Index)}
-        self.of: dict[Index, Loop] = {}
+        self.of: dict[Index, StageLoop] = {}
         self.axes = self._fuse(stage.axes)
         for node in self.reductions:
             if not all(variable in self.of for variable in node.variables if variable.extent > 1):
@@ -242,15 +242,15 @@ class Loops:
         """The operands of a node; for a load, the terms of its position that are not variables."""
         return self.positions[node].others if isinstance(node, Load) else node.parts
 
-    def over(self, variables: Iterable[Index]) -> tuple[Loop, ...]:
+    def over(self, variables: Iterable[Index]) -> tuple[StageLoop, ...]:
         """The loops of variables, each once."""
         return tuple(dict.fromkeys(self.of[variable] for variable in variables if variable.extent > 1))
 
-    def factor(self, node: Load, loop: Loop) -> int:
+    def factor(self, node: Load, loop: StageLoop) -> int:
         """The stride of a load along a loop."""
         return self.positions[node].terms.get(loop.members[-1], 0)
 
-    def _fuse(self, variables: Sequence[Index]) -> tuple[Loop, ...]:
+    def _fuse(self, variables: Sequence[Index]) -> tuple[StageLoop, ...]:
         groups: list[list[Index]] = []
         for variable in variables:
             if variable.extent == 1:
@@ -259,7 +259,7 @@ class Loops:
                 groups[-1].append(variable)
             else:
                 groups.append([variable])
-        loops = tuple(Loop(tuple(group)) for group in groups)
+        loops = tuple(StageLoop(tuple(group)) for group in groups)
         self.of.update({variable: loop for loop in loops for variable in loop.members})
         return loops
 

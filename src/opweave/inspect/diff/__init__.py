@@ -11,7 +11,7 @@ from ...context.context import MLContext, ml
 from ...core.graph import Desc, Graph
 from ...memory.arrays import as_array, contiguous, fit
 from ...onnx.model.booleans import bool_as_uint8
-from ...onnx.model.limits import DEFAULT, Limits
+from ...onnx.model.limits import DEFAULT, ModelLimits
 from ...onnx.model.model import Model
 from ...onnx.session.load import declared
 from ...run.graph import MLGraph, check_names
@@ -34,7 +34,7 @@ def diff(
     seed: int = 0,
     tolerance: float = 1.0,
     fix_shapes: Mapping[str, int | Sequence[int]] | None = None,
-    limits: Limits = DEFAULT,
+    limits: ModelLimits = DEFAULT,
     progress: Progress | None = None,
 ) -> Difference:
     """Run a graph or a model on two devices, engines or precisions, and find the first operation whose results differ.
@@ -102,7 +102,7 @@ def comparison(
     seed: int = 0,
     tolerance: float = 1.0,
     fix_shapes: Mapping[str, int | Sequence[int]] | None = None,
-    limits: Limits = DEFAULT,
+    limits: ModelLimits = DEFAULT,
     title: str = "",
 ) -> Comparison:
     """Prepare the comparison that `diff` runs; the arguments are those of `diff`."""
@@ -151,7 +151,7 @@ def _record(
     inputs: Mapping[str, Any] | None,
     seed: int,
     fix_shapes: Mapping[str, int | Sequence[int]] | None,
-    limits: Limits,
+    limits: ModelLimits,
     is_second: bool = False,
 ) -> tuple[Graph, dict[str, np.ndarray]]:
     """Return the graph of an `MLGraph` or a model, and an array for each input."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ...core.graph import Graph, Node, Operand, printable
 from ..drawing import Drawing, render
 from ..drawing.condense import LARGE
-from ..drawing.picture import Box, Lane, Sketch
+from ..drawing.picture import Box, DrawnLane, Sketch
 from .result import Difference, OperationDifference, number
 
 REACH = 4
@@ -56,7 +56,7 @@ def render_nodes(difference: Difference, graph: Graph, nodes: Sequence[Node]) ->
     rows: Mapping[Node, OperationDifference] = dict(zip(graph.nodes, difference.rows, strict=False))
     inside = {output for node in nodes for output in node.outputs}
     names = {operand: printable(name) for name, operand in graph.inputs.items()}
-    sketch = Sketch([Lane((difference.title, difference.on, f"against {difference.against}"), "engine")])
+    sketch = Sketch([DrawnLane((difference.title, difference.on, f"against {difference.against}"), "engine")])
     outside = dict.fromkeys(o for node in nodes for o in node.operands if o not in inside and not o.is_constant)
     for operand in outside:
         maker = f"from {operand.node.title}" if operand.node is not None else ""

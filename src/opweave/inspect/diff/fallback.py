@@ -19,7 +19,7 @@ from ...context.context import MLContext
 from ...core.dtypes import ANY
 from ...core.graph import Desc, Graph, MLOperand, Operand
 from ...custom import op
-from ...onnx.convert.trace import Step, Trace
+from ...onnx.convert.trace import Trace, TracedNode
 from ...onnx.model.booleans import bool_as_uint8
 from ...onnx.model.model import Model
 from ...onnx.model.protobuf import (
@@ -46,7 +46,7 @@ RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "Rando
 """Operators whose results differ in each run."""
 
 
-class OnnxNode:
+class FallbackNode:
     """A node of an ONNX model as a separate model. Equal nodes compute the same.
 
     Args:
@@ -67,7 +67,7 @@ class OnnxNode:
         return hasher.digest()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, OnnxNode) and self._digest == other._digest
+        return isinstance(other, FallbackNode) and self._digest == other._digest
 
     def __hash__(self) -> int:
         return hash(self._digest)
@@ -131,12 +131,12 @@ def onnx_node(self: Any, inputs: Sequence[MLOperand], node: Any) -> tuple[Desc, 
 
 
 @onnx_node.kernel("cpu")
-def _(inputs: Any, node: OnnxNode, out: Any) -> None:
+def _(inputs: Any, node: FallbackNode, out: Any) -> None:
     node.run(inputs, out if isinstance(out, tuple) else (out,))
 
 
 @reference.lower(onnx_node, when=lambda node: node.evaluator is not None)
-def _(inputs: Any, node: OnnxNode) -> tuple[np.ndarray, ...]:
+def _(inputs: Any, node: FallbackNode) -> tuple[np.ndarray, ...]:
     infos = node.model.graph.input
     half = [info.type.tensor_type.elem_type == TensorProto.FLOAT16 for info in infos]
     # The reference widens floats to float64; the node is declared for the narrow type.
@@ -170,7 +170,7 @@ def record_whole(source: Model, context: MLContext, arrays: Mapping[str, np.ndar
     return _Assembly(source, trace).graph(outputs)
 
 
-def _fallback(trace: Trace, outputs: Sequence[str]) -> list[Step]:
+def _fallback(trace: Trace, outputs: Sequence[str]) -> list[TracedNode]:
     return [step for section in sections(trace, outputs) if section.kind == "fallback" for step in section.nodes]
 
 
@@ -260,7 +260,7 @@ class _Assembly:
             copies.update(zip(node.outputs, self.recorder._add_like(node, follow, node.label), strict=True))
         self.operands.update(zip(ends, map(copies.__getitem__, graph.outputs.values()), strict=True))
 
-    def _add_fallback(self, step: Step) -> None:
+    def _add_fallback(self, step: TracedNode) -> None:
         """Add a node that ONNX Runtime runs."""
         node, values = step.node, self.trace.values
         title = f"{node.op_type} {node.name!r}" if node.name else node.op_type
@@ -277,7 +277,7 @@ class _Assembly:
             raise NotSupportedError(f"diff: {title} {problem}")
         model = self._model(node, [*reads], [*gives])
         results = tuple(operand.desc for operand in gives.values())
-        fields = {"node": OnnxNode(model, constants, results)}
+        fields = {"node": FallbackNode(model, constants, results)}
         label = f"{node.op_type} {node.name}".rstrip()
         operands = self.recorder._add_node(onnx_node, {"inputs": tuple(reads.values())}, fields, label, results)
         self.operands.update(zip(gives.values(), operands, strict=True))
@@ -293,4 +293,4 @@ class _Assembly:
         return ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, graph=graph)
 
 
-__all__ = ["OnnxNode", "onnx_node", "record_whole"]
+__all__ = ["FallbackNode", "onnx_node", "record_whole"]

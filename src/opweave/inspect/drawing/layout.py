@@ -41,7 +41,7 @@ class Item:
 
 
 @dataclass
-class Link:
+class DrawnLink:
     """A line between two items. Lines from the same port share their places in crossed layers.
 
     Attributes:
@@ -97,7 +97,7 @@ class _Place:
         return LINE_WEIGHT if self.is_line else 1.0
 
 
-def layout(items: Sequence[Item], links: Sequence[Link], lanes: int) -> Placed:
+def layout(items: Sequence[Item], links: Sequence[DrawnLink], lanes: int) -> Placed:
     """Place boxes, and the lines between them.
 
     Args:
@@ -120,7 +120,7 @@ def layout(items: Sequence[Item], links: Sequence[Link], lanes: int) -> Placed:
     return Placed([place.x for place in places[: len(items)]], layer, routes, len(rows))
 
 
-def _layers(items: Sequence[Item], links: Sequence[Link], lanes: int) -> list[int]:
+def _layers(items: Sequence[Item], links: Sequence[DrawnLink], lanes: int) -> list[int]:
     """Assign a layer to each box; the layers of a lane are below all layers of earlier lanes."""
     before: dict[int, list[int]] = {}
     after: dict[int, list[int]] = {}  # within a lane
@@ -141,7 +141,7 @@ def _layers(items: Sequence[Item], links: Sequence[Link], lanes: int) -> list[in
     return layer
 
 
-def _lines(places: list[_Place], links: Sequence[Link], layer: Sequence[int]) -> list[list[int]]:
+def _lines(places: list[_Place], links: Sequence[DrawnLink], layer: Sequence[int]) -> list[list[int]]:
     """Add places for the lines that cross layers, and connect all places; return the indices of each line's places."""
     shared: dict[tuple[int, float, int], int] = {}  # source, port and layer -> the place of all lines from this port
     crossed = []
@@ -302,4 +302,4 @@ def spread(wanted: Sequence[float], weights: Sequence[float], gaps: Sequence[flo
     return [mean + offset for mean, offset in zip(means, offsets, strict=True)]
 
 
-__all__ = ["Item", "Link", "Placed", "chains", "layout", "spread"]
+__all__ = ["DrawnLink", "Item", "Placed", "chains", "layout", "spread"]

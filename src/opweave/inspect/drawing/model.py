@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from ...compile.partition import Segment
-from ...onnx.convert.trace import Step, Trace
+from ...onnx.convert.trace import Trace, TracedNode
 from ...onnx.model.scopes import used_names
 from ...onnx.model.values import Constant, Tensor
 from ...onnx.session.compiled import CompiledModel
 from ...support.names import counted
-from .picture import Box, Lane, Picture, Sketch
+from .picture import Box, DrawnLane, Picture, Sketch
 
 KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 """Domains of standard operators; others are custom."""
@@ -46,7 +46,7 @@ def model_picture(compiled: CompiledModel, inputs: list[str], outputs: list[str]
     return sketch.picture
 
 
-def _box(step: Step, lane: int, trace: Trace) -> Box:
+def _box(step: TracedNode, lane: int, trace: Trace) -> Box:
     node, values = step.node, {name: trace.values[name] for name in used_names(step.node)}
     constants = {name: value.array for name, value in values.items() if isinstance(value, Constant)}
     tooltip = [
@@ -67,11 +67,11 @@ def _box(step: Step, lane: int, trace: Trace) -> Box:
     )
 
 
-def _lane(number: int, section: Segment[Step, str], compiled: CompiledModel) -> Lane:
+def _lane(number: int, section: Segment[TracedNode, str], compiled: CompiledModel) -> DrawnLane:
     caption = counted(len(section.nodes), "node")
     if section.kind == "webnn":
-        return Lane((f"section {number}", f"WebNN on {compiled.context.device.name}", caption), "engine")
-    return Lane((f"section {number}", "ONNX Runtime (fallback)", caption), "fallback")
+        return DrawnLane((f"section {number}", f"WebNN on {compiled.context.device.name}", caption), "engine")
+    return DrawnLane((f"section {number}", "ONNX Runtime (fallback)", caption), "fallback")
 
 
 def _text(trace: Trace, name: str) -> str:

@@ -74,7 +74,7 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Lane:
+class DrawnLane:
     """A group of boxes that run together.
 
     Attributes:
@@ -92,7 +92,7 @@ class Picture:
 
     boxes: list[Box] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
-    lanes: list[Lane] = field(default_factory=list)
+    lanes: list[DrawnLane] = field(default_factory=list)
 
 
 class Sketch:
@@ -106,8 +106,8 @@ class Sketch:
         homes: for each value, the index and the port of the box that computes it.
     """
 
-    def __init__(self, lanes: Sequence[Lane]) -> None:
-        self.picture = Picture(lanes=[Lane(("inputs",)), *lanes, Lane(("outputs",))])
+    def __init__(self, lanes: Sequence[DrawnLane]) -> None:
+        self.picture = Picture(lanes=[DrawnLane(("inputs",)), *lanes, DrawnLane(("outputs",))])
         self.homes: dict[Hashable, tuple[int, int]] = {}
 
     def add(self, box: Box, reads: Iterable[tuple[Hashable, str, bool]], makes: Iterable[Hashable]) -> None:
@@ -195,12 +195,12 @@ def _operands_read(nodes: Sequence[Node]) -> list[Operand]:
     return [operand for operand in operands if operand not in own and not operand.is_constant]
 
 
-def _lane(placements: Sequence[Placement], number: int | None = None) -> Lane:
+def _lane(placements: Sequence[Placement], number: int | None = None) -> DrawnLane:
     how = placements[0].how if placements else "native"
     where = ", ".join(dict.fromkeys(placement.device for placement in placements))
     detail = engine(placements)
     heading = detail.split(", ", 1) if number is None else (f"segment {number}", detail)
-    return Lane((*heading, f"on {where}"), how if how in ("kernel", "expression") else "engine")
+    return DrawnLane((*heading, f"on {where}"), how if how in ("kernel", "expression") else "engine")
 
 
 def _box(unit: _Unit, lane: int) -> Box:
@@ -264,4 +264,16 @@ def summary(count: int, operations: Sequence[str], weights: int) -> tuple[str, t
     return (f"{count} × ({title})" if count > 1 else title), tuple(lines), chips
 
 
-__all__ = ["Box", "Edge", "Lane", "Mark", "Picture", "Sketch", "Style", "Tint", "is_built_in", "picture", "summary"]
+__all__ = [
+    "Box",
+    "DrawnLane",
+    "Edge",
+    "Mark",
+    "Picture",
+    "Sketch",
+    "Style",
+    "Tint",
+    "is_built_in",
+    "picture",
+    "summary",
+]

@@ -8,8 +8,8 @@ from textwrap import wrap
 from unicodedata import east_asian_width
 
 from ...support.words import markup, shortened
-from .layout import Item, Link, Placed, layout, spread
-from .picture import Box, Edge, Lane, Picture
+from .layout import DrawnLink, Item, Placed, layout, spread
+from .picture import Box, DrawnLane, Edge, Picture
 
 PAD = 14.0
 """Space between boxes and lanes, and at the border."""
@@ -127,11 +127,11 @@ def svg(picture: Picture, title: str) -> str:
         labels[edge.source][edge.port] = edge.text, copied and edge.is_copied
     shapes = [_Shape(*of) for of in zip(picture.boxes, labels, strict=True)]
     items = [Item(shape.room, shape.box.lane) for shape in shapes]
-    links = [Link(edge.source, shapes[edge.source].ports[edge.port], edge.target) for edge in picture.edges]
-    return _Writer(picture, shapes, layout(items, links, len(picture.lanes)), title).text()
+    links = [DrawnLink(edge.source, shapes[edge.source].ports[edge.port], edge.target) for edge in picture.edges]
+    return _SvgWriter(picture, shapes, layout(items, links, len(picture.lanes)), title).text()
 
 
-class _Writer:
+class _SvgWriter:
     """Writes a picture whose boxes have positions."""
 
     def __init__(self, picture: Picture, shapes: Sequence[_Shape], placed: Placed, title: str) -> None:
@@ -280,7 +280,7 @@ class _Writer:
         return "".join([*parts, "</g>"])
 
 
-def _caption(lane: Lane) -> list[str]:
+def _caption(lane: DrawnLane) -> list[str]:
     head, *rest = lane.caption or ("",)
     return [*wrap(head, CAPTION), *(line for text in rest for line in wrap(text, CAPTION + 4))]
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from ...core.graph import Desc
-from ...expr.gpu import Features, Kernel
+from ...expr.gpu import Features, GpuKernel
 from ...support.errors import NotSupportedError, ValidationError, require
 from ..wgsl.declarations import Bound
 from ..wgsl.shader import Buffer, sizes
 from ..wgsl.sources import SourceKernel
 from .launch import Launch, is_launched
-from .messages import OWN, USER, Explained
+from .messages import OWN, USER, ExplainedCuda
 from .source import HALF, SCALARS, TYPES, CudaBuffer, CudaScope, Parameter, Source
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
@@ -49,7 +49,9 @@ class CudaKernel(SourceKernel):
     def _buffer(self, name: str, desc: Desc, features: Features) -> Buffer:
         return CudaBuffer(name, desc, TYPES[desc.data_type], TYPES[desc.data_type])
 
-    def _kernel(self, title: str, shader: Source | Launch, scope: CudaScope, out: Buffer, features: Features) -> Kernel:
+    def _kernel(
+        self, title: str, shader: Source | Launch, scope: CudaScope, out: Buffer, features: Features
+    ) -> GpuKernel:
         try:
             if isinstance(shader, Launch):
                 return shader.kernel(title, scope, out, features)
@@ -60,7 +62,7 @@ class CudaKernel(SourceKernel):
         except ValidationError as error:
             raise ValidationError(f"{title}: {error}{self.where.suffix()}") from None
 
-    def _of_elements(self, title: str, source: Source, scope: CudaScope, out: Buffer, features: Features) -> Kernel:
+    def _of_elements(self, title: str, source: Source, scope: CudaScope, out: Buffer, features: Features) -> GpuKernel:
         """Create a kernel that calls `void main` for each element or position."""
         block = sizes(source.block)
         require(len(block) == 1, f"block must be one number for void main, got {list(block)}")
@@ -101,7 +103,7 @@ class CudaKernel(SourceKernel):
         features: Features,
         name: str,
         parameters: Sequence[Parameter],
-    ) -> Kernel:
+    ) -> GpuKernel:
         """Create the user's own kernel; its parameters are bound by name."""
         tensors = {item.buffer.variable: item for item in scope.bound}
         bound: list[Bound] = []
@@ -139,20 +141,20 @@ class CudaKernel(SourceKernel):
         name: str,
         arguments: tuple[int | bytes, ...],
         features: Features,
-    ) -> Kernel:
+    ) -> GpuKernel:
         block = sizes(source.block)
         check_launch(grid, block, features)
         if len(bound) > features.max_buffers:
             raise NotSupportedError(f"{title}: it takes {len(bound)} tensors, a kernel has {features.max_buffers}")
         x, y, z = (*map(int, grid), 1, 1)[:3]
-        return Kernel(
+        return GpuKernel(
             title,
             "\n".join(lines) + "\n",
             tuple(item.memory for item in bound),
             tuple(item.writes for item in bound),
             (x, y, z),
             name,
-            Explained(source, self.where, scope.hint),
+            ExplainedCuda(source, self.where, scope.hint),
             tuple(map(int, block)),
             compiler="cuda",
             arguments=arguments,

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.dtypes import DataType
 from ...core.graph import Desc
-from ...expr.gpu import Compiled, Features, Kernel
+from ...expr.gpu import CompiledText, Features, GpuKernel
 from ...support.errors import OperationError, ValidationError, require
 from .. import parameters_of
 from ..wgsl.shader import Buffer, sizes
@@ -102,7 +102,7 @@ class Launch:
         assert names is not None
         return [name for name in names(self.function) if name not in self.constants]
 
-    def kernel(self, title: str, scope: CudaScope, out: Buffer, features: Features) -> Kernel:
+    def kernel(self, title: str, scope: CudaScope, out: Buffer, features: Features) -> GpuKernel:
         """Return the kernel for a node.
 
         Args:
@@ -139,7 +139,7 @@ class Launch:
         size = int(np.prod(sizes(self.block)))
         grid = sizes(self.grid) if self.grid is not None else (-(-out.size // size),)
         x, y, z = (*map(int, grid), 1, 1)[:3]
-        return Kernel(
+        return GpuKernel(
             title,
             f"// {self.title}",
             tuple(value.memory for value in tensors),
@@ -165,7 +165,9 @@ def _pack(values: Sequence[Any], number: Callable[[Any], np.generic | np.ndarray
     return tuple(arguments)
 
 
-def _of_triton(launch: Launch, values: Sequence[Any], features: Features) -> tuple[Compiled, tuple[int | bytes, ...]]:
+def _of_triton(
+    launch: Launch, values: Sequence[Any], features: Features
+) -> tuple[CompiledText, tuple[int | bytes, ...]]:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
@@ -192,7 +194,7 @@ def _of_triton(launch: Launch, values: Sequence[Any], features: Features) -> tup
     if trailing < 0:
         raise OperationError(f"{launch.title}: this version of Triton passes arguments in a way that is not known here")
     block = (32 * data.num_warps, 1, 1)
-    compiled = Compiled(binary.asm["cubin"], data.name, block, shared=data.shared, trailing=trailing)
+    compiled = CompiledText(binary.asm["cubin"], data.name, block, shared=data.shared, trailing=trailing)
     return compiled, _pack(values, lambda value: _triton_number(value)[1])
 
 
@@ -205,15 +207,19 @@ def _triton_number(value: Any) -> tuple[str, np.generic]:
     return ("i32", np.int32(value)) if -(2**31) <= value < 2**31 else ("i64", np.int64(value))
 
 
-def _of_cupy(launch: Launch, values: Sequence[Any], features: Features) -> tuple[Compiled, tuple[int | bytes, ...]]:
+def _of_cupy(launch: Launch, values: Sequence[Any], features: Features) -> tuple[CompiledText, tuple[int | bytes, ...]]:
     # CuPy passes Python's numbers as int64, float64 and bool.
     x, y, z = (*map(int, sizes(launch.block)), 1, 1)[:3]
     function = launch.function.kernel  # compiles it for the current device
-    compiled = Compiled(b"", launch.function.name, (x, y, z), launch.shared, handle=int(function.ptr), owner=function)
+    compiled = CompiledText(
+        b"", launch.function.name, (x, y, z), launch.shared, handle=int(function.ptr), owner=function
+    )
     return compiled, _pack(values, np.asarray)
 
 
-def _of_numba(launch: Launch, values: Sequence[Any], features: Features) -> tuple[Compiled, tuple[int | bytes, ...]]:
+def _of_numba(
+    launch: Launch, values: Sequence[Any], features: Features
+) -> tuple[CompiledText, tuple[int | bytes, ...]]:
     import numba
     from numba import cuda
 
@@ -241,7 +247,7 @@ def _of_numba(launch: Launch, values: Sequence[Any], features: Features) -> tupl
     entry = re.search(r"\.entry\s+([\w$]+)\s*\(([^)]*)\)", ptx)
     if entry is None or entry[2].count(".param") != len(arguments):
         raise OperationError(f"{launch.title}: this version of Numba passes arguments in a way that is not known here")
-    return Compiled(f"{ptx}\0".encode(), entry[1], (x, y, z)), tuple(arguments)
+    return CompiledText(f"{ptx}\0".encode(), entry[1], (x, y, z)), tuple(arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +261,7 @@ class _Library:
     """
 
     title: str
-    compile: Callable[[Launch, Sequence[Any], Features], tuple[Compiled, tuple[int | bytes, ...]]]
+    compile: Callable[[Launch, Sequence[Any], Features], tuple[CompiledText, tuple[int | bytes, ...]]]
     names: Callable[[Any], Sequence[str]] | None
 
 

@@ -18,7 +18,7 @@ _PAIRS = {")": "(", "]": "[", "}": "{"}
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class ExplainedCuda:
     """Converts the compiler's log to a message for the author of a kernel.
 
     Attributes:

@@ -16,7 +16,7 @@ import numpy as np
 from ...core.dtypes import DataType
 from ...core.graph import Desc
 from ...support.errors import require
-from ..wgsl.declarations import Bound, Scope
+from ..wgsl.declarations import Bound, DeclarationScope
 from ..wgsl.shader import Buffer, sizes
 from ..wgsl.syntax import Fault
 
@@ -258,7 +258,7 @@ def is_count(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value > 0)
 
 
-class CudaScope(Scope):
+class CudaScope(DeclarationScope):
     """The names declared for the sources of a node, as constants of C++."""
 
     __slots__ = ()

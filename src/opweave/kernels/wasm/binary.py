@@ -48,7 +48,7 @@ class Dylink(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class BinaryLayout:
     """The declarations of a module.
 
     Attributes:
@@ -129,7 +129,7 @@ def check(data: bytes, name: str) -> None:
         raise DataError(f"{name}: must be a WebAssembly module (version 1), got {contents}")
 
 
-def read(data: bytes) -> Layout:
+def read(data: bytes) -> BinaryLayout:
     """Return the declarations of a valid module.
 
     Raises:
@@ -171,7 +171,7 @@ def read(data: bytes) -> Layout:
                 stack_pointer += "_"
             sections = [(k, _with_export(c, stack_pointer, index) if k == _EXPORTS else c) for k, c in sections]
             data = MAGIC + b"".join(bytes([kind]) + varint(len(c)) + c for kind, c in sections)
-    return Layout(
+    return BinaryLayout(
         data=data,
         imports=imports,
         functions={name: types[functions[index]] for name, index in indices.items()},

@@ -14,7 +14,7 @@ from .. import Arrays, Descs, KernelCall
 from . import signature as signatures
 from .engine import address_of, call_unchecked, exception_of, ticker, ticks
 from .module import Module
-from .signature import Argument, FunctionType, Place
+from .signature import ArgumentPlace, FunctionType, SignatureArgument
 
 
 class WasmKernel:
@@ -86,7 +86,9 @@ class PreparedWasm:
         detail: names of function and module.
     """
 
-    def __init__(self, kernel: WasmKernel, call: KernelCall, arguments: list[Argument], kind: FunctionType) -> None:
+    def __init__(
+        self, kernel: WasmKernel, call: KernelCall, arguments: list[SignatureArgument], kind: FunctionType
+    ) -> None:
         self.kernel, self.call, self.kind = kernel, call, kind
         self._arguments = arguments
         self.space, self.detail = kernel.module.home, f"wasm {kernel.function}, {kernel.module.name}"
@@ -111,18 +113,18 @@ class PreparedWasm:
             values.append(value)
         return self._caller(values, (list(arrays.values()), tables))
 
-    def _arrays(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> dict[Place, np.ndarray]:
+    def _arrays(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> dict[ArgumentPlace, np.ndarray]:
         """Check all arrays, and return them by place."""
-        arrays: dict[Place, np.ndarray] = {}
+        arrays: dict[ArgumentPlace, np.ndarray] = {}
         declared: dict[str, Descs] = {**self.call.inputs, "": self.call.outputs}
         operands: dict[str, Any] = {**inputs, "": outputs}
         for name, descs in declared.items():
             if isinstance(descs, Desc):
-                arrays[Place(name, None)] = self._check(name, operands[name], descs)
+                arrays[ArgumentPlace(name, None)] = self._check(name, operands[name], descs)
                 continue
             for number, (desc, array) in enumerate(zip(descs or (), operands[name] or (), strict=True)):
                 label = f"{name}[{number}]" if name else f"out{number}"
-                arrays[Place(name, number)] = self._check(label, array, desc)
+                arrays[ArgumentPlace(name, number)] = self._check(label, array, desc)
         return arrays
 
     def _check(self, name: str, array: np.ndarray, desc: Desc) -> np.ndarray:
@@ -135,11 +137,11 @@ class PreparedWasm:
             )
         return array
 
-    def _table(self, argument: Argument, arrays: Mapping[Place, np.ndarray]) -> np.ndarray:
+    def _table(self, argument: SignatureArgument, arrays: Mapping[ArgumentPlace, np.ndarray]) -> np.ndarray:
         """Allocate pointers to the tensors of a sequence, or descriptors, in linear memory."""
         arena = self.space.arena
         if argument.kind == "tensors":
-            offsets = [arena.offset(arrays[Place(argument.place.name, i)]) for i in range(len(argument.descs))]
+            offsets = [arena.offset(arrays[ArgumentPlace(argument.place.name, i)]) for i in range(len(argument.descs))]
             rows = np.array(offsets, np.uint64 if arena.wide else np.uint32)
         else:
             padded = [[desc.rank, *desc.shape, *[0] * (MAX_RANK - desc.rank)] for desc in argument.descs]

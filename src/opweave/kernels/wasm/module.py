@@ -10,7 +10,7 @@ import numpy as np
 
 from ...support.errors import MLError
 from .arena import Arena
-from .binary import Layout
+from .binary import BinaryLayout
 from .engine import explain
 from .signature import FunctionType
 
@@ -48,7 +48,7 @@ class Module:
         self,
         name: str,
         arena: Arena,
-        layout: Layout,
+        layout: BinaryLayout,
         functions: Mapping[str, wasmtime.Func],
         *,
         stack: wasmtime.Global | None,

@@ -46,7 +46,7 @@ class FunctionType:
         return f"{parameters} -> {self.results[0] if len(self.results) == 1 else results}"
 
 
-class Place(NamedTuple):
+class ArgumentPlace(NamedTuple):
     """An operand or a result.
 
     Attributes:
@@ -58,7 +58,7 @@ class Place(NamedTuple):
     number: int | None
 
 
-class Argument(NamedTuple):
+class SignatureArgument(NamedTuple):
     """A value passed to a function.
 
     Attributes:
@@ -74,12 +74,12 @@ class Argument(NamedTuple):
     text: str
     kind: Literal["number", "tensor", "tensors", "descs"]
     number: int | float = 0
-    place: Place = Place("", None)
+    place: ArgumentPlace = ArgumentPlace("", None)
     descs: tuple[Desc, ...] = ()
     type: str | None = None
 
 
-def parse(signature: str, call: KernelCall) -> list[Argument]:
+def parse(signature: str, call: KernelCall) -> list[SignatureArgument]:
     """Return the arguments of a function for one node.
 
     Raises:
@@ -117,18 +117,18 @@ def default(call: KernelCall) -> str:
     return ", ".join(items)
 
 
-def _argument(item: str, call: KernelCall) -> Argument:
+def _argument(item: str, call: KernelCall) -> SignatureArgument:
     match = _match(item)
     name, element = match["name"], None if match["element"] is None else int(match["element"])
     try:
         if name in call.inputs:
-            return _of_tensor(item, match, Place(name, element), call.inputs[name])
+            return _of_tensor(item, match, ArgumentPlace(name, element), call.inputs[name])
         result = _RESULT.fullmatch(name)
         if result and element is None and name not in call.attributes:
             number = int(result[1] or 0)
             require(number < len(call.outputs), f"there are {len(call.outputs)} results")
             require(bool(result[1]) or len(call.outputs) == 1, "there are several results: out0, out1, …")
-            return _of_tensor(item, match, Place("", number), call.outputs[number])
+            return _of_tensor(item, match, ArgumentPlace("", number), call.outputs[number])
         if name in call.attributes:
             return _of_attribute(item, match, element, call.attributes[name])
     except ValidationError as error:
@@ -154,7 +154,9 @@ def _check_count(count: int, function: FunctionType) -> None:
     require(count == expected, f"it gives {counted(count, 'value')} for {counted(expected, 'parameter')}")
 
 
-def _of_tensor(item: str, match: re.Match[str], place: Place, operand: Desc | tuple[Desc, ...] | None) -> Argument:
+def _of_tensor(
+    item: str, match: re.Match[str], place: ArgumentPlace, operand: Desc | tuple[Desc, ...] | None
+) -> SignatureArgument:
     """Return a pointer to an operand or a result, or a number of its descriptor."""
     field, pointer, wanted = match["field"], bool(match["pointer"]), match["type"]
     is_sequence = isinstance(operand, tuple)
@@ -167,17 +169,17 @@ def _of_tensor(item: str, match: re.Match[str], place: Place, operand: Desc | tu
         require(wanted is None or wanted in dtypes.INFO, f"{wanted!r} is not a data type of WebNN ({_DATA_TYPES})")
         for desc in descs:
             require(wanted in (None, desc.data_type), f"the function takes {wanted}, got {desc}")
-        return Argument(item, "tensors" if is_sequence else "tensor", place=place, descs=descs)
+        return SignatureArgument(item, "tensors" if is_sequence else "tensor", place=place, descs=descs)
     if pointer:
         require(field == "desc", f"only a tensor and its desc have a pointer, not {field}")
-        return Argument(item, "descs", place=place, descs=descs)
+        return SignatureArgument(item, "descs", place=place, descs=descs)
     if field == "count":
         require(is_sequence, "this operand is not a sequence")
-        return Argument(item, "number", len(descs), type=wanted)
+        return SignatureArgument(item, "number", len(descs), type=wanted)
     require(field is not None, "a tensor is passed as a pointer, name*")
     require(not is_sequence, f"a sequence has operands: {place.name}[0].{field}")
     require(operand is not None, "the operand is absent; only its pointer can be passed, which is 0")
-    return Argument(item, "number", _number_of(descs[0], str(field), match["index"]), type=wanted)
+    return SignatureArgument(item, "number", _number_of(descs[0], str(field), match["index"]), type=wanted)
 
 
 def _number_of(desc: Desc, field: str, index: str | None) -> int:
@@ -200,7 +202,7 @@ def _number_of(desc: Desc, field: str, index: str | None) -> int:
     return numbers[field]
 
 
-def _of_attribute(item: str, match: re.Match[str], element: int | None, value: Any) -> Argument:
+def _of_attribute(item: str, match: re.Match[str], element: int | None, value: Any) -> SignatureArgument:
     require(not match["pointer"] and not match["field"], "an attribute is passed by its value")
     if isinstance(value, (tuple, list)):
         require(element is not None and element < len(value), f"the attribute has {len(value)} values: name[0], …")
@@ -208,10 +210,10 @@ def _of_attribute(item: str, match: re.Match[str], element: int | None, value: A
     else:
         require(element is None, "this attribute is not a sequence")
     require(isinstance(value, (bool, int, float)), f"functions take numbers, got {value!r}")
-    return Argument(item, "number", int(value) if isinstance(value, bool) else value, type=match["type"])
+    return SignatureArgument(item, "number", int(value) if isinstance(value, bool) else value, type=match["type"])
 
 
-def check(arguments: Sequence[Argument], function: FunctionType, wide: bool) -> None:
+def check(arguments: Sequence[SignatureArgument], function: FunctionType, wide: bool) -> None:
     """Require that a function accepts the arguments.
 
     Raises:

@@ -108,7 +108,7 @@ def _number(value: Any) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class DeclarationScope:
     """The names declared for the shaders of a node, and their declarations.
 
     Attributes:
@@ -125,7 +125,7 @@ class Scope:
     absent: Sequence[str]
     features: Features
 
-    def module(self, shader: Shader, entry: Entry) -> tuple[str, tuple[Bound, ...]]:
+    def module(self, shader: Shader, entry: EntryPoint) -> tuple[str, tuple[Bound, ...]]:
         """Return the text to append to the user's, and the buffers that it declares, in order.
 
         Raises:
@@ -185,7 +185,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class EntryPoint:
     """The entry point of a shader.
 
     Attributes:
@@ -199,7 +199,7 @@ class Entry:
     lines: tuple[str, ...] = ()
 
 
-def entry_of(shader: Shader, out: Buffer, features: Features) -> Entry:
+def entry_of(shader: Shader, out: Buffer, features: Features) -> EntryPoint:
     """Return the entry point of a shader: its own, or one that calls `fn main` for each element or position.
 
     Raises:
@@ -213,7 +213,7 @@ def entry_of(shader: Shader, out: Buffer, features: Features) -> Entry:
             f"the device dispatches {maximum} workgroups a dimension, got {list(workgroups)}",
         )
         x, y, z = (*workgroups, 1, 1)[:3]
-        return Entry(name, (x, y, z))
+        return EntryPoint(name, (x, y, z))
     parameters = shader.parameters()
     extents = shader.extents(out, parameters)
     width = shader.workgroup_size or min(WORKGROUP_SIZE, features.max_invocations)
@@ -231,7 +231,7 @@ def entry_of(shader: Shader, out: Buffer, features: Features) -> Entry:
         index = "i" if stride == 1 else f"i / {stride}u"
         index = index if len(arguments) == 0 else f"{index} % {extent}u"
         arguments.append(f"i32({index})" if type == "i32" else index)
-    return Entry(
+    return EntryPoint(
         "opweave_main",
         groups,
         (

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...core.graph import Desc
-from ...expr.gpu import Features, Kernel
+from ...expr.gpu import Features, GpuKernel
 from ...expr.gpu.types import computed, layout
 from ...support.errors import ValidationError
-from .declarations import Scope, entry_of
-from .messages import Explained
+from .declarations import DeclarationScope, entry_of
+from .messages import ExplainedWgsl
 from .shader import Buffer, Shader
 from .sources import SourceKernel
 
@@ -24,19 +24,21 @@ class WgslKernel(SourceKernel):
         lay = layout(desc.data_type, features)
         return Buffer(name, desc, computed(desc.data_type), lay.element, lay.lanes)
 
-    def _kernel(self, title: str, shader: Shader, scope: Scope, out: Buffer, features: Features) -> Kernel:
+    def _kernel(
+        self, title: str, shader: Shader, scope: DeclarationScope, out: Buffer, features: Features
+    ) -> GpuKernel:
         try:
             entry = entry_of(shader, out, features)
         except ValidationError as error:
             raise ValidationError(f"{title}: {error}{self.where.suffix()}") from None
         rest, bound = scope.module(shader, entry)
         before = "enable f16;\n" if any(item.buffer.element == "f16" for item in bound) else ""
-        return Kernel(
+        return GpuKernel(
             title,
             f"{before}{shader.source.rstrip()}\n\n{rest}",
             tuple(item.memory for item in bound),
             tuple(item.writes for item in bound),
             entry.workgroups,
             entry.name,
-            Explained(shader, before.count("\n"), self.where, scope.hint),
+            ExplainedWgsl(shader, before.count("\n"), self.where, scope.hint),
         )

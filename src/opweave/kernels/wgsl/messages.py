@@ -72,7 +72,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class ExplainedWgsl:
     """Converts compiler messages to messages for the author of a shader.
 
     Attributes:

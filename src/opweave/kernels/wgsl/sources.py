@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from ...core.graph import Desc
-from ...expr.gpu import Features, Kernel
+from ...expr.gpu import Features, GpuKernel
 from ...expr.ir import Input
 from ...support.errors import ValidationError, require, user_line
 from .. import KernelCall, parameters_of
-from .declarations import Bound, Scope
+from .declarations import Bound, DeclarationScope
 from .messages import Written, point_at
 from .shader import Buffer
 
@@ -40,7 +40,7 @@ class SourceKernel(ABC):
     accepts: ClassVar[str]
     """Description of valid kernels, for messages."""
 
-    scope: ClassVar[type[Scope]] = Scope
+    scope: ClassVar[type[DeclarationScope]] = DeclarationScope
     """Class of the names that sources may use."""
 
     def __init__(self, source: Any, **options: Any) -> None:
@@ -71,7 +71,9 @@ class SourceKernel(ABC):
         """A description for `explain()`."""
         return f"{self.language}{self.where.suffix()}"
 
-    def kernels(self, call: KernelCall, inputs: Inputs, targets: Sequence[Input], features: Features) -> list[Kernel]:
+    def kernels(
+        self, call: KernelCall, inputs: Inputs, targets: Sequence[Input], features: Features
+    ) -> list[GpuKernel]:
         """Return the kernels for a node, in order.
 
         Args:
@@ -140,7 +142,7 @@ class SourceKernel(ABC):
             raise call.error_of(error, function) from error
 
     @abstractmethod
-    def _kernel(self, title: str, shader: Any, scope: Any, out: Buffer, features: Features) -> Kernel:
+    def _kernel(self, title: str, shader: Any, scope: Any, out: Buffer, features: Features) -> GpuKernel:
         """Create the kernel of one source."""
 
     @abstractmethod

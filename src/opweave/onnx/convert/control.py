@@ -14,7 +14,7 @@ from ..model.registry import Unsupported, normalize_axis, unsupported_if
 from ..model.scopes import rename_node
 
 if TYPE_CHECKING:
-    from .trace import Step, Tracer
+    from .trace import TracedNode, Tracer
 
 MAX_ITERATIONS = 256
 """Loops with more iterations are not unrolled."""
@@ -26,14 +26,14 @@ _ENDLESS = 2**31
 """Exporters write this many iterations, or more, if only the condition ends a loop."""
 
 
-def inline_if(tracer: Tracer, node: NodeProto) -> list[Step]:
+def inline_if(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
     """Inline the chosen branch of an If with a constant condition."""
     condition = _condition(tracer, node.input[0])
     graph = _graph(node, "then_branch" if condition else "else_branch")
     return _inline(tracer, graph, {}, node.output, tracer.fresh(node), whole=False)
 
 
-def unroll_loop(tracer: Tracer, node: NodeProto) -> list[Step]:
+def unroll_loop(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
     """Unroll a Loop, if neither the number of iterations nor the condition depends on data."""
     body = _graph(node, "body")
     trips, condition, *state = [*node.input, "", ""][: max(len(node.input), 2)]
@@ -72,7 +72,7 @@ def check_ends(tracer: Tracer, node: NodeProto) -> None:
         raise OperationError(f"{title_of(node)} would never end: its body returns the condition unchanged")
 
 
-def unroll_scan(tracer: Tracer, node: NodeProto) -> list[Step]:
+def unroll_scan(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
     """Unroll a Scan: one copy of the body for each slice of the scanned inputs."""
     unsupported_if(tracer.opset < 9, "before operator set 9, it scans batches")
     attributes = {a.name: attribute_value(a) for a in node.attribute if a.type != AttributeProto.GRAPH}
@@ -103,7 +103,7 @@ def unroll_scan(tracer: Tracer, node: NodeProto) -> list[Step]:
     return loop.finish(state, node.output, out_axes)
 
 
-CONTROL: Mapping[str, Callable[[Tracer, NodeProto], list[Step]]] = {
+CONTROL: Mapping[str, Callable[[Tracer, NodeProto], list[TracedNode]]] = {
     "If": inline_if,
     "Loop": unroll_loop,
     "Scan": unroll_scan,
@@ -130,7 +130,7 @@ class _Unrolled:
         self.count = 0
         self.gathered: list[list[str]] = [[] for _ in range(len(body.output) - leading - state)]
         self._tracer, self._body, self._kept, self._prefix = tracer, body, leading + state, prefix
-        self._steps: list[Step] = []
+        self._steps: list[TracedNode] = []
 
     @property
     def prefix(self) -> str:
@@ -156,7 +156,7 @@ class _Unrolled:
         self.count += 1
         return outputs[: self._kept]
 
-    def finish(self, state: Sequence[str], outputs: Sequence[str], axes: Sequence[int]) -> list[Step]:
+    def finish(self, state: Sequence[str], outputs: Sequence[str], axes: Sequence[int]) -> list[TracedNode]:
         """Return all steps, after those that name the final state and stack the gathered outputs along new axes."""
         self.add(_copies(zip(state, outputs, strict=False)))
         for names, output, axis in zip(self.gathered, outputs[len(state) :], axes, strict=False):
@@ -197,7 +197,7 @@ def _constant_of(tracer: Tracer, name: str, what: str, element_type: int) -> int
 
 def _inline(
     tracer: Tracer, graph: GraphProto, inputs: Mapping[str, str], outputs: Sequence[str], prefix: str, *, whole: bool
-) -> list[Step]:
+) -> list[TracedNode]:
     """Inline a sub-graph: trace its nodes in place of the node that contains it.
 
     Args:

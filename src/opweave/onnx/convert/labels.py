@@ -9,7 +9,7 @@ from ..model.protobuf import AttributeProto, NodeProto
 from ..model.registry import TRADITIONAL
 
 if TYPE_CHECKING:
-    from .trace import Step, Tracer
+    from .trace import TracedNode, Tracer
 
 CLASSIFIER = (TRADITIONAL, "LinearClassifier")
 """The key of the operator."""
@@ -22,7 +22,7 @@ def has_names(node: NodeProto) -> bool:
     return names is not None and bool(names.strings) and (numbers is None or not numbers.ints)
 
 
-def name_labels(tracer: Tracer, node: NodeProto) -> list[Step]:
+def name_labels(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
     """Split a classifier into one that returns label positions, and a LabelEncoder that maps positions to strings.
 
     The LabelEncoder runs only if something reads the labels.
@@ -30,7 +30,7 @@ def name_labels(tracer: Tracer, node: NodeProto) -> list[Step]:
     Raises:
         Unsupported: WebNN cannot express the classifier.
     """
-    from .trace import Step
+    from .trace import TracedNode
 
     attributes = {attribute.name: attribute for attribute in node.attribute}
     names = attributes.pop("classlabels_strings").strings[:]
@@ -57,7 +57,7 @@ def name_labels(tracer: Tracer, node: NodeProto) -> list[Step]:
     names_of_labels = tracer.steps([replacement("LabelEncoder", [position], [label], *table)])
     for step in names_of_labels:
         step.reason = "the labels are strings"
-    return [Step(classifier, "webnn", None), *names_of_labels]
+    return [TracedNode(classifier, "webnn", None), *names_of_labels]
 
 
 def _integers(name: str, values: Iterable[int]) -> AttributeProto:

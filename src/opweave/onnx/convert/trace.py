@@ -53,7 +53,7 @@ Kind = Literal["webnn", "fallback", "folded"]
 
 
 @dataclass
-class Step:
+class TracedNode:
     """One ONNX node, and its treatment.
 
     Attributes:
@@ -80,9 +80,9 @@ class Trace:
         deciding: small inputs of the model (shapes, axes, conditions) whose values would avoid fallback if they were known.
     """
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TracedNode] = field(default_factory=list)
     values: dict[str, Value] = field(default_factory=dict)
-    maker: dict[str, Step] = field(default_factory=dict)
+    maker: dict[str, TracedNode] = field(default_factory=dict)
     deciding: set[str] = field(default_factory=set)
 
 
@@ -187,7 +187,7 @@ class Tracer:
         values = [self.trace.values[name] if name else None for name in node.input[:]]
         return convert(self.builder, node, values, self.model, lambda: self._infer(node, values))
 
-    def steps(self, nodes: Iterable[NodeProto], *, whole: bool = False) -> list[Step]:
+    def steps(self, nodes: Iterable[NodeProto], *, whole: bool = False) -> list[TracedNode]:
         """Trace nodes in order.
 
         Args:
@@ -197,7 +197,7 @@ class Tracer:
         Raises:
             Unsupported: with `whole`, if a node falls back.
         """
-        traced: list[Step] = []
+        traced: list[TracedNode] = []
         for node in nodes:
             checks.check_node(node)  # nodes of the main graph were checked when the model was read
             steps = self._steps(node)
@@ -239,7 +239,7 @@ class Tracer:
 
     # Nodes -----------------------------------------------------------------------------------------------------------
 
-    def _steps(self, node: NodeProto) -> list[Step]:
+    def _steps(self, node: NodeProto) -> list[TracedNode]:
         """Trace a node: one step, or the steps of the nodes that replace it.
 
         Raises:
@@ -260,7 +260,7 @@ class Tracer:
                 raise DataError(f"{title} makes no output {position}, which the model calls {name[:200]!r}")
         return steps
 
-    def _trace(self, node: NodeProto) -> list[Step]:
+    def _trace(self, node: NodeProto) -> list[TracedNode]:
         """Trace a node; an unexpected error means that the node is invalid."""
         environment = self.trace.values
         operation = self.model.operation(node)
@@ -270,7 +270,7 @@ class Tracer:
             arrays = [value.array if isinstance(value, Constant) else None for value in values]
             checks.check_node(node, "", [shape_of(value) for value in values], arrays)
         if self._fold(node, values):
-            return [Step(node, "folded", op)]
+            return [TracedNode(node, "folded", op)]
         try:
             if node.op_type in CONTROL and domain_of(node) == "":
                 return CONTROL[node.op_type](self, node)
@@ -292,7 +292,7 @@ class Tracer:
             reason = f"{self._blame(node, error)} ({_describe(error)})"
         else:
             self.trace.values |= outputs
-            return [Step(node, "webnn", op)]
+            return [TracedNode(node, "webnn", op)]
         if operation is not None and not operation.falls_back:
             is_wide = any(value is not None and value.element_type == TensorProto.DOUBLE for value in values)
             hint = "; WebNN has no float64; put a Cast to float before it" if is_wide else ""
@@ -308,7 +308,7 @@ class Tracer:
         if steps := self._expand(node, values):
             return steps
         self._fall_back(node, values)
-        return [Step(node, "fallback", op, reason)]
+        return [TracedNode(node, "fallback", op, reason)]
 
     def _fold(self, node: NodeProto, values: Sequence[Value | None]) -> bool:
         """Make a node's outputs constants, if they can be computed now; return whether they are."""
@@ -323,7 +323,7 @@ class Tracer:
                 self.add_constant(name, array)
         return True
 
-    def _expand(self, node: NodeProto, values: Sequence[Value | None]) -> list[Step]:
+    def _expand(self, node: NodeProto, values: Sequence[Value | None]) -> list[TracedNode]:
         """Trace ONNX's definition of an operator, if WebNN expresses all of its nodes or ONNX Runtime lacks the operator."""
         from ...backends.onnxruntime.opsets import knows
 

@@ -14,8 +14,8 @@ import numpy as np
 from ...core.shapes import broadcasts_to
 from ...support.errors import DataError
 from ...support.names import shown
-from .engine_rules import ENGINE_RULES, Node, Rule
-from .limits import Limits
+from .engine_rules import ENGINE_RULES, EngineNode, Rule
+from .limits import ModelLimits
 from .protobuf import AttributeProto, FunctionProto, ModelProto, NodeProto, domain_of
 from .registry import MICROSOFT
 from .scopes import all_nodes
@@ -96,7 +96,7 @@ def check_node(
     op_type, domain = node.op_type, domain_of(node)
     rules = RULES if domain == "" else ENGINE_RULES if domain == MICROSOFT else {}
     rule = rules.get(op_type)
-    if rule is not None and (broken := rule(Node(node, shapes, values))):
+    if rule is not None and (broken := rule(EngineNode(node, shapes, values))):
         _refuse(node, where, broken)
     if domain != "":
         return
@@ -196,7 +196,7 @@ def callee_of(node: NodeProto) -> Callee:
     return node.domain, node.op_type, node.overload
 
 
-def check_node_count(count: int, limits: Limits, what: str) -> None:
+def check_node_count(count: int, limits: ModelLimits, what: str) -> None:
     """Raise `DataError` if a model has too many nodes; `what` is the model in messages."""
     limits.check("nodes", count, f"{what}: the number of nodes, those of functions included")
 
@@ -204,19 +204,19 @@ def check_node_count(count: int, limits: Limits, what: str) -> None:
 # Rules by operator ---------------------------------------------------------------------------------------------------
 
 
-def _split(node: Node) -> str:
+def _split(node: EngineNode) -> str:
     declared, outputs = node.attribute("num_outputs", "i", len(node.proto.output)), len(node.proto.output)
     return "" if declared == outputs else f"num_outputs must be the number of its outputs, {outputs}, got {declared}"
 
 
-def _split_to_sequence(node: Node) -> str:
+def _split_to_sequence(node: EngineNode) -> str:
     split = node.value(1)
     if split is None or split.ndim or split.item() > 0:
         return ""
     return f"split must be positive, got {split.item()}"
 
 
-def _einsum(node: Node) -> str:
+def _einsum(node: EngineNode) -> str:
     equation = node.attribute("equation", "s", b"").decode(errors="replace").replace(" ", "")
     terms, arrow, result = equation.partition("->")
     for position, term in enumerate(terms.split(",")):
@@ -229,7 +229,7 @@ def _einsum(node: Node) -> str:
     return ""
 
 
-def _layer_normalization(node: Node) -> str:
+def _layer_normalization(node: EngineNode) -> str:
     axis = node.attribute("axis", "i", -1)
     if abs(axis) > MAX_RANK:
         return f"axis must be in -{MAX_RANK}..{MAX_RANK}, got {axis}"
@@ -241,27 +241,27 @@ def _layer_normalization(node: Node) -> str:
     return ""
 
 
-def _random_normal(node: Node) -> str:
+def _random_normal(node: EngineNode) -> str:
     scale = node.attribute("scale", "f", 1.0)
     return "" if scale > 0 else f"scale must be positive, got {scale:g}"
 
 
-def _random_uniform(node: Node) -> str:
+def _random_uniform(node: EngineNode) -> str:
     low, high = node.attribute("low", "f", 0.0), node.attribute("high", "f", 1.0)
     return "" if low <= high else f"low must not exceed high, got low={low:g} and high={high:g}"
 
 
-def _gather_nd(node: Node) -> str:
+def _gather_nd(node: EngineNode) -> str:
     batch_dims = node.attribute("batch_dims", "i", 0)
     return "" if 0 <= batch_dims <= MAX_RANK else f"batch_dims must be in 0..{MAX_RANK}, got {batch_dims}"
 
 
-def _roi_align(node: Node) -> str:
+def _roi_align(node: EngineNode) -> str:
     ratio = node.attribute("sampling_ratio", "i", 0)
     return "" if ratio <= 2**15 else f"sampling_ratio must be at most {2**15}, got {ratio}"
 
 
-def _tf_idf(node: Node) -> str:
+def _tf_idf(node: EngineNode) -> str:
     skip = node.attribute("max_skip_count", "i", 0)
     if not 0 <= skip <= 2**15:
         return f"max_skip_count must be in 0..{2**15}, got {skip}"
@@ -274,7 +274,7 @@ def _tf_idf(node: Node) -> str:
     return "" if count == expected else f"ngram_indexes must have {expected} values, one for each n-gram, got {count}"
 
 
-def _unique(node: Node) -> str:
+def _unique(node: EngineNode) -> str:
     shape = node.shape(0)
     if "axis" not in node.attributes or shape is None or 0 not in shape:
         return ""

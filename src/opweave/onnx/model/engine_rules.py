@@ -14,7 +14,7 @@ from .protobuf import NodeProto
 from .registry import MICROSOFT
 
 
-class Node:
+class EngineNode:
     """A node with the known shapes and values of its inputs.
 
     Attributes:
@@ -58,14 +58,14 @@ class Node:
         return value
 
 
-Rule = Callable[[Node], str]
+Rule = Callable[[EngineNode], str]
 """Returns the fault of a node as text for a message; empty if there is none."""
 
 
 def _single(*positions: int) -> Rule:
     """A rule that the inputs at these positions hold one value each, or are absent."""
 
-    def rule(node: Node) -> str:
+    def rule(node: EngineNode) -> str:
         for position in positions:
             shape = node.shape(position)
             if shape is not None and math.prod(shape) != 1:
@@ -78,7 +78,7 @@ def _single(*positions: int) -> Rule:
 def _requires(positions: Sequence[int], message: str) -> Rule:
     """A rule that there are inputs at these positions; `message` has a placeholder for the first absent one."""
 
-    def rule(node: Node) -> str:
+    def rule(node: EngineNode) -> str:
         absent = [position for position in positions if not node.is_given(position)]
         return message.format(absent[0]) if absent else ""
 
@@ -90,14 +90,14 @@ def _all(*rules: Rule) -> Rule:
     return lambda node: next(filter(None, (rule(node) for rule in rules)), "")
 
 
-def _quantized_where(node: Node) -> str:
+def _quantized_where(node: EngineNode) -> str:
     constant = {position for position in (3, 6, 7, 8) if node.value(position) is not None}
     if {7, 8} <= constant < {3, 6, 7, 8}:  # the kernel's constructor then reads the others
         return f"inputs 3 and 6 must be constants where 7 and 8 are, and input {6 if 3 in constant else 3} is not"
     return ""
 
 
-def _not_empty(node: Node) -> str:
+def _not_empty(node: EngineNode) -> str:
     shape = node.shape(0, decides=False) or ()
     return f"input 0 must not be empty, got the shape {list(shape)}" if 0 in shape else ""
 
@@ -105,7 +105,7 @@ def _not_empty(node: Node) -> str:
 def _ranks(wanted: Mapping[int, tuple[int, ...]]) -> Rule:
     """A rule that inputs have one of the given ranks, by position; kernels index shapes unchecked."""
 
-    def rule(node: Node) -> str:
+    def rule(node: EngineNode) -> str:
         for position, ranks in wanted.items():
             shape = node.shape(position)
             if shape is not None and len(shape) not in ranks:
@@ -125,7 +125,7 @@ def _quantized_matmul(single: tuple[int, ...], by_column: tuple[int, ...], bias:
         bias: the position of the bias.
     """
 
-    def rule(node: Node) -> str:
+    def rule(node: EngineNode) -> str:
         for position in (0, 1):
             shape = node.shape(position)
             if shape is not None and len(shape) < 2:
@@ -148,14 +148,14 @@ def _quantized_matmul(single: tuple[int, ...], by_column: tuple[int, ...], bias:
 _ATTENTION_LSTM_RANKS = (3, 3, 3, 2, 1, 3, 3, 2, 3, 3, 2, 3, 1, 3)
 
 
-def _inverse(node: Node) -> str:
+def _inverse(node: EngineNode) -> str:
     shape = node.shape(0)
     if shape is None or (len(shape) >= 2 and shape[-1] == shape[-2]):
         return ""
     return f"input 0 must hold square matrices, got the shape {list(shape)}"
 
 
-def _last_axis(node: Node) -> str:
+def _last_axis(node: EngineNode) -> str:
     """Mixture-of-experts kernels divide by the last size of the input."""
     shape = node.shape(0)
     if not shape or shape[-1]:
@@ -163,7 +163,7 @@ def _last_axis(node: Node) -> str:
     return f"the last axis of input 0 must not be empty, got the shape {list(shape)}"
 
 
-def _packed_attention(node: Node) -> str:
+def _packed_attention(node: EngineNode) -> str:
     x, weights = node.shape(0), node.shape(1)
     if x is not None and len(x) != 3:
         return f"input must have 3 axes, got the shape {list(x)}"
@@ -173,7 +173,7 @@ def _packed_attention(node: Node) -> str:
     return ""
 
 
-def _quantized_concat(node: Node) -> str:
+def _quantized_concat(node: EngineNode) -> str:
     inputs = list(node.proto.input)
     if "" in inputs:
         return f"its inputs must not be absent, and input {inputs.index('')} is"
@@ -221,6 +221,6 @@ def check_decided(nodes: Iterable[NodeProto], shapes: Mapping[str, tuple[int, ..
     for proto in nodes:
         rule = ENGINE_RULES.get(proto.op_type) if proto.domain == MICROSOFT else None
         if rule is not None and proto.op_type not in _FREQUENT:
-            node = Node(proto, [shapes.get(name) for name in proto.input], ())
+            node = EngineNode(proto, [shapes.get(name) for name in proto.input], ())
             if rule(node) or not node.is_decided:
                 raise NotSupportedError(f"{proto.op_type} is checked for the sizes of each call")

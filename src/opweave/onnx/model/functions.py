@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from .checks import Callee, callee_of, check_node_count, count_nodes
-from .limits import Limits
+from .limits import ModelLimits
 from .protobuf import AttributeProto, FunctionProto, ModelProto, NodeProto, sub_graphs
 from .scopes import all_nodes, flatten
 
 
-def inline_functions(proto: ModelProto, limits: Limits, what: str, *, is_owned: bool) -> ModelProto:
+def inline_functions(proto: ModelProto, limits: ModelLimits, what: str, *, is_owned: bool) -> ModelProto:
     """Inline all functions of a model.
 
     Args:
@@ -41,7 +41,7 @@ class _Binder:
     The inliner of `onnx` binds the attributes of a call, but ignores default values.
     """
 
-    def __init__(self, proto: ModelProto, limits: Limits, what: str) -> None:
+    def __init__(self, proto: ModelProto, limits: ModelLimits, what: str) -> None:
         self.proto, self.limits, self.what = proto, limits, what
         self.functions: dict[Callee, FunctionProto] = {
             (function.domain, function.name, function.overload): function for function in proto.functions

@@ -9,7 +9,7 @@ from ...support.errors import DataError, require
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ModelLimits:
     """Bounds for loading a model. A model beyond a bound is refused, with an error that names the bound.
 
     Attributes:
@@ -24,7 +24,7 @@ class Limits:
     >>> import opweave as ow
     >>> from onnx.parser import parse_model
     >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
-    >>> ow.InferenceSession(parse_model(text.replace("Relu(x)", "Relu(x) z = Neg(y)")), limits=ow.onnx.Limits(nodes=1))
+    >>> ow.InferenceSession(parse_model(text.replace("Relu(x)", "Relu(x) z = Neg(y)")), limits=ow.onnx.ModelLimits(nodes=1))
     Traceback (most recent call last):
     opweave.support.errors.DataError: ...
     """
@@ -47,5 +47,5 @@ class Limits:
             raise DataError(f"{what}: {much}, and at most {limit} are allowed; limits=Limits({name}=…) raises it")
 
 
-DEFAULT = Limits()
+DEFAULT = ModelLimits()
 """The limits of models that are loaded without `limits`."""

@@ -32,7 +32,7 @@ from .checks import (
 )
 from .contents import LARGE_BYTES, Contents
 from .functions import inline_functions
-from .limits import DEFAULT, Limits
+from .limits import DEFAULT, ModelLimits
 from .protobuf import (
     KNOWN_TYPES,
     PLAIN,
@@ -77,7 +77,7 @@ class Model:
     proto: ModelProto
     folder: str | None = None
     opsets: dict[str, int] = field(default_factory=dict)
-    limits: Limits = DEFAULT
+    limits: ModelLimits = DEFAULT
     names: set[str] = field(default_factory=set, repr=False)
     operations: dict[Key, Converter] = field(default_factory=dict, repr=False)
     surprising: set[str] = field(default_factory=set, repr=False)
@@ -91,13 +91,15 @@ class Model:
     _dense_bytes: int = 0  # the size of the sparse initializers so far
 
     @classmethod
-    def load(cls, source: Any, limits: Limits = DEFAULT) -> Model:
+    def load(cls, source: Any, limits: ModelLimits = DEFAULT) -> Model:
         """Read a model from a path, from bytes, or take an `onnx.ModelProto`.
 
         Raises:
             DataError: the file cannot be read, holds no valid ONNX model, or exceeds a limit.
         """
-        require(isinstance(limits, Limits), f"limits must be an opweave.onnx.Limits, got {type(limits).__name__}")
+        require(
+            isinstance(limits, ModelLimits), f"limits must be an opweave.onnx.ModelLimits, got {type(limits).__name__}"
+        )
         folder, what, contents, is_utf8 = None, "the model", None, False
         if isinstance(source, ModelProto):
             proto = source

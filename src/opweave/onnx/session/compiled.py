@@ -18,9 +18,9 @@ from ...core.graph import Builder, Desc, Graph, Operand
 from ...core.operation import Op
 from ...memory.spaces import HOST, Cell
 from ...run.program import Program
-from ...run.steps import Part, Unsized
+from ...run.steps import CompiledSegment, Unsized
 from ...support.errors import DataError, NotSupportedError
-from ..convert.trace import Step, Trace
+from ..convert.trace import Trace, TracedNode
 from ..model.booleans import bool_as_uint8
 from ..model.model import Model
 from ..model.protobuf import GraphProto, ModelProto, TensorProto, ValueInfoProto, sub_graphs
@@ -88,7 +88,7 @@ class CompiledModel(ModelProgram):
         names = (info.name for info in model.proto.graph.input)
         inputs = {self._operands[name]: name for name in names if name in self._operands}
         self._placements: list[list[Placement]] = []  # of each section
-        parts: list[Part] = []
+        parts: list[CompiledSegment] = []
         with abandoned_on_errors(parts):
             for section in self.sections:
                 section_parts, placements = self._compile(model, section)
@@ -120,7 +120,7 @@ class CompiledModel(ModelProgram):
         ops = {step.op for step in self.sections[number].nodes if step.op is not None}
         return [placement for placement in self._placements[number] if placement.op in ops]
 
-    def custom_steps(self) -> Iterator[tuple[Op[..., Any], Step]]:
+    def custom_steps(self) -> Iterator[tuple[Op[..., Any], TracedNode]]:
         """Yield the custom operations, each with its step."""
         for step in self.trace.steps:
             if step.op is not None:
@@ -156,7 +156,9 @@ class CompiledModel(ModelProgram):
         """The program's operand for an operand of the trace."""
         return self._sources.get(operand, operand)
 
-    def _compile(self, model: Model, section: Segment[Step, str]) -> tuple[list[Part], list[Placement]]:
+    def _compile(
+        self, model: Model, section: Segment[TracedNode, str]
+    ) -> tuple[list[CompiledSegment], list[Placement]]:
         """Compile a section to parts and placements; to none if its outputs are only inputs or constants."""
         if section.kind == "fallback":
             return [self._compile_fallback(model, section)], []
@@ -184,7 +186,7 @@ class CompiledModel(ModelProgram):
         parts = [replace(part, reads=[sources.get(o, o) for o in part.reads]) for part in program_parts]
         return parts, program.placements
 
-    def _compile_fallback(self, model: Model, section: Segment[Step, str]) -> Part:
+    def _compile_fallback(self, model: Model, section: Segment[TracedNode, str]) -> CompiledSegment:
         from ...backends.onnxruntime.model import ModelSession
         from ...backends.onnxruntime.values import type_proto
 
@@ -211,10 +213,10 @@ class CompiledModel(ModelProgram):
                 values[name] = Dynamic(type_proto(session.types[name]))  # the engine infers more than ONNX does
         reads = [self._source(self._operands[name]) for name in section.inputs]
         writes = [self._operands[name] for name in section.outputs]
-        return Part(session, HOST, "cpu", (), (), reads, writes, title)
+        return CompiledSegment(session, HOST, "cpu", (), (), reads, writes, title)
 
 
-def sections(trace: Trace, outputs: Sequence[str]) -> list[Segment[Step, str]]:
+def sections(trace: Trace, outputs: Sequence[str]) -> list[Segment[TracedNode, str]]:
     """Divide the steps that `outputs` need into sections of kind "webnn" or "fallback", in topological order."""
     needed: dict[int, list[str]] = {}  # names that a step reads, by its id
     pending = [trace.maker[name] for name in outputs if name in trace.maker]
@@ -249,7 +251,7 @@ def sole_graph(trace: Trace, outputs: Sequence[str]) -> Graph | None:
     return cut_out(takes, new_outputs)[0]
 
 
-def check_whole(sections: Sequence[Segment[Step, str]], what: str) -> None:
+def check_whole(sections: Sequence[Segment[TracedNode, str]], what: str) -> None:
     """Require that WebNN expresses all nodes.
 
     Raises:
@@ -262,12 +264,12 @@ def check_whole(sections: Sequence[Segment[Step, str]], what: str) -> None:
             raise NotSupportedError(f"{step.node.op_type}{name} {what}: {step.reason}")
 
 
-def is_large_section(section: Segment[Step, str], values: Mapping[str, Value]) -> bool:
+def is_large_section(section: Segment[TracedNode, str], values: Mapping[str, Value]) -> bool:
     """Whether a section may gain from several threads: an operation is large, or its size is unknown."""
     return any(_is_large_step(step, values) for step in section.nodes)
 
 
-def _is_large_step(step: Step, values: Mapping[str, Value]) -> bool:
+def _is_large_step(step: TracedNode, values: Mapping[str, Value]) -> bool:
     from ...backends.onnxruntime.sessions import is_large
 
     if sub_graphs(step.node):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bound:
+class _BoundValue:
     """The model's own session, bound to the memory of a successful call.
 
     For a language model, an input and an output for the keys and the values of each layer are bound once. Each token rebinds a
@@ -75,7 +75,7 @@ class IOBinding:
         self._values: dict[str, Any] = {}  # OrtValues that are bound as outputs
         self._results: dict[str, Any] = {}
         self._is_used = False  # whether it has run
-        self._bound: _Bound | None = None  # the last run, valid while only inputs are rebound
+        self._bound: _BoundValue | None = None  # the last run, valid while only inputs are rebound
         self._new: set[str] = set()  # inputs that were bound since the last run
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
@@ -225,7 +225,7 @@ class IOBinding:
         self._is_used = True
         self._new.clear()
 
-    def _run_bound(self, bound: _Bound) -> None:
+    def _run_bound(self, bound: _BoundValue) -> None:
         """Repeat the last run with the rebound inputs."""
         session = self._owner
         begin = monotonic_ns()
@@ -236,7 +236,7 @@ class IOBinding:
         if session._run_trace is not None:
             session._run_trace.note("model_run", begin)
 
-    def _bind(self) -> _Bound | None:
+    def _bind(self) -> _BoundValue | None:
         """Bind the model to the memory of the last run; None if later runs may need the full path."""
         session, feeds = self._owner, self._feeds
         model = session._shape_cache.only_own
@@ -254,9 +254,9 @@ class IOBinding:
         call = model.program.bind(sources, buffers, model.pairs(shared))
         if not hasattr(call, "read"):
             return None
-        return _Bound(model, call, outputs, frozenset(shared.values()), written)
+        return _BoundValue(model, call, outputs, frozenset(shared.values()), written)
 
-    def _exchange(self, bound: _Bound, name: str) -> bool:
+    def _exchange(self, bound: _BoundValue, name: str) -> bool:
         """Make a bound call read the array that is now bound to an input; False if the whole call must be checked.
 
         Raises:

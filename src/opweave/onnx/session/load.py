@@ -16,7 +16,7 @@ from ..convert.register import require_operators
 from ..convert.trace import Trace, Tracer, ValuesNeeded
 from ..model.arguments import Argument, FixedShapes, type_name
 from ..model.booleans import bool_as_uint8
-from ..model.limits import DEFAULT, Limits
+from ..model.limits import DEFAULT, ModelLimits
 from ..model.model import Model
 from ..model.protobuf import TypeProto
 from ..model.registry import DATA_TYPES
@@ -29,7 +29,7 @@ def load(
     context: MLContext | None = None,
     *,
     fix_shapes: Mapping[str, int | Sequence[int]] | None = None,
-    limits: Limits = DEFAULT,
+    limits: ModelLimits = DEFAULT,
 ) -> MLGraph:
     """Load an ONNX model as a WebNN graph, to run it, or to `save` it as an ONNX model of WebNN's operations only.
 
@@ -40,7 +40,7 @@ def load(
         model: the path of an `.onnx` file, the bytes of one, or an `onnx.ModelProto`.
         context: the context of the graph; default: a new one on the best device.
         fix_shapes: sizes for dynamic dimensions, as for `InferenceSession`; all must be fixed, as WebNN shapes are static.
-        limits: bounds on the number of nodes, and on memory while loading; see `Limits`.
+        limits: bounds on the number of nodes, and on memory while loading; see `ModelLimits`.
 
     Raises:
         DataError: the model cannot be read, or exceeds a limit.

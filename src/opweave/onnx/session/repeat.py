@@ -43,7 +43,7 @@ FEW_PAIRS = 64
 """Up to this number, pairs of arrays are checked for overlap at each call; more are sorted once, and remembered."""
 
 
-class Repeat:
+class RepeatedCall:
     """A successful call of a session, to be repeated on other arrays.
 
     Args:
@@ -204,10 +204,10 @@ class Repeats:
 
     def __init__(self) -> None:
         self._lock = Lock()  # held to add and drop calls, not to repeat them
-        self.last: Repeat | None = None
+        self.last: RepeatedCall | None = None
         self.count = 0
         self.direct: dict[Any, Direct] = {}
-        self._by_shapes: dict[tuple[tuple[int, ...], ...], Repeat] = {}
+        self._by_shapes: dict[tuple[tuple[int, ...], ...], RepeatedCall] = {}
 
     def run(self, asked: Any, feed: Any, out: Any) -> list[Any] | None:
         """Run a call that repeats a recent one other than the last; None if there is no such call.
@@ -228,7 +228,7 @@ class Repeats:
         repeat.used = self.count
         return results
 
-    def keep(self, repeat: Repeat, feed: Mapping[str, np.ndarray]) -> None:
+    def keep(self, repeat: RepeatedCall, feed: Mapping[str, np.ndarray]) -> None:
         """Keep a call; drop the oldest one beyond MAX_REPEATS.
 
         Args:
@@ -248,7 +248,7 @@ class Repeats:
         if key not in self.direct and len(self.direct) < MAX_DIRECT and (direct := make()):
             self.direct[key] = direct
 
-    def by_use(self) -> list[Repeat]:
+    def by_use(self) -> list[RepeatedCall]:
         """All calls, least recently used first."""
         with self._lock:
             return sorted(self._by_shapes.values(), key=lambda repeat: repeat.used)

@@ -26,7 +26,7 @@ from ..convert.register import require_operators
 from ..convert.run_trace import RunTrace
 from ..model.arguments import Argument, FixedShapes, HostValues, NodeArg, check_target
 from ..model.booleans import bool_as_uint8
-from ..model.limits import DEFAULT as DEFAULT_LIMITS, Limits
+from ..model.limits import DEFAULT as DEFAULT_LIMITS, ModelLimits
 from ..model.model import Model
 from ..model.registry import in_place
 from ..ort_api.methods import OnnxRuntimeMethods
@@ -37,7 +37,7 @@ from .index_ranges import find_ranges
 from .inspection import InspectionMethods
 from .model_program import Fallback, ModelProgram
 from .pickling import Recipe
-from .repeat import Repeat
+from .repeat import RepeatedCall
 from .shape_cache import ShapeCache, Specialise
 from .tuning import TuningMethod
 
@@ -71,7 +71,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         fix_shapes: sizes for dynamic dimensions: of named ones, {"batch": 1}, or the shape of an input, {"x": [1, 576]}.
         preferred_output_location: "cpu" returns arrays, "ml-tensor" tensors that stay in the context; one for all outputs,
             or one for each by name.
-        limits: bounds on the number of nodes, and on memory while the model is loaded; see `Limits`.
+        limits: bounds on the number of nodes, and on memory while the model is loaded; see `ModelLimits`.
         specialise: which shapes of inputs are compiled. "auto" compiles none, but for those that `tune` has found to be
             faster, and for models without dynamic dimensions that are one graph for the engine and not small; all else runs
             in the model's own session of ONNX Runtime, which takes all shapes. "recurring" compiles shapes that recur, in
@@ -116,7 +116,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         fallback: Fallback = "auto",
         fix_shapes: Mapping[str, int | Sequence[int]] | None = None,
         preferred_output_location: Location | Mapping[str, Location] = "cpu",
-        limits: Limits = DEFAULT_LIMITS,
+        limits: ModelLimits = DEFAULT_LIMITS,
         specialise: Specialise = "auto",
         program_bytes: int | None = None,
         verify: bool | None = None,
@@ -170,7 +170,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         self._in_place = in_place(graph, self._model.updating)
         self._locations = self._locate(preferred_output_location)
         self._returns_arrays = set(self._locations.values()) == {"cpu"}
-        self._repeatable = Repeat.fits(self._inputs) and self._returns_arrays
+        self._repeatable = RepeatedCall.fits(self._inputs) and self._returns_arrays
         self._shape_cache = ShapeCache(self._model, self._context, self._inputs, fallback, specialise, program_bytes)
         self._repeats = self._shape_cache.repeats
         shapes = {i.name: i.static_shape() for i in self._inputs}
@@ -375,7 +375,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
                 same = None if output_names is None else list(output_names)
                 declared = (self._inputs_by_name, outputs) if model is self._shape_cache.only_own else None
                 ranges, in_place = self._ranges, self._in_place
-                repeat = Repeat(model, feed, same, names, deciding, ranges, in_place, targets, declared)
+                repeat = RepeatedCall(model, feed, same, names, deciding, ranges, in_place, targets, declared)
                 self._repeats.keep(repeat, {name: feed[name] for name in input_feed})
             if self._shape_cache.choices != choices:  # another thread has tuned, perhaps before `keep`
                 self._repeats.clear()

@@ -10,7 +10,7 @@ from ...context.context import MLContext
 from ...core.graph import Builder, Graph, Operand
 from ...memory.spaces import HOST
 from ...run.program import Program
-from ...run.steps import Part, Unsized
+from ...run.steps import CompiledSegment, Unsized
 from ...support.errors import MLError, NotSupportedError
 from ..model.arguments import Argument
 from ..model.engine_rules import check_decided
@@ -56,7 +56,7 @@ def open_program(model: Model, context: MLContext, inputs: Sequence[Argument]) -
     takes: dict[str, Operand] = {argument.name: Unsized(builder, argument.name) for argument in inputs}
     gives: dict[str, Operand] = {o.name: Unsized(builder, o.name) for o in model.proto.graph.output}
     reads, writes = list(takes.values()), list(gives.values())
-    part = Part(runner, HOST, context.device.name, (), (), reads, writes, "the model")
+    part = CompiledSegment(runner, HOST, context.device.name, (), (), reads, writes, "the model")
     program = Program(Graph(takes, gives, ()), {}, [part], [], HOST)
     return ModelProgram(program, [None] * len(takes), [None] * len(gives), is_open=True)
 

@@ -18,7 +18,7 @@ from ...verification.uses import Sample
 from ..convert.shape_keys import text_of
 from ..convert.trace import Trace
 from ..model.arguments import Argument
-from ..model.limits import Limits
+from ..model.limits import ModelLimits
 from ..model.model import Model
 from ..model.parameters import QUANTISING
 from ..model.protobuf import ModelProto
@@ -50,7 +50,7 @@ class ModelTask(Task):
     model: Any
     title: str
     folder: str | None
-    limits: Limits
+    limits: ModelLimits
     inputs: Sequence[Argument]
     fallback: Fallback
     shapes: Shapes

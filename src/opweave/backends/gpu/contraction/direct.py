@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from ....expr.gpu.dialect import Part
 from ....expr.gpu.writing import numbered
-from .elements import Reader
-from .problem import Matrix, Problem, Window, is_spread
+from .elements import ElementReader
+from .problem import Matrix, Problem, ProblemWindow, is_spread
 from .text import entry, quarter, stack_offset, window_start, window_tap
 
 # For an NVIDIA H200; `python -m benchmarks webgpu gpu` lists the kernel that each contraction has, and its time.
@@ -41,7 +41,7 @@ def is_narrow(problem: Problem) -> bool:
     return outputs <= MAX_UNGROUPED_CHANNELS and positions >= MIN_UNGROUPED_POSITIONS and not is_spread(problem)
 
 
-def narrow(problem: Problem, a: Reader, b: Reader) -> tuple[list[Part], tuple[int, int, int]]:
+def narrow(problem: Problem, a: ElementReader, b: ElementReader) -> tuple[list[Part], tuple[int, int, int]]:
     """The entry point and its dispatch size. An invocation computes the output channels of a group at one position.
 
     In depthwise convolutions with contiguous channels, an invocation computes four groups.
@@ -80,10 +80,10 @@ def narrow(problem: Problem, a: Reader, b: Reader) -> tuple[list[Part], tuple[in
     return [entry(INVOCATIONS, lines)], groups
 
 
-def _in_vectors(problem: Problem, image: Matrix | Window, filter: Matrix) -> bool:
+def _in_vectors(problem: Problem, image: Matrix | ProblemWindow, filter: Matrix) -> bool:
     """Whether four groups, of one channel each, are contiguous in the image and in the filter."""
     single = problem.columns == problem.channels == 1 and problem.stacks % 4 == 0
-    strides = isinstance(image, Window) and image.stack[0][1] == filter.stack[0][1] == 1
+    strides = isinstance(image, ProblemWindow) and image.stack[0][1] == filter.stack[0][1] == 1
     return single and strides and filter.tap % 4 == 0
 
 
@@ -93,7 +93,7 @@ def _put_groups(position: str, nchw: bool, outputs: int, width: int) -> list[str
     return [f"put(stack, {f'{k}u, {position}' if nchw else f'{position}, {k}u'}, sum_{k});" for k in range(outputs)]
 
 
-def _origin(image: Matrix | Window, problem: Problem, width: int) -> list[str]:
+def _origin(image: Matrix | ProblemWindow, problem: Problem, width: int) -> list[str]:
     """Define the origin of a position's window."""
     offset = stack_offset(image, "stack", problem.stacks)
     if isinstance(image, Matrix):
@@ -102,7 +102,7 @@ def _origin(image: Matrix | Window, problem: Problem, width: int) -> list[str]:
     return [*start, f"let origin = i32(batch * {image.batch}u + {offset});"]
 
 
-def _taps(problem: Problem, x: Reader, w: Reader, channel: int | None) -> Iterator[str]:
+def _taps(problem: Problem, x: ElementReader, w: ElementReader, channel: int | None) -> Iterator[str]:
     """The products of a channel; None for the loop variable `c`."""
     image, filter = problem.image, problem.filter
     number = "c" if channel is None else f"{channel}u"
@@ -110,7 +110,7 @@ def _taps(problem: Problem, x: Reader, w: Reader, channel: int | None) -> Iterat
         lines: list[str] = []
         conditions: list[str] = []
         at = f"origin + {number} * {image.step}u"
-        if isinstance(image, Window):
+        if isinstance(image, ProblemWindow):
             y, x_ = (str(n * step) for n, step in zip(divmod(tap, image.kernel[1]), image.dilations, strict=True))
             lines, conditions, offset = window_tap(image, "window", "tap", y, x_)
             at = f"u32(origin + {offset}) + {number} * {image.step}u"

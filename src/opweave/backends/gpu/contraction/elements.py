@@ -6,12 +6,12 @@ float16 is computed in float32. Without `f16`, a word packs two float16 elements
 from __future__ import annotations
 
 from ....expr.gpu import Buffer, Features
-from ....expr.gpu.dialect import Function
+from ....expr.gpu.dialect import DialectFunction
 from ....expr.gpu.types import unpacked
 from .text import function
 
 
-class _Access:
+class _ElementAccess:
     """A separate binding for a float array, accessed one element (`width` 1) or four elements at a time."""
 
     def __init__(self, buffer: Buffer, features: Features, width: int) -> None:
@@ -30,7 +30,7 @@ class _Access:
         return f"vec4<{element}>" if self.width == 4 else element
 
 
-class Reader(_Access):
+class ElementReader(_ElementAccess):
     """Loads an operand through a separate binding.
 
     Attributes:
@@ -62,7 +62,7 @@ class Reader(_Access):
         return f"{self.name}[{at}]"
 
     @property
-    def helpers(self) -> list[Function]:
+    def helpers(self) -> list[DialectFunction]:
         """The function that unpacks words, if elements are packed."""
         if not self.packed:
             return []
@@ -75,7 +75,7 @@ class Reader(_Access):
         return [function(name, ["at: u32"], lines, "vec4<f32>")]
 
 
-class Writer(_Access):
+class ElementWriter(_ElementAccess):
     """Stores a float result through a separate binding, in vectors of four elements if aligned.
 
     Attributes:

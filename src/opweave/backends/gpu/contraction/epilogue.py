@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ....expr import ir
-from ....expr.gpu import Block, Buffer, Features, Kernel, Module, kernels
-from ....expr.gpu.dialect import Binding, Entry, Function, Part
+from ....expr.gpu import Block, Buffer, Features, GpuKernel, GpuModule, kernels
+from ....expr.gpu.dialect import BufferBinding, DialectFunction, KernelEntry, Part
 from ....expr.gpu.writing import numbered
-from ....expr.ir import Expr, Index, Input, Load, Program, Stored
-from .elements import Reader, Writer
+from ....expr.ir import Expr, Formula, Index, Input, Load, Stored
+from .elements import ElementReader, ElementWriter
 from .problem import Problem
 from .text import entry, function, plus
 
@@ -36,16 +36,16 @@ class Epilogue:
 
     def can_store(self, features: Features, vectors: bool = True) -> bool:
         """Whether the contraction's kernel can store the result, four columns at a time if `vectors`."""
-        return Writer.can_store(self.target.desc.data_type, features, vectors and self.problem.contiguous)
+        return ElementWriter.can_store(self.target.desc.data_type, features, vectors and self.problem.contiguous)
 
     def functions(
         self,
-        module: Module,
+        module: GpuModule,
         features: Features,
         vectors: bool = True,
         suffix: str = "",
         preloaded: Sequence[Load] = (),
-    ) -> tuple[list[Function], Writer]:
+    ) -> tuple[list[DialectFunction], ElementWriter]:
         """The functions `finish` and `put`, and the writer of the result.
 
         Args:
@@ -56,7 +56,7 @@ class Epilogue:
             preloaded: loads of `aligned` whose values are parameters after the sums.
         """
         problem, sums = self.problem, [*_sums(len(self.results)), *(f"given_{k}" for k in range(len(preloaded)))]
-        writer = Writer(self.target, features, vectors and problem.contiguous, f"result{suffix}")
+        writer = ElementWriter(self.target, features, vectors and problem.contiguous, f"result{suffix}")
         # Loads without index arithmetic.
         texts: dict[Expr, str] = {node: module.load(node.source, "at") for node in self.aligned}
         texts |= {node: f"given_{k}" for k, node in enumerate(preloaded)}
@@ -84,7 +84,7 @@ class Epilogue:
         loads = [node for node in ir.walk(self.body) if isinstance(node, Load) and node.source not in self.results]
         return [load for load in loads if load.source.desc.shape == shape and self.is_aligned(load)]
 
-    def as_kernels(self, title: str, features: Features) -> tuple[list[Epilogue], list[Kernel]]:
+    def as_kernels(self, title: str, features: Features) -> tuple[list[Epilogue], list[GpuKernel]]:
         """Move the operations into separate kernels.
 
         Returns:
@@ -112,7 +112,7 @@ class Epilogue:
         buffers: dict[Buffer, Buffer] = {**dict(zip(sum_inputs.values(), stored, strict=True)), output: self.target}
         return sums, [
             replace(kernel, bindings=tuple(buffers.get(buffer, buffer) for buffer in kernel.bindings))
-            for kernel in kernels(Program(title, inputs, (output,)), features)
+            for kernel in kernels(Formula(title, inputs, (output,)), features)
         ]
 
     def is_aligned(self, load: Load) -> bool:
@@ -126,7 +126,9 @@ def _sums(count: int) -> list[str]:
     return ["sum"] if count == 1 else [f"sum_{k}" for k in range(count)]
 
 
-def _put(problem: Problem, writer: Writer, vectors: bool, sums: Sequence[str], suffix: str) -> list[Function]:
+def _put(
+    problem: Problem, writer: ElementWriter, vectors: bool, sums: Sequence[str], suffix: str
+) -> list[DialectFunction]:
     """The function `put`, which stores four columns of a row, or one, and skips positions outside the result."""
     parameters = [*PLACE, *(f"{name}: vec4<f32>" for name in sums)]
     if writer.width == 4:
@@ -164,7 +166,7 @@ def _of(sums: Sequence[str], part: str = "") -> str:
     return ", ".join(f"{name}{part}" for name in sums)
 
 
-def put_partial(problem: Problem) -> Function:
+def put_partial(problem: Problem) -> DialectFunction:
     """The function `put` for `partial_sums`; part = split * stacks + stack."""
     quads = -(-problem.columns // 4)
     lines = [
@@ -182,7 +184,7 @@ def partial_sums(problem: Problem, splits: int) -> Stored:
     return Stored(axes, ir.number(0.0, "float32"))
 
 
-def addition(problem: Problem, splits: int, width: int = 64) -> tuple[Entry, tuple[int, int, int]]:
+def addition(problem: Problem, splits: int, width: int = 64) -> tuple[KernelEntry, tuple[int, int, int]]:
     """The entry point that adds partial sums and calls `put`, and its dispatch size."""
     quads = -(-problem.columns // 4)
     total = problem.stacks * problem.rows * quads
@@ -204,22 +206,22 @@ def addition(problem: Problem, splits: int, width: int = 64) -> tuple[Entry, tup
 def assemble(
     title: str,
     comment: str,
-    readers: Sequence[Reader],
-    writers: Sequence[Writer],
-    module: Module,
+    readers: Sequence[ElementReader],
+    writers: Sequence[ElementWriter],
+    module: GpuModule,
     parts: Sequence[Part],
     workgroups: tuple[int, int, int],
-) -> Kernel:
+) -> GpuKernel:
     """Assemble a kernel. The bindings are those of the module, then `readers`, then `writers`.
 
     The text excludes `title`, which names nodes of the graph, so that kernels with equal text are compiled once.
     """
-    bindings = [Binding(reader.name, reader.element, False) for reader in readers]
-    bindings += [Binding(writer.name, writer.element, True) for writer in writers]
+    bindings = [BufferBinding(reader.name, reader.element, False) for reader in readers]
+    bindings += [BufferBinding(writer.name, writer.element, True) for writer in writers]
     helpers = [helper for reader in readers for helper in reader.helpers]
-    (size,) = (part.size for part in parts if isinstance(part, Entry))
+    (size,) = (part.size for part in parts if isinstance(part, KernelEntry))
     is_early = module.dialect.starts_early(workgroups)
-    return Kernel(
+    return GpuKernel(
         title,
         module.text([f"// {comment}"], [*helpers, *parts], bindings, starts_early=is_early),
         (*module.bindings, *(reader.buffer for reader in readers), *(writer.buffer for writer in writers)),

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, product
 
-from ....expr.gpu import Features, Kernel, Module, element_for_workgroup, shared_elements
+from ....expr.gpu import Features, GpuKernel, GpuModule, element_for_workgroup, shared_elements
 from ....expr.gpu.dialect import Part, Variable
 from ....expr.gpu.writing import numbered
-from ....expr.ir import Program, Source
-from .elements import Reader, Writer
+from ....expr.ir import Formula, Source
+from .elements import ElementReader, ElementWriter
 from .epilogue import assemble
 from .problem import Matrix, Problem
 from .section import Section
@@ -59,7 +59,7 @@ def is_thin(problem: Problem) -> bool:
 
 
 @dataclass(frozen=True)
-class ThinKernel(Kernel):
+class ThinKernel(GpuKernel):
     """A kernel of sections, which can be extended.
 
     Attributes:
@@ -68,7 +68,7 @@ class ThinKernel(Kernel):
     """
 
     sections: tuple[Section, ...] = ()
-    before: Program | None = None
+    before: Formula | None = None
 
     def beside(self, other: ThinKernel, features: Features) -> ThinKernel | None:
         """Merge the sections of both kernels; None if their forms differ, or if there are too many buffers."""
@@ -81,7 +81,7 @@ class ThinKernel(Kernel):
             return None
         return _bindable(thin_kernel(sections, features), features)
 
-    def after(self, before: Program, title: str, features: Features, fixed: Collection[Source]) -> ThinKernel | None:
+    def after(self, before: Formula, title: str, features: Features, fixed: Collection[Source]) -> ThinKernel | None:
         """Inline the producer of the few vectors into each workgroup; None if that is impossible or slow.
 
         Args:
@@ -132,7 +132,7 @@ class _Writing:
         self,
         sections: Sequence[Section],
         features: Features,
-        before: Program | None = None,
+        before: Formula | None = None,
         fixed: Collection[Source] = (),
     ) -> None:
         self.sections, self.features, self.before, self.fixed = sections, features, before, fixed
@@ -178,11 +178,13 @@ class _Writing:
         self.number, self.workgroups = numbered(sum(self.totals), features.max_workgroups)
         self.in_fours = bool(self.deep) and self.first.few_in_fours
         width = self.deep or (4 if self.first.quads else 1)
-        self.few = Reader("a", self.first.few.source, features, 4 if self.in_fours else 1)
-        self.many: list[list[Reader]] = []
+        self.few = ElementReader("a", self.first.few.source, features, 4 if self.in_fours else 1)
+        self.many: list[list[ElementReader]] = []
         numbers = count()
         for section in sections:
-            self.many.append([Reader(f"b{next(numbers)}", matrix.source, features, width) for matrix in section.many])
+            self.many.append(
+                [ElementReader(f"b{next(numbers)}", matrix.source, features, width) for matrix in section.many]
+            )
 
     @property
     def _waits(self) -> bool:
@@ -250,7 +252,7 @@ class _Writing:
         return number
 
     def kernel(self) -> ThinKernel:
-        module, parts, writers = Module(self.features), list[Part](), list[Writer]()
+        module, parts, writers = GpuModule(self.features), list[Part](), list[ElementWriter]()
         for s, section in enumerate(self.sections):
             vectors, loads = section.vectors(self.features), self.sums.early_loads(section)
             functions, writer = section.end.functions(module, self.features, vectors, _suffix(s), loads)
@@ -279,10 +281,10 @@ class _Writing:
         times = f" {self.turns} times" if self.turns > 1 else ""
         comment = f"{sizes}; {self.width} {lines}{times} for a workgroup, whose invocations divide the terms{vectors_of_terms}"
         kernel = assemble(title, comment, readers, writers, module, parts, self.workgroups)
-        fields = {name: getattr(kernel, name) for name in Kernel.__dataclass_fields__}
+        fields = {name: getattr(kernel, name) for name in GpuKernel.__dataclass_fields__}
         return ThinKernel(**fields, sections=tuple(self.sections), before=self.before)
 
-    def _lines(self, module: Module, computed: tuple[list[str], list[str]]) -> Iterator[str]:
+    def _lines(self, module: GpuModule, computed: tuple[list[str], list[str]]) -> Iterator[str]:
         """All statements; `computed` computes the few vectors."""
         total, start = sum(self.totals), 0
         yield f"let number = {self.number};"
@@ -299,7 +301,7 @@ class _Writing:
             start += groups
         yield "}"
 
-    def _section(self, module: Module, s: int, number: str, computed: tuple[list[str], list[str]]) -> Iterator[str]:
+    def _section(self, module: GpuModule, s: int, number: str, computed: tuple[list[str], list[str]]) -> Iterator[str]:
         """The statements of a section; `number` is the workgroup's index within, `computed` computes the few vectors."""
         early, late = computed
         section, team, stacks = self.sections[s], self.team, self.sections[s].stacks

@@ -11,24 +11,24 @@ import numpy as np
 
 from ....core.graph import Desc
 from ....expr import ir
-from ....expr.gpu import Buffer, Features, Kernel, Module
+from ....expr.gpu import Buffer, Features, GpuKernel, GpuModule
 from ....expr.gpu.dialect import Part
 from ....expr.gpu.triton import UnsupportedError
-from ....expr.ir import Index, Input, Load, Program
-from ..constants import Constant
+from ....expr.ir import Formula, Index, Input, Load
+from ..constants import GpuConstant
 from . import layout, tensor, tensor_tiles, terms, tiled, tiles
 from .direct import is_narrow, narrow
-from .elements import Reader, Writer
+from .elements import ElementReader, ElementWriter
 from .epilogue import Epilogue, addition, assemble, partial_sums, put_partial
 from .gemv import MAX_COMBINED, is_thin, thin_kernel
 from .problem import Matrix, Problem, divide_by_phases, is_spread, strides_of
 from .section import Section
 
-Choose: TypeAlias = Callable[["Contraction"], tuple[tensor.Tile, int]]
+Choose: TypeAlias = Callable[["Contraction"], tuple[tensor.TensorTile, int]]
 """Chooses the tile of a contraction on tensor cores, and its split-K factor."""
 
 
-def by_table(contraction: Contraction) -> tuple[tensor.Tile, int]:
+def by_table(contraction: Contraction) -> tuple[tensor.TensorTile, int]:
     """The tile and the split-K factor that are estimated to be the fastest on tensor cores."""
     return tensor_tiles.choose(contraction.problem, contraction.features)
 
@@ -75,7 +75,7 @@ class Contraction:
             self.problem = ordering.apply(self.problem)
         narrow = "narrow" if is_narrow(self.problem) else "tiled"
         self.method = "tensor" if on_tensor_cores else "thin" if is_thin(self.problem) else narrow
-        self.tile: tiled.Tile | tensor.Tile
+        self.tile: tiled.Tile | tensor.TensorTile
         self.tile, self.splits = choose(self) if on_tensor_cores else tiles.choose(self.problem, features)
 
     @property
@@ -124,12 +124,12 @@ class Contraction:
         self,
         problem: Problem,
         constants: Mapping[Input, np.ndarray],
-        phase_constants: Mapping[Input, Constant],
+        phase_constants: Mapping[Input, GpuConstant],
         on_tensor_cores: bool,
-    ) -> tuple[Problem, dict[Input, Constant]]:
+    ) -> tuple[Problem, dict[Input, GpuConstant]]:
         """Rearrange constants in the order in which kernels read them. Returns the new problem and the new constants."""
         arranged, sides = dict(phase_constants), [problem.left, problem.right]
-        originals = {source: Constant.of(array) for source, array in constants.items()}
+        originals = {source: GpuConstant.of(array) for source, array in constants.items()}
         for k, side in enumerate(sides):
             if isinstance(side, Matrix) and on_tensor_cores:
                 constant = arranged.pop(side.source, None) or originals.get(side.source)
@@ -146,7 +146,7 @@ class Contraction:
                     sides[k], arranged[matrix.source] = matrix, constant
         return replace(problem, left=sides[0], right=sides[1]), arranged
 
-    def kernels(self, epilogue: Program | None, title: str) -> list[Kernel]:
+    def kernels(self, epilogue: Formula | None, title: str) -> list[GpuKernel]:
         """The kernels, in order.
 
         Args:
@@ -156,21 +156,21 @@ class Contraction:
         """
         problem, features = self.problem, self.features
         end = self._epilogue(epilogue, title)
-        if isinstance(self.tile, tensor.Tile):
+        if isinstance(self.tile, tensor.TensorTile):
             is_short = tensor_tiles.is_short(problem, self.tile, self.splits, features)
             kernel = tensor.TensorKernel(problem, self.tile, self.splits, features, is_short)
             return [*self.ordered(title), *self._on_tensor_cores(end, kernel, title)]
         if self.method == "thin":
             return self._thin(end, title)
         sides = zip("ab", (problem.left, problem.right), strict=True)
-        a, b = readers = [Reader(name, side.source, features) for name, side in sides]
+        a, b = readers = [ElementReader(name, side.source, features) for name, side in sides]
         if self.method == "tiled" and self.splits > 1:
-            sums = Writer(partial_sums(problem, self.splits), features, True)
+            sums = ElementWriter(partial_sums(problem, self.splits), features, True)
             parts, groups = tiled.body(problem, self.tile, a, b, self.splits, features.dialect)
             comment = f"{self._size()}; tiles of {self.tile}, {self.splits} parts"
             parts = [put_partial(problem), *parts]
             return [
-                assemble(title, comment, readers, [sums], Module(features), parts, groups),
+                assemble(title, comment, readers, [sums], GpuModule(features), parts, groups),
                 *self._add_parts(end, sums.buffer, title),
             ]
         if self.method == "narrow":
@@ -182,11 +182,11 @@ class Contraction:
         vectors = self.method == "tiled"
         return self._finish(end, f"{self._size()}; {how}", readers, parts, groups, title, vectors)
 
-    def ordered(self, title: str) -> list[Kernel]:
+    def ordered(self, title: str) -> list[GpuKernel]:
         """The kernels of `orderings`."""
         return [ordering.kernel(title, self.features) for ordering in self.orderings]
 
-    def _thin(self, end: Epilogue, title: str) -> list[Kernel]:
+    def _thin(self, end: Epilogue, title: str) -> list[GpuKernel]:
         is_constant = all(part.has_constant_matrix for part in self.combined)
         section = Section(tuple(part.problem for part in self.combined), end, title, is_constant)
         if end.can_store(self.features, section.vectors(self.features)):
@@ -196,7 +196,7 @@ class Contraction:
         sections = [Section((problem,), single, title, is_constant) for problem, single in pairs]
         return [thin_kernel(sections, self.features), *last]
 
-    def _on_tensor_cores(self, end: Epilogue, kernel: tensor.TensorKernel, title: str) -> list[Kernel]:
+    def _on_tensor_cores(self, end: Epilogue, kernel: tensor.TensorKernel, title: str) -> list[GpuKernel]:
         if self.splits > 1:
             sums = partial_sums(self.problem, self.splits)
             return [kernel.partial(sums, title), *self._add_parts(end, sums, title)]
@@ -206,9 +206,9 @@ class Contraction:
             (end,), last = end.as_kernels(title, self.features)
             return [kernel.finishing(end, title), *last]
 
-    def _add_parts(self, end: Epilogue, sums: Buffer, title: str) -> list[Kernel]:
+    def _add_parts(self, end: Epilogue, sums: Buffer, title: str) -> list[GpuKernel]:
         """The kernels that add partial sums and compute the result."""
-        comment, readers = f"adds up {self.splits} parts of each sum", [Reader("parts", sums, self.features, 4)]
+        comment, readers = f"adds up {self.splits} parts of each sum", [ElementReader("parts", sums, self.features, 4)]
         adding, groups = addition(self.problem, self.splits)
         return self._finish(end, comment, readers, [adding], groups, title, vectors=True)
 
@@ -216,21 +216,21 @@ class Contraction:
         self,
         end: Epilogue,
         comment: str,
-        readers: Sequence[Reader],
+        readers: Sequence[ElementReader],
         parts: Sequence[Part],
         groups: tuple[int, int, int],
         title: str,
         vectors: bool,
-    ) -> list[Kernel]:
+    ) -> list[GpuKernel]:
         """The kernel of `parts` that calls `put`, and further kernels if it cannot store the result."""
-        last = list[Kernel]()
+        last = list[GpuKernel]()
         if not end.can_store(self.features, vectors):
             (end,), last = end.as_kernels(title, self.features)
-        module = Module(self.features)
+        module = GpuModule(self.features)
         functions, writer = end.functions(module, self.features, vectors)
         return [assemble(title, comment, readers, [writer], module, [*functions, *parts], groups), *last]
 
-    def _epilogue(self, epilogue: Program | None, title: str) -> Epilogue:
+    def _epilogue(self, epilogue: Formula | None, title: str) -> Epilogue:
         if epilogue is None:
             axes = tuple(Index(size, k - self.result.desc.rank) for k, size in enumerate(self.result.desc.shape))
             return Epilogue(self.problem, (self.result,), self.result, axes, Load(self.result, axes))
@@ -247,11 +247,11 @@ class Contraction:
         return f"{stacks}{p.rows} x {p.columns}, sums of {p.terms}"
 
 
-def _divide_filter(problem: Problem, constants: Mapping[Input, np.ndarray]) -> tuple[Problem, dict[Input, Constant]]:
+def _divide_filter(problem: Problem, constants: Mapping[Input, np.ndarray]) -> tuple[Problem, dict[Input, GpuConstant]]:
     """Divide a strided transposed convolution with a constant filter by phases. Returns the problem and its new constants."""
     if problem.filter.source not in constants or not is_spread(problem) or is_narrow(problem):
         return problem, {}
-    problem, source, filter = divide_by_phases(problem, Constant.of(constants[problem.filter.source]))
+    problem, source, filter = divide_by_phases(problem, GpuConstant.of(constants[problem.filter.source]))
     return problem, {source: filter}
 
 
@@ -263,7 +263,7 @@ def _without_matrix(problem: Problem) -> Problem:
     return replace(problem, right=replace(right, source=left.source))
 
 
-def _by_line(matrix: Matrix, problem: Problem, constant: Constant) -> tuple[Matrix, Constant]:
+def _by_line(matrix: Matrix, problem: Problem, constant: GpuConstant) -> tuple[Matrix, GpuConstant]:
     """A constant matrix whose lines are contiguous, padded to whole vectors."""
     source, lines = matrix.source, matrix.lines
     padded = -(-lines // 4) * 4
@@ -277,7 +277,7 @@ def _by_line(matrix: Matrix, problem: Problem, constant: Constant) -> tuple[Matr
     return arranged, layout.lay_out(constant, (*shape[:-1], lines), steps, shape)
 
 
-def _by_channel(filter: Matrix, problem: Problem, constant: Constant) -> tuple[Matrix, Constant]:
+def _by_channel(filter: Matrix, problem: Problem, constant: GpuConstant) -> tuple[Matrix, GpuConstant]:
     """A constant filter in which the output channels of all groups are contiguous."""
     source, groups, outputs = filter.source, problem.stacks, filter.lines
     shape = (problem.taps, problem.channels, groups * outputs)

@@ -1,6 +1,6 @@
 """Rearrange constants in the order in which kernels read them, with several threads for large constants.
 
-`Constant.make` runs after all kernels have started to compile.
+`GpuConstant.make` runs after all kernels have started to compile.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ....support.processors import processors
-from ..constants import Constant
+from ..constants import GpuConstant
 from .problem import strided_view
 
 T = TypeVar("T")
@@ -40,8 +40,12 @@ PADDING_BYTES = 64
 
 
 def lay_out(
-    constant: Constant, sizes: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...], is_fresh: bool = False
-) -> Constant:
+    constant: GpuConstant,
+    sizes: tuple[int, ...],
+    steps: tuple[int, ...],
+    shape: tuple[int, ...],
+    is_fresh: bool = False,
+) -> GpuConstant:
     """A constant in another order.
 
     Args:
@@ -52,7 +56,7 @@ def lay_out(
         is_fresh: whether to copy even if the constant is in this order.
     """
     view = None if constant.how or is_fresh else _in_order(constant.source, sizes, steps, shape)
-    return constant.then(_lay_out, sizes, steps, shape, is_fresh) if view is None else Constant.of(view)
+    return constant.then(_lay_out, sizes, steps, shape, is_fresh) if view is None else GpuConstant.of(view)
 
 
 def _lay_out(
@@ -117,7 +121,7 @@ def convert(array: np.ndarray, dtype: DTypeLike, function: Callable[[np.ndarray]
     return result
 
 
-def in_parts(constant: Constant, kept: Callable[[np.ndarray], np.ndarray]) -> tuple[Constant, Constant]:
+def in_parts(constant: GpuConstant, kept: Callable[[np.ndarray], np.ndarray]) -> tuple[GpuConstant, GpuConstant]:
     """Split a constant x into kept(x) and the remainder x - kept(x). Making one part computes both.
 
     Args:

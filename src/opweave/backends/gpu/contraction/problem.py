@@ -16,7 +16,7 @@ import numpy as np
 from ....core.graph import Desc
 from ....core.shapes import broadcast, conv_size
 from ....expr.ir import Input
-from ..constants import Constant
+from ..constants import GpuConstant
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ProblemWindow:
     """An image read through the windows of a convolution. Its lines are the positions (batch, y, x) of the result.
 
     Attributes:
@@ -110,13 +110,13 @@ class Window:
         return self.batches * prod(self.output)
 
 
-def is_float32(side: Matrix | Window) -> bool:
+def is_float32(side: Matrix | ProblemWindow) -> bool:
     """Whether an operand is float32. An operand that was rounded to a smaller type before the product is not."""
     return side.source.desc.data_type == "float32"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class OperandLayout:
     """The memory layout of the result of a contraction.
 
     Attributes:
@@ -154,14 +154,14 @@ class Layout:
 class Problem:
     """A contraction: result[stack, row, column] = sum over taps and channels of left * right."""
 
-    left: Matrix | Window
-    right: Matrix | Window
+    left: Matrix | ProblemWindow
+    right: Matrix | ProblemWindow
     stacks: int
     rows: int
     columns: int
     taps: int
     channels: int
-    layout: Layout
+    layout: OperandLayout
 
     @property
     def terms(self) -> int:
@@ -181,7 +181,7 @@ class Problem:
         return side
 
     @property
-    def image(self) -> Matrix | Window:
+    def image(self) -> Matrix | ProblemWindow:
         """The image of a convolution; the left matrix of a product."""
         return self.right if self.rows_are_channels else self.left
 
@@ -190,7 +190,7 @@ class Problem:
         """Number of output channels of a group."""
         return self.rows if self.rows_are_channels else self.columns
 
-    def with_sides(self, filter: Matrix, image: Matrix | Window) -> Problem:
+    def with_sides(self, filter: Matrix, image: Matrix | ProblemWindow) -> Problem:
         """Replace the operands."""
         left, right = (filter, image) if self.rows_are_channels else (image, filter)
         return replace(self, left=left, right=right)
@@ -291,7 +291,7 @@ def product(a: View, b: View, a_transpose: bool = False, b_transpose: bool = Fal
     m, k = a.shape[-2:][:: -1 if a_transpose else 1]
     n = b.shape[-2:][0 if b_transpose else 1]
     stack = broadcast(a.shape[:-2], b.shape[:-2])
-    layout = Layout("matrix", (*stack, m, n))
+    layout = OperandLayout("matrix", (*stack, m, n))
     (row, term), (depth, column) = a.strides[-2:], b.strides[-2:]
     if a_transpose:
         row, term = term, row
@@ -339,12 +339,12 @@ def convolution(
     weights = Matrix(filter, outputs, inner["o"], inner["i"], inner["w"], ((groups, group),))
     size, kernel = (sizes["h"], sizes["w"]), (taps["h"], taps["w"])
     stack = ((groups, channels * steps["c"]),)
-    pixels: Matrix | Window
+    pixels: Matrix | ProblemWindow
     is_plain = kernel == tuple(strides) == (1, 1) and not any(padding) and size == (height, width)
     if is_plain and (sizes["n"] == 1 or input_layout == "nhwc"):
         pixels = Matrix(image, sizes["n"] * prod(size), steps["w"], steps["c"], stack=stack)
     else:
-        pixels = Window(
+        pixels = ProblemWindow(
             image,
             size,
             output=(height, width),
@@ -361,7 +361,7 @@ def convolution(
             stack=stack,
         )
     shape = {"n": sizes["n"], "c": outputs * groups, "h": height, "w": width}
-    layout = Layout(input_layout, tuple(shape[letter] for letter in input_layout))
+    layout = OperandLayout(input_layout, tuple(shape[letter] for letter in input_layout))
     a, b = (weights, pixels) if input_layout == "nchw" else (pixels, weights)
     return Problem(a, b, groups, a.lines, b.lines, prod(kernel), channels, layout)
 
@@ -369,10 +369,12 @@ def convolution(
 def is_spread(problem: Problem) -> bool:
     """Whether this is a strided transposed convolution, most of whose taps multiply padding."""
     image = problem.image
-    return isinstance(image, Window) and image.transposed and image.strides != (1, 1) and image.dilations == (1, 1)
+    return (
+        isinstance(image, ProblemWindow) and image.transposed and image.strides != (1, 1) and image.dilations == (1, 1)
+    )
 
 
-def divide_by_phases(problem: Problem, constant: Constant) -> tuple[Problem, Input, Constant]:
+def divide_by_phases(problem: Problem, constant: GpuConstant) -> tuple[Problem, Input, GpuConstant]:
     """Divide a strided transposed convolution by phases into convolutions without strides.
 
     The phase of a position is position % strides. All positions of a phase use the same taps.
@@ -385,7 +387,7 @@ def divide_by_phases(problem: Problem, constant: Constant) -> tuple[Problem, Inp
         The problem, the new filter, and the filter's elements.
     """
     filter, image = problem.filter, problem.image
-    assert isinstance(image, Window)
+    assert isinstance(image, ProblemWindow)
     (down, right), kernel = image.strides, image.kernel
     taps = (-(-kernel[0] // down), -(-kernel[1] // right))
     sizes = zip(problem.layout.size, image.strides, image.before, strict=True)

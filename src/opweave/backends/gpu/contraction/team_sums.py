@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from ....expr.gpu import Features, Module
+from ....expr.gpu import Features, GpuModule
 from ....expr.gpu.dialect import Variable
-from ....expr.gpu.teams import Team, Value
+from ....expr.gpu.teams import Team, TeamValue
 from ....expr.gpu.types import computed
 from ....expr.ir import Load
 from .section import Section
@@ -79,7 +79,9 @@ class TeamSums:
         has_vectors = section.vectors(self.features) and section.problems[0].contiguous
         return [load for load in section.end.aligned if keeps and has_vectors and computed(load.type) == "f32"]
 
-    def reads(self, section: Section, loads: Sequence[Load], module: Module, stack: str, block: str) -> Iterator[str]:
+    def reads(
+        self, section: Section, loads: Sequence[Load], module: GpuModule, stack: str, block: str
+    ) -> Iterator[str]:
         """The statements that execute `early_loads`."""
         for k, n in product(range(section.count if loads else 0), range(len(loads))):
             yield f"var given_{k}_{n} = vec4<f32>();"
@@ -119,11 +121,11 @@ class TeamSums:
             numbers = range(first, min(first + self._together, section.count))
             begins = {k: plus(turn, (k - first) * memory) if turn else f"{(k - first) * memory}u" for k in numbers}
             begins[first] = turn
-            values = list[Value]()
+            values = list[TeamValue]()
             for k, j in product(numbers, products):
                 name = f"total_{k}_{j}"
                 yield f"var {name} = {self._whole.format(f'sum_{k}_{j}')};"
-                values.append(Value([name], [f"parts_{j}"], partial(_addition, name), begins[k]))
+                values.append(TeamValue([name], [f"parts_{j}"], partial(_addition, name), begins[k]))
             yield from self._team.exchanged(values)
             if not self._is_local:
                 yield from self._team.stored(values)

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from math import ceil
 
 from ....expr import ir
-from ....expr.gpu import Buffer, Features, Kernel
+from ....expr.gpu import Buffer, Features, GpuKernel
 from ....expr.gpu.triton import Position, Statements, source_of, type_of
 from ....expr.ir import Expr, Input, Load, Source
 from .direct import is_narrow
 from .epilogue import Epilogue
 from .gemv import is_thin
-from .problem import Matrix, Problem, Window, is_float32
+from .problem import Matrix, Problem, ProblemWindow, is_float32
 from .terms import DIVIDED, in_three
 from .text import python, stack_offset
 
@@ -44,7 +44,7 @@ with two stages the kernel compiles faster, and runs about as fast."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class TensorTile:
     """The tile of a program.
 
     Attributes:
@@ -70,7 +70,7 @@ def suits(problem: Problem, features: Features) -> bool:
     if features.tensor_cores is None or is_thin(problem) or is_narrow(problem):
         return False
     image = problem.image
-    if isinstance(image, Window) and image.transposed and image.strides != (1, 1):
+    if isinstance(image, ProblemWindow) and image.transposed and image.strides != (1, 1):
         return False  # unless `divide_by_phases` was applied
     types = {side.source.desc.data_type for side in (problem.left, problem.right)}
     small = min(problem.rows, problem.columns, problem.terms) < MIN_LINES
@@ -78,7 +78,7 @@ def suits(problem: Problem, features: Features) -> bool:
     return not small and products >= MIN_PRODUCTS and types in ({"float32"}, {"float16"})
 
 
-class Steps:
+class TensorSteps:
     """The steps of the loop over terms.
 
     Attributes:
@@ -135,7 +135,7 @@ class Operand:
     """
 
     def __init__(
-        self, matrix: Matrix | Window, side: str, line: str, exists: str, steps: Steps, is_short: bool
+        self, matrix: Matrix | ProblemWindow, side: str, line: str, exists: str, steps: TensorSteps, is_short: bool
     ) -> None:
         self.matrix, self.side, self.line, self.exists, self.steps = matrix, side, line, exists, steps
         self.problem = steps.problem
@@ -215,15 +215,15 @@ class TensorKernel:
         starts_early: whether the kernel may start while the preceding one drains.
     """
 
-    def __init__(self, problem: Problem, tile: Tile, splits: int, features: Features, starts_early: bool) -> None:
+    def __init__(self, problem: Problem, tile: TensorTile, splits: int, features: Features, starts_early: bool) -> None:
         assert features.tensor_cores is not None
         self.starts_early = starts_early
         self.problem, self.tile, self.splits, self.cores = problem, tile, splits, features.tensor_cores
         self.in_three = in_three(problem, features)
-        self.steps = Steps(problem, tile.terms)
+        self.steps = TensorSteps(problem, tile.terms)
         self.is_turned = is_turned(problem, features)
         self.share = ceil(self.steps.count / splits)
-        is_doubled = self.in_three and isinstance(problem.right, Window) and self.share <= MAX_DOUBLED_STEPS
+        is_doubled = self.in_three and isinstance(problem.right, ProblemWindow) and self.share <= MAX_DOUBLED_STEPS
         self.stages = min(tile.stages, 2) if is_doubled else tile.stages
         self.down, self.across = ceil(problem.rows / tile.rows), ceil(problem.columns / tile.columns)
         self.inside = {
@@ -236,7 +236,7 @@ class TensorKernel:
         """A comment with the tile."""
         return f"tensor cores, tiles of {self.tile}"
 
-    def finishing(self, finish: Epilogue, title: str) -> Kernel:
+    def finishing(self, finish: Epilogue, title: str) -> GpuKernel:
         """The kernel that computes the result.
 
         Raises:
@@ -279,7 +279,7 @@ class TensorKernel:
         ]
         return self._kernel(title, others, finish.target, statements.library, lines)
 
-    def partial(self, target: Buffer, title: str) -> Kernel:
+    def partial(self, target: Buffer, title: str) -> GpuKernel:
         """The kernel that computes split-K partial sums, [splits * stacks, rows, columns]."""
         width = target.desc.shape[-1]
         line = f"((part * {self.problem.stacks} + stack) * {self.problem.rows} + row)"
@@ -289,7 +289,7 @@ class TensorKernel:
 
     def _kernel(
         self, title: str, others: Sequence[Input], target: Buffer, library: Sequence[str], finish: Sequence[str]
-    ) -> Kernel:
+    ) -> GpuKernel:
         problem, tile = self.problem, self.tile
         sides = dict(zip("ab", self._sides(), strict=True))
         read = {side: matrix.source for side, matrix in sides.items()}
@@ -301,7 +301,7 @@ class TensorKernel:
         library = [*library, *(DIVIDED if self.in_three else ())]
         source = source_of(self.comment, types, library, lines)
         options = (("max_shared", self.cores.max_shared), ("num_stages", self.stages), ("num_warps", tile.warps))
-        return Kernel(
+        return GpuKernel(
             title,
             source,
             buffers,
@@ -331,7 +331,7 @@ class TensorKernel:
         yield f"row = {first_row} * {tile.rows} + tl.arange(0, {tile.rows}){down}"
         yield f"column = {first_column} * {tile.columns} + tl.arange(0, {tile.columns}){across}"
 
-    def _sides(self) -> tuple[Matrix | Window, Matrix | Window]:
+    def _sides(self) -> tuple[Matrix | ProblemWindow, Matrix | ProblemWindow]:
         """The operands `a` and `b`."""
         left, right = self.problem.left, self.problem.right
         return (right, left) if self.is_turned else (left, right)
@@ -379,4 +379,4 @@ def _mask(inside: Mapping[str, str]) -> str:
     return f", mask={' & '.join(conditions)}" if conditions else ""
 
 
-__all__ = ["Operand", "Steps", "TensorKernel", "Tile", "suits"]
+__all__ = ["Operand", "TensorKernel", "TensorSteps", "TensorTile", "suits"]

@@ -11,8 +11,8 @@ from math import ceil
 
 from ....expr.gpu import Features
 from . import tiles
-from .problem import Matrix, Problem, Window, is_float32
-from .tensor import Steps, Tile
+from .problem import Matrix, Problem, ProblemWindow, is_float32
+from .tensor import TensorSteps, TensorTile
 from .tiles import MAX_PARTIAL_BYTES, PARTIAL_SUMS_PER_US
 
 TABLE = "tensor_tiles.json"
@@ -35,7 +35,7 @@ MIN_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredTile:
     """A tile and its measured speed.
 
     Attributes:
@@ -45,17 +45,20 @@ class Measured:
         fixed: microseconds of the launch, prologue and epilogue.
     """
 
-    tile: Tile
+    tile: TensorTile
     rate: float
     latency: float
     fixed: float
 
 
 @cache
-def table() -> dict[str, tuple[Measured, ...]]:
+def table() -> dict[str, tuple[MeasuredTile, ...]]:
     """The tiles for each `kind_of` product."""
     data = json.loads(files(__package__).joinpath(TABLE).read_text("utf-8"))
-    return {kind: tuple(Measured(Tile(*row[:5]), *row[5:]) for row in rows) for kind, rows in data["tiles"].items()}
+    return {
+        kind: tuple(MeasuredTile(TensorTile(*row[:5]), *row[5:]) for row in rows)
+        for kind, rows in data["tiles"].items()
+    }
 
 
 READINGS = ("terms", "columns", "windows", "strided windows")
@@ -79,7 +82,7 @@ def kind_of(problem: Problem, features: Features) -> str:
     return f"{kind}, {_reading(problem.right)}"
 
 
-def _reading(right: Matrix | Window) -> str:
+def _reading(right: Matrix | ProblemWindow) -> str:
     """One of `READINGS`."""
     if isinstance(right, Matrix):
         return "terms" if right.step == 1 else "columns"
@@ -98,12 +101,12 @@ def least(problem: Problem, features: Features) -> float:
     return min(microseconds(problem, measured, splits, features.units) for measured, splits in options)
 
 
-def choose(problem: Problem, features: Features) -> tuple[Tile, int]:
+def choose(problem: Problem, features: Features) -> tuple[TensorTile, int]:
     """The tile and the split-K factor."""
     return next(ranked(problem, features))
 
 
-def ranked(problem: Problem, features: Features) -> Iterator[tuple[Tile, int]]:
+def ranked(problem: Problem, features: Features) -> Iterator[tuple[TensorTile, int]]:
     """The tiles and split-K factors that the device can run, fastest first by estimate."""
     options = _options(problem, features)
     for measured, splits in sorted(
@@ -112,7 +115,7 @@ def ranked(problem: Problem, features: Features) -> Iterator[tuple[Tile, int]]:
         yield measured.tile, splits
 
 
-def is_short(problem: Problem, tile: Tile, splits: int, features: Features) -> bool:
+def is_short(problem: Problem, tile: TensorTile, splits: int, features: Features) -> bool:
     """Whether a kernel is short enough, by estimate, to start while the preceding one drains."""
     measured = next((measured for measured in table()[kind_of(problem, features)] if measured.tile == tile), None)
     if measured is None:
@@ -120,16 +123,16 @@ def is_short(problem: Problem, tile: Tile, splits: int, features: Features) -> b
     return microseconds(problem, measured, splits, features.units) - addition(problem, splits) <= MAX_EARLY_US
 
 
-def microseconds(problem: Problem, measured: Measured, splits: int, units: int) -> float:
+def microseconds(problem: Problem, measured: MeasuredTile, splits: int, units: int) -> float:
     """Estimated time of a problem on a device with `units` multiprocessors."""
     steps, products = work(problem, measured.tile, splits, units)
     return measured.fixed + steps * max(measured.latency, products / measured.rate) + addition(problem, splits)
 
 
-def work(problem: Problem, tile: Tile, splits: int, units: int) -> tuple[int, int]:
+def work(problem: Problem, tile: TensorTile, splits: int, units: int) -> tuple[int, int]:
     """The steps of a program, and the products per step of all programs of one multiprocessor."""
     programs = ceil(problem.rows / tile.rows) * ceil(problem.columns / tile.columns) * problem.stacks * splits
-    steps = ceil(Steps(problem, tile.terms).count / splits)
+    steps = ceil(TensorSteps(problem, tile.terms).count / splits)
     return steps, ceil(programs / units) * tile.rows * tile.columns * tile.terms
 
 
@@ -146,19 +149,19 @@ def addition(problem: Problem, splits: int) -> float:
     return ADDITION_US + (splits + 1) * problem.stacks * problem.rows * problem.columns / PARTIAL_SUMS_PER_US
 
 
-def shared_bytes(tile: Tile, left: int, right: int) -> int:
+def shared_bytes(tile: TensorTile, left: int, right: int) -> int:
     """Bytes of shared memory for all stages; `left` and `right` are bytes per element of the operands."""
     return tile.stages * (tile.rows * left + tile.columns * right) * tile.terms
 
 
-def _options(problem: Problem, features: Features) -> Iterator[tuple[Measured, int]]:
+def _options(problem: Problem, features: Features) -> Iterator[tuple[MeasuredTile, int]]:
     """The tiles and split-K factors that the device can run, always including the first tile."""
     assert features.tensor_cores is not None
     left, right = (4 if is_float32(side) else 2 for side in (problem.left, problem.right))
     for number, measured in enumerate(table()[kind_of(problem, features)]):
         if number and shared_bytes(measured.tile, left, right) > features.tensor_cores.max_shared:
             continue
-        steps = Steps(problem, measured.tile.terms).count
+        steps = TensorSteps(problem, measured.tile.terms).count
         for splits in SPLITS:
             partial = 4 * splits * problem.stacks * problem.rows * problem.columns
             if is_division(steps, splits) and (splits == 1 or partial <= MAX_PARTIAL_BYTES):

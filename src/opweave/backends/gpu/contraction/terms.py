@@ -14,10 +14,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from ....core.graph import Desc
-from ....expr.gpu import Features, Kernel
+from ....expr.gpu import Features, GpuKernel
 from ....expr.gpu.triton import Bfloat16, source_of, type_of
 from ....expr.ir import Input
-from ..constants import Constant
+from ..constants import GpuConstant
 from . import layout
 from .problem import Matrix, Problem, is_float32, strides_of
 from .text import python, stack_offset
@@ -93,7 +93,9 @@ def divided(x):
 remainder, remainder). An x that is not split is ±1 in products with a remainder, because infinity * 0 would be NaN."""
 
 
-def by_term(matrix: Matrix, problem: Problem, constant: Constant, form: Form) -> tuple[Matrix, dict[Input, Constant]]:
+def by_term(
+    matrix: Matrix, problem: Problem, constant: GpuConstant, form: Form
+) -> tuple[Matrix, dict[Input, GpuConstant]]:
     """Reorder a constant matrix, and return the new matrix and its constants.
 
     Args:
@@ -174,7 +176,7 @@ class Ordering:
         moved = self.matrix.source.desc.byte_length + sum(result.desc.byte_length for result in self.results)
         return START_US + moved / COPIED_BYTES_PER_US
 
-    def kernel(self, title: str, features: Features) -> Kernel:
+    def kernel(self, title: str, features: Features) -> GpuKernel:
         """The kernel; `title` is for tables."""
         assert features.tensor_cores is not None
         names = ("source", "kept", "rest")[: 1 + len(self.results)]
@@ -185,7 +187,7 @@ class Ordering:
         comment = f"{label}{', divided for three products of TF32' if is_divided else ''}"
         options = (("max_shared", features.tensor_cores.max_shared), ("num_stages", 1), ("num_warps", WARPS))
         across, down = (ceil(size / TILE) for size in (self.ordered.stride, self.matrix.lines))
-        return Kernel(
+        return GpuKernel(
             f"{title}: {label}",
             source_of(comment, types, DIVIDED if is_divided else (), self._lines(across, down)),
             buffers,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from ....expr.gpu.dialect import Entry, Function, Variable
-from .problem import Matrix, Window
+from ....expr.gpu.dialect import DialectFunction, KernelEntry, Variable
+from .problem import Matrix, ProblemWindow
 
 
 def part(text: str) -> str:
@@ -34,18 +34,18 @@ def python(text: str) -> str:
     return re.sub(r"\b(\d+)u\b", r"\1", text).replace("/", "//")
 
 
-def function(name: str, parameters: Sequence[str], lines: Iterable[str], result: str = "") -> Function:
+def function(name: str, parameters: Sequence[str], lines: Iterable[str], result: str = "") -> DialectFunction:
     """A function with the statements `lines`; parameters are texts like "at: u32"."""
     variables = tuple(Variable(*parameter.split(": ")) for parameter in parameters)
-    return Function(name, variables, result, tuple(lines))
+    return DialectFunction(name, variables, result, tuple(lines))
 
 
-def entry(invocations: int, lines: Iterable[str]) -> Entry:
+def entry(invocations: int, lines: Iterable[str]) -> KernelEntry:
     """The entry point of workgroups of `invocations`, with the variables `group` and `lane`."""
-    return Entry((invocations,), ("group", "lane"), tuple(lines))
+    return KernelEntry((invocations,), ("group", "lane"), tuple(lines))
 
 
-def stack_offset(matrix: Matrix | Window, stack: str, stacks: int) -> str:
+def stack_offset(matrix: Matrix | ProblemWindow, stack: str, stacks: int) -> str:
     """The offset of a stack's matrix."""
     parts, below = [], stacks
     for size, stride in matrix.stack:
@@ -56,7 +56,7 @@ def stack_offset(matrix: Matrix | Window, stack: str, stacks: int) -> str:
     return " + ".join(parts) or "0u"
 
 
-def window_start(window: Window, name: str, y: str, x: str) -> list[str]:
+def window_start(window: ProblemWindow, name: str, y: str, x: str) -> list[str]:
     """Define `name_y` and `name_x`, the origin of the window for the result at (y, x)."""
     lines = []
     for axis, text, stride, before in zip("yx", (y, x), window.strides, window.before, strict=True):
@@ -66,7 +66,7 @@ def window_start(window: Window, name: str, y: str, x: str) -> list[str]:
     return lines
 
 
-def window_tap(window: Window, start: str, name: str, y: str, x: str) -> tuple[list[str], list[str], str]:
+def window_tap(window: ProblemWindow, start: str, name: str, y: str, x: str) -> tuple[list[str], list[str], str]:
     """The pixel at a tap of a window.
 
     Args:

@@ -14,8 +14,8 @@ from math import prod
 
 from ....expr.gpu.dialect import Dialect, Part, Variable
 from ....expr.gpu.writing import MAX_WORKGROUPS, numbered
-from .elements import Reader
-from .problem import Matrix, Problem, Window
+from .elements import ElementReader
+from .problem import Matrix, Problem, ProblemWindow
 from .text import entry, part, plus, quarter, stack_offset, times, window_start, window_tap
 
 UNROLLED_TERMS = 4
@@ -78,15 +78,17 @@ class Steps:
         return cls(flat, 0, problem.terms % depth != 0)
 
 
-class Side:
+class TileSide:
     """Generates the code of one operand: setup, loads of a step, and stores to workgroup memory."""
 
-    def __init__(self, name: str, matrix: Matrix | Window, problem: Problem, tile: Tile, reader: Reader) -> None:
+    def __init__(
+        self, name: str, matrix: Matrix | ProblemWindow, problem: Problem, tile: Tile, reader: ElementReader
+    ) -> None:
         self.name, self.matrix, self.problem, self.tile = name, matrix, problem, tile
         self.lines = tile.rows if name == "a" else tile.columns
         self.steps = Steps.of(problem, tile.depth)
         # Adjacent invocations load adjacent terms rather than adjacent lines.
-        self.along_terms = matrix.step == 1 if isinstance(matrix, Window) else matrix.step < matrix.stride
+        self.along_terms = matrix.step == 1 if isinstance(matrix, ProblemWindow) else matrix.step < matrix.stride
         # The addresses of a step are those of the first step plus an offset.
         self.linear = isinstance(matrix, Matrix) and (
             self.steps.a_tap > 0 or problem.taps == 1 or matrix.tap == problem.channels * matrix.step
@@ -107,7 +109,7 @@ class Side:
         matrix, problem = self.matrix, self.problem
         if problem.stacks > 1 and any(stride % 4 for _, stride in matrix.stack):
             return False
-        if isinstance(matrix, Window):
+        if isinstance(matrix, ProblemWindow):
             fits = problem.channels % 4 == 0 and matrix.pixel % 4 == 0 and matrix.batch % 4 == 0
             return self.along_terms and fits and self.steps.a_tap > 0 and self.tile.depth % 4 == 0
         if not self.linear:
@@ -157,7 +159,7 @@ class Side:
             if line not in seen:
                 name = seen[line] = f"{n}_line{len(seen)}"
                 at = f"min({first} + {line}, {last}u)"
-                if isinstance(matrix, Window):
+                if isinstance(matrix, ProblemWindow):
                     lines += _window(matrix, name, at, base)
                 else:
                     lines.append(f"let {name} = {' + '.join([*base, times(at, matrix.stride)])};")
@@ -178,7 +180,7 @@ class Side:
             if self.problem.taps > 1 and self.steps.a_tap:
                 jump = f"tap * {matrix.tap}u" + (f" + {jump}" if self.steps.a_tap > 1 else "")
             lines.append(f"let {self.name}_jump = {quarter(jump, self.width)};")
-        elif isinstance(matrix, Window) and self.steps.a_tap:
+        elif isinstance(matrix, ProblemWindow) and self.steps.a_tap:
             for name in dict.fromkeys(self.at):
                 lines += _tap(matrix, name, name, "tap")
         for k, (_, term) in enumerate(self.positions):
@@ -228,7 +230,7 @@ class Side:
         return lines
 
 
-def _window(m: Window, name: str, line: str, base: list[str]) -> list[str]:
+def _window(m: ProblemWindow, name: str, line: str, base: list[str]) -> list[str]:
     """Define the origin of the window at position `line`; `base` is the offset of the stack, if any."""
     height, width = m.output
     p = f"{name}_position"
@@ -241,7 +243,7 @@ def _window(m: Window, name: str, line: str, base: list[str]) -> list[str]:
     ]
 
 
-def _tap(m: Window, name: str, key: str, tap: str) -> list[str]:
+def _tap(m: ProblemWindow, name: str, key: str, tap: str) -> list[str]:
     """Define `key_at`, the pixel at a tap of a window, and `key_in`, the condition that the pixel exists."""
     (height, width), (down, right) = m.kernel, m.dilations
     y = f"i32({tap}) / {width}" if width > 1 else f"i32({tap})"
@@ -260,7 +262,7 @@ def _quad(line: str) -> str:
 
 
 def body(
-    problem: Problem, tile: Tile, a: Reader, b: Reader, splits: int, dialect: Dialect
+    problem: Problem, tile: Tile, a: ElementReader, b: ElementReader, splits: int, dialect: Dialect
 ) -> tuple[list[Part], tuple[int, int, int]]:
     """Workgroup memory, the entry point, and its dispatch size. The entry point calls `put(stack, row, column, vec4)`.
 
@@ -272,7 +274,7 @@ def body(
         splits: the split-K factor. If there are several splits, the stack passed to `put` is split * stacks + stack.
         dialect: the language.
     """
-    left, right = Side("a", problem.left, problem, tile, a), Side("b", problem.right, problem, tile, b)
+    left, right = TileSide("a", problem.left, problem, tile, a), TileSide("b", problem.right, problem, tile, b)
     a.width, b.width = left.width, right.width
     place, groups, once = _place(workgroups(problem, tile, splits))
     across = tile.columns // tile.width

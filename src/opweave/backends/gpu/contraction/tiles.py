@@ -34,7 +34,7 @@ MAX_PARTIAL_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TileShape:
     """The shape of a tile and its measured speed.
 
     Attributes:
@@ -59,18 +59,18 @@ class Shape:
 # Fitted to 661 timings of ResNet-50's convolutions and other products. The mean error of the model is 10%; its choices are
 # 2% slower than the best.
 SHAPES = (
-    Shape(32, 32, 4, 4, 0.51, 0.21, 0.21),
-    Shape(32, 64, 4, 4, 0.55, 0.24, 0.24),
-    Shape(64, 32, 4, 4, 0.56, 0.23, 0.23),
-    Shape(64, 64, 4, 4, 0.62, 0.47, 0.22),
-    Shape(64, 64, 8, 4, 0.68, 0.27, 0.36),
-    Shape(64, 128, 8, 8, 0.74, 0.15, 0.52),
-    Shape(128, 64, 8, 8, 0.73, 0.27, 0.5),
-    Shape(128, 128, 8, 8, 0.82, 0.23, 0.49),
+    TileShape(32, 32, 4, 4, 0.51, 0.21, 0.21),
+    TileShape(32, 64, 4, 4, 0.55, 0.24, 0.24),
+    TileShape(64, 32, 4, 4, 0.56, 0.23, 0.23),
+    TileShape(64, 64, 4, 4, 0.62, 0.47, 0.22),
+    TileShape(64, 64, 8, 4, 0.68, 0.27, 0.36),
+    TileShape(64, 128, 8, 8, 0.74, 0.15, 0.52),
+    TileShape(128, 64, 8, 8, 0.73, 0.27, 0.5),
+    TileShape(128, 128, 8, 8, 0.82, 0.23, 0.49),
 )
 
 
-def microseconds(problem: Problem, shape: Shape, depth: int, splits: int, units: int) -> float:
+def microseconds(problem: Problem, shape: TileShape, depth: int, splits: int, units: int) -> float:
     """Estimated time of a problem on a device that runs `units` workgroups concurrently."""
     groups = ceil(problem.rows / shape.rows) * ceil(problem.columns / shape.columns) * problem.stacks * splits
     steps = ceil(Steps.of(problem, depth).count / splits)
@@ -93,12 +93,12 @@ def least(problem: Problem, features: Features) -> float:
     return _fastest(problem, features)[0]
 
 
-def _fastest(problem: Problem, features: Features) -> tuple[float, tuple[Shape, int, int]]:
+def _fastest(problem: Problem, features: Features) -> tuple[float, tuple[TileShape, int, int]]:
     options = ((microseconds(problem, *option, features.units), option) for option in _options(problem, features))
     return min(options, key=lambda pair: pair[0])
 
 
-def _options(problem: Problem, features: Features) -> Iterator[tuple[Shape, int, int]]:
+def _options(problem: Problem, features: Features) -> Iterator[tuple[TileShape, int, int]]:
     """The shapes, depths and split-K factors that the device can run, always including the smallest tile."""
     depths = list(_depths(problem))
     for shape in SHAPES[:1] if features.is_software else SHAPES:
@@ -127,5 +127,5 @@ def _depths(problem: Problem) -> Iterator[int]:
             yield depth
 
 
-def _tile(shape: Shape, depth: int) -> Tile:
+def _tile(shape: TileShape, depth: int) -> Tile:
     return Tile(shape.rows, shape.columns, depth, shape.height, shape.width)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ....composites import group_query_attention, multi_head_attention, scaled_dot_product_attention
-from ....expr import Array, clamp, compute, where
+from ....expr import Traced, clamp, compute, where
 from ....expr.array import truth
 from ....expr.gpu import Workgroups
 from ....expr.ir import Cast, storage
@@ -23,17 +23,17 @@ def _plus(term: Element) -> Element:
     return lambda score, *position: score + term(*position)
 
 
-def _with_mask(problem: Attention, mask: Array | None, causal: bool) -> Attention:
+def _with_mask(problem: Attention, mask: Traced | None, causal: bool) -> Attention:
     """Add a mask to a problem. A uint8 mask hides keys, any other mask is added to scores."""
     visible = None
     if mask is not None and mask.data_type == "uint8":
-        visible = broadcast(Array(mask.shape, truth(mask.body)))
+        visible = broadcast(Traced(mask.shape, truth(mask.body)))
     elif mask is not None:
         problem = replace(problem, adjust=_plus(broadcast(widen(mask))))
     if causal:
         by_mask = visible
 
-        def is_seen(b: Array, h: Array, i: Array, k: Array) -> Array:
+        def is_seen(b: Traced, h: Traced, i: Traced, k: Traced) -> Traced:
             return k <= i if by_mask is None else (k <= i) & by_mask(b, h, i, k)
 
         visible = is_seen
@@ -42,7 +42,7 @@ def _with_mask(problem: Attention, mask: Array | None, causal: bool) -> Attentio
 
 
 @gpu.lower(scaled_dot_product_attention)
-def _(query: Array, key: Array, value: Array, mask: Array | None, causal: bool, scale: float) -> Staged:
+def _(query: Traced, key: Traced, value: Traced, mask: Traced | None, causal: bool, scale: float) -> Staged:
     q, k, v = widen(query), widen(key), widen(value)
     batches, heads, queries, size = query.shape
     groups, keys, values = key.shape[1], key.shape[2], value.shape[3]
@@ -54,7 +54,7 @@ def _(query: Array, key: Array, value: Array, mask: Array | None, causal: bool, 
     )
     problem = _with_mask(problem, mask, causal)
 
-    def plan(stages: Stages) -> list[Array]:
+    def plan(stages: Stages) -> list[Traced]:
         result = stages.array(storage(query.data_type), [batches, heads, queries, values])
         return [attend(stages, problem, result, lambda *p: p)]
 
@@ -62,7 +62,7 @@ def _(query: Array, key: Array, value: Array, mask: Array | None, causal: bool, 
 
 
 @gpu.lower(multi_head_attention)
-def _(query: Array, key: Array, value: Array, mask: Array | None, heads: int, causal: bool, scale: float) -> Staged:
+def _(query: Traced, key: Traced, value: Traced, mask: Traced | None, heads: int, causal: bool, scale: float) -> Staged:
     q, k, v = widen(query), widen(key), widen(value)
     batches, queries, _ = query.shape
     keys, size, values = key.shape[1], query.shape[2] // heads, value.shape[2] // heads
@@ -74,7 +74,7 @@ def _(query: Array, key: Array, value: Array, mask: Array | None, heads: int, ca
     )
     problem = _with_mask(problem, mask, causal)
 
-    def plan(stages: Stages) -> list[Array]:
+    def plan(stages: Stages) -> list[Traced]:
         result = stages.array(storage(query.data_type), [batches, queries, heads * values])
         return [attend(stages, problem, result, lambda b, h, i, d: (b, i, h * values + d))]
 
@@ -83,16 +83,16 @@ def _(query: Array, key: Array, value: Array, mask: Array | None, heads: int, ca
 
 @gpu.lower(group_query_attention)
 def _(
-    query: Array,
-    key: Array,
-    value: Array,
-    past_key: Array | None,
-    past_value: Array | None,
-    lengths: Array | None,
-    cosines: Array | None,
-    sines: Array | None,
-    bias: Array | None,
-    sinks: Array | None,
+    query: Traced,
+    key: Traced,
+    value: Traced,
+    past_key: Traced | None,
+    past_value: Traced | None,
+    lengths: Traced | None,
+    cosines: Traced | None,
+    sines: Traced | None,
+    bias: Traced | None,
+    sinks: Traced | None,
     heads: int,
     groups: int,
     scale: float,
@@ -107,14 +107,14 @@ def _(
     rotation = Rotation(cosines, sines, interleaved) if cosines is not None and sines is not None else None
     data_type = storage(query.data_type)
 
-    def position(batch: Array, i: Array) -> Array:
+    def position(batch: Traced, i: Traced) -> Traced:
         """The position of query `i`, or of new key `i`, among all keys."""
         if lengths is None:
             return i + past
-        return clamp(Array((), Cast(lengths[batch].body, "index")), 0, keys - new) + i
+        return clamp(Traced((), Cast(lengths[batch].body, "index")), 0, keys - new) + i
 
-    def rotate(x: Array, batch: Array, head: Array, i: Array, s: Array) -> Array:
-        def of_head(at: Array) -> Array:
+    def rotate(x: Traced, batch: Traced, head: Traced, i: Traced, s: Traced) -> Traced:
+        def of_head(at: Traced) -> Traced:
             return x[batch, i, head * size + at]
 
         if rotation is None:
@@ -122,23 +122,23 @@ def _(
         row = clamp(position(batch, i), 0, rotation.cosines.shape[0] - 1)
         return rotation.of(of_head, size, row, s)
 
-    def present(old: Array | None, new_element: Element) -> Array:
+    def present(old: Traced | None, new_element: Element) -> Traced:
         """Concatenate old and new keys or values."""
 
-        def element(b: Array, g: Array, at: Array, s: Array) -> Array:
+        def element(b: Traced, g: Traced, at: Traced, s: Traced) -> Traced:
             added = new_element(b, g, clamp(at - past, 0), s)
             return added if old is None else where(at < past, widen(old).clamped[b, g, at, s], added)
 
         joined = compute([batches, groups, keys, size], element)
         return narrow(joined, query)
 
-    def new_key(b: Array, g: Array, i: Array, s: Array) -> Array:
+    def new_key(b: Traced, g: Traced, i: Traced, s: Traced) -> Traced:
         return rotate(k, b, g, i, s)
 
-    def new_value(b: Array, g: Array, i: Array, s: Array) -> Array:
+    def new_value(b: Traced, g: Traced, i: Traced, s: Traced) -> Traced:
         return v[b, i, g * size + s]
 
-    def append_new(stages: Stages) -> list[Array]:
+    def append_new(stages: Stages) -> list[Traced]:
         """Append the new keys and values to the KV cache."""
         shape = [batches, groups, keys, size]
         targets = [stages.array(data_type, shape) for _ in range(2)]
@@ -157,7 +157,7 @@ def _(
         stages.add(program, targets[0], "the new keys and values")
         return list(map(of_input, targets))
 
-    def plan(stages: Stages) -> list[Array]:
+    def plan(stages: Stages) -> list[Traced]:
         if lengths is None:
             elements = ((past_key, new_key, "keys"), (past_value, new_value, "values"))
             memory = [stages.store(present(old, element), f"the {label}") for old, element, label in elements]
@@ -165,7 +165,7 @@ def _(
             memory = append_new(stages)
         all_keys, all_values = map(widen, memory)
 
-        def of_query(b: Array, h: Array, i: Array, s: Array) -> Array:
+        def of_query(b: Traced, h: Traced, i: Traced, s: Traced) -> Traced:
             return rotate(q, b, h, i, s) * scale
 
         read = [query, *memory, *(a for a in (lengths, cosines, sines, bias, sinks) if a is not None)]
@@ -173,7 +173,7 @@ def _(
             turned = stages.store(compute([batches, heads, new, size], of_query), "the queries")
             of_query = lambda *p: turned[p]  # noqa: E731
 
-        def visible(b: Array, h: Array, i: Array, at: Array) -> Array:
+        def visible(b: Traced, h: Traced, i: Traced, at: Traced) -> Traced:
             seen = at <= position(b, i)
             return seen & (at > position(b, i) - window) if window else seen
 

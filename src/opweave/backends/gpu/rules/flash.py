@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ....expr import Array, clamp, exp, max as larger_of, max_over, min as lesser_of, sum_over, tanh, where
+from ....expr import Traced, clamp, exp, max as larger_of, max_over, min as lesser_of, sum_over, tanh, where
 from ....expr.gpu import Features, Local, Workgroups
 from ....expr.gpu.workgroups import UNROLLED_ELEMENTS
 from ....expr.ir import Input
@@ -42,8 +42,8 @@ concurrently."""
 MAX_SUMS = 16
 """Most sums of the result per invocation, in registers."""
 
-Element = Callable[..., Array]
-Place = Callable[..., Sequence[Array | int]]
+Element = Callable[..., Traced]
+Place = Callable[..., Sequence[Traced | int]]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class _Tile:
+class _FlashTile:
     """The tile of a workgroup.
 
     Attributes:
@@ -124,17 +124,17 @@ class _Tile:
         return stored + self.lines * (self.keys + self.keys // NEIGHBOURS + 4)
 
 
-def _tile(problem: Attention, features: Features) -> _Tile:
+def _tile(problem: Attention, features: Features) -> _FlashTile:
     """The largest tile that fits."""
     whole = problem.share * problem.queries
     tiles = [(problem.share, problem.queries)] if whole <= MAX_LINES else []
     tiles += [(1, min(problem.queries, lines)) for lines in (16, 8, 4, 2, 1)]
     room, most = features.max_shared // 4, MAX_SUMS * min(256, features.max_invocations)
     blocks_of = [count for count in KEYS if count < 2 * problem.keys] or [KEYS[-1]]
-    candidates = [_Tile(h, q, k, stores) for stores in (True, False) for h, q in tiles for k in blocks_of]
+    candidates = [_FlashTile(h, q, k, stores) for stores in (True, False) for h, q in tiles for k in blocks_of]
     # A tile of queries is worth more than a long block of keys.
     tile = next((t for t in candidates if t.numbers(problem.size) <= room and t.lines * problem.values <= most), None)
-    tile = tile or _Tile(1, 1, KEYS[-1], False)
+    tile = tile or _FlashTile(1, 1, KEYS[-1], False)
     keys = min(tile.keys, KEYS_OF_PART)
     blocks = -(-problem.keys // keys)
     workgroups = problem.batches * (problem.heads // tile.heads) * -(-problem.queries // tile.queries)
@@ -144,7 +144,7 @@ def _tile(problem: Attention, features: Features) -> _Tile:
     return replace(tile, keys=keys, parts=-(-blocks // -(-blocks // parts)))
 
 
-def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> Array:
+def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> Traced:
     """Add the stages of attention, and return the result.
 
     Args:
@@ -173,7 +173,7 @@ def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> A
 
 
 def _preload(
-    program: Workgroups, features: Features, count: int, shape: Sequence[int], value: Callable[..., Array]
+    program: Workgroups, features: Features, count: int, shape: Sequence[int], value: Callable[..., Traced]
 ) -> list[Local]:
     """Load `value(k, *position)` for each k into registers, before the factors are computed.
 
@@ -188,7 +188,7 @@ def _preload(
     return held
 
 
-def _total(terms: Sequence[Array]) -> Array:
+def _total(terms: Sequence[Traced]) -> Traced:
     """Pairwise sum of terms."""
     while len(terms) > 1:
         pairs = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)]
@@ -196,7 +196,7 @@ def _total(terms: Sequence[Array]) -> Array:
     return terms[0]
 
 
-def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None, features: Features) -> Workgroups:
+def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | None, features: Features) -> Workgroups:
     """Loop over blocks of keys. Without a `place`, store the sums, the largest score and the weight of a part."""
     heads, queries, count, values = tile.heads, tile.queries, tile.keys, problem.values
     blocks = -(-problem.keys // count)
@@ -206,11 +206,11 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
     batch, row, tile_number, part = program.positions
     group = row if heads == problem.share else row // problem.share
 
-    def head(h: Array) -> Array:
+    def head(h: Traced) -> Traced:
         return row * heads + h
 
     # The last tile may repeat the last query.
-    def query(i: Array | int) -> Array:
+    def query(i: Traced | int) -> Traced:
         return clamp(tile_number * queries + i, 0, problem.queries - 1)
 
     lines, scores = [heads, queries], program.shared([heads, queries, count])
@@ -219,7 +219,7 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
     sums = program.private([*lines, values])
     begins = None if problem.sink is None else (part == 0 if tile.parts > 1 else True)
 
-    def at_first(value: Callable[[Array], Array | float], other: float) -> Callable[[Array, Array], Array | float]:
+    def at_first(value: Callable[[Traced], Traced | float], other: float) -> Callable[[Traced, Traced], Traced | float]:
         """The value of the sink, in one part of the keys; else `other`."""
         if begins is None:
             return lambda h, i: other
@@ -251,7 +251,7 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
         end = lesser_of(end, (last + count - 1) // count)
     with program.repeat(blocks, first, end, most=of_part) as block:
 
-        def key(k: Array | int) -> Array:
+        def key(k: Traced | int) -> Traced:
             return clamp(block * count + k, 0, problem.keys - 1)
 
         if of_key is not None:
@@ -263,8 +263,8 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
             of_value = lambda k, h, i, d: problem.value(batch, group, key(k), d)  # noqa: E731
             held = _preload(program, features, count, [*lines, values], of_value)
 
-        def score(h: Array, i: Array, k: Array) -> Array:
-            def product(s: Array) -> Array:
+        def score(h: Traced, i: Traced, k: Traced) -> Traced:
+            def product(s: Traced) -> Traced:
                 if of_key is not None:
                     return stored[h, i, s] * program[of_key][k, s]
                 return problem.query(batch, head(h), query(i), s) * problem.key(batch, group, key(k), s)
@@ -281,27 +281,27 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
                 total = where(block * count + k < problem.keys, total, -math.inf)
             return total
 
-        def weigh(h: Array, i: Array, d: Array, k: Array | int) -> Array:
+        def weigh(h: Traced, i: Traced, d: Traced, k: Traced | int) -> Traced:
             share = program[scores][h, i, k]
             value = program[held[k]][h, i, d] if isinstance(k, int) else problem.value(batch, group, key(k), d)
             product = share * value
             return where(share == 0, 0, product) if problem.has_room else product
 
-        def exponential(h: Array, i: Array, value: Array) -> Array:
+        def exponential(h: Traced, i: Traced, value: Traced) -> Traced:
             """exp(value - largest score); 0 for an invisible key, even if all keys are invisible."""
             return where(value == -math.inf, 0, exp(value - program[larger][h, i]))
 
-        def largest_of_some(h: Array, i: Array, part: Array) -> Array:
+        def largest_of_some(h: Traced, i: Traced, part: Traced) -> Traced:
             return max_over(NEIGHBOURS, lambda k: program[scores][h, i, part * NEIGHBOURS + k])
 
-        def largest_so_far(h: Array, i: Array) -> Array:
+        def largest_so_far(h: Traced, i: Traced) -> Traced:
             largest_new = max_over(count // NEIGHBOURS, lambda part: program[some][h, i, part])
             return larger_of(program[largest][h, i], largest_new)
 
-        def weight_so_far(h: Array, i: Array) -> Array:
+        def weight_so_far(h: Traced, i: Traced) -> Traced:
             return program[weight][h, i] * program[factor][h, i] + sum_over(count, lambda k: program[scores][h, i, k])
 
-        def sum_so_far(h: Array, i: Array, d: Array) -> Array:
+        def sum_so_far(h: Traced, i: Traced, d: Traced) -> Traced:
             more = dot(count, lambda k: weigh(h, i, d, k))
             if held:
                 more = _total([weigh(h, i, d, k) for k in range(count)])
@@ -317,7 +317,7 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
         program.fill(sums, sum_so_far)
     if place is not None:
 
-        def mean(h: Array, i: Array, d: Array) -> Array:
+        def mean(h: Traced, i: Traced, d: Traced) -> Traced:
             total = program[weight][h, i]
             return where(total == 0, problem.empty, program[sums][h, i, d] / total)
 
@@ -325,7 +325,7 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
         program.write(target, [*lines, values], at_place, mean)
         return program
 
-    def at(h: Array, i: Array, d: Array | int) -> Sequence[Array | int]:
+    def at(h: Traced, i: Traced, d: Traced | int) -> Sequence[Traced | int]:
         return batch, head(h), query(i), part, d
 
     program.write(target, [*lines, values], at, lambda h, i, d: program[sums][h, i, d])
@@ -334,7 +334,7 @@ def _blocks(problem: Attention, tile: _Tile, target: Input, place: Place | None,
     return program
 
 
-def _combine(problem: Attention, parts: Array, result: Input, place: Place, features: Features) -> Workgroups:
+def _combine(problem: Attention, parts: Traced, result: Input, place: Place, features: Features) -> Workgroups:
     """Combine the parts of all keys."""
     count, values = parts.shape[3], problem.values
     sizes, unrolled = [problem.batches, problem.heads, problem.queries], UNROLLED_ELEMENTS
@@ -347,14 +347,14 @@ def _combine(problem: Attention, parts: Array, result: Input, place: Place, feat
     program.fill(weight, lambda part: parts[(*position, part, values + 1)])
     held = _preload(program, features, count, [values], lambda part, d: parts[(*position, part, d)])
 
-    def scale_of(part: Array) -> Array:
+    def scale_of(part: Traced) -> Traced:
         # Each invocation computes the maximum and the total weight itself, which is faster than a barrier.
         of_all = max_over(count, lambda k: program[largest][k])
         return where(program[largest][part] == -math.inf, 0, exp(program[largest][part] - of_all))
 
     program.fill(factor, scale_of)
 
-    def element(d: Array) -> Array:
+    def element(d: Traced) -> Traced:
         total = dot(count, lambda part: program[factor][part] * parts[(*position, part, d)])
         if held:
             total = _total([program[factor][k] * program[local][d] for k, local in enumerate(held)])

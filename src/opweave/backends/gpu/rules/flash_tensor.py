@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ....core.graph import Desc
-from ....expr import Array, tanh, where
+from ....expr import Traced, tanh, where
 from ....expr.array import as_array
-from ....expr.gpu import Features, Kernel, KernelProgram, TensorCores
+from ....expr.gpu import Features, GpuKernel, KernelProgram, TensorCores
 from ....expr.gpu.forms import flat_position
 from ....expr.gpu.triton import Position, Statements, UnsupportedError, source_of, type_of
 from ....expr.ir import Expr, Index, Input, Load, walk
@@ -31,7 +31,7 @@ MAX_SIZE = 256
 
 
 @dataclass(frozen=True, slots=True)
-class _Tile:
+class _FlashTensorTile:
     """The tile of a program.
 
     Attributes:
@@ -75,7 +75,7 @@ def _power(size: int) -> int:
     return max(MIN_LINES, 1 << (size - 1).bit_length())
 
 
-def _tile(problem: Attention, is_half: bool, features: Features) -> _Tile:
+def _tile(problem: Attention, is_half: bool, features: Features) -> _FlashTensorTile:
     """A tile that fits registers, and is small enough to keep the device busy. The sizes are estimates."""
     depth, width = _power(problem.size), _power(problem.values)
     is_large = max(depth, width) > 128
@@ -84,7 +84,7 @@ def _tile(problem: Attention, is_half: bool, features: Features) -> _Tile:
     lines = problem.batches * problem.heads
     while rows > MIN_LINES and lines * -(-problem.queries // rows) < features.units:
         rows //= 2
-    return _Tile(rows, columns, depth, width, 8 if rows == 128 else 4, 3 if is_half else 2)
+    return _FlashTensorTile(rows, columns, depth, width, 8 if rows == 128 else 4, 3 if is_half else 2)
 
 
 class TensorAttention(KernelProgram):
@@ -107,17 +107,17 @@ class TensorAttention(KernelProgram):
         sizes = (p.batches, p.heads, p.groups, p.queries, p.keys, p.size, p.values)
         self._batch, self._head, self._group, self._query, self._key, self._s, self._d = map(Index, sizes)
         b, h, g, i, k, s, d = (
-            Array((), index)
+            Traced((), index)
             for index in (self._batch, self._head, self._group, self._query, self._key, self._s, self._d)
         )
         self._total = Load(Input(-1, Desc("float32", (p.queries, p.keys))), (self._query, self._key))
         at = tuple(as_array(index, "index").body for index in place(b, h, i, d))
-        bodies: dict[str, Array] = {
+        bodies: dict[str, Traced] = {
             "query": p.query(b, h, i, s),
             "key": p.key(b, g, k, s),
             "value": p.value(b, g, k, d),
             "score": self._score(b, h, i, k),
-            "at": Array((), flat_position(at, result.desc.shape)),
+            "at": Traced((), flat_position(at, result.desc.shape)),
         }
         if p.sink is not None:
             bodies["sink"] = p.sink(h)
@@ -141,11 +141,11 @@ class TensorAttention(KernelProgram):
         """The result."""
         return [self.result]
 
-    def kernel(self, title: str, features: Features, is_fixed: Callable[[Input], bool] = lambda _: False) -> Kernel:
+    def kernel(self, title: str, features: Features, is_fixed: Callable[[Input], bool] = lambda _: False) -> GpuKernel:
         """The kernel, with `sources` and the result as bindings."""
         p, tile = self.problem, self.tile
         comment = f"tensor cores, tiles of {tile.rows} queries and {tile.columns} keys"
-        return Kernel(
+        return GpuKernel(
             title,
             source_of(comment, self._types, self._library, self._lines),
             (*self.sources, self.result),
@@ -161,9 +161,9 @@ class TensorAttention(KernelProgram):
             ),
         )
 
-    def _score(self, *position: Array) -> Array:
+    def _score(self, *position: Traced) -> Traced:
         """The adjusted score, from the product of a query and a key."""
-        problem, total = self.problem, Array((), self._total)
+        problem, total = self.problem, Traced((), self._total)
         if problem.softcap:
             total = tanh(total * (1 / problem.softcap)) * problem.softcap
         if problem.adjust is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....expr import Array, compute
+from ....expr import Traced, compute
 from ....ops import indexing as ops
 from ..table import gpu
 from .positions import position_from
@@ -12,10 +12,10 @@ from .results import Scatter
 
 
 @gpu.lower(ops.gather)
-def _(input: Array, indices: Array, axis: int) -> Array:
+def _(input: Traced, indices: Traced, axis: int) -> Traced:
     shape = (*input.shape[:axis], *indices.shape, *input.shape[axis + 1 :])
 
-    def element(*p: Array) -> Array:
+    def element(*p: Traced) -> Traced:
         end = axis + indices.rank
         return input[(*p[:axis], position_from(indices[p[axis:end]], input.shape[axis]), *p[end:])]
 
@@ -23,24 +23,24 @@ def _(input: Array, indices: Array, axis: int) -> Array:
 
 
 @gpu.lower(ops.gather_elements)
-def _(input: Array, indices: Array, axis: int) -> Array:
-    def element(*p: Array) -> Array:
+def _(input: Traced, indices: Traced, axis: int) -> Traced:
+    def element(*p: Traced) -> Traced:
         return input[(*p[:axis], position_from(indices[p], input.shape[axis]), *p[axis + 1 :])]
 
     return compute(indices.shape, element)
 
 
-def _coordinates(indices: Array, p: Sequence[Array], shape: Sequence[int]) -> tuple[Array, ...]:
+def _coordinates(indices: Traced, p: Sequence[Traced], shape: Sequence[int]) -> tuple[Traced, ...]:
     """The coordinates in `indices[p]`: a position along each of the leading axes of `shape`."""
     return tuple(position_from(indices[(*p, axis)], shape[axis]) for axis in range(indices.shape[-1]))
 
 
 @gpu.lower(ops.gather_nd)
-def _(input: Array, indices: Array) -> Array:
+def _(input: Traced, indices: Traced) -> Traced:
     *counts, coordinates = indices.shape
     shape = (*counts, *input.shape[coordinates:])
 
-    def element(*p: Array) -> Array:
+    def element(*p: Traced) -> Traced:
         end = len(counts)
         return input[(*_coordinates(indices, p[:end], input.shape), *p[end:])]
 
@@ -48,18 +48,18 @@ def _(input: Array, indices: Array) -> Array:
 
 
 @gpu.lower(ops.scatter_elements)
-def _(input: Array, indices: Array, updates: Array, axis: int) -> Scatter:
-    def at(*p: Array) -> Sequence[Array]:
+def _(input: Traced, indices: Traced, updates: Traced, axis: int) -> Scatter:
+    def at(*p: Traced) -> Sequence[Traced]:
         return *p[:axis], position_from(indices[p], input.shape[axis]), *p[axis + 1 :]
 
     return Scatter(input, indices.shape, at, lambda *p: updates[p])
 
 
 @gpu.lower(ops.scatter_nd)
-def _(input: Array, indices: Array, updates: Array) -> Scatter:
+def _(input: Traced, indices: Traced, updates: Traced) -> Scatter:
     end = indices.rank - 1
 
-    def at(*p: Array) -> Sequence[Array]:
+    def at(*p: Traced) -> Sequence[Traced]:
         return *_coordinates(indices, p[:end], input.shape), *p[end:]
 
     return Scatter(input, updates.shape, at, lambda *p: updates[p])

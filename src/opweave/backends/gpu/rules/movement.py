@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from ....expr import Array, compute, where
+from ....expr import Traced, compute, where
 from ....ops import movement as ops
 from ..table import gpu
 from .positions import reshape_array
 
 
 @gpu.lower(ops.concat)
-def _(inputs: Sequence[Array], axis: int) -> Array:
+def _(inputs: Sequence[Traced], axis: int) -> Traced:
     sizes = [input.shape[axis] for input in inputs]
     starts = list(accumulate(sizes[:-1], initial=0))
     shape = (*inputs[0].shape[:axis], sum(sizes), *inputs[0].shape[axis + 1 :])
 
-    def element(*p: Array) -> Array:
-        def of(k: int) -> Array:
+    def element(*p: Traced) -> Traced:
+        def of(k: int) -> Traced:
             return inputs[k].clamped[(*p[:axis], p[axis] - starts[k], *p[axis + 1 :])]
 
         result = of(len(inputs) - 1)
@@ -30,18 +30,18 @@ def _(inputs: Sequence[Array], axis: int) -> Array:
 
 
 @gpu.lower(ops.expand)
-def _(input: Array, new_shape: Sequence[int]) -> Array:
+def _(input: Traced, new_shape: Sequence[int]) -> Traced:
     # Indices count axes from the last one, and axes of size 1 have no index.
-    return Array(tuple(new_shape), input.body)
+    return Traced(tuple(new_shape), input.body)
 
 
 @gpu.lower(ops.pad)
 def _(
-    input: Array, beginning_padding: Sequence[int], ending_padding: Sequence[int], mode: ops.PaddingMode, value: float
-) -> Array:
+    input: Traced, beginning_padding: Sequence[int], ending_padding: Sequence[int], mode: ops.PaddingMode, value: float
+) -> Traced:
     padded = list(zip(beginning_padding, input.shape, ending_padding, strict=True))
 
-    def element(*p: Array) -> Array:
+    def element(*p: Traced) -> Traced:
         key = tuple(position - before for position, before in zip(p, beginning_padding, strict=True))
         if mode == "constant":
             return input.padded(value)[key]
@@ -52,7 +52,7 @@ def _(
     return compute([before + size + after for before, size, after in padded], element)
 
 
-def _mirror(position: Array, before: int, size: int, after: int) -> Array:
+def _mirror(position: Traced, before: int, size: int, after: int) -> Traced:
     """Reflect a position in [-before, size + after) into [0, size)."""
     last = size - 1
     if before:
@@ -64,8 +64,8 @@ gpu.lower(ops.reshape)(reshape_array)
 
 
 @gpu.lower(ops.reverse)
-def _(input: Array, axes: Sequence[int]) -> Array:
-    def element(*p: Array) -> Array:
+def _(input: Traced, axes: Sequence[int]) -> Traced:
+    def element(*p: Traced) -> Traced:
         return input[
             tuple(input.shape[axis] - 1 - position if axis in axes else position for axis, position in enumerate(p))
         ]
@@ -74,22 +74,22 @@ def _(input: Array, axes: Sequence[int]) -> Array:
 
 
 @gpu.lower(ops.slice)
-def _(input: Array, starts: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> Array:
+def _(input: Traced, starts: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> Traced:
     shape = [-(-size // stride) for size, stride in zip(sizes, strides, strict=True)]
     # The stride of a single element is unused, and may overflow int32.
     steps = [stride if size > 1 else 1 for stride, size in zip(strides, shape, strict=True)]
 
-    def element(*p: Array) -> Array:
+    def element(*p: Traced) -> Traced:
         return input[tuple(position * step + start for position, step, start in zip(p, steps, starts, strict=True))]
 
     return compute(shape, element)
 
 
 @gpu.lower(ops.split)
-def _(input: Array, splits: int | Sequence[int], axis: int) -> tuple[Array, ...]:
+def _(input: Traced, splits: int | Sequence[int], axis: int) -> tuple[Traced, ...]:
     sizes = ops.part_sizes(input.shape[axis], splits)
 
-    def part(start: int, size: int) -> Array:
+    def part(start: int, size: int) -> Traced:
         shape = (*input.shape[:axis], size, *input.shape[axis + 1 :])
         return compute(shape, lambda *p: input[(*p[:axis], p[axis] + start, *p[axis + 1 :])])
 
@@ -97,23 +97,23 @@ def _(input: Array, splits: int | Sequence[int], axis: int) -> tuple[Array, ...]
 
 
 @gpu.lower(ops.tile)
-def _(input: Array, repetitions: Sequence[int]) -> Array:
+def _(input: Traced, repetitions: Sequence[int]) -> Traced:
     shape = [size * times for size, times in zip(input.shape, repetitions, strict=True)]
     return compute(shape, lambda *p: input[tuple(k % size for k, size in zip(p, input.shape, strict=True))])
 
 
 @gpu.lower(ops.transpose)
-def _(input: Array, permutation: Sequence[int]) -> Array:
+def _(input: Traced, permutation: Sequence[int]) -> Traced:
     shape = [input.shape[axis] for axis in permutation]
     return compute(shape, lambda *p: input[tuple(p[permutation.index(axis)] for axis in range(input.rank))])
 
 
 @gpu.lower(ops.triangular)
-def _(input: Array, upper: bool, diagonal: int) -> Array:
+def _(input: Traced, upper: bool, diagonal: int) -> Traced:
     rows, columns = input.shape[-2:]
     border = min(max(diagonal, -rows), columns)  # larger diagonals keep the same elements, but may overflow int32
 
-    def element(*p: Array) -> Array:
+    def element(*p: Traced) -> Traced:
         row, column = p[-2:]
         kept = column >= row + border if upper else column <= row + border
         return where(kept, input[p], 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ....core.dtypes import FLOATS, INFO
 from ....core.shapes import Window
-from ....expr import Array, clamp, max_over, sqrt, sum_over
+from ....expr import Traced, clamp, max_over, sqrt, sum_over
 from ....expr.ir import storage
 from ....ops import pooling as ops
 from ..table import gpu
@@ -17,7 +17,7 @@ from .positions import compute_by_letter, sizes_of
 from .reduction import narrow, widen
 
 
-class _Axis(Window):
+class _PooledAxis(Window):
     """Windows along one axis, with positions as expressions."""
 
     @property
@@ -25,7 +25,7 @@ class _Axis(Window):
         """The stride; 1 for a single window, whose stride is unused and may overflow int32."""
         return self.stride if self.count > 1 else 1
 
-    def position(self, window: Array, tap: Array) -> Array:
+    def position(self, window: Traced, tap: Traced) -> Traced:
         """The position of a tap of a window; outside [0, size) in the padding."""
         return window * self.step + tap * self.dilation - self.before
 
@@ -36,7 +36,7 @@ class _Axis(Window):
             self.dilation == 1 and self.before < self.taps and (self.count - 1) * self.stride - self.before < self.size
         )
 
-    def elements(self, window: Array) -> Array | int:
+    def elements(self, window: Traced) -> Traced | int:
         """Number of taps of a window inside the image."""
         if self.before == self.after == 0:
             return self.taps
@@ -47,44 +47,44 @@ class _Axis(Window):
 
 
 @dataclass(frozen=True, slots=True)
-class _Pool:
+class _PoolProblem:
     """Windows over the height (`down`) and the width (`right`) of an image."""
 
-    input: Array
+    input: Traced
     layout: str
-    down: _Axis
-    right: _Axis
+    down: _PooledAxis
+    right: _PooledAxis
 
     @property
     def taps(self) -> tuple[int, int]:
         return self.down.taps, self.right.taps
 
-    def key(self, p: Mapping[str, Array], i: Array, j: Array) -> tuple[Array, ...]:
+    def key(self, p: Mapping[str, Traced], i: Traced, j: Traced) -> tuple[Traced, ...]:
         """The position in the image of a tap of the window at `p`."""
         there = {**p, "h": self.down.position(p["h"], i), "w": self.right.position(p["w"], j)}
         return tuple(there[letter] for letter in self.layout)
 
 
-_Element = Callable[[dict[str, Array]], Array]
+_Element = Callable[[dict[str, Traced]], Traced]
 """An element of the result, from its position by letter of the layout."""
 
 
-def _average(pool: _Pool) -> _Element:
+def _average(pool: _PoolProblem) -> _Element:
     x = widen(pool.input)  # float16 cannot hold the counts of elements
 
-    def element(p: dict[str, Array]) -> Array:
+    def element(p: dict[str, Traced]) -> Traced:
         total = sum_over(pool.taps, lambda i, j: x.padded(0)[pool.key(p, i, j)])
         return narrow(total / (pool.down.elements(p["h"]) * pool.right.elements(p["w"])), pool.input)
 
     return element
 
 
-def _l2(pool: _Pool) -> _Element:
+def _l2(pool: _PoolProblem) -> _Element:
     squares = pool.input * pool.input
     return lambda p: sqrt(sum_over(pool.taps, lambda i, j: squares.padded(0)[pool.key(p, i, j)]))
 
 
-def _max(pool: _Pool) -> _Element:
+def _max(pool: _PoolProblem) -> _Element:
     data_type = storage(pool.input.data_type)
     lowest = -math.inf if data_type in FLOATS else INFO[data_type].lowest
     # Reading the edge's element in place of the padding needs no condition, if each window contains that element anyway.
@@ -93,11 +93,11 @@ def _max(pool: _Pool) -> _Element:
     return lambda p: max_over(pool.taps, lambda i, j: access[pool.key(p, i, j)])
 
 
-def _rule(element_of: Callable[[_Pool], _Element]) -> Callable[..., Array]:
-    def rule(input: Array, layout: str, **options: Any) -> Array:
+def _rule(element_of: Callable[[_PoolProblem], _Element]) -> Callable[..., Traced]:
+    def rule(input: Traced, layout: str, **options: Any) -> Traced:
         sizes = sizes_of(input, layout)
-        down, right = _Axis.along([sizes["h"], sizes["w"]], options)
-        element = element_of(_Pool(input, layout, down, right))
+        down, right = _PooledAxis.along([sizes["h"], sizes["w"]], options)
+        element = element_of(_PoolProblem(input, layout, down, right))
         return compute_by_letter(layout, {**sizes, "h": down.count, "w": right.count}, element)
 
     return rule

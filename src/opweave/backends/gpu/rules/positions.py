@@ -4,57 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ....expr import Array, clamp, compute, where
+from ....expr import Traced, clamp, compute, where
 from ....expr.ir import Cast
 
 
-def sizes_of(array: Array, layout: str) -> dict[str, int]:
+def sizes_of(array: Traced, layout: str) -> dict[str, int]:
     """The size of each axis, by letter of the layout."""
     return dict(zip(layout, array.shape, strict=True))
 
 
-def compute_by_letter(layout: str, sizes: Mapping[str, int], element: Callable[[dict[str, Array]], Array]) -> Array:
+def compute_by_letter(layout: str, sizes: Mapping[str, int], element: Callable[[dict[str, Traced]], Traced]) -> Traced:
     """Like `compute`, with positions by letter of the layout."""
     shape = [sizes[letter] for letter in layout]
     return compute(shape, lambda *p: element(dict(zip(layout, p, strict=True))))
 
 
-def position_from(index: Array, size: int) -> Array:
+def position_from(index: Traced, size: int) -> Traced:
     """Convert an index read from data to a position in [0, size): negative ones count from the end, then clamp."""
     is_signed = not index.data_type.startswith("u")
     if is_signed:
         index = where(index < 0, index + size, index)
     index = clamp(index, 0 if is_signed else None, size - 1)
-    return Array((), Cast(index.body, "index"))
+    return Traced((), Cast(index.body, "index"))
 
 
-def broadcast(array: Array) -> Callable[..., Array]:
+def broadcast(array: Traced) -> Callable[..., Traced]:
     """A function from a position in a larger shape to the element of `array`, by NumPy's broadcasting."""
 
-    def element(*position: Array) -> Array:
+    def element(*position: Traced) -> Traced:
         key = position[len(position) - array.rank :]
         return array[tuple(k if size > 1 else 0 for k, size in zip(key, array.shape, strict=True))]
 
     return element
 
 
-def along(vector: Array, axes: Sequence[int], like: Array) -> Array:
+def along(vector: Traced, axes: Sequence[int], like: Traced) -> Traced:
     """Give `vector`, whose dimensions are the `axes` of `like` in that order, a shape that broadcasts to `like`."""
     shape = [size if axis in axes else 1 for axis, size in enumerate(like.shape)]
     return compute(shape, lambda *p: vector[tuple(p[axis] for axis in axes)])
 
 
-def reshape_array(input: Array, new_shape: Sequence[int]) -> Array:
+def reshape_array(input: Traced, new_shape: Sequence[int]) -> Traced:
     """Reshape an array, keeping the order of its elements."""
     groups = _groups(input.shape, new_shape)
 
-    def element(*p: Array) -> Array:
-        key: list[Array | int] = []
+    def element(*p: Traced) -> Traced:
+        key: list[Traced | int] = []
         for old, new in groups:
-            flat: Array | int = 0  # the position in the group, as one number
+            flat: Traced | int = 0  # the position in the group, as one number
             for axis in new:
                 flat = p[axis] if axis == new[0] else flat * new_shape[axis] + p[axis]
-            places: list[Array | int] = []
+            places: list[Traced | int] = []
             for axis in reversed(old[1:]):
                 places.append(flat % input.shape[axis])
                 flat = flat // input.shape[axis]

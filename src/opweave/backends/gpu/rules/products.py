@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....expr import Array
+from ....expr import Traced
 from ....ops import convolution as convolutions, matrix
 from ..contraction.problem import Problem, convolution, product
 from ..table import gpu
@@ -15,7 +15,7 @@ TAKE_VIEWS = frozenset({matrix.matmul, matrix.gemm})
 """Operations whose rules accept operands with permuted axes; see `view_of`."""
 
 
-def _product(a: Array, b: Array, a_transpose: bool = False, b_transpose: bool = False) -> Problem:
+def _product(a: Traced, b: Traced, a_transpose: bool = False, b_transpose: bool = False) -> Problem:
     left, right = view_of(a), view_of(b)
     assert left is not None
     assert right is not None
@@ -23,13 +23,15 @@ def _product(a: Array, b: Array, a_transpose: bool = False, b_transpose: bool = 
 
 
 @gpu.lower(matrix.matmul)
-def _(a: Array, b: Array) -> Products:
+def _(a: Traced, b: Traced) -> Products:
     return Products(_product(a, b))
 
 
 @gpu.lower(matrix.gemm)
-def _(a: Array, b: Array, c: Array | None, alpha: float, beta: float, a_transpose: bool, b_transpose: bool) -> Products:
-    def finish(total: Array) -> Array:
+def _(
+    a: Traced, b: Traced, c: Traced | None, alpha: float, beta: float, a_transpose: bool, b_transpose: bool
+) -> Products:
+    def finish(total: Traced) -> Traced:
         result = total if alpha == 1 else total * alpha
         if c is None:
             return result
@@ -39,7 +41,7 @@ def _(a: Array, b: Array, c: Array | None, alpha: float, beta: float, a_transpos
 
 
 @gpu.lower(convolutions.conv2d, convolutions.conv_transpose2d)
-def _(input: Array, filter: Array, bias: Array | None, input_layout: str, **options: Any) -> Products:
+def _(input: Traced, filter: Traced, bias: Traced | None, input_layout: str, **options: Any) -> Products:
     options.pop("output_padding", None)  # implied by output_sizes
     problem = convolution(source_of(input), source_of(filter), input_layout=input_layout, **options)
     if bias is None:

@@ -9,7 +9,7 @@ from operator import add
 
 from ....composites import matmul_n_bits
 from ....core.dtypes import INFO
-from ....expr import Array, cast, clamp, compute, round_even, sum_over, where
+from ....expr import Traced, cast, clamp, compute, round_even, sum_over, where
 from ....expr.gpu import Workgroups
 from ....expr.ir import Input, storage
 from ....ops import quantization as ops
@@ -19,14 +19,14 @@ from .reduction import dot, narrow, widen
 from .results import Products, Staged, Stages, source_of
 
 
-def _repeat_blocks(operand: Array, shape: tuple[int, ...]) -> Array:
+def _repeat_blocks(operand: Traced, shape: tuple[int, ...]) -> Traced:
     """Repeat each element of `operand` over its block of `shape`."""
     blocks = [whole // part for part, whole in zip(operand.shape, shape, strict=True)]
     return compute(shape, lambda *p: operand[tuple(k // size for k, size in zip(p, blocks, strict=True))])
 
 
 @gpu.lower(ops.dequantize_linear)
-def _(input: Array, scale: Array, zero_point: Array) -> Array:
+def _(input: Traced, scale: Traced, zero_point: Traced) -> Traced:
     s, z = (_repeat_blocks(operand, input.shape) for operand in (scale, zero_point))
     if INFO[storage(input.data_type)].bits == 8:
         difference = cast(cast(input, "int32") - cast(z, "int32"), "float32")
@@ -38,7 +38,7 @@ def _(input: Array, scale: Array, zero_point: Array) -> Array:
 
 
 @gpu.lower(ops.quantize_linear)
-def _(input: Array, scale: Array, zero_point: Array) -> Array:
+def _(input: Traced, scale: Traced, zero_point: Traced) -> Traced:
     s, z = (_repeat_blocks(operand, input.shape) for operand in (scale, zero_point))
     data_type = storage(zero_point.data_type)
     info = INFO[data_type]
@@ -68,10 +68,10 @@ COLUMNS = 8
 class _Packed:
     """A weight of few bits per number, in 32-bit words [columns, blocks, words of a block]."""
 
-    words: Array
-    scale: Array
-    zero_point: Array | None
-    minimum: Array | None
+    words: Traced
+    scale: Traced
+    zero_point: Traced | None
+    minimum: Traced | None
     bits: int
 
     @property
@@ -79,7 +79,7 @@ class _Packed:
         """Numbers per word."""
         return 32 // self.bits
 
-    def at(self, column: Array, word: Array, number: Array | int) -> Array:
+    def at(self, column: Traced, word: Traced, number: Traced | int) -> Traced:
         """A number of the matrix, as float32; `word` is the index of the word in its column."""
         block, within = word // self.words.shape[2], word % self.words.shape[2]
         shift = number * self.bits if isinstance(number, int) else cast(number * self.bits, "uint32")
@@ -95,7 +95,7 @@ class _Packed:
         return (value - cast(zero, "float32")) * scale
 
 
-def _few_rows(flat: Array, packed: _Packed, bias: Array | None, result: Input) -> Workgroups:
+def _few_rows(flat: Traced, packed: _Packed, bias: Traced | None, result: Input) -> Workgroups:
     """The product of a few rows [rows, inner]; each workgroup computes `COLUMNS` columns."""
     (rows, inner), (columns, blocks, of_block) = flat.shape, packed.words.shape
     words, x = blocks * of_block, widen(flat)
@@ -106,29 +106,29 @@ def _few_rows(flat: Array, packed: _Packed, bias: Array | None, result: Input) -
     is_whole = words % team == 0 and words * packed.numbers == inner
 
     # The last tile may repeat the last column.
-    def column(c: Array) -> Array:
+    def column(c: Traced) -> Traced:
         return clamp(tile * COLUMNS + c, 0, columns - 1)
 
-    def of_word(row: Array, c: Array, word: Array) -> Array:
-        def one(number: int) -> Array:
+    def of_word(row: Traced, c: Traced, word: Traced) -> Traced:
+        def one(number: int) -> Traced:
             k = word * packed.numbers + number
             value = x.clamped[row, k] * packed.at(column(c), clamp(word, 0, words - 1), number)
             return value if is_whole else where(k < inner, value, 0)
 
         return reduce(add, map(one, range(packed.numbers)))
 
-    def share(row: Array, c: Array, member: Array) -> Array:
+    def share(row: Traced, c: Traced, member: Traced) -> Traced:
         return dot(-(-words // team), lambda step: of_word(row, c, step * team + member))
 
-    def total(row: Array, c: Array) -> Array:
+    def total(row: Traced, c: Traced) -> Traced:
         value = sum_over(team, lambda member: program[partial][row, c, member])
         return value if bias is None else value + widen(bias)[column(c)]
 
     shape = result.desc.shape
 
-    def place(row: Array, c: Array) -> list[Array | int]:
+    def place(row: Traced, c: Traced) -> list[Traced | int]:
         *outer, last = shape[:-1]
-        at: list[Array | int] = [row % last]
+        at: list[Traced | int] = [row % last]
         step = last
         for size in reversed(outer):
             at.insert(0, row // step % size)
@@ -142,19 +142,19 @@ def _few_rows(flat: Array, packed: _Packed, bias: Array | None, result: Input) -
 
 @gpu.lower(matmul_n_bits)
 def _(
-    input: Array,
-    weight: Array,
-    scale: Array,
-    zero_point: Array | None,
-    bias: Array | None,
-    minimum: Array | None,
+    input: Traced,
+    weight: Traced,
+    scale: Traced,
+    zero_point: Traced | None,
+    bias: Traced | None,
+    minimum: Traced | None,
     bits: int,
     block_size: int,
 ) -> Staged:
     (columns, blocks), inner = scale.shape, input.shape[-1]
     rows = math.prod(input.shape[:-1])
 
-    def plan(stages: Stages) -> list[Array]:
+    def plan(stages: Stages) -> list[Traced]:
         words = stages.view(weight, [columns, blocks, block_size * bits // 32], "uint32")
         packed = _Packed(words, scale, zero_point, minimum, bits)
         result = stages.array(storage(input.data_type), [*input.shape[:-1], columns])

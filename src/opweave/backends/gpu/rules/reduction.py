@@ -8,7 +8,7 @@ from typing import Any
 from .... import expr
 from ....core.dtypes import DataType
 from ....core.operation import Op
-from ....expr import Array, cast, compute, store, sum_over, where
+from ....expr import Traced, cast, compute, store, sum_over, where
 from ....ops import reduction as ops
 from ..table import gpu
 from .positions import reshape_array
@@ -19,27 +19,27 @@ BLOCK = 32
 UNROLLED = 4
 """Unroll factor of sums of products, so that several loads are in flight."""
 
-_Reduction = Callable[[Array, Sequence[int], bool], Array]
+_Reduction = Callable[[Traced, Sequence[int], bool], Traced]
 
 
-def widen(input: Array) -> Array:
+def widen(input: Traced) -> Traced:
     """Cast float16 to float32, so that intermediate results neither overflow nor lose digits."""
     return cast(input, "float32") if input.data_type == "float16" else input
 
 
-def narrow(result: Array, like: Array) -> Array:
+def narrow(result: Traced, like: Traced) -> Traced:
     """Cast a result computed from `widen(like)` back to the data type of `like`."""
     return cast(result, "float16") if like.data_type == "float16" else result
 
 
-def dot(count: int, term: Callable[[Array], Array]) -> Array:
+def dot(count: int, term: Callable[[Traced], Traced]) -> Traced:
     """The sum of `count` terms, with several loads in flight."""
     if count % UNROLLED:
         return sum_over(count, term)
     return sum_over(count // UNROLLED, lambda k: sum_over(UNROLLED, lambda part: term(k * UNROLLED + part)))
 
 
-def _log_sum_exp(x: Array, axes: Sequence[int], keep: bool) -> Array:
+def _log_sum_exp(x: Traced, axes: Sequence[int], keep: bool) -> Traced:
     # log Σ eˣ = m + log Σ eˣ⁻ᵐ does not overflow if m is the maximum. An infinite m would give ∞ - ∞, so m is 0 then.
     largest = expr.reduce_max(x, axes, keep_dimensions=True)
     m = where(expr.is_infinite(largest), 0, largest)
@@ -47,11 +47,11 @@ def _log_sum_exp(x: Array, axes: Sequence[int], keep: bool) -> Array:
     return total if keep else reshape_array(total, [size for axis, size in enumerate(x.shape) if axis not in axes])
 
 
-def _sum(x: Array, axes: Sequence[int], keep: bool) -> Array:
+def _sum(x: Traced, axes: Sequence[int], keep: bool) -> Traced:
     return expr.reduce_sum(x, axes, keep_dimensions=keep)
 
 
-def _magnitude(x: Array) -> Array:
+def _magnitude(x: Traced) -> Traced:
     return x if x.data_type.startswith("u") else abs(x)
 
 
@@ -69,7 +69,7 @@ _REDUCTIONS: dict[Op[..., Any], _Reduction] = {
 }
 
 
-def _rule(reduction: _Reduction) -> Callable[..., Array]:
+def _rule(reduction: _Reduction) -> Callable[..., Traced]:
     return lambda input, axes, keep_dimensions: reduction(input, axes, keep_dimensions)
 
 
@@ -78,33 +78,33 @@ for _op, _reduction in _REDUCTIONS.items():
 
 
 @gpu.lower(ops.arg_max)
-def _(input: Array, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Array:
+def _(input: Traced, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Traced:
     return cast(expr.arg_max(input, axis, keep_dimensions=keep_dimensions), output_data_type)
 
 
 @gpu.lower(ops.arg_min)
-def _(input: Array, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Array:
+def _(input: Traced, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Traced:
     return cast(expr.arg_min(input, axis, keep_dimensions=keep_dimensions), output_data_type)
 
 
 @gpu.lower(ops.cumulative_sum)
-def _(input: Array, axis: int, exclusive: bool, reversed: bool) -> Array:
+def _(input: Traced, axis: int, exclusive: bool, reversed: bool) -> Traced:
     return narrow(_partial_sums(widen(input), axis, exclusive, reversed), input)
 
 
-def _partial_sums(x: Array, axis: int, exclusive: bool, reversed: bool) -> Array:
+def _partial_sums(x: Traced, axis: int, exclusive: bool, reversed: bool) -> Traced:
     """The sum within a block plus the sum of all earlier blocks, computed recursively: O(n log n) additions."""
     size = x.shape[axis]
     blocks = -(-size // BLOCK)
 
-    def at(array: Array, p: Sequence[Array], position: Array) -> Array:
+    def at(array: Traced, p: Sequence[Traced], position: Traced) -> Traced:
         return array.clamped[(*p[:axis], position, *p[axis + 1 :])]
 
-    def line(position: Array) -> Array:
+    def line(position: Traced) -> Traced:
         return size - 1 - position if reversed else position
 
-    def of_block(*p: Array) -> Array:
-        def element(r: Array) -> Array:
+    def of_block(*p: Traced) -> Traced:
+        def element(r: Traced) -> Traced:
             position = p[axis] * BLOCK + r
             return where(position < size, at(x, p, line(position)), 0)
 
@@ -115,11 +115,11 @@ def _partial_sums(x: Array, axis: int, exclusive: bool, reversed: bool) -> Array
         sums = store(compute((*x.shape[:axis], blocks, *x.shape[axis + 1 :]), of_block))
         earlier = store(_partial_sums(sums, axis, exclusive=True, reversed=False))
 
-    def element(*p: Array) -> Array:
+    def element(*p: Traced) -> Traced:
         position = line(p[axis])
         block, within = position // BLOCK, position % BLOCK
 
-        def one(r: Array) -> Array:
+        def one(r: Traced) -> Traced:
             counts = r < within if exclusive else r <= within
             return where(counts, at(x, p, line(block * BLOCK + r)), 0)
 

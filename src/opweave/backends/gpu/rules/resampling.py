@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....core.dtypes import FLOATS
-from ....expr import Array, cast, clamp, compute, round_even, where
+from ....expr import Traced, cast, clamp, compute, round_even, where
 from ....expr.ir import storage
 from ....ops import convolution as ops
 from ..table import gpu
@@ -35,7 +35,7 @@ class _Scale:
     def denominator(self) -> int:
         return 2 * self.output
 
-    def nearest(self, i: Array) -> Array:
+    def nearest(self, i: Traced) -> Traced:
         """The nearest element; the lower one at ties."""
         if self.input == 1:
             return i // self.output
@@ -43,7 +43,7 @@ class _Scale:
             return i * self.input + (self.input - 1) // 2
         return ((2 * i + 1) * self.input - 1) // self.denominator
 
-    def around(self, i: Array) -> tuple[Array, Array, Array]:
+    def around(self, i: Traced) -> tuple[Traced, Traced, Traced]:
         """(lower neighbour, upper neighbour, weight of the upper one from 0 to `denominator`)."""
         last = self.denominator * (self.size - 1)
         place = clamp(i * (2 * self.input) + (self.input - self.output), 0, last)
@@ -52,7 +52,7 @@ class _Scale:
 
 
 @gpu.lower(ops.resample2d)
-def _(input: Array, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> Array:
+def _(input: Traced, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> Traced:
     scales = {
         axis: _Scale.of(input.shape[axis], size)
         for axis, size in zip(axes, sizes, strict=True)
@@ -69,24 +69,24 @@ def _(input: Array, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> Arr
     return _blend_integers(input, shape, scales)
 
 
-_Mix = Callable[[Array, Array, Array, int], Array]
+_Mix = Callable[[Traced, Traced, Traced, int], Traced]
 """`mix(low, high, part, denominator)` interpolates between two elements; the weight of `high` is part / denominator."""
 
 
-def _mix_floats(low: Array, high: Array, part: Array, denominator: int) -> Array:
+def _mix_floats(low: Traced, high: Traced, part: Traced, denominator: int) -> Traced:
     weight = cast(part, "float32") / denominator
     return low * (1 - weight) + high * weight  # preserves infinities, unlike high - low
 
 
-def _mix_finite(low: Array, high: Array, part: Array, denominator: int) -> Array:
+def _mix_finite(low: Traced, high: Traced, part: Traced, denominator: int) -> Traced:
     return low + (high - low) * (cast(part, "float32") / denominator)  # preserves equal elements
 
 
-def _mix_integers(low: Array, high: Array, part: Array, denominator: int) -> Array:
+def _mix_integers(low: Traced, high: Traced, part: Traced, denominator: int) -> Traced:
     return low * (denominator - part) + high * part  # divided by all denominators at the end
 
 
-def _blend(x: Array, p: Sequence[Any], scales: Mapping[int, _Scale], mix: _Mix) -> Array:
+def _blend(x: Traced, p: Sequence[Any], scales: Mapping[int, _Scale], mix: _Mix) -> Traced:
     """Interpolate `x` linearly along the axes of `scales`; `p` is the position in the result."""
     if not scales:
         return x[tuple(p)]
@@ -98,7 +98,7 @@ def _blend(x: Array, p: Sequence[Any], scales: Mapping[int, _Scale], mix: _Mix) 
     return mix(low, high, part, scales[axis].denominator)
 
 
-def _blend_integers(input: Array, shape: Sequence[int], scales: Mapping[int, _Scale]) -> Array:
+def _blend_integers(input: Traced, shape: Sequence[int], scales: Mapping[int, _Scale]) -> Traced:
     """Interpolate 8-bit integers, rounded to even; exact if the sums fit int32."""
     divisor = math.prod(scale.denominator for scale in scales.values())
     data_type = storage(input.data_type)
@@ -107,7 +107,7 @@ def _blend_integers(input: Array, shape: Sequence[int], scales: Mapping[int, _Sc
         return cast(round_even(compute(shape, lambda *p: _blend(x, p, scales, _mix_finite))), data_type)
     x = cast(input, "int32")
 
-    def element(*p: Array) -> Array:
+    def element(*p: Traced) -> Traced:
         total = _blend(x, p, scales, _mix_integers)
         quotient, twice = total // divisor, total % divisor * 2
         up = (twice > divisor) | ((twice == divisor) & (quotient % 2 == 1))

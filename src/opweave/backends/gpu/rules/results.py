@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ....core.dtypes import DataType
 from ....core.graph import Desc
 from ....expr import ir
-from ....expr.array import Array
+from ....expr.array import Traced
 from ....expr.gpu import Features, KernelProgram
 from ....expr.ir import Input
 from ....expr.tracing import of_input
@@ -26,10 +26,10 @@ class Scatter:
         value: maps a position in `shape` to the element to write.
     """
 
-    into: Array
+    into: Traced
     shape: tuple[int, ...]
-    at: Callable[..., Sequence[Array]]
-    value: Callable[..., Array]
+    at: Callable[..., Sequence[Traced]]
+    value: Callable[..., Traced]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Products:
     """
 
     problem: Problem
-    finish: Callable[[Array], Array] = lambda total: total
+    finish: Callable[[Traced], Traced] = lambda total: total
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ class Repeated:
         swapped: two arrays of the same data type and shape, swapped after each repetition.
     """
 
-    stages: Sequence[Stage]
+    stages: Sequence[ResultStage]
     count: int
     swapped: tuple[Input, Input]
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class ResultStage:
     """A part of an operation that takes several kernels.
 
     Attributes:
@@ -73,7 +73,7 @@ class Stage:
     """
 
     target: Input
-    content: Array | Products | Scatter | KernelProgram | Repeated | Input
+    content: Traced | Products | Scatter | KernelProgram | Repeated | Input
     title: str = ""
     fold: bool = True
 
@@ -97,7 +97,7 @@ class Stages:
 
     def __init__(self, features: Features) -> None:
         self.features = features
-        self.stages: list[Stage] = []
+        self.stages: list[ResultStage] = []
         self._count = 0
 
     def array(self, data_type: DataType, shape: Sequence[int]) -> Input:
@@ -105,36 +105,36 @@ class Stages:
         self._count += 1
         return Input(FIRST_NUMBER + self._count, Desc(data_type, tuple(shape)))
 
-    def add(self, content: Array | Products | Scatter | KernelProgram, target: Input, title: str = "") -> Array:
+    def add(self, content: Traced | Products | Scatter | KernelProgram, target: Input, title: str = "") -> Traced:
         """Add a stage, and return the array that it computes."""
-        self.stages.append(Stage(target, content, title))
+        self.stages.append(ResultStage(target, content, title))
         return of_input(target)
 
-    def store(self, array: Array, title: str = "", *, fold: bool = True) -> Array:
+    def store(self, array: Traced, title: str = "", *, fold: bool = True) -> Traced:
         """Store an expression in memory; with `fold`, when the graph is built, if the expression depends on constants only."""
         target = self.array(ir.storage(array.data_type), array.shape)
-        self.stages.append(Stage(target, array, title, fold))
+        self.stages.append(ResultStage(target, array, title, fold))
         return of_input(target)
 
-    def repeat(self, stages: Sequence[Stage], count: int, swapped: tuple[Input, Input]) -> None:
+    def repeat(self, stages: Sequence[ResultStage], count: int, swapped: tuple[Input, Input]) -> None:
         """Repeat programs of workgroups; see `Repeated`."""
-        self.stages.append(Stage(stages[-1].target, Repeated(stages, count, swapped)))
+        self.stages.append(ResultStage(stages[-1].target, Repeated(stages, count, swapped)))
 
-    def view(self, array: Array, shape: Sequence[int], data_type: DataType | None = None) -> Array:
+    def view(self, array: Traced, shape: Sequence[int], data_type: DataType | None = None) -> Traced:
         """Reinterpret an array in memory in another shape, and optionally as another data type."""
         target = self.array(data_type or ir.storage(array.data_type), shape)
-        self.stages.append(Stage(target, source_of(array)))
+        self.stages.append(ResultStage(target, source_of(array)))
         return of_input(target)
 
 
-def source_of(array: Array) -> Input:
+def source_of(array: Traced) -> Input:
     """The input behind an array in memory."""
     assert isinstance(array.body, ir.Load)
     assert isinstance(array.body.source, Input)
     return array.body.source
 
 
-def view_of(array: Array) -> View | None:
+def view_of(array: Traced) -> View | None:
     """The strided view behind an expression; None unless the expression is an array in memory with permuted axes."""
     load, rank = array.body, array.rank
     if not isinstance(load, ir.Load) or not isinstance(load.source, Input):
@@ -164,12 +164,12 @@ class Staged:
         inputs: the arrays that stand for the operands in the stages.
     """
 
-    def __init__(self, plan: Callable[[Stages], Sequence[Array]]) -> None:
+    def __init__(self, plan: Callable[[Stages], Sequence[Traced]]) -> None:
         self.plan = plan
         self.inputs: tuple[Input, ...] = ()
-        self._plans: dict[Features, tuple[list[Stage], list[Input]]] = {}
+        self._plans: dict[Features, tuple[list[ResultStage], list[Input]]] = {}
 
-    def plan_for(self, features: Features) -> tuple[list[Stage], list[Input]]:
+    def plan_for(self, features: Features) -> tuple[list[ResultStage], list[Input]]:
         """The stages for a device, and the results. Equal operations share one plan."""
         if features not in self._plans:
             stages = Stages(features)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ....composites import rotary_embedding
-from ....expr import Array, clamp, compute, where
+from ....expr import Traced, clamp, compute, where
 from ..table import gpu
 from .positions import position_from
 from .reduction import narrow, widen
@@ -22,11 +22,11 @@ class Rotation:
         interleaved: whether the elements of pair k are 2 * k and 2 * k + 1, instead of k and k + pairs.
     """
 
-    cosines: Array
-    sines: Array
+    cosines: Traced
+    sines: Traced
     interleaved: bool
 
-    def of(self, head: Callable[[Array], Array], size: int, position: Array, s: Array) -> Array:
+    def of(self, head: Callable[[Traced], Traced], size: int, position: Traced, s: Traced) -> Traced:
         """The element `s` of a rotated head.
 
         Args:
@@ -49,18 +49,18 @@ class Rotation:
 
 
 @gpu.lower(rotary_embedding)
-def _(input: Array, cosines: Array, sines: Array, positions: Array | None, heads: int, interleaved: bool) -> Array:
+def _(input: Traced, cosines: Traced, sines: Traced, positions: Traced | None, heads: int, interleaved: bool) -> Traced:
     x, rotation, rows = widen(input), Rotation(cosines, sines, interleaved), cosines.shape[0]
 
-    def position(batch: Array, place: Array) -> Array:
+    def position(batch: Traced, place: Traced) -> Traced:
         if positions is None:
             return place
         return position_from(positions[batch if positions.shape[0] > 1 else 0, place], rows)
 
-    def of_heads(batch: Array, head: Array, place: Array, s: Array) -> Array:
+    def of_heads(batch: Traced, head: Traced, place: Traced, s: Traced) -> Traced:
         return rotation.of(lambda at: x[batch, head, place, at], input.shape[3], position(batch, place), s)
 
-    def of_joined(batch: Array, place: Array, at: Array) -> Array:
+    def of_joined(batch: Traced, place: Traced, at: Traced) -> Traced:
         size = input.shape[2] // heads
         start = at // size * size
         return rotation.of(lambda s: x[batch, place, start + s], size, position(batch, place), at % size)

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
-from ....expr import Array, clamp, compute, ir, sum_over, where
+from ....expr import Traced, clamp, compute, ir, sum_over, where
 from ....expr.array import as_array
 from ....expr.gpu import Local, Workgroups
 from ....expr.ir import Cast, Input
 from ....expr.tracing import of_input
 from ..contraction.problem import View, product
 from .reduction import dot, narrow, widen
-from .results import Products, Stage, Stages, source_of
+from .results import Products, ResultStage, Stages, source_of
 
 MAX_HIDDEN_SIZE = 256
 """Largest hidden state for which one kernel runs all steps. With 256 units, a workgroup reads 0.8 to 1 MiB of recurrent
@@ -32,12 +32,12 @@ PARTS = 8
 MAX_TILE = 4
 """Most batches per workgroup of a kernel for one step, which share the weights."""
 
-Values: TypeAlias = Callable[[Array, Array], Array]
+Values: TypeAlias = Callable[[Traced, Traced], Traced]
 """`values(i, j)`: a value for unit `j` of batch `i`, by indices within the workgroup."""
 
 
 @dataclass
-class Network:
+class RecurrentNetwork:
     """A recurrent network over a sequence.
 
     Attributes:
@@ -58,18 +58,18 @@ class Network:
     """
 
     stages: Stages
-    input: Array
-    weight: Array
-    recurrent_weight: Array
-    bias: Array | None
-    recurrent_bias: Array | None
+    input: Traced
+    weight: Traced
+    recurrent_weight: Traced
+    bias: Traced | None
+    recurrent_bias: Traced | None
     hidden_size: int
     direction: str
     layout: str
     return_sequence: bool
 
     @classmethod
-    def of(cls, stages: Stages, arguments: dict[str, Any]) -> Network:
+    def of(cls, stages: Stages, arguments: dict[str, Any]) -> RecurrentNetwork:
         """The network of an operation, from the operation's arguments."""
         return cls(stages, **{field.name: arguments[field.name] for field in fields(cls) if field.name != "stages"})
 
@@ -97,7 +97,7 @@ class Network:
             self.all_states = self.stages.array(ir.storage(self.input.data_type), [steps, *self.state_shape])
 
 
-class Cell(ABC):
+class RecurrentCell(ABC):
     """The share of a step that a workgroup computes: some hidden units of some batches of a direction.
 
     Vectors are numbered: the hidden state, the other states, then the vectors that a phase of a step passes to the next.
@@ -110,32 +110,32 @@ class Cell(ABC):
         parts: number of invocations that share a product.
     """
 
-    def __init__(self, network: Network, program: Workgroups, tile: int, count: int, parts: int) -> None:
+    def __init__(self, network: RecurrentNetwork, program: Workgroups, tile: int, count: int, parts: int) -> None:
         self.network, self.program, self.direction = network, program, program.positions[0]
         self.shape, self.parts = [tile, count], parts
-        self.step: Array | int = 0
+        self.step: Traced | int = 0
 
     @abstractmethod
-    def batch(self, i: Array) -> Array:
+    def batch(self, i: Traced) -> Traced:
         """The index of a batch in the network."""
 
     @abstractmethod
-    def unit(self, j: Array) -> Array:
+    def unit(self, j: Traced) -> Traced:
         """The index of a unit in the network."""
 
     @abstractmethod
-    def element(self, vector: int, i: Array, k: Array) -> Array:
+    def element(self, vector: int, i: Traced, k: Traced) -> Traced:
         """The element of any unit of a vector, before this phase."""
 
     @abstractmethod
     def keep(self, vector: int, values: Values) -> None:
         """Replace the elements of a vector."""
 
-    def own(self, vector: int, i: Array, j: Array) -> Array:
+    def own(self, vector: int, i: Traced, j: Traced) -> Traced:
         """The element of one of this workgroup's units."""
         return self.element(vector, i, self.unit(j))
 
-    def of(self, array: Array, *position: Array) -> Array:
+    def of(self, array: Traced, *position: Traced) -> Traced:
         """An element of an operand, in the direction of the workgroup."""
         return widen(array)[(self.direction, *position)]
 
@@ -146,7 +146,7 @@ class Cell(ABC):
         return lambda i, j: self.program[local][i, j]
 
     @property
-    def time(self) -> Array:
+    def time(self) -> Traced:
         """The position of the step in the sequence."""
         forward = self.step + self.direction * 0
         back, direction = self.network.steps - 1 - forward, self.network.direction
@@ -154,14 +154,14 @@ class Cell(ABC):
             return where(self.direction == 0, forward, back)
         return back if direction == "backward" else forward
 
-    def weighted_input(self, gate: str, i: Array, j: Array) -> Array:
+    def weighted_input(self, gate: str, i: Traced, j: Traced) -> Traced:
         """The weighted input of a gate: weight * input + bias."""
         network = self.network
         row = network.layout.index(gate) * network.hidden_size + self.unit(j)
         total = self.of(network.weighted, self.time * network.state_shape[1] + self.batch(i), row)
         return total if network.bias is None else total + self.of(network.bias, row)
 
-    def products(self, gates: str, vector: int) -> Callable[[str, Array, Array], Array]:
+    def products(self, gates: str, vector: int) -> Callable[[str, Traced, Traced], Traced]:
         """Multiply the recurrent weights by a vector.
 
         Args:
@@ -175,10 +175,10 @@ class Cell(ABC):
         first, length = min(map(network.layout.index, gates)), -(-size // self.parts)
         partial = self.program.shared([self.parts, self.shape[0], len(gates), self.shape[1]])
 
-        def part_of(part: Array, i: Array, gate: Array, j: Array) -> Array:
+        def part_of(part: Traced, i: Traced, gate: Traced, j: Traced) -> Traced:
             row = (gate + first) * size + self.unit(j)
 
-            def term(k: Array) -> Array:
+            def term(k: Traced) -> Traced:
                 at = part * length + k
                 if size % self.parts == 0:
                     return self.of(network.columns, at, row) * self.element(vector, i, at)
@@ -189,7 +189,7 @@ class Cell(ABC):
 
         self.program.fill(partial, part_of)
 
-        def total(gate: str, i: Array, j: Array) -> Array:
+        def total(gate: str, i: Traced, j: Traced) -> Traced:
             number = network.layout.index(gate)
             result = sum_over(self.parts, lambda part: self.program[partial][part, i, number - first, j])
             bias = network.recurrent_bias
@@ -198,13 +198,13 @@ class Cell(ABC):
         return total
 
 
-Phase: TypeAlias = Callable[[Cell], None]
+Phase: TypeAlias = Callable[[RecurrentCell], None]
 """A part of a step. It may read all units of the vectors that earlier phases keep."""
 
 
 def in_steps(
-    network: Network, states: Sequence[Array | None], phases: Sequence[Phase], extra_vectors: int = 0
-) -> list[Array]:
+    network: RecurrentNetwork, states: Sequence[Traced | None], phases: Sequence[Phase], extra_vectors: int = 0
+) -> list[Traced]:
     """Add the kernels of a network, and return all results.
 
     Args:
@@ -221,10 +221,10 @@ def in_steps(
 # One kernel ----------------------------------------------------------------------------------------------------------
 
 
-class _Whole(Cell):
+class _WholeSequence(RecurrentCell):
     """All units of a batch, in a workgroup that loops over steps."""
 
-    def __init__(self, network: Network, states: Sequence[Array | None], extra_vectors: int) -> None:
+    def __init__(self, network: RecurrentNetwork, states: Sequence[Traced | None], extra_vectors: int) -> None:
         directions, batches, size = network.state_shape
         program = Workgroups([directions, batches], width=max(32, len(network.layout) * size))
         super().__init__(network, program, 1, size, 1)
@@ -233,36 +233,36 @@ class _Whole(Cell):
             start = lambda i, j, initial=initial: 0 if initial is None else self.of(initial, self.batch(i), j)  # noqa: E731
             program.fill(local, start)
 
-    def batch(self, i: Array) -> Array:
+    def batch(self, i: Traced) -> Traced:
         return self.program.positions[1] + i
 
-    def unit(self, j: Array) -> Array:
+    def unit(self, j: Traced) -> Traced:
         return j
 
-    def element(self, vector: int, i: Array, k: Array) -> Array:
+    def element(self, vector: int, i: Traced, k: Traced) -> Traced:
         return self.program[self._locals[vector]][i, k]
 
     def keep(self, vector: int, values: Values) -> None:
         self.program.fill(self._locals[vector], values)
 
-    def write(self, target: Input, vector: int, *leading: Array) -> None:
+    def write(self, target: Input, vector: int, *leading: Traced) -> None:
         """Write a vector to memory."""
 
-        def at(i: Array, j: Array) -> Sequence[Array]:
+        def at(i: Traced, j: Traced) -> Sequence[Traced]:
             return *leading, self.direction, self.batch(i), j
 
         self.program.write(target, self.shape, at, lambda i, j: self.element(vector, i, j))
 
 
 def _in_one_kernel(
-    network: Network, states: Sequence[Array | None], phases: Sequence[Phase], extra_vectors: int
+    network: RecurrentNetwork, states: Sequence[Traced | None], phases: Sequence[Phase], extra_vectors: int
 ) -> list[Input]:
     """Run all steps in one kernel, or in several if one would exceed `max_iterations`."""
     stages, steps = network.stages, network.steps
     results = [stages.array(ir.storage(network.input.data_type), network.state_shape) for _ in states]
 
     def program_of(start: int, end: int, last: Sequence[Input]) -> Workgroups:
-        cell = _Whole(network, states, extra_vectors)
+        cell = _WholeSequence(network, states, extra_vectors)
         with cell.program.repeat(end - start) as number:
             cell.step = number + start
             for phase in phases:
@@ -290,7 +290,7 @@ def _in_one_kernel(
 # A kernel a step -----------------------------------------------------------------------------------------------------
 
 
-class _Some(Cell):
+class _Some(RecurrentCell):
     """Some units of some batches, for a phase of a step. It reads and writes states in memory.
 
     Args:
@@ -300,7 +300,7 @@ class _Some(Cell):
         extra: the vectors that phases pass on, [vectors, directions, batches, hidden_size].
     """
 
-    def __init__(self, network: Network, old: Input, new: Input, extra: Input) -> None:
+    def __init__(self, network: RecurrentNetwork, old: Input, new: Input, extra: Input) -> None:
         directions, batches, size = network.state_shape
         tile = min(batches, MAX_TILE)
         sizes = [directions, -(-batches // tile), -(-size // BLOCK)]
@@ -308,16 +308,16 @@ class _Some(Cell):
         super().__init__(network, program, tile, BLOCK, PARTS)
         self._old, self._new, self._extra = of_input(old), new, extra
         self._states = old.desc.shape[0] - 1
-        number = Array((), Cast(self._old[self._states, 0, 0, 0].body, "index"))
+        number = Traced((), Cast(self._old[self._states, 0, 0, 0].body, "index"))
         self.step = clamp(number, 0, network.steps - 1)  # bounds the positions, whatever the memory holds
 
-    def batch(self, i: Array) -> Array:
+    def batch(self, i: Traced) -> Traced:
         return clamp(self.program.positions[1] * self.shape[0] + i, 0, self.network.state_shape[1] - 1)
 
-    def unit(self, j: Array) -> Array:
+    def unit(self, j: Traced) -> Traced:
         return clamp(self.program.positions[2] * BLOCK + j, 0, self.network.hidden_size - 1)
 
-    def element(self, vector: int, i: Array, k: Array) -> Array:
+    def element(self, vector: int, i: Traced, k: Traced) -> Traced:
         vectors, number = self._old, vector
         if vector >= self._states:
             vectors, number = of_input(self._extra), vector - self._states
@@ -329,7 +329,7 @@ class _Some(Cell):
         if vector >= self._states:
             target, number = self._extra, vector - self._states
 
-        def at(i: Array, j: Array) -> tuple[Array, ...]:
+        def at(i: Traced, j: Traced) -> tuple[Traced, ...]:
             return self.direction, self.batch(i), self.unit(j)
 
         self.program.write(target, self.shape, lambda i, j: (number, *at(i, j)), values)
@@ -344,12 +344,12 @@ class _Some(Cell):
 
 
 def _in_a_kernel_a_step(
-    network: Network, states: Sequence[Array | None], phases: Sequence[Phase], extra_vectors: int
+    network: RecurrentNetwork, states: Sequence[Traced | None], phases: Sequence[Phase], extra_vectors: int
 ) -> list[Input]:
     """Run each phase as a kernel. All steps repeat these kernels, and swap the arrays of old and new states."""
     stages, shape = network.stages, [len(states) + 1, *network.state_shape]
 
-    def start(number: Array, *position: Array) -> Array:
+    def start(number: Traced, *position: Traced) -> Traced:
         value = as_array(0.0, "float32")
         for k, initial in enumerate(states):
             if initial is not None:
@@ -368,7 +368,7 @@ def _in_a_kernel_a_step(
         is_last = number == len(phases) - 1
         if is_last:
             cell.count()
-        step.append(Stage(new if is_last else vectors, cell.program, "a step"))
+        step.append(ResultStage(new if is_last else vectors, cell.program, "a step"))
     stages.repeat(step, network.steps, (old, new))
     last = of_input(new if network.steps % 2 else old)
     results = []
@@ -378,4 +378,4 @@ def _in_a_kernel_a_step(
     return results
 
 
-__all__ = ["Cell", "Network", "Phase", "in_steps"]
+__all__ = ["Phase", "RecurrentCell", "RecurrentNetwork", "in_steps"]

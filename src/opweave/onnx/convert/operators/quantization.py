@@ -46,7 +46,7 @@ def _align(b: MLGraphBuilder, part: Tensor, whole: Sequence[int], axis: int) -> 
 
 
 @dataclass(frozen=True)
-class Blocks:
+class QuantizedBlocks:
     """Granularity of scales and zero points: per tensor, per index of an axis, or per block.
 
     Attributes:
@@ -80,7 +80,7 @@ class Blocks:
         return operand(b, s), operand(b, z)
 
 
-WHOLE = Blocks()
+WHOLE = QuantizedBlocks()
 
 
 @converts("QuantizeLinear")
@@ -90,7 +90,7 @@ def _(
     y_scale: Tensor,
     y_zero_point: Tensor | None = None,
     *,
-    blocks: Blocks = WHOLE,
+    blocks: QuantizedBlocks = WHOLE,
     output_dtype: int = 0,
     precision: int = 0,
     saturate: int = 1,  # for 8-bit floats
@@ -109,7 +109,7 @@ def _(
     x_scale: Tensor,
     x_zero_point: Tensor | None = None,
     *,
-    blocks: Blocks = WHOLE,
+    blocks: QuantizedBlocks = WHOLE,
     output_dtype: int = 0,
 ) -> MLOperand:
     y = blocks.dequantize(b, x, x_scale, x_zero_point)
@@ -136,11 +136,11 @@ def _(
     window: WindowAttributes = PLAIN,
 ) -> MLOperand:
     image = WHOLE.dequantize(b, x, x_scale, x_zero_point)
-    filters = Blocks(axis=0).dequantize(b, w, w_scale, w_zero_point)
+    filters = QuantizedBlocks(axis=0).dequantize(b, w, w_scale, w_zero_point)
     bias = None
     if B is not None:
         s = constant_of(x_scale, "the scale of its input").reshape(()) * constant_of(w_scale, "the scale of its filter")
-        bias = Blocks(axis=0).dequantize(b, B, np.asarray(s, np.float32), None)
+        bias = QuantizedBlocks(axis=0).dequantize(b, B, np.asarray(s, np.float32), None)
     y = convolution(b, image, filters, bias, group=group, window=window)
     return WHOLE.quantize(b, y, y_scale, y_zero_point)
 
@@ -157,7 +157,7 @@ def _(
     y_scale: Tensor,
     y_zero_point: Tensor,
 ) -> MLOperand:
-    rows, columns = Blocks(axis=-2), Blocks(axis=-1)
+    rows, columns = QuantizedBlocks(axis=-2), QuantizedBlocks(axis=-1)
     left = rows.dequantize(b, a, a_scale, a_zero_point)
     right = columns.dequantize(b, other, b_scale, b_zero_point)
     return rows.quantize(b, b.matmul(left, right), y_scale, y_zero_point)

@@ -30,7 +30,7 @@ from .windows import reshape
 
 
 @dataclass(frozen=True)
-class _Axis:
+class _ResizedAxis:
     """An axis that is resized.
 
     Attributes:
@@ -54,23 +54,23 @@ class _Axis:
 _ONE, _HALF = np.float32(1), np.float32(0.5)
 
 
-def _half_pixel(at: np.ndarray, axis: _Axis) -> np.ndarray:
+def _half_pixel(at: np.ndarray, axis: _ResizedAxis) -> np.ndarray:
     return (at + _HALF) / axis.scale - _HALF
 
 
-def _symmetric(at: np.ndarray, axis: _Axis) -> np.ndarray:
+def _symmetric(at: np.ndarray, axis: _ResizedAxis) -> np.ndarray:
     adjustment = np.float32(axis.new) / (axis.scale * np.float32(axis.old))
     return np.float32(axis.old) / np.float32(2) * (_ONE - adjustment) + _half_pixel(at, axis)
 
 
-def _align_corners(at: np.ndarray, axis: _Axis) -> np.ndarray:
+def _align_corners(at: np.ndarray, axis: _ResizedAxis) -> np.ndarray:
     if axis.new == 1:
         return np.zeros_like(at)
     return at * np.float32(axis.old - 1) / np.float32(axis.new - 1)
 
 
 # Positions in the input, computed in float32 as the engine does, so that both round the same way.
-_COORDINATES: dict[str, Callable[[np.ndarray, _Axis], np.ndarray]] = {
+_COORDINATES: dict[str, Callable[[np.ndarray, _ResizedAxis], np.ndarray]] = {
     "half_pixel": _half_pixel,
     "half_pixel_symmetric": _symmetric,
     "pytorch_half_pixel": lambda at, axis: _half_pixel(at, axis) if axis.new > 1 else np.zeros_like(at),
@@ -124,27 +124,27 @@ def _upsample(b: MLGraphBuilder, X: Tensor, scales: Tensor | None = None, *, mod
     return _resize(b, X, _by_scales(X, scales, range(len(shape_of(X)))), mode, "asymmetric", "simple")
 
 
-def _by_scales(X: Tensor, scales: Tensor | None, along: Sequence[int]) -> list[_Axis]:
+def _by_scales(X: Tensor, scales: Tensor | None, along: Sequence[int]) -> list[_ResizedAxis]:
     shape, factors = shape_of(X), constant_of(scales, "the list of scales").reshape(-1)
     if len(along) != len(factors) or not np.isfinite(factors).all() or not (factors > 0).all():
         raise Unsupported(f"the scales {factors.tolist()} do not fit {list(shape)}")
     axes = zip(along, factors.astype(np.float32), strict=True)
-    return [_Axis(axis, shape[axis], math.floor(np.float32(shape[axis]) * scale), scale) for axis, scale in axes]
+    return [_ResizedAxis(axis, shape[axis], math.floor(np.float32(shape[axis]) * scale), scale) for axis, scale in axes]
 
 
-def _by_sizes(X: Tensor, sizes: Sequence[int], along: Sequence[int], policy: str) -> list[_Axis]:
+def _by_sizes(X: Tensor, sizes: Sequence[int], along: Sequence[int], policy: str) -> list[_ResizedAxis]:
     shape = shape_of(X)
     unsupported_if(len(along) != len(sizes), f"the sizes {list(sizes)} do not fit {list(shape)}")
     ratios = [np.float32(size) / np.float32(shape[axis]) for axis, size in zip(along, sizes, strict=True)]
     if policy == "stretch":
-        return [_Axis(axis, shape[axis], *pair) for axis, *pair in zip(along, sizes, ratios, strict=True)]
+        return [_ResizedAxis(axis, shape[axis], *pair) for axis, *pair in zip(along, sizes, ratios, strict=True)]
     unsupported_if(policy not in ("not_larger", "not_smaller"), f"the policy {policy!r} is unknown")
     scale = min(ratios) if policy == "not_larger" else max(ratios)
-    return [_Axis(a, shape[a], math.floor(scale * np.float32(shape[a]) + _HALF), scale) for a in along]
+    return [_ResizedAxis(a, shape[a], math.floor(scale * np.float32(shape[a]) + _HALF), scale) for a in along]
 
 
 def _resize(
-    b: MLGraphBuilder, X: Tensor, axes: Sequence[_Axis], mode: str, coordinates: str, nearest_mode: str
+    b: MLGraphBuilder, X: Tensor, axes: Sequence[_ResizedAxis], mode: str, coordinates: str, nearest_mode: str
 ) -> Tensor:
     unsupported_if(any(axis.new < 1 for axis in axes), "its output is empty")
     changed = [axis for axis in axes if axis.new != axis.old or axis.scale != 1]
@@ -165,7 +165,7 @@ def _resize(
     return result
 
 
-def _nearest(axis: _Axis, coordinates: str, nearest_mode: str) -> list[int]:
+def _nearest(axis: _ResizedAxis, coordinates: str, nearest_mode: str) -> list[int]:
     """The position in the input of each element of the output."""
     if nearest_mode == "simple":
         nearest_mode = "ceil" if axis.scale < 1 else "floor"
@@ -182,7 +182,7 @@ def _nearest(axis: _Axis, coordinates: str, nearest_mode: str) -> list[int]:
     return [int(place) for place in nearest]
 
 
-def _linear(b: MLGraphBuilder, X: Tensor, axes: Sequence[_Axis], mode: str, coordinates: str) -> Tensor:
+def _linear(b: MLGraphBuilder, X: Tensor, axes: Sequence[_ResizedAxis], mode: str, coordinates: str) -> Tensor:
     unsupported_if(mode != "linear", f"WebNN has no interpolation in mode {mode!r}")
     unsupported_if(not is_float(X), "WebNN rounds integers that are interpolated, ONNX cuts fractions off")
     same = coordinates in ("half_pixel", "half_pixel_symmetric") or (
