@@ -19,6 +19,7 @@ Case = tuple[Shape, Shape, dict[str, Any]]
 
 ALONE = "windows of padding alone"
 FACTOR = "widths and strides with a common factor"
+ROWS = "windows whose rows fill several rows of a tile"
 GROUPS = "groups of several channels in 8 bits"
 
 # Shapes of the input and of the filter, options, and why kernels of 2 bytes and of 1 byte must not compute it.
@@ -33,7 +34,14 @@ FAULTS: list[tuple[Case, str, str]] = [
     (((1, 3, 9, 1), (2, 3, 3, 2), {"padding": [1, 1, 1, 1], "dilations": [1, 2]}), ALONE, ALONE),
     (((1, 1, 9, 9), (2, 1, 1, 1), {"dilations": [9, 9]}), "", ""),
     (((1, 4, 48, 48), (2, 4, 16, 16), {"strides": [16, 16]}), FACTOR, ""),
-    (((1, 4, 48, 48), (2, 4, 16, 16), {"strides": [16, 15]}), "", ""),
+    (((1, 4, 48, 48), (2, 4, 16, 16), {"strides": [16, 15]}), ROWS, ""),
+    (((1, 4, 6, 48), (2, 4, 1, 16), {}), ROWS, ""),
+    (((1, 4, 48, 48), (2, 4, 16, 15), {"strides": [16, 16]}), "", ""),
+    (((1, 6, 6, 40), (2, 6, 1, 16), {"strides": [1, 9]}), ROWS, ""),
+    (((1, 8, 6, 40), (2, 8, 2, 12), {"strides": [1, 5]}), ROWS, ""),
+    (((1, 8, 6, 40), (2, 8, 2, 16), {"strides": [1, 9]}), ROWS, ROWS),
+    (((1, 8, 6, 40), (2, 8, 2, 12), {"strides": [1, 5], "dilations": [1, 2]}), "", ""),
+    (((1, 8, 6, 12), (2, 8, 2, 12), {}), FACTOR, ""),
     (((1, 4, 48, 16), (2, 4, 16, 16), {"strides": [16, 3]}), FACTOR, ""),
     (((1, 3, 48, 48), (2, 3, 16, 16), {"strides": [16, 16]}), "", ""),
     (((1, 16, 8, 8), (2, 16, 3, 4), {"strides": [3, 4]}), FACTOR, ""),

@@ -1,7 +1,7 @@
 """Convolutions for which the engine's 8-bit and 16-bit kernels are wrong.
 
-Found by 39,307 random convolutions in bfloat16 and in 8 bits, on a processor with AMX. The affected processors and kernels are
-not known, so these convolutions are avoided wherever the engine may choose such kernels.
+Found by 39,307 random convolutions in bfloat16 and in 8 bits, and 2,477 more with wide windows, on processors with AMX. The
+affected processors and kernels are not known, so these convolutions are avoided wherever the engine may choose such kernels.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ def why_not(node: Node, size: int) -> str:
             return "windows of padding alone"  # the kernel reads beyond the input, or ends the process
         if axis == "w" and _is_regrouped(window, filter["i"] * size):
             return "widths and strides with a common factor"
+        if axis == "w" and _fills_rows(window, filter["i"] * size):
+            return "windows whose rows fill several rows of a tile"
     is_depthwise = filter["i"] == 1 and filter["o"] == arguments["groups"]
     if size == 1 and arguments["groups"] > 1 and not is_depthwise:
         return "groups of several channels in 8 bits"
@@ -53,3 +55,14 @@ def _is_regrouped(window: Window, depth: int) -> bool:
     factors = (factor for factor in range(2, window.taps + 1) if window.taps % factor == 0)
     rows = (depth * factor for factor in factors if window.stride % factor == 0 or window.count == 1)
     return any(row > ROW and row % ROW == 0 for row in rows)
+
+
+def _fills_rows(window: Window, depth: int) -> bool:
+    """Whether a row of a window fills several whole rows of a tile, while few channels are read at one position.
+
+    Args:
+        window: windows along the width.
+        depth: bytes of all channels at one position.
+    """
+    row = depth * window.taps
+    return window.dilation == 1 and window.count > 1 and 2 * depth < ROW < row and row % ROW == 0
