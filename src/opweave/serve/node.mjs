@@ -215,16 +215,28 @@ function synchronous(url) {
   worker.unref();
   port.unref();
 
+  let number = 0;
+
+  // The answer to the last request. One that came late, or twice, is that of an earlier request.
+  function answer() {
+    for (;;) {
+      const received = receiveMessageOnPort(port);
+      if (received?.message.number === number) return received.message;
+      if (received !== undefined) continue;
+      if (Atomics.wait(state, 0, 0, SYNC_TIMEOUT_MS) === "timed-out") {
+        throw new DOMException(`no answer from Opweave at ${url} in ${SYNC_TIMEOUT_MS / 1000} s`, "OperationError");
+      }
+      Atomics.store(state, 0, 0);
+    }
+  }
+
   function sync(body) {
     if (Atomics.wait(state, 1, 0, START_TIMEOUT_MS) === "timed-out") {
       throw new DOMException("the worker for synchronous requests has not started", "OperationError");
     }
-    Atomics.store(state, 0, 0);
-    port.postMessage(body);
-    if (Atomics.wait(state, 0, 0, SYNC_TIMEOUT_MS) === "timed-out") {
-      throw new DOMException(`no answer from Opweave at ${url} in ${SYNC_TIMEOUT_MS / 1000} s`, "OperationError");
-    }
-    const { status, text, error } = receiveMessageOnPort(port).message;
+    number += 1;
+    port.postMessage({ number, body });
+    const { status, text, error } = answer();
     if (status === 200) return text;
     throw new DOMException(`Opweave at ${url}: ${error ?? `${status} ${text}`}`, "OperationError");
   }
