@@ -242,6 +242,9 @@ def test_the_picture_of_the_rooms_is_that_of_the_imports(monkeypatch: pytest.Mon
     import draw_house  # type: ignore[import-not-found]
 
     assert draw_house.PICTURE.read_text(encoding="utf-8") == draw_house.picture(), "run python tools/draw_house.py"
+    assert draw_house.rooms() == list(layers())
+    down = [(room, other) for room, other in draw_house.arrows() if layers()[other] > layers()[room]]
+    assert down == []  # nor does a module that is loaded import from below by an exception of `NEEDED_BELOW`
 
 
 def test_no_module_is_outside_of_a_room() -> None:

@@ -25,8 +25,9 @@ def find_measured(digest: Callable[[], str], ways: Mapping[str, Backend]) -> dic
         return {}
     from ...compile import keys
 
-    if not disk_cache.exists(keys.key_of(digest(), keys.machine(ways), keys.versions(ways)), keys.KIND):
+    model = digest()
+    if not disk_cache.exists(keys.key_of(model, keys.machine(ways), keys.versions(ways)), keys.KIND):
         return {}
     from ...compile import engines
 
-    return engines.find(digest, ways)
+    return engines.find(lambda: model, ways)
