@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
     from .backends import Device as Device, devices as devices
     from .context.builder import MLGraphBuilder as MLGraphBuilder
     from .context.context import ML as ML, MLContext as MLContext, MLContextLostInfo as MLContextLostInfo, ml as ml
+    from .context.graph import MLGraph as MLGraph
+    from .context.tensor import MLTensor as MLTensor
     from .core.graph import Desc as Desc, MLOperand as MLOperand
     from .core.operation import Limits as Limits
     from .inspect.diff import diff as diff
@@ -45,8 +47,6 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
     from .lazy.jit import jit as jit
     from .onnx.convert.register import register_onnx as register_onnx
     from .onnx.session.session import InferenceSession as InferenceSession
-    from .run.graph import MLGraph as MLGraph
-    from .run.tensor import MLTensor as MLTensor
     from .support.errors import (
         DataError as DataError,
         InvalidStateError as InvalidStateError,
@@ -84,8 +84,8 @@ _HOMES = {
     ".onnx.convert.register": ("register_onnx",),
     ".onnx.session.session": ("InferenceSession",),
     ".core.operation": ("Limits",),
-    ".run.graph": ("MLGraph",),
-    ".run.tensor": ("MLTensor",),
+    ".context.graph": ("MLGraph",),
+    ".context.tensor": ("MLTensor",),
 }
 """Module -> its public names; after a dot at its end, modules of that package. A test compares it with the imports above."""
 

@@ -13,7 +13,7 @@ from threads import together
 
 import opweave as ow
 from opweave import backends
-from opweave.run.graph import MAX_BINDINGS, DispatchBinding
+from opweave.context.graph import MAX_BINDINGS, DispatchBinding
 
 DEVICES = ["cpu", "reference"]
 

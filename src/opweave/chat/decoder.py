@@ -9,8 +9,8 @@ import numpy as np
 
 from ..context.builder import MLGraphBuilder
 from ..context.context import MLContext
-from ..run.graph import MLGraph
-from ..run.tensor import MLTensor
+from ..context.graph import MLGraph
+from ..context.tensor import MLTensor
 from ..support.errors import require
 from .model import Model, network
 

@@ -15,13 +15,13 @@ from ..core.graph import Desc, Graph, MLOperand, Operand, check_desc, printable
 from ..core.operation import Limits, Op
 from ..memory.arrays import as_array, describe, fit, lasting
 from ..ops import Operations
-from ..run.graph import MLGraph
-from ..run.tensor import MLTensor
 from ..support import hints
 from ..support.errors import InvalidStateError, ValidationError, require
 from ..support.names import counted, shown
 from ..support.progress import reported
 from .context import MLContext
+from .graph import MLGraph
+from .tensor import MLTensor
 from .tensors import awaitable
 
 

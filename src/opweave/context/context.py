@@ -17,12 +17,12 @@ from ..backends import Backend, Device, PowerPreference, Precision, selection
 from ..core import dtypes
 from ..core.dtypes import ANY
 from ..core.graph import MAX_RANK
-from ..run.graph import MLGraph
-from ..run.tensor import MLTensor
 from ..support import hints, lazy_imports, packages, settings
 from ..support.errors import NotSupportedError, require, require_flags
 from ..support.names import SnakeCaseDict, shown
 from ..support.processors import chosen_threads
+from .graph import MLGraph
+from .tensor import MLTensor
 from .tensors import ContextTensors, awaitable
 
 if TYPE_CHECKING:

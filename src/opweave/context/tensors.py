@@ -18,10 +18,10 @@ from ..core.dtypes import DataType
 from ..core.graph import Desc, check_desc
 from ..memory.arrays import as_array, describe, fit
 from ..memory.spaces import Space, TensorSpace
-from ..run.tensor import DeviceTensor, MLTensor
 from ..support import hints
 from ..support.errors import InvalidStateError, NotSupportedError, ValidationError, import_extra, require, require_flags
 from ..support.names import shown
+from .tensor import DeviceTensor, MLTensor
 
 if TYPE_CHECKING:
     from .context import MLContext, MLContextLostInfo

@@ -35,10 +35,10 @@ from ..support.names import shown
 from .signatures import annotation_text, check_function, plain_converter, public, read_signature, takes_a_function
 
 if TYPE_CHECKING:
+    from ..context.tensor import MLTensor
     from ..kernels.wgsl import Shader
     from ..kernels.wgsl.sources import SourceKernel
     from ..lazy.array import Array
-    from ..run.tensor import MLTensor
 
 DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]
 """Devices of kernels; "wasm" runs on the CPU, in the memory of a module."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..backends import PRECISIONS
 from ..compile.engines import SWITCHED_OFF, described
-from ..run.graph import MLGraph
+from ..context.graph import MLGraph
 from ..support import lazy_imports
 from ..support.words import intermediates, table
 

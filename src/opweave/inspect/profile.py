@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import memory
+from ..context.graph import MLGraph, check_names
+from ..context.tensor import MLTensor
 from ..core.graph import Desc
 from ..memory.arrays import as_array, contiguous, fit
 from ..memory.spaces import Memory, TensorSpace
 from ..run.binding import Binding
-from ..run.graph import MLGraph, check_names
 from ..run.locks import Locks
-from ..run.tensor import MLTensor
 from ..support import lazy_imports
 from ..support.errors import require
 from ..support.words import duration, intermediates, markup, shortened, size, table

@@ -12,9 +12,9 @@ from ..backends.isolation import EngineProcess
 from ..compile import engines, tuning
 from ..compile.driver import compile
 from ..compile.engines import Tuning
+from ..context.graph import MLGraph, check_names
 from ..memory.arrays import as_array, contiguous, fit
 from ..ops import quantize_linear
-from ..run.graph import MLGraph, check_names
 from ..run.program import Program
 from ..support import lazy_imports
 from ..support.errors import require

@@ -15,9 +15,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ..compile.legalise import legalise
+from ..context.graph import MLGraph
 from ..core.graph import Graph, Node
 from ..ops import Operations
-from ..run.graph import MLGraph
 from ..support.errors import require
 from ..support.files import atomic_writer
 from ..support.names import shown

@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import memory
 from ..context.context import MLContext, current_context
+from ..context.tensor import MLTensor
 from ..core.dtypes import INFO, DataType, cast_number
 from ..core.graph import Builder, Desc, Operand, check_desc, title
 from ..core.operation import Op
@@ -19,7 +20,6 @@ from ..memory.arrays import as_array, contiguous, describe
 from ..ops import Operations
 from ..ops.recorder import constant
 from ..run.locks import Locks
-from ..run.tensor import MLTensor
 from ..support import hints
 from ..support.cache import Cache, exact
 from ..support.errors import MLError, ValidationError, require

@@ -23,12 +23,12 @@ import numpy as np
 
 from .. import memory
 from ..context.context import MLContext
+from ..context.graph import MLGraph
+from ..context.tensor import MLTensor
 from ..core.graph import Desc, Graph, Operand, title
 from ..memory.arrays import is_immutable
 from ..ops import Operations
-from ..run.graph import MLGraph
 from ..run.locks import Locks
-from ..run.tensor import MLTensor
 from ..support.errors import require
 from ..support.lazy_imports import deferred_context
 from . import force as reads

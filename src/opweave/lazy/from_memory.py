@@ -12,12 +12,12 @@ import numpy as np
 
 from .. import memory
 from ..context.context import MLContext, current_context
+from ..context.tensor import MLTensor
 from ..core.dtypes import INFO, DataType, check
 from ..core.graph import Desc, Operand, check_desc
 from ..memory import pool
 from ..memory.arrays import as_array, contiguous, describe, is_immutable
 from ..run.locks import Locks
-from ..run.tensor import MLTensor
 from ..support.errors import ValidationError, require
 from ..support.names import shown
 from .array import Array, Watched, code_of, force

@@ -16,10 +16,10 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 import numpy as np
 
 from ..context.context import MLContext, current_context
+from ..context.tensor import MLTensor
 from ..core import dtypes
 from ..core.graph import Operand
 from ..memory.arrays import as_array, describe
-from ..run.tensor import MLTensor
 from ..support.cache import Cache, exact
 from ..support.errors import MLError, ValidationError, require, user_line
 from ..support.names import shown

@@ -15,15 +15,15 @@ import numpy as np
 from .. import memory
 from ..context.builder import MLGraphBuilder
 from ..context.context import MLContext
+from ..context.graph import MLGraph
+from ..context.tensor import MLTensor
 from ..core import dtypes
 from ..core.dtypes import DataType
 from ..core.graph import Desc, MLOperand, Operand, check_desc
 from ..core.operators import Operators
 from ..memory.arrays import as_array, contiguous, describe
 from ..memory.spaces import Memory
-from ..run.graph import MLGraph
 from ..run.locks import Locks
-from ..run.tensor import MLTensor
 from ..support import hints
 from ..support.errors import ValidationError
 from ..support.names import file_name, shown

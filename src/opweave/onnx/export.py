@@ -15,8 +15,8 @@ from .. import __version__
 from ..backends.onnxruntime import ort
 from ..backends.onnxruntime.emit import Emitter
 from ..compile.legalise import legalise
+from ..context.graph import MLGraph
 from ..core.graph import Graph
-from ..run.graph import MLGraph
 from ..support.errors import ValidationError, require
 from ..support.files import atomic_writer, resolved
 from ..support.names import shown

@@ -21,10 +21,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .. import memory
+from ..context.graph import check_names
 from ..onnx.model.arguments import Argument, shape_text
 from ..onnx.model.model import Model
 from ..onnx.model.protobuf import ModelProto
-from ..run.graph import check_names
 from ..support.errors import NotSupportedError, ValidationError, require
 from ..support.names import shown
 from . import json_text

@@ -11,7 +11,7 @@ from threading import Lock
 
 import numpy as np
 
-from ..run.graph import MLGraph
+from ..context.graph import MLGraph
 from ..support.errors import InvalidStateError, MLError, NotSupportedError
 from ..support.names import counted
 from .counts import Counts

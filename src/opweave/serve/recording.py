@@ -10,8 +10,8 @@ from threading import Lock
 
 import numpy as np
 
+from ..context.graph import MLGraph
 from ..onnx.export import save
-from ..run.graph import MLGraph
 from ..support.errors import DataError, MLError
 from ..support.files import atomic_writer, make_folder
 from ..support.names import counted

@@ -12,8 +12,8 @@ import numpy as np
 from .. import memory
 from ..context.builder import MLGraphBuilder
 from ..context.context import MLContext
+from ..context.graph import MLGraph
 from ..core.graph import Desc, Graph, MLOperand
-from ..run.graph import MLGraph
 from ..support.errors import NotSupportedError, OperationError
 from ..support.names import shown
 from .intermediates import intermediate_bytes

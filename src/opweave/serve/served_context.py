@@ -12,9 +12,9 @@ import numpy as np
 
 from .. import memory
 from ..context.context import MLContext, ml
+from ..context.graph import MLGraph
+from ..context.tensor import MLTensor
 from ..core.graph import Desc
-from ..run.graph import MLGraph
-from ..run.tensor import MLTensor
 from ..support.errors import InvalidStateError, MLError, ValidationError
 from ..support.names import camel_case
 from .limits import ConnectionLimits, ServerBudget

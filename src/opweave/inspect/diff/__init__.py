@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from ...context.context import MLContext, ml
+from ...context.graph import MLGraph, check_names
 from ...core.graph import Desc, Graph
 from ...memory.arrays import as_array, contiguous, fit
 from ...onnx.model.booleans import bool_as_uint8
 from ...onnx.model.limits import DEFAULT, ModelLimits
 from ...onnx.model.model import Model
 from ...onnx.session.load import declared
-from ...run.graph import MLGraph, check_names
 from ...support.errors import require
 from ...support.names import counted, shown
 from ...support.progress import reported

@@ -13,9 +13,9 @@ from ...compile.driver import compile
 from ...compile.engines import choose_engine
 from ...compile.legalise import cut_out
 from ...context.context import MLContext, ml
+from ...context.graph import MLGraph
 from ...core.graph import Graph, Node, Operand
 from ...ops.recorder import Recorder
-from ...run.graph import MLGraph
 from ...support.errors import ValidationError
 from ...support.names import shown
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...run.graph import MLGraph
+from ...context.graph import MLGraph
 from ...support import lazy_imports
 from ...support.errors import require
 from ...support.files import atomic_writer

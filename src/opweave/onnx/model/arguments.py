@@ -12,11 +12,11 @@ import numpy as np
 
 from ... import memory
 from ...context.context import MLContext
+from ...context.tensor import MLTensor
 from ...core.graph import printable
 from ...core.shapes import MAX_DIMENSION
 from ...memory.arrays import as_array, contiguous
 from ...memory.spaces import Memory, TensorSpace
-from ...run.tensor import MLTensor
 from ...support.errors import OperationError, ValidationError, require
 from ...support.names import shown
 from ...support.records import record

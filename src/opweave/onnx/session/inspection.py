@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ...run.graph import check_names
+from ...context.graph import check_names
+from ...context.tensor import MLTensor
 from ...run.locks import Locks
-from ...run.tensor import MLTensor
 from ...support import lazy_imports
 from ...support.errors import OperationError, require
 from .model_program import ModelProgram

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...context.builder import MLGraphBuilder
 from ...context.context import MLContext, ml
+from ...context.graph import MLGraph
 from ...core.graph import MLOperand
-from ...run.graph import MLGraph
 from ...support.errors import NotSupportedError, ValidationError
 from ..convert.register import require_operators
 from ..convert.trace import Trace, Tracer, ValuesNeeded

@@ -12,12 +12,12 @@ import numpy as np
 from ... import memory
 from ...backends import Precision
 from ...context.context import MLContext
+from ...context.graph import check_names
+from ...context.tensor import MLTensor
 from ...context.tensors import in_thread
 from ...core.graph import Desc
 from ...core.shapes import OtherShapes
-from ...run.graph import check_names
 from ...run.locks import Locks
-from ...run.tensor import MLTensor
 from ...support import hints
 from ...support.errors import MLError, OperationError, ValidationError, require
 from ...support.names import listed

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
+from ...context.graph import check_names
 from ...core.value_ranges import InputRange
-from ...run.graph import check_names
 from ...support.errors import require
 from ...support.names import shown
 from ..model.parameters import QUANTISING

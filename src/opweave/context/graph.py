@@ -20,11 +20,11 @@ from ..core.graph import Desc, Graph, printable
 from ..core.operators import Operators
 from ..memory.arrays import as_array, contiguous, fit
 from ..memory.spaces import HOST, TensorSpace
+from ..run.locks import Locks
 from ..support import hints, lazy_imports
 from ..support.cache import Cache
 from ..support.errors import InvalidStateError, ValidationError, require
 from ..support.names import shown
-from .locks import Locks
 from .tensor import MLTensor
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
     from ..backends import Pairs, Placement
     from ..compile.engines import Tuning
-    from ..context.context import MLContext
     from ..inspect.drawing import Drawing
     from ..inspect.profile import Profile
+    from ..run.program import Program
     from ..verification.uses import Use
-    from .program import Program
+    from .context import MLContext
 
 MAX_BINDINGS = 64
 """Combinations of tensors that a graph stays bound to; beyond that, the oldest must be bound (and validated) again."""

@@ -14,7 +14,7 @@ from ..support import hints
 from ..support.errors import InvalidStateError, NotSupportedError, ValidationError, require
 
 if TYPE_CHECKING:
-    from ..context.context import MLContext
+    from .context import MLContext
 
 
 @hints.misnomers
