@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
         composites as composites,
         expr as expr,
         js as js,
+        lazy as lazy,
         memory as memory,
         onnx as onnx,
         ops as ops,
@@ -60,7 +61,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
 __version__ = "0.2.0"
 
 _HOMES = {
-    ".": ("array_api", "composites", "expr", "js", "memory", "onnx", "ops"),
+    ".": ("array_api", "composites", "expr", "js", "lazy", "memory", "onnx", "ops"),
     ".backends": ("Device", "devices"),
     ".context.builder": ("MLGraphBuilder",),
     ".context.context": ("ML", "MLContext", "MLContextLostInfo", "ml"),

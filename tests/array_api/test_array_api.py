@@ -284,11 +284,11 @@ def test_arrays_answer_with_the_namespace() -> None:
 
 
 def test_calls_run_as_one_graph() -> None:
-    before = ow.ops.compile_now()
+    before = ow.lazy.compile_now()
     try:
         x = xp.asarray(X)
         for _ in range(2):
-            with ow.ops.profile() as records:
+            with ow.lazy.profile() as records:
                 centred = x - xp.mean(x, axis=0, keepdims=True)
                 y = xp.where(centred > 0, xp.log1p(abs(centred)), 0.0)
                 assert y.pending
@@ -297,7 +297,7 @@ def test_calls_run_as_one_graph() -> None:
         assert len(records) == 1
         assert [title for title, *_ in records[0].written] == ["where"]
     finally:
-        ow.ops.compile_now(before)
+        ow.lazy.compile_now(before)
     off = X - X.mean(axis=0)
     np.testing.assert_allclose(values, np.where(off > 0, np.log1p(np.abs(off)), 0), rtol=1e-5, atol=1e-6)
 

@@ -25,7 +25,15 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 OPERATIONS = Operations.listing()
 
 MODULES = [
-    *("opweave", "opweave.ops", "opweave.array_api", "opweave.chat", "opweave.composites", "opweave.cuda"),
+    *(
+        "opweave",
+        "opweave.lazy",
+        "opweave.ops",
+        "opweave.array_api",
+        "opweave.chat",
+        "opweave.composites",
+        "opweave.cuda",
+    ),
     *("opweave.support.errors", "opweave.expr", "opweave.js", "opweave.memory", "opweave.onnx", "opweave.scale"),
     *("opweave.serve", "opweave.wasm", "opweave.wgsl"),
 ]
@@ -48,8 +56,7 @@ ELSEWHERE = {
 
 def exported(module: str) -> Iterator[str]:
     """The public names of a module."""
-    of_ops = [*OPERATIONS, "compile_now", "profile", "statistics", "wait"]
-    for name in of_ops if module == "opweave.ops" else getattr(resolve_name(module), "__all__", ()):
+    for name in OPERATIONS if module == "opweave.ops" else getattr(resolve_name(module), "__all__", ()):
         if not name.startswith("__") and f"{module}.{name}" not in ELSEWHERE:
             yield f"{module}.{name}"
 

@@ -12,8 +12,8 @@ import opweave as ow
 @pytest.fixture
 def from_zero() -> Iterator[None]:
     """Statistics that start from zero, with nothing left to compile; what recurs is compiled in the background."""
-    ow.ops.wait()  # for what other tests have left to compile
-    before = ow.ops.compile_now(False)
-    ow.ops.statistics.reset()
+    ow.lazy.wait()  # for what other tests have left to compile
+    before = ow.lazy.compile_now(False)
+    ow.lazy.statistics.reset()
     yield
-    ow.ops.compile_now(before)
+    ow.lazy.compile_now(before)

@@ -19,7 +19,7 @@ import opweave as ow
 from opweave import memory
 from opweave.lazy import background, graphs
 
-STATISTICS = ow.ops.statistics
+STATISTICS = ow.lazy.statistics
 
 pytestmark = pytest.mark.usefixtures("from_zero")
 
@@ -328,8 +328,8 @@ def test_an_operand_twice_is_one_holder_less(x: ow.Array) -> None:
 
 
 def test_a_profile_says_what_was_written_and_why(x: ow.Array) -> None:
-    ow.ops.compile_now()
-    with ow.ops.profile() as records:
+    ow.lazy.compile_now()
+    with ow.lazy.profile() as records:
         y = ow.ops.add(x, 1.0, label="held")
         z = y.relu() * 2
         z.numpy()
@@ -350,7 +350,7 @@ def test_a_profile_says_what_was_written_and_why(x: ow.Array) -> None:
 
 
 def test_several_reads_are_one_graph(x: ow.Array) -> None:
-    ow.ops.compile_now()
+    ow.lazy.compile_now()
     y = x + 1
     a, b = ow.read(y.relu(), y * 2)
     assert STATISTICS.graphs == 1
@@ -379,7 +379,7 @@ def test_what_recurs_is_compiled_in_the_background(x: ow.Array) -> None:
     first = once()
     assert (STATISTICS.operations, STATISTICS.compiled) == (4, 0)
     once()
-    ow.ops.wait()
+    ow.lazy.wait()
     assert (STATISTICS.compiled, STATISTICS.graphs) == (1, 0)
     np.testing.assert_allclose(once(), first, rtol=1e-6)
     assert (STATISTICS.compiled, STATISTICS.graphs) == (1, 1)
@@ -393,7 +393,7 @@ def test_a_graph_that_is_refused_runs_one_by_one(x: ow.Array, monkeypatch: pytes
 
     compiled = graphs.CallGraph.compile
     monkeypatch.setattr(graphs.CallGraph, "compile", refuse)
-    ow.ops.compile_now()
+    ow.lazy.compile_now()
     expected = np.arctan(1) * 0 + (x.numpy() * 3 + 0.5) * 7
     for _ in range(3):
         np.testing.assert_allclose(((x * 3 + 0.5) * 7).numpy(), expected, rtol=1e-6)
@@ -433,11 +433,11 @@ def test_the_environment_says_when() -> None:
     code = """
 import opweave as ow
 (ow.array([1.0]) + 1 + 2).numpy()
-print(ow.ops.statistics.compiled, ow.ops.compile_now(False))
+print(ow.lazy.statistics.compiled, ow.lazy.compile_now(False))
 """
     assert run(code, OPWEAVE_COMPILE="now") == "1 True\n"
     assert run(code, OPWEAVE_COMPILE="background") == "0 False\n"
-    code = "import opweave as ow\ntry: ow.ops.compile_now()\nexcept ow.ValidationError as error: print(error)"
+    code = "import opweave as ow\ntry: ow.lazy.compile_now()\nexcept ow.ValidationError as error: print(error)"
     assert run(code, OPWEAVE_COMPILE="later").endswith("OPWEAVE_COMPILE must be 'now' or 'background', got 'later'\n")
 
 
@@ -467,12 +467,12 @@ def work():
     return float((x @ x).relu()[0, 0] + 1)
 for _ in range(3):
     work()
-    ow.ops.wait()
+    ow.lazy.wait()
 pending = x @ x + 2
 child = os.fork()
 if child == 0:
     results = [work() for _ in range(4)]
-    ow.ops.wait()
+    ow.lazy.wait()
     print(results[-1], work(), pending.numpy()[0, 0], flush=True)
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0

@@ -16,20 +16,20 @@ from threads import together
 import opweave as ow
 from opweave.lazy import background, deferred_free, force, graphs, weights as learned
 
-STATISTICS = ow.ops.statistics
+STATISTICS = ow.lazy.statistics
 CONTEXT = ow.ml.create_context(device="cpu")
 OFTEN = learned.RECURRENCES + 2
 
 
 @pytest.fixture(autouse=True)
 def _at_once() -> Iterator[None]:
-    ow.ops.wait()
-    before = ow.ops.compile_now()
+    ow.lazy.wait()
+    before = ow.lazy.compile_now()
     force.graphs.clear()
     learned.specialised.clear()
     STATISTICS.reset()
     yield
-    ow.ops.compile_now(before)
+    ow.lazy.compile_now(before)
 
 
 def random(*shape: int, seed: int = 0) -> np.ndarray:
@@ -47,7 +47,7 @@ def layer(x: Any, w: Any, b: Any) -> ow.Array:
 
 def check_layer(x: Any, w: Any, b: Any) -> int:
     """Compute a layer, compare it with NumPy; how many inputs were constants."""
-    with ow.ops.profile() as records:
+    with ow.lazy.profile() as records:
         values = layer(x, w, b).numpy()
     expected = np.maximum(np.asarray(x) @ np.asarray(w) + np.asarray(b), 0)
     np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
@@ -142,7 +142,7 @@ def test_constant_tensors_are_constants_until_they_are_destroyed() -> None:
             found.append(len(variants()))
         assert found[-1] == 1
         for k in range(100):
-            with ow.ops.profile() as records:
+            with ow.lazy.profile() as records:
                 layer(random(2, 4, seed=k), w, b).numpy()
             assert records[0].constants == 1
         assert STATISTICS.specialised == 1
@@ -305,18 +305,18 @@ def test_a_program_goes_with_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_is_compiled_in_the_background() -> None:
-    ow.ops.compile_now(False)
+    ow.lazy.compile_now(False)
     w, b = weights(4, 3), weights(3, seed=1)
     for k in range(OFTEN):
         check_layer(random(2, 4, seed=k), w, b)
-        ow.ops.wait()
+        ow.lazy.wait()
     assert STATISTICS.specialised == 1
     assert check_layer(random(2, 4), w, b) == 2
 
 
 def test_weights_that_die_in_the_queue_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     queue: list[Any] = []
-    ow.ops.compile_now(False)
+    ow.lazy.compile_now(False)
     monkeypatch.setattr(background.background, "put", lambda *item: queue.append(item))
     w, b = weights(4, 3), weights(3, seed=1)
     check_layer(random(2, 4), w, b)
@@ -361,7 +361,7 @@ def test_threads_that_replace_weights() -> None:
                 np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
 
     together(*(partial(work, 1000 * k) for k in range(4)))
-    ow.ops.wait()
+    ow.lazy.wait()
     gc.collect()
     deferred_free.drop_waiting()
     assert variants() == []

@@ -28,9 +28,9 @@ def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.collect()  # what other tests have left would come to the pool at any time
     pool._spare.clear()
     pool._wanted.clear()
-    before = ow.ops.compile_now()
+    before = ow.lazy.compile_now()
     yield
-    ow.ops.compile_now(before)
+    ow.lazy.compile_now(before)
     pool._spare.clear()
 
 
@@ -99,7 +99,7 @@ def test_intermediates_of_operations_one_by_one_are_used_again(monkeypatch: pyte
         return np.empty(desc.shape, desc.data_type)
 
     monkeypatch.setattr(host, "empty", empty)
-    ow.ops.compile_now(False)
+    ow.lazy.compile_now(False)
     y = ow.array(np.ones(SIZE, "float32"))
     for k in range(20):
         y = y * 0.5 + float(k)
@@ -151,13 +151,13 @@ def work(reads):
     return y.numpy().sum()
 
 work(count // 4)
-ow.ops.wait()
+ow.lazy.wait()
 gc.collect()
 before = resident()
 work(count)
-ow.ops.wait()
+ow.lazy.wait()
 gc.collect()
-print(resident() - before, ow.ops.statistics.specialised, ow.ops.statistics.operations + 8 * ow.ops.statistics.graphs)
+print(resident() - before, ow.lazy.statistics.specialised, ow.lazy.statistics.operations + 8 * ow.lazy.statistics.graphs)
 """
 
 

@@ -200,12 +200,12 @@ def same(ours: np.ndarray, theirs: np.ndarray) -> None:
 
 @pytest.fixture(params=[True, False], ids=["compiled immediately", "compiled when it recurs"])
 def compile_now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    before = ow.ops.compile_now(request.param)
+    before = ow.lazy.compile_now(request.param)
     monkeypatch.setattr(weights, "RECURRENCES", 1)
     monkeypatch.setattr(weights, "PATIENCE", 1)
     monkeypatch.setattr(pool, "LARGE", 1)  # memory of small results is used again, too
     yield
-    ow.ops.compile_now(before)
+    ow.lazy.compile_now(before)
 
 
 @pytest.mark.parametrize("context", [CONTEXT, REFERENCE], ids=["cpu", "reference"])
@@ -336,7 +336,7 @@ def test_a_program_that_recurs_sees_what_is_written_between_its_runs(
 ) -> None:
     recurrences, weights.RECURRENCES = weights.RECURRENCES, 2
     large, pool.LARGE = pool.LARGE, 1
-    before = ow.ops.compile_now()
+    before = ow.lazy.compile_now()
     weights.specialised.clear()
     try:
         with context:
@@ -349,6 +349,6 @@ def test_a_program_that_recurs_sees_what_is_written_between_its_runs(
                 if what != "nothing":
                     getattr(program, what)(k)
     finally:
-        ow.ops.compile_now(before)
+        ow.lazy.compile_now(before)
         weights.RECURRENCES = recurrences
         pool.LARGE = large

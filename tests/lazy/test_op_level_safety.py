@@ -18,7 +18,7 @@ from threads import together
 import opweave as ow
 from opweave.lazy import array as arrays, call as calls, force
 
-STATISTICS = ow.ops.statistics
+STATISTICS = ow.lazy.statistics
 
 pytestmark = pytest.mark.usefixtures("from_zero")
 
@@ -119,7 +119,7 @@ def _(x: np.ndarray, when: float, out: np.ndarray) -> None:
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_errors_say_which_call_it_was(at_once: bool) -> None:
-    ow.ops.compile_now(at_once)
+    ow.lazy.compile_now(at_once)
     x = ow.array([1.0])
     good = failing(x, when=7.0, label="good")
     y = x - 1
@@ -276,7 +276,7 @@ def test_a_soak_holds_memory_flat() -> None:
                 ow.read(a, y)
 
     work(300)
-    ow.ops.wait()
+    ow.lazy.wait()
     work(300)
     gc.collect()
     tracemalloc.start()

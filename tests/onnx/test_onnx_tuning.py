@@ -296,7 +296,7 @@ def test_shapes_that_were_being_compiled_run_as_tuning_chose(
     faster(monkeypatch, times)
     made.tune(seconds=0)
     tuned.set()
-    ow.ops.wait()
+    ow.lazy.wait()
     check(made)
     assert len(compiled_models(made)) == (chosen != OWN_SESSION)
     assert verdict(times, chosen) in made.explain()

@@ -339,7 +339,6 @@ def test_links_from_the_api_to_packages_that_build_on_it() -> None:
         "draw_model": "inspect.drawing",
         "explain": "inspect.explain",
         "on_arrays": "lazy.call",
-        "op_level": "lazy.force",
         "profile": "inspect.profile",
         "profile_model": "inspect.profile",
         "tune": "inspect.tune",

@@ -78,10 +78,10 @@ def compile_now(value: bool = True) -> bool:
         The previous setting.
 
     >>> import opweave as ow
-    >>> before = ow.ops.compile_now()
+    >>> before = ow.lazy.compile_now()
     >>> (ow.array([1.0, -2.0]).neg() + 1).tolist()  # compiled as one graph, which then runs
     [0.0, 3.0]
-    >>> ow.ops.compile_now(before)
+    >>> ow.lazy.compile_now(before)
     True
     """
     global _now
@@ -219,7 +219,7 @@ def wait() -> None:
     >>> import opweave as ow
     >>> for _ in range(2):
     ...     values = (ow.array([1.0, -2.0]).abs() + 1).tolist()
-    >>> ow.ops.wait()  # from now on the compiled graph runs
+    >>> ow.lazy.wait()  # from now on the compiled graph runs
     >>> (ow.array([3.0, -4.0]).abs() + 1).tolist()
     [4.0, 5.0]
     """

@@ -22,12 +22,12 @@ from .. import memory
 from ..core.graph import title
 from ..support.cache import Cache
 from ..support.errors import MLError, require
-from ..support.lazy_imports import compute, op_level
+from ..support.lazy_imports import compute
 from . import deferred_free, from_memory, records
 from .array import Array, ArrayTemplate, PendingCall, allocate
-from .background import compile_now, statistics, wait
+from .background import statistics
 from .graphs import CallGraph, Kept, calls_for, kept_results, signature
-from .records import Record, profile
+from .records import Record
 from .weights import WholeWeight
 
 if TYPE_CHECKING:
@@ -325,8 +325,3 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-@op_level.provide
-def _public(name: str) -> Any:
-    return {"compile_now": compile_now, "profile": profile, "statistics": statistics, "wait": wait}[name]

@@ -1,4 +1,4 @@
-"""Records of the operations that each read of arrays ran, for `opweave.ops.profile`."""
+"""Records of the operations that each read of arrays ran, for `opweave.lazy.profile`."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def profile() -> Iterator[list[Record]]:
 
     >>> import opweave as ow
     >>> x = ow.array([1.0, 2.0])
-    >>> with ow.ops.profile() as records:
+    >>> with ow.lazy.profile() as records:
     ...     values = (x + 1).relu().numpy()
     >>> records[0].calls, records[0].dropped
     (('add', 'relu'), 1)

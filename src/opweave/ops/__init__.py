@@ -10,7 +10,6 @@ from ..core.graph import Builder
 from ..core.operation import Op
 from ..core.operators import Operators
 from ..support.hints import meant
-from ..support.lazy_imports import op_level
 from . import (  # noqa: F401  (`_FAMILIES` below)
     activation,
     convolution,
@@ -27,9 +26,6 @@ from . import (  # noqa: F401  (`_FAMILIES` below)
 )
 
 if TYPE_CHECKING:
-    # At run time `__getattr__` below imports these when they are first used.
-    from ..lazy.background import compile_now as compile_now, statistics as statistics, wait as wait
-    from ..lazy.records import profile as profile
     from .signatures import *  # noqa: F403  (the operations, with exact signatures)
     from .signatures import BuilderMethods
 else:
@@ -37,11 +33,8 @@ else:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the functions for calling operations on arrays on first use; declaring operations does not need them."""
-    if name not in ("compile_now", "profile", "statistics", "wait"):
-        hint = "" if name.startswith("_") else meant(name, Operations.listing())
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
-    return (op_level.function or op_level.load())(name)
+    hint = "" if name.startswith("_") else meant(name, Operations.listing())
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 _FAMILIES = [value for value in globals().values() if isinstance(value, ModuleType)]

@@ -51,9 +51,6 @@ call_custom = Link("lazy.custom_call")
 compute = Link("lazy.force")
 """Computes pending arrays: `(arrays)`."""
 
-op_level = Link("lazy.force")
-"""A function of `opweave.ops` for arrays: `(name)`."""
-
 array_namespace = Link("array_api")
 """The module of the array API standard: `(api_version)`."""
 
