@@ -60,15 +60,14 @@ class Runner(ABC):
 
     @abstractmethod
     def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
-        """Bind the graph to memory that is read and written in place.
+        """Bind the graph to memory that is read and written in place, and return a function that runs the graph once.
+
+        The function works synchronously on the host, with the GIL released where possible. If it has a method
+        `read(position, memory)`, the method exchanges the memory of an input that no kernel updates.
 
         Args:
             inputs: memory of the graph's inputs, in the graph's order; on the host C-contiguous, aligned arrays.
             outputs: likewise for the graph's outputs.
-
-        Returns:
-            A function that runs the graph once; synchronously on the host, with the GIL released where possible. If the
-            function has a method `read(position, memory)`, the method exchanges the memory of an input that no kernel updates.
         """
 
     @abstractmethod
@@ -94,11 +93,10 @@ class Runner(ABC):
         return False
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
-        """Run the graph once."""
         self.bind(inputs, outputs)()
 
     def returning(self, outputs: Sequence[int]) -> Returning | None:
-        """Return a function that runs the graph once and returns these outputs in memory of the engine; None if impossible."""
+        """Return a function that runs the graph once and returns these outputs in the engine's memory; None if impossible."""
         return None
 
     def taking_feeds(self, outputs: Sequence[int]) -> TakingFeeds | None:
@@ -252,12 +250,8 @@ class Backend(RuleTable, ABC):
     def on(self, given: Any, device: str | None) -> tuple[Backend, Device]:
         """Return the back end for an object of the caller, passed as the option named by `claims`, and the device.
 
-        Args:
-            given: the object.
-            device: the requested device name.
-
         Raises:
-            ValidationError: the object or the device does not fit.
+            ValidationError: the object or the requested device does not fit.
         """
         raise NotImplementedError(f"{self.name} claims {self.claims!r}")
 
@@ -270,7 +264,6 @@ class Backend(RuleTable, ABC):
         return self._variant(self.threads, precision)
 
     def _variant(self, threads: int | None, precision: Precision) -> Backend:
-        """Return this back end with other options; contexts with equal options share it, its rules and compiled programs."""
         if (threads, precision) == (self.threads, self.precision):
             return self
         variant = copy(self)
@@ -328,7 +321,6 @@ class Backend(RuleTable, ABC):
         return None
 
     def supports(self, node: Node) -> bool:
-        """Whether there is a rule for `node`."""
         return self.rule(node) is not None
 
     def why_not(self, node: Node) -> str | None:
@@ -424,7 +416,7 @@ def default_devices() -> Iterator[Device]:
 
 
 def find(name: str) -> Backend:
-    """Return the back end called `name`, or raise `NotSupportedError` with a list of back ends."""
+    """Return the back end called `name`, or raise `NotSupportedError`."""
     if (backend := discover().get(name)) is None:
         raise NotSupportedError(f"there is no back end {name!r}; there are {', '.join(map(repr, discover()))}")
     return backend
@@ -433,12 +425,7 @@ def find(name: str) -> Backend:
 def find_device(name: str, backend: str | None = None, precision: Precision = "float32") -> tuple[Backend, Device]:
     """Return the first available device called `name` with this precision, or raise `NotSupportedError` with a list.
 
-    Devices of plug-in providers come last: they copy operands and results, Opweave's own back ends do not.
-
-    Args:
-        name: of the device.
-        backend: the name of the back end to ask; None for all.
-        precision: the precision that the device must support.
+    `backend` restricts the search. Plug-in providers come last: they copy operands and results, Opweave's back ends do not.
     """
     asked = discover().values() if backend is None else [find(backend)]
     of_plugin: tuple[Backend, Device] | None = None
@@ -478,14 +465,7 @@ def competing(device: Device, precision: Precision) -> list[Backend]:
 def claimed(
     option: str, given: Any, *, device: str | None, backend: str | None, precision: Precision
 ) -> tuple[Backend, Device]:
-    """Return the back end for an object of the caller, and the `Device`.
-
-    Args:
-        option: the option of `create_context` that the caller used.
-        given: the object.
-        device: the requested device name.
-        backend: the requested back end name.
-        precision: the precision that the device must support.
+    """Return the back end for an object that the caller passed as an option of `create_context`, and the `Device`.
 
     Raises:
         ValidationError: another back end was requested than the one that takes this option, or the object does not fit.

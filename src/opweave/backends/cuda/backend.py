@@ -36,11 +36,7 @@ PER_THREAD = 2
 
 
 class CudaBackend(GpuBackend):
-    """Kernels on NVIDIA's GPUs. The registered instance lists the devices; each open device has a separate instance.
-
-    Attributes:
-        engine: the device; None for the registered instance.
-    """
+    """Kernels on NVIDIA's GPUs. Each open device has a separate instance; the registered one has no `engine`."""
 
     name = "cuda"
     title = "CUDA"
@@ -57,7 +53,7 @@ class CudaBackend(GpuBackend):
 
     @property
     def features(self) -> Features:
-        """Features of the device; the registered instance has the features of all devices."""
+        """The registered instance has the features of all devices."""
         from ...expr.gpu import Features
         from ...expr.gpu.cuda import CUDA
 
@@ -125,13 +121,8 @@ class CudaBackend(GpuBackend):
     def on(self, given: Any, device: str | None) -> tuple[CudaBackend, Device]:
         """Return the back end for a stream of the caller, which must outlive the context.
 
-        Args:
-            given: an object with `__cuda_stream__`, as those of cuda.core and PyTorch; or its handle.
-            device: the name of the stream's device; None for the device that the driver reports.
-
-        Raises:
-            ValidationError: it is no stream, or a stream of another device.
-            NotSupportedError: there is no such device.
+        `given` is an object with `__cuda_stream__`, as those of cuda.core and PyTorch; or its handle. Without `device`, the
+        driver reports the stream's device.
         """
         from .. import find_device
 
@@ -164,14 +155,13 @@ class CudaBackend(GpuBackend):
 
 
 def precisions(info: devices.CudaInfo) -> tuple[Precision, ...]:
-    """Return the precisions of a device."""
     from . import compiler
 
     return ALL if info.has_tensor_cores and compiler.triton_version() else WITHOUT_TENSOR_CORES
 
 
 def fault(info: devices.CudaInfo) -> str:
-    """Return the precisions that a device lacks without Triton, and why; empty if none."""
+    """The precisions that a device lacks without Triton, and why; empty if none."""
     from . import compiler
 
     return compiler.triton_fault() if info.has_tensor_cores else ""

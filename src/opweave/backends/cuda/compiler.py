@@ -31,7 +31,6 @@ from .fork_server import EndedError, ForkServer
 from .servers import triton_fault, triton_version
 
 KIND = "cubin"
-"""The suffix of files in the cache."""
 
 PROCESSES = 2
 """Kernels compiled at a time per processor: 25 kernels on 16 processors take 25/16 of the time of one, not twice that time."""
@@ -44,18 +43,13 @@ YIELDING = 10
 processor each, although there are more processes than processors: niceness 10 is a tenth of the priority (sched(7))."""
 
 Result: TypeAlias = dict[str, Any] | str
-"""Result of compiling a source: fields of `CompiledText`, or the text of an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A compiler of kernels.
+    """A compiler of kernels; `options` are those for a kernel and an architecture.
 
-    Attributes:
-        version: name and version.
-        options: options for a kernel and an architecture.
-        server: compiles in separate processes.
-        here: compiles in this process, one kernel at a time; None if the compiler must not be imported here.
+    `here` compiles in this process, one kernel at a time; None if the compiler must not be imported here.
     """
 
     version: Callable[[], str]
@@ -65,7 +59,7 @@ class Compiler:
     _is_busy: Lock = field(default_factory=Lock)
 
     def result(self, kernel: GpuKernel, architecture: str, niceness: int = 0) -> Result:
-        """Compile a kernel, or return the text of an error; `niceness` applies to a separate process."""
+        """Return the fields of `CompiledText`, or the text of an error; `niceness` applies to a separate process."""
         request = kernel.source, self.options(kernel, architecture)
         # Starting a process takes longer than compiling one kernel.
         if self.here is not None and self._is_busy.acquire(blocking=not fork_server.IS_POSSIBLE):
@@ -82,13 +76,12 @@ class Compiler:
 
 @cache
 def version() -> str:
-    """Return the version of NVRTC, part of the keys of cached kernels and of tuning."""
     return "NVRTC {}.{}".format(*nvrtc.version())
 
 
 @cache
 def headers() -> tuple[str, ...]:
-    """Return the options of NVRTC for the headers of an installed CUDA toolkit; none without one."""
+    """The options of NVRTC for the headers of an installed CUDA toolkit."""
     from cuda import pathfinder
 
     folders = [pathfinder.find_nvidia_header_directory(name) for name in ("cudart", "cccl")]
@@ -130,7 +123,6 @@ COMPILERS = {
         None,
     ),
 }
-"""Compilers by their names in `GpuKernel.compiler`."""
 
 
 class _Jobs:
@@ -157,7 +149,6 @@ class _Jobs:
             return job
 
     def niceness(self, kernel: GpuKernel) -> int:
-        """Return the niceness of the process that compiles a kernel."""
         with self._lock:
             is_waited_for = not all(job.done() for job in self._slow)
         return YIELDING if is_waited_for and not _is_slow(kernel) else 0
@@ -174,7 +165,6 @@ class _Jobs:
 
 
 def _is_slow(kernel: GpuKernel) -> bool:
-    """Whether it takes several times as long to compile as others."""
     return kernel.compiler == "triton"
 
 
@@ -217,7 +207,7 @@ def load(*, for_tensor_cores: bool) -> None:
 
 
 def begin(kernels: Sequence[GpuKernel], architecture: str) -> list[Future[CompiledText]]:
-    """Begin to compile kernels, the slow ones first. While the returned jobs are held, `each` need not compile them again."""
+    """Begin to compile kernels, the slow ones first. While the jobs are held, `each` need not compile them again."""
     return list(_submit(kernels, architecture).values())
 
 
@@ -230,11 +220,7 @@ def _submit(kernels: Sequence[GpuKernel], architecture: str) -> dict[Hashable, F
 
 
 def each(kernels: Sequence[GpuKernel], architecture: str) -> Iterator[tuple[Hashable, CompiledText]]:
-    """Yield the binaries of kernels, with their keys, in the order of completion.
-
-    Args:
-        kernels: the kernels to compile; each distinct source is compiled once.
-        architecture: NVRTC's name of the architecture, such as "sm_90".
+    """Yield the binaries of kernels, with their keys, in the order of completion. Each distinct source is compiled once.
 
     Raises:
         OperationError: the compiler rejects a kernel; the message has the line.
@@ -262,14 +248,13 @@ def each(kernels: Sequence[GpuKernel], architecture: str) -> Iterator[tuple[Hash
 
 
 def binaries(kernels: Sequence[GpuKernel], architecture: str) -> list[CompiledText]:
-    """Return the binaries of kernels, in the order of `kernels`, compiled as by `each`."""
     compiled = dict(each(kernels, architecture))
     return [compiled[kernel.key] for kernel in kernels]
 
 
 @contextmanager
 def stopped_by_interrupts() -> Iterator[None]:
-    """Stop compiling if the user interrupts code that may compile kernels or wait for them."""
+    """Stop compiling if the user interrupts code that compiles kernels or waits for them."""
     try:
         yield
     except KeyboardInterrupt:
@@ -278,7 +263,6 @@ def stopped_by_interrupts() -> Iterator[None]:
 
 
 def stop() -> None:
-    """Cancel kernels that have not started to compile: Python would wait for all of them at exit."""
     _jobs.stop()
 
 

@@ -44,7 +44,6 @@ PRODUCTS: dict[Precision, Literal["tf32x3", "tf32", "bfloat16", "float16"]] = {
 
 
 def features_of(info: CudaInfo, precision: Precision) -> Features:
-    """Return features and limits of kernels on a device, for a precision."""
     cores = None
     if precision in PRODUCTS and info.has_tensor_cores and compiler.triton_version():
         cores = TensorCores(PRODUCTS[precision], info.max_dynamic_shared)
@@ -63,13 +62,7 @@ def features_of(info: CudaInfo, precision: Precision) -> Features:
 
 
 class Memory:
-    """Device memory, freed with this object.
-
-    Attributes:
-        address: of the first byte.
-        count: size in bytes.
-        owner: the caller's object that owns the memory; None for memory of Opweave.
-    """
+    """Device memory, freed with this object; `owner` is the caller's object that owns the memory, None for Opweave's."""
 
     _is_shared = False
 
@@ -91,15 +84,7 @@ class Memory:
 
 
 class CudaDevice:
-    """A CUDA device and its stream: the space of tensors. All methods may be called from several threads.
-
-    Args:
-        driver: the device.
-
-    Attributes:
-        uploaded: memory of constants by key, while it is in use.
-        tiles: measured tiles of kernels for tensor cores.
-    """
+    """A CUDA device and its stream: the space of tensors. All methods may be called from several threads."""
 
     is_host = False
     device = None
@@ -115,18 +100,12 @@ class CudaDevice:
         self.tiles = MeasuredTiles(driver)
 
     def features(self, precision: Precision) -> Features:
-        """Return features and limits of kernels for a precision."""
         return features_of(self.driver.info, precision)
 
     # Errors ----------------------------------------------------------------------------------------------------------
 
     def calls(self, what: str) -> Calls:
-        """Convert errors of the driver to Opweave's; a lost device invalidates its contexts.
-
-        Raises:
-            InvalidStateError: the device is lost, or belongs to the process that this one was forked from.
-            OperationError: the driver rejects the call, or memory is exhausted.
-        """
+        """Convert errors of the driver to Opweave's; a lost device invalidates its contexts."""
         return Calls(what, "CUDA", self._process, partial(self._raise_error, what))
 
     def _raise_error(self, what: str, error: BaseException) -> None:
@@ -139,13 +118,11 @@ class CudaDevice:
         raise InvalidStateError(f"{what}: the CUDA device is lost: {error}") from error
 
     def attach(self, context: Any) -> None:
-        """Register a context on this device, which is notified when the device is lost."""
         self._contexts.add(context)
         # A context may be dropped without `destroy`.
         finalize(context, self.detach).atexit = False
 
     def detach(self, context: Any = None) -> None:
-        """Unregister a context; with the last one, free the caches."""
         with self._lock:
             if context is not None:
                 self._contexts.discard(context)
@@ -162,34 +139,22 @@ class CudaDevice:
             return Memory(self.driver, self.driver.allocate(padded), count)
 
     def allocate(self, desc: Desc) -> DeviceArray:
-        """Allocate zeroed memory.
-
-        Raises:
-            OperationError: there is not enough memory.
-        """
         return DeviceArray(desc, self._memory(desc.byte_length, f"a tensor {desc}"))
 
     def owns(self, given: Any) -> bool:
-        """Whether memory belongs to a tensor on a device."""
         return isinstance(given, DeviceArray)
 
     def carve(self, sizes: Sequence[int], homes: Sequence[int], descs: Sequence[Desc]) -> list[DeviceArray]:
-        """Allocate new memory, and return a tensor for each descriptor at the start of its buffer."""
         buffers = [self._memory(size, "intermediates") for size in sizes]
         return [DeviceArray(desc, buffers[home]) for desc, home in zip(descs, homes, strict=True)]
 
     def copy(self, target: DeviceArray, source: DeviceArray, reason: str) -> None:
-        """Copy a tensor into another one on the device."""
         with self.calls(reason):
             self.driver.copy(target.buffer.address, source.buffer.address, target.nbytes)
         memory.copies.add(target.nbytes, reason)
 
     def adopt(self, given: Any, desc: Desc | None) -> DeviceArray:
-        """Wrap the memory of an array of another library as a tensor; later work waits for the work that writes it.
-
-        Raises:
-            ValidationError: the memory cannot be used (`sharing.memory_of`), or its data type or shape differs from `desc`.
-        """
+        """Wrap the memory of another library's array; later work waits for the work that writes it."""
         with self.calls("tensor_from"):
             lent = sharing.memory_of(given, self.driver)
         require(desc in (None, lent.desc), f"tensor_from: the array is {lent.desc}, not {desc}")
@@ -198,27 +163,23 @@ class CudaDevice:
 
     @property
     def dlpack_device(self) -> tuple[int, int]:
-        """The kind and number of the device in DLPack."""
         return dlpack.CUDA, self.driver.number
 
     def dlpack(self, array: DeviceArray, *, read_only: bool, **options: Any) -> Any:
-        """Return the DLPack capsule of a tensor (`sharing.capsule`)."""
         own, read_only = array.buffer, read_only or array.read_only
         own.share()
         with self.calls("__dlpack__"):
             return sharing.capsule(own.address, array.desc, own, self.driver, read_only=read_only, **options)
 
     def interface(self, array: DeviceArray, *, read_only: bool) -> dict[str, Any]:
-        """Return the `__cuda_array_interface__` of a tensor."""
         array.buffer.share()
         read_only = read_only or array.read_only
         return sharing.interface(array.buffer.address, array.desc, self.driver, read_only=read_only)
 
     def check_lent(self, arrays: Iterable[DeviceArray]) -> None:
-        """Do nothing: tensors keep the owner of adopted memory alive."""
+        """Tensors keep the owner of adopted memory alive."""
 
     def write(self, target: DeviceArray, source: np.ndarray, reason: str) -> None:
-        """Copy an array into a tensor, in the order of the stream."""
         self._write(target.buffer, source, reason)
 
     def _write(self, target: Memory, source: np.ndarray, reason: str) -> None:
@@ -227,7 +188,6 @@ class CudaDevice:
         memory.copies.add(source.nbytes, reason)
 
     def read(self, sources: Sequence[DeviceArray], targets: Sequence[np.ndarray], reason: str) -> None:
-        """Copy tensors into arrays: all copies start before the first wait."""
         with self.calls("reading a tensor"):
             self.driver.download(targets, [source.buffer.address for source in sources])
         for target in targets:
@@ -236,7 +196,7 @@ class CudaDevice:
     def check_overlap(
         self, sources: Mapping[str, DeviceArray], targets: Mapping[str, DeviceArray], constants: object = ()
     ) -> None:
-        """Raise `ValidationError` if an output shares memory with another tensor, or is read-only."""
+        """Read-only outputs are also errors."""
         taken = [(name, array.buffer) for name, array in sources.items()]
         for name, target in targets.items():
             if target.read_only:
@@ -247,13 +207,10 @@ class CudaDevice:
             taken.append((name, target.buffer))
 
     def wait(self) -> None:
-        """Wait until the device has done all submitted work."""
         with self.calls("waiting for the device"):
             self.driver.wait()
 
     def upload(self, constant: GpuConstant) -> Memory:
-        """Return the memory of a constant; graphs with the same constant share it."""
-
         def upload_array(array: np.ndarray) -> Memory:
             buffer = self._memory(array.nbytes, "a constant")
             self._write(buffer, array, "a constant to the device")
@@ -269,11 +226,7 @@ class CudaDevice:
         return self.driver.begin([kernel for kernel in kernels if kernel.key not in self._functions])
 
     def functions(self, kernels: Sequence[GpuKernel]) -> list[CudaFunction]:
-        """Return loaded kernels; new ones are compiled in parallel.
-
-        Raises:
-            OperationError: NVRTC rejects a kernel; the message has its line.
-        """
+        """Return loaded kernels; new ones are compiled in parallel. Errors have the line that NVRTC rejects."""
         fresh = list({k.key: k for k in kernels if k.key not in self._functions}.values())
         with self.calls("loading kernels"):
             loaded = dict(zip([k.key for k in fresh], self.driver.functions(fresh) if fresh else [], strict=True))

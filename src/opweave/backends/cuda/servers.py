@@ -32,7 +32,6 @@ REQUIREMENT = "'triton>={}.{}'".format(*MIN_TRITON)
 
 @cache
 def _stated_version() -> str:
-    """Return the version in the metadata of Triton; empty without metadata."""
     try:
         # None if the metadata file is missing.
         return importlib.metadata.version("triton") or ""

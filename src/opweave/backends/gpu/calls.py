@@ -12,12 +12,7 @@ class Calls:
     """A reentrant, thread-safe context for device calls.
 
     Each dispatch enters the context. `contextlib.contextmanager` would allocate two objects and call three more functions.
-
-    Args:
-        what: prefix of messages.
-        device: the kind of device, for messages.
-        process: the process that has opened the device.
-        failed: raises Opweave's error for a device error; returns for any other error.
+    `failed` raises Opweave's error for a device error; it returns for any other error.
 
     Raises:
         InvalidStateError: on entry, if this process was forked from the process that opened the device.

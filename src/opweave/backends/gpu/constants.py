@@ -13,12 +13,9 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GpuConstant:
-    """A constant of a kernel: an array, optionally transformed by functions when it is uploaded.
+    """A constant of a kernel: a C-contiguous array, optionally transformed by functions when it is uploaded.
 
-    Attributes:
-        source: the C-contiguous array.
-        make: computes the elements.
-        how: the functions to apply with their arguments; empty for the unchanged array.
+    `make` computes the elements. `how` has the functions with their arguments; it is empty for the unchanged array.
     """
 
     source: np.ndarray
@@ -27,7 +24,6 @@ class GpuConstant:
 
     @classmethod
     def of(cls, array: np.ndarray) -> GpuConstant:
-        """The unchanged array."""
         return cls(array, lambda: array)
 
     def then(self, function: Callable[..., np.ndarray], *arguments: Hashable) -> GpuConstant:
@@ -46,11 +42,7 @@ def uploaded_once(
 ) -> Any:
     """The device memory of a constant, uploaded on first use; graphs share the memory of equal constants.
 
-    Args:
-        uploaded: memory by `GpuConstant.key`, in a mapping with weak values.
-        lock: guards `uploaded`.
-        constant: the constant.
-        upload: copies an array to the device.
+    `uploaded` has weak values, and `lock` guards it.
     """
     key = constant.key
     with lock:

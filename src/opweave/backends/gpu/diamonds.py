@@ -17,11 +17,8 @@ MAX_MEETING_NODES = 12
 def diamond_operands(graph: Graph, backend: GpuBackend) -> set[Operand]:
     """Operands with several readers that need no memory.
 
-    All readers are element-wise, and their results flow through element-wise nodes into one result.
-
-    Args:
-        graph: `forms.refusal_of` must be empty for each node.
-        backend: its rules apply.
+    All readers are element-wise, and their results flow through element-wise nodes into one result. `forms.refusal_of` must
+    be empty for each node.
     """
     return _Search(graph, backend).found
 
@@ -62,7 +59,6 @@ class _Search:
         return set()
 
     def _is_inside(self, operand: Operand, taken: set[Node]) -> bool:
-        """Whether only nodes in `taken` read an operand."""
         readers = self.readers.get(operand, {})
         return operand not in self.outputs and bool(readers) and taken.issuperset(readers)
 

@@ -23,10 +23,8 @@ Special: TypeAlias = Scatter | Products | Staged
 """Results of rules other than expressions."""
 
 MAX_TRACES = 1024
-"""Most traced operations to keep."""
 
 _traces: Cache[Any, Formula | Special] = Cache(MAX_TRACES)
-"""Traced operations, by operation, form, operands and attributes."""
 
 
 def is_users_kernel(node: Node, backend: Backend) -> bool:

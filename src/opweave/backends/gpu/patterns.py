@@ -37,10 +37,9 @@ Change = Callable[..., Traced]
 
 @dataclass(frozen=True)
 class Found:
-    """An attention in a graph.
+    """An attention in a graph. Only the last node's result has readers outside.
 
     Attributes:
-        nodes: nodes in order. Only the last node's result has readers outside.
         query: [batches, heads, queries, size], or without batches.
         key: [batches, heads, size, keys].
         value: [batches, heads, keys, size of values].
@@ -59,7 +58,6 @@ class Found:
 
     @property
     def result(self) -> Operand:
-        """The result of the last node."""
         return self.nodes[-1].outputs[0]
 
     @property
@@ -69,7 +67,6 @@ class Found:
 
     @property
     def operations(self) -> int:
-        """FLOPs."""
         sums = self.key.desc.element_count * self.query.shape[-2]
         return 2 * (sums + self.value.desc.element_count * self.query.shape[-2])
 
@@ -183,7 +180,6 @@ def _is_computed(operand: Operand, reader: Node) -> bool:
 
 
 def _append(added: Iterable[Operand], operands: list[Operand]) -> int:
-    """Append operands, and return the index of the first."""
     operands += added
     return len(operands) - len(list(added))
 

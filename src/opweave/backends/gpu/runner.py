@@ -40,11 +40,9 @@ class GpuDevice(DeviceSpace, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class GpuIntermediates(Generic[Tied]):
-    """Memory for one run at a time: constants and intermediates.
+    """Memory for one run at a time: constants and intermediates by place.
 
-    Attributes:
-        arrays: memory by place.
-        runs: kernels that use only `arrays`, by index of the step.
+    `runs` has the kernels that use no other memory, by index of the step.
     """
 
     arrays: Mapping[Buffer, DeviceArray]
@@ -56,10 +54,6 @@ class GpuKernelRunner(Runner, Pool[GpuIntermediates[Tied]]):
 
     Each run takes intermediates from a pool, so that several threads may run the graph concurrently. A submitted run returns
     the intermediates, because the device's queue executes in order.
-
-    Attributes:
-        steps: steps in execution order.
-        plan: memory plan of the intermediates.
     """
 
     def __init__(self, graph: Graph, backend: GpuBackend, engine: GpuDevice) -> None:
@@ -112,7 +106,6 @@ class GpuKernelRunner(Runner, Pool[GpuIntermediates[Tied]]):
         return by_number
 
     def caller_arrays(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> dict[Buffer, DeviceArray]:
-        """The caller's memory by place."""
         arrays: dict[Buffer, DeviceArray] = {}
         for place in {place: None for step in self.steps for place in step.places}:
             if place.kind in ("input", "output"):
@@ -121,11 +114,7 @@ class GpuKernelRunner(Runner, Pool[GpuIntermediates[Tied]]):
         return arrays
 
     def kernel_times(self, measured: Sequence[Sequence[int]]) -> list[KernelTime]:
-        """Times of the kernels in order, without the first run.
-
-        Args:
-            measured: nanoseconds of each kernel, for each run.
-        """
+        """Times of the kernels, without the first run; `measured` has nanoseconds by run and kernel."""
         runs = measured[1:] or measured
         times = []
         for number, step in enumerate(self.steps):
@@ -137,7 +126,6 @@ class GpuKernelRunner(Runner, Pool[GpuIntermediates[Tied]]):
         return times
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        """Name the kernels that compute nodes."""
         numbers = [number for number, step in enumerate(self.steps) if not set(step.nodes).isdisjoint(nodes)]
         title = self.backend.title
         if not numbers:
@@ -152,11 +140,7 @@ class GpuKernelRunner(Runner, Pool[GpuIntermediates[Tied]]):
 class DeviceCall(Generic[Tied]):
     """A graph bound to memory. A call runs the graph once, without waiting for the device.
 
-    Args:
-        owner: the graph.
-        inputs: memory of the inputs, in order.
-        outputs: memory of the outputs, in order.
-        submit: submits kernels that use the intermediates; None replaces a copy that an in-place update makes redundant.
+    `submit` gets the intermediates and the kernels in order: None replaces a copy that an in-place update makes redundant.
     """
 
     def __init__(
@@ -177,7 +161,6 @@ class DeviceCall(Generic[Tied]):
         owner.give_back(memory)
 
     def runs(self, memory: GpuIntermediates[Tied]) -> Sequence[Tied | None]:
-        """The kernels in order, bound to these intermediates."""
         return self._runs.peek(id(memory)) or self._runs.put(memory, self._tie(memory))
 
     def _tie(self, memory: GpuIntermediates[Tied]) -> Sequence[Tied | None]:
@@ -195,7 +178,6 @@ class DeviceCall(Generic[Tied]):
         return source is target
 
     def __call__(self) -> None:
-        """Run the graph once."""
         owner = self.owner
         if self._lent:
             owner.engine.check_lent(self._lent)

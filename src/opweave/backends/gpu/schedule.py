@@ -36,19 +36,13 @@ from .steps import Buffer, Kernels
 
 
 class Schedule:
-    """The kernels of a graph.
+    """The kernels of a graph, as `steps` in execution order.
 
     Rules, formulas and `Products` are the same for all kernel languages; only `gpu.kernels`, `gpu.scatter`, `Contraction`
     and users' kernels write code. `fusion` decides which pending values are inlined; `steps` holds the kernels and their
-    memory.
-
-    Args:
-        graph: the graph; `forms.refusal_of` must be empty for each node.
-        backend: its rules and users' kernels apply.
-        features: features and limits of the device.
+    memory. `forms.refusal_of` must be empty for each node.
 
     Attributes:
-        steps: steps in execution order.
         begun: results of `GpuBackend.begin`.
         unrounded: nodes whose float16 result another node reads unrounded.
     """
@@ -81,7 +75,6 @@ class Schedule:
     # Operands --------------------------------------------------------------------------------------------------------
 
     def _memory(self, operand: Operand, place: Buffer) -> Input:
-        """Assign an operand to memory."""
         source = self._values[operand] = self._kernels.array_in(operand.desc, place)
         return source
 
@@ -104,7 +97,6 @@ class Schedule:
     # Nodes -----------------------------------------------------------------------------------------------------------
 
     def _node(self, node: Node) -> None:
-        """Schedule kernels for a node, or make its results pending."""
         if is_users_kernel(node, self.backend):
             self._kernel(node)
         elif node.op is reshape:
@@ -141,7 +133,6 @@ class Schedule:
             self._values[operand] = Pending(in_data_type(result, operand.data_type), (*nodes, node), anchor)
 
     def _as_read(self, value: Pending) -> Traced:
-        """The result of a pending value for a reader that inlines the value."""
         result = value.result
         if value.anchor is not None and result.data_type == "float16" and isinstance(result.body, ir.Load):
             result = (
@@ -158,7 +149,6 @@ class Schedule:
     def _joins(
         self, value: Pending, operand: Operand, program: Formula, reading: Reading, beside: Contraction | None
     ) -> bool:
-        """Whether a pending operand is inlined into its reader."""
         if operand in self._outputs:
             return False
         is_shared = self._uses[operand] > 1 and operand not in self._in_diamonds

@@ -16,13 +16,8 @@ from .steps import Buffer, KernelStep
 def merge_steps(steps: Sequence[KernelStep], features: Features, *, rounds: bool) -> tuple[list[KernelStep], set[Node]]:
     """Merge sibling GEMVs into the first sibling, then merge each producer of vectors into its only reader.
 
-    Args:
-        steps: steps in execution order.
-        features: features and limits of the device.
-        rounds: whether float16 vectors must be rounded before the product, and therefore stored.
-
-    Returns:
-        The steps, and the nodes whose float16 results are not rounded.
+    If `rounds`, float16 vectors must be rounded before the product, and therefore stored. Also returns the nodes whose
+    float16 results are not rounded.
     """
     return _with_vectors(_with_siblings(steps, features), features, rounds)
 

@@ -25,14 +25,7 @@ from .rules.results import Products, Repeated, ResultStage, Scatter
 
 @dataclass(eq=False)
 class Buffer:
-    """A place in memory that kernels read or write.
-
-    Attributes:
-        desc: data type and shape.
-        kind: an "input" or "output" of the caller, a "constant", or "between" for an intermediate.
-        number: index of the input or output.
-        value: value of the constant.
-    """
+    """A place in memory that kernels read or write. A place "between" kernels is an intermediate."""
 
     desc: Desc
     kind: Literal["input", "output", "constant", "between"]
@@ -46,7 +39,6 @@ class Buffer:
 
     @property
     def array(self) -> np.ndarray:
-        """The elements of the constant."""
         assert self.value is not None
         return self.value.make()
 
@@ -55,10 +47,8 @@ class Buffer:
 class KernelStep:
     """A kernel, its bindings, and the operations that it computes.
 
-    Attributes:
-        copies: (input, output) if the kernel only copies an input that later kernels update. The kernel is skipped if both
-            share memory.
-        program: the program of the kernel, if the kernel computes an expression.
+    `copies` is (input, output) if the kernel only copies an input that later kernels update. The kernel is skipped if both
+    share memory. `program` is the formula of a kernel that computes an expression.
     """
 
     kernel: GpuKernel
@@ -69,17 +59,7 @@ class KernelStep:
 
 
 class Kernels:
-    """Collects the kernels of a graph.
-
-    Args:
-        backend: the back end.
-        features: features and limits of the device.
-
-    Attributes:
-        steps: steps in execution order.
-        places: the place of each array in expressions.
-        begun: results of `GpuBackend.begin`.
-    """
+    """The kernels of a graph as `steps` in execution order, with the place of each array in expressions."""
 
     def __init__(self, backend: GpuBackend, features: Features) -> None:
         self.backend, self.features = backend, features
@@ -89,7 +69,6 @@ class Kernels:
         self._cached: dict[Buffer, dict[Hashable, list[Buffer]]] = {}
 
     def array_in(self, desc: Desc, place: Buffer) -> Input:
-        """A new array for a place."""
         source = Input(len(self.places), desc)
         self.places[source] = place
         return source
@@ -132,7 +111,6 @@ class Kernels:
                 self.steps.append(KernelStep(kernel, tuple(self.places[key] for key in kernel.bindings), nodes))
 
     def contraction(self, products: Products, desc: Desc) -> Contraction:
-        """The contraction that computes products."""
         places = {side.source: self.places[side.source] for side in (products.problem.left, products.problem.right)}
         constants = {source: place.array for source, place in places.items() if place.kind == "constant"}
         return Contraction(products.problem, Input(len(self.places), desc), constants, self.features, self.backend.tile)
@@ -205,7 +183,6 @@ class Kernels:
         return place if place.kind == "input" and same and ir._aligned(load) else None
 
     def _is_known(self, value: Pending) -> bool:
-        """Whether a value depends on constants only."""
         return all(self.places[source].kind == "constant" for source in value.sources)
 
     def _compute(self, value: Pending) -> Buffer:

@@ -72,7 +72,6 @@ def _close_all() -> None:
 
 
 def _pace(group: int) -> None:
-    """Stop and continue a process group in turn, until its leader ends."""
     try:
         os.setpgid(0, 0)
         _close_all()

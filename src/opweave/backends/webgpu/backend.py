@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 class WebGPU(GpuBackend):
-    """Kernels on WebGPU devices. The registered instance lists the adapters; each open device has a separate instance.
-
-    Attributes:
-        engine: the device; None for the registered instance.
-    """
+    """Kernels on WebGPU devices. Each open device has a separate instance; the registered one has no `engine`."""
 
     name = "webgpu"
     title = "WebGPU"
@@ -37,7 +33,7 @@ class WebGPU(GpuBackend):
 
     @property
     def features(self) -> Features:
-        """Features of the device; the registered instance has all features that affect support."""
+        """The registered instance has all features that affect support."""
         from ...expr.gpu import Features
 
         return Features(float16=True, int64=True) if self.engine is None else self.engine.features
@@ -58,12 +54,6 @@ class WebGPU(GpuBackend):
         return WebGPU(WebGpuDevice(gpu, is_own=True), device)
 
     def on(self, given: Any, device: str | None) -> tuple[WebGPU, Device]:
-        """Return the back end of a user's device.
-
-        Raises:
-            MissingExtraError: wgpu is not installed.
-            ValidationError: it is no `wgpu.GPUDevice`, or a device is also named.
-        """
         if device is not None:
             raise ValidationError(f"device must not be given with gpu_device, got {device!r}")
         wgpu = import_extra("wgpu", "webgpu", adapters.PURPOSE)

@@ -41,21 +41,17 @@ class DeviceRunner(GpuKernelRunner[WebGpuRun]):
         self._parts = _parts(len(self.steps))
 
     def prepare(self) -> None:
-        """Compile the kernels of `steps`."""
         self._pipelines = self.engine.pipelines([step.kernel for step in self.steps])
 
     def tied(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> WebGpuRun:
-        """Bind a kernel, by its number, to memory."""
         kernel, places = self.steps[number].kernel, self.steps[number].places
         group = self.engine.bind_group(kernel.writes, [arrays[place] for place in places])
         return WebGpuRun(self._pipelines[number], group, kernel.workgroups)
 
     def measured(self) -> MeasuredWebGpuRunner | None:
-        """Return a runner that times each kernel; None if the device has no timestamps."""
         return MeasuredWebGpuRunner(self) if self.engine.has_timestamps else None
 
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[WebGpuRun]:
-        """Bind the graph to device memory."""
         return DeviceCall(self, inputs, outputs, self._submit)
 
     def _submit(self, memory: GpuIntermediates[WebGpuRun], runs: Runs) -> None:
@@ -101,11 +97,9 @@ class MeasuredWebGpuRunner(Measured):
         self.times: list[list[int]] = []
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        """Return the kernels that compute nodes."""
         return self.plain.describe(nodes)
 
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[WebGpuRun]:
-        """Bind the graph to memory."""
         return DeviceCall(self.plain, inputs, outputs, self._measure)
 
     def _measure(self, memory: GpuIntermediates[WebGpuRun], runs: Runs) -> None:
@@ -124,5 +118,4 @@ class MeasuredWebGpuRunner(Measured):
         self.times.append([int(end - start) for start, end in zip(stamps[::2], stamps[1::2], strict=True)])
 
     def finish(self) -> list[KernelTime]:
-        """Return the kernels in order; the first run of each does not count."""
         return self.plain.kernel_times(self.times)

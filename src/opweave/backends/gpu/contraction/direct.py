@@ -19,7 +19,6 @@ MAX_NARROW_CHANNELS = 8
 MAX_UNGROUPED_CHANNELS = 4
 """Most output channels of a single group, whose filter all invocations read."""
 INVOCATIONS = 256
-"""Invocations of a workgroup."""
 MAX_SERIAL_CHANNELS = 1 << 14
 """Most channels in an invocation's loop. Tiles divide more channels, and some devices abort longer loops."""
 MAX_UNROLLED_PRODUCTS = 256
@@ -94,7 +93,6 @@ def _put_groups(position: str, nchw: bool, outputs: int, width: int) -> list[str
 
 
 def _origin(image: Matrix | ProblemWindow, problem: Problem, width: int) -> list[str]:
-    """Define the origin of a position's window."""
     offset = stack_offset(image, "stack", problem.stacks)
     if isinstance(image, Matrix):
         return [f"let origin = {offset} + (batch * {problem.layout.pixels}u + pixel) * {image.stride}u;"]

@@ -21,7 +21,6 @@ class _ElementAccess:
 
     @property
     def element(self) -> str:
-        """The element type of the binding."""
         if self.width == 8:
             return "vec4<u32>"
         if self.packed:
@@ -31,13 +30,7 @@ class _ElementAccess:
 
 
 class ElementReader(_ElementAccess):
-    """Loads an operand through a separate binding.
-
-    Attributes:
-        name: name of the variable.
-        buffer: the bound buffer.
-        width: elements of a load: 4, 8 for float16 only, or 1.
-    """
+    """Loads an operand through a separate binding: 1 or 4 elements at a time, or 8 of float16."""
 
     def __init__(self, name: str, source: Buffer, features: Features, width: int = 1) -> None:
         super().__init__(source, features, width)
@@ -76,11 +69,7 @@ class ElementReader(_ElementAccess):
 
 
 class ElementWriter(_ElementAccess):
-    """Stores a float result through a separate binding, in vectors of four elements if aligned.
-
-    Attributes:
-        name: name of the variable.
-    """
+    """Stores a float result through a separate binding, in vectors of four elements if aligned."""
 
     def __init__(self, target: Buffer, features: Features, contiguous: bool, name: str = "result") -> None:
         super().__init__(target, features, 4 if contiguous else 1)

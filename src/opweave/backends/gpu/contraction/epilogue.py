@@ -21,12 +21,7 @@ PLACE = ("stack: u32", "row: u32", "column: u32")
 class Epilogue:
     """Element-wise operations on the sums of contractions with equal result shapes.
 
-    Attributes:
-        problem: one of the contractions.
-        results: placeholder arrays for the sums of each contraction.
-        target: the buffer to write.
-        axes: axes of the result.
-        body: an element of `target` as a function of `axes`, with loads of `results` for the sums.
+    `body` is an element of the buffer `target` as a function of `axes`. It loads a placeholder of `results` for each sum.
     """
 
     def __init__(
@@ -85,10 +80,9 @@ class Epilogue:
         return [load for load in loads if load.source.desc.shape == shape and self.is_aligned(load)]
 
     def as_kernels(self, title: str, features: Features) -> tuple[list[Epilogue], list[GpuKernel]]:
-        """Move the operations into separate kernels.
+        """Move the operations into separate kernels, which compute the target from the sums.
 
-        Returns:
-            An epilogue per result that only stores the float32 sums, and the kernels that compute the target from the sums.
+        Also returns an epilogue per result that only stores the float32 sums.
         """
         stored = [Stored(self.axes, ir.number(0.0, "float32")) for _ in self.results]
         sums = [
@@ -122,7 +116,6 @@ class Epilogue:
 
 
 def _sums(count: int) -> list[str]:
-    """The names of the sums that an epilogue combines."""
     return ["sum"] if count == 1 else [f"sum_{k}" for k in range(count)]
 
 

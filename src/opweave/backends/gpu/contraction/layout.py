@@ -46,14 +46,10 @@ def lay_out(
     shape: tuple[int, ...],
     is_fresh: bool = False,
 ) -> GpuConstant:
-    """A constant in another order.
+    """A constant in another order. The sizes and strides (in elements) of the source's axes are in the new order.
 
-    Args:
-        constant: the constant.
-        sizes: sizes of the axes, in the new order.
-        steps: strides of these axes, in elements.
-        shape: shape of the result. The last axis flattens all remaining axes, padded with zeros.
-        is_fresh: whether to copy even if the constant is in this order.
+    The last axis of `shape` flattens all remaining axes, padded with zeros. If `is_fresh`, copy even if the constant is in
+    this order.
     """
     view = None if constant.how or is_fresh else _in_order(constant.source, sizes, steps, shape)
     return constant.then(_lay_out, sizes, steps, shape, is_fresh) if view is None else GpuConstant.of(view)
@@ -110,7 +106,7 @@ def split(array: np.ndarray, kept: Callable[[np.ndarray], np.ndarray]) -> np.nda
 
 
 def convert(array: np.ndarray, dtype: DTypeLike, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Apply a function to all elements, and return an array of type `dtype`."""
+    """Apply a function to all elements, in pieces."""
     result = np.empty(array.shape, dtype)
     flat, elements = np.ascontiguousarray(array).reshape(-1), result.reshape(-1)
 
@@ -124,9 +120,7 @@ def convert(array: np.ndarray, dtype: DTypeLike, function: Callable[[np.ndarray]
 def in_parts(constant: GpuConstant, kept: Callable[[np.ndarray], np.ndarray]) -> tuple[GpuConstant, GpuConstant]:
     """Split a constant x into kept(x) and the remainder x - kept(x). Making one part computes both.
 
-    Args:
-        constant: the constant; `make` must return a new array each time.
-        kept: a function of arrays.
+    The constant's `make` must return a new array each time.
     """
     parts: dict[str, np.ndarray] = {}
 
@@ -174,7 +168,6 @@ def _blocks(shape: Sequence[int], far: int) -> list[tuple[slice, ...]]:
 
 
 def _pieces(array: np.ndarray, size: int) -> list[slice]:
-    """Pieces along the first axis, of about `size` bytes."""
     if not array.size:
         return []
     count = max(1, min(len(array), array.nbytes // size))

@@ -13,13 +13,9 @@ from .problem import Matrix, Problem
 
 @dataclass(frozen=True)
 class Section:
-    """Products of the same few vectors, with equal result shapes.
+    """Products of the same few vectors, with equal result shapes: they differ only in the source of the matrix.
 
-    Attributes:
-        problems: the products, which differ only in the source of the matrix.
-        end: the epilogue of all sums.
-        title: title for tables.
-        is_constant: whether the matrices are constants.
+    `is_constant` says that the matrices are constants.
     """
 
     problems: tuple[Problem, ...]
@@ -34,12 +30,10 @@ class Section:
 
     @property
     def few(self) -> Matrix:
-        """The few vectors."""
         return self._side(self.problems[0], self.swapped)
 
     @property
     def many(self) -> tuple[Matrix, ...]:
-        """The matrix of each product."""
         return tuple(self._side(problem, not self.swapped) for problem in self.problems)
 
     @staticmethod
@@ -50,17 +44,14 @@ class Section:
 
     @property
     def count(self) -> int:
-        """Number of vectors."""
         return min(self.problems[0].rows, self.problems[0].columns)
 
     @property
     def lines(self) -> int:
-        """Lines of a matrix."""
         return max(self.problems[0].rows, self.problems[0].columns)
 
     @property
     def stacks(self) -> int:
-        """Number of matrices of a source."""
         return self.problems[0].stacks
 
     @cached_property
@@ -97,7 +88,6 @@ class Section:
         return few.step == 1 and all(stride % 4 == 0 for stride in strides)
 
     def units(self, fours: bool) -> int:
-        """Lines, or groups of four lines."""
         return -(-self.lines // 4) if fours else self.lines
 
     def form(self, features: Features) -> tuple[Any, ...]:

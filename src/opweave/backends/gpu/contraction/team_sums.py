@@ -30,11 +30,7 @@ class TeamSums:
     """Adds partial sums, and stores the results.
 
     Attributes:
-        section: any section of the kernel; all have the same form.
-        features: features and limits of the device.
-        invocations: invocations of a workgroup.
         width: teams of a workgroup, each with one line or four.
-        fours: whether an invocation computes four lines.
         products: most products of a section.
         deep: whether the partial sum of a line is a vector of four.
         turns: number of blocks of lines that a workgroup computes.
@@ -67,7 +63,6 @@ class TeamSums:
 
     @property
     def memory(self) -> list[Variable]:
-        """Memory of the workgroup."""
         vector, size = "vec4<f32>" if self.fours else "f32", self._memories * self._together * self._team.elements
         products = range(0 if self._is_local else self.products)
         return [Variable(f"parts_{j}", f"array<{vector}, {size}>") for j in products]
@@ -96,7 +91,6 @@ class TeamSums:
             yield from ("    }", "}")
 
     def _stores(self, section: Section) -> str:
-        """The condition that an invocation stores results."""
         if self._stores_fours:
             return f"lane < {self.width // 4}u"
         return f"part == 0u && unit < {section.units(self.fours)}u"
@@ -106,15 +100,7 @@ class TeamSums:
         return f"{block} * {self.width}u + lane * 4u" if self._stores_fours else "unit * 4u"
 
     def lines(self, section: Section, put: str, stack: str, block: str, preloaded: int) -> Iterator[str]:
-        """The statements.
-
-        Args:
-            section: the section.
-            put: the function that stores a result.
-            stack: text of the matrix's index in its source.
-            block: text of the block's index, in units of `width`.
-            preloaded: number of values that `reads` has loaded for each four results.
-        """
+        """The statements; `put` stores a result, of which `reads` has loaded `preloaded` values for each four."""
         products, memory = range(len(section.problems)), self._team.elements
         turn = f"turn % {self._memories}u * {memory * self._together}u" if self._memories > 1 else ""
         for first in range(0, section.count, self._together):
@@ -149,7 +135,6 @@ class TeamSums:
     def _add_parts(
         self, numbers: Sequence[int], products: Sequence[int], line: str, begins: Mapping[int, str]
     ) -> list[str]:
-        """The statements that add many parts of a line's sums in a loop."""
         step = self.width if self._team.distance > 1 else 1
         places = {k: self._team.places(line, begins[k])[0] for k in numbers}
         pairs = [(f"total_{k}_{j}", f"parts_{j}", places[k]) for k, j in product(numbers, products)]

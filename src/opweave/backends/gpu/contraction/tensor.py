@@ -45,15 +45,7 @@ with two stages the kernel compiles faster, and runs about as fast."""
 
 @dataclass(frozen=True, slots=True)
 class TensorTile:
-    """The tile of a program.
-
-    Attributes:
-        rows: rows of the result per program.
-        columns: columns of the result per program.
-        terms: terms per step.
-        warps: warps per program.
-        stages: pipeline stages, including the current step.
-    """
+    """The tile of a program: rows, columns and terms per step. The current step is also a pipeline stage."""
 
     rows: int
     columns: int
@@ -83,7 +75,6 @@ class TensorSteps:
 
     Attributes:
         by_tap: whether all terms of a step belong to one tap.
-        count: number of steps.
         blocks: steps per tap, if `by_tap`.
         ragged: whether a step may have terms beyond the last.
     """
@@ -96,7 +87,7 @@ class TensorSteps:
         self.ragged = bool((problem.channels if self.by_tap else problem.terms) % terms)
 
     def lines(self) -> Iterator[str]:
-        """Statements that define the tap and the channels of a step, for both operands."""
+        """Define the tap and the channels of a step, for both operands."""
         if self.by_tap:
             yield f"tap = step // {self.blocks}"
         yield f"begin = {f'step % {self.blocks}' if self.by_tap else 'step'} * {self.terms}"
@@ -109,11 +100,9 @@ class TensorSteps:
                 yield f"{side}_channel = {side}_term % {self.problem.channels}"
 
     def numbers(self, side: str) -> str:
-        """The indices of terms within a step."""
         return f"tl.arange(0, {self.terms}){'[None, :]' if side == 'a' else '[:, None]'}"
 
     def tap(self, side: str) -> str:
-        """The variable of the tap."""
         return "tap" if self.by_tap else f"{side}_tap"
 
     def exists(self, side: str) -> str:
@@ -130,7 +119,6 @@ class Operand:
         side: "a" or "b".
         line: "row" or "column".
         exists: the condition that a line exists; empty if all do.
-        steps: the steps.
         is_short: whether a program has few steps.
     """
 
@@ -144,7 +132,6 @@ class Operand:
         self.is_held = is_short and (steps.by_tap or is_flat)
 
     def start(self) -> Iterator[str]:
-        """Statements before the loop over steps."""
         yield from self._start()
         if self.is_held:
             yield f"{self.side}_held = {self.side}_start + {self.steps.numbers(self.side)} * {self.matrix.step}"
@@ -169,7 +156,6 @@ class Operand:
         yield f"{side}_start = {offset} + {batch} + {pixel} * {matrix.pixel}"
 
     def load(self) -> Iterator[str]:
-        """Statements that load the tile of a step."""
         matrix, side, tap = self.matrix, self.side, self.steps.tap(self.side)
         conditions = [self.exists, self.steps.exists(side)]
         offset = f"begin * {matrix.step}" if self.is_held else f"{side}_start + {side}_{self.term} * {matrix.step}"
@@ -205,15 +191,7 @@ def is_turned(problem: Problem, features: Features) -> bool:
 
 
 class TensorKernel:
-    """A kernel for tensor cores.
-
-    Args:
-        problem: the problem.
-        tile: the tile of a program.
-        splits: the split-K factor.
-        features: features of a device with tensor cores.
-        starts_early: whether the kernel may start while the preceding one drains.
-    """
+    """A kernel for tensor cores."""
 
     def __init__(self, problem: Problem, tile: TensorTile, splits: int, features: Features, starts_early: bool) -> None:
         assert features.tensor_cores is not None
@@ -233,15 +211,10 @@ class TensorKernel:
 
     @property
     def comment(self) -> str:
-        """A comment with the tile."""
         return f"tensor cores, tiles of {self.tile}"
 
     def finishing(self, finish: Epilogue, title: str) -> GpuKernel:
-        """The kernel that computes the result.
-
-        Raises:
-            UnsupportedError: Triton cannot compute the epilogue.
-        """
+        """The kernel that computes the result; `UnsupportedError` if Triton cannot compute the epilogue."""
         problem, others = self.problem, list[Input]()
         for source in ir.sources(finish.body):
             assert isinstance(source, Input)
@@ -332,7 +305,6 @@ class TensorKernel:
         yield f"column = {first_column} * {tile.columns} + tl.arange(0, {tile.columns}){across}"
 
     def _sides(self) -> tuple[Matrix | ProblemWindow, Matrix | ProblemWindow]:
-        """The operands `a` and `b`."""
         left, right = self.problem.left, self.problem.right
         return (right, left) if self.is_turned else (left, right)
 
@@ -374,7 +346,6 @@ class TensorKernel:
 
 
 def _mask(inside: Mapping[str, str]) -> str:
-    """The mask argument of loads and stores; empty if all elements are inside."""
     conditions = [f"({condition})" for condition in inside.values() if condition]
     return f", mask={' & '.join(conditions)}" if conditions else ""
 

@@ -26,7 +26,6 @@ Form: TypeAlias = Literal["", "divided", "bfloat16", "float16"]
 """Conversion of reordered elements: none, the TF32x3 split ("divided"), or rounding to a type."""
 
 ROUNDED = ("bfloat16", "float16")
-"""Forms that round to a type."""
 
 MAX_TF32 = 3.4e38
 """Smallest magnitude that is not split: rounding to TF32 could give infinity, and infinity and NaN have no remainder."""
@@ -43,13 +42,11 @@ COPIED_BYTES_PER_US = 3.5e6
 START_US = 2.0
 """Microseconds that another kernel adds to a CUDA graph, without memory traffic. An estimate."""
 TILE = 64
-"""Lines and terms per program of the reordering kernel."""
 WARPS = 8
 """Warps per program of the reordering kernel: each thread loads four vectors of 16 bytes."""
 
 
 def form_of(problem: Problem, features: Features) -> Form:
-    """The form of reordered float32 operands."""
     assert features.tensor_cores is not None
     kind = features.tensor_cores.float32
     if not any(is_float32(side) for side in (problem.left, problem.right)) or kind == "tf32":
@@ -58,7 +55,6 @@ def form_of(problem: Problem, features: Features) -> Form:
 
 
 def in_three(problem: Problem, features: Features) -> bool:
-    """Whether a float32 product is computed as TF32x3."""
     return form_of(problem, features) == "divided"
 
 
@@ -71,7 +67,6 @@ def in_bfloat16(array: np.ndarray) -> np.ndarray:
 
 
 def in_float16(array: np.ndarray) -> np.ndarray:
-    """Elements rounded to float16, to nearest even."""
     with np.errstate(over="ignore"):
         return array.astype(np.float16)
 
@@ -98,11 +93,7 @@ def by_term(
 ) -> tuple[Matrix, dict[Input, GpuConstant]]:
     """Reorder a constant matrix, and return the new matrix and its constants.
 
-    Args:
-        matrix: the matrix.
-        problem: the problem of the matrix.
-        constant: the elements, a rearrangement of an array, padded with zeros.
-        form: conversion of the elements. They are split only if all magnitudes are below `MAX_TF32`.
+    Elements are split only if all magnitudes are below `MAX_TF32`.
     """
     if form == "divided" and not layout.all_below(constant.source, MAX_TF32):
         form = ""
@@ -122,7 +113,6 @@ def by_term(
 
 
 def _own_axes(matrix: Matrix) -> list[tuple[int, int]]:
-    """(size, stride) of the stack axes that do not broadcast."""
     return [(n, stride) for n, stride in matrix.stack if stride and n > 1]
 
 
@@ -141,14 +131,7 @@ def _order(matrix: Matrix, problem: Problem, form: Form) -> Matrix:
 
 @dataclass(frozen=True)
 class Ordering:
-    """A kernel that reorders an operand.
-
-    Attributes:
-        matrix: the operand.
-        ordered: the reordered operand, in arrays that the kernel writes.
-        problem: the problem of the operand.
-        form: conversion of the elements.
-    """
+    """A kernel that reorders an operand of a problem, with a conversion of the elements."""
 
     matrix: Matrix
     ordered: Matrix
@@ -157,27 +140,22 @@ class Ordering:
 
     @classmethod
     def of(cls, matrix: Matrix, problem: Problem, form: Form) -> Ordering:
-        """The kernel that reorders an operand of a problem."""
         return cls(matrix, _order(matrix, problem, form), problem, form)
 
     @property
     def results(self) -> tuple[Input, ...]:
-        """The arrays that the kernel writes."""
         return (self.ordered.source,) if self.ordered.rest is None else (self.ordered.source, self.ordered.rest)
 
     def apply(self, problem: Problem) -> Problem:
-        """Replace the operand of a problem by the reordered operand."""
         left, right = (self.ordered if side is self.matrix else side for side in (problem.left, problem.right))
         return replace(problem, left=left, right=right)
 
     @property
     def microseconds(self) -> float:
-        """Estimated time of the kernel."""
         moved = self.matrix.source.desc.byte_length + sum(result.desc.byte_length for result in self.results)
         return START_US + moved / COPIED_BYTES_PER_US
 
     def kernel(self, title: str, features: Features) -> GpuKernel:
-        """The kernel; `title` is for tables."""
         assert features.tensor_cores is not None
         names = ("source", "kept", "rest")[: 1 + len(self.results)]
         buffers = (self.matrix.source, *self.results)
@@ -226,17 +204,12 @@ class Ordering:
 
 
 def orderings(problem: Problem, constants: Collection[Input], features: Features) -> list[Ordering]:
-    """The float32 operands of a product that kernels should reorder.
+    """The float32 operands of a product that kernels should reorder; `constants` are reordered already.
 
     TF32 reads both operands from shared memory. TF32x3 splits one operand in registers, in any order, and is fastest if the
     other operand is split before. bfloat16 and float16 operands are read from shared memory in any order, but a float32
     operand takes twice the bytes, and is rounded in registers at each read. Reordering never pays if reading the operands from
     memory takes longer than the product.
-
-    Args:
-        problem: a problem for tensor cores.
-        constants: constants that are reordered, and split or rounded, already.
-        features: features and limits of the device.
     """
     assert features.tensor_cores is not None
     kind, form = features.tensor_cores.float32, form_of(problem, features)

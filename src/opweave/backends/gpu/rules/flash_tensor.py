@@ -32,16 +32,7 @@ MAX_SIZE = 256
 
 @dataclass(frozen=True, slots=True)
 class _FlashTensorTile:
-    """The tile of a program.
-
-    Attributes:
-        rows: queries per program.
-        columns: keys per step.
-        depth: size of a key, rounded up to a power of two.
-        width: size of a value, rounded up to a power of two.
-        warps: warps per program.
-        stages: pipeline stages, including the current step.
-    """
+    """The tile of a program: queries (`rows`), keys per step, and the sizes of a key and a value as powers of two."""
 
     rows: int
     columns: int
@@ -88,18 +79,7 @@ def _tile(problem: Attention, is_half: bool, features: Features) -> _FlashTensor
 
 
 class TensorAttention(KernelProgram):
-    """The kernel of attention on tensor cores.
-
-    Args:
-        problem: the problem.
-        features: features and limits of the device.
-        cores: the device's tensor cores.
-        result: the array to write.
-        place: `place(batch, head, query, d)`: the position of an element in `result`.
-
-    Raises:
-        UnsupportedError: Triton cannot compute an expression of the problem.
-    """
+    """The kernel of attention on tensor cores; `UnsupportedError` if Triton cannot compute an expression."""
 
     def __init__(self, problem: Attention, features: Features, cores: TensorCores, result: Input, place: Place) -> None:
         self.problem, self.result, self.cores = problem, result, cores
@@ -138,11 +118,9 @@ class TensorAttention(KernelProgram):
 
     @property
     def targets(self) -> list[Input]:
-        """The result."""
         return [self.result]
 
     def kernel(self, title: str, features: Features, is_fixed: Callable[[Input], bool] = lambda _: False) -> GpuKernel:
-        """The kernel, with `sources` and the result as bindings."""
         p, tile = self.problem, self.tile
         comment = f"tensor cores, tiles of {tile.rows} queries and {tile.columns} keys"
         return GpuKernel(
@@ -180,7 +158,6 @@ class TensorAttention(KernelProgram):
     def _statements(
         self, body: str, name: str, axes: Mapping[Index, Position], texts: Mapping[Expr, str] | None = None
     ) -> list[str]:
-        """Statements that compute the body `body` as variable `name`."""
         fixed = {index: Position(text, frozenset()) for index, text in self._fixed_axes.items()}
         statements = Statements(self._names, {**fixed, **axes}, self._inside(axes), texts or {}, prefix=f"{name}_")
         value = statements.value(self._bodies[body])
@@ -238,7 +215,6 @@ class TensorAttention(KernelProgram):
         yield f"tl.store(result + at, {value}{mask})"
 
     def _start(self) -> Iterator[str]:
-        """Initialise the largest score and the weight."""
         rows = f"({self.tile.rows}, 1)"
         if self.problem.sink is None:
             yield f'largest = tl.full({rows}, float("-inf"), tl.float32)'
@@ -265,7 +241,6 @@ class TensorAttention(KernelProgram):
     def _step(
         self, row: Position, column: Position, depth_down: Position, column_down: Position, width: Position
     ) -> Iterator[str]:
-        """Add a block of keys to the sums."""
         p, tile = self.problem, self.tile
         yield f"column = block * {tile.columns} + tl.arange(0, {tile.columns})[None, :]"
         yield f"column_down = block * {tile.columns} + tl.arange(0, {tile.columns})[:, None]"
