@@ -101,7 +101,7 @@ def readings(node: Node, program: Formula) -> dict[Operand, Reading]:
     by_operand = {}
     for operand, operand_loads in loads.items():
         reads = inside[operand] or largest
-        aligned = all(ir._aligned(load) for load in operand_loads) and len(operand_loads) <= MAX_MOVED_LOADS
+        aligned = all(ir.is_aligned(load) for load in operand_loads) and len(operand_loads) <= MAX_MOVED_LOADS
         times = reads / max(1, operand.desc.element_count)
         by_operand[operand] = Reading(
             len(operand_loads) * (2 if operand in inside and len(operand_loads) > 1 else 1), times, aligned

@@ -180,7 +180,7 @@ class Kernels:
         if not isinstance(load, ir.Load) or not isinstance(load.source, Input):
             return None
         place, same = self.places[load.source], load.source.desc.shape == value.result.shape
-        return place if place.kind == "input" and same and ir._aligned(load) else None
+        return place if place.kind == "input" and same and ir.is_aligned(load) else None
 
     def _is_known(self, value: Pending) -> bool:
         return all(self.places[source].kind == "constant" for source in value.sources)
