@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import partial
-from threading import RLock
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal
-from weakref import WeakSet, WeakValueDictionary, finalize
+from weakref import finalize
 
 import numpy as np
 
@@ -17,10 +14,9 @@ from ...expr.gpu import Features, GpuKernel, TensorCores
 from ...expr.gpu.cuda import CUDA
 from ...memory import dlpack
 from ...support.cache import Cache
-from ...support.errors import InvalidStateError, OperationError, ValidationError, require
+from ...support.errors import OperationError, ValidationError, require
 from ..gpu.arrays import DeviceArray
-from ..gpu.calls import Calls
-from ..gpu.constants import GpuConstant, uploaded_once
+from ..gpu.device import GpuDevice
 from ..precision import Precision
 from . import compiler, sharing
 from .devices import CudaInfo, DriverError
@@ -83,70 +79,39 @@ class Memory:
             self._free_with(self._driver.free_shared, self.address)
 
 
-class CudaDevice:
-    """A CUDA device and its stream: the space of tensors. All methods may be called from several threads."""
+class CudaDevice(GpuDevice):
+    """A CUDA device and its stream, with measured `tiles` of kernels for tensor cores."""
 
-    is_host = False
-    device = None
+    title = "CUDA"
     max_byte_length = 2**31 - 1
 
     def __init__(self, driver: Driver) -> None:
+        super().__init__()
         self.driver = driver
         self.description = f"{driver.info.name}, CUDA"
-        self.uploaded: WeakValueDictionary[Hashable, Memory] = WeakValueDictionary()
-        self._contexts: WeakSet[Any] = WeakSet()
         self._functions: Cache[Hashable, CudaFunction] = Cache(max_bytes=KERNEL_BYTES, raw=True)
-        self._process, self._lock = os.getpid(), RLock()
         self.tiles = MeasuredTiles(driver)
 
     def features(self, precision: Precision) -> Features:
         return features_of(self.driver.info, precision)
 
-    # Errors ----------------------------------------------------------------------------------------------------------
-
-    def calls(self, what: str) -> Calls:
-        """Convert errors of the driver to Opweave's; a lost device invalidates its contexts."""
-        return Calls(what, "CUDA", self._process, partial(self._raise_error, what))
-
-    def _raise_error(self, what: str, error: BaseException) -> None:
+    def raise_error(self, subject: str, explain: Callable[[str], str] | None, error: BaseException) -> None:
         if not isinstance(error, DriverError):
             return
         if not error.is_sticky:
-            raise OperationError(f"{what}: {error}") from error
-        for context in list(self._contexts):
-            context._lose(f"its CUDA device is lost ({self.description}): {error}")
-        raise InvalidStateError(f"{what}: the CUDA device is lost: {error}") from error
+            raise OperationError(f"{subject}: {error}") from error
+        raise self.lose_contexts(subject, str(error)) from error
 
-    def attach(self, context: Any) -> None:
-        self._contexts.add(context)
-        # A context may be dropped without `destroy`.
-        finalize(context, self.detach).atexit = False
-
-    def detach(self, context: Any = None) -> None:
-        with self._lock:
-            if context is not None:
-                self._contexts.discard(context)
-            if not list(self._contexts):
-                self._functions.clear()
-                self.uploaded.clear()
+    def free_caches(self) -> None:
+        self._functions.clear()
 
     # Memory ----------------------------------------------------------------------------------------------------------
 
-    def _memory(self, count: int, what: str) -> Memory:
+    def buffer(self, count: int, label: str) -> Memory:
         # Kernels read whole vectors of constants, which are padded for that; a tensor without elements also needs an address.
         padded = max(sharing.ALIGNMENT, -(-count // sharing.ALIGNMENT) * sharing.ALIGNMENT)
-        with self.calls(f"{what} of {count} bytes"):
+        with self.calls(f"{label} of {count} bytes"):
             return Memory(self.driver, self.driver.allocate(padded), count)
-
-    def allocate(self, desc: Desc) -> DeviceArray:
-        return DeviceArray(desc, self._memory(desc.byte_length, f"a tensor {desc}"))
-
-    def owns(self, given: Any) -> bool:
-        return isinstance(given, DeviceArray)
-
-    def carve(self, sizes: Sequence[int], homes: Sequence[int], descs: Sequence[Desc]) -> list[DeviceArray]:
-        buffers = [self._memory(size, "intermediates") for size in sizes]
-        return [DeviceArray(desc, buffers[home]) for desc, home in zip(descs, homes, strict=True)]
 
     def copy(self, target: DeviceArray, source: DeviceArray, reason: str) -> None:
         with self.calls(reason):
@@ -176,15 +141,9 @@ class CudaDevice:
         read_only = read_only or array.read_only
         return sharing.interface(array.buffer.address, array.desc, self.driver, read_only=read_only)
 
-    def check_lent(self, arrays: Iterable[DeviceArray]) -> None:
-        """Tensors keep the owner of adopted memory alive."""
-
-    def write(self, target: DeviceArray, source: np.ndarray, reason: str) -> None:
-        self._write(target.buffer, source, reason)
-
-    def _write(self, target: Memory, source: np.ndarray, reason: str) -> None:
+    def write_buffer(self, buffer: Memory, source: np.ndarray, reason: str) -> None:
         with self.calls("writing a tensor"):
-            self.driver.upload(target.address, np.ascontiguousarray(source))
+            self.driver.upload(buffer.address, np.ascontiguousarray(source))
         memory.copies.add(source.nbytes, reason)
 
     def read(self, sources: Sequence[DeviceArray], targets: Sequence[np.ndarray], reason: str) -> None:
@@ -209,15 +168,6 @@ class CudaDevice:
     def wait(self) -> None:
         with self.calls("waiting for the device"):
             self.driver.wait()
-
-    def upload(self, constant: GpuConstant) -> Memory:
-        def upload_array(array: np.ndarray) -> Memory:
-            buffer = self._memory(array.nbytes, "a constant")
-            self._write(buffer, array, "a constant to the device")
-            return buffer
-
-        buffer: Memory = uploaded_once(self.uploaded, self._lock, constant, upload_array)
-        return buffer
 
     # Kernels ---------------------------------------------------------------------------------------------------------
 

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import finalize
 
-from ...core.graph import Graph, Node
+from ...core.graph import Graph
 from ...support.identity import ByIdentity
-from .. import How, KernelTime, Measured
 from ..gpu.arrays import DeviceArray
 from ..gpu.backend import GpuBackend
-from ..gpu.runner import DeviceCall, GpuIntermediates, GpuKernelRunner
+from ..gpu.runner import DeviceCall, GpuIntermediates, GpuKernelRunner, MeasuredGpuRunner
 from ..gpu.steps import Buffer
 from ..submission import Submission
 from . import compiler
@@ -82,7 +81,7 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
         for job in self._begun:
             job.cancel()
 
-    def tied(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> DriverLaunch:
+    def bind_kernel(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> DriverLaunch:
         kernel, places = self.steps[number].kernel, self.steps[number].places
         arguments = tuple(
             argument if isinstance(argument, bytes) else arrays[places[argument]].buffer.address
@@ -90,8 +89,12 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
         )
         return DriverLaunch(self._functions[number], kernel.workgroups, arguments, kernel.starts_early)
 
-    def measured(self) -> MeasuredCudaRunner:
-        return MeasuredCudaRunner(self)
+    def measured(self) -> MeasuredGpuRunner[DriverLaunch]:
+        return MeasuredGpuRunner(self)
+
+    def time_kernels(self, runs: Sequence[DriverLaunch | None]) -> list[int]:
+        times = iter(self.engine.driver.times([run for run in runs if run is not None]))
+        return [0 if run is None else next(times) for run in runs]
 
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[DriverLaunch]:
         return _CudaCall(self, inputs, outputs, self.submit)
@@ -111,25 +114,4 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
         self._launch(chain.graph)
 
 
-class MeasuredCudaRunner(Measured):
-    """The same kernels, run one by one and timed on the device."""
-
-    def __init__(self, plain: CudaRunner) -> None:
-        self.plain, self.plan = plain, plain.plan
-        self.runs: list[list[int]] = []
-
-    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        return self.plain.describe(nodes)
-
-    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[DriverLaunch]:
-        return DeviceCall(self.plain, inputs, outputs, self._measure)
-
-    def _measure(self, memory: GpuIntermediates[DriverLaunch], runs: Sequence[DriverLaunch | None]) -> None:
-        times = iter(self.plain.engine.driver.times([run for run in runs if run is not None]))
-        self.runs.append([0 if run is None else next(times) for run in runs])
-
-    def finish(self) -> list[KernelTime]:
-        return self.plain.kernel_times(self.runs)
-
-
-__all__ = ["CudaRunner", "MeasuredCudaRunner"]
+__all__ = ["CudaRunner"]

@@ -1,12 +1,9 @@
-"""Constants of kernels, and their device memory, which graphs share."""
+"""Constants of kernels, uploaded to devices once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, MutableMapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from threading import RLock
-from typing import Any
-from weakref import finalize
 
 import numpy as np
 
@@ -36,36 +33,15 @@ class GpuConstant:
         how = (self.source.dtype.str, *self.how) if self.how else ()
         return self.source.ctypes.data, self.source.nbytes, how
 
-
-def uploaded_once(
-    uploaded: MutableMapping[Hashable, Any], lock: RLock, constant: GpuConstant, upload: Callable[[np.ndarray], Any]
-) -> Any:
-    """The device memory of a constant, uploaded on first use; graphs share the memory of equal constants.
-
-    `uploaded` has weak values, and `lock` guards it.
-    """
-    key = constant.key
-    with lock:
-        cached = uploaded.get(key)
-    if cached is not None:
-        return cached
-    memory = upload(constant.make())
-    with lock:
-        uploaded[key] = memory
-    end = finalize(_owner(constant.source), uploaded.pop, key, None)  # a new array may reuse the address
-    end.atexit = False
-    finalize(memory, end.detach).atexit = False
-    return memory
+    @property
+    def owner(self) -> np.ndarray:
+        """The array that owns the memory of `source`, whose views are short-lived."""
+        owner, base = self.source, self.source.base
+        while base is not None:
+            if isinstance(base, np.ndarray):
+                owner = base
+            base = getattr(base, "base", None)
+        return owner
 
 
-def _owner(array: np.ndarray) -> np.ndarray:
-    """The array that owns the memory of a view. Views of constants are short-lived."""
-    owner, base = array, array.base
-    while base is not None:
-        if isinstance(base, np.ndarray):
-            owner = base
-        base = getattr(base, "base", None)
-    return owner
-
-
-__all__ = ["GpuConstant", "uploaded_once"]
+__all__ = ["GpuConstant"]

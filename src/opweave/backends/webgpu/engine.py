@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from threading import RLock
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet, WeakValueDictionary, finalize
 
 import numpy as np
 
@@ -16,10 +12,9 @@ from ... import memory
 from ...core.graph import Desc
 from ...expr.gpu import Features, GpuKernel
 from ...support.cache import Cache
-from ...support.errors import InvalidStateError, OperationError, ValidationError, import_extra, require
+from ...support.errors import OperationError, ValidationError, import_extra, require
 from ..gpu.arrays import DeviceArray
-from ..gpu.calls import Calls
-from ..gpu.constants import GpuConstant, uploaded_once
+from ..gpu.device import GpuDevice
 from . import adapters
 
 if TYPE_CHECKING:
@@ -44,16 +39,17 @@ def padded_size(count: int) -> int:
     return -(-count // WORD) * WORD
 
 
-class WebGpuDevice:
-    """A WebGPU device: the space of tensors. All methods may be called from several threads.
+class WebGpuDevice(GpuDevice):
+    """A WebGPU device.
 
     If `is_own`, the device is destroyed with the last context on it. `compiled` holds pipelines by kernel source, `staging`
     idle buffers through which tensors are copied to the host.
     """
 
-    is_host = False
+    title = "WebGPU"
 
     def __init__(self, device: wgpu.GPUDevice, *, is_own: bool = False) -> None:
+        super().__init__()
         self._is_own = is_own
         self.wgpu = import_extra("wgpu", "webgpu", adapters.PURPOSE)
         self.device = device
@@ -81,36 +77,22 @@ class WebGpuDevice:
         )
         usage = self.wgpu.BufferUsage
         self.tensor_usage: int = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
-        self._contexts: WeakSet[Any] = WeakSet()
-        self._process = os.getpid()
-        self._lock = RLock()
         self.compiled: Cache[str, Any] = Cache(max_bytes=PIPELINE_BYTES, raw=True)
         self._layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
         self.staging: list[Any] = []
         self._mark: DeviceArray | None = None
-        self.uploaded: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
 
     # Errors ----------------------------------------------------------------------------------------------------------
 
-    def calls(self, what: str, explain: Callable[[str], str] | None = None) -> Calls:
-        """Convert errors of the device to Opweave's; `explain` converts the text of the device's message."""
-        return Calls(what, "WebGPU", self._process, partial(self._raise_error, what, explain))
-
-    def _raise_error(self, what: str, explain: Callable[[str], str] | None, error: BaseException) -> None:
+    def raise_error(self, subject: str, explain: Callable[[str], str] | None, error: BaseException) -> None:
         if isinstance(error, self.wgpu.GPUError):
             text = _reason(error)
             if "is lost" in text:
-                raise self._lose_contexts(what) from error
-            raise OperationError(f"{what}: {text if explain is None else explain(str(error))}") from error
+                raise self.lose_contexts(subject) from error
+            raise OperationError(f"{subject}: {text if explain is None else explain(str(error))}") from error
         # wgpu raises these errors if another thread destroys the device.
         if isinstance(error, (AttributeError, RuntimeError)) and self._is_lost(error):
-            raise self._lose_contexts(what) from error
-
-    def _lose_contexts(self, what: str) -> InvalidStateError:
-        """Invalidate all contexts of the device, and return the error to raise."""
-        for context in list(self._contexts):
-            context._lose(f"its WebGPU device is lost ({self.description})")
-        return InvalidStateError(f"{what}: the WebGPU device is lost")
+            raise self.lose_contexts(subject) from error
 
     def _is_lost(self, error: Exception | None = None) -> bool:
         # The device is about to be lost: its thread ends first.
@@ -122,42 +104,21 @@ class WebGpuDevice:
             return "is lost" in str(error)
         return False
 
-    def attach(self, context: Any) -> None:
-        self._contexts.add(context)
-        # A context may be dropped without `destroy`.
-        finalize(context, self.detach).atexit = False
-
-    def detach(self, context: Any = None) -> None:
-        """With the last context, also destroy the device if Opweave has opened it."""
-        with self._lock:
-            if context is not None:
-                self._contexts.discard(context)
-            if list(self._contexts):  # its length counts contexts that are being freed
-                return
-            self.compiled.clear()
-            self.uploaded.clear()
-            for buffer in self.staging:
-                buffer.destroy()
-            self.staging.clear()
-            if self._is_own:
-                self._is_own = False
-                self.device.destroy()
+    def free_caches(self) -> None:
+        """Also destroy the device if Opweave has opened it."""
+        self.compiled.clear()
+        for buffer in self.staging:
+            buffer.destroy()
+        self.staging.clear()
+        if self._is_own:
+            self._is_own = False
+            self.device.destroy()
 
     # Memory ----------------------------------------------------------------------------------------------------------
-
-    def allocate(self, desc: Desc) -> DeviceArray:
-        return DeviceArray(desc, self.buffer(desc.byte_length, f"a tensor {desc}"))
 
     def buffer(self, count: int, label: str) -> wgpu.GPUBuffer:
         with self.calls(f"{label} of {count} bytes"):
             return self.device.create_buffer(label=label, size=padded_size(count), usage=self.tensor_usage)
-
-    def owns(self, given: Any) -> bool:
-        return isinstance(given, DeviceArray)
-
-    def carve(self, sizes: Sequence[int], homes: Sequence[int], descs: Sequence[Desc]) -> list[DeviceArray]:
-        buffers = [self.buffer(size, "intermediates") for size in sizes]
-        return [DeviceArray(desc, buffers[home]) for desc, home in zip(descs, homes, strict=True)]
 
     def copy(self, target: DeviceArray, source: DeviceArray, reason: str) -> None:
         self._check([source], "COPY_SRC", reason)
@@ -203,9 +164,9 @@ class WebGpuDevice:
 
     def write(self, target: DeviceArray, source: np.ndarray, reason: str) -> None:
         self._check([target], "COPY_DST", reason)
-        self._write(target.buffer, source, reason)
+        super().write(target, source, reason)
 
-    def _write(self, buffer: Any, source: np.ndarray, reason: str) -> None:
+    def write_buffer(self, buffer: Any, source: np.ndarray, reason: str) -> None:
         raw = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
         whole = raw.size // WORD * WORD
         with self.calls("writing a tensor"), self._lock:
@@ -254,7 +215,7 @@ class WebGpuDevice:
         done = getattr(mapped, "_thread_event", None)  # private; without it, wait as wgpu does
         while done is not None and not done.wait(PATIENCE):
             if self._is_lost():
-                raise self._lose_contexts("reading a tensor")
+                raise self.lose_contexts("reading a tensor")
         mapped.sync_wait()
 
     def check_overlap(
@@ -297,15 +258,6 @@ class WebGpuDevice:
                     f"{reason}: the buffer of the tensor {array.desc} was made without the usage {usage}"
                 )
         self.check_lent(arrays)
-
-    def upload(self, constant: GpuConstant) -> Any:
-        def upload_array(array: np.ndarray) -> Any:
-            buffer = self.buffer(array.nbytes, "a constant")
-            self._write(buffer, array, "a constant to the device")
-            return buffer
-
-        buffer: Any = uploaded_once(self.uploaded, self._lock, constant, upload_array)
-        return buffer
 
     # Kernels ---------------------------------------------------------------------------------------------------------
 
