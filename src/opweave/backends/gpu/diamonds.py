@@ -10,7 +10,7 @@ from .backend import GpuBackend
 from .forms import is_users_kernel, trace
 from .fusion import MAX_FUSED_CALLS, readings
 
-MAX_MEETING_NODES = 12
+MAX_DIAMOND_NODES = 12
 """Most operations of a diamond. GELU has 5, its tanh approximation 8."""
 
 
@@ -42,7 +42,7 @@ class _Search:
     def _diamond_from(self, first: Operand) -> set[Operand]:
         """The inner operands of the diamond that starts at `first`; empty if there is none."""
         inside, taken, calls = {first}, set[Node](), 0
-        while len(taken) < MAX_MEETING_NODES:
+        while len(taken) < MAX_DIAMOND_NODES:
             waiting = {node for operand in inside for node in self.readers.get(operand, ())} - taken
             if not waiting:
                 return set()

@@ -14,7 +14,7 @@ from typing import Any
 from ...core.graph import Desc, Graph, Node, Operand, each, flat
 from ...expr import ir
 from ...expr.array import Traced, is_rounded, rounded
-from ...expr.gpu import Features, KernelProgram
+from ...expr.gpu import Features
 from ...expr.ir import Formula, Input
 from ...expr.tracing import of_input
 from ...kernels import KernelCall
@@ -26,7 +26,7 @@ from .contraction.kernels import Contraction
 from .diamonds import diamond_operands
 from .forms import applied, is_users_kernel, trace
 from .fusion import Pending, Reading, combine, joins, readings
-from .patterns import Found, attentions
+from .patterns import AttentionMatch, attentions
 from .rules.flash import attend
 from .rules.positions import reshape_array
 from .rules.products import TAKE_VIEWS
@@ -220,19 +220,14 @@ class Schedule:
     def _stages(self, node: Node, staged: Staged) -> None:
         """Schedule an operation of several kernels. Equal operations share their stages."""
         for source, operand in zip(staged.inputs, flat(node.inputs), strict=True):
-            self._kernels.places[source] = self._kernels.places[self._in_memory(operand)]
+            self._kernels.alias(source, self._in_memory(operand))
         stages, results = staged.plan_for(self.features)
-        fresh: dict[Input, Buffer] = {}
+        targets = {result: self._target(operand) for operand, result in zip(node.outputs, results, strict=True)}
+        self._kernels.add_stages(stages, targets, (node,), node.title)
         for operand, result in zip(node.outputs, results, strict=True):
-            fresh[result] = self._target(operand)
-        for stage in stages:
-            for target in stage.targets:
-                self._kernels.places[target] = fresh.setdefault(target, Buffer(target.desc, "between"))
-            self._kernels.stage(stage, node)
-        for operand, result in zip(node.outputs, results, strict=True):
-            self._memory(operand, fresh[result])
+            self._memory(operand, self._kernels.places[result])
 
-    def _attention(self, match: Found) -> None:
+    def _attention(self, match: AttentionMatch) -> None:
         """Schedule attention that a graph spells out in parts."""
         operands = [self._read(operand) for operand in (match.query, match.key, match.value, *match.operands)]
         problem, result = match.problem(*operands), match.result
@@ -241,13 +236,8 @@ class Schedule:
         stages = Stages(self.features)
         target = stages.array(ir.storage(result.data_type), result.shape)
         attend(stages, problem, target, match.place)
-        self._kernels.places[target] = place = self._target(result)
-        for stage in stages.stages:
-            assert isinstance(stage.content, KernelProgram), stage
-            for array in stage.targets:
-                self._kernels.places.setdefault(array, Buffer(array.desc, "between"))
-            title = f"attention: {stage.title}" if stage.title else "attention"
-            self._kernels.append([self._kernels.of_program(stage.content, title)], match.nodes)
+        place = self._target(result)
+        self._kernels.add_stages(stages.stages, {target: place}, match.nodes, "attention")
         self._memory(result, place)
 
     def _read(self, operand: Operand) -> Traced:
@@ -262,8 +252,7 @@ class Schedule:
         scatter = applied(node, self.backend, {operand: self._load(operand) for operand in node.operands})
         (result,) = node.outputs
         place = self._target(result)
-        self._kernels.fill(place, Pending(scatter.into, (node,)), f"{node.title}: the operand")
-        self._kernels.scatter(place, scatter, node, f"{node.title}: the updates")
+        self._kernels.copy_and_scatter(place, scatter, (node,), node.title)
         self._memory(result, place)
 
     def _concat(self, node: Node) -> None:
@@ -278,7 +267,9 @@ class Schedule:
                 return *p[:axis], p[axis] + start, *p[axis + 1 :]
 
             title = f"{node.title}: {start} to {start + operand.shape[axis]}"
-            self._kernels.scatter(place, Scatter(part, operand.shape, at, lambda *p, part=part: part[p]), node, title)
+            self._kernels.scatter(
+                place, Scatter(part, operand.shape, at, lambda *p, part=part: part[p]), (node,), title
+            )
             start += operand.shape[axis]
         self._memory(result, place)
 

@@ -30,8 +30,8 @@ NEIGHBOURS = 8
 KEYS_OF_PART = 32
 """Fewest keys of a part, and most keys of a block in a part. For one token with 1,024 keys and 8 groups of heads, an H200
 takes 5 us with parts of 32 keys, 12 us with parts of 64 keys, and 1 us more to combine twice as many parts."""
-MIN_SHARE_OF_UNITS = 4
-"""Divide keys if at most 1 / MIN_SHARE_OF_UNITS of the device's units would have work."""
+BUSY_SHARE = 4
+"""Divide keys if at most 1 / BUSY_SHARE of the device's units would have work."""
 MIN_PARTS = 4
 """Fewest parts of the keys: with fewer, the second kernel takes longer than the first one saves. An estimate."""
 MAX_PARTS = 64
@@ -130,7 +130,7 @@ def _tile(problem: Attention, features: Features) -> _FlashTile:
     blocks = -(-problem.keys // keys)
     workgroups = problem.batches * (problem.heads // tile.heads) * -(-problem.queries // tile.queries)
     parts = min(2 * features.units // workgroups, -(-problem.keys // KEYS_OF_PART), MAX_PARTS, blocks)
-    if parts < MIN_PARTS or workgroups > features.units // MIN_SHARE_OF_UNITS:
+    if parts < MIN_PARTS or workgroups > features.units // BUSY_SHARE:
         return tile
     return replace(tile, keys=keys, parts=-(-blocks // -(-blocks // parts)))
 
