@@ -24,13 +24,13 @@ from .base import (
 from .discovery import (
     BUILT_IN as BUILT_IN,
     COMPETING as COMPETING,
-    claimed as claimed,
-    competing as competing,
+    claim as claim,
     default_devices as default_devices,
     devices as devices,
     discover as discover,
     find as find,
     find_device as find_device,
+    rivals_of as rivals_of,
 )
 from .precision import KEEPS_FLOAT32 as KEEPS_FLOAT32, PRECISIONS as PRECISIONS, Precision as Precision
 from .rule_table import Rule as Rule, RuleFunction as RuleFunction

@@ -186,7 +186,7 @@ class Backend(RuleTable, ABC):
     def devices(self) -> list[Device]:
         """List the devices that the back end can drive here, and those that lack a package or driver."""
 
-    def named(self, name: str) -> Device | None:
+    def device_named(self, name: str) -> Device | None:
         """Return the available device of this name, or None. Back ends may accept further names for a device."""
         return next((device for device in self.devices() if device.name == name and device.available), None)
 

@@ -89,7 +89,7 @@ def find_device(name: str, backend: str | None = None, precision: Precision = "f
     same: list[Device] = []
     # Back ends that are slow to list come last, and are asked only if needed.
     for candidate in asked:
-        match = candidate.named(name)
+        match = candidate.device_named(name)
         if match is None:
             continue
         if precision not in match.precisions:
@@ -106,20 +106,22 @@ def find_device(name: str, backend: str | None = None, precision: Precision = "f
         raise lacks_precision(f"device {name!r}{of}", same, precision, devices())
     names = ", ".join(dict.fromkeys(repr(device.name) for device in listed if device.available)) or "none"
     if same := [device for device in listed if device.name == name]:
-        engines = ", ".join(candidate.name for candidate in discover().values() if backend and candidate.named(name))
+        engines = ", ".join(
+            candidate.name for candidate in discover().values() if backend and candidate.device_named(name)
+        )
         rest = f"{name!r} has: {engines}" if engines else f"available: {names}"
         why = same[0].hint or "its engine failed when it was asked for, and lists it now"
         raise NotSupportedError(f"device {name!r}{of} is not available here: {why}; {rest}")
     raise NotSupportedError(f"there is no device {name!r}{of}; available: {names}")
 
 
-def competing(device: Device, precision: Precision) -> list[Backend]:
+def rivals_of(device: Device, precision: Precision) -> list[Backend]:
     """Return the back ends that may run graphs for contexts of this precision on a device of another back end."""
     others = [name for name in discover() if name != device.backend and (name in COMPETING or name not in BUILT_IN)]
     return [rival for name in others if (rival := discover()[name]).competes(device, precision)]
 
 
-def claimed(
+def claim(
     option: str, given: Any, *, device: str | None, backend: str | None, precision: Precision
 ) -> tuple[Backend, Device]:
     """Return the back end for an object that the caller passed as an option of `create_context`, and the `Device`.

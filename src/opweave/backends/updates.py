@@ -27,7 +27,7 @@ class Update:
     inputs: tuple[int, ...]
     sizes: tuple[int, ...] = ()
 
-    def copied(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> list[int]:
+    def copy_sizes(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> list[int]:
         """Return the sizes in bytes of the copies that the kernel makes on this memory."""
         if self.pairs and outputs and all(memory.is_same(inputs[i], outputs[o]) for i, o in self.pairs):
             return []

@@ -176,7 +176,7 @@ def test_an_interrupt_does_not_wait_for_kernels_in_the_queue(
         assert other_waits.wait(60)
         ending = threading.Timer(60, one_at_a_time.event.set)  # if the interrupt does wait
         ending.start()
-        with pytest.raises(KeyboardInterrupt), compiler.stopped_by_interrupts():
+        with pytest.raises(KeyboardInterrupt), compiler.stop_on_interrupt():
             compiler.binaries(many, "sm_90")
         assert [job.cancelled() for job in jobs] == [False, True, True, True]
         assert compiler.begin(many[:1], "sm_90") == jobs[:1]  # what is being compiled is not compiled again
@@ -412,10 +412,10 @@ def test_compilers_load_while_the_driver_starts(tmp_path: Path, monkeypatch: pyt
             control.touch()
         for device in ("cuda", "cuda:1"):
             order.clear()
-            assert cuda.named(device) is None
+            assert cuda.device_named(device) is None
             assert order == [*names, "driver"]
     order.clear()
-    assert cuda.named("cpu") is None
+    assert cuda.device_named("cpu") is None
     assert order == ["driver"]
 
 

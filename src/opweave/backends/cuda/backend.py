@@ -75,13 +75,13 @@ class CudaBackend(GpuBackend):
             for number, info in enumerate(devices.infos())
         ]
 
-    def named(self, name: str) -> Device | None:
+    def device_named(self, name: str) -> Device | None:
         if name.partition(":")[0] == "cuda" and devices.may_be_there():
             from . import servers
 
             # The driver, which starts now, says later whether the device has any.
             servers.start(for_tensor_cores=True)
-        return super().named(name)
+        return super().device_named(name)
 
     def tile(self, contraction: Contraction) -> tuple[TensorTile, int]:
         assert self.engine is not None
@@ -150,7 +150,7 @@ class CudaBackend(GpuBackend):
         from .executable import CudaRunner
 
         assert self.engine is not None
-        with compiler.stopped_by_interrupts():
+        with compiler.stop_on_interrupt():
             return CudaRunner(graph, self, self.engine)
 
 

@@ -207,7 +207,7 @@ def load(*, for_tensor_cores: bool) -> None:
 
 
 def begin(kernels: Sequence[GpuKernel], architecture: str) -> list[Future[CompiledText]]:
-    """Begin to compile kernels, the slow ones first. While the jobs are held, `each` need not compile them again."""
+    """Begin to compile kernels, the slow ones first. While the jobs are held, `compile_each` need not compile them again."""
     return list(_submit(kernels, architecture).values())
 
 
@@ -219,7 +219,7 @@ def _submit(kernels: Sequence[GpuKernel], architecture: str) -> dict[Hashable, F
     return {kernel.key: _jobs.job(kernel, architecture) for kernel in slow_first}
 
 
-def each(kernels: Sequence[GpuKernel], architecture: str) -> Iterator[tuple[Hashable, CompiledText]]:
+def compile_each(kernels: Sequence[GpuKernel], architecture: str) -> Iterator[tuple[Hashable, CompiledText]]:
     """Yield the binaries of kernels, with their keys, in the order of completion. Each distinct source is compiled once.
 
     Raises:
@@ -248,12 +248,12 @@ def each(kernels: Sequence[GpuKernel], architecture: str) -> Iterator[tuple[Hash
 
 
 def binaries(kernels: Sequence[GpuKernel], architecture: str) -> list[CompiledText]:
-    compiled = dict(each(kernels, architecture))
+    compiled = dict(compile_each(kernels, architecture))
     return [compiled[kernel.key] for kernel in kernels]
 
 
 @contextmanager
-def stopped_by_interrupts() -> Iterator[None]:
+def stop_on_interrupt() -> Iterator[None]:
     """Stop compiling if the user interrupts code that compiles kernels or waits for them."""
     try:
         yield
@@ -304,11 +304,11 @@ __all__ = [
     "KIND",
     "begin",
     "binaries",
-    "each",
+    "compile_each",
     "explain_log",
     "load",
     "stop",
-    "stopped_by_interrupts",
+    "stop_on_interrupt",
     "triton_fault",
     "triton_version",
     "version",

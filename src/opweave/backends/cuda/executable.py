@@ -71,7 +71,7 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
         self._begun = self.engine.begin([step.kernel for step in self.steps])
 
     def complete(self) -> None:
-        with compiler.stopped_by_interrupts():
+        with compiler.stop_on_interrupt():
             self._functions = self.engine.functions([step.kernel for step in self.steps])
         self._begun.clear()
         super().complete()

@@ -103,7 +103,7 @@ class MeasuredTiles:
         cached = self.find(contraction)
         if cached is not None:
             return cached
-        options = list(islice(tensor_tiles.ranked(contraction.problem, contraction.features), MAX_OPTIONS))
+        options = list(islice(tensor_tiles.rank_tiles(contraction.problem, contraction.features), MAX_OPTIONS))
         candidates = []
         for contraction.tile, contraction.splits in options:
             candidates.append(contraction.kernels(None, "tuning"))

@@ -98,7 +98,7 @@ class NvidiaDriver(Driver):
 
     @_in_context
     def functions(self, kernels: Sequence[GpuKernel]) -> list[CudaFunction]:
-        compiled = compiler.each(kernels, self.info.architecture)
+        compiled = compiler.compile_each(kernels, self.info.architecture)
         loaded = {key: self._load(one) for key, one in compiled}
         return [loaded[kernel.key] for kernel in kernels]
 

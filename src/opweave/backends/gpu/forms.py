@@ -40,7 +40,7 @@ def form_of(node: Node, backend: Backend) -> Callable[..., Any] | None:
     return None if node.op.is_alternative else node.op.formula
 
 
-def applied(node: Node, backend: Backend, arrays: Mapping[Operand, Traced]) -> Any:
+def apply_node(node: Node, backend: Backend, arrays: Mapping[Operand, Traced]) -> Any:
     """Apply a node to its operands as arrays, and return a tuple of arrays or a `Special`."""
     return _apply(node, backend, lambda operand: arrays[operand])
 
@@ -98,4 +98,4 @@ def _no_kernel(node: Node, backend: Backend) -> str:
     return f"{reason}: add {node.op.name}.kernel({backend.name!r}, …)" if has_source else reason
 
 
-__all__ = ["applied", "form_of", "is_users_kernel", "refusal_of", "trace"]
+__all__ = ["apply_node", "form_of", "is_users_kernel", "refusal_of", "trace"]

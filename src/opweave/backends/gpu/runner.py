@@ -150,7 +150,7 @@ class DeviceCall(Generic[Bound]):
         self.owner, self.submit = owner, submit
         self._lent = [array for array in (*inputs, *outputs) if array.lent]
         self._caller_arrays = owner.caller_arrays(inputs, outputs)
-        self._copied = [size for update in owner.updates for size in update.copied(inputs, outputs)]
+        self._copied = [size for update in owner.updates for size in update.copy_sizes(inputs, outputs)]
         self._calls = owner.engine.calls("running a graph")
         self._runs: ByIdentity[GpuIntermediates[Bound], Sequence[Bound | None]] = ByIdentity()
         memory = owner.take()

@@ -24,7 +24,7 @@ from .backend import GpuBackend
 from .constants import GpuConstant
 from .contraction.kernels import Contraction
 from .diamonds import diamond_operands
-from .forms import applied, is_users_kernel, trace
+from .forms import apply_node, is_users_kernel, trace
 from .fusion import Pending, Reading, combine, joins, readings
 from .patterns import AttentionMatch, attentions
 from .rules.flash import attend
@@ -129,7 +129,7 @@ class Schedule:
                 anchor = combine(anchor, value.anchor)
             else:
                 arrays[operand] = self._load(operand)
-        for operand, result in zip(node.outputs, applied(node, self.backend, arrays), strict=True):
+        for operand, result in zip(node.outputs, apply_node(node, self.backend, arrays), strict=True):
             self._values[operand] = Pending(in_data_type(result, operand.data_type), (*nodes, node), anchor)
 
     def _as_read(self, value: Pending) -> Traced:
@@ -197,7 +197,7 @@ class Schedule:
         (result,) = node.outputs
         products, nodes = self._of_views(node) or (None, ())
         if products is None:
-            products = applied(node, self.backend, {operand: self._load(operand) for operand in node.operands})
+            products = apply_node(node, self.backend, {operand: self._load(operand) for operand in node.operands})
         self._values[result] = self._kernels.multiply(products, result.desc, (*nodes, node))
 
     def _of_views(self, node: Node) -> tuple[Products, tuple[Node, ...]] | None:
@@ -212,7 +212,7 @@ class Schedule:
         if not views:
             return None
         arrays = {o: views[o].result if o in views else self._load(o) for o in pending}
-        products: Products = applied(node, self.backend, arrays)
+        products: Products = apply_node(node, self.backend, arrays)
         nodes = dict.fromkeys(view_node for value in views.values() for view_node in value.nodes)
         is_fast = self._kernels.contraction(products, node.outputs[0].desc).method == "tensor"
         return (products, tuple(nodes)) if is_fast else None
@@ -249,7 +249,7 @@ class Schedule:
 
     def _scatter(self, node: Node) -> None:
         """Copy the operand, then write the updates."""
-        scatter = applied(node, self.backend, {operand: self._load(operand) for operand in node.operands})
+        scatter = apply_node(node, self.backend, {operand: self._load(operand) for operand in node.operands})
         (result,) = node.outputs
         place = self._target(result)
         self._kernels.copy_and_scatter(place, scatter, (node,), node.title)

@@ -19,10 +19,10 @@ def merge_steps(steps: Sequence[KernelStep], features: Features, *, rounds: bool
     If `rounds`, float16 vectors must be rounded before the product, and therefore stored. Also returns the nodes whose
     float16 results are not rounded.
     """
-    return _with_vectors(_with_siblings(steps, features), features, rounds)
+    return _merge_producers(_merge_siblings(steps, features), features, rounds)
 
 
-def _with_siblings(steps: Sequence[KernelStep], features: Features) -> list[KernelStep]:
+def _merge_siblings(steps: Sequence[KernelStep], features: Features) -> list[KernelStep]:
     merged: list[KernelStep] = []
     for step in steps:
         joined = _join(merged, step, features) if isinstance(step.kernel, ThinKernel) else None
@@ -51,7 +51,9 @@ def _join(before: Sequence[KernelStep], step: KernelStep, features: Features) ->
     return None
 
 
-def _with_vectors(steps: Sequence[KernelStep], features: Features, rounds: bool) -> tuple[list[KernelStep], set[Node]]:
+def _merge_producers(
+    steps: Sequence[KernelStep], features: Features, rounds: bool
+) -> tuple[list[KernelStep], set[Node]]:
     """Merge the producer of vectors into their only reader, whose workgroups then recompute the vectors."""
     merged = list(steps)
     unrounded: set[Node] = set()

@@ -29,7 +29,7 @@ from ...support.processors import CGROUPS
 from ...support.words import duration, size
 from .. import Backend, How, PowerPreference, Runner
 from . import messages
-from .pacing import stopped
+from .pacing import stopped_seconds
 
 POLL_SECONDS = 0.02
 
@@ -168,7 +168,7 @@ class EngineProcess:
         return answers[0]
 
     def _start(self) -> subprocess.Popen[bytes]:
-        process = started(COMMAND, {"MALLOC_PERTURB_": PATTERN})
+        process = start_python(COMMAND, {"MALLOC_PERTURB_": PATTERN})
         self._process, self._answers = process, SimpleQueue()
         self._unused.clear()
         finalize(self, process.kill)
@@ -177,7 +177,7 @@ class EngineProcess:
         return process
 
 
-def started(command: str, variables: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
+def start_python(command: str, variables: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
     """Start a Python process with this process's import path, additional environment variables, and pipes for messages."""
     from multiprocessing import spawn
 
@@ -227,13 +227,13 @@ def watch(pid: int, is_done: Callable[[float], bool], work: str, seconds: float,
     Raises:
         EngineFailureError: the child exceeds a limit.
     """
-    deadline, before = monotonic() + seconds, waited(pid) + stopped()
+    deadline, before = monotonic() + seconds, waiting_seconds(pid) + stopped_seconds()
     while not is_done(POLL_SECONDS):
         taken = resident(pid)
         if taken > max_bytes:
             text = f"is too large: it took {size(taken)} of memory during {work}"
             raise EngineFailureError(f"{text}, and the limit is {size(max_bytes)}")
-        if monotonic() > deadline and monotonic() > deadline + waited(pid) + stopped() - before:
+        if monotonic() > deadline and monotonic() > deadline + waiting_seconds(pid) + stopped_seconds() - before:
             raise EngineFailureError(f"hung: {work} was not done after {duration(seconds)}")
 
 
@@ -271,7 +271,7 @@ def available() -> int:
     return free
 
 
-def waited(pid: int) -> float:
+def waiting_seconds(pid: int) -> float:
     """Return the longest time in seconds that a thread of a process has waited for a processor; 0 if not reported."""
     longest = 0
     with suppress(OSError):

@@ -48,12 +48,12 @@ class Epilogue:
             features: features and limits of the device.
             vectors: whether `put` takes four columns instead of one.
             suffix: suffix of the names, for kernels with several results.
-            preloaded: loads of `aligned` whose values are parameters after the sums.
+            preloaded: loads of `aligned_loads` whose values are parameters after the sums.
         """
         problem, sums = self.problem, [*_sums(len(self.results)), *(f"given_{k}" for k in range(len(preloaded)))]
         writer = ElementWriter(self.target, features, vectors and problem.contiguous, f"result{suffix}")
         # Loads without index arithmetic.
-        texts: dict[Expr, str] = {node: module.load(node.source, "at") for node in self.aligned}
+        texts: dict[Expr, str] = {node: module.load(node.source, "at") for node in self.aligned_loads}
         texts |= {node: f"given_{k}" for k, node in enumerate(preloaded)}
         for node in ir.walk(self.body):
             if isinstance(node, Load) and node.source in self.results:
@@ -73,7 +73,7 @@ class Epilogue:
         return [finish, *_put(problem, writer, vectors, sums, suffix)], writer
 
     @property
-    def aligned(self) -> list[Load]:
+    def aligned_loads(self) -> list[Load]:
         """The loads at the written position, from arrays of the result's shape."""
         shape = self.target.desc.shape
         loads = [node for node in ir.walk(self.body) if isinstance(node, Load) and node.source not in self.results]

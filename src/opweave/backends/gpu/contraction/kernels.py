@@ -144,7 +144,7 @@ class Contraction:
         if isinstance(self.tile, tensor.TensorTile):
             is_short = tensor_tiles.is_short(problem, self.tile, self.splits, features)
             kernel = tensor.TensorKernel(problem, self.tile, self.splits, features, is_short)
-            return [*self.ordered(title), *self._on_tensor_cores(end, kernel, title)]
+            return [*self.ordering_kernels(title), *self._on_tensor_cores(end, kernel, title)]
         if self.method == "thin":
             return self._thin(end, title)
         sides = zip("ab", (problem.left, problem.right), strict=True)
@@ -167,7 +167,7 @@ class Contraction:
         vectors = self.method == "tiled"
         return self._finish(end, f"{self._size()}; {how}", readers, parts, groups, title, vectors)
 
-    def ordered(self, title: str) -> list[GpuKernel]:
+    def ordering_kernels(self, title: str) -> list[GpuKernel]:
         return [ordering.kernel(title, self.features) for ordering in self.orderings]
 
     def _thin(self, end: Epilogue, title: str) -> list[GpuKernel]:

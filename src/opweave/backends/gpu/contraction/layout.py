@@ -78,16 +78,18 @@ def copy(target: np.ndarray, source: np.ndarray) -> None:
     """Copy an array to a target of the same shape and data type, whose last axis is contiguous."""
     far = _far_axis(source)
     if far is None:
-        _each(lambda piece: np.copyto(target[piece], source[piece]), _pieces(source, PIECE_BYTES))
+        _map_pieces(lambda piece: np.copyto(target[piece], source[piece]), _pieces(source, PIECE_BYTES))
     else:
-        _each(lambda block: _turn(target[block], source[block], far), _blocks(source.shape, far))
+        _map_pieces(lambda block: _turn(target[block], source[block], far), _blocks(source.shape, far))
 
 
 def all_below(array: np.ndarray, bound: float) -> bool:
     """Whether all magnitudes in a contiguous array are below a bound; NaN is not."""
     flat = array.reshape(-1)
     return all(
-        _each(lambda piece: bool(-bound < flat[piece].min() <= flat[piece].max() < bound), _pieces(flat, READ_BYTES))
+        _map_pieces(
+            lambda piece: bool(-bound < flat[piece].min() <= flat[piece].max() < bound), _pieces(flat, READ_BYTES)
+        )
     )
 
 
@@ -101,7 +103,7 @@ def split(array: np.ndarray, kept: Callable[[np.ndarray], np.ndarray]) -> np.nda
         np.subtract(flat[piece], part, out=rests[piece])
         flat[piece] = part
 
-    _each(divide, _pieces(flat, PIECE_BYTES))
+    _map_pieces(divide, _pieces(flat, PIECE_BYTES))
     return rest
 
 
@@ -113,7 +115,7 @@ def convert(array: np.ndarray, dtype: DTypeLike, function: Callable[[np.ndarray]
     def convert_piece(piece: Any) -> None:
         elements[piece] = function(flat[piece])
 
-    _each(convert_piece, _pieces(flat, PIECE_BYTES))
+    _map_pieces(convert_piece, _pieces(flat, PIECE_BYTES))
     return result
 
 
@@ -175,7 +177,7 @@ def _pieces(array: np.ndarray, size: int) -> list[slice]:
     return [slice(start, start + step) for start in range(0, len(array), step)]
 
 
-def _each(function: Callable[[Any], T], pieces: Sequence[Any]) -> list[T]:
+def _map_pieces(function: Callable[[Any], T], pieces: Sequence[Any]) -> list[T]:
     """Call a function for each piece, with threads if there are several."""
     count = min(processors(), len(pieces))
     if count < 2:

@@ -24,17 +24,17 @@ class Section:
     is_constant: bool
 
     @property
-    def swapped(self) -> bool:
+    def is_swapped(self) -> bool:
         """Whether the few vectors are columns."""
         return self.problems[0].columns < self.problems[0].rows
 
     @property
     def few(self) -> Matrix:
-        return self._side(self.problems[0], self.swapped)
+        return self._side(self.problems[0], self.is_swapped)
 
     @property
     def many(self) -> tuple[Matrix, ...]:
-        return tuple(self._side(problem, not self.swapped) for problem in self.problems)
+        return tuple(self._side(problem, not self.is_swapped) for problem in self.problems)
 
     @staticmethod
     def _side(problem: Problem, is_right: bool) -> Matrix:
@@ -78,7 +78,7 @@ class Section:
 
     def vectors(self, features: Features) -> bool:
         """Whether four results are stored as a vector."""
-        return (self.quads or self.deep(features) > 0) and not self.swapped
+        return (self.quads or self.deep(features) > 0) and not self.is_swapped
 
     @property
     def few_in_fours(self) -> bool:
@@ -94,7 +94,7 @@ class Section:
         """A key that all sections of a kernel must share."""
         few = self.few
         read = few.source, few.stride, few.step, few.stack, self.problems[0].terms
-        return *read, self.count, self.swapped, self.quads, self.along, self.deep(features), self.is_constant
+        return *read, self.count, self.is_swapped, self.quads, self.along, self.deep(features), self.is_constant
 
     def __str__(self) -> str:
         problem, number = self.problems[0], len(self.problems)

@@ -54,7 +54,7 @@ class TeamSums:
         is_line = self.deep and not self.fours
         self._whole = "({0}.x + {0}.y) + ({0}.z + {0}.w)" if is_line else "{0}"
         # Whether an invocation stores the four adjacent lines of four teams, instead of the line whose sum it holds.
-        self._stores_fours = is_line and not self.section.swapped
+        self._stores_fours = is_line and not self.section.is_swapped
         self._is_local = self._team.is_in_warp and not self._stores_fours
         # Successive turns alternate between two memories, which saves a barrier.
         self._memories = 2 if self.turns > 1 and self._team.warp else 1
@@ -69,10 +69,10 @@ class TeamSums:
 
     def early_loads(self, section: Section) -> list[Load]:
         """The loads of the epilogue that storing invocations can issue before they compute sums."""
-        is_four = self._stores_fours or (self.fours and not section.swapped)
+        is_four = self._stores_fours or (self.fours and not section.is_swapped)
         keeps = self.features.dialect.kept > 0 and is_four and self.turns == 1 and section.count <= MAX_GIVEN_VECTORS
         has_vectors = section.vectors(self.features) and section.problems[0].contiguous
-        return [load for load in section.end.aligned if keeps and has_vectors and computed(load.type) == "f32"]
+        return [load for load in section.end.aligned_loads if keeps and has_vectors and computed(load.type) == "f32"]
 
     def reads(
         self, section: Section, loads: Sequence[Load], module: GpuModule, stack: str, block: str
@@ -160,10 +160,10 @@ class TeamSums:
 
     def _puts(self, section: Section, put: str, stack: str, block: str, k: int, sums: Sequence[str]) -> list[str]:
         """Store the sums of a line, or of four lines."""
-        if self.fours and not section.swapped:
+        if self.fours and not section.is_swapped:
             return [f"    {put}({stack}, {k}u, {self._column(block)}, {', '.join(sums)});"]
         if not self.fours:
-            where = f"unit, {k}u" if section.swapped else f"{k}u, unit"
+            where = f"unit, {k}u" if section.is_swapped else f"{k}u, unit"
             return [f"    {put}({stack}, {where}, {', '.join(sums)});"]
         return [
             f"    {put}({stack}, unit * 4u + {c}u, {k}u, {', '.join(f'{part}.{letter}' for part in sums)});"

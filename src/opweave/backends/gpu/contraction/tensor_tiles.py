@@ -97,10 +97,10 @@ def least(problem: Problem, features: Features) -> float:
 
 
 def choose(problem: Problem, features: Features) -> tuple[TensorTile, int]:
-    return next(ranked(problem, features))
+    return next(rank_tiles(problem, features))
 
 
-def ranked(problem: Problem, features: Features) -> Iterator[tuple[TensorTile, int]]:
+def rank_tiles(problem: Problem, features: Features) -> Iterator[tuple[TensorTile, int]]:
     """The tiles and split-K factors that the device can run, fastest first by estimate."""
     options = _options(problem, features)
     for measured, splits in sorted(

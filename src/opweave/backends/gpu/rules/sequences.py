@@ -181,7 +181,7 @@ Phase: TypeAlias = Callable[[RecurrentCell], None]
 """A part of a step. It may read all units of the vectors that earlier phases keep."""
 
 
-def in_steps(
+def run_steps(
     network: RecurrentNetwork, states: Sequence[Traced | None], phases: Sequence[Phase], extra_vectors: int = 0
 ) -> list[Traced]:
     """Add the kernels of a network, and return all results.
@@ -264,7 +264,7 @@ def _in_one_kernel(
 # A kernel a step -----------------------------------------------------------------------------------------------------
 
 
-class _Some(RecurrentCell):
+class _UnitBlock(RecurrentCell):
     """Some units of some batches, for a phase of a step. It reads and writes states in memory.
 
     The old states are [states + 1, directions, batches, hidden_size]; the last holds the number of the step. The vectors
@@ -334,7 +334,7 @@ def _in_a_kernel_a_step(
     )
     step = []
     for number, phase in enumerate(phases):
-        cell = _Some(network, old, new, vectors)
+        cell = _UnitBlock(network, old, new, vectors)
         phase(cell)
         is_last = number == len(phases) - 1
         if is_last:
@@ -349,4 +349,4 @@ def _in_a_kernel_a_step(
     return results
 
 
-__all__ = ["Phase", "RecurrentCell", "RecurrentNetwork", "in_steps"]
+__all__ = ["Phase", "RecurrentCell", "RecurrentNetwork", "run_steps"]
