@@ -101,6 +101,3 @@ class _Loading:
                 self.is_done = True
             finally:
                 self._is_running = False
-
-
-__all__ = ["Rule", "RuleFunction", "RuleTable"]

@@ -12,6 +12,3 @@ class Submission:
     """
 
     max_whole: int
-
-
-__all__ = ["Submission"]

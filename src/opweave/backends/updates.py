@@ -32,6 +32,3 @@ class Update:
         if self.pairs and outputs and all(memory.is_same(inputs[i], outputs[o]) for i, o in self.pairs):
             return []
         return [*(inputs[i].nbytes for i in self.inputs), *self.sizes]
-
-
-__all__ = ["Pairs", "Update"]

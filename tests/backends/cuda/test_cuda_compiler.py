@@ -116,7 +116,7 @@ class Blocking:
 @pytest.fixture
 def blocking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocking]:
     made = Blocking()
-    monkeypatch.setitem(compiler.COMPILERS, "", replace(compiler.COMPILERS[""], here=made))
+    monkeypatch.setitem(compiler.COMPILERS, "", replace(compiler.COMPILERS[""], in_process=made))
     monkeypatch.setattr(compiler, "_jobs", compiler._Jobs())
     monkeypatch.setattr(compiler, "processors", lambda: 3)
     yield made
@@ -383,7 +383,7 @@ def test_a_compiler_that_cannot_be_loaded(
     monkeypatch.setenv("OPWEAVE_TEST", "broken")
     with pytest.raises(fork_server.EndedError, match="ImportError: no compiler"):
         server.result(1)
-    broken = replace(compiler.COMPILERS[""], here=None, server=server)
+    broken = replace(compiler.COMPILERS[""], in_process=None, server=server)
     with monkeypatch.context() as patched:
         patched.setitem(compiler.COMPILERS, "", broken)
         jobs = compiler.begin(made(), "sm_90")  # which are held, as those of another build
@@ -630,7 +630,7 @@ def test_quick_kernels_yield_to_slow_ones(cached: Path, monkeypatch: pytest.Monk
         return {"image": b"a binary"}
 
     monkeypatch.setattr(fork_server.ForkServer, "result", result)
-    monkeypatch.setitem(compiler.COMPILERS, "", replace(compiler.COMPILERS[""], here=None))
+    monkeypatch.setitem(compiler.COMPILERS, "", replace(compiler.COMPILERS[""], in_process=None))
     monkeypatch.setattr(compiler, "_jobs", compiler._Jobs())
     one, other = made(), made(shape=(65,))
     slow, *quick = compiler.begin([*one, product()], "sm_90")

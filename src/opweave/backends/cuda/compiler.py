@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from queue import SimpleQueue
 from threading import Lock
@@ -28,7 +28,7 @@ from ...support.processors import processors
 from . import fork_server, nvrtc, servers
 from .devices import has_early_starts
 from .fork_server import EndedError, ForkServer
-from .servers import triton_fault, triton_version
+from .servers import triton_fault as triton_fault, triton_version as triton_version
 
 KIND = "cubin"
 
@@ -49,22 +49,22 @@ Result: TypeAlias = dict[str, Any] | str
 class Compiler:
     """A compiler of kernels; `options` are those for a kernel and an architecture.
 
-    `here` compiles in this process, one kernel at a time; None if the compiler must not be imported here.
+    `in_process` compiles in this process, one kernel at a time; None if the compiler must not be imported here.
     """
 
     version: Callable[[], str]
     options: Callable[[GpuKernel, str], Any]
     server: ForkServer
-    here: Callable[[Any], Result] | None
+    in_process: Callable[[Any], Result] | None
     _is_busy: Lock = field(default_factory=Lock)
 
     def result(self, kernel: GpuKernel, architecture: str, niceness: int = 0) -> Result:
         """Return the fields of `CompiledText`, or the text of an error; `niceness` applies to a separate process."""
         request = kernel.source, self.options(kernel, architecture)
         # Starting a process takes longer than compiling one kernel.
-        if self.here is not None and self._is_busy.acquire(blocking=not fork_server.IS_POSSIBLE):
+        if self.in_process is not None and self._is_busy.acquire(blocking=not fork_server.IS_POSSIBLE):
             try:
-                return self.here(request)
+                return self.in_process(request)
             finally:
                 self._is_busy.release()
         try:
@@ -88,41 +88,34 @@ def headers() -> tuple[str, ...]:
     return tuple(f"--include-path={folder}" for folder in folders if folder)
 
 
+def _options(defaults: Sequence[str]) -> Callable[[GpuKernel, str], Any]:
+    def options(kernel: GpuKernel, architecture: str) -> tuple[str, ...]:
+        # Only user code includes headers.
+        return (f"--gpu-architecture={architecture}", *defaults, *(headers() if "#include" in kernel.source else ()))
+
+    return options
+
+
+def _triton_options(kernel: GpuKernel, architecture: str) -> dict[str, Any]:
+    return {
+        "architecture": int(architecture.removeprefix("sm_")),
+        "arguments": len(kernel.bindings),
+        "starts_early": kernel.starts_early and has_early_starts(architecture),
+        **dict(kernel.options),
+    }
+
+
 _nvrtc_is_busy = Lock()
+_NVRTC = Compiler(version, _options(OPTIONS), servers.NVRTC, lambda request: nvrtc.result(request), _nvrtc_is_busy)
 
 COMPILERS = {
-    "": Compiler(
-        version,
-        lambda _, architecture: (f"--gpu-architecture={architecture}", *OPTIONS),
-        servers.NVRTC,
-        lambda request: nvrtc.result(request),
-        _nvrtc_is_busy,
-    ),
+    "": _NVRTC,
     # User code gets the compiler's default options.
-    "cuda": Compiler(
-        version,
-        lambda kernel, architecture: (
-            f"--gpu-architecture={architecture}",
-            *USER_OPTIONS,
-            *(headers() if "#include" in kernel.source else ()),
-        ),
-        servers.NVRTC,
-        lambda request: nvrtc.result(request),
-        _nvrtc_is_busy,
-    ),
+    "cuda": replace(_NVRTC, options=_options(USER_OPTIONS)),
     # Triton's LLVM and that of Mesa's drivers must not share a process.
-    "triton": Compiler(
-        triton_version,
-        lambda kernel, architecture: {
-            "architecture": int(architecture.removeprefix("sm_")),
-            "arguments": len(kernel.bindings),
-            "starts_early": kernel.starts_early and has_early_starts(architecture),
-            **dict(kernel.options),
-        },
-        servers.TRITON,
-        None,
-    ),
+    "triton": Compiler(triton_version, _triton_options, servers.TRITON, None),
 }
+"""Compilers by their names in `GpuKernel.compiler`."""
 
 
 class _Jobs:
@@ -298,18 +291,3 @@ def explain_log(kernel: GpuKernel, log: str) -> str:
     lines = kernel.source.splitlines()
     line = lines[number - 1].strip() if number <= len(lines) else ""
     return f"{kernel.title}: line {number}: {match[2]}: {line}"
-
-
-__all__ = [
-    "KIND",
-    "begin",
-    "binaries",
-    "compile_each",
-    "explain_log",
-    "load",
-    "stop",
-    "stop_on_interrupt",
-    "triton_fault",
-    "triton_version",
-    "version",
-]

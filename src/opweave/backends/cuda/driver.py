@@ -136,6 +136,3 @@ class Driver(ABC):
     @abstractmethod
     def wait(self) -> None:
         """Wait until all submitted work is done."""
-
-
-__all__ = ["Argument", "CudaFunction", "Driver", "DriverLaunch", "free_unless_lost"]

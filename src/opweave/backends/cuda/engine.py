@@ -189,6 +189,3 @@ class CudaDevice(GpuDevice):
 
 def _overlap(one: Memory, other: Memory) -> bool:
     return one.address < other.address + other.count and other.address < one.address + one.count
-
-
-__all__ = ["CudaDevice", "Memory", "features_of"]

@@ -112,6 +112,3 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
             chain = chains.last = chains.by_skipped[left_out]
             chain.bind(runs)
         self._launch(chain.graph)
-
-
-__all__ = ["CudaRunner"]

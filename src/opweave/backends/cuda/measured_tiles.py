@@ -164,6 +164,3 @@ def _without_number(side: Matrix | ProblemWindow) -> Matrix | ProblemWindow:
         if isinstance(side, ProblemWindow)
         else replace(side, source=source, rest=side.rest and source)
     )
-
-
-__all__ = ["MeasuredTiles", "microseconds", "microseconds_of"]

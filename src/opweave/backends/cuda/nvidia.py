@@ -332,6 +332,3 @@ def _node(launch: DriverLaunch) -> tuple[Any, Any]:
     parameters.sharedMemBytes = launch.function.shared
     parameters.kernelParams = pointers.ctypes.data
     return parameters, (values, pointers)
-
-
-__all__ = ["NvidiaDriver"]

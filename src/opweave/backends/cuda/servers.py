@@ -84,6 +84,3 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-__all__ = ["MIN_TRITON", "NVRTC", "TRITON", "start", "triton_fault", "triton_version"]

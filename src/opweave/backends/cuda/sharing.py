@@ -156,6 +156,3 @@ def capsule(
     if stream != -1:
         driver.precede(DEFAULT_STREAM if stream is None else stream)
     return result
-
-
-__all__ = ["ALIGNMENT", "Lent", "capsule", "interface", "memory_of"]

@@ -115,6 +115,3 @@ def _free(block: StagingBlock) -> None:
     call("cuEventSynchronize", block.event)
     call("cuMemFreeHost", block.address)
     call("cuEventDestroy", block.event)
-
-
-__all__ = ["Staging"]

@@ -34,6 +34,3 @@ class Calls:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self._raise_error(error)
-
-
-__all__ = ["Calls"]

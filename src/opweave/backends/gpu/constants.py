@@ -42,6 +42,3 @@ class GpuConstant:
                 owner = base
             base = getattr(base, "base", None)
         return owner
-
-
-__all__ = ["GpuConstant"]

@@ -126,6 +126,3 @@ class GpuDevice(DeviceSpace):
         end.atexit = False
         finalize(buffer, end.detach).atexit = False
         return buffer
-
-
-__all__ = ["GpuDevice"]

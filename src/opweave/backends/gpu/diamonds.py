@@ -81,6 +81,3 @@ class _Search:
         if not isinstance(program, Formula) or program.stored:
             return None
         return None if any(isinstance(part, ir.Reduce) for part in ir.walk(*program.roots)) else program
-
-
-__all__ = ["diamond_operands"]

@@ -96,6 +96,3 @@ def _no_kernel(node: Node, backend: Backend) -> str:
     reason = f"its kernels are for {', '.join(map(repr, kernels))}, not for {backend.name!r}"
     has_source = "webgpu" in kernels or "cuda" in kernels
     return f"{reason}: add {node.op.name}.kernel({backend.name!r}, …)" if has_source else reason
-
-
-__all__ = ["apply_node", "form_of", "is_users_kernel", "refusal_of", "trace"]

@@ -15,6 +15,7 @@ from ...expr.gpu.forms import row_axes
 from ...expr.gpu.types import layout
 from ...expr.ir import Formula, Input
 from .contraction.kernels import Contraction
+from .rules.positions import reshape_array
 
 MAX_FUSED_CALLS = 200
 """Most calls and casts per element of a fused kernel. Compile time is quadratic in this number on Mesa's software adapter.
@@ -46,6 +47,11 @@ class Pending:
     nodes: tuple[Node, ...]
     anchor: Contraction | None = None
     alias: tuple[int, ...] | None = None
+
+    @property
+    def as_read(self) -> Traced:
+        """The elements in the shape that readers see."""
+        return self.result if self.alias is None else reshape_array(self.result, self.alias)
 
     @cached_property
     def sources(self) -> frozenset[Input]:
@@ -152,6 +158,3 @@ def _is_repeated_in_rows(value: Pending, desc: Desc, program: Formula, features:
     (first, *others), bodies = program.outputs, [output.body for output in program.outputs]
     lanes = layout(first.desc.data_type, features).lanes
     return not others and not program.stored and row_axes(first.axes, bodies, lanes) is not None
-
-
-__all__ = ["MAX_FUSED_CALLS", "Pending", "Reading", "combine", "joins", "readings"]

@@ -200,6 +200,3 @@ def _operand(node: Node, name: str) -> Operand:
     operand = node.inputs[name]
     assert isinstance(operand, Operand), (node, name)
     return operand
-
-
-__all__ = ["AttentionMatch", "attentions"]

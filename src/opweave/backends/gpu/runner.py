@@ -219,6 +219,3 @@ def _updates(steps: Sequence[KernelStep]) -> list[Update]:
         pairs = () if is_read else ((source.number, target.number),)
         updates.append(Update(pairs, (source.number,)))
     return updates
-
-
-__all__ = ["DeviceCall", "GpuIntermediates", "GpuKernelRunner", "MeasuredGpuRunner"]

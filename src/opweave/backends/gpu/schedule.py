@@ -122,7 +122,7 @@ class Schedule:
         ordered = sorted(readings(node, program).items(), key=lambda pair: pair[0] not in self._in_diamonds)
         for operand, reading in ordered:
             value = self._values.get(operand)
-            if isinstance(value, Pending) and self._joins(value, operand, program, reading, anchor):
+            if isinstance(value, Pending) and self._is_inlined(value, operand, program, reading, anchor):
                 result = self._as_read(value)
                 arrays[operand] = result if value.alias is None else reshape_array(result, value.alias)
                 nodes += (n for n in value.nodes if n not in nodes)
@@ -146,7 +146,7 @@ class Schedule:
             self.unrounded.add(value.nodes[-1])
         return result
 
-    def _joins(
+    def _is_inlined(
         self, value: Pending, operand: Operand, program: Formula, reading: Reading, beside: Contraction | None
     ) -> bool:
         if operand in self._outputs:
@@ -243,9 +243,9 @@ class Schedule:
     def _read(self, operand: Operand) -> Traced:
         """An operand as an array; an operand that only moves elements is read through."""
         value = self._values.get(operand)
-        if not isinstance(value, Pending) or not value.only_moves:
-            return self._load(operand)
-        return value.result if value.alias is None else reshape_array(value.result, value.alias)
+        if isinstance(value, Pending) and value.only_moves:
+            return value.as_read
+        return self._load(operand)
 
     def _scatter(self, node: Node) -> None:
         """Copy the operand, then write the updates."""
@@ -294,6 +294,3 @@ def _is_transposed(value: Pending) -> bool:
     """Whether a value is an array in memory with permuted axes, one of the last two contiguous."""
     view = view_of(value.result) if value.only_moves and value.alias is None else None
     return view is not None and 0 not in view.strides[-2:] and 1 in view.strides[-2:]
-
-
-__all__ = ["Schedule"]

@@ -110,6 +110,3 @@ def _place_of_few(step: KernelStep) -> Buffer:
     assert isinstance(step.kernel, ThinKernel)
     source = step.kernel.sections[0].few.source
     return next(place for buffer, place in _bindings_of(step) if buffer is source)
-
-
-__all__ = ["merge_steps"]

@@ -215,6 +215,3 @@ def _view_as(place: Buffer, desc: Desc) -> Buffer:
         return place
     flat = np.ascontiguousarray(place.array).reshape(-1)
     return Buffer(desc, "constant", value=GpuConstant.of(flat.view(desc.data_type).reshape(desc.shape)))
-
-
-__all__ = ["Buffer", "KernelStep", "Kernels"]

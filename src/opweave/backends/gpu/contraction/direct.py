@@ -11,7 +11,7 @@ from ....expr.gpu.dialect import Part
 from ....expr.gpu.writing import numbered
 from .elements import ElementReader
 from .problem import Matrix, Problem, ProblemWindow, is_spread
-from .text import entry, quarter, stack_offset, window_start, window_tap
+from .text import entry, quarter, return_if, stack_offset, window_start, window_tap
 
 # For an NVIDIA H200; `python -m benchmarks webgpu gpu` lists the kernel that each contraction has, and its time.
 MAX_NARROW_CHANNELS = 8
@@ -62,9 +62,7 @@ def narrow(problem: Problem, a: ElementReader, b: ElementReader) -> tuple[list[P
     products = [line for c in channels for line in _taps(problem, x, w, c)]
     lines = [
         f"let at = {number} * {INVOCATIONS}u + lane;",
-        f"if (at >= {total}u) {{",
-        "    return;",
-        "}",
+        *return_if(f"at >= {total}u"),
         f"let stack = {stack}{f' * {width}u' if width > 1 else ''};",
         f"let pixel = {pixel};",
         f"let batch = {batch};",

@@ -37,22 +37,18 @@ class ElementReader(_ElementAccess):
         self.name = name
 
     def load(self, at: str, width: int) -> str:
-        """Element `at`, or the four elements from 4 * `at`, as float32."""
+        """Element `at`, or the four elements from 4 * `at`, as float32. Eight elements from 8 * `at` are raw bits."""
         if self.packed:
             return f"halves_{self.name}({at})"
-        if not self.half:
+        if not self.half or width == 8:
             return f"{self.name}[{at}]"
         return f"vec4<f32>({self.name}[{at}])" if width == 4 else f"f32({self.name}[{at}])"
 
     def fours(self, name: str) -> list[str]:
-        """Split a variable with the result of `load` or `eight` into vectors of four elements."""
+        """Split a variable with the result of `load` into vectors of four elements."""
         if self.width < 8:
             return [name]
         return [f"vec4<f32>(bitcast<vec4<f16>>(vec2<u32>({name}.{a}, {name}.{b})))" for a, b in ("xy", "zw")]
-
-    def eight(self, at: str) -> str:
-        """The eight elements from 8 * `at`, as raw bits."""
-        return f"{self.name}[{at}]"
 
     @property
     def helpers(self) -> list[DialectFunction]:

@@ -12,7 +12,7 @@ from ....expr.gpu.writing import numbered
 from ....expr.ir import Expr, Formula, Index, Input, Load, Stored
 from .elements import ElementReader, ElementWriter
 from .problem import Problem
-from .text import entry, function, plus
+from .text import entry, function, plus, return_if
 
 PLACE = ("stack: u32", "row: u32", "column: u32")
 """Parameters of the functions: the position of a sum in the result."""
@@ -130,9 +130,7 @@ def _put(
             for k, c in enumerate("xyzw")
         ]
         lines = [
-            f"if (row >= {problem.rows}u || column >= {problem.columns}u) {{",
-            "    return;",
-            "}",
+            *return_if(f"row >= {problem.rows}u || column >= {problem.columns}u"),
             f"let at = {problem.flat('stack', 'row', 'column')};",
             "let value = vec4<f32>(",
             *(f"    {value}{',' * (k < 3)}" for k, value in enumerate(values)),
@@ -184,9 +182,7 @@ def addition(problem: Problem, splits: int, width: int = 64) -> tuple[KernelEntr
     number, groups = numbered(-(-total // width))
     lines = [
         f"let index = {number} * {width}u + lane;",
-        f"if (index >= {total}u) {{",
-        "    return;",
-        "}",
+        *return_if(f"index >= {total}u"),
         "var sum = parts[index];",
         *(f"sum += parts[{plus('index', k * total)}];" for k in range(1, splits)),
         # line = stack * rows + row

@@ -21,7 +21,7 @@ from .epilogue import assemble
 from .problem import Matrix, Problem
 from .section import Section
 from .team_sums import TeamSums
-from .text import entry, plus, quarter, stack_offset
+from .text import entry, plus, quarter, return_if, stack_offset
 
 # For an NVIDIA H200; `python -m benchmarks webgpu gpu` lists the kernel that each contraction has, and its time.
 MAX_THIN_LINES = 12
@@ -274,7 +274,7 @@ class _Writing:
         total, start = sum(self.totals), 0
         yield f"let number = {self.number};"
         if self.workgroups[0] * self.workgroups[1] > total:
-            yield from (f"if (number >= {total}u) {{", "    return;", "}")
+            yield from return_if(f"number >= {total}u")
         if len(self.sections) == 1:
             yield from self._section(module, 0, "number", computed)
             return
@@ -400,7 +400,7 @@ class _Writing:
     def _load(self, s: int, first: str, count: int, declared: str = "") -> Iterator[str]:
         for name, c, j, n in self._chunk_names(s, count):
             reader, place = self.many[s][j], plus(f"start + {self._chunk(first, c)}", n * self._line(s))
-            value = reader.eight(place) if self.deep == 8 else reader.load(place, 4)
+            value = reader.load(place, self.deep)
             yield f"{declared} {name} = {value};".lstrip()
 
     def _line(self, s: int) -> int:

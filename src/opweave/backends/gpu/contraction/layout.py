@@ -184,6 +184,3 @@ def _map_pieces(function: Callable[[Any], T], pieces: Sequence[Any]) -> list[T]:
         return [function(piece) for piece in pieces]
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(function, pieces))
-
-
-__all__ = ["all_below", "convert", "copy", "in_parts", "lay_out", "split"]

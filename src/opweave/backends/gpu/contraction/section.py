@@ -101,6 +101,3 @@ class Section:
         times = f"{problem.stacks} times " if problem.stacks > 1 else ""
         products = f"{number} products of " if number > 1 else ""
         return f"{products}{times}{problem.rows} x {problem.columns}, sums of {problem.terms}"
-
-
-__all__ = ["Section"]

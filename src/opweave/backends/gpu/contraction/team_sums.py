@@ -173,6 +173,3 @@ class TeamSums:
 
 def _addition(total: str, other: Sequence[str]) -> list[str]:
     return [f"{total} += {other[0]};"]
-
-
-__all__ = ["TeamSums"]

@@ -16,8 +16,9 @@ from math import ceil
 
 from ....expr import ir
 from ....expr.gpu import Buffer, Features, GpuKernel
-from ....expr.gpu.triton import Position, Statements, source_of, type_of
+from ....expr.gpu.triton import Position, Statements
 from ....expr.ir import Expr, Input, Load, Source
+from ..triton_kernel import triton_kernel
 from .direct import is_narrow
 from .epilogue import Epilogue
 from .gemv import is_thin
@@ -263,27 +264,20 @@ class TensorKernel:
     def _kernel(
         self, title: str, others: Sequence[Input], target: Buffer, library: Sequence[str], finish: Sequence[str]
     ) -> GpuKernel:
-        problem, tile = self.problem, self.tile
-        sides = dict(zip("ab", self._sides(), strict=True))
-        read = {side: matrix.source for side, matrix in sides.items()}
+        problem, sides = self.problem, dict(zip("ab", self._sides(), strict=True))
+        read: dict[str, Buffer] = {side: matrix.source for side, matrix in sides.items()}
         read |= {f"{side}_rests": m.rest for side, m in sides.items() if isinstance(m, Matrix) and m.rest is not None}
-        buffers = (*read.values(), *others, target)
-        names = (*read, *(f"x{k}" for k in range(len(others))), "result")
-        types = {name: type_of(buffer.desc) for name, buffer in zip(names, buffers, strict=True)}
-        lines = [*self._place(), *self._sums(), *finish]
-        library = [*library, *(DIVIDED if self.in_three else ())]
-        source = source_of(self.comment, types, library, lines)
-        options = (("max_shared", self.cores.max_shared), ("num_stages", self.stages), ("num_warps", tile.warps))
-        return GpuKernel(
+        arguments = {**read, **{f"x{k}": other for k, other in enumerate(others)}, "result": target}
+        return triton_kernel(
             title,
-            source,
-            buffers,
-            (False,) * (len(buffers) - 1) + (True,),
-            (self.down * self.across * problem.stacks * self.splits, 1, 1),
-            "opweave_kernel",
-            invocations=(32 * tile.warps,),
-            compiler="triton",
-            options=options,
+            self.comment,
+            arguments,
+            [*library, *(DIVIDED if self.in_three else ())],
+            [*self._place(), *self._sums(), *finish],
+            programs=self.down * self.across * problem.stacks * self.splits,
+            warps=self.tile.warps,
+            stages=self.stages,
+            cores=self.cores,
             starts_early=self.starts_early,
         )
 
@@ -348,6 +342,3 @@ class TensorKernel:
 def _mask(inside: Mapping[str, str]) -> str:
     conditions = [f"({condition})" for condition in inside.values() if condition]
     return f", mask={' & '.join(conditions)}" if conditions else ""
-
-
-__all__ = ["Operand", "TensorKernel", "TensorSteps", "TensorTile", "suits"]

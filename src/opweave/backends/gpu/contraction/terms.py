@@ -15,9 +15,10 @@ import numpy as np
 
 from ....core.graph import Desc
 from ....expr.gpu import Features, GpuKernel
-from ....expr.gpu.triton import Bfloat16, source_of, type_of
+from ....expr.gpu.triton import Bfloat16
 from ....expr.ir import Input
 from ..constants import GpuConstant
+from ..triton_kernel import triton_kernel
 from . import layout
 from .problem import Matrix, Problem, is_float32, strides_of
 from .text import python, stack_offset
@@ -158,23 +159,22 @@ class Ordering:
     def kernel(self, title: str, features: Features) -> GpuKernel:
         assert features.tensor_cores is not None
         names = ("source", "kept", "rest")[: 1 + len(self.results)]
-        buffers = (self.matrix.source, *self.results)
-        types = {name: type_of(buffer.desc) for name, buffer in zip(names, buffers, strict=True)}
+        arguments = dict(zip(names, (self.matrix.source, *self.results), strict=True))
         is_divided, is_rounded = self.form == "divided", self.form in ROUNDED
         label = f"terms in order{f', in {self.form}' if is_rounded else ''}"
         comment = f"{label}{', divided for three products of TF32' if is_divided else ''}"
-        options = (("max_shared", features.tensor_cores.max_shared), ("num_stages", 1), ("num_warps", WARPS))
         across, down = (ceil(size / TILE) for size in (self.ordered.stride, self.matrix.lines))
-        return GpuKernel(
+        return triton_kernel(
             f"{title}: {label}",
-            source_of(comment, types, DIVIDED if is_divided else (), self._lines(across, down)),
-            buffers,
-            (False, *(True for _ in self.results)),
-            (across * down * prod(n for n, _ in _own_axes(self.matrix)), 1, 1),
-            "opweave_kernel",
-            invocations=(32 * WARPS,),
-            compiler="triton",
-            options=options,
+            comment,
+            arguments,
+            DIVIDED if is_divided else (),
+            self._lines(across, down),
+            programs=across * down * prod(n for n, _ in _own_axes(self.matrix)),
+            warps=WARPS,
+            stages=1,
+            cores=features.tensor_cores,
+            written=len(self.results),
         )
 
     def _lines(self, across: int, down: int) -> Iterator[str]:
@@ -232,6 +232,3 @@ def orderings(problem: Problem, constants: Collection[Input], features: Features
     candidates = [Ordering.of(side, problem, form) for side in across if isinstance(side, Matrix)]
     is_whole = len(candidates) == len(across)  # images of convolutions keep their order
     return candidates if is_whole and saved > sum(ordering.microseconds for ordering in candidates) else []
-
-
-__all__ = ["Form", "Ordering", "by_term", "form_of", "in_bfloat16", "in_three", "orderings"]

@@ -32,6 +32,11 @@ def python(text: str) -> str:
     return re.sub(r"\b(\d+)u\b", r"\1", text).replace("/", "//")
 
 
+def return_if(condition: str) -> list[str]:
+    """End the invocation if a condition holds."""
+    return [f"if ({condition}) {{", "    return;", "}"]
+
+
 def function(name: str, parameters: Sequence[str], lines: Iterable[str], result: str = "") -> DialectFunction:
     """A function with the statements `lines`; parameters are texts like "at: u32"."""
     variables = tuple(Variable(*parameter.split(": ")) for parameter in parameters)

@@ -16,7 +16,7 @@ from ....expr.gpu.dialect import Dialect, Part, Variable
 from ....expr.gpu.writing import MAX_WORKGROUPS, numbered
 from .elements import ElementReader
 from .problem import Matrix, Problem, ProblemWindow
-from .text import entry, part, plus, quarter, stack_offset, times, window_start, window_tap
+from .text import entry, part, plus, quarter, return_if, stack_offset, times, window_start, window_tap
 
 UNROLLED_TERMS = 4
 """Unroll factor of the loop over terms, a divisor of all depths."""
@@ -313,7 +313,7 @@ def _place(counts: tuple[int, int, int]) -> tuple[str, tuple[int, int, int], lis
         return "group", counts, []
     x, y, _ = counts
     number, groups = numbered(prod(counts))
-    lines = [f"let number = {number};", f"if (number >= {prod(counts)}u) {{", "    return;", "}"]
+    lines = [f"let number = {number};", *return_if(f"number >= {prod(counts)}u")]
     return "place", groups, [*lines, f"let place = vec3<u32>(number % {x}u, number / {x}u % {y}u, number / {x * y}u);"]
 
 

@@ -348,6 +348,3 @@ def _combine(problem: Attention, parts: Traced, result: Input, place: Place, fea
 
     program.write(result, [values], lambda d: place(*position, d), element)
     return program
-
-
-__all__ = ["Attention", "Element", "Place", "attend"]

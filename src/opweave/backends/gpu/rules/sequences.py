@@ -347,6 +347,3 @@ def _in_a_kernel_a_step(
         state = compute(network.state_shape, lambda *p, number=number: last[(number, *p)])
         results.append(source_of(stages.store(narrow(state, network.input), "the last state")))
     return results
-
-
-__all__ = ["Phase", "RecurrentCell", "RecurrentNetwork", "run_steps"]
