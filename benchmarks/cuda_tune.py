@@ -34,7 +34,7 @@ from opweave.backends.gpu.contraction.kernels import Contraction
 from opweave.backends.gpu.contraction.problem import Problem
 from opweave.backends.gpu.contraction.tensor import TensorSteps, TensorTile
 from opweave.backends.gpu.contraction.tensor_tiles import MeasuredTile
-from opweave.backends.gpu.forms import applied
+from opweave.backends.gpu.forms import apply_node
 from opweave.backends.precision import Precision
 from opweave.core.graph import Desc
 from opweave.expr.gpu import Buffer, Features, GpuKernel
@@ -237,7 +237,7 @@ def contraction(case: Case, features: Features, data_type: str) -> tuple[Contrac
     second = builder.constant(arrays[1]) if case.constant else builder.input("b", data_type, case.shapes[1])  # type: ignore[arg-type]
     result = getattr(builder, case.op)(builder.input("a", data_type, case.shapes[0]), second, **case.options)  # type: ignore[arg-type]
     inputs, operands = inputs_of([operand.desc for operand in result.node.operands])
-    made = applied(result.node, cuda, dict(zip(result.node.operands, operands, strict=True)))
+    made = apply_node(result.node, cuda, dict(zip(result.node.operands, operands, strict=True)))
     constants = {inputs[1]: arrays[1]} if case.constant else {}
     found = Contraction(made.problem, Input(2, result.desc), constants, features, is_faster=True)
     read: dict[Buffer, np.ndarray] = dict(zip(inputs, arrays, strict=True))
@@ -308,7 +308,7 @@ def jobs(driver: Driver, cases: Sequence[Case], kind: str) -> list[Job]:
         if found.method != "tensor":
             continue
         assert isinstance(found.tile, TensorTile)
-        chosen, before, kernels = (found.tile, found.splits), found.ordered(case.name), {}
+        chosen, before, kernels = (found.tile, found.splits), found.ordering_kernels(case.name), {}
         for way in dict.fromkeys([*ways(found, kind, driver.info.units), chosen]):
             found.tile, found.splits = way
             kernels[way] = found.kernels(None, case.name)[len(before) :]

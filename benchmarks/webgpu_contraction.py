@@ -13,7 +13,7 @@ import numpy as np
 
 import opweave as ow
 from opweave.backends.gpu.contraction.kernels import Contraction
-from opweave.backends.gpu.forms import applied
+from opweave.backends.gpu.forms import apply_node
 from opweave.backends.webgpu import webgpu
 from opweave.backends.webgpu.engine import WebGpuDevice
 from opweave.expr.gpu import Buffer, GpuKernel
@@ -195,7 +195,7 @@ def measure(case: Case, clock: Clock) -> tuple[float, float | None, str]:
     result = getattr(builder, case.op)(builder.input("a", "float32", case.shapes[0]), second, **case.options)
     node = result.node
     inputs, operands = inputs_of([operand.desc for operand in node.operands])
-    made = applied(node, webgpu, dict(zip(node.operands, operands, strict=True)))
+    made = apply_node(node, webgpu, dict(zip(node.operands, operands, strict=True)))
     constants = {inputs[1]: arrays[1]} if case.constant else {}
     found = Contraction(made.problem, Input(2, result.desc), constants, clock.engine.features)
     sources = dict(zip(inputs, arrays, strict=True)) | {

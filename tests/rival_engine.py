@@ -126,7 +126,7 @@ def add_rival(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_trials: bool 
     if not has_trials:
         monkeypatch.setattr(engines, "is_unverified", lambda name, ways: False)
     monkeypatch.setattr(
-        backends, "competing", lambda device, precision: [made] if device.backend == "onnxruntime" else []
+        backends, "rivals_of", lambda device, precision: [made] if device.backend == "onnxruntime" else []
     )
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(tuning, "PAUSE_SECONDS", 0)

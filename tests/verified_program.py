@@ -85,7 +85,7 @@ def main(options: dict[str, Any]) -> None:
     for name, value in options.get("rival", {}).items():
         assert hasattr(rival, name)
         setattr(rival, name, value)
-    backends.competing = lambda device, precision: [rival] if device.backend == "onnxruntime" else []
+    backends.rivals_of = lambda device, precision: [rival] if device.backend == "onnxruntime" else []
     uses.THRESHOLD_SECONDS, uses.PERIOD_SECONDS, uses.RETRY_SECONDS = options.get("threshold", 0.02), 0.05, 0.2
     if options.get("threshold", 0) < 1:
         from opweave.verification import process as verification

@@ -163,7 +163,7 @@ from rival_engine import Rival
 from test_engines import built, engine
 import opweave as ow
 from opweave import backends
-backends.competing = lambda device, precision: [Rival()]
+backends.rivals_of = lambda device, precision: [Rival()]
 print(engine(built(ow.ml.create_context(device="cpu"))))
 """
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are n
 
 WORKER = """
 import time
-from opweave.backends.isolation.pacing import paced, stopped, unpaced
+from opweave.backends.isolation.pacing import pace_group, stopped_seconds, suspend_pacing
 
 def wall(cpu):
     begin, end = time.monotonic(), time.process_time() + cpu
@@ -25,10 +25,10 @@ def wall(cpu):
         pass
     return time.monotonic() - begin
 
-with paced():
-    paced_wall, while_paced = wall(0.3), stopped()
-    with unpaced():
-        unpaced_wall, while_unpaced = wall(0.3), stopped() - while_paced
+with pace_group():
+    paced_wall, while_paced = wall(0.3), stopped_seconds()
+    with suspend_pacing():
+        unpaced_wall, while_unpaced = wall(0.3), stopped_seconds() - while_paced
     print(paced_wall, while_paced, unpaced_wall, while_unpaced)
 """
 
@@ -52,8 +52,8 @@ def test_processes_that_a_paced_one_starts_are_paced_too() -> None:
     inner = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
     code = f"""
 import subprocess, sys, time
-from opweave.backends.isolation.pacing import paced
-with paced():
+from opweave.backends.isolation.pacing import pace_group
+with pace_group():
     begin = time.monotonic()
     subprocess.run([sys.executable, "-c", {inner!r}], check=True)
     print(time.monotonic() - begin)
@@ -64,7 +64,8 @@ with paced():
 
 def test_pacer_ends_with_a_process_that_is_killed() -> None:
     worker = start(
-        "import time\nfrom opweave.backends.isolation.pacing import paced\nwith paced(): print(1, flush=True); time.sleep(60)"
+        "import time\nfrom opweave.backends.isolation.pacing import pace_group\n"
+        "with pace_group(): print(1, flush=True); time.sleep(60)"
     )
     assert worker.stdout is not None
     assert worker.stdout.readline() == "1\n"

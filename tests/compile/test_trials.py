@@ -238,7 +238,7 @@ def test_bench_says_how_an_engine_ended(tmp_path: Path, monkeypatch: pytest.Monk
     assert second.reason == "hung: the first run was not done after 5.00 s"
 
 
-@pytest.mark.skipif(find("openvino").named("cpu") is None, reason="needs openvino")
+@pytest.mark.skipif(find("openvino").device_named("cpu") is None, reason="needs openvino")
 def test_diff_compiles_for_openvino_in_another_process() -> None:
     import subprocess
     import sys

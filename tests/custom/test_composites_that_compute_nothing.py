@@ -64,7 +64,7 @@ def built(context: ow.MLContext, function: Callable[..., Any], *, beside: bool =
     return builder.build({**outputs, **({"z": x + 1} if beside else {})})
 
 
-CONTEXTS = [("cpu", name) for name, backend in discover().items() if backend.named("cpu") is not None]
+CONTEXTS = [("cpu", name) for name, backend in discover().items() if backend.device_named("cpu") is not None]
 
 
 @pytest.mark.parametrize("beside", [False, True])

@@ -99,7 +99,8 @@ PACKAGE = "opweave"
 
 COMPUTED_IMPORTS = {
     "__init__.py": "the public names are imported when they are asked for",
-    "backends/__init__.py": "back ends are entry points",
+    "backends/base.py": "back ends name their rules",
+    "backends/discovery.py": "back ends are entry points",
     "backends/onnxruntime/plugins.py": "packages of others: plug-in execution providers",
     "cli/common.py": "modules of users, which declare operations",
     "core/__init__.py": "the public names are imported when they are asked for",

@@ -417,7 +417,7 @@ def test_openvino_device_that_fails_is_unavailable_for_that_reason(
     )
     fault = f"OpenVINO fails: RuntimeError: {why}"
     backend = backends.find("openvino")
-    assert backend.named("cpu") is None
+    assert backend.device_named("cpu") is None
     (cpu,) = (device for device in backend.devices() if device.name == "cpu")
     assert (cpu.available, cpu.hint, cpu.fault) == (False, fault, fault)
     gpus = [device.available for device in backend.devices() if device.name == "gpu:intel:1"]

@@ -146,7 +146,7 @@ def test_a_new_back_end(tmp_path: Path) -> None:
     shutil.copy(RECIPES / "back_end.py", folder / "__init__.py")
     tree.touched.append("src/opweave/backends/accelerator/")
     line = '    "accelerator": "opweave.backends.accelerator:accelerator",\n'
-    tree.insert("src/opweave/backends/__init__.py", '    "webgpu": "opweave.backends.webgpu:webgpu",\n', line)
+    tree.insert("src/opweave/backends/discovery.py", '    "webgpu": "opweave.backends.webgpu:webgpu",\n', line)
     tree.insert("README.md", "or a software adapter |\n", "| `accelerator` | `accelerator` | products |\n")
     x = np.float32([[1, -2], [-3, 4]])
     assert json.loads(tree.run(str(RECIPES / "use_back_end.py"))) == {

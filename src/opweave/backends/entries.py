@@ -17,11 +17,7 @@ T = TypeVar("T")
 
 
 class ByNeed(Mapping[str, T]):
-    """Values by name, each loaded on access.
-
-    Args:
-        references: reference to each value, by name.
-        load: returns the value for a reference.
+    """Values by name, each loaded from its reference on access.
 
     >>> ByNeed({"one": "1"}, int)["one"]
     1
@@ -62,7 +58,6 @@ def _with_metadata(group: str) -> dict[str, str]:
 
 
 def _texts(place: str) -> Iterator[str]:
-    """Yield the contents of each `entry_points.txt` of the packages in a folder."""
     try:
         names = sorted(name for name in os.listdir(place) if name.endswith(_FOLDERS))
     except OSError:  # the path has a folder that does not exist

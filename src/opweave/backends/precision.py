@@ -21,36 +21,31 @@ PRECISIONS: dict[Precision, str] = {
     "bfloat16": "engines may round float32 to bfloat16",
     "float16": "engines may round float32 to float16",
 }
-"""Meaning of each precision."""
 
 KEEPS_FLOAT32 = "float16 result passed on in float32"
 """Note in tables for an operation whose float16 result another operation reads in float32."""
 
 
 def lacks_precision(
-    what: str, lacking: Iterable[Device], precision: Precision, here: Iterable[Device]
+    subject: str, lacking: Iterable[Device], precision: Precision, all_devices: Iterable[Device]
 ) -> NotSupportedError:
     """Return the error for devices that lack a precision; it lists their precisions, other devices with it, and faults.
 
-    Args:
-        what: the devices, for the message.
-        lacking: the same devices as objects.
-        precision: the requested precision.
-        here: all devices.
+    `subject` names the devices `lacking` in the message.
     """
     offered = list(dict.fromkeys(p for device in lacking if device.available for p in device.precisions))
     own = listed(list(map(repr, offered)))
     how_to_ask = (
         f" (create_context(precision={offered[0]!r}) asks for that)" if precision == "float32" and offered else ""
     )
-    here = list(here)
-    able = [f"{d.name!r} of back end {d.backend!r}" for d in here if d.available and precision in d.precisions]
+    devices = list(all_devices)
+    able = [f"{d.name!r} of back end {d.backend!r}" for d in devices if d.available and precision in d.precisions]
     if able:
         others = f"{listed(able)} can"
     else:
-        possible = dict.fromkeys(p for p in PRECISIONS for d in here if d.available and p in d.precisions)
+        possible = dict.fromkeys(p for p in PRECISIONS for d in devices if d.available and p in d.precisions)
         others = f"no device of this machine can, all together only as {listed(list(map(repr, possible)))}"
-    faults = "".join(f"; {fault}" for fault in dict.fromkeys(d.fault for d in here if d.fault))
+    faults = "".join(f"; {fault}" for fault in dict.fromkeys(d.fault for d in devices if d.fault))
     return NotSupportedError(
-        f"precision {precision!r}: {what} cannot compute so, only as {own}{how_to_ask}; {others}{faults}"
+        f"precision {precision!r}: {subject} cannot compute so, only as {own}{how_to_ask}; {others}{faults}"
     )

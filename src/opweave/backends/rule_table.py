@@ -30,7 +30,6 @@ class Rule:
     when: Callable[..., bool] | None
 
     def accepts(self, node: Node, precision: Precision) -> bool:
-        """Whether this rule can implement `node`."""
         if self.when is None:
             return True
         from ..core.operation import call_with
@@ -44,11 +43,7 @@ class Rule:
 
 
 class RuleTable:
-    """The rules of a back end, or rules that several back ends share.
-
-    Attributes:
-        name: starts error messages.
-    """
+    """The rules of a back end, or rules that several back ends share; `name` starts error messages."""
 
     name: str
 
@@ -91,11 +86,7 @@ class RuleTable:
 
 
 class _Loading:
-    """Run a function once, in the first thread that asks; other threads wait.
-
-    Args:
-        load: the function, which may ask again in the same thread; None for nothing.
-    """
+    """Run `load` once, in the first thread that asks; other threads wait. `load` may ask again in the same thread."""
 
     def __init__(self, load: Callable[[], None] | None = None) -> None:
         self.is_done, self._load, self._lock, self._is_running = load is None, load, RLock(), False
@@ -110,6 +101,3 @@ class _Loading:
                 self.is_done = True
             finally:
                 self._is_running = False
-
-
-__all__ = ["Rule", "RuleFunction", "RuleTable"]

@@ -79,7 +79,6 @@ def choose(
 
 
 def _rank(device: Device, accelerated: bool, wants_low: bool) -> tuple[int, bool, bool]:
-    """Rank a device by the preferences, the best one lowest. Of equal devices, those of plug-in providers rank last."""
     accelerators = ["npu", "gpu"] if wants_low else ["gpu", "npu"]
     kinds = [*accelerators, "cpu"] if accelerated else ["cpu", "npu", "gpu"]
     return kinds.index(device.kind), device.low_power != wants_low, device.provider != ""

@@ -8,12 +8,7 @@ class Submission:
 
     Threads that use the same tensors at the same time need no locks for such a call: the queue orders their work, and memory
     lives until the work that uses it is done. Other work on the same tensors, in several submissions, takes their locks.
-
-    Attributes:
-        max_whole: size in bytes of the largest tensors that the host reads and writes in one piece.
+    `max_whole` is the size in bytes of the largest tensors that the host reads and writes in one piece.
     """
 
     max_whole: int
-
-
-__all__ = ["Submission"]

@@ -27,11 +27,8 @@ class Update:
     inputs: tuple[int, ...]
     sizes: tuple[int, ...] = ()
 
-    def copied(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> list[int]:
-        """Return the sizes in bytes of the copies that the kernel makes if it runs on this memory."""
+    def copy_sizes(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> list[int]:
+        """Return the sizes in bytes of the copies that the kernel makes on this memory."""
         if self.pairs and outputs and all(memory.is_same(inputs[i], outputs[o]) for i, o in self.pairs):
             return []
         return [*(inputs[i].nbytes for i in self.inputs), *self.sizes]
-
-
-__all__ = ["Pairs", "Update"]

@@ -157,7 +157,7 @@ def _require_device(runner: Runner, graph: Graph, device: str) -> None:
 
 def _as_precise(engine: Backend, backend: Backend) -> Backend:
     """A back end of the host with the precision of `backend`, or float32 if it does not have that precision."""
-    device = engine.named("cpu")
+    device = engine.device_named("cpu")
     is_able = device is not None and backend.precision in device.precisions
     return engine.with_precision(backend.precision if is_able else "float32")
 

@@ -132,13 +132,13 @@ class ML:
         rivals: list[Backend] = []
         if claimed:
             (option,) = claimed
-            driver, target = backends.claimed(
+            driver, target = backends.claim(
                 option, handles[option], device=device, backend=backend, precision=precision
             )
         else:
             driver, target = selection.find(device, named, power_preference, accelerated, precision)
             driver = driver.open(target, power_preference)
-            rivals = backends.competing(target, precision) if named is None else []
+            rivals = backends.rivals_of(target, precision) if named is None else []
         packages.warn_once(target.fault)
         if deferred and not driver.space.is_host:
             raise NotSupportedError(

@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Any, BinaryIO, cast
 
 from ..backends import Backend, PowerPreference
-from ..backends.isolation import available, ending, messages, started, waited
+from ..backends.isolation import available, ending, messages, start_python, waiting_seconds
 from ..compile import engines
 from ..compile.engines import Measurement
 from ..core.graph import Graph
@@ -195,7 +195,7 @@ def _start(lock: int) -> subprocess.Popen[bytes]:
         # same share of the processors as any other session of Linux, whatever its priority (autogroup).
         options |= {"process_group": 0, "pass_fds": (lock,)}
     try:
-        return started(COMMAND.format(is_idle=IS_IDLE, lock=lock), ONE_THREAD | {"OPWEAVE_VERIFY": "0"}, **options)
+        return start_python(COMMAND.format(is_idle=IS_IDLE, lock=lock), ONE_THREAD | {"OPWEAVE_VERIFY": "0"}, **options)
     finally:
         if lock >= 0:
             os.close(lock)
@@ -228,7 +228,7 @@ class Child:
             # The child takes processor time of this process, within the limit of the container.
             if throttle_count() > self._throttled:
                 self._refusal = "the container has too little processor time; tune() verifies it"
-            elif monotonic() > self._begun + CHILD_SECONDS + waited(process.pid):
+            elif monotonic() > self._begun + CHILD_SECONDS + waiting_seconds(process.pid):
                 self._is_hung = True
             else:
                 return None

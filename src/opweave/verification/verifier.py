@@ -20,7 +20,7 @@ from ..backends import Backend
 from ..backends.isolation import resident
 from ..backends.isolation.child import prepare
 from ..backends.isolation.messages import receive, send
-from ..backends.isolation.pacing import paced, stopped, unpaced
+from ..backends.isolation.pacing import pace_group, stopped_seconds, suspend_pacing
 from ..compile import engines, tuning
 from ..compile.driver import compile
 from ..compile.engines import Measurement
@@ -71,7 +71,7 @@ def serve(is_idle: bool, lock: int) -> None:
     """
     with ExitStack() as stack:
         if is_idle:
-            stack.enter_context(paced())
+            stack.enter_context(pace_group())
             _idle()
         _serve(lock)
     os._exit(0)  # without destructors of libraries, whose order at the end of Python is not defined
@@ -163,7 +163,7 @@ def ways_for(task: Task) -> dict[str, Backend]:
 def context_for(task: Task, ways: Mapping[str, Backend]) -> MLContext:
     """A context like the user's, with one thread."""
     own, *rivals = ways.values()
-    device = own.named(task.device)
+    device = own.device_named(task.device)
     assert device is not None, task.device
     return MLContext(own.beside(rivals), device, task.power_preference)
 
@@ -238,7 +238,7 @@ def judge(
         return keep(digest, replace(plain, note=f"{names[0]} fails with such inputs: {error}"))
     verdict = replace(plain, refused=refused)
     if len(runs) > 1:
-        with unpaced():
+        with suspend_pacing():
             seconds = _seconds(runs)
         first = names[0]
         chosen, note = _choose(first, seconds, builds, taken)
@@ -305,8 +305,8 @@ def _stall_seconds() -> float:
     """Seconds that this thread was stopped, or waited for a processor, if the system reports that."""
     if sys.platform == "linux":
         with suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat") as file:
-            return int(file.read().split()[1]) / 1e9 + stopped()
-    return stopped()
+            return int(file.read().split()[1]) / 1e9 + stopped_seconds()
+    return stopped_seconds()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

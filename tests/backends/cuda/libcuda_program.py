@@ -33,7 +33,7 @@ def left() -> dict[str, int]:
     return {kind: count for kind, count in zip(KINDS, counts, strict=True) if count}
 
 
-def each(kernels: Sequence[GpuKernel], architecture: str) -> Iterator[tuple[Hashable, CompiledText]]:
+def compile_each(kernels: Sequence[GpuKernel], architecture: str) -> Iterator[tuple[Hashable, CompiledText]]:
     """Addresses of functions of the processor."""
     assert architecture == "sm_90", architecture
     cuda_on_cpu.functions.prepare(kernel.source for kernel in kernels)
@@ -44,7 +44,7 @@ def each(kernels: Sequence[GpuKernel], architecture: str) -> Iterator[tuple[Hash
         yield kernel.key, CompiledText(f"{address} {kinds}\0".encode(), "kernel", kernel.block)
 
 
-compiler.each = each
+compiler.compile_each = compile_each
 compiler.begin = lambda kernels, architecture: []
 
 

@@ -116,7 +116,7 @@ class Blocking:
 @pytest.fixture
 def blocking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocking]:
     made = Blocking()
-    monkeypatch.setitem(compiler.COMPILERS, "", replace(compiler.COMPILERS[""], here=made))
+    monkeypatch.setitem(compiler.COMPILERS, "", replace(compiler.COMPILERS[""], in_process=made))
     monkeypatch.setattr(compiler, "_jobs", compiler._Jobs())
     monkeypatch.setattr(compiler, "processors", lambda: 3)
     yield made
@@ -176,7 +176,7 @@ def test_an_interrupt_does_not_wait_for_kernels_in_the_queue(
         assert other_waits.wait(60)
         ending = threading.Timer(60, one_at_a_time.event.set)  # if the interrupt does wait
         ending.start()
-        with pytest.raises(KeyboardInterrupt), compiler.stopped_by_interrupts():
+        with pytest.raises(KeyboardInterrupt), compiler.stop_on_interrupt():
             compiler.binaries(many, "sm_90")
         assert [job.cancelled() for job in jobs] == [False, True, True, True]
         assert compiler.begin(many[:1], "sm_90") == jobs[:1]  # what is being compiled is not compiled again
@@ -383,7 +383,7 @@ def test_a_compiler_that_cannot_be_loaded(
     monkeypatch.setenv("OPWEAVE_TEST", "broken")
     with pytest.raises(fork_server.EndedError, match="ImportError: no compiler"):
         server.result(1)
-    broken = replace(compiler.COMPILERS[""], here=None, server=server)
+    broken = replace(compiler.COMPILERS[""], in_process=None, server=server)
     with monkeypatch.context() as patched:
         patched.setitem(compiler.COMPILERS, "", broken)
         jobs = compiler.begin(made(), "sm_90")  # which are held, as those of another build
@@ -412,10 +412,10 @@ def test_compilers_load_while_the_driver_starts(tmp_path: Path, monkeypatch: pyt
             control.touch()
         for device in ("cuda", "cuda:1"):
             order.clear()
-            assert cuda.named(device) is None
+            assert cuda.device_named(device) is None
             assert order == [*names, "driver"]
     order.clear()
-    assert cuda.named("cpu") is None
+    assert cuda.device_named("cpu") is None
     assert order == ["driver"]
 
 
@@ -630,7 +630,7 @@ def test_quick_kernels_yield_to_slow_ones(cached: Path, monkeypatch: pytest.Monk
         return {"image": b"a binary"}
 
     monkeypatch.setattr(fork_server.ForkServer, "result", result)
-    monkeypatch.setitem(compiler.COMPILERS, "", replace(compiler.COMPILERS[""], here=None))
+    monkeypatch.setitem(compiler.COMPILERS, "", replace(compiler.COMPILERS[""], in_process=None))
     monkeypatch.setattr(compiler, "_jobs", compiler._Jobs())
     one, other = made(), made(shape=(65,))
     slow, *quick = compiler.begin([*one, product()], "sm_90")

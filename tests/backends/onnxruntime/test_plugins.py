@@ -363,6 +363,7 @@ def test_sessions_take_the_names_of_plugin_providers(
     own = ow.backends.discover()
     few = {name: own[name] for name in ("onnxruntime", "reference")}
     monkeypatch.setattr("opweave.backends.discover", lambda: few)
+    monkeypatch.setattr("opweave.backends.discovery.discover", lambda: few)
     settings = Settings.of(None, providers, None, None)
     assert settings.context.device.name == expected
     names = [entry if isinstance(entry, str) else entry[0] for entry in providers]

@@ -197,3 +197,15 @@ def test_an_infinite_value_of_a_key_that_is_not_seen() -> None:
     np.testing.assert_allclose(found[place:], wanted[place:], rtol=2e-5, atol=2e-5)
     assert skipped.any()
     assert not skipped.all()
+
+
+def test_other_operations_read_constant_keys_and_values() -> None:
+    keys, values = normal(1, 4, 64), normal(1, 4, 64)
+
+    def build(b: Any, query: Any) -> Any:
+        past = [b.constant(np.ones((1, 2, 3, 32), "float32")) for _ in range(2)]
+        new = [b.constant(array) for array in (keys, values)]
+        y, *memory = composites.group_query_attention(b, query, *new, *past, heads=4, groups=2)
+        return y, *(b.add(present, present) for present in memory)
+
+    compare(build, {"query": normal(1, 4, 128)}, 3)

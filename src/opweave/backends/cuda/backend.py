@@ -36,11 +36,7 @@ PER_THREAD = 2
 
 
 class CudaBackend(GpuBackend):
-    """Kernels on NVIDIA's GPUs. The registered instance lists the devices; each open device has a separate instance.
-
-    Attributes:
-        engine: the device; None for the registered instance.
-    """
+    """Kernels on NVIDIA's GPUs. Each open device has a separate instance; the registered one has no `engine`."""
 
     name = "cuda"
     title = "CUDA"
@@ -57,7 +53,7 @@ class CudaBackend(GpuBackend):
 
     @property
     def features(self) -> Features:
-        """Features of the device; the registered instance has the features of all devices."""
+        """The registered instance has the features of all devices."""
         from ...expr.gpu import Features
         from ...expr.gpu.cuda import CUDA
 
@@ -79,13 +75,13 @@ class CudaBackend(GpuBackend):
             for number, info in enumerate(devices.infos())
         ]
 
-    def named(self, name: str) -> Device | None:
+    def device_named(self, name: str) -> Device | None:
         if name.partition(":")[0] == "cuda" and devices.may_be_there():
             from . import servers
 
             # The driver, which starts now, says later whether the device has any.
             servers.start(for_tensor_cores=True)
-        return super().named(name)
+        return super().device_named(name)
 
     def tile(self, contraction: Contraction) -> tuple[TensorTile, int]:
         assert self.engine is not None
@@ -122,20 +118,15 @@ class CudaBackend(GpuBackend):
     def open(self, device: Device, power_preference: PowerPreference) -> CudaBackend:
         return self._backend_of(device)
 
-    def on(self, given: Any, device: str | None) -> tuple[CudaBackend, Device]:
+    def on(self, stream: Any, device: str | None) -> tuple[CudaBackend, Device]:
         """Return the back end for a stream of the caller, which must outlive the context.
 
-        Args:
-            given: an object with `__cuda_stream__`, as those of cuda.core and PyTorch; or its handle.
-            device: the name of the stream's device; None for the device that the driver reports.
-
-        Raises:
-            ValidationError: it is no stream, or a stream of another device.
-            NotSupportedError: there is no such device.
+        `stream` is an object with `__cuda_stream__`, as those of cuda.core and PyTorch; or its handle. Without `device`, the
+        driver reports the stream's device.
         """
         from .. import find_device
 
-        handle = handle_of(given)
+        handle = handle_of(stream)
         # If there is no device, the error says what is missing.
         _, match = find_device(device or "cuda", self.name)
         name = _name(devices.number_of(handle))
@@ -143,7 +134,7 @@ class CudaBackend(GpuBackend):
             raise ValidationError(f"cuda_stream: the stream is of device {name!r}, not of {device!r}")
         if device is None:
             _, match = find_device(name, self.name)
-        return self._backend_of(match, handle, given), match
+        return self._backend_of(match, handle, stream), match
 
     def _backend_of(self, device: Device, stream: int | None = None, owner: Any = None) -> CudaBackend:
         from .engine import CudaDevice
@@ -159,19 +150,18 @@ class CudaBackend(GpuBackend):
         from .executable import CudaRunner
 
         assert self.engine is not None
-        with compiler.stopped_by_interrupts():
+        with compiler.stop_on_interrupt():
             return CudaRunner(graph, self, self.engine)
 
 
 def precisions(info: devices.CudaInfo) -> tuple[Precision, ...]:
-    """Return the precisions of a device."""
     from . import compiler
 
     return ALL if info.has_tensor_cores and compiler.triton_version() else WITHOUT_TENSOR_CORES
 
 
 def fault(info: devices.CudaInfo) -> str:
-    """Return the precisions that a device lacks without Triton, and why; empty if none."""
+    """The precisions that a device lacks without Triton, and why; empty if none."""
     from . import compiler
 
     return compiler.triton_fault() if info.has_tensor_cores else ""

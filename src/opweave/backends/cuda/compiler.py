@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from queue import SimpleQueue
 from threading import Lock
@@ -28,10 +28,9 @@ from ...support.processors import processors
 from . import fork_server, nvrtc, servers
 from .devices import has_early_starts
 from .fork_server import EndedError, ForkServer
-from .servers import triton_fault, triton_version
+from .servers import triton_fault as triton_fault, triton_version as triton_version
 
 KIND = "cubin"
-"""The suffix of files in the cache."""
 
 PROCESSES = 2
 """Kernels compiled at a time per processor: 25 kernels on 16 processors take 25/16 of the time of one, not twice that time."""
@@ -44,33 +43,28 @@ YIELDING = 10
 processor each, although there are more processes than processors: niceness 10 is a tenth of the priority (sched(7))."""
 
 Result: TypeAlias = dict[str, Any] | str
-"""Result of compiling a source: fields of `CompiledText`, or the text of an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A compiler of kernels.
+    """A compiler of kernels; `options` are those for a kernel and an architecture.
 
-    Attributes:
-        version: name and version.
-        options: options for a kernel and an architecture.
-        server: compiles in separate processes.
-        here: compiles in this process, one kernel at a time; None if the compiler must not be imported here.
+    `in_process` compiles in this process, one kernel at a time; None if the compiler must not be imported here.
     """
 
     version: Callable[[], str]
     options: Callable[[GpuKernel, str], Any]
     server: ForkServer
-    here: Callable[[Any], Result] | None
+    in_process: Callable[[Any], Result] | None
     _is_busy: Lock = field(default_factory=Lock)
 
     def result(self, kernel: GpuKernel, architecture: str, niceness: int = 0) -> Result:
-        """Compile a kernel, or return the text of an error; `niceness` applies to a separate process."""
+        """Return the fields of `CompiledText`, or the text of an error; `niceness` applies to a separate process."""
         request = kernel.source, self.options(kernel, architecture)
         # Starting a process takes longer than compiling one kernel.
-        if self.here is not None and self._is_busy.acquire(blocking=not fork_server.IS_POSSIBLE):
+        if self.in_process is not None and self._is_busy.acquire(blocking=not fork_server.IS_POSSIBLE):
             try:
-                return self.here(request)
+                return self.in_process(request)
             finally:
                 self._is_busy.release()
         try:
@@ -82,53 +76,44 @@ class Compiler:
 
 @cache
 def version() -> str:
-    """Return the version of NVRTC, part of the keys of cached kernels and of tuning."""
     return "NVRTC {}.{}".format(*nvrtc.version())
 
 
 @cache
 def headers() -> tuple[str, ...]:
-    """Return the options of NVRTC for the headers of an installed CUDA toolkit; none without one."""
+    """The options of NVRTC for the headers of an installed CUDA toolkit."""
     from cuda import pathfinder
 
     folders = [pathfinder.find_nvidia_header_directory(name) for name in ("cudart", "cccl")]
     return tuple(f"--include-path={folder}" for folder in folders if folder)
 
 
+def _options(defaults: Sequence[str]) -> Callable[[GpuKernel, str], Any]:
+    def options(kernel: GpuKernel, architecture: str) -> tuple[str, ...]:
+        # Only user code includes headers.
+        return (f"--gpu-architecture={architecture}", *defaults, *(headers() if "#include" in kernel.source else ()))
+
+    return options
+
+
+def _triton_options(kernel: GpuKernel, architecture: str) -> dict[str, Any]:
+    return {
+        "architecture": int(architecture.removeprefix("sm_")),
+        "arguments": len(kernel.bindings),
+        "starts_early": kernel.starts_early and has_early_starts(architecture),
+        **dict(kernel.options),
+    }
+
+
 _nvrtc_is_busy = Lock()
+_NVRTC = Compiler(version, _options(OPTIONS), servers.NVRTC, lambda request: nvrtc.result(request), _nvrtc_is_busy)
 
 COMPILERS = {
-    "": Compiler(
-        version,
-        lambda _, architecture: (f"--gpu-architecture={architecture}", *OPTIONS),
-        servers.NVRTC,
-        lambda request: nvrtc.result(request),
-        _nvrtc_is_busy,
-    ),
+    "": _NVRTC,
     # User code gets the compiler's default options.
-    "cuda": Compiler(
-        version,
-        lambda kernel, architecture: (
-            f"--gpu-architecture={architecture}",
-            *USER_OPTIONS,
-            *(headers() if "#include" in kernel.source else ()),
-        ),
-        servers.NVRTC,
-        lambda request: nvrtc.result(request),
-        _nvrtc_is_busy,
-    ),
+    "cuda": replace(_NVRTC, options=_options(USER_OPTIONS)),
     # Triton's LLVM and that of Mesa's drivers must not share a process.
-    "triton": Compiler(
-        triton_version,
-        lambda kernel, architecture: {
-            "architecture": int(architecture.removeprefix("sm_")),
-            "arguments": len(kernel.bindings),
-            "starts_early": kernel.starts_early and has_early_starts(architecture),
-            **dict(kernel.options),
-        },
-        servers.TRITON,
-        None,
-    ),
+    "triton": Compiler(triton_version, _triton_options, servers.TRITON, None),
 }
 """Compilers by their names in `GpuKernel.compiler`."""
 
@@ -157,7 +142,6 @@ class _Jobs:
             return job
 
     def niceness(self, kernel: GpuKernel) -> int:
-        """Return the niceness of the process that compiles a kernel."""
         with self._lock:
             is_waited_for = not all(job.done() for job in self._slow)
         return YIELDING if is_waited_for and not _is_slow(kernel) else 0
@@ -174,7 +158,6 @@ class _Jobs:
 
 
 def _is_slow(kernel: GpuKernel) -> bool:
-    """Whether it takes several times as long to compile as others."""
     return kernel.compiler == "triton"
 
 
@@ -217,7 +200,7 @@ def load(*, for_tensor_cores: bool) -> None:
 
 
 def begin(kernels: Sequence[GpuKernel], architecture: str) -> list[Future[CompiledText]]:
-    """Begin to compile kernels, the slow ones first. While the returned jobs are held, `each` need not compile them again."""
+    """Begin to compile kernels, the slow ones first. While the jobs are held, `compile_each` need not compile them again."""
     return list(_submit(kernels, architecture).values())
 
 
@@ -229,12 +212,8 @@ def _submit(kernels: Sequence[GpuKernel], architecture: str) -> dict[Hashable, F
     return {kernel.key: _jobs.job(kernel, architecture) for kernel in slow_first}
 
 
-def each(kernels: Sequence[GpuKernel], architecture: str) -> Iterator[tuple[Hashable, CompiledText]]:
-    """Yield the binaries of kernels, with their keys, in the order of completion.
-
-    Args:
-        kernels: the kernels to compile; each distinct source is compiled once.
-        architecture: NVRTC's name of the architecture, such as "sm_90".
+def compile_each(kernels: Sequence[GpuKernel], architecture: str) -> Iterator[tuple[Hashable, CompiledText]]:
+    """Yield the binaries of kernels, with their keys, in the order of completion. Each distinct source is compiled once.
 
     Raises:
         OperationError: the compiler rejects a kernel; the message has the line.
@@ -262,14 +241,13 @@ def each(kernels: Sequence[GpuKernel], architecture: str) -> Iterator[tuple[Hash
 
 
 def binaries(kernels: Sequence[GpuKernel], architecture: str) -> list[CompiledText]:
-    """Return the binaries of kernels, in the order of `kernels`, compiled as by `each`."""
-    compiled = dict(each(kernels, architecture))
+    compiled = dict(compile_each(kernels, architecture))
     return [compiled[kernel.key] for kernel in kernels]
 
 
 @contextmanager
-def stopped_by_interrupts() -> Iterator[None]:
-    """Stop compiling if the user interrupts code that may compile kernels or wait for them."""
+def stop_on_interrupt() -> Iterator[None]:
+    """Stop compiling if the user interrupts code that compiles kernels or waits for them."""
     try:
         yield
     except KeyboardInterrupt:
@@ -278,7 +256,6 @@ def stopped_by_interrupts() -> Iterator[None]:
 
 
 def stop() -> None:
-    """Cancel kernels that have not started to compile: Python would wait for all of them at exit."""
     _jobs.stop()
 
 
@@ -314,18 +291,3 @@ def explain_log(kernel: GpuKernel, log: str) -> str:
     lines = kernel.source.splitlines()
     line = lines[number - 1].strip() if number <= len(lines) else ""
     return f"{kernel.title}: line {number}: {match[2]}: {line}"
-
-
-__all__ = [
-    "KIND",
-    "begin",
-    "binaries",
-    "each",
-    "explain_log",
-    "load",
-    "stop",
-    "stopped_by_interrupts",
-    "triton_fault",
-    "triton_version",
-    "version",
-]

@@ -33,11 +33,7 @@ STICKY = frozenset(
 
 
 class DriverError(Exception):
-    """A call of the driver failed.
-
-    Attributes:
-        name: the driver's name of the error.
-    """
+    """A call of the driver failed; `name` is the driver's name of the error."""
 
     def __init__(self, name: str, text: str = "") -> None:
         super().__init__(f"{text} ({name})" if text else name)
@@ -45,22 +41,14 @@ class DriverError(Exception):
 
     @property
     def is_sticky(self) -> bool:
-        """Whether the device is lost to this process."""
         return self.name in STICKY
 
 
 @record
 class CudaInfo:
-    """The description of a device.
+    """The description of a device. `architecture` is NVRTC's name, such as "sm_90"; memories are in bytes.
 
-    Attributes:
-        name: of the hardware.
-        name: of the hardware.
-        architecture: NVRTC's name, such as "sm_90".
-        units: number of multiprocessors.
-        max_shared: bytes of shared memory that a block may declare.
-        max_dynamic_shared: bytes of shared memory that a kernel may request.
-        memory: bytes of device memory.
+    A block may declare `max_shared` bytes of shared memory, and request `max_dynamic_shared`.
     """
 
     name: str
@@ -85,7 +73,6 @@ def has_early_starts(architecture: str) -> bool:
 
 
 def is_installed() -> bool:
-    """Whether the bindings of the driver and of NVRTC are installed."""
     return packages.is_installed("cuda.bindings")
 
 
@@ -107,20 +94,11 @@ def may_be_there() -> bool:
 
 @cache
 def bindings() -> Any:
-    """Return the module of the driver's functions and types.
-
-    Raises:
-        MissingExtraError: the module cannot be imported.
-    """
     return import_extra("cuda.bindings.driver", "cuda", PURPOSE)
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """Call a function of the driver, and return its result: None, a value or a tuple.
-
-    Raises:
-        DriverError: the call fails.
-    """
+    """Call a function of the driver, and return its result: None, a value or a tuple. Raises `DriverError`."""
     error, *results = getattr(bindings(), name)(*arguments)
     if error:
         raise failure(error)
@@ -128,17 +106,12 @@ def call(name: str, *arguments: Any) -> Any:
 
 
 def failure(error: Any) -> DriverError:
-    """Return the error for a result of the driver."""
     _, text = bindings().cuGetErrorString(error)
     return DriverError(error.name, text.decode() if text else "")
 
 
 def is_done(event: Any) -> bool:
-    """Whether the work before an event is done.
-
-    Raises:
-        DriverError: that work has failed.
-    """
+    """Whether the work before an event is done. Raises `DriverError` if that work has failed."""
     try:
         call("cuEventQuery", event)
     except DriverError as error:
@@ -150,14 +123,14 @@ def is_done(event: Any) -> bool:
 
 @cache
 def trouble() -> str:
-    """Return the reason why no device can be used here; empty if one can."""
+    """The reason why no device can be used here; empty if one can."""
     if not is_installed():
         return "pip install 'opweave[cuda]'"
     return _trouble_of_bindings() or _trouble_of_driver() or trouble_of_nvrtc()
 
 
 def fault() -> str:
-    """Return the trouble caused by installed packages; empty if only the extra, a driver or a GPU is missing."""
+    """The trouble caused by installed packages; empty if only the extra, a driver or a GPU is missing."""
     if not is_installed():
         return ""
     return _trouble_of_bindings() or ("" if _trouble_of_driver() else trouble_of_nvrtc())
@@ -188,7 +161,7 @@ def _trouble_of_driver() -> str:
 
 @cache
 def trouble_of_nvrtc() -> str:
-    """Return the reason why NVRTC cannot be used, the compiler of all kernels except Triton's; empty if it can."""
+    """The reason why NVRTC cannot be used, the compiler of all kernels except Triton's; empty if it can."""
     from . import nvrtc
 
     try:
@@ -201,19 +174,11 @@ def trouble_of_nvrtc() -> str:
 
 @cache
 def infos() -> tuple[CudaInfo, ...]:
-    """Return the devices of this machine."""
     return () if trouble() else tuple(_info(number) for number in range(call("cuDeviceGetCount")))
 
 
 def number_of(stream: int) -> int:
-    """Return the number of the device of a stream; for the default stream's handles, of the thread's current device.
-
-    Args:
-        stream: its handle.
-
-    Raises:
-        ValidationError: it is no stream.
-    """
+    """The number of the device of a stream; for the default stream's handles, of the thread's current device."""
     try:
         if stream > 1:
             return int(call("cuStreamGetDevice", stream))

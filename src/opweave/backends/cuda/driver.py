@@ -19,14 +19,9 @@ Argument: TypeAlias = int | bytes
 
 @dataclass(frozen=True, slots=True)
 class CudaFunction:
-    """A loaded kernel.
+    """A loaded kernel, with threads of a block in each dimension, and bytes of dynamic shared memory.
 
-    Attributes:
-        handle: the driver's handle.
-        invocations: threads of a block in each dimension.
-        shared: bytes of dynamic shared memory of a launch.
-        trailing: null pointers after the arguments.
-        module: keeps the kernel loaded.
+    `trailing` null pointers follow the arguments. `module` keeps the kernel loaded.
     """
 
     handle: Any
@@ -38,13 +33,9 @@ class CudaFunction:
 
 @dataclass(frozen=True, slots=True)
 class DriverLaunch:
-    """A kernel bound to memory.
+    """A kernel bound to memory: addresses and values in the order of the kernel's parameters.
 
-    Attributes:
-        function: the kernel.
-        workgroups: blocks in each dimension.
-        arguments: addresses and values, in the order of the kernel's parameters.
-        starts_early: whether the kernel may start while the previous one ends, for which it then waits itself.
+    If `starts_early`, the kernel may start while the previous one ends, for which it then waits itself.
     """
 
     function: CudaFunction
@@ -54,7 +45,6 @@ class DriverLaunch:
 
     @property
     def parameters(self) -> tuple[Argument, ...]:
-        """The arguments, followed by the null pointers."""
         return *self.arguments, *[0] * self.function.trailing
 
 
@@ -68,11 +58,7 @@ class Driver(ABC):
     """A device with one stream, whose work runs in order. All methods may be called from several threads.
 
     The stream, kernels and staging memory are freed with the last reference to the driver; memory and graphs hold one, too.
-
-    Attributes:
-        info: description of the device.
-        number: CUDA's number of the device.
-        stream: the handle of the stream.
+    `number` is CUDA's number of the device, `stream` the handle of the stream.
     """
 
     info: CudaInfo
@@ -150,6 +136,3 @@ class Driver(ABC):
     @abstractmethod
     def wait(self) -> None:
         """Wait until all submitted work is done."""
-
-
-__all__ = ["Argument", "CudaFunction", "Driver", "DriverLaunch", "free_unless_lost"]

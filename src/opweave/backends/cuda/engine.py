@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import partial
-from threading import RLock
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal
-from weakref import WeakSet, WeakValueDictionary, finalize
+from weakref import finalize
 
 import numpy as np
 
@@ -17,10 +14,9 @@ from ...expr.gpu import Features, GpuKernel, TensorCores
 from ...expr.gpu.cuda import CUDA
 from ...memory import dlpack
 from ...support.cache import Cache
-from ...support.errors import InvalidStateError, OperationError, ValidationError, require
+from ...support.errors import OperationError, ValidationError, require
 from ..gpu.arrays import DeviceArray
-from ..gpu.calls import Calls
-from ..gpu.constants import GpuConstant, uploaded_once
+from ..gpu.device import GpuDevice
 from ..precision import Precision
 from . import compiler, sharing
 from .devices import CudaInfo, DriverError
@@ -44,7 +40,6 @@ PRODUCTS: dict[Precision, Literal["tf32x3", "tf32", "bfloat16", "float16"]] = {
 
 
 def features_of(info: CudaInfo, precision: Precision) -> Features:
-    """Return features and limits of kernels on a device, for a precision."""
     cores = None
     if precision in PRODUCTS and info.has_tensor_cores and compiler.triton_version():
         cores = TensorCores(PRODUCTS[precision], info.max_dynamic_shared)
@@ -63,13 +58,7 @@ def features_of(info: CudaInfo, precision: Precision) -> Features:
 
 
 class Memory:
-    """Device memory, freed with this object.
-
-    Attributes:
-        address: of the first byte.
-        count: size in bytes.
-        owner: the caller's object that owns the memory; None for memory of Opweave.
-    """
+    """Device memory, freed with this object; `owner` is the caller's object that owns the memory, None for Opweave's."""
 
     _is_shared = False
 
@@ -90,106 +79,47 @@ class Memory:
             self._free_with(self._driver.free_shared, self.address)
 
 
-class CudaDevice:
-    """A CUDA device and its stream: the space of tensors. All methods may be called from several threads.
+class CudaDevice(GpuDevice):
+    """A CUDA device and its stream, with measured `tiles` of kernels for tensor cores."""
 
-    Args:
-        driver: the device.
-
-    Attributes:
-        uploaded: memory of constants by key, while it is in use.
-        tiles: measured tiles of kernels for tensor cores.
-    """
-
-    is_host = False
-    device = None
+    title = "CUDA"
     max_byte_length = 2**31 - 1
 
     def __init__(self, driver: Driver) -> None:
+        super().__init__()
         self.driver = driver
         self.description = f"{driver.info.name}, CUDA"
-        self.uploaded: WeakValueDictionary[Hashable, Memory] = WeakValueDictionary()
-        self._contexts: WeakSet[Any] = WeakSet()
         self._functions: Cache[Hashable, CudaFunction] = Cache(max_bytes=KERNEL_BYTES, raw=True)
-        self._process, self._lock = os.getpid(), RLock()
         self.tiles = MeasuredTiles(driver)
 
     def features(self, precision: Precision) -> Features:
-        """Return features and limits of kernels for a precision."""
         return features_of(self.driver.info, precision)
 
-    # Errors ----------------------------------------------------------------------------------------------------------
-
-    def calls(self, what: str) -> Calls:
-        """Convert errors of the driver to Opweave's; a lost device invalidates its contexts.
-
-        Raises:
-            InvalidStateError: the device is lost, or belongs to the process that this one was forked from.
-            OperationError: the driver rejects the call, or memory is exhausted.
-        """
-        return Calls(what, "CUDA", self._process, partial(self._raise_error, what))
-
-    def _raise_error(self, what: str, error: BaseException) -> None:
+    def raise_error(self, subject: str, explain: Callable[[str], str] | None, error: BaseException) -> None:
         if not isinstance(error, DriverError):
             return
         if not error.is_sticky:
-            raise OperationError(f"{what}: {error}") from error
-        for context in list(self._contexts):
-            context._lose(f"its CUDA device is lost ({self.description}): {error}")
-        raise InvalidStateError(f"{what}: the CUDA device is lost: {error}") from error
+            raise OperationError(f"{subject}: {error}") from error
+        raise self.lose_contexts(subject, str(error)) from error
 
-    def attach(self, context: Any) -> None:
-        """Register a context on this device, which is notified when the device is lost."""
-        self._contexts.add(context)
-        # A context may be dropped without `destroy`.
-        finalize(context, self.detach).atexit = False
-
-    def detach(self, context: Any = None) -> None:
-        """Unregister a context; with the last one, free the caches."""
-        with self._lock:
-            if context is not None:
-                self._contexts.discard(context)
-            if not list(self._contexts):
-                self._functions.clear()
-                self.uploaded.clear()
+    def free_caches(self) -> None:
+        self._functions.clear()
 
     # Memory ----------------------------------------------------------------------------------------------------------
 
-    def _memory(self, count: int, what: str) -> Memory:
+    def buffer(self, count: int, label: str) -> Memory:
         # Kernels read whole vectors of constants, which are padded for that; a tensor without elements also needs an address.
         padded = max(sharing.ALIGNMENT, -(-count // sharing.ALIGNMENT) * sharing.ALIGNMENT)
-        with self.calls(f"{what} of {count} bytes"):
+        with self.calls(f"{label} of {count} bytes"):
             return Memory(self.driver, self.driver.allocate(padded), count)
 
-    def allocate(self, desc: Desc) -> DeviceArray:
-        """Allocate zeroed memory.
-
-        Raises:
-            OperationError: there is not enough memory.
-        """
-        return DeviceArray(desc, self._memory(desc.byte_length, f"a tensor {desc}"))
-
-    def owns(self, given: Any) -> bool:
-        """Whether memory belongs to a tensor on a device."""
-        return isinstance(given, DeviceArray)
-
-    def carve(self, sizes: Sequence[int], homes: Sequence[int], descs: Sequence[Desc]) -> list[DeviceArray]:
-        """Allocate new memory, and return a tensor for each descriptor at the start of its buffer."""
-        buffers = [self._memory(size, "intermediates") for size in sizes]
-        return [DeviceArray(desc, buffers[home]) for desc, home in zip(descs, homes, strict=True)]
-
     def copy(self, target: DeviceArray, source: DeviceArray, reason: str) -> None:
-        """Copy a tensor into another one on the device."""
         with self.calls(reason):
             self.driver.copy(target.buffer.address, source.buffer.address, target.nbytes)
         memory.copies.add(target.nbytes, reason)
 
     def adopt(self, given: Any, desc: Desc | None) -> DeviceArray:
-        """Wrap the memory of an array of another library as a tensor; later work waits for the work that writes it.
-
-        Raises:
-            ValidationError: the memory cannot be used (`sharing.memory_of`), or its data type or shape differs from `desc`.
-        """
+        """Wrap the memory of another library's array; later work waits for the work that writes it."""
         with self.calls("tensor_from"):
             lent = sharing.memory_of(given, self.driver)
         require(desc in (None, lent.desc), f"tensor_from: the array is {lent.desc}, not {desc}")
@@ -198,36 +128,25 @@ class CudaDevice:
 
     @property
     def dlpack_device(self) -> tuple[int, int]:
-        """The kind and number of the device in DLPack."""
         return dlpack.CUDA, self.driver.number
 
     def dlpack(self, array: DeviceArray, *, read_only: bool, **options: Any) -> Any:
-        """Return the DLPack capsule of a tensor (`sharing.capsule`)."""
         own, read_only = array.buffer, read_only or array.read_only
         own.share()
         with self.calls("__dlpack__"):
             return sharing.capsule(own.address, array.desc, own, self.driver, read_only=read_only, **options)
 
     def interface(self, array: DeviceArray, *, read_only: bool) -> dict[str, Any]:
-        """Return the `__cuda_array_interface__` of a tensor."""
         array.buffer.share()
         read_only = read_only or array.read_only
         return sharing.interface(array.buffer.address, array.desc, self.driver, read_only=read_only)
 
-    def check_lent(self, arrays: Iterable[DeviceArray]) -> None:
-        """Do nothing: tensors keep the owner of adopted memory alive."""
-
-    def write(self, target: DeviceArray, source: np.ndarray, reason: str) -> None:
-        """Copy an array into a tensor, in the order of the stream."""
-        self._write(target.buffer, source, reason)
-
-    def _write(self, target: Memory, source: np.ndarray, reason: str) -> None:
+    def write_buffer(self, buffer: Memory, source: np.ndarray, reason: str) -> None:
         with self.calls("writing a tensor"):
-            self.driver.upload(target.address, np.ascontiguousarray(source))
+            self.driver.upload(buffer.address, np.ascontiguousarray(source))
         memory.copies.add(source.nbytes, reason)
 
     def read(self, sources: Sequence[DeviceArray], targets: Sequence[np.ndarray], reason: str) -> None:
-        """Copy tensors into arrays: all copies start before the first wait."""
         with self.calls("reading a tensor"):
             self.driver.download(targets, [source.buffer.address for source in sources])
         for target in targets:
@@ -236,7 +155,7 @@ class CudaDevice:
     def check_overlap(
         self, sources: Mapping[str, DeviceArray], targets: Mapping[str, DeviceArray], constants: object = ()
     ) -> None:
-        """Raise `ValidationError` if an output shares memory with another tensor, or is read-only."""
+        """Read-only outputs are also errors."""
         taken = [(name, array.buffer) for name, array in sources.items()]
         for name, target in targets.items():
             if target.read_only:
@@ -247,20 +166,8 @@ class CudaDevice:
             taken.append((name, target.buffer))
 
     def wait(self) -> None:
-        """Wait until the device has done all submitted work."""
         with self.calls("waiting for the device"):
             self.driver.wait()
-
-    def upload(self, constant: GpuConstant) -> Memory:
-        """Return the memory of a constant; graphs with the same constant share it."""
-
-        def upload_array(array: np.ndarray) -> Memory:
-            buffer = self._memory(array.nbytes, "a constant")
-            self._write(buffer, array, "a constant to the device")
-            return buffer
-
-        buffer: Memory = uploaded_once(self.uploaded, self._lock, constant, upload_array)
-        return buffer
 
     # Kernels ---------------------------------------------------------------------------------------------------------
 
@@ -269,11 +176,7 @@ class CudaDevice:
         return self.driver.begin([kernel for kernel in kernels if kernel.key not in self._functions])
 
     def functions(self, kernels: Sequence[GpuKernel]) -> list[CudaFunction]:
-        """Return loaded kernels; new ones are compiled in parallel.
-
-        Raises:
-            OperationError: NVRTC rejects a kernel; the message has its line.
-        """
+        """Return loaded kernels; new ones are compiled in parallel. Errors have the line that NVRTC rejects."""
         fresh = list({k.key: k for k in kernels if k.key not in self._functions}.values())
         with self.calls("loading kernels"):
             loaded = dict(zip([k.key for k in fresh], self.driver.functions(fresh) if fresh else [], strict=True))
@@ -286,6 +189,3 @@ class CudaDevice:
 
 def _overlap(one: Memory, other: Memory) -> bool:
     return one.address < other.address + other.count and other.address < one.address + one.count
-
-
-__all__ = ["CudaDevice", "Memory", "features_of"]

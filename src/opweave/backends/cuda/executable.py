@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import finalize
 
-from ...core.graph import Graph, Node
+from ...core.graph import Graph
 from ...support.identity import ByIdentity
-from .. import How, KernelTime, Measured
 from ..gpu.arrays import DeviceArray
 from ..gpu.backend import GpuBackend
-from ..gpu.runner import DeviceCall, GpuIntermediates, GpuKernelRunner
+from ..gpu.runner import DeviceCall, GpuIntermediates, GpuKernelRunner, MeasuredGpuRunner
 from ..gpu.steps import Buffer
 from ..submission import Submission
 from . import compiler
@@ -23,10 +22,8 @@ from .staging import PIECE_BYTES
 class _Chain:
     """The CUDA graph of some kernels of a runner.
 
-    Attributes:
-        runs: the binding whose arguments the kernels have: the launches of the runner in order, None for skipped ones. None
-            during an update, which Ctrl-C may interrupt.
-        graph: the driver's graph.
+    `runs` is the binding whose arguments the kernels have: the launches in order, None for skipped ones. It is None during
+    an update, which Ctrl-C may interrupt.
     """
 
     def __init__(self, engine: CudaDevice, runs: Sequence[DriverLaunch | None]) -> None:
@@ -50,20 +47,13 @@ class _Chain:
 
 @dataclass(slots=True)
 class _Chains:
-    """The CUDA graphs of a runner on the same intermediates.
-
-    Attributes:
-        by_skipped: graphs by the kernels that are skipped.
-        last: the graph that ran last.
-    """
+    """The CUDA graphs of a runner on the same intermediates, by the kernels that are skipped; `last` ran last."""
 
     by_skipped: dict[tuple[bool, ...], _Chain] = field(default_factory=dict)
     last: _Chain | None = None
 
 
 class _CudaCall(DeviceCall[DriverLaunch], Submission):
-    """A graph bound to memory, which one launch runs."""
-
     max_whole = PIECE_BYTES
 
 
@@ -78,12 +68,10 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
         super().__init__(graph, backend, engine)
 
     def prepare(self) -> None:
-        """Begin to compile the kernels of `steps`."""
         self._begun = self.engine.begin([step.kernel for step in self.steps])
 
     def complete(self) -> None:
-        """Load the kernels of `steps`."""
-        with compiler.stopped_by_interrupts():
+        with compiler.stop_on_interrupt():
             self._functions = self.engine.functions([step.kernel for step in self.steps])
         self._begun.clear()
         super().complete()
@@ -93,8 +81,7 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
         for job in self._begun:
             job.cancel()
 
-    def tied(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> DriverLaunch:
-        """Bind a kernel, by its number, to memory."""
+    def bind_kernel(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> DriverLaunch:
         kernel, places = self.steps[number].kernel, self.steps[number].places
         arguments = tuple(
             argument if isinstance(argument, bytes) else arrays[places[argument]].buffer.address
@@ -102,16 +89,18 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
         )
         return DriverLaunch(self._functions[number], kernel.workgroups, arguments, kernel.starts_early)
 
-    def measured(self) -> MeasuredCudaRunner:
-        """Return a runner of the same kernels that times each of them."""
-        return MeasuredCudaRunner(self)
+    def measured(self) -> MeasuredGpuRunner[DriverLaunch]:
+        return MeasuredGpuRunner(self)
+
+    def time_kernels(self, runs: Sequence[DriverLaunch | None]) -> list[int]:
+        times = iter(self.engine.driver.times([run for run in runs if run is not None]))
+        return [0 if run is None else next(times) for run in runs]
 
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[DriverLaunch]:
-        """Bind the graph to device memory."""
         return _CudaCall(self, inputs, outputs, self.submit)
 
     def submit(self, memory: GpuIntermediates[DriverLaunch], runs: Sequence[DriverLaunch | None]) -> None:
-        """Launch the graph of a binding. The caller has locked `memory`, so no other thread uses its graphs."""
+        """The caller has locked `memory`, so no other thread uses its graphs."""
         chains = self._chains.peek(id(memory)) or self._chains.put(memory, _Chains())
         chain = chains.last
         if chain is None or chain.runs is not runs:
@@ -123,30 +112,3 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
             chain = chains.last = chains.by_skipped[left_out]
             chain.bind(runs)
         self._launch(chain.graph)
-
-
-class MeasuredCudaRunner(Measured):
-    """The same kernels, run one by one and timed on the device."""
-
-    def __init__(self, plain: CudaRunner) -> None:
-        self.plain, self.plan = plain, plain.plan
-        self.runs: list[list[int]] = []
-
-    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        """Return the kernels that compute nodes."""
-        return self.plain.describe(nodes)
-
-    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[DriverLaunch]:
-        """Bind the graph to memory."""
-        return DeviceCall(self.plain, inputs, outputs, self._measure)
-
-    def _measure(self, memory: GpuIntermediates[DriverLaunch], runs: Sequence[DriverLaunch | None]) -> None:
-        times = iter(self.plain.engine.driver.times([run for run in runs if run is not None]))
-        self.runs.append([0 if run is None else next(times) for run in runs])
-
-    def finish(self) -> list[KernelTime]:
-        """Return the kernels in order; the first run of each does not count."""
-        return self.plain.kernel_times(self.runs)
-
-
-__all__ = ["CudaRunner", "MeasuredCudaRunner"]

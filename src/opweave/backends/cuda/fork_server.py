@@ -29,13 +29,11 @@ IDLE_SECONDS = 300
 """Seconds after which an idle program exits: it holds about 40 MB. An estimate."""
 
 LOADED = b"."
-"""Byte that reports that the compiler is loaded."""
 
 LOOK_SECONDS = 0.05
-"""Interval to check whether another thread has read that byte."""
+"""Interval to check whether another thread has read `LOADED`."""
 
 PART_BYTES = 2**16
-"""Maximum number of bytes per read."""
 
 IS_POSSIBLE = hasattr(os, "fork") and hasattr(socket, "send_fds") and bool(sys.executable)
 """Whether processes can be forked here: not on Windows, nor without a Python executable."""
@@ -46,11 +44,7 @@ class EndedError(Exception):
 
 
 class ForkServer:
-    """A process that has loaded a compiler. All methods may be called from several threads.
-
-    Args:
-        file: the module of the compiler.
-    """
+    """A process that has loaded the compiler of module `file`. All methods may be called from several threads."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -76,11 +70,7 @@ class ForkServer:
         return running.errors() or "its process ended"
 
     def result(self, request: Any, niceness: int = 0) -> Any:
-        """Return the result of the module's `result`.
-
-        Args:
-            request: the argument of `result`.
-            niceness: added to the niceness of the process, as by `os.nice`.
+        """Return the result of the module's `result(request)`, in a process with `niceness` added to its niceness.
 
         Raises:
             EndedError: the process ended.
@@ -125,7 +115,6 @@ class _Running:
         self._end = finalize(self, _kill, self.process, self._control, self._errors)
 
     def send(self, job: socket.socket) -> None:
-        """Send the socket of a kernel. A program that has ended does not answer."""
         with contextlib.suppress(ConnectionError):
             socket.send_fds(self._control, [b"."], [job.fileno()])
 
@@ -141,7 +130,7 @@ class _Running:
         return True
 
     def wait_until_loaded(self) -> bool:
-        """Wait until the program has loaded the compiler or has ended; return whether it has loaded the compiler."""
+        """Return whether the program has loaded the compiler, once it has or has ended."""
         while not self.has_ended() and not self._is_loaded:
             select.select([self._control], [], [], LOOK_SECONDS)
         return self._is_loaded
@@ -156,7 +145,6 @@ class _Running:
         return " ".join(lines[-1:])
 
     def forget(self) -> None:
-        """Detach from the program, which belongs to another process."""
         self._end.detach()
         self._control.close()
 
@@ -169,7 +157,6 @@ def _kill(process: subprocess.Popen[bytes], control: socket.socket, errors: IO[b
 
 
 def _answer(job: socket.socket, request: bytes) -> bytes:
-    """Send a request, and return the answer; empty if the other process has ended."""
     try:
         job.sendall(request)
         job.shutdown(socket.SHUT_WR)
@@ -195,7 +182,6 @@ def _load_module(file: str) -> ModuleType:
 
 
 def _serve(compiler: ModuleType, control: socket.socket) -> None:
-    """Fork a process for each kernel."""
     compiler.prepare()
     control.sendall(LOADED)
     while select.select([control], [], [], IDLE_SECONDS)[0]:
@@ -226,7 +212,6 @@ def _compile(compiler: ModuleType, control: socket.socket, job: socket.socket) -
 
 
 def main() -> None:
-    """Run the program."""
     gc.disable()  # processes end after one kernel
     # Packages are found where the parent process finds them, after this process's path.
     sys.path.extend(folder for folder in sys.argv[2:] if folder and folder not in sys.path)

@@ -26,7 +26,6 @@ from . import compiler
 from .driver import Driver, DriverLaunch
 
 KIND = "tuning"
-"""Suffix of files in the cache."""
 
 MAX_OPTIONS = 8
 """Maximum number of tiles and splits to measure per contraction: the best ones of the cost model."""
@@ -38,7 +37,6 @@ TIMES = 20
 """Repetitions of the kernels in a measured graph, which divide the launch overhead."""
 
 WARM_SECONDS = 0.01
-"""Seconds for which a graph runs before it is measured."""
 
 PADDING = 16
 """Bytes behind an array that kernels may read as part of a vector."""
@@ -47,13 +45,9 @@ PADDING = 16
 def microseconds(
     driver: Driver, kernels: Sequence[GpuKernel], memory: dict[Buffer, int], repeat: int = REPEAT
 ) -> float:
-    """Return the time of kernels that run in sequence: the minimum over several runs of a graph that repeats the kernels.
+    """The time of kernels that run in sequence: the minimum over several runs of a graph that repeats the kernels.
 
-    Args:
-        driver: the device.
-        kernels: the kernels.
-        memory: addresses of the buffers; missing ones are allocated and added.
-        repeat: number of runs that count.
+    Buffers without an address in `memory` are allocated, and added to it.
     """
     launches = []
     for kernel, function in zip(kernels, driver.functions(kernels), strict=True):
@@ -90,11 +84,7 @@ def microseconds_of(driver: Driver, launches: Sequence[DriverLaunch], repeat: in
 
 
 class MeasuredTiles:
-    """Fastest tiles of contractions on one device.
-
-    Args:
-        driver: the device.
-    """
+    """Fastest tiles and split-K factors of contractions on one device."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
@@ -102,7 +92,6 @@ class MeasuredTiles:
         self._kept: dict[str, list[int]] | None = None
 
     def find(self, contraction: Contraction) -> tuple[TensorTile, int] | None:
-        """Return the fastest tile and its number of splits if they were measured."""
         with self._lock:
             if self._kept is None:
                 self._kept = self._load()
@@ -110,11 +99,11 @@ class MeasuredTiles:
         return None if row is None else (TensorTile(*row[:5]), row[5])
 
     def measure(self, contraction: Contraction) -> tuple[TensorTile, int]:
-        """Return the fastest tile and its number of splits, and measure them unless they were measured before."""
+        """Return the cached tile, or measure."""
         cached = self.find(contraction)
         if cached is not None:
             return cached
-        options = list(islice(tensor_tiles.ranked(contraction.problem, contraction.features), MAX_OPTIONS))
+        options = list(islice(tensor_tiles.rank_tiles(contraction.problem, contraction.features), MAX_OPTIONS))
         candidates = []
         for contraction.tile, contraction.splits in options:
             candidates.append(contraction.kernels(None, "tuning"))
@@ -140,7 +129,6 @@ class MeasuredTiles:
 
     @property
     def _file(self) -> str:
-        """Key of the cache file for this device and these versions."""
         info = self.driver.info
         text = f"tiles {info.name} {info.architecture} {info.units} {__version__} {compiler.triton_version()}"
         return hashlib.sha256(text.encode()).hexdigest()
@@ -176,6 +164,3 @@ def _without_number(side: Matrix | ProblemWindow) -> Matrix | ProblemWindow:
         if isinstance(side, ProblemWindow)
         else replace(side, source=source, rest=side.rest and source)
     )
-
-
-__all__ = ["MeasuredTiles", "microseconds", "microseconds_of"]

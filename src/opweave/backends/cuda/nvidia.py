@@ -32,12 +32,9 @@ MAX_DECLARED_SHARED = 48 << 10
 """Bytes of shared memory that a kernel may use without requesting it (CUDA programming guide, "Shared Memory")."""
 
 LEGACY = 1
-"""Handle of the default stream, accepted by all functions."""
 
 
 def _in_context(method: Callable[Concatenate[NvidiaDriver, P], R]) -> Callable[Concatenate[NvidiaDriver, P], R]:
-    """Run a method with the device's context current in the calling thread."""
-
     @wraps(method)
     def run(self: NvidiaDriver, /, *args: P.args, **kwargs: P.kwargs) -> R:
         cuda = bindings()
@@ -97,13 +94,11 @@ class NvidiaDriver(Driver):
     # Kernels ---------------------------------------------------------------------------------------------------------
 
     def begin(self, kernels: Sequence[GpuKernel]) -> list[Any]:
-        """Begin to compile kernels."""
         return compiler.begin(kernels, self.info.architecture)
 
     @_in_context
     def functions(self, kernels: Sequence[GpuKernel]) -> list[CudaFunction]:
-        """Compile kernels, and load each while others compile."""
-        compiled = compiler.each(kernels, self.info.architecture)
+        compiled = compiler.compile_each(kernels, self.info.architecture)
         loaded = {key: self._load(one) for key, one in compiled}
         return [loaded[kernel.key] for kernel in kernels]
 
@@ -122,7 +117,7 @@ class NvidiaDriver(Driver):
 
     @_in_context
     def graph(self, launches: Sequence[DriverLaunch]) -> Any:
-        """Instantiate a chain of kernel nodes; return the executable graph, its nodes, and the graph that owns the nodes."""
+        """Return the executable graph, its nodes, and the graph that owns the nodes."""
         graph = call("cuGraphCreate", 0)
         nodes: list[Any] = []
         for launch in launches:
@@ -138,7 +133,6 @@ class NvidiaDriver(Driver):
 
     @_in_context
     def update(self, graph: Any, number: int, launch: DriverLaunch) -> None:
-        """Set the arguments of a node; earlier launches keep theirs."""
         executable, nodes, _ = graph
         parameters, kept = _node(launch)
         call("cuGraphExecKernelNodeSetParams", executable, nodes[number], parameters)
@@ -146,20 +140,17 @@ class NvidiaDriver(Driver):
 
     @_in_context
     def launch(self, graph: Any) -> None:
-        """Submit a graph."""
         (error,) = bindings().cuGraphLaunch(graph[0], self._stream)  # `call` takes another microsecond here
         if error:
             raise failure(error)
 
     @_in_context
     def release(self, graph: Any) -> None:
-        """Destroy a graph; launches in flight finish."""
         call("cuGraphExecDestroy", graph[0])
         call("cuGraphDestroy", graph[2])
 
     @_in_context
     def times(self, launches: Sequence[DriverLaunch]) -> list[int]:
-        """Launch kernels with an event between consecutive ones."""
         events = [call("cuEventCreate", 0) for _ in range(len(launches) + 1)]
         try:
             call("cuEventRecord", events[0], self._stream)
@@ -186,26 +177,22 @@ class NvidiaDriver(Driver):
 
     @_in_context
     def wait(self) -> None:
-        """Wait for the stream."""
         call("cuStreamSynchronize", self._stream)
 
     # Memory ----------------------------------------------------------------------------------------------------------
 
     @_in_context
     def allocate(self, count: int) -> int:
-        """Allocate zeroed memory from the device's pool."""
         address = call("cuMemAllocAsync", count, self._stream)
         call("cuMemsetD8Async", address, 0, count, self._stream)
         return int(address)
 
     @_in_context
     def free(self, address: int) -> None:
-        """Return memory to the pool."""
         call("cuMemFreeAsync", address, self._stream)
 
     @_in_context
     def free_shared(self, address: int) -> None:
-        """Return memory to the pool after the work of all streams, since any of them may use it."""
         call("cuCtxSynchronize")
         call("cuMemFreeAsync", address, self._stream)
 
@@ -227,35 +214,29 @@ class NvidiaDriver(Driver):
 
     @_in_context
     def device_of(self, address: int) -> int:
-        """Return the number of the device that owns an address."""
         kind = bindings().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         return int(call("cuPointerGetAttribute", kind, address))
 
     @_in_context
     def upload(self, address: int, source: np.ndarray) -> None:
-        """Copy to the device."""
         self._staging.upload(address, source)
 
     @_in_context
     def download(self, targets: Sequence[np.ndarray], addresses: Sequence[int]) -> None:
-        """Copy to the host, and wait."""
         self._staging.download(targets, addresses)
 
     @_in_context
     def copy(self, target: int, source: int, count: int) -> None:
-        """Copy device memory to device memory."""
         call("cuMemcpyDtoDAsync", target, source, count, self._stream)
 
     # Other streams ---------------------------------------------------------------------------------------------------
 
     @_in_context
     def follow(self, stream: int) -> None:
-        """Wait for an event on another stream."""
         self._wait(self._stream, bindings().CUstream(stream))
 
     @_in_context
     def precede(self, stream: int) -> None:
-        """Make another stream wait for an event on this one."""
         self._wait(bindings().CUstream(stream), self._stream)
 
     def _wait(self, later: Any, earlier: Any) -> None:
@@ -289,27 +270,20 @@ def _early() -> Any:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class _CudaModule:
-    """A loaded module; it is unloaded after its functions are gone."""
+    """A loaded module, which is unloaded after its functions are gone."""
 
     handle: Any
 
 
 @dataclass(frozen=True, slots=True)
 class _Retired:
-    """An object or a module that must live until an event.
-
-    Attributes:
-        event: on the stream.
-        owner: a Python object.
-        module: the driver's module; None for none.
-    """
+    """A Python object, or a module of the driver, that must live until an event on the stream."""
 
     event: Any
     owner: Any = None
     module: Any = None
 
     def end(self) -> None:
-        """Free it, after the event."""
         call("cuEventDestroy", self.event)
         if self.module is not None:
             call("cuModuleUnload", self.module)
@@ -358,6 +332,3 @@ def _node(launch: DriverLaunch) -> tuple[Any, Any]:
     parameters.sharedMemBytes = launch.function.shared
     parameters.kernelParams = pointers.ctypes.data
     return parameters, (values, pointers)
-
-
-__all__ = ["NvidiaDriver"]

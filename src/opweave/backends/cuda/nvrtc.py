@@ -15,7 +15,6 @@ class FailedError(Exception):
 
 
 def version() -> tuple[int, int]:
-    """Return the version of NVRTC."""
     from cuda.bindings import nvrtc
 
     error, major, minor = nvrtc.nvrtcVersion()
@@ -24,11 +23,7 @@ def version() -> tuple[int, int]:
 
 
 def compile_source(source: str, options: Sequence[str]) -> bytes:
-    """Compile a source to a binary for the architecture in `options`.
-
-    Raises:
-        FailedError: NVRTC rejects the source.
-    """
+    """Compile to a binary for the architecture in `options`; raises `FailedError`."""
     from cuda.bindings import nvrtc
 
     error, program = nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
@@ -72,5 +67,4 @@ def result(request: tuple[str, Sequence[str]]) -> dict[str, Any] | str:
 
 
 def prepare() -> None:
-    """Load NVRTC."""
     version()

@@ -31,8 +31,7 @@ REQUIREMENT = "'triton>={}.{}'".format(*MIN_TRITON)
 
 
 @cache
-def _stated_version() -> str:
-    """Return the version in the metadata of Triton; empty without metadata."""
+def _metadata_version() -> str:
     try:
         # None if the metadata file is missing.
         return importlib.metadata.version("triton") or ""
@@ -41,7 +40,7 @@ def _stated_version() -> str:
 
 
 def _is_new_enough() -> bool:
-    return tuple(int(part) for part in re.findall(r"\d+", _stated_version())[:2]) >= MIN_TRITON
+    return tuple(int(part) for part in re.findall(r"\d+", _metadata_version())[:2]) >= MIN_TRITON
 
 
 @cache
@@ -50,7 +49,7 @@ def triton_fault() -> str:
 
     Triton is imported in the process that compiles with it; this function waits for that process.
     """
-    oldest, version = ".".join(map(str, MIN_TRITON)), _stated_version()
+    oldest, version = ".".join(map(str, MIN_TRITON)), _metadata_version()
     if not version and not packages.is_installed("triton"):
         text = need_text(PURPOSE, "Triton", "pip install 'opweave[cuda]'")
     elif not _is_new_enough():
@@ -66,7 +65,7 @@ def triton_fault() -> str:
 @cache
 def triton_version() -> str:
     """Return "Triton" with its version; empty if it cannot be used."""
-    return "" if triton_fault() else f"Triton {_stated_version()}"
+    return "" if triton_fault() else f"Triton {_metadata_version()}"
 
 
 def start(*, for_tensor_cores: bool) -> None:
@@ -85,6 +84,3 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-__all__ = ["MIN_TRITON", "NVRTC", "TRITON", "start", "triton_fault", "triton_version"]

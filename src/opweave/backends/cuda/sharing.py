@@ -26,19 +26,11 @@ ALIGNMENT = 16
 """Alignment in bytes: kernels read four float32 at a time."""
 
 DEFAULT_STREAM = 1
-"""Handle of the default stream in both protocols, which do not allow 0."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lent:
-    """Memory of another library that kernels can use.
-
-    Attributes:
-        address: of the first byte.
-        desc: data type and shape of the array, in C order.
-        read_only: whether it must not be written.
-        owner: keeps the memory alive.
-    """
+    """Memory of another library that kernels can use: an array in C order, kept alive by `owner`."""
 
     address: int
     desc: Desc
@@ -47,12 +39,12 @@ class Lent:
 
 
 def handle(driver: Driver) -> int:
-    """Return the handle of a driver's stream in both protocols."""
+    """The handle of a driver's stream in both protocols, which do not allow 0."""
     return driver.stream or DEFAULT_STREAM
 
 
 def memory_of(array: Any, driver: Driver) -> Lent:
-    """Return the memory of an array, for later work on the driver's stream.
+    """The memory of an array, for later work on the driver's stream.
 
     Raises:
         ValidationError: the array supports neither protocol; or it is on another device, not in C order, not aligned, or of a
@@ -126,7 +118,7 @@ def _check_layout(
 
 
 def interface(address: int, desc: Desc, driver: Driver, *, read_only: bool) -> dict[str, Any]:
-    """Return the `__cuda_array_interface__` of a tensor; consumers wait for the stream in it."""
+    """The `__cuda_array_interface__` of a tensor; consumers wait for the stream in it."""
     return {
         "shape": desc.shape,
         "typestr": np.dtype(desc.data_type).str,
@@ -149,18 +141,9 @@ def capsule(
     dl_device: tuple[int, int] | None = None,
     copy: bool | None = None,
 ) -> Any:
-    """Return the DLPack capsule of a tensor; the consumer's stream waits for the driver's.
+    """The DLPack capsule of a tensor; the consumer's stream waits for the driver's.
 
-    Args:
-        address: of the tensor's first byte.
-        desc: its data type and shape.
-        owner: keeps the memory alive.
-        driver: of the device.
-        read_only: whether the consumer must not write to it.
-        stream: the consumer's: None for the default stream, -1 for one that needs no wait.
-        max_version: the newest version of DLPack that the consumer supports.
-        dl_device: the device that the consumer requests; None for this one.
-        copy: whether the consumer requests a copy; None and False for no.
+    `stream` is the consumer's: None for the default stream, -1 for one that needs no wait.
 
     Raises:
         BufferError: a copy would be needed, or the tensor is read-only and the consumer cannot express that.
@@ -173,6 +156,3 @@ def capsule(
     if stream != -1:
         driver.precede(DEFAULT_STREAM if stream is None else stream)
     return result
-
-
-__all__ = ["ALIGNMENT", "Lent", "capsule", "interface", "memory_of"]

@@ -21,7 +21,6 @@ PIECE_BYTES = 2**23
 """Size of the largest block: arrays are copied in pieces, and the host fills the next while the device copies the last."""
 
 MAX_IDLE_BYTES = 2**26
-"""Maximum size of all blocks that are kept for later copies."""
 
 MIN_BLOCK_BYTES = 2**12
 """Size of the smallest block: a page, the unit of locking."""
@@ -29,13 +28,7 @@ MIN_BLOCK_BYTES = 2**12
 
 @dataclass(eq=False, slots=True)
 class StagingBlock:
-    """Page-locked memory.
-
-    Attributes:
-        address: of the first byte.
-        size: in bytes.
-        event: recorded after the last copy that uses the block.
-    """
+    """Page-locked memory; `event` is recorded after the last copy that uses the block."""
 
     address: int
     size: int
@@ -43,11 +36,7 @@ class StagingBlock:
 
 
 class Staging:
-    """The staging blocks of a stream. The context of the device must be current in all calls.
-
-    Args:
-        stream: the stream.
-    """
+    """The staging blocks of a stream. The context of the device must be current in all calls."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -56,7 +45,6 @@ class Staging:
         self._lock = Lock()
 
     def upload(self, address: int, source: np.ndarray) -> None:
-        """Copy a contiguous array to the device; the array may change as soon as this returns."""
         for start, size in _pieces(source.nbytes):
             block = self._take(size)
             try:
@@ -67,7 +55,6 @@ class Staging:
                 self._give_back(block)
 
     def download(self, targets: Sequence[np.ndarray], addresses: Sequence[int]) -> None:
-        """Copy to contiguous arrays, and wait."""
         pending: deque[tuple[int, int, StagingBlock]] = deque()
         held = 0
         try:
@@ -121,7 +108,6 @@ class Staging:
 
 
 def _pieces(count: int) -> Iterator[tuple[int, int]]:
-    """Return the start and size of each piece of `count` bytes."""
     return ((start, min(PIECE_BYTES, count - start)) for start in range(0, count, PIECE_BYTES))
 
 
@@ -129,6 +115,3 @@ def _free(block: StagingBlock) -> None:
     call("cuEventSynchronize", block.event)
     call("cuMemFreeHost", block.address)
     call("cuEventDestroy", block.event)
-
-
-__all__ = ["Staging"]

@@ -19,12 +19,10 @@ from typing import Any
 
 
 def result(request: tuple[str, Mapping[str, int]]) -> dict[str, Any] | str:
-    """Compile a source with options; return the fields of `Compiled`, or the text of the error.
+    """Compile a source that defines a kernel `opweave_kernel`; return the fields of `Compiled`, or the text of the error.
 
-    Args:
-        request: a source that defines a kernel `opweave_kernel`, with the options "architecture", "arguments" (number of
-            pointers), "max_shared" (bytes), "num_warps", "num_stages" and "starts_early" (whether the kernel may start while
-            the previous one ends).
+    The options are "architecture", "arguments" (number of pointers), "max_shared" (bytes), "num_warps", "num_stages" and
+    "starts_early" (whether the kernel may start while the previous one ends).
     """
     try:
         with tempfile.TemporaryDirectory(prefix="opweave-triton-") as folder:

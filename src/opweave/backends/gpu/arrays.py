@@ -10,14 +10,7 @@ from ...core.graph import Desc
 
 @dataclass(eq=False, slots=True)
 class DeviceArray:
-    """Memory of a tensor on a device.
-
-    Attributes:
-        desc: data type and shape.
-        buffer: the engine's buffer; the array starts at offset 0.
-        lent: whether the user owns the buffer, and may destroy it at any time.
-        read_only: whether writes to the array are forbidden.
-    """
+    """Memory of a tensor on a device. If it is `lent`, the user owns the buffer, and may destroy it at any time."""
 
     desc: Desc
     buffer: Any
@@ -26,10 +19,8 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of data."""
         return self.desc.byte_length
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape."""
         return self.desc.shape

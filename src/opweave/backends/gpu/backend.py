@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 class GpuBackend(Backend):
-    """A back end for GPUs, with the shared rules and its own.
-
-    Attributes:
-        title: name in `explain()`.
-    """
+    """A back end for GPUs, with the shared rules and its own; `title` is its name in `explain()`."""
 
     title: str
 
@@ -45,7 +41,7 @@ class GpuBackend(Backend):
         return by_table(contraction)
 
     def begin(self, kernels: Sequence[GpuKernel]) -> list[Any]:
-        """Start to compile kernels while the graph is being scheduled. The caller holds the result until all are known."""
+        """Start to compile kernels while the graph is scheduled. The caller holds the result until all are known."""
         return []
 
     def data_types(self, op: Op[..., Any], operand: str) -> tuple[DataType, ...] | None:
@@ -54,7 +50,6 @@ class GpuBackend(Backend):
         return tuple(t for t in ANY if t not in ("int64", "uint64"))
 
     def why_not(self, node: Node) -> str | None:
-        """The reason why a node cannot run here; empty if it can; None if its decomposition may."""
         from .forms import refusal_of
 
         return refusal_of(node, self, self.features)

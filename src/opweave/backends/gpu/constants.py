@@ -1,24 +1,18 @@
-"""Constants of kernels, and their device memory, which graphs share."""
+"""Constants of kernels, uploaded to devices once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, MutableMapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from threading import RLock
-from typing import Any
-from weakref import finalize
 
 import numpy as np
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GpuConstant:
-    """A constant of a kernel: an array, optionally transformed by functions when it is uploaded.
+    """A constant of a kernel: a C-contiguous array, optionally transformed by functions when it is uploaded.
 
-    Attributes:
-        source: the C-contiguous array.
-        make: computes the elements.
-        how: the functions to apply with their arguments; empty for the unchanged array.
+    `make` computes the elements. `how` has the functions with their arguments; it is empty for the unchanged array.
     """
 
     source: np.ndarray
@@ -27,7 +21,6 @@ class GpuConstant:
 
     @classmethod
     def of(cls, array: np.ndarray) -> GpuConstant:
-        """The unchanged array."""
         return cls(array, lambda: array)
 
     def then(self, function: Callable[..., np.ndarray], *arguments: Hashable) -> GpuConstant:
@@ -40,40 +33,12 @@ class GpuConstant:
         how = (self.source.dtype.str, *self.how) if self.how else ()
         return self.source.ctypes.data, self.source.nbytes, how
 
-
-def uploaded_once(
-    uploaded: MutableMapping[Hashable, Any], lock: RLock, constant: GpuConstant, upload: Callable[[np.ndarray], Any]
-) -> Any:
-    """The device memory of a constant, uploaded on first use; graphs share the memory of equal constants.
-
-    Args:
-        uploaded: memory by `GpuConstant.key`, in a mapping with weak values.
-        lock: guards `uploaded`.
-        constant: the constant.
-        upload: copies an array to the device.
-    """
-    key = constant.key
-    with lock:
-        cached = uploaded.get(key)
-    if cached is not None:
-        return cached
-    memory = upload(constant.make())
-    with lock:
-        uploaded[key] = memory
-    end = finalize(_owner(constant.source), uploaded.pop, key, None)  # a new array may reuse the address
-    end.atexit = False
-    finalize(memory, end.detach).atexit = False
-    return memory
-
-
-def _owner(array: np.ndarray) -> np.ndarray:
-    """The array that owns the memory of a view. Views of constants are short-lived."""
-    owner, base = array, array.base
-    while base is not None:
-        if isinstance(base, np.ndarray):
-            owner = base
-        base = getattr(base, "base", None)
-    return owner
-
-
-__all__ = ["GpuConstant", "uploaded_once"]
+    @property
+    def owner(self) -> np.ndarray:
+        """The array that owns the memory of `source`, whose views are short-lived."""
+        owner, base = self.source, self.source.base
+        while base is not None:
+            if isinstance(base, np.ndarray):
+                owner = base
+            base = getattr(base, "base", None)
+        return owner

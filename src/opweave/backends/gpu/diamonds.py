@@ -10,18 +10,15 @@ from .backend import GpuBackend
 from .forms import is_users_kernel, trace
 from .fusion import MAX_FUSED_CALLS, readings
 
-MAX_MEETING_NODES = 12
+MAX_DIAMOND_NODES = 12
 """Most operations of a diamond. GELU has 5, its tanh approximation 8."""
 
 
 def diamond_operands(graph: Graph, backend: GpuBackend) -> set[Operand]:
     """Operands with several readers that need no memory.
 
-    All readers are element-wise, and their results flow through element-wise nodes into one result.
-
-    Args:
-        graph: `forms.refusal_of` must be empty for each node.
-        backend: its rules apply.
+    All readers are element-wise, and their results flow through element-wise nodes into one result. `forms.refusal_of` must
+    be empty for each node.
     """
     return _Search(graph, backend).found
 
@@ -45,7 +42,7 @@ class _Search:
     def _diamond_from(self, first: Operand) -> set[Operand]:
         """The inner operands of the diamond that starts at `first`; empty if there is none."""
         inside, taken, calls = {first}, set[Node](), 0
-        while len(taken) < MAX_MEETING_NODES:
+        while len(taken) < MAX_DIAMOND_NODES:
             waiting = {node for operand in inside for node in self.readers.get(operand, ())} - taken
             if not waiting:
                 return set()
@@ -62,7 +59,6 @@ class _Search:
         return set()
 
     def _is_inside(self, operand: Operand, taken: set[Node]) -> bool:
-        """Whether only nodes in `taken` read an operand."""
         readers = self.readers.get(operand, {})
         return operand not in self.outputs and bool(readers) and taken.issuperset(readers)
 
@@ -85,6 +81,3 @@ class _Search:
         if not isinstance(program, Formula) or program.stored:
             return None
         return None if any(isinstance(part, ir.Reduce) for part in ir.walk(*program.roots)) else program
-
-
-__all__ = ["diamond_operands"]

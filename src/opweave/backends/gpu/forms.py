@@ -23,10 +23,8 @@ Special: TypeAlias = Scatter | Products | Staged
 """Results of rules other than expressions."""
 
 MAX_TRACES = 1024
-"""Most traced operations to keep."""
 
 _traces: Cache[Any, Formula | Special] = Cache(MAX_TRACES)
-"""Traced operations, by operation, form, operands and attributes."""
 
 
 def is_users_kernel(node: Node, backend: Backend) -> bool:
@@ -42,7 +40,7 @@ def form_of(node: Node, backend: Backend) -> Callable[..., Any] | None:
     return None if node.op.is_alternative else node.op.formula
 
 
-def applied(node: Node, backend: Backend, arrays: Mapping[Operand, Traced]) -> Any:
+def apply_node(node: Node, backend: Backend, arrays: Mapping[Operand, Traced]) -> Any:
     """Apply a node to its operands as arrays, and return a tuple of arrays or a `Special`."""
     return _apply(node, backend, lambda operand: arrays[operand])
 
@@ -98,6 +96,3 @@ def _no_kernel(node: Node, backend: Backend) -> str:
     reason = f"its kernels are for {', '.join(map(repr, kernels))}, not for {backend.name!r}"
     has_source = "webgpu" in kernels or "cuda" in kernels
     return f"{reason}: add {node.op.name}.kernel({backend.name!r}, …)" if has_source else reason
-
-
-__all__ = ["applied", "form_of", "is_users_kernel", "refusal_of", "trace"]

@@ -37,13 +37,9 @@ neither written nor read. An estimate."""
 
 @dataclass(eq=False)
 class Pending:
-    """A result that has no memory yet.
+    """A result that has no memory yet: an epilogue of the contraction `anchor`, if any.
 
-    Attributes:
-        result: the elements.
-        nodes: the operations that compute `result`.
-        anchor: the contraction that `result` is an epilogue of, if any.
-        alias: the shape that readers see, if a reshape changed it.
+    Readers see the shape `alias` if a reshape has changed it.
     """
 
     result: Traced
@@ -53,7 +49,6 @@ class Pending:
 
     @cached_property
     def sources(self) -> frozenset[Input]:
-        """The arrays in memory that `result` reads."""
         return frozenset(s for s in ir.sources(self.result.body) if isinstance(s, Input))
 
     @cached_property
@@ -63,7 +58,6 @@ class Pending:
 
     @cached_property
     def calls(self) -> int:
-        """Calls and casts per element."""
         return sum(isinstance(n, (ir.Call, ir.Cast)) and n.type != "index" for n in ir.walk(self.result.body))
 
     @property
@@ -88,7 +82,6 @@ class Reading:
 
 
 def readings(node: Node, program: Formula) -> dict[Operand, Reading]:
-    """The `Reading` of each operand of a node."""
     numbers = list(flat(node.inputs))
     loads: dict[Operand, list[ir.Load]] = {operand: [] for operand in numbers}
     inside: Counter[Operand] = Counter()
@@ -108,7 +101,7 @@ def readings(node: Node, program: Formula) -> dict[Operand, Reading]:
     by_operand = {}
     for operand, operand_loads in loads.items():
         reads = inside[operand] or largest
-        aligned = all(ir._aligned(load) for load in operand_loads) and len(operand_loads) <= MAX_MOVED_LOADS
+        aligned = all(ir.is_aligned(load) for load in operand_loads) and len(operand_loads) <= MAX_MOVED_LOADS
         times = reads / max(1, operand.desc.element_count)
         by_operand[operand] = Reading(
             len(operand_loads) * (2 if operand in inside and len(operand_loads) > 1 else 1), times, aligned
@@ -126,16 +119,9 @@ def joins(
     is_shared: bool,
     beside: Contraction | None,
 ) -> bool:
-    """Whether a pending value is inlined into its reader.
+    """Whether a pending value is inlined into its reader `program`.
 
-    Args:
-        value: the value of the operand.
-        desc: data type and shape of the operand.
-        program: the reader.
-        reading: the reader's loads of the operand.
-        features: features and limits of the device.
-        is_shared: whether the operand has other readers.
-        beside: the contraction that is inlined into the reader already.
+    The operand may have other readers (`is_shared`); the contraction `beside` is inlined into the reader already.
     """
     if is_shared and not value.only_moves:
         return False
@@ -166,6 +152,3 @@ def _is_repeated_in_rows(value: Pending, desc: Desc, program: Formula, features:
     (first, *others), bodies = program.outputs, [output.body for output in program.outputs]
     lanes = layout(first.desc.data_type, features).lanes
     return not others and not program.stored and row_axes(first.axes, bodies, lanes) is not None
-
-
-__all__ = ["MAX_FUSED_CALLS", "Pending", "Reading", "combine", "joins", "readings"]

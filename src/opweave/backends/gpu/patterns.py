@@ -5,9 +5,11 @@ Models from other frameworks have attention in this form.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...core.graph import Graph, Node, Operand
 from ...expr import Traced, where
@@ -36,11 +38,10 @@ Change = Callable[..., Traced]
 
 
 @dataclass(frozen=True)
-class Found:
-    """An attention in a graph.
+class AttentionMatch:
+    """An attention in a graph. Only the last node's result has readers outside.
 
     Attributes:
-        nodes: nodes in order. Only the last node's result has readers outside.
         query: [batches, heads, queries, size], or without batches.
         key: [batches, heads, size, keys].
         value: [batches, heads, keys, size of values].
@@ -59,7 +60,6 @@ class Found:
 
     @property
     def result(self) -> Operand:
-        """The result of the last node."""
         return self.nodes[-1].outputs[0]
 
     @property
@@ -69,7 +69,6 @@ class Found:
 
     @property
     def operations(self) -> int:
-        """FLOPs."""
         sums = self.key.desc.element_count * self.query.shape[-2]
         return 2 * (sums + self.value.desc.element_count * self.query.shape[-2])
 
@@ -113,17 +112,17 @@ class Found:
         return [leading[axis] for axis in self.permutation] if self.permutation else leading
 
 
-def attentions(graph: Graph, features: Features) -> list[Found]:
+def attentions(graph: Graph, features: Features) -> list[AttentionMatch]:
     """The attentions of a graph that are faster as one kernel."""
     uses = Counter(operand for node in graph.nodes for operand in node.operands)
     uses.update(graph.outputs.values())
     readers = {operand: node for node in graph.nodes for operand in node.operands}
     outputs = set(graph.outputs.values())
-    matches = (_ending_in(node, uses) for node in graph.nodes if node.op is matmul)
+    matches = (_match_of(node, uses) for node in graph.nodes if node.op is matmul)
     return [_with_transpose(match, uses, readers, outputs) for match in matches if match and match.is_faster(features)]
 
 
-def _ending_in(last: Node, uses: Counter[Operand]) -> Found | None:
+def _match_of(last: Node, uses: Counter[Operand]) -> AttentionMatch | None:
     """Match the attention whose last matmul is `last`."""
     weights, value = _operand(last, "a"), _operand(last, "b")
     exponentials = weights.node
@@ -142,7 +141,7 @@ def _ending_in(last: Node, uses: Counter[Operand]) -> Found | None:
             leading = [operand.shape[:-2] for operand in (query, key, value)]
             if any(shape != leading[0] for shape in leading) or len(operands) > MAX_OPERANDS:
                 return None
-            return Found(tuple(nodes[::-1]), query, key, value, tuple(operands), tuple(changes[::-1]))
+            return AttentionMatch(tuple(nodes[::-1]), query, key, value, tuple(operands), tuple(changes[::-1]))
         step = _change(node, operands)
         if step is None:
             return None
@@ -151,25 +150,30 @@ def _ending_in(last: Node, uses: Counter[Operand]) -> Found | None:
     return None
 
 
+_FUNCTIONS: dict[Any, Callable[[Traced, Traced], Traced]] = {
+    add: operator.add,
+    mul: operator.mul,
+    div: operator.truediv,
+}
+
+
 def _change(node: Node, operands: list[Operand]) -> tuple[Operand, Change] | None:
     """The scores that a node reads, and the node's operation on a score. Appends the other operands to `operands`."""
-    if node.op in (add, mul):
-        candidates = [(_operand(node, "a"), _operand(node, "b")), (_operand(node, "b"), _operand(node, "a"))]
-        scores, other = next(((s, o) for s, o in candidates if _is_computed(s, node)), candidates[0])
-        at = _append([other], operands)
-        if node.op is add:
-            return scores, lambda score, position, others: score + others[at](*position)
-        return scores, lambda score, position, others: score * others[at](*position)
-    if node.op is div:
-        at = _append([_operand(node, "b")], operands)
-        return _operand(node, "a"), lambda score, position, others: score / others[at](*position)
+    first = len(operands)
+    if node.op in _FUNCTIONS:
+        a, b = _operand(node, "a"), _operand(node, "b")
+        is_second = node.op is not div and not _is_computed(a, node) and _is_computed(b, node)
+        scores, other = (b, a) if is_second else (a, b)
+        operands.append(other)
+        function = _FUNCTIONS[node.op]
+        return scores, lambda score, position, others: function(score, others[first](*position))
     if node.op is choose:
         condition, one, other = (_operand(node, name) for name in ("condition", "true_value", "false_value"))
         is_first = _is_computed(one, node)
-        at = _append([condition, other if is_first else one], operands)
+        operands += [condition, other if is_first else one]
 
         def select(score: Traced, position: Sequence[Traced], others: Sequence[Element]) -> Traced:
-            flag, alternative = (others[at + k](*position) for k in range(2))
+            flag, alternative = (others[first + k](*position) for k in range(2))
             return where(flag != 0, *((score, alternative) if is_first else (alternative, score)))
 
         return one if is_first else other, select
@@ -182,13 +186,9 @@ def _is_computed(operand: Operand, reader: Node) -> bool:
     return is_result and operand.shape == reader.outputs[0].shape
 
 
-def _append(added: Iterable[Operand], operands: list[Operand]) -> int:
-    """Append operands, and return the index of the first."""
-    operands += added
-    return len(operands) - len(list(added))
-
-
-def _with_transpose(match: Found, uses: Counter[Operand], readers: dict[Operand, Node], outputs: set[Operand]) -> Found:
+def _with_transpose(
+    match: AttentionMatch, uses: Counter[Operand], readers: dict[Operand, Node], outputs: set[Operand]
+) -> AttentionMatch:
     """Include a transpose that is the only reader of the result."""
     reader = readers.get(match.result)
     if reader is None or reader.op is not transpose or uses[match.result] > 1 or match.result in outputs:
@@ -200,6 +200,3 @@ def _operand(node: Node, name: str) -> Operand:
     operand = node.inputs[name]
     assert isinstance(operand, Operand), (node, name)
     return operand
-
-
-__all__ = ["Found", "attentions"]

@@ -6,60 +6,40 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from ...core.graph import Graph, Node
-from ...memory import NOT_IN_PLACE, copies
-from ...memory.spaces import DeviceSpace, Pool, intermediates
+from ...memory import NOT_IN_PLACE, Plan, copies
+from ...memory.spaces import Pool, intermediates
 from ...support.identity import ByIdentity
-from .. import KEEPS_FLOAT32, How, KernelTime, Runner, Update
+from .. import KEEPS_FLOAT32, How, KernelTime, Measured, Runner, Update
 from .arrays import DeviceArray
 from .backend import GpuBackend
-from .calls import Calls
-from .constants import GpuConstant
+from .device import GpuDevice
 from .forms import is_users_kernel
 from .schedule import Schedule
 from .steps import Buffer, KernelStep
 
-Tied = TypeVar("Tied")
+Bound = TypeVar("Bound")
 """A kernel bound to memory."""
 
 
-class GpuDevice(DeviceSpace, Protocol):
-    """A device that runs kernels."""
-
-    def calls(self, what: str) -> Calls:
-        """A context that converts device errors to Opweave's. The loss of the device loses its contexts."""
-
-    def check_lent(self, arrays: Iterable[DeviceArray]) -> None:
-        """Raise `ValidationError` for a user's memory that is known to be freed."""
-
-    def upload(self, constant: GpuConstant) -> Any:
-        """The buffer of a constant; graphs share the buffers of equal constants."""
-
-
 @dataclass(frozen=True, eq=False)
-class GpuIntermediates(Generic[Tied]):
-    """Memory for one run at a time: constants and intermediates.
+class GpuIntermediates(Generic[Bound]):
+    """Memory for one run at a time: constants and intermediates by place.
 
-    Attributes:
-        arrays: memory by place.
-        runs: kernels that use only `arrays`, by index of the step.
+    `runs` has the kernels that use no other memory, by index of the step.
     """
 
     arrays: Mapping[Buffer, DeviceArray]
-    runs: Mapping[int, Tied]
+    runs: Mapping[int, Bound]
 
 
-class GpuKernelRunner(Runner, Pool[GpuIntermediates[Tied]]):
+class GpuKernelRunner(Runner, Pool[GpuIntermediates[Bound]]):
     """A graph compiled to kernels.
 
     Each run takes intermediates from a pool, so that several threads may run the graph concurrently. A submitted run returns
     the intermediates, because the device's queue executes in order.
-
-    Attributes:
-        steps: steps in execution order.
-        plan: memory plan of the intermediates.
     """
 
     def __init__(self, graph: Graph, backend: GpuBackend, engine: GpuDevice) -> None:
@@ -70,17 +50,24 @@ class GpuKernelRunner(Runner, Pool[GpuIntermediates[Tied]]):
         self.updates = _updates(self.steps)
         self.prepare()
         schedule.begun.clear()
-        self._constants: dict[Buffer, DeviceArray] = {}
+        self._constants = self._upload_constants()
+        self.plan, self._allocate, self._between = self._plan_intermediates()
+        super().__init__()
+
+    def _upload_constants(self) -> dict[Buffer, DeviceArray]:
+        places = dict.fromkeys(place for step in self.steps for place in step.places)
+        values = {place: place.value for place in places if place.value is not None}
+        return {place: DeviceArray(place.desc, self.engine.upload(value)) for place, value in values.items()}
+
+    def _plan_intermediates(self) -> tuple[Plan, Callable[[], list[DeviceArray]], tuple[Buffer, ...]]:
+        """Return the plan of the intermediates, a function that allocates them, and their places."""
         lives: dict[Buffer, tuple[int, int]] = {}
         for number, step in enumerate(self.steps):
             for place in step.places:
-                if place.value is not None and place not in self._constants:
-                    self._constants[place] = DeviceArray(place.desc, engine.upload(place.value))
-                elif place.kind == "between":
+                if place.kind == "between":
                     lives[place] = lives.get(place, (number, number))[0], number
-        self._between = tuple(lives)
-        self.plan, self._allocate = intermediates(engine, [place.desc for place in lives], list(lives.values()))
-        super().__init__()
+        plan, allocate = intermediates(self.engine, [place.desc for place in lives], list(lives.values()))
+        return plan, allocate, tuple(lives)
 
     @abstractmethod
     def prepare(self) -> None:
@@ -91,28 +78,27 @@ class GpuKernelRunner(Runner, Pool[GpuIntermediates[Tied]]):
         self.give_back(self.new())
 
     @abstractmethod
-    def tied(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> Tied:
+    def bind_kernel(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> Bound:
         """Bind the kernel of a step to memory."""
 
-    def new(self) -> GpuIntermediates[Tied]:
+    def new(self) -> GpuIntermediates[Bound]:
         """Allocate memory for one run, and bind the kernels that use nothing else."""
         arrays = {**self._constants, **dict(zip(self._between, self._allocate(), strict=True))}
         numbers = [n for n, step in enumerate(self.steps) if all(place in arrays for place in step.places)]
-        return GpuIntermediates(arrays, self.tie_all(numbers, arrays))
+        return GpuIntermediates(arrays, self.bind_kernels(numbers, arrays))
 
-    def tie_all(self, numbers: Iterable[int], arrays: Mapping[Buffer, DeviceArray]) -> dict[int, Tied]:
+    def bind_kernels(self, numbers: Iterable[int], arrays: Mapping[Buffer, DeviceArray]) -> dict[int, Bound]:
         """Bind kernels by index of their steps; a repeated step is bound once."""
-        kernels: dict[KernelStep, Tied] = {}
+        kernels: dict[KernelStep, Bound] = {}
         by_number = {}
         for number in numbers:
             step = self.steps[number]
             if step not in kernels:
-                kernels[step] = self.tied(number, arrays)
+                kernels[step] = self.bind_kernel(number, arrays)
             by_number[number] = kernels[step]
         return by_number
 
     def caller_arrays(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> dict[Buffer, DeviceArray]:
-        """The caller's memory by place."""
         arrays: dict[Buffer, DeviceArray] = {}
         for place in {place: None for step in self.steps for place in step.places}:
             if place.kind in ("input", "output"):
@@ -121,11 +107,7 @@ class GpuKernelRunner(Runner, Pool[GpuIntermediates[Tied]]):
         return arrays
 
     def kernel_times(self, measured: Sequence[Sequence[int]]) -> list[KernelTime]:
-        """Times of the kernels in order, without the first run.
-
-        Args:
-            measured: nanoseconds of each kernel, for each run.
-        """
+        """Times of the kernels, without the first run; `measured` has nanoseconds by run and kernel."""
         runs = measured[1:] or measured
         times = []
         for number, step in enumerate(self.steps):
@@ -137,7 +119,6 @@ class GpuKernelRunner(Runner, Pool[GpuIntermediates[Tied]]):
         return times
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        """Name the kernels that compute nodes."""
         numbers = [number for number, step in enumerate(self.steps) if not set(step.nodes).isdisjoint(nodes)]
         title = self.backend.title
         if not numbers:
@@ -148,43 +129,42 @@ class GpuKernelRunner(Runner, Pool[GpuIntermediates[Tied]]):
             return "kernel", f"{title}: {kernels}, {node.op.kernels[self.backend.name].detail}"
         return "native", f"{title}: {kernels}" + ("" if self._unrounded.isdisjoint(nodes) else f", {KEEPS_FLOAT32}")
 
+    @abstractmethod
+    def time_kernels(self, runs: Sequence[Bound | None]) -> list[int]:
+        """Run kernels one by one, and return the nanoseconds of each on the device; 0 for skipped ones."""
 
-class DeviceCall(Generic[Tied]):
+
+class DeviceCall(Generic[Bound]):
     """A graph bound to memory. A call runs the graph once, without waiting for the device.
 
-    Args:
-        owner: the graph.
-        inputs: memory of the inputs, in order.
-        outputs: memory of the outputs, in order.
-        submit: submits kernels that use the intermediates; None replaces a copy that an in-place update makes redundant.
+    `submit` gets the intermediates and the kernels in order: None replaces a copy that an in-place update makes redundant.
     """
 
     def __init__(
         self,
-        owner: GpuKernelRunner[Tied],
+        owner: GpuKernelRunner[Bound],
         inputs: Sequence[DeviceArray],
         outputs: Sequence[DeviceArray],
-        submit: Callable[[GpuIntermediates[Tied], Sequence[Tied | None]], None],
+        submit: Callable[[GpuIntermediates[Bound], Sequence[Bound | None]], None],
     ) -> None:
         self.owner, self.submit = owner, submit
         self._lent = [array for array in (*inputs, *outputs) if array.lent]
         self._caller_arrays = owner.caller_arrays(inputs, outputs)
-        self._copied = [size for update in owner.updates for size in update.copied(inputs, outputs)]
+        self._copied = [size for update in owner.updates for size in update.copy_sizes(inputs, outputs)]
         self._calls = owner.engine.calls("running a graph")
-        self._runs: ByIdentity[GpuIntermediates[Tied], Sequence[Tied | None]] = ByIdentity()
+        self._runs: ByIdentity[GpuIntermediates[Bound], Sequence[Bound | None]] = ByIdentity()
         memory = owner.take()
         self.runs(memory)
         owner.give_back(memory)
 
-    def runs(self, memory: GpuIntermediates[Tied]) -> Sequence[Tied | None]:
-        """The kernels in order, bound to these intermediates."""
-        return self._runs.peek(id(memory)) or self._runs.put(memory, self._tie(memory))
+    def runs(self, memory: GpuIntermediates[Bound]) -> Sequence[Bound | None]:
+        return self._runs.peek(id(memory)) or self._runs.put(memory, self._bind(memory))
 
-    def _tie(self, memory: GpuIntermediates[Tied]) -> Sequence[Tied | None]:
+    def _bind(self, memory: GpuIntermediates[Bound]) -> Sequence[Bound | None]:
         arrays = {**memory.arrays, **self._caller_arrays}
         needed = [not self._is_in_place(step) for step in self.owner.steps]
         fresh = [number for number, is_needed in enumerate(needed) if is_needed and number not in memory.runs]
-        runs = {**memory.runs, **self.owner.tie_all(fresh, arrays)}
+        runs = {**memory.runs, **self.owner.bind_kernels(fresh, arrays)}
         return [runs[number] if is_needed else None for number, is_needed in enumerate(needed)]
 
     def _is_in_place(self, step: KernelStep) -> bool:
@@ -195,7 +175,6 @@ class DeviceCall(Generic[Tied]):
         return source is target
 
     def __call__(self) -> None:
-        """Run the graph once."""
         owner = self.owner
         if self._lent:
             owner.engine.check_lent(self._lent)
@@ -211,6 +190,26 @@ class DeviceCall(Generic[Tied]):
             copies.add(sum(self._copied), NOT_IN_PLACE, len(self._copied))
 
 
+class MeasuredGpuRunner(Measured, Generic[Bound]):
+    """The kernels of a runner, each timed on the device, so that gaps between kernels do not count."""
+
+    def __init__(self, plain: GpuKernelRunner[Bound]) -> None:
+        self.plain, self.plan = plain, plain.plan
+        self.times: list[list[int]] = []
+
+    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        return self.plain.describe(nodes)
+
+    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[Bound]:
+        return DeviceCall(self.plain, inputs, outputs, self._measure)
+
+    def _measure(self, memory: GpuIntermediates[Bound], runs: Sequence[Bound | None]) -> None:
+        self.times.append(self.plain.time_kernels(runs))
+
+    def finish(self) -> list[KernelTime]:
+        return self.plain.kernel_times(self.times)
+
+
 def _updates(steps: Sequence[KernelStep]) -> list[Update]:
     """The inputs that can be updated in place: an output starts as a copy, and no later kernel reads the input."""
     copied = [(number, *step.copies) for number, step in enumerate(steps) if step.copies is not None]
@@ -220,6 +219,3 @@ def _updates(steps: Sequence[KernelStep]) -> list[Update]:
         pairs = () if is_read else ((source.number, target.number),)
         updates.append(Update(pairs, (source.number,)))
     return updates
-
-
-__all__ = ["DeviceCall", "GpuDevice", "GpuIntermediates", "GpuKernelRunner"]

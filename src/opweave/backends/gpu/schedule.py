@@ -14,7 +14,7 @@ from typing import Any
 from ...core.graph import Desc, Graph, Node, Operand, each, flat
 from ...expr import ir
 from ...expr.array import Traced, is_rounded, rounded
-from ...expr.gpu import Features, KernelProgram
+from ...expr.gpu import Features
 from ...expr.ir import Formula, Input
 from ...expr.tracing import of_input
 from ...kernels import KernelCall
@@ -24,9 +24,9 @@ from .backend import GpuBackend
 from .constants import GpuConstant
 from .contraction.kernels import Contraction
 from .diamonds import diamond_operands
-from .forms import applied, is_users_kernel, trace
+from .forms import apply_node, is_users_kernel, trace
 from .fusion import Pending, Reading, combine, joins, readings
-from .patterns import Found, attentions
+from .patterns import AttentionMatch, attentions
 from .rules.flash import attend
 from .rules.positions import reshape_array
 from .rules.products import TAKE_VIEWS
@@ -36,19 +36,13 @@ from .steps import Buffer, Kernels
 
 
 class Schedule:
-    """The kernels of a graph.
+    """The kernels of a graph, as `steps` in execution order.
 
     Rules, formulas and `Products` are the same for all kernel languages; only `gpu.kernels`, `gpu.scatter`, `Contraction`
     and users' kernels write code. `fusion` decides which pending values are inlined; `steps` holds the kernels and their
-    memory.
-
-    Args:
-        graph: the graph; `forms.refusal_of` must be empty for each node.
-        backend: its rules and users' kernels apply.
-        features: features and limits of the device.
+    memory. `forms.refusal_of` must be empty for each node.
 
     Attributes:
-        steps: steps in execution order.
         begun: results of `GpuBackend.begin`.
         unrounded: nodes whose float16 result another node reads unrounded.
     """
@@ -81,7 +75,6 @@ class Schedule:
     # Operands --------------------------------------------------------------------------------------------------------
 
     def _memory(self, operand: Operand, place: Buffer) -> Input:
-        """Assign an operand to memory."""
         source = self._values[operand] = self._kernels.array_in(operand.desc, place)
         return source
 
@@ -104,7 +97,6 @@ class Schedule:
     # Nodes -----------------------------------------------------------------------------------------------------------
 
     def _node(self, node: Node) -> None:
-        """Schedule kernels for a node, or make its results pending."""
         if is_users_kernel(node, self.backend):
             self._kernel(node)
         elif node.op is reshape:
@@ -130,18 +122,17 @@ class Schedule:
         ordered = sorted(readings(node, program).items(), key=lambda pair: pair[0] not in self._in_diamonds)
         for operand, reading in ordered:
             value = self._values.get(operand)
-            if isinstance(value, Pending) and self._joins(value, operand, program, reading, anchor):
+            if isinstance(value, Pending) and self._is_inlined(value, operand, program, reading, anchor):
                 result = self._as_read(value)
                 arrays[operand] = result if value.alias is None else reshape_array(result, value.alias)
                 nodes += (n for n in value.nodes if n not in nodes)
                 anchor = combine(anchor, value.anchor)
             else:
                 arrays[operand] = self._load(operand)
-        for operand, result in zip(node.outputs, applied(node, self.backend, arrays), strict=True):
+        for operand, result in zip(node.outputs, apply_node(node, self.backend, arrays), strict=True):
             self._values[operand] = Pending(in_data_type(result, operand.data_type), (*nodes, node), anchor)
 
     def _as_read(self, value: Pending) -> Traced:
-        """The result of a pending value for a reader that inlines the value."""
         result = value.result
         if value.anchor is not None and result.data_type == "float16" and isinstance(result.body, ir.Load):
             result = (
@@ -155,10 +146,9 @@ class Schedule:
             self.unrounded.add(value.nodes[-1])
         return result
 
-    def _joins(
+    def _is_inlined(
         self, value: Pending, operand: Operand, program: Formula, reading: Reading, beside: Contraction | None
     ) -> bool:
-        """Whether a pending operand is inlined into its reader."""
         if operand in self._outputs:
             return False
         is_shared = self._uses[operand] > 1 and operand not in self._in_diamonds
@@ -207,7 +197,7 @@ class Schedule:
         (result,) = node.outputs
         products, nodes = self._of_views(node) or (None, ())
         if products is None:
-            products = applied(node, self.backend, {operand: self._load(operand) for operand in node.operands})
+            products = apply_node(node, self.backend, {operand: self._load(operand) for operand in node.operands})
         self._values[result] = self._kernels.multiply(products, result.desc, (*nodes, node))
 
     def _of_views(self, node: Node) -> tuple[Products, tuple[Node, ...]] | None:
@@ -222,7 +212,7 @@ class Schedule:
         if not views:
             return None
         arrays = {o: views[o].result if o in views else self._load(o) for o in pending}
-        products: Products = applied(node, self.backend, arrays)
+        products: Products = apply_node(node, self.backend, arrays)
         nodes = dict.fromkeys(view_node for value in views.values() for view_node in value.nodes)
         is_fast = self._kernels.contraction(products, node.outputs[0].desc).method == "tensor"
         return (products, tuple(nodes)) if is_fast else None
@@ -230,19 +220,14 @@ class Schedule:
     def _stages(self, node: Node, staged: Staged) -> None:
         """Schedule an operation of several kernels. Equal operations share their stages."""
         for source, operand in zip(staged.inputs, flat(node.inputs), strict=True):
-            self._kernels.places[source] = self._kernels.places[self._in_memory(operand)]
+            self._kernels.alias(source, self._in_memory(operand))
         stages, results = staged.plan_for(self.features)
-        fresh: dict[Input, Buffer] = {}
+        targets = {result: self._target(operand) for operand, result in zip(node.outputs, results, strict=True)}
+        self._kernels.add_stages(stages, targets, (node,), node.title)
         for operand, result in zip(node.outputs, results, strict=True):
-            fresh[result] = self._target(operand)
-        for stage in stages:
-            for target in stage.targets:
-                self._kernels.places[target] = fresh.setdefault(target, Buffer(target.desc, "between"))
-            self._kernels.stage(stage, node)
-        for operand, result in zip(node.outputs, results, strict=True):
-            self._memory(operand, fresh[result])
+            self._memory(operand, self._kernels.places[result])
 
-    def _attention(self, match: Found) -> None:
+    def _attention(self, match: AttentionMatch) -> None:
         """Schedule attention that a graph spells out in parts."""
         operands = [self._read(operand) for operand in (match.query, match.key, match.value, *match.operands)]
         problem, result = match.problem(*operands), match.result
@@ -251,29 +236,23 @@ class Schedule:
         stages = Stages(self.features)
         target = stages.array(ir.storage(result.data_type), result.shape)
         attend(stages, problem, target, match.place)
-        self._kernels.places[target] = place = self._target(result)
-        for stage in stages.stages:
-            assert isinstance(stage.content, KernelProgram), stage
-            for array in stage.targets:
-                self._kernels.places.setdefault(array, Buffer(array.desc, "between"))
-            title = f"attention: {stage.title}" if stage.title else "attention"
-            self._kernels.append([self._kernels.of_program(stage.content, title)], match.nodes)
+        place = self._target(result)
+        self._kernels.add_stages(stages.stages, {target: place}, match.nodes, "attention")
         self._memory(result, place)
 
     def _read(self, operand: Operand) -> Traced:
         """An operand as an array; an operand that only moves elements is read through."""
         value = self._values.get(operand)
-        if not isinstance(value, Pending) or not value.only_moves:
-            return self._load(operand)
-        return value.result if value.alias is None else reshape_array(value.result, value.alias)
+        if isinstance(value, Pending) and value.only_moves:
+            return value.result if value.alias is None else reshape_array(value.result, value.alias)
+        return self._load(operand)
 
     def _scatter(self, node: Node) -> None:
         """Copy the operand, then write the updates."""
-        scatter = applied(node, self.backend, {operand: self._load(operand) for operand in node.operands})
+        scatter = apply_node(node, self.backend, {operand: self._load(operand) for operand in node.operands})
         (result,) = node.outputs
         place = self._target(result)
-        self._kernels.fill(place, Pending(scatter.into, (node,)), f"{node.title}: the operand")
-        self._kernels.scatter(place, scatter, node, f"{node.title}: the updates")
+        self._kernels.copy_and_scatter(place, scatter, (node,), node.title)
         self._memory(result, place)
 
     def _concat(self, node: Node) -> None:
@@ -288,7 +267,9 @@ class Schedule:
                 return *p[:axis], p[axis] + start, *p[axis + 1 :]
 
             title = f"{node.title}: {start} to {start + operand.shape[axis]}"
-            self._kernels.scatter(place, Scatter(part, operand.shape, at, lambda *p, part=part: part[p]), node, title)
+            self._kernels.scatter(
+                place, Scatter(part, operand.shape, at, lambda *p, part=part: part[p]), (node,), title
+            )
             start += operand.shape[axis]
         self._memory(result, place)
 
@@ -313,6 +294,3 @@ def _is_transposed(value: Pending) -> bool:
     """Whether a value is an array in memory with permuted axes, one of the last two contiguous."""
     view = view_of(value.result) if value.only_moves and value.alias is None else None
     return view is not None and 0 not in view.strides[-2:] and 1 in view.strides[-2:]
-
-
-__all__ = ["Schedule"]

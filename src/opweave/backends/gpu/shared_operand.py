@@ -16,18 +16,13 @@ from .steps import Buffer, KernelStep
 def merge_steps(steps: Sequence[KernelStep], features: Features, *, rounds: bool) -> tuple[list[KernelStep], set[Node]]:
     """Merge sibling GEMVs into the first sibling, then merge each producer of vectors into its only reader.
 
-    Args:
-        steps: steps in execution order.
-        features: features and limits of the device.
-        rounds: whether float16 vectors must be rounded before the product, and therefore stored.
-
-    Returns:
-        The steps, and the nodes whose float16 results are not rounded.
+    If `rounds`, float16 vectors must be rounded before the product, and therefore stored. Also returns the nodes whose
+    float16 results are not rounded.
     """
-    return _with_vectors(_with_siblings(steps, features), features, rounds)
+    return _merge_producers(_merge_siblings(steps, features), features, rounds)
 
 
-def _with_siblings(steps: Sequence[KernelStep], features: Features) -> list[KernelStep]:
+def _merge_siblings(steps: Sequence[KernelStep], features: Features) -> list[KernelStep]:
     merged: list[KernelStep] = []
     for step in steps:
         joined = _join(merged, step, features) if isinstance(step.kernel, ThinKernel) else None
@@ -56,7 +51,9 @@ def _join(before: Sequence[KernelStep], step: KernelStep, features: Features) ->
     return None
 
 
-def _with_vectors(steps: Sequence[KernelStep], features: Features, rounds: bool) -> tuple[list[KernelStep], set[Node]]:
+def _merge_producers(
+    steps: Sequence[KernelStep], features: Features, rounds: bool
+) -> tuple[list[KernelStep], set[Node]]:
     """Merge the producer of vectors into their only reader, whose workgroups then recompute the vectors."""
     merged = list(steps)
     unrounded: set[Node] = set()
@@ -113,6 +110,3 @@ def _place_of_few(step: KernelStep) -> Buffer:
     assert isinstance(step.kernel, ThinKernel)
     source = step.kernel.sections[0].few.source
     return next(place for buffer, place in _bindings_of(step) if buffer is source)
-
-
-__all__ = ["merge_steps"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -25,14 +25,7 @@ from .rules.results import Products, Repeated, ResultStage, Scatter
 
 @dataclass(eq=False)
 class Buffer:
-    """A place in memory that kernels read or write.
-
-    Attributes:
-        desc: data type and shape.
-        kind: an "input" or "output" of the caller, a "constant", or "between" for an intermediate.
-        number: index of the input or output.
-        value: value of the constant.
-    """
+    """A place in memory that kernels read or write. A place "between" kernels is an intermediate."""
 
     desc: Desc
     kind: Literal["input", "output", "constant", "between"]
@@ -46,7 +39,6 @@ class Buffer:
 
     @property
     def array(self) -> np.ndarray:
-        """The elements of the constant."""
         assert self.value is not None
         return self.value.make()
 
@@ -55,10 +47,8 @@ class Buffer:
 class KernelStep:
     """A kernel, its bindings, and the operations that it computes.
 
-    Attributes:
-        copies: (input, output) if the kernel only copies an input that later kernels update. The kernel is skipped if both
-            share memory.
-        program: the program of the kernel, if the kernel computes an expression.
+    `copies` is (input, output) if the kernel only copies an input that later kernels update. The kernel is skipped if both
+    share memory. `program` is the formula of a kernel that computes an expression.
     """
 
     kernel: GpuKernel
@@ -69,17 +59,7 @@ class KernelStep:
 
 
 class Kernels:
-    """Collects the kernels of a graph.
-
-    Args:
-        backend: the back end.
-        features: features and limits of the device.
-
-    Attributes:
-        steps: steps in execution order.
-        places: the place of each array in expressions.
-        begun: results of `GpuBackend.begin`.
-    """
+    """The kernels of a graph as `steps` in execution order, with the place of each array in expressions."""
 
     def __init__(self, backend: GpuBackend, features: Features) -> None:
         self.backend, self.features = backend, features
@@ -89,10 +69,13 @@ class Kernels:
         self._cached: dict[Buffer, dict[Hashable, list[Buffer]]] = {}
 
     def array_in(self, desc: Desc, place: Buffer) -> Input:
-        """A new array for a place."""
         source = Input(len(self.places), desc)
         self.places[source] = place
         return source
+
+    def alias(self, array: Input, other: Input) -> None:
+        """Give an array the place of another one."""
+        self.places[array] = self.places[other]
 
     def fill(self, place: Buffer, value: Pending, title: str) -> None:
         """Add the kernels that compute a pending value into a place."""
@@ -132,7 +115,6 @@ class Kernels:
                 self.steps.append(KernelStep(kernel, tuple(self.places[key] for key in kernel.bindings), nodes))
 
     def contraction(self, products: Products, desc: Desc) -> Contraction:
-        """The contraction that computes products."""
         places = {side.source: self.places[side.source] for side in (products.problem.left, products.problem.right)}
         constants = {source: place.array for source, place in places.items() if place.kind == "constant"}
         return Contraction(products.problem, Input(len(self.places), desc), constants, self.features, self.backend.tile)
@@ -144,40 +126,45 @@ class Kernels:
             self.places[source] = Buffer(source.desc, "constant", value=constant)
         return Pending(products.finish(of_input(contraction.result)), nodes, contraction)
 
-    def stage(self, stage: ResultStage, node: Node) -> None:
-        """Add the kernels of a stage; its targets must have places."""
-        title, content = f"{node.title}: {stage.title}" if stage.title else node.title, stage.content
-        place = self.places[stage.target]
+    def add_stages(
+        self, stages: Sequence[ResultStage], targets: Mapping[Input, Buffer], nodes: tuple[Node, ...], title: str
+    ) -> None:
+        """Add the kernels of stages. Arrays that are not in `targets` become intermediates."""
+        places = dict(targets)
+        for stage in stages:
+            for target in stage.targets:
+                self.places[target] = places.setdefault(target, Buffer(target.desc, "between"))
+            self._add_stage(stage, nodes, title)
+
+    def _add_stage(self, stage: ResultStage, nodes: tuple[Node, ...], title: str) -> None:
+        content, place = stage.content, self.places[stage.target]
+        stage_title = f"{title}: {stage.title}" if stage.title else title
         if isinstance(content, Input):
             self.places[stage.target] = _view_as(self.places[content], stage.target.desc)
         elif isinstance(content, KernelProgram):
-            self.append([self.of_program(content, title)], (node,))
+            kernel = content.kernel(stage_title, self.features, lambda source: self.places[source].is_fixed)
+            self.append([kernel], nodes)
         elif isinstance(content, Repeated):
-            self._repeat(content, node)
+            self._repeat(content, nodes, title)
         elif isinstance(content, Scatter):
-            self.fill(place, Pending(content.into, (node,)), f"{title}: the operand")
-            self.scatter(place, content, node, f"{title}: the updates")
+            self.copy_and_scatter(place, content, nodes, stage_title)
         elif isinstance(content, Products):
-            self.fill(place, self.multiply(content, stage.target.desc, (node,)), title)
+            self.fill(place, self.multiply(content, stage.target.desc, nodes), stage_title)
         else:
-            value = Pending(content, (node,))
+            value = Pending(content, nodes)
             if stage.fold and place.kind == "between" and self._is_known(value):
                 self.places[stage.target] = self._compute(value)
                 return
-            self.fill(place, value, title)
+            self.fill(place, value, stage_title)
             if place.kind == "output" and (copied := self._copy_source(value)):
                 self.steps[-1].copies = copied, place
 
-    def of_program(self, program: KernelProgram, title: str) -> GpuKernel:
-        """The kernel of a program; its arrays must have places."""
-        return program.kernel(title, self.features, lambda source: self.places[source].is_fixed)
-
-    def _repeat(self, repeated: Repeated, node: Node) -> None:
+    def _repeat(self, repeated: Repeated, nodes: tuple[Node, ...], title: str) -> None:
         """Repeat the kernels of stages, with two places swapped after each repetition."""
         start = len(self.steps)
         self._cached.clear()  # each repetition changes the contents of places
         for stage in repeated.stages:
-            self.stage(stage, node)
+            self._add_stage(stage, nodes, title)
         self._cached.clear()
         odd = self.steps[start:]
         one, other = (self.places[array] for array in repeated.swapped)
@@ -186,7 +173,12 @@ class Kernels:
         for number in range(1, repeated.count):
             self.steps += even if number % 2 else odd
 
-    def scatter(self, place: Buffer, scatter: Scatter, node: Node, title: str) -> None:
+    def copy_and_scatter(self, place: Buffer, scatter: Scatter, nodes: tuple[Node, ...], title: str) -> None:
+        """Copy the operand of a scatter into a place, then write the updates."""
+        self.fill(place, Pending(scatter.into, nodes), f"{title}: the operand")
+        self.scatter(place, scatter, nodes, f"{title}: the updates")
+
+    def scatter(self, place: Buffer, scatter: Scatter, nodes: tuple[Node, ...], title: str) -> None:
         """Write the updates of a scatter into a place."""
         axes = tuple(ir.Index(size, k - len(scatter.shape)) for k, size in enumerate(scatter.shape))
         position = [Traced((), axis) for axis in axes]
@@ -194,7 +186,7 @@ class Kernels:
         where = tuple(index if index.type == "index" else ir.Cast(index, "index") for index in where)
         kernel, target = gpu.scatter(place.desc, axes, where, scatter.value(*position).body, self.features, title)
         self.places[target] = place
-        self.append([kernel], (node,))
+        self.append([kernel], nodes)
 
     def _copy_source(self, value: Pending) -> Buffer | None:
         """The input that a value copies; None for any other value."""
@@ -202,10 +194,9 @@ class Kernels:
         if not isinstance(load, ir.Load) or not isinstance(load.source, Input):
             return None
         place, same = self.places[load.source], load.source.desc.shape == value.result.shape
-        return place if place.kind == "input" and same and ir._aligned(load) else None
+        return place if place.kind == "input" and same and ir.is_aligned(load) else None
 
     def _is_known(self, value: Pending) -> bool:
-        """Whether a value depends on constants only."""
         return all(self.places[source].kind == "constant" for source in value.sources)
 
     def _compute(self, value: Pending) -> Buffer:
@@ -224,6 +215,3 @@ def _view_as(place: Buffer, desc: Desc) -> Buffer:
         return place
     flat = np.ascontiguousarray(place.array).reshape(-1)
     return Buffer(desc, "constant", value=GpuConstant.of(flat.view(desc.data_type).reshape(desc.shape)))
-
-
-__all__ = ["Buffer", "KernelStep", "Kernels"]

@@ -16,7 +16,7 @@ from .process import (
     max_memory as max_memory,
     memory_of as memory_of,
     resident as resident,
-    started as started,
-    waited as waited,
+    start_python as start_python,
+    waiting_seconds as waiting_seconds,
     watch as watch,
 )

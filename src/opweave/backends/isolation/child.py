@@ -19,10 +19,8 @@ from .. import Runner
 from .messages import Close, Compile, Free, Refusal, Run, receive, send
 
 OOM_SCORE = "1000"
-"""Score with which Linux ends a process first if memory runs out."""
 
 PR_SET_PDEATHSIG = 1
-"""Option of Linux's `prctl` for a signal to the child when the parent ends."""
 
 
 def serve() -> None:
@@ -63,7 +61,6 @@ def prepare() -> tuple[BinaryIO, BinaryIO]:
 
 
 def _answer(request: Compile | Run | Free, compiled: dict[int, tuple[Runner, Sequence[Desc]]]) -> Any:
-    """Execute a request, and return the answer."""
     if isinstance(request, Compile):
         graph = request.graph.graph()
         runner = request.backend.backend().compile(graph, **request.options)

@@ -17,20 +17,14 @@ from .. import Backend, Precision, discover
 PROTOCOL = 5
 """First version of pickle that transfers array buffers separately."""
 
-OWN_STATE = frozenset({"threads", "precision", "rivals"})
-"""Attributes of a back end that a message holds separately, or that the child does not need."""
+OWN_STATE = frozenset({"threads", "precision", "rivals", "without_rivals"})
 
 SIZE = struct.Struct("<Q")
 """Number of buffers of a message, then the size in bytes of each."""
 
 
 def send(stream: BinaryIO, message: Any) -> None:
-    """Write a message.
-
-    Raises:
-        pickle.PicklingError, AttributeError, TypeError: a part of the message cannot be pickled; nothing is written.
-        BrokenPipeError: the other process has ended.
-    """
+    """Write a message, or nothing if a part of it cannot be pickled."""
     buffers: list[pickle.PickleBuffer] = []
     body = pickle.dumps(message, PROTOCOL, buffer_callback=buffers.append)
     views = [memoryview(body), *(buffer.raw() for buffer in buffers)]
@@ -41,11 +35,7 @@ def send(stream: BinaryIO, message: Any) -> None:
 
 
 def receive(stream: BinaryIO) -> Any:
-    """Read a message.
-
-    Raises:
-        EOFError: the other process has ended.
-    """
+    """Read a message; raise EOFError if the other process has ended."""
     (count,) = SIZE.unpack(_read(stream, SIZE.size))
     sizes = [SIZE.unpack(_read(stream, SIZE.size))[0] for _ in range(count)]
     body, *buffers = [_read(stream, size) for size in sizes]
@@ -69,13 +59,9 @@ NodeMessage = tuple[Op[..., Any], Mapping[str, Any], Mapping[str, Any], str, tup
 
 @dataclass(frozen=True, slots=True)
 class GraphMessage:
-    """A graph without references to its builder. Operands are numbered: inputs, constants, then results of nodes.
+    """A graph without references to its builder.
 
-    Attributes:
-        inputs: name and descriptor of each input.
-        constants: the arrays of the constants.
-        nodes: the nodes, in order.
-        outputs: operand number of each output, by name.
+    Operands are numbered: inputs, constants, then results of nodes. `outputs` has the number of each output.
     """
 
     inputs: list[tuple[str, Desc]]
@@ -85,7 +71,6 @@ class GraphMessage:
 
     @classmethod
     def of(cls, graph: Graph) -> GraphMessage:
-        """Describe a graph."""
         constants = graph.constants
         constants += [o for o in graph.outputs.values() if o.is_constant and o not in constants]
         numbers = {operand: k for k, operand in enumerate([*graph.inputs.values(), *constants])}
@@ -104,7 +89,6 @@ class GraphMessage:
         )
 
     def graph(self) -> Graph:
-        """Rebuild the graph, with operands of a new builder."""
         builder = Builder()
         operands = [Operand(builder, desc, name=name) for name, desc in self.inputs]
         inputs = {operand.name: operand for operand in operands}
@@ -123,12 +107,7 @@ class GraphMessage:
 class BackendMessage:
     """A back end that the child rebuilds.
 
-    Attributes:
-        kind: its class.
-        name: its name, by which the child finds it if `discover` lists it.
-        threads: of its context.
-        precision: of its context.
-        state: other attributes, set on a back end that is not listed.
+    If `discover` lists no back end of this name and class, the child creates one with the attributes `state`.
     """
 
     kind: type[Backend]
@@ -139,12 +118,10 @@ class BackendMessage:
 
     @classmethod
     def of(cls, backend: Backend) -> BackendMessage:
-        """Describe a back end."""
         state = {name: value for name, value in vars(backend).items() if name[0] != "_" and name not in OWN_STATE}
         return cls(type(backend), backend.name, backend.threads, backend.precision, state)
 
     def backend(self) -> Backend:
-        """Find the back end, or rebuild it."""
         backend = discover().get(self.name)
         if type(backend) is not self.kind:
             backend = self.kind()
@@ -156,14 +133,7 @@ class BackendMessage:
 
 @dataclass(frozen=True, slots=True)
 class Compile:
-    """Request to compile a graph; the answer is None.
-
-    Attributes:
-        runner: number of the new runner.
-        backend: back end that compiles the graph.
-        graph: a legal graph.
-        options: of `Backend.compile`.
-    """
+    """Request to compile a legal graph as runner number `runner`; the answer is None."""
 
     runner: int
     backend: BackendMessage
@@ -173,12 +143,7 @@ class Compile:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Request to run a compiled graph; the answer is a list of its outputs.
-
-    Attributes:
-        runner: number of the runner.
-        inputs: an array for each input.
-    """
+    """Request to run a compiled graph; the answer is a list of its outputs."""
 
     runner: int
     inputs: list[np.ndarray]
@@ -186,11 +151,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Request to free a compiled graph; the answer is None.
-
-    Attributes:
-        runner: number of the runner.
-    """
+    """Request to free a compiled graph; the answer is None."""
 
     runner: int
 
@@ -202,12 +163,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The answer in place of a result: the engine raised an error.
-
-    Attributes:
-        kind: the class of the error.
-        text: its message.
-    """
+    """The answer if the engine raised an error."""
 
     kind: type[Exception]
     text: str

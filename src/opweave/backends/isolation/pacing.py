@@ -26,13 +26,13 @@ _STOPPED, _IS_HELD = struct.Struct("d"), 8
 _state = mmap(-1, 16)
 
 
-def stopped() -> float:
+def stopped_seconds() -> float:
     """Return the seconds for which a pacer has stopped the group of this process."""
     return float(_STOPPED.unpack_from(_state)[0])
 
 
 @contextmanager
-def paced() -> Generator[None]:
+def pace_group() -> Generator[None]:
     """Pace the process group that this process leads. It must have a single thread; on Windows nothing happens.
 
     A forked process does the pacing, and ends with this one.
@@ -53,7 +53,7 @@ def paced() -> Generator[None]:
 
 
 @contextmanager
-def unpaced() -> Generator[None]:
+def suspend_pacing() -> Generator[None]:
     """Suspend pacing, to measure time; the caller must rest as much itself."""
     _state[_IS_HELD] = 1
     time.sleep(WORK_SECONDS)  # the pacer may be about to stop this process
@@ -72,7 +72,6 @@ def _close_all() -> None:
 
 
 def _pace(group: int) -> None:
-    """Stop and continue a process group in turn, until its leader ends."""
     try:
         os.setpgid(0, 0)
         _close_all()
@@ -84,7 +83,7 @@ def _pace(group: int) -> None:
             os.killpg(group, signal.SIGSTOP)
             try:
                 time.sleep(REST_SECONDS)
-                _STOPPED.pack_into(_state, 0, stopped() + time.monotonic() - begin)
+                _STOPPED.pack_into(_state, 0, stopped_seconds() + time.monotonic() - begin)
             finally:
                 os.killpg(group, signal.SIGCONT)
     finally:

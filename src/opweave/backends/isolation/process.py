@@ -29,16 +29,13 @@ from ...support.processors import CGROUPS
 from ...support.words import duration, size
 from .. import Backend, How, PowerPreference, Runner
 from . import messages
-from .pacing import stopped
+from .pacing import stopped_seconds
 
 POLL_SECONDS = 0.02
-"""Interval of checks of the memory and time of a busy child."""
 
 START_SECONDS = 60.0
-"""Seconds for a child to start Python and to import Opweave."""
 
 CLOSE_SECONDS = 10.0
-"""Seconds for a child to free compiled graphs."""
 
 COMMAND = "from opweave.backends.isolation.child import serve; serve()"
 
@@ -52,7 +49,6 @@ TENSOR_COPIES = 3
 """Maximum number of copies of all inputs, intermediates and outputs in an engine: more than in any that plans its memory."""
 
 MAX_SHARE = 0.5
-"""Maximum share of the available memory for a child."""
 
 PATTERN = "165"
 """Byte with which glibc fills new memory in a child, so that an engine that reads uninitialised memory gives wrong results."""
@@ -76,11 +72,7 @@ class EngineFailureError(OperationError):
 
 
 class EngineProcess:
-    """A child process that compiles and runs graphs for one engine. It starts on first use, and again after it has ended.
-
-    Args:
-        limits: limits of the child.
-    """
+    """A child process that compiles and runs graphs for one engine. It starts on first use, and again after it has ended."""
 
     def __init__(self, limits: ProcessLimits | None = None) -> None:
         self._limits = limits or ProcessLimits()
@@ -144,16 +136,10 @@ class EngineProcess:
         return runner
 
     def run(self, number: int, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Run a compiled graph in the child.
-
-        Raises:
-            OperationError: the engine fails.
-        """
         outputs: list[np.ndarray] = self._ask(messages.Run(number, list(inputs)), "a run", self._limits.seconds)
         return outputs
 
     def _ask(self, request: Any, work: str, seconds: float) -> Any:
-        """Send a request, and wait for its answer."""
         try:
             process = self._start() if self._process is None else self._process
             with suppress(BrokenPipeError):  # the child has ended, which `_wait` reports
@@ -169,7 +155,6 @@ class EngineProcess:
         return answer
 
     def _wait(self, process: subprocess.Popen[bytes], work: str, seconds: float) -> Any:
-        """Return the child's answer; the child ends if it exceeds its limits."""
         answers: list[Any] = []
 
         def is_done(timeout: float) -> bool:
@@ -183,8 +168,7 @@ class EngineProcess:
         return answers[0]
 
     def _start(self) -> subprocess.Popen[bytes]:
-        """Start the child, and a thread that reads its answers."""
-        process = started(COMMAND, {"MALLOC_PERTURB_": PATTERN})
+        process = start_python(COMMAND, {"MALLOC_PERTURB_": PATTERN})
         self._process, self._answers = process, SimpleQueue()
         self._unused.clear()
         finalize(self, process.kill)
@@ -193,17 +177,8 @@ class EngineProcess:
         return process
 
 
-def started(command: str, variables: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start a Python process with this process's import path, and with pipes for messages.
-
-    Args:
-        command: the Python code to run.
-        variables: additional environment variables.
-        options: of `subprocess.Popen`.
-
-    Raises:
-        EngineFailureError: Python's executable is unknown.
-    """
+def start_python(command: str, variables: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a Python process with this process's import path, additional environment variables, and pipes for messages."""
     from multiprocessing import spawn
 
     # Pass the whole path, which contains the folder of a script, for example.
@@ -229,8 +204,6 @@ def _read(stream: BinaryIO, answers: SimpleQueue[Any]) -> None:
 
 
 class _RemoteRunner(Runner):
-    """Runs a graph in the child."""
-
     def __init__(self, process: EngineProcess, backend: Backend, number: int) -> None:
         self.name = backend.name
         self._process, self._number = process, number
@@ -247,25 +220,20 @@ class _RemoteRunner(Runner):
 
 
 def watch(pid: int, is_done: Callable[[float], bool], work: str, seconds: float, max_bytes: int) -> None:
-    """Wait for the child process of an engine, within limits. Time spent waiting for a processor or stopped does not count.
+    """Wait for the child process of an engine until `is_done(seconds)` or a limit.
 
-    Args:
-        pid: of the child.
-        is_done: waits for at most so many seconds, and returns whether the child is done.
-        work: the child's work, for the error.
-        seconds: the time limit.
-        max_bytes: the memory limit.
+    Time spent stopped or waiting for a processor does not count. `work` names the child's work in errors.
 
     Raises:
         EngineFailureError: the child exceeds a limit.
     """
-    deadline, before = monotonic() + seconds, waited(pid) + stopped()
+    deadline, before = monotonic() + seconds, waiting_seconds(pid) + stopped_seconds()
     while not is_done(POLL_SECONDS):
         taken = resident(pid)
         if taken > max_bytes:
             text = f"is too large: it took {size(taken)} of memory during {work}"
             raise EngineFailureError(f"{text}, and the limit is {size(max_bytes)}")
-        if monotonic() > deadline and monotonic() > deadline + waited(pid) + stopped() - before:
+        if monotonic() > deadline and monotonic() > deadline + waiting_seconds(pid) + stopped_seconds() - before:
             raise EngineFailureError(f"hung: {work} was not done after {duration(seconds)}")
 
 
@@ -287,7 +255,6 @@ def memory_of(graph: Graph) -> int:
 
 
 def max_memory() -> int:
-    """Return the maximum number of bytes for the child process of an engine, for any graph."""
     return int(MAX_SHARE * available())
 
 
@@ -304,7 +271,7 @@ def available() -> int:
     return free
 
 
-def waited(pid: int) -> float:
+def waiting_seconds(pid: int) -> float:
     """Return the longest time in seconds that a thread of a process has waited for a processor; 0 if not reported."""
     longest = 0
     with suppress(OSError):

@@ -39,7 +39,7 @@ class OnnxRuntime(Backend):
 
         return devices()
 
-    def named(self, name: str) -> Device | None:
+    def device_named(self, name: str) -> Device | None:
         from .devices import named
 
         return named(name)

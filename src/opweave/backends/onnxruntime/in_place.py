@@ -70,7 +70,7 @@ def updates_of(ctx: Emitter, emitted: Mapping[str, tuple[Value, Desc]], graph: G
 
 def count_copies(updates: Sequence[Update], inputs: Sequence[Memory], outputs: Sequence[Memory] = ()) -> None:
     """Count the copies that the engine made in a run on this memory; without `outputs`, no output aliases an input."""
-    sizes = [size for update in updates for size in update.copied(inputs, outputs)]
+    sizes = [size for update in updates for size in update.copy_sizes(inputs, outputs)]
     if sizes:
         copies.add(sum(sizes), NOT_IN_PLACE, len(sizes))
 
@@ -79,7 +79,7 @@ def wrap_to_count(
     call: Callable[[], None], updates: Sequence[Update], inputs: Sequence[Memory], outputs: Sequence[Memory]
 ) -> Callable[[], None]:
     """Wrap `call`, bound to this memory, to count the engine's copies; return `call` itself if there are none."""
-    if not any(update.copied(inputs, outputs) for update in updates):
+    if not any(update.copy_sizes(inputs, outputs) for update in updates):
         return call
 
     def run() -> None:

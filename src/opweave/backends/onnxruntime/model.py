@@ -216,7 +216,7 @@ class BoundModel:
         for k, source in enumerate(inputs):
             if k not in self._changing:
                 self.read(k, source)
-        copies = self._changing or any(update.copied(inputs, outputs) for update in model.updates)
+        copies = self._changing or any(update.copy_sizes(inputs, outputs) for update in model.updates)
         self._updates = model.updates if copies else ()
         # Outputs in new memory: (index in the binding, position).
         self._made: list[tuple[int, int]] = []

@@ -32,7 +32,7 @@ class OpenVino(Backend):
     def devices(self) -> list[Device]:
         return devices.devices(self.name)
 
-    def named(self, name: str) -> Device | None:
+    def device_named(self, name: str) -> Device | None:
         return devices.named(self.name, name)
 
     def by_default(self) -> bool:

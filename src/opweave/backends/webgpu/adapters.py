@@ -14,7 +14,6 @@ from ...support.errors import MissingExtraError, NotSupportedError, cause_text, 
 from .. import Device, PowerPreference, Precision
 
 WANTED_FEATURES = ("shader-f16", "shader-int64", "subgroup", "timestamp-query")
-"""Optional features used by kernels and profiles."""
 
 WANTED_LIMITS = (
     "max-buffer-size",
@@ -47,7 +46,7 @@ MISSING: tuple[tuple[str, Literal["cpu", "gpu"], str, str], ...] = (
         "there is no driver of that kind; on Debian and Ubuntu, apt install mesa-vulkan-drivers libvulkan1",
     ),
 )
-"""Devices to list as unavailable if they are absent: name, kind, description, and the missing driver."""
+"""Devices to list as unavailable if absent: name, kind, description, and the missing driver."""
 
 PURPOSE = "running on WebGPU devices"
 
@@ -59,7 +58,6 @@ _processes: set[int] = set()
 
 
 def is_installed() -> bool:
-    """Whether the package wgpu is installed."""
     return packages.is_installed("wgpu")
 
 
@@ -71,7 +69,6 @@ def may_have_hardware() -> bool:
 
 
 def _has_file(folder: str, begins: tuple[str, ...]) -> bool:
-    """Whether a folder has a file whose name begins with one of these prefixes."""
     try:
         return any(name.startswith(begins) for name in os.listdir(folder))
     except OSError:  # there is no such folder
@@ -93,11 +90,7 @@ def _quiet() -> Iterator[None]:
 
 @cache
 def adapters() -> dict[str, Any]:
-    """Return adapters by the names of their devices: `gpu`, `gpu:1`, … for hardware, `gpu-software` for software.
-
-    Raises:
-        MissingExtraError: wgpu is not installed.
-    """
+    """Adapters by the names of their devices: `gpu`, `gpu:1`, … for hardware, `gpu-software` for software."""
     wgpu = import_extra("wgpu", "webgpu", PURPOSE)
     with _quiet():
         listed = wgpu.gpu.enumerate_adapters_sync()
@@ -120,12 +113,11 @@ def adapters() -> dict[str, Any]:
 
 
 def is_software(info: Any) -> bool:
-    """Whether an adapter is a software adapter, which computes on the processor: correct but slow."""
     return str(info["adapter_type"]) == "CPU"
 
 
 def devices(backend: str) -> list[Device]:
-    """Return the devices of all adapters, hardware first, then the unavailable ones with a hint."""
+    """The devices of all adapters, hardware first, then the unavailable ones with a hint."""
     available, fault = [], ""
     try:
         by_name = adapters() if is_installed() else {}

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 class WebGPU(GpuBackend):
-    """Kernels on WebGPU devices. The registered instance lists the adapters; each open device has a separate instance.
-
-    Attributes:
-        engine: the device; None for the registered instance.
-    """
+    """Kernels on WebGPU devices. Each open device has a separate instance; the registered one has no `engine`."""
 
     name = "webgpu"
     title = "WebGPU"
@@ -37,7 +33,7 @@ class WebGPU(GpuBackend):
 
     @property
     def features(self) -> Features:
-        """Features of the device; the registered instance has all features that affect support."""
+        """The registered instance has all features that affect support."""
         from ...expr.gpu import Features
 
         return Features(float16=True, int64=True) if self.engine is None else self.engine.features
@@ -57,28 +53,22 @@ class WebGPU(GpuBackend):
         gpu = adapters.request_device(device.name, power_preference)
         return WebGPU(WebGpuDevice(gpu, is_own=True), device)
 
-    def on(self, given: Any, device: str | None) -> tuple[WebGPU, Device]:
-        """Return the back end of a user's device.
-
-        Raises:
-            MissingExtraError: wgpu is not installed.
-            ValidationError: it is no `wgpu.GPUDevice`, or a device is also named.
-        """
+    def on(self, gpu_device: Any, device: str | None) -> tuple[WebGPU, Device]:
         if device is not None:
             raise ValidationError(f"device must not be given with gpu_device, got {device!r}")
         wgpu = import_extra("wgpu", "webgpu", adapters.PURPOSE)
-        if not isinstance(given, wgpu.GPUDevice):
-            raise ValidationError(f"gpu_device must be a wgpu.GPUDevice, got {type(given).__name__}")
-        cached = _opened.get(id(given))
+        if not isinstance(gpu_device, wgpu.GPUDevice):
+            raise ValidationError(f"gpu_device must be a wgpu.GPUDevice, got {type(gpu_device).__name__}")
+        cached = _opened.get(id(gpu_device))
         if cached is None:
             from .engine import WebGpuDevice
 
-            engine = WebGpuDevice(given)
+            engine = WebGpuDevice(gpu_device)
             kind = "cpu" if engine.is_software else "gpu"
             name = "gpu-software" if engine.is_software else "gpu"
             text = f"{engine.description}, the caller's device"
             entry = Device(name, kind, self.name, text, precisions=adapters.PRECISIONS, is_software=engine.is_software)  # type: ignore[arg-type]
-            cached = _opened[id(given)] = WebGPU(engine, entry)
+            cached = _opened[id(gpu_device)] = WebGPU(engine, entry)
         assert cached.device is not None
         return cached, cached.device
 

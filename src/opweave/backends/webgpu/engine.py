@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from threading import RLock
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet, WeakValueDictionary, finalize
 
 import numpy as np
 
@@ -16,10 +12,9 @@ from ... import memory
 from ...core.graph import Desc
 from ...expr.gpu import Features, GpuKernel
 from ...support.cache import Cache
-from ...support.errors import InvalidStateError, OperationError, ValidationError, import_extra, require
+from ...support.errors import OperationError, ValidationError, import_extra, require
 from ..gpu.arrays import DeviceArray
-from ..gpu.calls import Calls
-from ..gpu.constants import GpuConstant, uploaded_once
+from ..gpu.device import GpuDevice
 from . import adapters
 
 if TYPE_CHECKING:
@@ -32,7 +27,6 @@ BYTES_PER_PIPELINE = 225 * 1024
 """Approximate memory of a compiled kernel besides its source, measured on a software adapter (Mesa)."""
 
 STAGING = 8
-"""Maximum number of idle staging buffers."""
 
 PATIENCE = 0.5
 """Seconds after which a waiting reader checks that the device is not lost."""
@@ -42,26 +36,20 @@ WORD = 4
 
 
 def padded_size(count: int) -> int:
-    """Return the size of a buffer for `count` bytes of data."""
     return -(-count // WORD) * WORD
 
 
-class WebGpuDevice:
-    """A WebGPU device. All methods may be called from several threads.
+class WebGpuDevice(GpuDevice):
+    """A WebGPU device.
 
-    Args:
-        device: the device.
-        is_own: whether Opweave has opened the device, and destroys it with the last context on it.
-
-    Attributes:
-        compiled: pipelines, by kernel source.
-        staging: idle buffers through which tensors are copied to the host.
-        uploaded: buffers of constants, by address and size of the array, while array and buffer are in use.
+    If `is_own`, the device is destroyed with the last context on it. `compiled` holds pipelines by kernel source, `staging`
+    idle buffers through which tensors are copied to the host.
     """
 
-    is_host = False
+    title = "WebGPU"
 
     def __init__(self, device: wgpu.GPUDevice, *, is_own: bool = False) -> None:
+        super().__init__()
         self._is_own = is_own
         self.wgpu = import_extra("wgpu", "webgpu", adapters.PURPOSE)
         self.device = device
@@ -89,45 +77,22 @@ class WebGpuDevice:
         )
         usage = self.wgpu.BufferUsage
         self.tensor_usage: int = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
-        self._contexts: WeakSet[Any] = WeakSet()
-        self._process = os.getpid()
-        self._lock = RLock()
         self.compiled: Cache[str, Any] = Cache(max_bytes=PIPELINE_BYTES, raw=True)
         self._layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
         self.staging: list[Any] = []
         self._mark: DeviceArray | None = None
-        self.uploaded: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
 
     # Errors ----------------------------------------------------------------------------------------------------------
 
-    def calls(self, what: str, explain: Callable[[str], str] | None = None) -> Calls:
-        """Convert errors of the device to Opweave's; a lost device invalidates its contexts.
-
-        Args:
-            what: starts messages.
-            explain: converts the device's message to the rest of ours; None keeps the message.
-
-        Raises:
-            InvalidStateError: the device is lost, or belongs to the process that this one was forked from.
-            OperationError: the device rejects the call, or memory is exhausted.
-        """
-        return Calls(what, "WebGPU", self._process, partial(self._raise_error, what, explain))
-
-    def _raise_error(self, what: str, explain: Callable[[str], str] | None, error: BaseException) -> None:
+    def raise_error(self, subject: str, explain: Callable[[str], str] | None, error: BaseException) -> None:
         if isinstance(error, self.wgpu.GPUError):
             text = _reason(error)
             if "is lost" in text:
-                raise self._lose_contexts(what) from error
-            raise OperationError(f"{what}: {text if explain is None else explain(str(error))}") from error
+                raise self.lose_contexts(subject) from error
+            raise OperationError(f"{subject}: {text if explain is None else explain(str(error))}") from error
         # wgpu raises these errors if another thread destroys the device.
         if isinstance(error, (AttributeError, RuntimeError)) and self._is_lost(error):
-            raise self._lose_contexts(what) from error
-
-    def _lose_contexts(self, what: str) -> InvalidStateError:
-        """Invalidate all contexts of the device, and return the error to raise."""
-        for context in list(self._contexts):
-            context._lose(f"its WebGPU device is lost ({self.description})")
-        return InvalidStateError(f"{what}: the WebGPU device is lost")
+            raise self.lose_contexts(subject) from error
 
     def _is_lost(self, error: Exception | None = None) -> bool:
         # The device is about to be lost: its thread ends first.
@@ -139,54 +104,23 @@ class WebGpuDevice:
             return "is lost" in str(error)
         return False
 
-    def attach(self, context: Any) -> None:
-        """Register a context on this device, which is notified when the device is lost."""
-        self._contexts.add(context)
-        # A context may be dropped without `destroy`.
-        finalize(context, self.detach).atexit = False
-
-    def detach(self, context: Any = None) -> None:
-        """Unregister a context; with the last one, free the caches, and the device if Opweave has opened it."""
-        with self._lock:
-            if context is not None:
-                self._contexts.discard(context)
-            if list(self._contexts):  # its length counts contexts that are being freed
-                return
-            self.compiled.clear()
-            self.uploaded.clear()
-            for buffer in self.staging:
-                buffer.destroy()
-            self.staging.clear()
-            if self._is_own:
-                self._is_own = False
-                self.device.destroy()
+    def free_caches(self) -> None:
+        """Also destroy the device if Opweave has opened it."""
+        self.compiled.clear()
+        for buffer in self.staging:
+            buffer.destroy()
+        self.staging.clear()
+        if self._is_own:
+            self._is_own = False
+            self.device.destroy()
 
     # Memory ----------------------------------------------------------------------------------------------------------
 
-    def allocate(self, desc: Desc) -> DeviceArray:
-        """Allocate a zeroed buffer.
-
-        Raises:
-            OperationError: there is not enough memory.
-        """
-        return DeviceArray(desc, self.buffer(desc.byte_length, f"a tensor {desc}"))
-
     def buffer(self, count: int, label: str) -> wgpu.GPUBuffer:
-        """Allocate a zeroed buffer of `count` bytes that kernels read and write."""
         with self.calls(f"{label} of {count} bytes"):
             return self.device.create_buffer(label=label, size=padded_size(count), usage=self.tensor_usage)
 
-    def owns(self, given: Any) -> bool:
-        """Whether memory belongs to a tensor on a device."""
-        return isinstance(given, DeviceArray)
-
-    def carve(self, sizes: Sequence[int], homes: Sequence[int], descs: Sequence[Desc]) -> list[DeviceArray]:
-        """Allocate new buffers, and return a tensor for each descriptor at the start of its buffer."""
-        buffers = [self.buffer(size, "intermediates") for size in sizes]
-        return [DeviceArray(desc, buffers[home]) for desc, home in zip(descs, homes, strict=True)]
-
     def copy(self, target: DeviceArray, source: DeviceArray, reason: str) -> None:
-        """Copy a tensor into another one on the device."""
         self._check([source], "COPY_SRC", reason)
         self._check([target], "COPY_DST", reason)
         with self.calls(reason), self._lock:
@@ -196,11 +130,7 @@ class WebGpuDevice:
         memory.copies.add(target.nbytes, reason)
 
     def adopt(self, buffer: Any, desc: Desc | None) -> DeviceArray:
-        """Wrap the user's buffer as the memory of a tensor, with the data type and shape that the user gives.
-
-        Raises:
-            ValidationError: the buffer belongs to another device, is too small, mapped, or cannot be bound as storage.
-        """
+        """Wrap the user's buffer, with the data type and shape that the user gives."""
         wgpu = self.wgpu
         if desc is None:
             raise ValidationError(
@@ -233,11 +163,10 @@ class WebGpuDevice:
                     ) from error
 
     def write(self, target: DeviceArray, source: np.ndarray, reason: str) -> None:
-        """Copy an array into a tensor, in the order of the queue."""
         self._check([target], "COPY_DST", reason)
-        self._write(target.buffer, source, reason)
+        super().write(target, source, reason)
 
-    def _write(self, buffer: Any, source: np.ndarray, reason: str) -> None:
+    def write_buffer(self, buffer: Any, source: np.ndarray, reason: str) -> None:
         raw = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
         whole = raw.size // WORD * WORD
         with self.calls("writing a tensor"), self._lock:
@@ -250,11 +179,6 @@ class WebGpuDevice:
         memory.copies.add(source.nbytes, reason)
 
     def read(self, sources: Sequence[DeviceArray], targets: Sequence[np.ndarray], reason: str) -> None:
-        """Copy tensors into arrays: all copies start before the first wait.
-
-        Raises:
-            InvalidStateError: the device is lost.
-        """
         self._check(sources, "COPY_SRC", reason)
         self._read(sources, targets, reason)
 
@@ -291,7 +215,7 @@ class WebGpuDevice:
         done = getattr(mapped, "_thread_event", None)  # private; without it, wait as wgpu does
         while done is not None and not done.wait(PATIENCE):
             if self._is_lost():
-                raise self._lose_contexts("reading a tensor")
+                raise self.lose_contexts("reading a tensor")
         mapped.sync_wait()
 
     def check_overlap(
@@ -305,13 +229,11 @@ class WebGpuDevice:
             taken[target.buffer] = name
 
     def wait(self) -> None:
-        """Wait until the device has done all submitted work."""
         if self._mark is None:
             self._mark = self.allocate(Desc("uint32", ()))
         self._read([self._mark], [], "")
 
     def _take_staging(self, count: int) -> Any:
-        """Take a staging buffer of at least `count` bytes."""
         with self._lock:
             fitting = [buffer for buffer in self.staging if count <= buffer.size <= max(4 * count, 1 << 16)]
             if fitting:
@@ -337,21 +259,9 @@ class WebGpuDevice:
                 )
         self.check_lent(arrays)
 
-    def upload(self, constant: GpuConstant) -> Any:
-        """Return the buffer of a constant; graphs with the same constant share it."""
-
-        def upload_array(array: np.ndarray) -> Any:
-            buffer = self.buffer(array.nbytes, "a constant")
-            self._write(buffer, array, "a constant to the device")
-            return buffer
-
-        buffer: Any = uploaded_once(self.uploaded, self._lock, constant, upload_array)
-        return buffer
-
     # Kernels ---------------------------------------------------------------------------------------------------------
 
     def layout(self, writes: tuple[bool, ...]) -> tuple[Any, Any]:
-        """Return the layouts of a kernel's bind group and pipeline."""
         with self._lock:
             layouts = self._layouts.get(writes)
             if layouts is None:
@@ -367,11 +277,7 @@ class WebGpuDevice:
             return layouts
 
     def pipelines(self, kernels: Sequence[GpuKernel]) -> list[Any]:
-        """Return the pipelines of kernels; new ones are compiled in parallel.
-
-        Raises:
-            OperationError: the device rejects a kernel; the message shows the line of WGSL.
-        """
+        """Return the pipelines of kernels; new ones are compiled in parallel. Errors show the line of WGSL."""
         fresh = {kernel.source: kernel for kernel in kernels if kernel.source not in self.compiled}
         if len(fresh) > 1:
             with ThreadPoolExecutor(min(8, len(fresh))) as pool:
@@ -390,7 +296,6 @@ class WebGpuDevice:
             )
 
     def bind_group(self, writes: tuple[bool, ...], places: Sequence[DeviceArray]) -> Any:
-        """Create a bind group with the memory of a kernel."""
         layout, _ = self.layout(writes)
         entries = [
             {"binding": k, "resource": {"buffer": p.buffer, "offset": 0, "size": padded_size(p.nbytes)}}
@@ -401,7 +306,6 @@ class WebGpuDevice:
 
 
 def _bytes(source: str) -> int:
-    """Estimate the memory of a compiled kernel."""
     return BYTES_PER_PIPELINE + 2 * len(source)
 
 

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ...core.graph import Graph, Node
-from .. import How, KernelTime, Measured
+from ...core.graph import Graph
 from ..gpu.arrays import DeviceArray
 from ..gpu.backend import GpuBackend
-from ..gpu.runner import DeviceCall, GpuIntermediates, GpuKernelRunner
+from ..gpu.runner import DeviceCall, GpuIntermediates, GpuKernelRunner, MeasuredGpuRunner
 from ..gpu.steps import Buffer
 from .engine import WebGpuDevice
 
@@ -41,21 +40,33 @@ class DeviceRunner(GpuKernelRunner[WebGpuRun]):
         self._parts = _parts(len(self.steps))
 
     def prepare(self) -> None:
-        """Compile the kernels of `steps`."""
         self._pipelines = self.engine.pipelines([step.kernel for step in self.steps])
 
-    def tied(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> WebGpuRun:
-        """Bind a kernel, by its number, to memory."""
+    def bind_kernel(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> WebGpuRun:
         kernel, places = self.steps[number].kernel, self.steps[number].places
         group = self.engine.bind_group(kernel.writes, [arrays[place] for place in places])
         return WebGpuRun(self._pipelines[number], group, kernel.workgroups)
 
-    def measured(self) -> MeasuredWebGpuRunner | None:
-        """Return a runner that times each kernel; None if the device has no timestamps."""
-        return MeasuredWebGpuRunner(self) if self.engine.has_timestamps else None
+    def measured(self) -> MeasuredGpuRunner[WebGpuRun] | None:
+        return MeasuredGpuRunner(self) if self.engine.has_timestamps else None
+
+    def time_kernels(self, runs: Runs) -> list[int]:
+        """Run each kernel in a separate pass."""
+        wgpu, device, count = self.engine.wgpu, self.engine.device, len(runs)
+        queries = device.create_query_set(type=wgpu.QueryType.timestamp, count=max(1, 2 * count))
+        usage = wgpu.BufferUsage
+        results = device.create_buffer(size=max(16, 16 * count), usage=usage.QUERY_RESOLVE | usage.COPY_SRC)
+        encoder = device.create_command_encoder()
+        for number, run in enumerate(runs):
+            ends = {"beginning_of_pass_write_index": 2 * number, "end_of_pass_write_index": 2 * number + 1}
+            encode(encoder, [run], {"query_set": queries, **ends})
+        if count:
+            encoder.resolve_query_set(queries, 0, 2 * count, results, 0)
+        device.queue.submit([encoder.finish()])
+        stamps = np.frombuffer(device.queue.read_buffer(results), np.uint64)[: 2 * count].astype(np.int64)
+        return [int(end - start) for start, end in zip(stamps[::2], stamps[1::2], strict=True)]
 
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[WebGpuRun]:
-        """Bind the graph to device memory."""
         return DeviceCall(self, inputs, outputs, self._submit)
 
     def _submit(self, memory: GpuIntermediates[WebGpuRun], runs: Runs) -> None:
@@ -91,38 +102,3 @@ def _parts(count: int) -> list[slice]:
         parts.append(slice(start, start + size))
         start, size = start + size, 2 * size
     return [*parts, slice(start, count)]
-
-
-class MeasuredWebGpuRunner(Measured):
-    """The same kernels, each timed on the device in a separate pass, so that gaps between kernels do not count."""
-
-    def __init__(self, plain: DeviceRunner) -> None:
-        self.plain, self.plan = plain, plain.plan
-        self.times: list[list[int]] = []
-
-    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        """Return the kernels that compute nodes."""
-        return self.plain.describe(nodes)
-
-    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[WebGpuRun]:
-        """Bind the graph to memory."""
-        return DeviceCall(self.plain, inputs, outputs, self._measure)
-
-    def _measure(self, memory: GpuIntermediates[WebGpuRun], runs: Runs) -> None:
-        wgpu, device, count = self.plain.engine.wgpu, self.plain.engine.device, len(runs)
-        queries = device.create_query_set(type=wgpu.QueryType.timestamp, count=max(1, 2 * count))
-        usage = wgpu.BufferUsage
-        results = device.create_buffer(size=max(16, 16 * count), usage=usage.QUERY_RESOLVE | usage.COPY_SRC)
-        encoder = device.create_command_encoder()
-        for number, run in enumerate(runs):
-            ends = {"beginning_of_pass_write_index": 2 * number, "end_of_pass_write_index": 2 * number + 1}
-            encode(encoder, [run], {"query_set": queries, **ends})
-        if count:
-            encoder.resolve_query_set(queries, 0, 2 * count, results, 0)
-        device.queue.submit([encoder.finish()])
-        stamps = np.frombuffer(device.queue.read_buffer(results), np.uint64)[: 2 * count].astype(np.int64)
-        self.times.append([int(end - start) for start, end in zip(stamps[::2], stamps[1::2], strict=True)])
-
-    def finish(self) -> list[KernelTime]:
-        """Return the kernels in order; the first run of each does not count."""
-        return self.plain.kernel_times(self.times)

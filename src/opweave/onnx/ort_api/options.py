@@ -345,7 +345,7 @@ def _precision_at(device: str | None, backend: str | None) -> Precision:
     """The default precision on a device: float32, unless the device of a named provider lacks it."""
     if device is None:
         return "float32"
-    precisions = find(backend).named(device).precisions if backend is not None else ()  # type: ignore[union-attr]
+    precisions = find(backend).device_named(device).precisions if backend is not None else ()  # type: ignore[union-attr]
     return precisions[0] if precisions and "float32" not in precisions else "float32"
 
 

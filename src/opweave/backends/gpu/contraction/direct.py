@@ -11,7 +11,7 @@ from ....expr.gpu.dialect import Part
 from ....expr.gpu.writing import numbered
 from .elements import ElementReader
 from .problem import Matrix, Problem, ProblemWindow, is_spread
-from .text import entry, quarter, stack_offset, window_start, window_tap
+from .text import entry, quarter, return_if, stack_offset, window_start, window_tap
 
 # For an NVIDIA H200; `python -m benchmarks webgpu gpu` lists the kernel that each contraction has, and its time.
 MAX_NARROW_CHANNELS = 8
@@ -19,7 +19,6 @@ MAX_NARROW_CHANNELS = 8
 MAX_UNGROUPED_CHANNELS = 4
 """Most output channels of a single group, whose filter all invocations read."""
 INVOCATIONS = 256
-"""Invocations of a workgroup."""
 MAX_SERIAL_CHANNELS = 1 << 14
 """Most channels in an invocation's loop. Tiles divide more channels, and some devices abort longer loops."""
 MAX_UNROLLED_PRODUCTS = 256
@@ -63,9 +62,7 @@ def narrow(problem: Problem, a: ElementReader, b: ElementReader) -> tuple[list[P
     products = [line for c in channels for line in _taps(problem, x, w, c)]
     lines = [
         f"let at = {number} * {INVOCATIONS}u + lane;",
-        f"if (at >= {total}u) {{",
-        "    return;",
-        "}",
+        *return_if(f"at >= {total}u"),
         f"let stack = {stack}{f' * {width}u' if width > 1 else ''};",
         f"let pixel = {pixel};",
         f"let batch = {batch};",
@@ -94,7 +91,6 @@ def _put_groups(position: str, nchw: bool, outputs: int, width: int) -> list[str
 
 
 def _origin(image: Matrix | ProblemWindow, problem: Problem, width: int) -> list[str]:
-    """Define the origin of a position's window."""
     offset = stack_offset(image, "stack", problem.stacks)
     if isinstance(image, Matrix):
         return [f"let origin = {offset} + (batch * {problem.layout.pixels}u + pixel) * {image.stride}u;"]

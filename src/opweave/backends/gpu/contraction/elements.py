@@ -21,7 +21,6 @@ class _ElementAccess:
 
     @property
     def element(self) -> str:
-        """The element type of the binding."""
         if self.width == 8:
             return "vec4<u32>"
         if self.packed:
@@ -31,35 +30,25 @@ class _ElementAccess:
 
 
 class ElementReader(_ElementAccess):
-    """Loads an operand through a separate binding.
-
-    Attributes:
-        name: name of the variable.
-        buffer: the bound buffer.
-        width: elements of a load: 4, 8 for float16 only, or 1.
-    """
+    """Loads an operand through a separate binding: 1 or 4 elements at a time, or 8 of float16."""
 
     def __init__(self, name: str, source: Buffer, features: Features, width: int = 1) -> None:
         super().__init__(source, features, width)
         self.name = name
 
     def load(self, at: str, width: int) -> str:
-        """Element `at`, or the four elements from 4 * `at`, as float32."""
+        """Element `at`, or the four elements from 4 * `at`, as float32. Eight elements from 8 * `at` are raw bits."""
         if self.packed:
             return f"halves_{self.name}({at})"
-        if not self.half:
+        if not self.half or width == 8:
             return f"{self.name}[{at}]"
         return f"vec4<f32>({self.name}[{at}])" if width == 4 else f"f32({self.name}[{at}])"
 
     def fours(self, name: str) -> list[str]:
-        """Split a variable with the result of `load` or `eight` into vectors of four elements."""
+        """Split a variable with the result of `load` into vectors of four elements."""
         if self.width < 8:
             return [name]
         return [f"vec4<f32>(bitcast<vec4<f16>>(vec2<u32>({name}.{a}, {name}.{b})))" for a, b in ("xy", "zw")]
-
-    def eight(self, at: str) -> str:
-        """The eight elements from 8 * `at`, as raw bits."""
-        return f"{self.name}[{at}]"
 
     @property
     def helpers(self) -> list[DialectFunction]:
@@ -76,11 +65,7 @@ class ElementReader(_ElementAccess):
 
 
 class ElementWriter(_ElementAccess):
-    """Stores a float result through a separate binding, in vectors of four elements if aligned.
-
-    Attributes:
-        name: name of the variable.
-    """
+    """Stores a float result through a separate binding, in vectors of four elements if aligned."""
 
     def __init__(self, target: Buffer, features: Features, contiguous: bool, name: str = "result") -> None:
         super().__init__(target, features, 4 if contiguous else 1)

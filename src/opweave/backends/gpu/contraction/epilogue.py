@@ -12,7 +12,7 @@ from ....expr.gpu.writing import numbered
 from ....expr.ir import Expr, Formula, Index, Input, Load, Stored
 from .elements import ElementReader, ElementWriter
 from .problem import Problem
-from .text import entry, function, plus
+from .text import entry, function, plus, return_if
 
 PLACE = ("stack: u32", "row: u32", "column: u32")
 """Parameters of the functions: the position of a sum in the result."""
@@ -21,12 +21,7 @@ PLACE = ("stack: u32", "row: u32", "column: u32")
 class Epilogue:
     """Element-wise operations on the sums of contractions with equal result shapes.
 
-    Attributes:
-        problem: one of the contractions.
-        results: placeholder arrays for the sums of each contraction.
-        target: the buffer to write.
-        axes: axes of the result.
-        body: an element of `target` as a function of `axes`, with loads of `results` for the sums.
+    `body` is an element of the buffer `target` as a function of `axes`. It loads a placeholder of `results` for each sum.
     """
 
     def __init__(
@@ -53,12 +48,12 @@ class Epilogue:
             features: features and limits of the device.
             vectors: whether `put` takes four columns instead of one.
             suffix: suffix of the names, for kernels with several results.
-            preloaded: loads of `aligned` whose values are parameters after the sums.
+            preloaded: loads of `aligned_loads` whose values are parameters after the sums.
         """
         problem, sums = self.problem, [*_sums(len(self.results)), *(f"given_{k}" for k in range(len(preloaded)))]
         writer = ElementWriter(self.target, features, vectors and problem.contiguous, f"result{suffix}")
         # Loads without index arithmetic.
-        texts: dict[Expr, str] = {node: module.load(node.source, "at") for node in self.aligned}
+        texts: dict[Expr, str] = {node: module.load(node.source, "at") for node in self.aligned_loads}
         texts |= {node: f"given_{k}" for k, node in enumerate(preloaded)}
         for node in ir.walk(self.body):
             if isinstance(node, Load) and node.source in self.results:
@@ -78,17 +73,16 @@ class Epilogue:
         return [finish, *_put(problem, writer, vectors, sums, suffix)], writer
 
     @property
-    def aligned(self) -> list[Load]:
+    def aligned_loads(self) -> list[Load]:
         """The loads at the written position, from arrays of the result's shape."""
         shape = self.target.desc.shape
         loads = [node for node in ir.walk(self.body) if isinstance(node, Load) and node.source not in self.results]
         return [load for load in loads if load.source.desc.shape == shape and self.is_aligned(load)]
 
     def as_kernels(self, title: str, features: Features) -> tuple[list[Epilogue], list[GpuKernel]]:
-        """Move the operations into separate kernels.
+        """Move the operations into separate kernels, which compute the target from the sums.
 
-        Returns:
-            An epilogue per result that only stores the float32 sums, and the kernels that compute the target from the sums.
+        Also returns an epilogue per result that only stores the float32 sums.
         """
         stored = [Stored(self.axes, ir.number(0.0, "float32")) for _ in self.results]
         sums = [
@@ -122,7 +116,6 @@ class Epilogue:
 
 
 def _sums(count: int) -> list[str]:
-    """The names of the sums that an epilogue combines."""
     return ["sum"] if count == 1 else [f"sum_{k}" for k in range(count)]
 
 
@@ -137,9 +130,7 @@ def _put(
             for k, c in enumerate("xyzw")
         ]
         lines = [
-            f"if (row >= {problem.rows}u || column >= {problem.columns}u) {{",
-            "    return;",
-            "}",
+            *return_if(f"row >= {problem.rows}u || column >= {problem.columns}u"),
             f"let at = {problem.flat('stack', 'row', 'column')};",
             "let value = vec4<f32>(",
             *(f"    {value}{',' * (k < 3)}" for k, value in enumerate(values)),
@@ -191,9 +182,7 @@ def addition(problem: Problem, splits: int, width: int = 64) -> tuple[KernelEntr
     number, groups = numbered(-(-total // width))
     lines = [
         f"let index = {number} * {width}u + lane;",
-        f"if (index >= {total}u) {{",
-        "    return;",
-        "}",
+        *return_if(f"index >= {total}u"),
         "var sum = parts[index];",
         *(f"sum += parts[{plus('index', k * total)}];" for k in range(1, splits)),
         # line = stack * rows + row

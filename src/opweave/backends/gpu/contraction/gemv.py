@@ -21,7 +21,7 @@ from .epilogue import assemble
 from .problem import Matrix, Problem
 from .section import Section
 from .team_sums import TeamSums
-from .text import entry, plus, quarter, stack_offset
+from .text import entry, plus, quarter, return_if, stack_offset
 
 # For an NVIDIA H200; `python -m benchmarks webgpu gpu` lists the kernel that each contraction has, and its time.
 MAX_THIN_LINES = 12
@@ -60,12 +60,7 @@ def is_thin(problem: Problem) -> bool:
 
 @dataclass(frozen=True)
 class ThinKernel(GpuKernel):
-    """A kernel of sections, which can be extended.
-
-    Attributes:
-        sections: the sections.
-        before: the program of the few vectors, if each workgroup computes them.
-    """
+    """A kernel of sections, which can be extended. Each workgroup computes the few vectors if `before` is their program."""
 
     sections: tuple[Section, ...] = ()
     before: Formula | None = None
@@ -84,11 +79,7 @@ class ThinKernel(GpuKernel):
     def after(self, before: Formula, title: str, features: Features, fixed: Collection[Source]) -> ThinKernel | None:
         """Inline the producer of the few vectors into each workgroup; None if that is impossible or slow.
 
-        Args:
-            before: the program of the few vectors.
-            title: title of `before`, for tables.
-            features: features and limits of the device.
-            fixed: the inputs of `before` that no kernel writes.
+        No kernel writes the inputs `fixed` of `before`. `title` is that of `before`.
         """
         size = self.sections[0].few.source.desc.element_count
         if self.before is not None or size > MAX_SHARED_ELEMENTS or element_for_workgroup(before) is None:
@@ -101,7 +92,6 @@ class ThinKernel(GpuKernel):
 
 
 def thin_kernel(sections: Sequence[Section], features: Features) -> ThinKernel:
-    """The kernel of sections with equal `Section.form`."""
     return _Writing(sections, features).kernel()
 
 
@@ -117,15 +107,11 @@ class _Writing:
     terms, as aligned vectors where possible, of one line or of four.
 
     Attributes:
-        fours: whether an invocation computes four lines.
         width: lines of a workgroup, or groups of four lines.
-        deep: terms of a vector load; 0 for none.
-        team: invocations that share a line, or a group of four lines.
         chunks: vector loads of a line before the first use.
         is_early: whether the first chunks are loaded before anything else. Constant matrices load while the preceding kernel
             drains, others while the workgroup computes the few vectors.
         turns: number of blocks of lines that a workgroup computes with the same few vectors.
-        sums: adds the partial sums of teams, and stores the results.
     """
 
     def __init__(
@@ -285,11 +271,10 @@ class _Writing:
         return ThinKernel(**fields, sections=tuple(self.sections), before=self.before)
 
     def _lines(self, module: GpuModule, computed: tuple[list[str], list[str]]) -> Iterator[str]:
-        """All statements; `computed` computes the few vectors."""
         total, start = sum(self.totals), 0
         yield f"let number = {self.number};"
         if self.workgroups[0] * self.workgroups[1] > total:
-            yield from (f"if (number >= {total}u) {{", "    return;", "}")
+            yield from return_if(f"number >= {total}u")
         if len(self.sections) == 1:
             yield from self._section(module, 0, "number", computed)
             return
@@ -344,13 +329,11 @@ class _Writing:
         return f"({start}) / {self.deep}u" if self.deep else quarter(start, 4 if section.quads else 1)
 
     def _sums(self, s: int) -> Iterator[str]:
-        """The partial sums of an invocation."""
         vector, products = "vec4<f32>" if self.fours or self.deep else "f32", range(len(self.sections[s].problems))
         yield from (f"var sum_{k}_{j} = {vector}();" for k in range(self.first.count) for j in products)
         yield from self._deep_loop(s) if self.deep else self._loop(s)
 
     def _loop(self, s: int) -> Iterator[str]:
-        """The loop over terms, with several loads in flight."""
         section, readers, team = self.sections[s], self.many[s], self.team
         few, many, terms = section.few, section.many[0], self.terms
         ahead = self.ahead
@@ -374,7 +357,6 @@ class _Writing:
             yield "}"
 
     def _deep_loop(self, s: int) -> Iterator[str]:
-        """The loop over vectors of terms; the first round of loads may be done already."""
         count, step = self.terms // self.deep, self.chunks * self.team
         whole = count // step * step
         if self.is_early:
@@ -416,18 +398,15 @@ class _Writing:
         return f"({first} + {c * self.team}u)" if c else first
 
     def _load(self, s: int, first: str, count: int, declared: str = "") -> Iterator[str]:
-        """Load chunks of the matrix, starting with chunk `first`."""
         for name, c, j, n in self._chunk_names(s, count):
             reader, place = self.many[s][j], plus(f"start + {self._chunk(first, c)}", n * self._line(s))
-            value = reader.eight(place) if self.deep == 8 else reader.load(place, 4)
+            value = reader.load(place, self.deep)
             yield f"{declared} {name} = {value};".lstrip()
 
     def _line(self, s: int) -> int:
-        """The stride of the matrix's lines, in vectors."""
         return self.sections[s].many[0].stride // self.deep
 
     def _multiply(self, s: int, first: str, count: int) -> Iterator[str]:
-        """Multiply chunks, and add the products to the sums."""
         section, readers = self.sections[s], self.many[s]
         for name, c, j, n in self._chunk_names(s, count):
             for h, four in enumerate(readers[j].fours(name)):
@@ -464,5 +443,4 @@ class _Writing:
 
 
 def _suffix(number: int) -> str:
-    """The suffix of a section's names; empty for the first."""
     return f"_{number}" if number else ""

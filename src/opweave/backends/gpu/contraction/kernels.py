@@ -29,26 +29,17 @@ Choose: TypeAlias = Callable[["Contraction"], tuple[tensor.TensorTile, int]]
 
 
 def by_table(contraction: Contraction) -> tuple[tensor.TensorTile, int]:
-    """The tile and the split-K factor that are estimated to be the fastest on tensor cores."""
     return tensor_tiles.choose(contraction.problem, contraction.features)
 
 
 class Contraction:
-    """The kernels of a contraction.
-
-    Args:
-        problem: the problem.
-        result: placeholder for the sums in epilogues, an array of the result's data type and shape.
-        constants: constant sources, which may be rearranged.
-        features: features and limits of the device.
-        choose: chooses the tile on tensor cores.
-        is_faster: whether to use tensor cores if possible; None to use them if they are estimated to be faster.
+    """The kernels of a contraction. Without `is_faster`, tensor cores are used if they are estimated to be faster.
 
     Attributes:
+        result: placeholder for the sums in epilogues, an array of the result's data type and shape.
         arranged: rearranged constants, which replace sources.
         orderings: preceding kernels that rearrange operands that are not constants.
         method: "tiled"; "tensor" on tensor cores; "thin" for a matrix and a few vectors; "narrow" for few output channels.
-        tile: the tile of a workgroup, if tiled or on tensor cores.
         splits: the split-K factor, if tiled or on tensor cores.
         combined: the contractions of the epilogue, including this one.
     """
@@ -80,18 +71,15 @@ class Contraction:
 
     @property
     def results(self) -> tuple[Input, ...]:
-        """The placeholders for the sums of all combined contractions."""
         return tuple(part.result for part in self.combined)
 
     @property
     def sources(self) -> tuple[Input, ...]:
-        """The arrays that are multiplied."""
         sides = ((part.problem.left, part.problem.right) for part in self.combined)
         return tuple(dict.fromkeys(side.source for pair in sides for side in pair))
 
     @property
     def has_constant_matrix(self) -> bool:
-        """Whether the operand with more lines is a constant."""
         problem = self.problem
         return (problem.left if problem.columns < problem.rows else problem.right).source in self.arranged
 
@@ -127,7 +115,7 @@ class Contraction:
         phase_constants: Mapping[Input, GpuConstant],
         on_tensor_cores: bool,
     ) -> tuple[Problem, dict[Input, GpuConstant]]:
-        """Rearrange constants in the order in which kernels read them. Returns the new problem and the new constants."""
+        """Rearrange constants in the order in which kernels read them."""
         arranged, sides = dict(phase_constants), [problem.left, problem.right]
         originals = {source: GpuConstant.of(array) for source, array in constants.items()}
         for k, side in enumerate(sides):
@@ -147,19 +135,16 @@ class Contraction:
         return replace(problem, left=sides[0], right=sides[1]), arranged
 
     def kernels(self, epilogue: Formula | None, title: str) -> list[GpuKernel]:
-        """The kernels, in order.
+        """The kernels, in order; without an `epilogue`, they store the sums in `result`.
 
-        Args:
-            epilogue: a program with one output, whose body loads `result` at the written position, and possibly other arrays.
-                None stores the sums in `result`.
-            title: title for tables.
+        The epilogue has one output, whose body loads `result` at the written position, and possibly other arrays.
         """
         problem, features = self.problem, self.features
         end = self._epilogue(epilogue, title)
         if isinstance(self.tile, tensor.TensorTile):
             is_short = tensor_tiles.is_short(problem, self.tile, self.splits, features)
             kernel = tensor.TensorKernel(problem, self.tile, self.splits, features, is_short)
-            return [*self.ordered(title), *self._on_tensor_cores(end, kernel, title)]
+            return [*self.ordering_kernels(title), *self._on_tensor_cores(end, kernel, title)]
         if self.method == "thin":
             return self._thin(end, title)
         sides = zip("ab", (problem.left, problem.right), strict=True)
@@ -182,8 +167,7 @@ class Contraction:
         vectors = self.method == "tiled"
         return self._finish(end, f"{self._size()}; {how}", readers, parts, groups, title, vectors)
 
-    def ordered(self, title: str) -> list[GpuKernel]:
-        """The kernels of `orderings`."""
+    def ordering_kernels(self, title: str) -> list[GpuKernel]:
         return [ordering.kernel(title, self.features) for ordering in self.orderings]
 
     def _thin(self, end: Epilogue, title: str) -> list[GpuKernel]:
@@ -207,7 +191,6 @@ class Contraction:
             return [kernel.finishing(end, title), *last]
 
     def _add_parts(self, end: Epilogue, sums: Buffer, title: str) -> list[GpuKernel]:
-        """The kernels that add partial sums and compute the result."""
         comment, readers = f"adds up {self.splits} parts of each sum", [ElementReader("parts", sums, self.features, 4)]
         adding, groups = addition(self.problem, self.splits)
         return self._finish(end, comment, readers, [adding], groups, title, vectors=True)
@@ -267,11 +250,9 @@ def _by_line(matrix: Matrix, problem: Problem, constant: GpuConstant) -> tuple[M
     """A constant matrix whose lines are contiguous, padded to whole vectors."""
     source, lines = matrix.source, matrix.lines
     padded = -(-lines // 4) * 4
-    own = [(n, stride) for n, stride in matrix.stack if stride and n > 1]
+    own = matrix.own_axes
     shape = (*(n for n, _ in own), problem.taps, problem.channels, padded)
-    fresh = iter(strides_of(shape))
-    stack = tuple((n, next(fresh) if stride and n > 1 else 0) for n, stride in matrix.stack)
-    desc = Desc(source.desc.data_type, shape)
+    desc, stack = Desc(source.desc.data_type, shape), matrix.stack_in(shape)
     arranged = Matrix(Input(source.number, desc), padded, 1, padded, problem.channels * padded, stack)
     steps = (*(stride for _, stride in own), matrix.tap, matrix.step, matrix.stride)
     return arranged, layout.lay_out(constant, (*shape[:-1], lines), steps, shape)

@@ -46,14 +46,10 @@ def lay_out(
     shape: tuple[int, ...],
     is_fresh: bool = False,
 ) -> GpuConstant:
-    """A constant in another order.
+    """A constant in another order. The sizes and strides (in elements) of the source's axes are in the new order.
 
-    Args:
-        constant: the constant.
-        sizes: sizes of the axes, in the new order.
-        steps: strides of these axes, in elements.
-        shape: shape of the result. The last axis flattens all remaining axes, padded with zeros.
-        is_fresh: whether to copy even if the constant is in this order.
+    The last axis of `shape` flattens all remaining axes, padded with zeros. If `is_fresh`, copy even if the constant is in
+    this order.
     """
     view = None if constant.how or is_fresh else _in_order(constant.source, sizes, steps, shape)
     return constant.then(_lay_out, sizes, steps, shape, is_fresh) if view is None else GpuConstant.of(view)
@@ -82,16 +78,18 @@ def copy(target: np.ndarray, source: np.ndarray) -> None:
     """Copy an array to a target of the same shape and data type, whose last axis is contiguous."""
     far = _far_axis(source)
     if far is None:
-        _each(lambda piece: np.copyto(target[piece], source[piece]), _pieces(source, PIECE_BYTES))
+        _map_pieces(lambda piece: np.copyto(target[piece], source[piece]), _pieces(source, PIECE_BYTES))
     else:
-        _each(lambda block: _turn(target[block], source[block], far), _blocks(source.shape, far))
+        _map_pieces(lambda block: _turn(target[block], source[block], far), _blocks(source.shape, far))
 
 
 def all_below(array: np.ndarray, bound: float) -> bool:
     """Whether all magnitudes in a contiguous array are below a bound; NaN is not."""
     flat = array.reshape(-1)
     return all(
-        _each(lambda piece: bool(-bound < flat[piece].min() <= flat[piece].max() < bound), _pieces(flat, READ_BYTES))
+        _map_pieces(
+            lambda piece: bool(-bound < flat[piece].min() <= flat[piece].max() < bound), _pieces(flat, READ_BYTES)
+        )
     )
 
 
@@ -105,28 +103,26 @@ def split(array: np.ndarray, kept: Callable[[np.ndarray], np.ndarray]) -> np.nda
         np.subtract(flat[piece], part, out=rests[piece])
         flat[piece] = part
 
-    _each(divide, _pieces(flat, PIECE_BYTES))
+    _map_pieces(divide, _pieces(flat, PIECE_BYTES))
     return rest
 
 
 def convert(array: np.ndarray, dtype: DTypeLike, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Apply a function to all elements, and return an array of type `dtype`."""
+    """Apply a function to all elements, in pieces."""
     result = np.empty(array.shape, dtype)
     flat, elements = np.ascontiguousarray(array).reshape(-1), result.reshape(-1)
 
     def convert_piece(piece: Any) -> None:
         elements[piece] = function(flat[piece])
 
-    _each(convert_piece, _pieces(flat, PIECE_BYTES))
+    _map_pieces(convert_piece, _pieces(flat, PIECE_BYTES))
     return result
 
 
 def in_parts(constant: GpuConstant, kept: Callable[[np.ndarray], np.ndarray]) -> tuple[GpuConstant, GpuConstant]:
     """Split a constant x into kept(x) and the remainder x - kept(x). Making one part computes both.
 
-    Args:
-        constant: the constant; `make` must return a new array each time.
-        kept: a function of arrays.
+    The constant's `make` must return a new array each time.
     """
     parts: dict[str, np.ndarray] = {}
 
@@ -174,7 +170,6 @@ def _blocks(shape: Sequence[int], far: int) -> list[tuple[slice, ...]]:
 
 
 def _pieces(array: np.ndarray, size: int) -> list[slice]:
-    """Pieces along the first axis, of about `size` bytes."""
     if not array.size:
         return []
     count = max(1, min(len(array), array.nbytes // size))
@@ -182,13 +177,10 @@ def _pieces(array: np.ndarray, size: int) -> list[slice]:
     return [slice(start, start + step) for start in range(0, len(array), step)]
 
 
-def _each(function: Callable[[Any], T], pieces: Sequence[Any]) -> list[T]:
+def _map_pieces(function: Callable[[Any], T], pieces: Sequence[Any]) -> list[T]:
     """Call a function for each piece, with threads if there are several."""
     count = min(processors(), len(pieces))
     if count < 2:
         return [function(piece) for piece in pieces]
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(function, pieces))
-
-
-__all__ = ["all_below", "convert", "copy", "in_parts", "lay_out", "split"]

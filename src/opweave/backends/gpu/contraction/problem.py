@@ -21,13 +21,7 @@ from ..constants import GpuConstant
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A strided view of an array in memory, with permuted axes, for example.
-
-    Attributes:
-        source: the array in memory.
-        shape: shape of the view.
-        strides: strides of the axes, in elements; 0 repeats elements.
-    """
+    """A strided view of an array in memory, with permuted axes, for example; a stride of 0 repeats elements."""
 
     source: Input
     shape: tuple[int, ...]
@@ -35,12 +29,10 @@ class View:
 
     @classmethod
     def of(cls, source: Input) -> View:
-        """The contiguous view of a whole array."""
         return cls(source, source.desc.shape, strides_of(source.desc.shape))
 
     @property
     def is_plain(self) -> bool:
-        """Whether the view reads elements in memory order."""
         pairs = zip(self.strides, strides_of(self.shape), self.shape, strict=True)
         return all(stride == plain for stride, plain, size in pairs if size > 1)
 
@@ -49,12 +41,9 @@ class View:
 class Matrix:
     """An operand with a linear address for each (stack, line, tap, channel).
 
+    Lines are rows of the left matrix, or columns of the right matrix; the stride of channels is `step`.
+
     Attributes:
-        source: the operand.
-        lines: rows of the left matrix, or columns of the right matrix.
-        stride: stride of the lines.
-        step: stride of the channels.
-        tap: stride of the taps.
         stack: (size, stride) of each axis of the stacks, fastest last; a stride of 0 broadcasts.
         rest: remainders of the elements for TF32x3, if `source` holds the TF32 parts.
     """
@@ -67,22 +56,28 @@ class Matrix:
     stack: tuple[tuple[int, int], ...] = ()
     rest: Input | None = None
 
+    @property
+    def own_axes(self) -> list[tuple[int, int]]:
+        """(size, stride) of the stack axes that do not broadcast."""
+        return [(size, stride) for size, stride in self.stack if stride and size > 1]
+
+    def stack_in(self, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+        """The stack in a new contiguous array, whose shape begins with the sizes of `own_axes`."""
+        strides = iter(strides_of(shape))
+        return tuple((size, next(strides) if stride and size > 1 else 0) for size, stride in self.stack)
+
 
 @dataclass(frozen=True, slots=True)
 class ProblemWindow:
     """An image read through the windows of a convolution. Its lines are the positions (batch, y, x) of the result.
 
     Attributes:
-        source: the operand.
         size: height and width of the image.
         output: height and width of the result.
-        batches: number of images.
         batch: stride of the images.
         pixel: stride of the pixels.
         step: stride of the channels.
         kernel: height and width of the window.
-        strides: strides of the convolution.
-        dilations: dilations of the convolution.
         before: padding at the top and at the left.
         transposed: whether the operation is conv_transpose2d.
         inside: whether all windows are inside the image.
@@ -106,7 +101,6 @@ class ProblemWindow:
 
     @property
     def lines(self) -> int:
-        """Number of positions of the result, in all images."""
         return self.batches * prod(self.output)
 
 
@@ -121,7 +115,6 @@ class OperandLayout:
 
     Attributes:
         kind: "matrix" [..., rows, columns]; "nchw" (rows are channels, columns are positions); "nhwc" (the reverse).
-        shape: shape of the result.
         spread: distance between positions of one phase, [height, width]. Each phase is a separate stack.
         shift: offset of the first position of the result.
         grid: positions of a phase, [height, width]; some may be outside the result.
@@ -135,18 +128,15 @@ class OperandLayout:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of an image."""
         height, width = self.shape[2:] if self.kind == "nchw" else self.shape[1:3]
         return height, width
 
     @property
     def pixels(self) -> int:
-        """Number of positions of one image."""
         return prod(self.size)
 
     @property
     def phases(self) -> int:
-        """Number of phases; 1 unless `divide_by_phases` was applied."""
         return prod(self.spread)
 
 
@@ -165,33 +155,28 @@ class Problem:
 
     @property
     def terms(self) -> int:
-        """Number of products in each sum."""
         return self.taps * self.channels
 
     @property
     def rows_are_channels(self) -> bool:
-        """Whether rows are output channels and columns are positions, in a convolution."""
+        """Whether rows are output channels and columns are positions; else the reverse."""
         return self.layout.kind == "nchw"
 
     @property
     def filter(self) -> Matrix:
-        """The filter of a convolution; the right matrix of a product."""
         side = self.left if self.rows_are_channels else self.right
         assert isinstance(side, Matrix)
         return side
 
     @property
     def image(self) -> Matrix | ProblemWindow:
-        """The image of a convolution; the left matrix of a product."""
         return self.right if self.rows_are_channels else self.left
 
     @property
     def outputs(self) -> int:
-        """Number of output channels of a group."""
         return self.rows if self.rows_are_channels else self.columns
 
     def with_sides(self, filter: Matrix, image: Matrix | ProblemWindow) -> Problem:
-        """Replace the operands."""
         left, right = (filter, image) if self.rows_are_channels else (image, filter)
         return replace(self, left=left, right=right)
 
@@ -207,7 +192,6 @@ class Problem:
 
     @property
     def groups(self) -> int:
-        """Number of groups of channels; 1 for matrices."""
         return self.stacks // self.layout.phases
 
     def exists(self, stack: str, row: str, column: str) -> str:
@@ -242,7 +226,6 @@ class Problem:
         return {"n": batch, "c": channel, "h": y, "w": x}
 
     def flat(self, stack: str, row: str, column: str) -> str:
-        """The flat position in the result, as text."""
         layout = self.layout
         if layout.kind == "matrix":
             at = f"{row} * {self.columns}u + {column}"
@@ -275,7 +258,6 @@ class Problem:
 
 
 def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The C-contiguous strides of a shape, in elements."""
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
@@ -324,7 +306,6 @@ def convolution(
     groups: int,
     output_sizes: Sequence[int] | None = None,
 ) -> Problem:
-    """The problem of `conv2d`, or of `conv_transpose2d` if `output_sizes` is set."""
     sizes = dict(zip(input_layout, image.desc.shape, strict=True))
     steps = dict(zip(input_layout, strides_of(image.desc.shape), strict=True))
     taps = dict(zip(filter_layout, filter.desc.shape, strict=True))
@@ -375,16 +356,9 @@ def is_spread(problem: Problem) -> bool:
 
 
 def divide_by_phases(problem: Problem, constant: GpuConstant) -> tuple[Problem, Input, GpuConstant]:
-    """Divide a strided transposed convolution by phases into convolutions without strides.
+    """Divide a strided transposed convolution by phases into convolutions without strides, with a new filter.
 
     The phase of a position is position % strides. All positions of a phase use the same taps.
-
-    Args:
-        problem: `is_spread` must hold.
-        constant: the filter.
-
-    Returns:
-        The problem, the new filter, and the filter's elements.
     """
     filter, image = problem.filter, problem.image
     assert isinstance(image, ProblemWindow)
@@ -425,15 +399,9 @@ def _in_phases(
     taps: tuple[int, int],
     padded: int,
 ) -> np.ndarray:
-    """The filter of each phase.
+    """The filter of each phase, with lines padded by zeros to `padded`.
 
-    Args:
-        array: a filter.
-        sizes: sizes of the axes [groups, height, width, channels, lines].
-        steps: strides of these axes, in elements.
-        strides: strides of the convolution, [height, width].
-        taps: taps of a phase, [height, width].
-        padded: lines of a phase, padded with zeros.
+    `sizes` and `steps` (in elements) are those of the filter's axes [groups, height, width, channels, lines].
     """
     groups, height, width, channels, lines = sizes
     down, right = strides

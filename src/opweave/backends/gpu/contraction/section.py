@@ -13,13 +13,9 @@ from .problem import Matrix, Problem
 
 @dataclass(frozen=True)
 class Section:
-    """Products of the same few vectors, with equal result shapes.
+    """Products of the same few vectors, with equal result shapes: they differ only in the source of the matrix.
 
-    Attributes:
-        problems: the products, which differ only in the source of the matrix.
-        end: the epilogue of all sums.
-        title: title for tables.
-        is_constant: whether the matrices are constants.
+    `is_constant` says that the matrices are constants.
     """
 
     problems: tuple[Problem, ...]
@@ -28,19 +24,17 @@ class Section:
     is_constant: bool
 
     @property
-    def swapped(self) -> bool:
+    def is_swapped(self) -> bool:
         """Whether the few vectors are columns."""
         return self.problems[0].columns < self.problems[0].rows
 
     @property
     def few(self) -> Matrix:
-        """The few vectors."""
-        return self._side(self.problems[0], self.swapped)
+        return self._side(self.problems[0], self.is_swapped)
 
     @property
     def many(self) -> tuple[Matrix, ...]:
-        """The matrix of each product."""
-        return tuple(self._side(problem, not self.swapped) for problem in self.problems)
+        return tuple(self._side(problem, not self.is_swapped) for problem in self.problems)
 
     @staticmethod
     def _side(problem: Problem, is_right: bool) -> Matrix:
@@ -50,17 +44,14 @@ class Section:
 
     @property
     def count(self) -> int:
-        """Number of vectors."""
         return min(self.problems[0].rows, self.problems[0].columns)
 
     @property
     def lines(self) -> int:
-        """Lines of a matrix."""
         return max(self.problems[0].rows, self.problems[0].columns)
 
     @property
     def stacks(self) -> int:
-        """Number of matrices of a source."""
         return self.problems[0].stacks
 
     @cached_property
@@ -87,7 +78,7 @@ class Section:
 
     def vectors(self, features: Features) -> bool:
         """Whether four results are stored as a vector."""
-        return (self.quads or self.deep(features) > 0) and not self.swapped
+        return (self.quads or self.deep(features) > 0) and not self.is_swapped
 
     @property
     def few_in_fours(self) -> bool:
@@ -97,20 +88,16 @@ class Section:
         return few.step == 1 and all(stride % 4 == 0 for stride in strides)
 
     def units(self, fours: bool) -> int:
-        """Lines, or groups of four lines."""
         return -(-self.lines // 4) if fours else self.lines
 
     def form(self, features: Features) -> tuple[Any, ...]:
         """A key that all sections of a kernel must share."""
         few = self.few
         read = few.source, few.stride, few.step, few.stack, self.problems[0].terms
-        return *read, self.count, self.swapped, self.quads, self.along, self.deep(features), self.is_constant
+        return *read, self.count, self.is_swapped, self.quads, self.along, self.deep(features), self.is_constant
 
     def __str__(self) -> str:
         problem, number = self.problems[0], len(self.problems)
         times = f"{problem.stacks} times " if problem.stacks > 1 else ""
         products = f"{number} products of " if number > 1 else ""
         return f"{products}{times}{problem.rows} x {problem.columns}, sums of {problem.terms}"
-
-
-__all__ = ["Section"]

@@ -30,11 +30,7 @@ class TeamSums:
     """Adds partial sums, and stores the results.
 
     Attributes:
-        section: any section of the kernel; all have the same form.
-        features: features and limits of the device.
-        invocations: invocations of a workgroup.
         width: teams of a workgroup, each with one line or four.
-        fours: whether an invocation computes four lines.
         products: most products of a section.
         deep: whether the partial sum of a line is a vector of four.
         turns: number of blocks of lines that a workgroup computes.
@@ -58,7 +54,7 @@ class TeamSums:
         is_line = self.deep and not self.fours
         self._whole = "({0}.x + {0}.y) + ({0}.z + {0}.w)" if is_line else "{0}"
         # Whether an invocation stores the four adjacent lines of four teams, instead of the line whose sum it holds.
-        self._stores_fours = is_line and not self.section.swapped
+        self._stores_fours = is_line and not self.section.is_swapped
         self._is_local = self._team.is_in_warp and not self._stores_fours
         # Successive turns alternate between two memories, which saves a barrier.
         self._memories = 2 if self.turns > 1 and self._team.warp else 1
@@ -67,17 +63,16 @@ class TeamSums:
 
     @property
     def memory(self) -> list[Variable]:
-        """Memory of the workgroup."""
         vector, size = "vec4<f32>" if self.fours else "f32", self._memories * self._together * self._team.elements
         products = range(0 if self._is_local else self.products)
         return [Variable(f"parts_{j}", f"array<{vector}, {size}>") for j in products]
 
     def early_loads(self, section: Section) -> list[Load]:
         """The loads of the epilogue that storing invocations can issue before they compute sums."""
-        is_four = self._stores_fours or (self.fours and not section.swapped)
+        is_four = self._stores_fours or (self.fours and not section.is_swapped)
         keeps = self.features.dialect.kept > 0 and is_four and self.turns == 1 and section.count <= MAX_GIVEN_VECTORS
         has_vectors = section.vectors(self.features) and section.problems[0].contiguous
-        return [load for load in section.end.aligned if keeps and has_vectors and computed(load.type) == "f32"]
+        return [load for load in section.end.aligned_loads if keeps and has_vectors and computed(load.type) == "f32"]
 
     def reads(
         self, section: Section, loads: Sequence[Load], module: GpuModule, stack: str, block: str
@@ -96,7 +91,6 @@ class TeamSums:
             yield from ("    }", "}")
 
     def _stores(self, section: Section) -> str:
-        """The condition that an invocation stores results."""
         if self._stores_fours:
             return f"lane < {self.width // 4}u"
         return f"part == 0u && unit < {section.units(self.fours)}u"
@@ -106,15 +100,7 @@ class TeamSums:
         return f"{block} * {self.width}u + lane * 4u" if self._stores_fours else "unit * 4u"
 
     def lines(self, section: Section, put: str, stack: str, block: str, preloaded: int) -> Iterator[str]:
-        """The statements.
-
-        Args:
-            section: the section.
-            put: the function that stores a result.
-            stack: text of the matrix's index in its source.
-            block: text of the block's index, in units of `width`.
-            preloaded: number of values that `reads` has loaded for each four results.
-        """
+        """The statements; `put` stores a result, of which `reads` has loaded `preloaded` values for each four."""
         products, memory = range(len(section.problems)), self._team.elements
         turn = f"turn % {self._memories}u * {memory * self._together}u" if self._memories > 1 else ""
         for first in range(0, section.count, self._together):
@@ -149,7 +135,6 @@ class TeamSums:
     def _add_parts(
         self, numbers: Sequence[int], products: Sequence[int], line: str, begins: Mapping[int, str]
     ) -> list[str]:
-        """The statements that add many parts of a line's sums in a loop."""
         step = self.width if self._team.distance > 1 else 1
         places = {k: self._team.places(line, begins[k])[0] for k in numbers}
         pairs = [(f"total_{k}_{j}", f"parts_{j}", places[k]) for k, j in product(numbers, products)]
@@ -175,10 +160,10 @@ class TeamSums:
 
     def _puts(self, section: Section, put: str, stack: str, block: str, k: int, sums: Sequence[str]) -> list[str]:
         """Store the sums of a line, or of four lines."""
-        if self.fours and not section.swapped:
+        if self.fours and not section.is_swapped:
             return [f"    {put}({stack}, {k}u, {self._column(block)}, {', '.join(sums)});"]
         if not self.fours:
-            where = f"unit, {k}u" if section.swapped else f"{k}u, unit"
+            where = f"unit, {k}u" if section.is_swapped else f"{k}u, unit"
             return [f"    {put}({stack}, {where}, {', '.join(sums)});"]
         return [
             f"    {put}({stack}, unit * 4u + {c}u, {k}u, {', '.join(f'{part}.{letter}' for part in sums)});"
@@ -188,6 +173,3 @@ class TeamSums:
 
 def _addition(total: str, other: Sequence[str]) -> list[str]:
     return [f"{total} += {other[0]};"]
-
-
-__all__ = ["TeamSums"]

@@ -16,8 +16,9 @@ from math import ceil
 
 from ....expr import ir
 from ....expr.gpu import Buffer, Features, GpuKernel
-from ....expr.gpu.triton import Position, Statements, source_of, type_of
+from ....expr.gpu.triton import Position, Statements
 from ....expr.ir import Expr, Input, Load, Source
+from ..triton_kernel import triton_kernel
 from .direct import is_narrow
 from .epilogue import Epilogue
 from .gemv import is_thin
@@ -45,15 +46,7 @@ with two stages the kernel compiles faster, and runs about as fast."""
 
 @dataclass(frozen=True, slots=True)
 class TensorTile:
-    """The tile of a program.
-
-    Attributes:
-        rows: rows of the result per program.
-        columns: columns of the result per program.
-        terms: terms per step.
-        warps: warps per program.
-        stages: pipeline stages, including the current step.
-    """
+    """The tile of a program: rows, columns and terms per step. The current step is also a pipeline stage."""
 
     rows: int
     columns: int
@@ -83,7 +76,6 @@ class TensorSteps:
 
     Attributes:
         by_tap: whether all terms of a step belong to one tap.
-        count: number of steps.
         blocks: steps per tap, if `by_tap`.
         ragged: whether a step may have terms beyond the last.
     """
@@ -96,7 +88,7 @@ class TensorSteps:
         self.ragged = bool((problem.channels if self.by_tap else problem.terms) % terms)
 
     def lines(self) -> Iterator[str]:
-        """Statements that define the tap and the channels of a step, for both operands."""
+        """Define the tap and the channels of a step, for both operands."""
         if self.by_tap:
             yield f"tap = step // {self.blocks}"
         yield f"begin = {f'step % {self.blocks}' if self.by_tap else 'step'} * {self.terms}"
@@ -109,11 +101,9 @@ class TensorSteps:
                 yield f"{side}_channel = {side}_term % {self.problem.channels}"
 
     def numbers(self, side: str) -> str:
-        """The indices of terms within a step."""
         return f"tl.arange(0, {self.terms}){'[None, :]' if side == 'a' else '[:, None]'}"
 
     def tap(self, side: str) -> str:
-        """The variable of the tap."""
         return "tap" if self.by_tap else f"{side}_tap"
 
     def exists(self, side: str) -> str:
@@ -130,7 +120,6 @@ class Operand:
         side: "a" or "b".
         line: "row" or "column".
         exists: the condition that a line exists; empty if all do.
-        steps: the steps.
         is_short: whether a program has few steps.
     """
 
@@ -144,7 +133,6 @@ class Operand:
         self.is_held = is_short and (steps.by_tap or is_flat)
 
     def start(self) -> Iterator[str]:
-        """Statements before the loop over steps."""
         yield from self._start()
         if self.is_held:
             yield f"{self.side}_held = {self.side}_start + {self.steps.numbers(self.side)} * {self.matrix.step}"
@@ -169,7 +157,6 @@ class Operand:
         yield f"{side}_start = {offset} + {batch} + {pixel} * {matrix.pixel}"
 
     def load(self) -> Iterator[str]:
-        """Statements that load the tile of a step."""
         matrix, side, tap = self.matrix, self.side, self.steps.tap(self.side)
         conditions = [self.exists, self.steps.exists(side)]
         offset = f"begin * {matrix.step}" if self.is_held else f"{side}_start + {side}_{self.term} * {matrix.step}"
@@ -205,15 +192,7 @@ def is_turned(problem: Problem, features: Features) -> bool:
 
 
 class TensorKernel:
-    """A kernel for tensor cores.
-
-    Args:
-        problem: the problem.
-        tile: the tile of a program.
-        splits: the split-K factor.
-        features: features of a device with tensor cores.
-        starts_early: whether the kernel may start while the preceding one drains.
-    """
+    """A kernel for tensor cores."""
 
     def __init__(self, problem: Problem, tile: TensorTile, splits: int, features: Features, starts_early: bool) -> None:
         assert features.tensor_cores is not None
@@ -233,15 +212,10 @@ class TensorKernel:
 
     @property
     def comment(self) -> str:
-        """A comment with the tile."""
         return f"tensor cores, tiles of {self.tile}"
 
     def finishing(self, finish: Epilogue, title: str) -> GpuKernel:
-        """The kernel that computes the result.
-
-        Raises:
-            UnsupportedError: Triton cannot compute the epilogue.
-        """
+        """The kernel that computes the result; `UnsupportedError` if Triton cannot compute the epilogue."""
         problem, others = self.problem, list[Input]()
         for source in ir.sources(finish.body):
             assert isinstance(source, Input)
@@ -290,27 +264,20 @@ class TensorKernel:
     def _kernel(
         self, title: str, others: Sequence[Input], target: Buffer, library: Sequence[str], finish: Sequence[str]
     ) -> GpuKernel:
-        problem, tile = self.problem, self.tile
-        sides = dict(zip("ab", self._sides(), strict=True))
-        read = {side: matrix.source for side, matrix in sides.items()}
+        problem, sides = self.problem, dict(zip("ab", self._sides(), strict=True))
+        read: dict[str, Buffer] = {side: matrix.source for side, matrix in sides.items()}
         read |= {f"{side}_rests": m.rest for side, m in sides.items() if isinstance(m, Matrix) and m.rest is not None}
-        buffers = (*read.values(), *others, target)
-        names = (*read, *(f"x{k}" for k in range(len(others))), "result")
-        types = {name: type_of(buffer.desc) for name, buffer in zip(names, buffers, strict=True)}
-        lines = [*self._place(), *self._sums(), *finish]
-        library = [*library, *(DIVIDED if self.in_three else ())]
-        source = source_of(self.comment, types, library, lines)
-        options = (("max_shared", self.cores.max_shared), ("num_stages", self.stages), ("num_warps", tile.warps))
-        return GpuKernel(
+        arguments = {**read, **{f"x{k}": other for k, other in enumerate(others)}, "result": target}
+        return triton_kernel(
             title,
-            source,
-            buffers,
-            (False,) * (len(buffers) - 1) + (True,),
-            (self.down * self.across * problem.stacks * self.splits, 1, 1),
-            "opweave_kernel",
-            invocations=(32 * tile.warps,),
-            compiler="triton",
-            options=options,
+            self.comment,
+            arguments,
+            [*library, *(DIVIDED if self.in_three else ())],
+            [*self._place(), *self._sums(), *finish],
+            programs=self.down * self.across * problem.stacks * self.splits,
+            warps=self.tile.warps,
+            stages=self.stages,
+            cores=self.cores,
             starts_early=self.starts_early,
         )
 
@@ -332,7 +299,6 @@ class TensorKernel:
         yield f"column = {first_column} * {tile.columns} + tl.arange(0, {tile.columns}){across}"
 
     def _sides(self) -> tuple[Matrix | ProblemWindow, Matrix | ProblemWindow]:
-        """The operands `a` and `b`."""
         left, right = self.problem.left, self.problem.right
         return (right, left) if self.is_turned else (left, right)
 
@@ -374,9 +340,5 @@ class TensorKernel:
 
 
 def _mask(inside: Mapping[str, str]) -> str:
-    """The mask argument of loads and stores; empty if all elements are inside."""
     conditions = [f"({condition})" for condition in inside.values() if condition]
     return f", mask={' & '.join(conditions)}" if conditions else ""
-
-
-__all__ = ["Operand", "TensorKernel", "TensorSteps", "TensorTile", "suits"]

@@ -26,7 +26,6 @@ MAX_EARLY_US = 6.0
 and stay there. If all kernels start early, MiniLM on an H100 takes 0.82 times as long with 1 sentence, but 1.05 times as long
 with 32."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Split-K factors to try."""
 SAVED_US = 1.5
 """Microseconds that a CUDA graph saves a kernel of `tiles`, whose cost model was fitted to single launches. An estimate:
 `cuda_tune` prints the loss of `is_faster` against the best choices."""
@@ -39,7 +38,6 @@ class MeasuredTile:
     """A tile and its measured speed.
 
     Attributes:
-        tile: the tile.
         rate: products per microsecond of a fully occupied multiprocessor.
         latency: microseconds of a step of a program that is alone on a multiprocessor.
         fixed: microseconds of the launch, prologue and epilogue.
@@ -53,7 +51,6 @@ class MeasuredTile:
 
 @cache
 def table() -> dict[str, tuple[MeasuredTile, ...]]:
-    """The tiles for each `kind_of` product."""
     data = json.loads(files(__package__).joinpath(TABLE).read_text("utf-8"))
     return {
         kind: tuple(MeasuredTile(TensorTile(*row[:5]), *row[5:]) for row in rows)
@@ -83,7 +80,6 @@ def kind_of(problem: Problem, features: Features) -> str:
 
 
 def _reading(right: Matrix | ProblemWindow) -> str:
-    """One of `READINGS`."""
     if isinstance(right, Matrix):
         return "terms" if right.step == 1 else "columns"
     is_strided = right.transposed or right.strides[1] != 1
@@ -96,17 +92,15 @@ def is_faster(problem: Problem, features: Features) -> bool:
 
 
 def least(problem: Problem, features: Features) -> float:
-    """Estimated microseconds with the tile of `choose`."""
     options = _options(problem, features)
     return min(microseconds(problem, measured, splits, features.units) for measured, splits in options)
 
 
 def choose(problem: Problem, features: Features) -> tuple[TensorTile, int]:
-    """The tile and the split-K factor."""
-    return next(ranked(problem, features))
+    return next(rank_tiles(problem, features))
 
 
-def ranked(problem: Problem, features: Features) -> Iterator[tuple[TensorTile, int]]:
+def rank_tiles(problem: Problem, features: Features) -> Iterator[tuple[TensorTile, int]]:
     """The tiles and split-K factors that the device can run, fastest first by estimate."""
     options = _options(problem, features)
     for measured, splits in sorted(
@@ -124,7 +118,7 @@ def is_short(problem: Problem, tile: TensorTile, splits: int, features: Features
 
 
 def microseconds(problem: Problem, measured: MeasuredTile, splits: int, units: int) -> float:
-    """Estimated time of a problem on a device with `units` multiprocessors."""
+    """Estimated time on a device with `units` multiprocessors."""
     steps, products = work(problem, measured.tile, splits, units)
     return measured.fixed + steps * max(measured.latency, products / measured.rate) + addition(problem, splits)
 

@@ -15,18 +15,18 @@ import numpy as np
 
 from ....core.graph import Desc
 from ....expr.gpu import Features, GpuKernel
-from ....expr.gpu.triton import Bfloat16, source_of, type_of
+from ....expr.gpu.triton import Bfloat16
 from ....expr.ir import Input
 from ..constants import GpuConstant
+from ..triton_kernel import triton_kernel
 from . import layout
-from .problem import Matrix, Problem, is_float32, strides_of
+from .problem import Matrix, Problem, is_float32
 from .text import python, stack_offset
 
 Form: TypeAlias = Literal["", "divided", "bfloat16", "float16"]
 """Conversion of reordered elements: none, the TF32x3 split ("divided"), or rounding to a type."""
 
 ROUNDED = ("bfloat16", "float16")
-"""Forms that round to a type."""
 
 MAX_TF32 = 3.4e38
 """Smallest magnitude that is not split: rounding to TF32 could give infinity, and infinity and NaN have no remainder."""
@@ -43,13 +43,11 @@ COPIED_BYTES_PER_US = 3.5e6
 START_US = 2.0
 """Microseconds that another kernel adds to a CUDA graph, without memory traffic. An estimate."""
 TILE = 64
-"""Lines and terms per program of the reordering kernel."""
 WARPS = 8
 """Warps per program of the reordering kernel: each thread loads four vectors of 16 bytes."""
 
 
 def form_of(problem: Problem, features: Features) -> Form:
-    """The form of reordered float32 operands."""
     assert features.tensor_cores is not None
     kind = features.tensor_cores.float32
     if not any(is_float32(side) for side in (problem.left, problem.right)) or kind == "tf32":
@@ -58,7 +56,6 @@ def form_of(problem: Problem, features: Features) -> Form:
 
 
 def in_three(problem: Problem, features: Features) -> bool:
-    """Whether a float32 product is computed as TF32x3."""
     return form_of(problem, features) == "divided"
 
 
@@ -71,7 +68,6 @@ def in_bfloat16(array: np.ndarray) -> np.ndarray:
 
 
 def in_float16(array: np.ndarray) -> np.ndarray:
-    """Elements rounded to float16, to nearest even."""
     with np.errstate(over="ignore"):
         return array.astype(np.float16)
 
@@ -98,18 +94,14 @@ def by_term(
 ) -> tuple[Matrix, dict[Input, GpuConstant]]:
     """Reorder a constant matrix, and return the new matrix and its constants.
 
-    Args:
-        matrix: the matrix.
-        problem: the problem of the matrix.
-        constant: the elements, a rearrangement of an array, padded with zeros.
-        form: conversion of the elements. They are split only if all magnitudes are below `MAX_TF32`.
+    Elements are split only if all magnitudes are below `MAX_TF32`.
     """
     if form == "divided" and not layout.all_below(constant.source, MAX_TF32):
         form = ""
     ordered = _order(matrix, problem, form)
     *own, lines, _ = ordered.source.desc.shape
     sizes = (*own, lines, problem.taps, problem.channels)
-    steps = (*(stride for _, stride in _own_axes(matrix)), matrix.stride, matrix.tap, matrix.step)
+    steps = (*(stride for _, stride in matrix.own_axes), matrix.stride, matrix.tap, matrix.step)
     if form == "bfloat16":
         constant = constant.then(layout.convert, np.uint16, in_bfloat16)
     elif form == "float16":
@@ -121,19 +113,13 @@ def by_term(
     return ordered, {ordered.rest: rest, ordered.source: kept}
 
 
-def _own_axes(matrix: Matrix) -> list[tuple[int, int]]:
-    """(size, stride) of the stack axes that do not broadcast."""
-    return [(n, stride) for n, stride in matrix.stack if stride and n > 1]
-
-
 def _order(matrix: Matrix, problem: Problem, form: Form) -> Matrix:
     """The matrix in new arrays, with contiguous terms and lines aligned to 16 bytes."""
-    own, data_type = _own_axes(matrix), "float16" if form in ROUNDED else matrix.source.desc.data_type
+    own, data_type = matrix.own_axes, "float16" if form in ROUNDED else matrix.source.desc.data_type
     whole = 4 if data_type == "float32" else 8
     padded = ceil(problem.terms / whole) * whole
     shape = (*(n for n, _ in own), matrix.lines, padded)
-    fresh = iter(strides_of(shape))
-    stack = tuple((n, next(fresh) if stride and n > 1 else 0) for n, stride in matrix.stack)
+    stack = matrix.stack_in(shape)
     desc = Bfloat16(shape) if form == "bfloat16" else Desc(data_type, shape)
     source, rest = (Input(matrix.source.number, desc) for _ in range(2))
     return Matrix(source, matrix.lines, padded, 1, problem.channels, stack, rest if form == "divided" else None)
@@ -141,14 +127,7 @@ def _order(matrix: Matrix, problem: Problem, form: Form) -> Matrix:
 
 @dataclass(frozen=True)
 class Ordering:
-    """A kernel that reorders an operand.
-
-    Attributes:
-        matrix: the operand.
-        ordered: the reordered operand, in arrays that the kernel writes.
-        problem: the problem of the operand.
-        form: conversion of the elements.
-    """
+    """A kernel that reorders an operand of a problem, with a conversion of the elements."""
 
     matrix: Matrix
     ordered: Matrix
@@ -157,50 +136,44 @@ class Ordering:
 
     @classmethod
     def of(cls, matrix: Matrix, problem: Problem, form: Form) -> Ordering:
-        """The kernel that reorders an operand of a problem."""
         return cls(matrix, _order(matrix, problem, form), problem, form)
 
     @property
     def results(self) -> tuple[Input, ...]:
-        """The arrays that the kernel writes."""
         return (self.ordered.source,) if self.ordered.rest is None else (self.ordered.source, self.ordered.rest)
 
     def apply(self, problem: Problem) -> Problem:
-        """Replace the operand of a problem by the reordered operand."""
         left, right = (self.ordered if side is self.matrix else side for side in (problem.left, problem.right))
         return replace(problem, left=left, right=right)
 
     @property
     def microseconds(self) -> float:
-        """Estimated time of the kernel."""
         moved = self.matrix.source.desc.byte_length + sum(result.desc.byte_length for result in self.results)
         return START_US + moved / COPIED_BYTES_PER_US
 
     def kernel(self, title: str, features: Features) -> GpuKernel:
-        """The kernel; `title` is for tables."""
         assert features.tensor_cores is not None
         names = ("source", "kept", "rest")[: 1 + len(self.results)]
-        buffers = (self.matrix.source, *self.results)
-        types = {name: type_of(buffer.desc) for name, buffer in zip(names, buffers, strict=True)}
+        arguments = dict(zip(names, (self.matrix.source, *self.results), strict=True))
         is_divided, is_rounded = self.form == "divided", self.form in ROUNDED
         label = f"terms in order{f', in {self.form}' if is_rounded else ''}"
         comment = f"{label}{', divided for three products of TF32' if is_divided else ''}"
-        options = (("max_shared", features.tensor_cores.max_shared), ("num_stages", 1), ("num_warps", WARPS))
         across, down = (ceil(size / TILE) for size in (self.ordered.stride, self.matrix.lines))
-        return GpuKernel(
+        return triton_kernel(
             f"{title}: {label}",
-            source_of(comment, types, DIVIDED if is_divided else (), self._lines(across, down)),
-            buffers,
-            (False, *(True for _ in self.results)),
-            (across * down * prod(n for n, _ in _own_axes(self.matrix)), 1, 1),
-            "opweave_kernel",
-            invocations=(32 * WARPS,),
-            compiler="triton",
-            options=options,
+            comment,
+            arguments,
+            DIVIDED if is_divided else (),
+            self._lines(across, down),
+            programs=across * down * prod(n for n, _ in self.matrix.own_axes),
+            warps=WARPS,
+            stages=1,
+            cores=features.tensor_cores,
+            written=len(self.results),
         )
 
     def _lines(self, across: int, down: int) -> Iterator[str]:
-        matrix, channels, own = self.matrix, self.problem.channels, _own_axes(self.matrix)
+        matrix, channels, own = self.matrix, self.problem.channels, self.matrix.own_axes
         stacks, lines, padded = prod(n for n, _ in own), matrix.lines, self.ordered.stride
         yield "program = tl.program_id(0)"
         yield f"stack = program // {across * down}"
@@ -226,17 +199,12 @@ class Ordering:
 
 
 def orderings(problem: Problem, constants: Collection[Input], features: Features) -> list[Ordering]:
-    """The float32 operands of a product that kernels should reorder.
+    """The float32 operands of a product that kernels should reorder; `constants` are reordered already.
 
     TF32 reads both operands from shared memory. TF32x3 splits one operand in registers, in any order, and is fastest if the
     other operand is split before. bfloat16 and float16 operands are read from shared memory in any order, but a float32
     operand takes twice the bytes, and is rounded in registers at each read. Reordering never pays if reading the operands from
     memory takes longer than the product.
-
-    Args:
-        problem: a problem for tensor cores.
-        constants: constants that are reordered, and split or rounded, already.
-        features: features and limits of the device.
     """
     assert features.tensor_cores is not None
     kind, form = features.tensor_cores.float32, form_of(problem, features)
@@ -259,6 +227,3 @@ def orderings(problem: Problem, constants: Collection[Input], features: Features
     candidates = [Ordering.of(side, problem, form) for side in across if isinstance(side, Matrix)]
     is_whole = len(candidates) == len(across)  # images of convolutions keep their order
     return candidates if is_whole and saved > sum(ordering.microseconds for ordering in candidates) else []
-
-
-__all__ = ["Form", "Ordering", "by_term", "form_of", "in_bfloat16", "in_three", "orderings"]

@@ -15,12 +15,10 @@ def part(text: str) -> str:
 
 
 def plus(text: str, constant: int) -> str:
-    """A sum; adding 0 is omitted."""
     return f"{text} + {constant}u" if constant else text
 
 
 def times(text: str, factor: int) -> str:
-    """A product; a factor of 1 is omitted."""
     return text if factor == 1 else f"{text} * {factor}u"
 
 
@@ -32,6 +30,11 @@ def quarter(text: str, width: int) -> str:
 def python(text: str) -> str:
     """Translate an unsigned WGSL position to Python."""
     return re.sub(r"\b(\d+)u\b", r"\1", text).replace("/", "//")
+
+
+def return_if(condition: str) -> list[str]:
+    """End the invocation if a condition holds."""
+    return [f"if ({condition}) {{", "    return;", "}"]
 
 
 def function(name: str, parameters: Sequence[str], lines: Iterable[str], result: str = "") -> DialectFunction:
@@ -67,17 +70,9 @@ def window_start(window: ProblemWindow, name: str, y: str, x: str) -> list[str]:
 
 
 def window_tap(window: ProblemWindow, start: str, name: str, y: str, x: str) -> tuple[list[str], list[str], str]:
-    """The pixel at a tap of a window.
+    """The pixel at a tap of a window: statements, the conditions that the pixel exists, and its offset in the image.
 
-    Args:
-        window: the window.
-        start: the `name` passed to `window_start`.
-        name: prefix of the defined names.
-        y: distance of the tap from the top of the window, as i32 text.
-        x: distance of the tap from the left.
-
-    Returns:
-        Statements, the conditions that the pixel exists, and its offset in the image.
+    `start` is the `name` passed to `window_start`. `y` and `x` are the distances of the tap from the top left, as i32 text.
     """
     lines, conditions = [], []
     for axis, moved, size, stride in zip("yx", (y, x), window.size, window.strides, strict=True):

@@ -16,7 +16,7 @@ from ....expr.gpu.dialect import Dialect, Part, Variable
 from ....expr.gpu.writing import MAX_WORKGROUPS, numbered
 from .elements import ElementReader
 from .problem import Matrix, Problem, ProblemWindow
-from .text import entry, part, plus, quarter, stack_offset, times, window_start, window_tap
+from .text import entry, part, plus, quarter, return_if, stack_offset, times, window_start, window_tap
 
 UNROLLED_TERMS = 4
 """Unroll factor of the loop over terms, a divisor of all depths."""
@@ -24,14 +24,9 @@ UNROLLED_TERMS = 4
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The tile of a workgroup.
+    """The tile of a workgroup, of `rows` x `columns`, with `depth` terms per step.
 
-    Attributes:
-        rows: rows of the result per workgroup.
-        columns: columns of the result per workgroup.
-        depth: terms per step.
-        height: rows per invocation, a multiple of 4.
-        width: columns per invocation, a multiple of 4.
+    An invocation computes `height` x `width` of the tile, both multiples of 4.
     """
 
     rows: int
@@ -42,7 +37,6 @@ class Tile:
 
     @property
     def invocations(self) -> int:
-        """Invocations in a workgroup."""
         return self.rows // self.height * (self.columns // self.width)
 
     @property
@@ -59,7 +53,6 @@ class Steps:
     """The steps of a problem with a tile.
 
     Attributes:
-        count: number of steps.
         a_tap: steps per tap; 0 if steps cross the borders of taps.
         ragged: whether a step may have terms beyond the last, which must be read as 0.
     """
@@ -142,12 +135,10 @@ class TileSide:
 
     @property
     def declaration(self) -> Variable:
-        """The declaration of the workgroup memory."""
         quads = (self.lines + self.padding) // 4
         return Variable(f"tile_{self.name}", f"array<array<vec4<f32>, {quads}>, {self.tile.depth}>")
 
     def setup(self) -> list[str]:
-        """Statements before the first step."""
         n, matrix = self.name, self.matrix
         first = "first_row" if n == "a" else "first_column"
         last = matrix.lines - (4 if self.width == 4 and not self.along_terms else 1)
@@ -210,7 +201,6 @@ class TileSide:
         return at, [] if matrix.inside else [f"{name}_in"]
 
     def place(self) -> list[str]:
-        """Store the loaded elements in workgroup memory."""
         lines = []
         for k, (line, term) in enumerate(self.positions):
             tile, value = f"tile_{self.name}", f"{self.name}_next{k}"
@@ -266,13 +256,7 @@ def body(
 ) -> tuple[list[Part], tuple[int, int, int]]:
     """Workgroup memory, the entry point, and its dispatch size. The entry point calls `put(stack, row, column, vec4)`.
 
-    Args:
-        problem: the problem.
-        tile: the tile of a workgroup.
-        a: loads the left operand.
-        b: loads the right operand.
-        splits: the split-K factor. If there are several splits, the stack passed to `put` is split * stacks + stack.
-        dialect: the language.
+    With split-K, the stack passed to `put` is split * stacks + stack.
     """
     left, right = TileSide("a", problem.left, problem, tile, a), TileSide("b", problem.right, problem, tile, b)
     a.width, b.width = left.width, right.width
@@ -329,7 +313,7 @@ def _place(counts: tuple[int, int, int]) -> tuple[str, tuple[int, int, int], lis
         return "group", counts, []
     x, y, _ = counts
     number, groups = numbered(prod(counts))
-    lines = [f"let number = {number};", f"if (number >= {prod(counts)}u) {{", "    return;", "}"]
+    lines = [f"let number = {number};", *return_if(f"number >= {prod(counts)}u")]
     return "place", groups, [*lines, f"let place = vec3<u32>(number % {x}u, number / {x}u % {y}u, number / {x * y}u);"]
 
 

@@ -28,20 +28,15 @@ STEP_OVERHEAD_TERMS = 4
 DEPTHS = (16, 20, 12, 8)
 """Terms of a step: the first, unless another wastes less and saves at least 1/25 of the work."""
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
-"""Split-K factors to try."""
 MAX_PARTIAL_BYTES = 1 << 26
 """Maximum size of all partial sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
-    """The shape of a tile and its measured speed.
+    """The shape of a tile, of which an invocation computes `height` x `width`, and its measured speed.
 
     Attributes:
-        rows: rows of a tile.
-        columns: columns of a tile.
-        height: rows per invocation.
-        width: columns per invocation.
         rate: fraction of the peak rate of a fully occupied multiprocessor.
         latency: time of a single workgroup's step, without terms, in microseconds.
         deepening: additional time per 16 terms, in microseconds.
@@ -83,7 +78,6 @@ def microseconds(problem: Problem, shape: TileShape, depth: int, splits: int, un
 
 
 def choose(problem: Problem, features: Features) -> tuple[Tile, int]:
-    """The tile and the split-K factor."""
     _, (shape, depth, splits) = _fastest(problem, features)
     return _tile(shape, depth), splits
 

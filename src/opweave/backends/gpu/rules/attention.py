@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ....composites import group_query_attention, multi_head_attention, scaled_dot_product_attention
@@ -11,7 +12,7 @@ from ....expr.gpu import Workgroups
 from ....expr.ir import Cast, storage
 from ....expr.tracing import of_input
 from ..table import gpu
-from .flash import Attention, Element, attend
+from .flash import Attention, Element, Place, attend
 from .positions import broadcast
 from .reduction import narrow, widen
 from .results import Staged, Stages
@@ -41,6 +42,13 @@ def _with_mask(problem: Attention, mask: Traced | None, causal: bool) -> Attenti
     return replace(problem, visible=visible)
 
 
+def _in_one_array(problem: Attention, query: Traced, shape: Sequence[int], place: Place) -> Staged:
+    def plan(stages: Stages) -> list[Traced]:
+        return [attend(stages, problem, stages.array(storage(query.data_type), shape), place)]
+
+    return Staged(plan)
+
+
 @gpu.lower(scaled_dot_product_attention)
 def _(query: Traced, key: Traced, value: Traced, mask: Traced | None, causal: bool, scale: float) -> Staged:
     q, k, v = widen(query), widen(key), widen(value)
@@ -52,13 +60,8 @@ def _(query: Traced, key: Traced, value: Traced, mask: Traced | None, causal: bo
         key=lambda *p: k[p],
         value=lambda *p: v[p],
     )
-    problem = _with_mask(problem, mask, causal)
-
-    def plan(stages: Stages) -> list[Traced]:
-        result = stages.array(storage(query.data_type), [batches, heads, queries, values])
-        return [attend(stages, problem, result, lambda *p: p)]
-
-    return Staged(plan)
+    shape = [batches, heads, queries, values]
+    return _in_one_array(_with_mask(problem, mask, causal), query, shape, lambda *p: p)
 
 
 @gpu.lower(multi_head_attention)
@@ -72,13 +75,9 @@ def _(query: Traced, key: Traced, value: Traced, mask: Traced | None, heads: int
         key=lambda b, h, i, s: k[b, i, h * size + s],
         value=lambda b, h, i, d: v[b, i, h * values + d],
     )
-    problem = _with_mask(problem, mask, causal)
-
-    def plan(stages: Stages) -> list[Traced]:
-        result = stages.array(storage(query.data_type), [batches, queries, heads * values])
-        return [attend(stages, problem, result, lambda b, h, i, d: (b, i, h * values + d))]
-
-    return Staged(plan)
+    shape = [batches, queries, heads * values]
+    place: Place = lambda b, h, i, d: (b, i, h * values + d)  # noqa: E731
+    return _in_one_array(_with_mask(problem, mask, causal), query, shape, place)
 
 
 @gpu.lower(group_query_attention)

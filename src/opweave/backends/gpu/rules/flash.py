@@ -30,12 +30,11 @@ NEIGHBOURS = 8
 KEYS_OF_PART = 32
 """Fewest keys of a part, and most keys of a block in a part. For one token with 1,024 keys and 8 groups of heads, an H200
 takes 5 us with parts of 32 keys, 12 us with parts of 64 keys, and 1 us more to combine twice as many parts."""
-MIN_SHARE_OF_UNITS = 4
-"""Divide keys if at most 1 / MIN_SHARE_OF_UNITS of the device's units would have work."""
+BUSY_SHARE = 4
+"""Divide keys if at most 1 / BUSY_SHARE of the device's units would have work."""
 MIN_PARTS = 4
 """Fewest parts of the keys: with fewer, the second kernel takes longer than the first one saves. An estimate."""
 MAX_PARTS = 64
-"""Most parts of the keys."""
 MAX_HELD = 64
 """Most elements that an invocation preloads into registers. An estimate: with this many, the workgroups of all parts still run
 concurrently."""
@@ -51,13 +50,9 @@ class Attention:
     """Attention of any kind. All functions return float32, or conditions.
 
     Attributes:
-        batches: number of batches.
-        heads: number of heads of the queries.
         groups: number of heads of keys and values.
-        queries: number of queries.
-        keys: number of keys.
-        size: size of queries and keys.
-        values: size of values.
+        size: size of queries and keys, [0, size) are positions `s`.
+        values: size of values, [0, values) are positions `d`.
         query: `query(batch, head, query, s)`, scaled.
         key: `key(batch, group, key, s)`.
         value: `value(batch, group, key, d)`.
@@ -92,18 +87,15 @@ class Attention:
 
     @property
     def share(self) -> int:
-        """Number of heads that share keys."""
         return self.heads // self.groups
 
 
 @dataclass(frozen=True)
 class _FlashTile:
-    """The tile of a workgroup.
+    """The tile of a workgroup: some queries of `heads` that share keys, and blocks of keys.
 
     Attributes:
-        heads: heads of a workgroup, which share keys.
         queries: queries per head.
-        keys: keys of a block.
         stores: whether the queries and a block of keys fit workgroup memory, and are copied there.
         parts: number of workgroups that divide the keys.
     """
@@ -125,7 +117,6 @@ class _FlashTile:
 
 
 def _tile(problem: Attention, features: Features) -> _FlashTile:
-    """The largest tile that fits."""
     whole = problem.share * problem.queries
     tiles = [(problem.share, problem.queries)] if whole <= MAX_LINES else []
     tiles += [(1, min(problem.queries, lines)) for lines in (16, 8, 4, 2, 1)]
@@ -139,7 +130,7 @@ def _tile(problem: Attention, features: Features) -> _FlashTile:
     blocks = -(-problem.keys // keys)
     workgroups = problem.batches * (problem.heads // tile.heads) * -(-problem.queries // tile.queries)
     parts = min(2 * features.units // workgroups, -(-problem.keys // KEYS_OF_PART), MAX_PARTS, blocks)
-    if parts < MIN_PARTS or workgroups > features.units // MIN_SHARE_OF_UNITS:
+    if parts < MIN_PARTS or workgroups > features.units // BUSY_SHARE:
         return tile
     return replace(tile, keys=keys, parts=-(-blocks // -(-blocks // parts)))
 
@@ -147,11 +138,7 @@ def _tile(problem: Attention, features: Features) -> _FlashTile:
 def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> Traced:
     """Add the stages of attention, and return the result.
 
-    Args:
-        stages: the stages to extend.
-        problem: the problem.
-        result: the array to write.
-        place: `place(batch, head, query, d)`: the position of an element in `result`.
+    `place(batch, head, query, d)` is the position of an element in `result`.
     """
     kernel = on_tensor_cores(problem, stages.features, result, place)
     if kernel is not None:
@@ -177,8 +164,7 @@ def _preload(
 ) -> list[Local]:
     """Load `value(k, *position)` for each k into registers, before the factors are computed.
 
-    Returns:
-        An array for each k. The list is empty if the dialect keeps no elements in registers, or if there are too many.
+    The list is empty if the dialect keeps no elements in registers, or if there are too many.
     """
     if not features.dialect.kept or count * -(-math.prod(shape) // program.invocations(features)) > MAX_HELD:
         return []
@@ -335,7 +321,6 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
 
 
 def _combine(problem: Attention, parts: Traced, result: Input, place: Place, features: Features) -> Workgroups:
-    """Combine the parts of all keys."""
     count, values = parts.shape[3], problem.values
     sizes, unrolled = [problem.batches, problem.heads, problem.queries], UNROLLED_ELEMENTS
     if features.dialect.kept:
@@ -363,6 +348,3 @@ def _combine(problem: Attention, parts: Traced, result: Input, place: Place, fea
 
     program.write(result, [values], lambda d: place(*position, d), element)
     return program
-
-
-__all__ = ["Attention", "Element", "Place", "attend"]

@@ -15,9 +15,10 @@ from ....expr import Traced, tanh, where
 from ....expr.array import as_array
 from ....expr.gpu import Features, GpuKernel, KernelProgram, TensorCores
 from ....expr.gpu.forms import flat_position
-from ....expr.gpu.triton import Position, Statements, UnsupportedError, source_of, type_of
+from ....expr.gpu.triton import Position, Statements, UnsupportedError, type_of
 from ....expr.ir import Expr, Index, Input, Load, walk
 from ....expr.simplify import simplified_elements
+from ..triton_kernel import triton_kernel
 
 if TYPE_CHECKING:
     from .flash import Attention, Place
@@ -32,16 +33,7 @@ MAX_SIZE = 256
 
 @dataclass(frozen=True, slots=True)
 class _FlashTensorTile:
-    """The tile of a program.
-
-    Attributes:
-        rows: queries per program.
-        columns: keys per step.
-        depth: size of a key, rounded up to a power of two.
-        width: size of a value, rounded up to a power of two.
-        warps: warps per program.
-        stages: pipeline stages, including the current step.
-    """
+    """The tile of a program: queries (`rows`), keys per step, and the sizes of a key and a value as powers of two."""
 
     rows: int
     columns: int
@@ -88,18 +80,7 @@ def _tile(problem: Attention, is_half: bool, features: Features) -> _FlashTensor
 
 
 class TensorAttention(KernelProgram):
-    """The kernel of attention on tensor cores.
-
-    Args:
-        problem: the problem.
-        features: features and limits of the device.
-        cores: the device's tensor cores.
-        result: the array to write.
-        place: `place(batch, head, query, d)`: the position of an element in `result`.
-
-    Raises:
-        UnsupportedError: Triton cannot compute an expression of the problem.
-    """
+    """The kernel of attention on tensor cores; `UnsupportedError` if Triton cannot compute an expression."""
 
     def __init__(self, problem: Attention, features: Features, cores: TensorCores, result: Input, place: Place) -> None:
         self.problem, self.result, self.cores = problem, result, cores
@@ -130,7 +111,9 @@ class TensorAttention(KernelProgram):
         self.sources = list(dict.fromkeys(n.source for n in loads if isinstance(n.source, Input)))
         self.sources = [source for source in self.sources if source is not self._total.source]
         self._names: dict[Any, str] = {source: f"x{k}" for k, source in enumerate(self.sources)}
-        self._types = {**{name: type_of(x.desc) for x, name in self._names.items()}, "result": type_of(result.desc)}
+        self._arguments = {**{name: source for source, name in self._names.items()}, "result": result}
+        for array in self._arguments.values():
+            type_of(array.desc)  # raises for arrays that kernels in Triton do not read
         self._is_half = {"float16"} == {result.desc.data_type, *self._types_of("key"), *self._types_of("value")}
         self.tile = _tile(problem, self._is_half, features)
         self._library: dict[str, None] = {}
@@ -138,27 +121,21 @@ class TensorAttention(KernelProgram):
 
     @property
     def targets(self) -> list[Input]:
-        """The result."""
         return [self.result]
 
     def kernel(self, title: str, features: Features, is_fixed: Callable[[Input], bool] = lambda _: False) -> GpuKernel:
-        """The kernel, with `sources` and the result as bindings."""
         p, tile = self.problem, self.tile
         comment = f"tensor cores, tiles of {tile.rows} queries and {tile.columns} keys"
-        return GpuKernel(
+        return triton_kernel(
             title,
-            source_of(comment, self._types, self._library, self._lines),
-            (*self.sources, self.result),
-            (False,) * len(self.sources) + (True,),
-            (p.batches * p.heads * -(-p.queries // tile.rows), 1, 1),
-            "opweave_kernel",
-            invocations=(32 * tile.warps,),
-            compiler="triton",
-            options=(
-                ("max_shared", self.cores.max_shared),
-                ("num_stages", tile.stages),
-                ("num_warps", tile.warps),
-            ),
+            comment,
+            self._arguments,
+            self._library,
+            self._lines,
+            programs=p.batches * p.heads * -(-p.queries // tile.rows),
+            warps=tile.warps,
+            stages=tile.stages,
+            cores=self.cores,
         )
 
     def _score(self, *position: Traced) -> Traced:
@@ -180,16 +157,12 @@ class TensorAttention(KernelProgram):
     def _statements(
         self, body: str, name: str, axes: Mapping[Index, Position], texts: Mapping[Expr, str] | None = None
     ) -> list[str]:
-        """Statements that compute the body `body` as variable `name`."""
-        fixed = {index: Position(text, frozenset()) for index, text in self._fixed_axes.items()}
+        names = {self._batch: "batch", self._head: "head", self._group: "group"}
+        fixed = {index: Position(text, frozenset()) for index, text in names.items()}
         statements = Statements(self._names, {**fixed, **axes}, self._inside(axes), texts or {}, prefix=f"{name}_")
         value = statements.value(self._bodies[body])
         self._library |= dict.fromkeys(statements.library)
         return [*statements.lines, f"{name} = {value}"]
-
-    @property
-    def _fixed_axes(self) -> dict[Index, str]:
-        return {self._batch: "batch", self._head: "head", self._group: "group"}
 
     def _inside(self, axes: Mapping[Index, Position]) -> dict[str, str]:
         """The condition that an element is inside the arrays, by direction."""
@@ -238,7 +211,6 @@ class TensorAttention(KernelProgram):
         yield f"tl.store(result + at, {value}{mask})"
 
     def _start(self) -> Iterator[str]:
-        """Initialise the largest score and the weight."""
         rows = f"({self.tile.rows}, 1)"
         if self.problem.sink is None:
             yield f'largest = tl.full({rows}, float("-inf"), tl.float32)'
@@ -265,7 +237,6 @@ class TensorAttention(KernelProgram):
     def _step(
         self, row: Position, column: Position, depth_down: Position, column_down: Position, width: Position
     ) -> Iterator[str]:
-        """Add a block of keys to the sums."""
         p, tile = self.problem, self.tile
         yield f"column = block * {tile.columns} + tl.arange(0, {tile.columns})[None, :]"
         yield f"column_down = block * {tile.columns} + tl.arange(0, {tile.columns})[:, None]"
@@ -299,6 +270,3 @@ class TensorAttention(KernelProgram):
         if self._is_half or self.cores.float32 not in ("tf32", "tf32x3"):
             return f"tl.dot({left}, {right})"
         return f'tl.dot({left}, {right}, input_precision="{self.cores.float32}")'
-
-
-__all__ = ["TensorAttention", "on_tensor_cores", "suits"]

@@ -37,7 +37,6 @@ class _PooledAxis(Window):
         )
 
     def elements(self, window: Traced) -> Traced | int:
-        """Number of taps of a window inside the image."""
         if self.before == self.after == 0:
             return self.taps
         start = window * self.step - self.before

@@ -9,7 +9,6 @@ from ....expr.ir import Cast
 
 
 def sizes_of(array: Traced, layout: str) -> dict[str, int]:
-    """The size of each axis, by letter of the layout."""
     return dict(zip(layout, array.shape, strict=True))
 
 

@@ -61,7 +61,6 @@ fraction of the bytes, and memory bandwidth limits the product of few rows."""
 TEAM = 32
 """Invocations that share a column, and read adjacent words of weights."""
 COLUMNS = 8
-"""Columns per workgroup."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,6 @@ class _Packed:
 
     @property
     def numbers(self) -> int:
-        """Numbers per word."""
         return 32 // self.bits
 
     def at(self, column: Traced, word: Traced, number: Traced | int) -> Traced:

@@ -9,7 +9,7 @@ from ....expr import Traced, relu, sigmoid, tanh
 from ....ops import recurrent as ops
 from ..table import gpu
 from .results import Staged, Stages
-from .sequences import RecurrentCell, RecurrentNetwork, in_steps
+from .sequences import RecurrentCell, RecurrentNetwork, run_steps
 
 _FUNCTIONS: dict[str, Callable[[Traced], Traced]] = {"relu": relu, "sigmoid": sigmoid, "tanh": tanh}
 
@@ -55,8 +55,8 @@ def _(initial_hidden_state: Traced | None, reset_after: bool, activations: Seque
     def plan(stages: Stages) -> list[Traced]:
         network = RecurrentNetwork.of(stages, options)
         if reset_after:
-            return in_steps(network, [initial_hidden_state], [step])
-        return in_steps(network, [initial_hidden_state], [gates, next_state_of_gates], extra_vectors=2)
+            return run_steps(network, [initial_hidden_state], [step])
+        return run_steps(network, [initial_hidden_state], [gates, next_state_of_gates], extra_vectors=2)
 
     return Staged(plan)
 
@@ -94,6 +94,6 @@ def _(
         cell.keep(hidden, lambda i, j: out(i, j) * k(new(i, j)))
 
     def plan(stages: Stages) -> list[Traced]:
-        return in_steps(RecurrentNetwork.of(stages, options), [initial_hidden_state, initial_cell_state], [step])
+        return run_steps(RecurrentNetwork.of(stages, options), [initial_hidden_state, initial_cell_state], [step])
 
     return Staged(plan)

@@ -19,8 +19,6 @@ BLOCK = 32
 UNROLLED = 4
 """Unroll factor of sums of products, so that several loads are in flight."""
 
-_Reduction = Callable[[Traced, Sequence[int], bool], Traced]
-
 
 def widen(input: Traced) -> Traced:
     """Cast float16 to float32, so that intermediate results neither overflow nor lose digits."""
@@ -39,38 +37,35 @@ def dot(count: int, term: Callable[[Traced], Traced]) -> Traced:
     return sum_over(count // UNROLLED, lambda k: sum_over(UNROLLED, lambda part: term(k * UNROLLED + part)))
 
 
-def _log_sum_exp(x: Traced, axes: Sequence[int], keep: bool) -> Traced:
+def _log_sum_exp(x: Traced, axes: Sequence[int], *, keep_dimensions: bool) -> Traced:
     # log Σ eˣ = m + log Σ eˣ⁻ᵐ does not overflow if m is the maximum. An infinite m would give ∞ - ∞, so m is 0 then.
     largest = expr.reduce_max(x, axes, keep_dimensions=True)
     m = where(expr.is_infinite(largest), 0, largest)
-    total = m + expr.log(_sum(expr.exp(x - m), axes, True))
-    return total if keep else reshape_array(total, [size for axis, size in enumerate(x.shape) if axis not in axes])
-
-
-def _sum(x: Traced, axes: Sequence[int], keep: bool) -> Traced:
-    return expr.reduce_sum(x, axes, keep_dimensions=keep)
+    total = m + expr.log(expr.reduce_sum(expr.exp(x - m), axes, keep_dimensions=True))
+    shape = [size for axis, size in enumerate(x.shape) if axis not in axes]
+    return total if keep_dimensions else reshape_array(total, shape)
 
 
 def _magnitude(x: Traced) -> Traced:
     return x if x.data_type.startswith("u") else abs(x)
 
 
-_REDUCTIONS: dict[Op[..., Any], _Reduction] = {
-    ops.reduce_l1: lambda x, axes, keep: _sum(_magnitude(x), axes, keep),
-    ops.reduce_l2: lambda x, axes, keep: expr.sqrt(_sum(x * x, axes, keep)),
-    ops.reduce_log_sum: lambda x, axes, keep: expr.log(_sum(x, axes, keep)),
+_REDUCTIONS: dict[Op[..., Any], Callable[..., Traced]] = {
+    ops.reduce_l1: lambda x, axes, **keep: expr.reduce_sum(_magnitude(x), axes, **keep),
+    ops.reduce_l2: lambda x, axes, **keep: expr.sqrt(expr.reduce_sum(x * x, axes, **keep)),
+    ops.reduce_log_sum: lambda x, axes, **keep: expr.log(expr.reduce_sum(x, axes, **keep)),
     ops.reduce_log_sum_exp: _log_sum_exp,
-    ops.reduce_max: lambda x, axes, keep: expr.reduce_max(x, axes, keep_dimensions=keep),
-    ops.reduce_mean: lambda x, axes, keep: expr.reduce_mean(x, axes, keep_dimensions=keep),
-    ops.reduce_min: lambda x, axes, keep: expr.reduce_min(x, axes, keep_dimensions=keep),
-    ops.reduce_product: lambda x, axes, keep: expr.reduce_product(x, axes, keep_dimensions=keep),
-    ops.reduce_sum: _sum,
-    ops.reduce_sum_square: lambda x, axes, keep: _sum(x * x, axes, keep),
+    ops.reduce_max: expr.reduce_max,
+    ops.reduce_mean: expr.reduce_mean,
+    ops.reduce_min: expr.reduce_min,
+    ops.reduce_product: expr.reduce_product,
+    ops.reduce_sum: expr.reduce_sum,
+    ops.reduce_sum_square: lambda x, axes, **keep: expr.reduce_sum(x * x, axes, **keep),
 }
 
 
-def _rule(reduction: _Reduction) -> Callable[..., Traced]:
-    return lambda input, axes, keep_dimensions: reduction(input, axes, keep_dimensions)
+def _rule(reduction: Callable[..., Traced]) -> Callable[..., Traced]:
+    return lambda input, axes, keep_dimensions: reduction(input, axes, keep_dimensions=keep_dimensions)
 
 
 for _op, _reduction in _REDUCTIONS.items():

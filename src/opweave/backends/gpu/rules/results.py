@@ -19,11 +19,7 @@ from ..contraction.problem import Problem, View, strides_of
 class Scatter:
     """A copy of an array with some elements replaced, in any order.
 
-    Attributes:
-        into: the array to copy.
-        shape: shape of the updates; for each position `p` in it, `result[at(*p)] = value(*p)`.
-        at: maps a position in `shape` to a position inside the result.
-        value: maps a position in `shape` to the element to write.
+    For each position `p` in `shape`, `result[at(*p)] = value(*p)`.
     """
 
     into: Traced
@@ -34,12 +30,7 @@ class Scatter:
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """A contraction, whose elements are sums of products.
-
-    Attributes:
-        problem: the problem, whose sources are operands in memory.
-        finish: the epilogue, from the sums in the shape of the result to the result.
-    """
+    """A contraction; `finish` is the epilogue, from the sums in the shape of the result to the result."""
 
     problem: Problem
     finish: Callable[[Traced], Traced] = lambda total: total
@@ -47,13 +38,7 @@ class Products:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """Stages that run several times with the same kernels.
-
-    Attributes:
-        stages: programs of workgroups.
-        count: number of repetitions.
-        swapped: two arrays of the same data type and shape, swapped after each repetition.
-    """
+    """Programs of workgroups that run several times; two arrays are swapped after each repetition."""
 
     stages: Sequence[ResultStage]
     count: int
@@ -68,7 +53,6 @@ class ResultStage:
         target: the array to compute, which later stages may read.
         content: the elements, as in results of rules; a `KernelProgram`, which may write further arrays; `Repeated` stages; or
             an array in memory, to reinterpret in another shape or data type.
-        title: title for tables.
         fold: whether elements of constants are computed when the graph is built.
     """
 
@@ -79,7 +63,6 @@ class ResultStage:
 
     @property
     def targets(self) -> list[Input]:
-        """All arrays that the stage computes."""
         if isinstance(self.content, KernelProgram):
             return self.content.targets
         if isinstance(self.content, Repeated):
@@ -88,12 +71,7 @@ class ResultStage:
 
 
 class Stages:
-    """Collects the stages of an operation in execution order.
-
-    Attributes:
-        features: features and limits of the device.
-        stages: the stages so far.
-    """
+    """Collects the stages of an operation in execution order."""
 
     def __init__(self, features: Features) -> None:
         self.features = features
@@ -106,7 +84,6 @@ class Stages:
         return Input(FIRST_NUMBER + self._count, Desc(data_type, tuple(shape)))
 
     def add(self, content: Traced | Products | Scatter | KernelProgram, target: Input, title: str = "") -> Traced:
-        """Add a stage, and return the array that it computes."""
         self.stages.append(ResultStage(target, content, title))
         return of_input(target)
 
@@ -117,7 +94,6 @@ class Stages:
         return of_input(target)
 
     def repeat(self, stages: Sequence[ResultStage], count: int, swapped: tuple[Input, Input]) -> None:
-        """Repeat programs of workgroups; see `Repeated`."""
         self.stages.append(ResultStage(stages[-1].target, Repeated(stages, count, swapped)))
 
     def view(self, array: Traced, shape: Sequence[int], data_type: DataType | None = None) -> Traced:
@@ -139,7 +115,7 @@ def view_of(array: Traced) -> View | None:
     load, rank = array.body, array.rank
     if not isinstance(load, ir.Load) or not isinstance(load.source, Input):
         return None
-    if array.shape == load.source.desc.shape and ir._aligned(load):
+    if array.shape == load.source.desc.shape and ir.is_aligned(load):
         return View.of(load.source)
     strides = [0] * rank
     for part, stride in zip(load.parts, strides_of(load.source.desc.shape), strict=True):
@@ -155,13 +131,9 @@ FIRST_NUMBER = 1 << 20
 
 
 class Staged:
-    """A result that takes several kernels.
+    """A result that takes several kernels: `plan` adds the stages, and returns the result arrays.
 
-    Args:
-        plan: adds the stages, and returns the result arrays.
-
-    Attributes:
-        inputs: the arrays that stand for the operands in the stages.
+    `inputs` are the arrays that stand for the operands in the stages.
     """
 
     def __init__(self, plan: Callable[[Stages], Sequence[Traced]]) -> None:

@@ -14,12 +14,9 @@ from .reduction import narrow, widen
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """The rotation of pairs of elements of a head.
+    """The rotation of pairs of elements of a head, by tables [positions, pairs].
 
-    Attributes:
-        cosines: cosines [positions, pairs].
-        sines: sines [positions, pairs].
-        interleaved: whether the elements of pair k are 2 * k and 2 * k + 1, instead of k and k + pairs.
+    If `interleaved`, the elements of pair k are 2 * k and 2 * k + 1, instead of k and k + pairs.
     """
 
     cosines: Traced
@@ -27,14 +24,7 @@ class Rotation:
     interleaved: bool
 
     def of(self, head: Callable[[Traced], Traced], size: int, position: Traced, s: Traced) -> Traced:
-        """The element `s` of a rotated head.
-
-        Args:
-            head: the elements of the head, float32.
-            size: size of the head; elements after the pairs are not rotated.
-            position: row of the tables.
-            s: index of the element.
-        """
+        """The element `s` of a rotated float32 head; elements after the pairs are not rotated."""
         pairs = self.cosines.shape[1]
         if self.interleaved:
             pair, is_first, other = s // 2, s % 2 == 0, s + 1 - s % 2 * 2

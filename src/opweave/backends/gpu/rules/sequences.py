@@ -41,16 +41,11 @@ class RecurrentNetwork:
     """A recurrent network over a sequence.
 
     Attributes:
-        stages: the stages to extend.
         input: [steps, batches, input size].
         weight: [directions, gates * hidden_size, input size].
         recurrent_weight: [directions, gates * hidden_size, hidden_size].
         bias: [directions, gates * hidden_size].
         recurrent_bias: [directions, gates * hidden_size].
-        hidden_size: number of features of the hidden state.
-        direction: the order of the steps.
-        layout: the gates, in order.
-        return_sequence: whether the hidden states of all steps are also a result.
         weighted: weight * input for all steps [directions, steps * batches, rows], float32.
         columns: the recurrent weights [directions, hidden_size, rows], transposed so that adjacent invocations read adjacent
             elements.
@@ -70,7 +65,6 @@ class RecurrentNetwork:
 
     @classmethod
     def of(cls, stages: Stages, arguments: dict[str, Any]) -> RecurrentNetwork:
-        """The network of an operation, from the operation's arguments."""
         return cls(stages, **{field.name: arguments[field.name] for field in fields(cls) if field.name != "stages"})
 
     @property
@@ -79,7 +73,6 @@ class RecurrentNetwork:
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
-        """[directions, batches, hidden_size]."""
         return self.weight.shape[0], self.input.shape[1], self.hidden_size
 
     def __post_init__(self) -> None:
@@ -101,13 +94,7 @@ class RecurrentCell(ABC):
     """The share of a step that a workgroup computes: some hidden units of some batches of a direction.
 
     Vectors are numbered: the hidden state, the other states, then the vectors that a phase of a step passes to the next.
-
-    Args:
-        network: the network.
-        program: the program of workgroups; the first axis is the direction.
-        tile: number of batches.
-        count: number of units.
-        parts: number of invocations that share a product.
+    The first axis of the program is the direction. `parts` invocations share a product.
     """
 
     def __init__(self, network: RecurrentNetwork, program: Workgroups, tile: int, count: int, parts: int) -> None:
@@ -132,11 +119,9 @@ class RecurrentCell(ABC):
         """Replace the elements of a vector."""
 
     def own(self, vector: int, i: Traced, j: Traced) -> Traced:
-        """The element of one of this workgroup's units."""
         return self.element(vector, i, self.unit(j))
 
     def of(self, array: Traced, *position: Traced) -> Traced:
-        """An element of an operand, in the direction of the workgroup."""
         return widen(array)[(self.direction, *position)]
 
     def private(self, values: Values) -> Values:
@@ -155,21 +140,15 @@ class RecurrentCell(ABC):
         return back if direction == "backward" else forward
 
     def weighted_input(self, gate: str, i: Traced, j: Traced) -> Traced:
-        """The weighted input of a gate: weight * input + bias."""
         network = self.network
         row = network.layout.index(gate) * network.hidden_size + self.unit(j)
         total = self.of(network.weighted, self.time * network.state_shape[1] + self.batch(i), row)
         return total if network.bias is None else total + self.of(network.bias, row)
 
     def products(self, gates: str, vector: int) -> Callable[[str, Traced, Traced], Traced]:
-        """Multiply the recurrent weights by a vector.
+        """Multiply the recurrent weights of adjacent gates by a vector.
 
-        Args:
-            gates: gates with adjacent weights, in any order.
-            vector: the number of the vector.
-
-        Returns:
-            `total(gate, i, j)`: recurrent_weight * vector + recurrent_bias for a gate.
+        Returns `total(gate, i, j)`: recurrent_weight * vector + recurrent_bias for a gate.
         """
         network, size = self.network, self.network.hidden_size
         first, length = min(map(network.layout.index, gates)), -(-size // self.parts)
@@ -202,16 +181,13 @@ Phase: TypeAlias = Callable[[RecurrentCell], None]
 """A part of a step. It may read all units of the vectors that earlier phases keep."""
 
 
-def in_steps(
+def run_steps(
     network: RecurrentNetwork, states: Sequence[Traced | None], phases: Sequence[Phase], extra_vectors: int = 0
 ) -> list[Traced]:
     """Add the kernels of a network, and return all results.
 
-    Args:
-        network: the network.
-        states: the states before the first step, [directions, batches, hidden_size]; None for zeros.
-        phases: the phases of a step.
-        extra_vectors: number of vectors that a phase passes to the next.
+    `states` are those before the first step, [directions, batches, hidden_size]; None for zeros. A phase passes
+    `extra_vectors` to the next.
     """
     form = _in_one_kernel if network.hidden_size <= MAX_HIDDEN_SIZE else _in_a_kernel_a_step
     results = [of_input(result) for result in form(network, states, phases, extra_vectors)]
@@ -246,8 +222,6 @@ class _WholeSequence(RecurrentCell):
         self.program.fill(self._locals[vector], values)
 
     def write(self, target: Input, vector: int, *leading: Traced) -> None:
-        """Write a vector to memory."""
-
         def at(i: Traced, j: Traced) -> Sequence[Traced]:
             return *leading, self.direction, self.batch(i), j
 
@@ -290,14 +264,11 @@ def _in_one_kernel(
 # A kernel a step -----------------------------------------------------------------------------------------------------
 
 
-class _Some(RecurrentCell):
+class _UnitBlock(RecurrentCell):
     """Some units of some batches, for a phase of a step. It reads and writes states in memory.
 
-    Args:
-        network: the network.
-        old: the states before the step, [states + 1, directions, batches, hidden_size]; the last holds the number of the step.
-        new: the states after the step.
-        extra: the vectors that phases pass on, [vectors, directions, batches, hidden_size].
+    The old states are [states + 1, directions, batches, hidden_size]; the last holds the number of the step. The vectors
+    that phases pass on are [vectors, directions, batches, hidden_size].
     """
 
     def __init__(self, network: RecurrentNetwork, old: Input, new: Input, extra: Input) -> None:
@@ -363,7 +334,7 @@ def _in_a_kernel_a_step(
     )
     step = []
     for number, phase in enumerate(phases):
-        cell = _Some(network, old, new, vectors)
+        cell = _UnitBlock(network, old, new, vectors)
         phase(cell)
         is_last = number == len(phases) - 1
         if is_last:
@@ -376,6 +347,3 @@ def _in_a_kernel_a_step(
         state = compute(network.state_shape, lambda *p, number=number: last[(number, *p)])
         results.append(source_of(stages.store(narrow(state, network.input), "the last state")))
     return results
-
-
-__all__ = ["Phase", "RecurrentCell", "RecurrentNetwork", "in_steps"]

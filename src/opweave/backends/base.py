@@ -1,0 +1,351 @@
+"""Base classes of back ends, of compiled graphs, and the description of a device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
+
+from .. import memory
+from ..core.dtypes import DataType
+from ..core.graph import Graph, Node
+from ..memory.spaces import HOST, Memory, TensorSpace
+from .discovery import discover
+from .precision import Precision
+from .rule_table import Rule, RuleTable
+from .updates import Update
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..core.operation import Limits, Op
+    from ..expr.kernels import Engine
+    from .reports import KernelTime
+
+PowerPreference = Literal["default", "high-performance", "low-power"]
+Returning = Callable[[Sequence[Memory]], list[Memory]]
+"""Compute the outputs from the inputs."""
+TakingFeeds = Callable[[dict[str, Any]], list[Any]]
+"""Compute outputs from arrays by input name; raises whatever the engine raises."""
+How = Literal["native", "composed", "decomposed", "kernel", "expression"]
+"""Implementation of a node: one kernel of the engine, several kernels that the rule composes, the op's decomposition, a user
+kernel, or the op's expression."""
+
+
+class Runner(ABC):
+    """A compiled graph, or a compiled part of one. Several threads may run it at the same time."""
+
+    name: str = ""
+    """Prefix of the runner's error messages; may be empty."""
+    plan: memory.Plan = memory.Plan()
+    """Memory plan of the intermediates inside the runner."""
+    threads: int = 0
+    """Number of threads that the engine has started for this runner."""
+    updates: Sequence[Update] = ()
+    """Inputs that kernels update in place or copy; the runner counts copies. No other output may use an input's memory."""
+
+    @abstractmethod
+    def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
+        """Bind the graph to memory that is read and written in place, and return a function that runs the graph once.
+
+        The function works synchronously on the host, with the GIL released where possible. If it has a method
+        `read(position, memory)`, the method exchanges the memory of an input that no kernel updates.
+
+        Args:
+            inputs: memory of the graph's inputs, in the graph's order; on the host C-contiguous, aligned arrays.
+            outputs: likewise for the graph's outputs.
+        """
+
+    @abstractmethod
+    def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        """Return the implementation of the nodes of one operation of the user's graph, and a text that names the engine."""
+
+    def complete(self) -> None:
+        """Finish the work that `Backend.compile` has begun, before the first call of `bind`.
+
+        All parts of a program begin to compile before `complete` is called on the first one.
+
+        Raises:
+            OperationError: the engine rejects the graph.
+        """
+        return
+
+    def abandon(self) -> None:
+        """Cancel the work that `Backend.compile` has begun: the program with this part has failed, or was interrupted."""
+        return
+
+    def is_left(self, nodes: Sequence[Node]) -> bool:
+        """Whether the engine runs the nodes of one operation on the CPU because the device cannot run them."""
+        return False
+
+    def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
+        self.bind(inputs, outputs)()
+
+    def returning(self, outputs: Sequence[int]) -> Returning | None:
+        """Return a function that runs the graph once and returns these outputs in the engine's memory; None if impossible."""
+        return None
+
+    def taking_feeds(self, outputs: Sequence[int]) -> TakingFeeds | None:
+        """Like `returning`, for arrays by name whose shapes the engine checks; None if that is impossible or insufficient."""
+        return None
+
+    def measured(self) -> Measured | None:
+        """Return a copy that times its kernels; None if the engine cannot do that."""
+        return None
+
+
+class Measured(Runner):
+    """A runner that times its kernels, which makes a run slightly slower."""
+
+    @abstractmethod
+    def finish(self) -> list[KernelTime]:
+        """End the measurement, and return the kernels in order; the first run of each kernel does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that can run graphs.
+
+    Attributes:
+        name: what `create_context(device=...)` takes.
+        kind: cpu, gpu or npu.
+        backend: the name of the back end that drives it.
+        description: the hardware and engine, for people.
+        available: whether a context can be created on it in this process.
+        hint: how to make an unavailable device available.
+        low_power: whether it draws little power compared with others of its kind, as integrated GPUs do.
+        provider: ONNX Runtime's name of the plug-in execution provider that drives it; empty for all other devices.
+        precisions: what `create_context(precision=...)` takes for it; back ends state more than "float32".
+        is_software: whether it computes on the processor instead of dedicated hardware, or defines results; it is slow.
+        fault: features lost because a package is missing, too old or broken, and the package to install; empty if none.
+
+    >>> import opweave as ow
+    >>> reference = next(device for device in ow.devices() if device.name == "reference")
+    >>> reference.kind, reference.backend, reference.available, reference.is_software
+    ('cpu', 'reference', True, True)
+    """
+
+    name: str
+    kind: Literal["cpu", "gpu", "npu"]
+    backend: str
+    description: str
+    available: bool = True
+    hint: str = ""
+    low_power: bool = False
+    provider: str = ""
+    precisions: tuple[Precision, ...] = ("float32",)
+    is_software: bool = False
+    fault: str = ""
+
+
+class Backend(RuleTable, ABC):
+    """Base of all back ends."""
+
+    space: TensorSpace = HOST
+    """Memory space of the tensors of this back end's contexts."""
+    threads: int | None = None
+    """Maximum number of threads of an operation; None for one per processor. `with_threads` sets it."""
+    precision: Precision = "float32"
+    """Arithmetic of the engine for float32: one of the device's `precisions`. `with_precision` sets it."""
+    max_byte_length = 2**31 - 1
+    """The largest tensor in bytes."""
+    expressions: Engine = "auto"
+    """Engine for expressions on the host."""
+    needs_trial = False
+    """Whether the engine is known to crash processes: `diff` then runs it in a separate process."""
+    stand_in: str | None = None
+    """Name of the host back end that runs operations that have neither a rule here, nor a kernel, expression or decomposition;
+    None if such operations are an error."""
+    gains_from_loops = False
+    """Whether chains of element-wise operations run faster as one compiled loop than as kernels of the engine."""
+    families: str = ""
+    """Module that imports all rules, loaded on first use; empty if rules are registered otherwise."""
+    claims: str = ""
+    """Option of `create_context` through which the caller passes an object such as a device or a stream; see `on`."""
+    rivals: tuple[Backend, ...] = ()
+    """Back ends that may run a graph of this back end's contexts instead, if they are faster. `beside` sets them."""
+    without_rivals: Backend | None = None
+    """The same back end without `rivals`; None if it has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._with_rivals: dict[tuple[Backend, ...], Backend] = {}
+        # Weak keys: the back end may live as long as a device, while operations of users come and go.
+        self._limits: WeakKeyDictionary[Op[..., Any], Mapping[str, Limits]] = WeakKeyDictionary()
+        self._variants: dict[tuple[int | None, Precision], Backend] = {}
+
+    def load(self) -> None:
+        if self.families:
+            import_module(self.families)
+
+    @abstractmethod
+    def devices(self) -> list[Device]:
+        """List the devices that the back end can drive here, and those that lack a package or driver."""
+
+    def device_named(self, name: str) -> Device | None:
+        """Return the available device of this name, or None. Back ends may accept further names for a device."""
+        return next((device for device in self.devices() if device.name == name and device.available), None)
+
+    def by_default(self) -> bool:
+        """Whether a context may get one of its devices without naming it; asked before `devices`, which can be slow."""
+        return True
+
+    def may_accelerate(self) -> bool:
+        """Whether a GPU or an NPU seems to be present, judged without loading the engine.
+
+        The decision uses installed packages and device files; a back end without such signs lists its devices.
+        """
+        return any(device.available and device.kind != "cpu" for device in self.devices())
+
+    @abstractmethod
+    def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Runner:
+        """Compile `graph`.
+
+        Args:
+            graph: the graph to compile. The back end supports each node; each output is the result of a node, and no two
+                outputs are the same.
+            device: one of the back end's devices.
+            power_preference: of the context.
+            alone: whether nothing else runs for a while; threads may then spin while they wait for the next operation.
+
+        Raises:
+            OperationError: the engine rejects the graph.
+        """
+
+    def compile_model(
+        self, proto: Any, constants: Mapping[str, np.ndarray], power_preference: PowerPreference
+    ) -> Runner | None:
+        """Compile an ONNX model once for all shapes of its inputs; None if the back end cannot.
+
+        The runner takes values of the model's inputs, which may also be lists of arrays, and writes each output into an array
+        or a `Cell`; None stands for an unused output. An array of another shape than its output raises `OtherShapes`.
+
+        Args:
+            proto: the ModelProto without the constants; it may be modified.
+            constants: the constant arrays, by name.
+            power_preference: of the context.
+
+        Raises:
+            OperationError: the engine rejects the model, or the model has inputs or outputs that NumPy cannot hold.
+        """
+        return None
+
+    def open(self, device: Device, power_preference: PowerPreference) -> Backend:
+        """Return the back end for a context on one of its devices: itself, unless each context needs a separate device."""
+        return self
+
+    def on(self, handle: Any, device: str | None) -> tuple[Backend, Device]:
+        """Return the back end for an object of the caller, passed as the option named by `claims`, and the device.
+
+        Raises:
+            ValidationError: the object or the requested device does not fit.
+        """
+        raise NotImplementedError(f"{self.name} claims {self.claims!r}")
+
+    def with_threads(self, threads: int) -> Backend:
+        """Return the back end for contexts of operations with at most `threads` threads; itself if they cannot be limited."""
+        return self
+
+    def with_precision(self, precision: Precision) -> Backend:
+        """Return the back end for a context of this precision, which its device must support."""
+        return self._variant(self.threads, precision)
+
+    def _variant(self, threads: int | None, precision: Precision) -> Backend:
+        if (threads, precision) == (self.threads, self.precision):
+            return self
+        variant = copy(self)
+        variant.threads, variant.precision = threads, precision
+        self._variants.setdefault((self.threads, self.precision), self)
+        return self._variants.setdefault((threads, precision), variant)
+
+    # The choice between engines --------------------------------------------------------------------------------------
+
+    def version(self) -> str:
+        """Version of the engine; measurements of another version are ignored."""
+        return ""
+
+    def session_threads(self) -> int:
+        """Maximum number of threads that the engine starts for one compiled graph."""
+        return 0
+
+    def competes(self, device: Device, precision: Precision) -> bool:
+        """Whether it may run graphs for contexts of this precision on a device of another back end, if it is faster."""
+        return False
+
+    def beside(self, rivals: Sequence[Backend]) -> Backend:
+        """Return the back end for contexts in which `rivals` may run graphs instead; itself without rivals."""
+        if not rivals:
+            return self
+        variant = copy(self)  # with the same rules
+        variant.rivals, variant.without_rivals = tuple(rivals), self
+        # Contexts on one back end share compiled programs.
+        return self._with_rivals.setdefault((self, *rivals), variant)
+
+    def tunable(self, graph: Graph) -> dict[str, Backend]:
+        """Return the candidates of tuning for a graph, by name: back ends that run all of it, or settings of one.
+
+        The first runs the graph unless another is measured to be faster. A back end without a choice returns one candidate.
+        """
+        return {self.name: self.without_rivals or self} | {
+            rival.name: rival for rival in self.rivals if not rival.lacks(graph)
+        }
+
+    def lacks(self, graph: Graph) -> str:
+        """Return the first operation of a graph that needs the stand-in; empty if there is none."""
+        for node in graph.nodes:
+            op = node.op
+            if not (self.supports(node) or op.decomposition or op.formula or op.kernels):
+                return node.title
+        return ""
+
+    def gains(self, graph: Graph) -> tuple[bool, str]:
+        """Heuristic: whether it probably runs a graph faster than the back end that it competes with, and why."""
+        return False, ""
+
+    def rule(self, node: Node) -> Rule | None:
+        """Return the rule that implements `node`, or None."""
+        for rule in self.rules.get(node.op, ()):
+            if rule.when is None or rule.accepts(node, self.precision):
+                return rule
+        return None
+
+    def supports(self, node: Node) -> bool:
+        return self.rule(node) is not None
+
+    def why_not(self, node: Node) -> str | None:
+        """Return the reason why it cannot run `node`; empty if it can; None if the decomposition of `node` may run."""
+        return "" if self.supports(node) else None
+
+    def how(self, node: Node) -> How | None:
+        """Return how it or its stand-in would run `node`; None if neither can."""
+        if self.supports(node):
+            return "native"
+        if self.stand_in is not None and node.op.formula is not None and not node.op.is_alternative:
+            return "expression"
+        if node.op.decomposition is not None:
+            return "decomposed"
+        return None if self.stand_in is None else discover()[self.stand_in].how(node)
+
+    def data_types(self, op: Op[..., Any], operand: str) -> tuple[DataType, ...] | None:
+        """Data types that `operand` of `op` may have here; None for all that the specification allows."""
+        return None
+
+    def limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
+        """Return the limits of the specification, narrowed to the data types of this back end."""
+        limits = self._limits.get(op)
+        if limits is None:
+            limits = self._limits[op] = self._narrow_limits(op)
+        return limits
+
+    def _narrow_limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
+        narrowed = dict(op.limits)
+        for name, limit in op.limits.items():
+            supported = self.data_types(op, name)
+            if supported is not None and not isinstance(limit.data_types, str):
+                kept = tuple(t for t in limit.data_types if t in supported)
+                narrowed[name] = replace(limit, data_types=kept)
+        return narrowed
