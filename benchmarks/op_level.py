@@ -24,11 +24,11 @@ WARM = 4
 
 
 def rows() -> list[Row]:
-    before = ow.ops.compile_now()
+    before = ow.lazy.compile_now()
     try:
         return [*calls(), *chain(), *network(), *transformer()]
     finally:
-        ow.ops.compile_now(before)
+        ow.lazy.compile_now(before)
 
 
 def random(*shape: int) -> np.ndarray:
@@ -236,10 +236,10 @@ def compared(
         return lambda: context.compute(built, feed)["y"]
 
     ways = {"ours": op_level, "one graph": graph(True), "one graph, weights as inputs": graph(False)}
-    before = ow.ops.statistics.specialised
+    before = ow.lazy.statistics.specialised
     for way in list(ways.values())[1:] * WARM:
         np.testing.assert_allclose(op_level(), way(), rtol=1e-3, atol=1e-5)
-    assert ow.ops.statistics.specialised == before + 1
+    assert ow.lazy.statistics.specialised == before + 1
     times = alternate(ways)
     ours = times.pop("ours")
     budgets = "op-level model", ""
