@@ -85,7 +85,7 @@ def test_adapters_are_looked_at_only_where_there_may_be_hardware(
     nodes: dict[str, tuple[str, ...]], looked: str
 ) -> None:
     code = (
-        f"import sys, opweave as ow; from opweave.backends.webgpu import adapters; adapters.NODES = {nodes!r};"
+        f"import sys, opweave as ow; from opweave.backends import hardware; hardware.GPU_FILES = {nodes!r};"
         "ow.ml.create_context(); print('wgpu' in sys.modules)"
     )
     environment = {**os.environ, "OPWEAVE_DEVICE": ""}

@@ -224,7 +224,7 @@ import warnings
 import opweave as ow
 from opweave.backends.openvino import devices as openvino
 from opweave.backends.webgpu import adapters
-adapters.may_have_hardware = openvino.may_have_accelerators = lambda: True
+hardware.may_have_gpu = adapters.may_have_hardware = openvino.may_have_accelerators = lambda: True
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(2):

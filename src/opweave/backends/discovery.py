@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..support import packages
 from ..support.errors import NotSupportedError, ValidationError
+from . import hardware
 from .entries import ByNeed, entry_points
 from .precision import Precision, lacks_precision
 
@@ -29,6 +30,9 @@ BY_NAME = frozenset({"cuda"})
 
 PACKAGES = {"webgpu": "wgpu", "openvino": "openvino"}
 """Package without which a built-in back end has no devices; the back end is not loaded if the package is missing."""
+
+SHOWN_BY_FILES = frozenset({"webgpu", "cuda", "openvino", "reference"})
+"""Built-in back ends that have an accelerator only if `hardware` sees signs of one."""
 
 COMPETING = frozenset({"openvino"})
 """Built-in back ends that may run graphs for contexts on devices of other back ends: only these are loaded to ask."""
@@ -70,6 +74,14 @@ def default_devices() -> Iterator[Device]:
             continue
         if (backend := by_name[name]).by_default():
             yield from backend.devices()
+
+
+def may_accelerate() -> bool:
+    """Whether a GPU or an NPU may be here. Without signs of one, only back ends that need none are loaded to ask."""
+    if hardware.may_have_accelerator():
+        return True
+    by_name = discover()
+    return any(by_name[name].may_accelerate() for name in by_name if name not in SHOWN_BY_FILES)
 
 
 def find(name: str) -> Backend:

@@ -47,9 +47,9 @@ def choose(
     """
     wants_low = power_preference == "low-power"
     # Take the first match without loading other back ends.
-    if backend is None and not accelerated and not wants_low:
+    if backend is None and not wants_low and not (accelerated and backends.may_accelerate()):
         for device in backends.default_devices():
-            if device.available and _rank(device, accelerated, wants_low) == _BEST and precision in device.precisions:
+            if device.available and _rank(device, False, wants_low) == _BEST and precision in device.precisions:
                 return device.name
     listed = list(backends.default_devices()) if backend is None else backends.find(backend).devices()
     available = [device for device in listed if device.available]

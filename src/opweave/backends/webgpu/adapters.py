@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ...support import packages
 from ...support.errors import MissingExtraError, NotSupportedError, cause_text, import_extra
-from .. import Device, PowerPreference, Precision
+from .. import Device, PowerPreference, Precision, hardware
 
 WANTED_FEATURES = ("shader-f16", "shader-int64", "subgroup", "timestamp-query")
 
@@ -26,9 +26,6 @@ WANTED_LIMITS = (
     "max-compute-workgroup-size-z",
 )
 """Limits to raise to those of the adapter; by default a device gets the minimum that WebGPU guarantees."""
-
-NODES = {"/dev": ("nvidia", "dxg", "kgsl-3d", "mali"), "/dev/dri": ("renderD",)}
-"""Prefixes of device files that Vulkan drivers use on Linux, by folder."""
 
 INSTALL = "pip install 'opweave[webgpu]'"
 
@@ -63,16 +60,7 @@ def is_installed() -> bool:
 
 def may_have_hardware() -> bool:
     """Whether a hardware adapter may exist, judged without loading wgpu, which takes much memory."""
-    if not is_installed():
-        return False
-    return sys.platform != "linux" or any(_has_file(folder, begins) for folder, begins in NODES.items())
-
-
-def _has_file(folder: str, begins: tuple[str, ...]) -> bool:
-    try:
-        return any(name.startswith(begins) for name in os.listdir(folder))
-    except OSError:  # there is no such folder
-        return False
+    return is_installed() and hardware.may_have_gpu()
 
 
 @contextmanager
