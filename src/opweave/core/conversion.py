@@ -35,10 +35,7 @@ def _integer(low: int, high: int) -> Converter:
 
 
 def _whole(value: Any) -> int | None:
-    """Convert an integer of any type, or a float without a fraction, to int; None for anything else.
-
-    Web IDL takes 2.0 for 2, since JavaScript has no integers. It also truncates 2.5 to 2, which is refused here.
-    """
+    """An integer of any type, or a float without a fraction, as int; else None. Web IDL truncates 2.5, which is refused."""
     number = _real(value)
     if isinstance(number, float):
         return int(number) if number.is_integer() else None
@@ -46,7 +43,6 @@ def _whole(value: Any) -> int | None:
 
 
 def _real(value: Any) -> Number | None:
-    """Convert a scalar of any library to int or float; None if it is not a number."""
     if type(value) in (int, float):
         return value  # type: ignore[no-any-return]
     if isinstance(value, (bool, complex, str, bytes)) or type(value).__name__ in ("bool", "bool_"):
@@ -155,11 +151,7 @@ _CONVERTERS: dict[str, Converter] = {
 
 
 def converted_desc(data_type: object, shape: object) -> Desc:
-    """A descriptor with its types converted; `check_desc` checks the number of dimensions and their sizes.
-
-    Raises:
-        ValidationError: no data type of WebNN, or no sequence of integers.
-    """
+    """A descriptor with its types converted; `check_desc` checks the number of dimensions and their sizes."""
     checked = dtypes.check(data_type)
     dimensions = [_whole(size) for size in bounded(shape, "shape")] if _is_sequence(shape) else [None]
     sizes = tuple(size for size in dimensions if size is not None)

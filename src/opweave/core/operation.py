@@ -54,7 +54,7 @@ N = MAX_RANK
 """Any rank, in the words of the specification's tables."""
 
 TEMPLATES = 1024
-"""Maximum number of validated calls on arrays that an operation keeps, by data types, shapes and attributes."""
+"""Maximum number of validated calls on arrays that an operation keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,6 @@ class Limits:
     ranks: tuple[int, int] | str = (0, N)
 
     def _resolve(self, limits: Mapping[str, Limits]) -> tuple[tuple[DataType, ...], tuple[int, int]]:
-        """The data types and ranks, with references to other operands resolved; `limits` are those of the operation."""
         data_types, ranks = self.data_types, self.ranks
         while isinstance(data_types, str):
             data_types = limits[data_types].data_types
@@ -91,19 +90,17 @@ class Op(Generic[P, R]):
     """An operation. Called with a builder and arguments it validates them and adds a node.
 
     Attributes:
-        name: its name, in snake_case.
-        limits: the limits of operands and results by name: `output`, or `output0`, `output1`, … for several results.
+        limits: of operands and results by name: `output`, or `output0`, `output1`, … for several results.
         operands: the names of the parameters that are operands.
         attributes: the names of all other parameters, but `label`.
         parameters: all parameters but the builder, by name.
-        defaults: the defaults of parameters that may be left out.
         decomposition: the function that expresses it by other operations, or None for the core set.
         formula: the function that computes one element of its result (see `opweave.expr`), or None.
         is_derived: whether the decomposition is made from the formula.
         is_alternative: whether the formula is only for compiled loops that are faster than an engine's kernel. Where there is
             no kernel, the operation is decomposed.
         kernels: the user's kernels, by name of the device.
-        updates: the results that may use the memory of an operand, by number, and the name of that operand.
+        updates: the operand whose memory a result may use, by number of the result.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, doc: str, limits: Mapping[str, Limits]) -> None:
@@ -151,13 +148,9 @@ class Op(Generic[P, R]):
         return self.__qualname__
 
     def named(self, name: str, doc: str, example: str = "", /, **limits: Limits) -> Op[P, R]:
-        """Make another operation of the same function.
+        """Make another operation of the same function, with other `limits`.
 
-        Args:
-            name: the name of the operation.
-            doc: replaces the first line of the docstring. In the others, `{x}` stands for the data types of an operand `x`.
-            example: added to the end of the docstring.
-            limits: those limits that differ.
+        `doc` replaces the first line of the docstring; in the others, `{x}` stands for the data types of an operand `x`.
         """
         family = inspect.cleandoc(self.__doc__ or "").partition("\n")[2]
         limits = {**self.limits, **limits}
@@ -204,20 +197,13 @@ class Op(Generic[P, R]):
         return register
 
     def cast(self, *attributes: str, like: str) -> None:
-        """Declare attributes that are cast to the data type of the operand `like` before they are used.
-
-        https://www.w3.org/TR/webnn/#cast
-        """
+        """Declare attributes that are cast to the data type of the operand `like` (https://www.w3.org/TR/webnn/#cast)."""
         self._casts.update(dict.fromkeys(attributes, like))
 
     def value_range(self, operand: str) -> Callable[[Callable[..., ValueRange]], Callable[..., ValueRange]]:
         """Declare a function that returns the range of an integer operand; it takes other parameters by name.
 
-        Constants are checked when a graph is built, inputs in the host's memory before it runs. Other values are not
-        checked.
-
-        Raises:
-            ValidationError: there is no such operand, or it is a sequence of operands.
+        Constants are checked when a graph is built, inputs in the host's memory before it runs, other values never.
         """
         is_one = operand in self.operands and operand not in self.sequences
         require(is_one, f"{self.name}: value_range takes the name of an operand, got {operand!r}")
@@ -237,14 +223,8 @@ class Op(Generic[P, R]):
     def in_place(self, **operands: str) -> None:
         """Declare results that may use the memory of an operand: `in_place(output1="past_key")`.
 
-        Callers may then pass the same memory for an input and an output of a graph, if they have the same data type and
-        shape. Kernels that support it update this memory; otherwise, the result is computed in other memory and copied.
-
-        Args:
-            operands: the name of an operand for each such result: `output`, or `output0`, `output1`, … for several results.
-
-        Raises:
-            ValidationError: there is no such operand, or it is a sequence of operands.
+        Callers may then pass the same memory for an input and an output of one data type and shape. Kernels that support it
+        update this memory; otherwise, the result is computed in other memory and copied.
         """
         for result, operand in operands.items():
             number = result.removeprefix("output") or "0"
@@ -285,7 +265,6 @@ class Op(Generic[P, R]):
         return (on_arrays.function or on_arrays.load())(self, args, kwargs)
 
     def add(self, builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Validate the arguments, add a node to the builder, and return its result."""
         label = kwargs.get("label", "")
         if not isinstance(label, str):
             raise ValidationError(f"{self.name}: label must be a string, got {shown(label)}")
@@ -316,7 +295,6 @@ class Op(Generic[P, R]):
     def _convert(
         self, builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Sort the arguments of a call into operands and attributes, and convert them."""
         if len(args) > len(self.positional):
             raise ValidationError(f"takes {counted(len(self.positional), 'positional argument')}, got {len(args)}")
         arguments = dict(zip(self.positional, args, strict=False))
@@ -357,12 +335,7 @@ class Op(Generic[P, R]):
         return inputs, attributes
 
     def _number_type(self, name: str, arguments: Mapping[str, Any]) -> DataType | None:
-        """The data type for a number passed as the operand `name`: that of an operand with which `name` must agree.
-
-        Args:
-            name: the name of the operand.
-            arguments: of the call, by name.
-        """
+        """The data type for a number passed as the operand `name`: that of an operand with which `name` must agree."""
         kind = self._kind(name)
         for other in self.operands:
             value = arguments[other]
@@ -446,7 +419,7 @@ def _plain_code(function: Callable[..., Any]) -> types.CodeType | None:
 
 
 def parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of a function's parameters, with "**" for one that takes all others; read once."""
+    """The names of a function's parameters, cached; "**" for one that takes all others."""
     names = _names.get(function)
     if names is None and (code := _plain_code(function)) is not None:
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -462,8 +435,6 @@ def parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 class _Declare(Protocol):
-    """Turns a function that returns descriptors into an `Op` that returns operands; the parameters stay as they are."""
-
     @overload
     def __call__(self, function: Callable[Concatenate[Builder, P], Desc], /) -> Op[P, Operand]: ...
     @overload

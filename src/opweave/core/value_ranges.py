@@ -23,13 +23,7 @@ _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 @record
 class ValueRange:
-    """The values that an operand may hold.
-
-    Attributes:
-        low: the smallest one.
-        high: the largest one.
-        why: where the bounds come from, for messages.
-    """
+    """The values that an operand may hold, from `low` to `high`; `why` says where the bounds come from."""
 
     low: int
     high: int
@@ -47,16 +41,7 @@ class ValueRange:
         return int(least) if least < self.low else int(most) if most > self.high else None
 
     def check(self, what: str, values: np.ndarray, where: str = "") -> None:
-        """Require that all of `values` are in the range.
-
-        Args:
-            what: the operand, for the message.
-            values: an array of integers.
-            where: where the values come from, for the message.
-
-        Raises:
-            ValidationError: one of them is not.
-        """
+        """Require that all of `values` are in the range; `what` is the operand, and `where` the place of the values."""
         got = self.outside(values)
         if got is not None:
             raise ValidationError(f"{what} must be in [{self.low}, {self.high}], {self.why}, got {got}{where}")
@@ -64,14 +49,7 @@ class ValueRange:
 
 @record
 class InputRange:
-    """The range of an input of a graph or a model.
-
-    Attributes:
-        key: its position in a list of inputs, or its name in a dictionary of them.
-        name: its name, for the message.
-        what: the operation and its operand.
-        values: the range of its values.
-    """
+    """The range of the input `name`, at `key` of a list or dictionary of inputs; `what` is the operation and its operand."""
 
     key: Any
     name: str
@@ -84,11 +62,7 @@ class InputRange:
         return not isinstance(array, np.ndarray) or self.values.outside(array) is None
 
     def check(self, inputs: Any) -> None:
-        """Require values in the range, unless they are in the memory of a device.
-
-        Raises:
-            ValidationError: one of them is not.
-        """
+        """Raise `ValidationError` for values out of range, unless they are in the memory of a device."""
         array = inputs[self.key]
         if isinstance(array, np.ndarray):
             self.values.check(self.what, array, f" in the input {self.name!r}")

@@ -22,16 +22,10 @@ LARGE_BYTES = 1024
 
 
 def as_array(value: Any, what: str, data_type: str = "float32") -> np.ndarray:
-    """A plain array over the memory of `value`; never a copy.
+    """A plain array over the memory of `value`, the argument `what`; never a copy.
 
-    Args:
-        value: a NumPy array or scalar, an object with DLPack or the array interface, or one with the buffer protocol (`bytes`,
-            `memoryview`, …), whose items count as uint8 if they have one byte.
-        what: the name of the argument, for messages.
-        data_type: the expected data type, for messages.
-
-    Raises:
-        ValidationError: it is none of these, or a masked array, whose mask would be lost.
+    `value` is an array or scalar of NumPy, has DLPack, the array interface or the buffer protocol, whose items of one byte
+    count as uint8. Masked arrays are refused, because their mask would be lost.
     """
     if type(value) is np.ndarray:
         # A view, because users can change the data type and the shape of their array object later.
@@ -74,9 +68,6 @@ def fit(array: np.ndarray, what: str, desc: Desc) -> np.ndarray:
 
     It must hold the data type, in the shape of `desc` or flat. A flat uint8 array stands for the bytes of any data type, as
     Uint8Array and ArrayBuffer do in the specification.
-
-    Raises:
-        ValidationError: another data type, byte order, shape or length.
     """
     # Messages are made only for errors, because every write, read and compute calls this.
     if array.dtype == desc.data_type and array.shape == desc.shape:
@@ -100,11 +91,7 @@ def fit(array: np.ndarray, what: str, desc: Desc) -> np.ndarray:
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:
-    """The array itself if engines can use its memory (C-contiguous and aligned), else a counted copy.
-
-    Raises:
-        OperationError: there is not enough memory for a copy.
-    """
+    """The array itself if engines can use its memory (C-contiguous and aligned), else a counted copy."""
     if array.flags.c_contiguous and array.flags.aligned:
         return array
     try:
@@ -148,11 +135,7 @@ def is_immutable(array: np.ndarray) -> bool:
 
 
 def describe(array: np.ndarray, what: str) -> Desc:
-    """The descriptor of an array.
-
-    Raises:
-        ValidationError: its data type is not one of WebNN's, or not in native byte order.
-    """
+    """The descriptor of an array, whose data type must be WebNN's, in native byte order."""
     try:
         return Desc(dtypes.of_array(array.dtype), array.shape)
     except ValidationError as error:

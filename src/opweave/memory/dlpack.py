@@ -89,7 +89,6 @@ _lent: dict[int, Any] = {}
 
 
 def _delete(address: int) -> None:
-    """Release a tensor that the consumer no longer uses."""
     _lent.pop(address, None)
 
 
@@ -112,18 +111,10 @@ def capsule(
     read_only: bool = False,
     max_version: tuple[int, int] | None = None,
 ) -> Any:
-    """A DLPack capsule of memory in C order.
+    """A DLPack capsule of memory in C order; `owner` is kept alive until the consumer is done.
 
-    Args:
-        address: of the first byte.
-        desc: data type and shape.
-        device: its kind and number, as `__dlpack_device__` returns them.
-        owner: is kept alive until the consumer is done.
-        read_only: whether the consumer must not write to it.
-        max_version: the newest version that the consumer knows; None for the form before versions.
-
-    Raises:
-        BufferError: the memory is read-only, which the older form cannot say.
+    `device` is the kind and number that `__dlpack_device__` returns. `max_version` is the newest version that the consumer
+    knows; None for the form before versions, in which memory cannot be read-only (`BufferError`).
     """
     is_versioned = max_version is not None and max_version[0] >= VERSION[0]
     if read_only and not is_versioned:
@@ -147,21 +138,13 @@ def capsule(
 
 
 class Taken:
-    """A tensor taken out of a capsule; its owner gets it back when this object is collected.
-
-    Args:
-        capsule: the result of `__dlpack__`, which cannot be used again.
+    """A tensor taken out of a capsule, which cannot be used again; its owner gets it back when this object is collected.
 
     Attributes:
         address: of the first element.
         data_type: by name, as "float32" or "bool".
-        shape: its dimensions.
         strides: in elements, None for C order.
         device: its kind and number.
-        read_only: whether it must not be written to.
-
-    Raises:
-        ValidationError: not a capsule of DLPack, or one that is used already or of a newer version.
     """
 
     def __init__(self, capsule: Any) -> None:
@@ -188,14 +171,9 @@ class Taken:
 
 
 def take(exporter: Any, stream: int | None) -> Taken:
-    """The tensor of an object with `__dlpack__`, ready for a stream of the consumer.
+    """The tensor of an object with `__dlpack__`, which may refuse (`ValidationError`).
 
-    Args:
-        exporter: the object.
-        stream: the handle for which the producer makes the memory ready (1 for CUDA's default stream); None for the CPU.
-
-    Raises:
-        ValidationError: the object refuses, or returns no tensor.
+    The producer makes the memory ready for `stream`, a handle (1 for CUDA's default stream); None for the CPU.
     """
     if callable(detach := getattr(exporter, "detach", None)):
         exporter = detach()  # PyTorch refuses to export a parameter, which has a gradient

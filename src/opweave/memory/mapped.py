@@ -23,13 +23,10 @@ class FileRegion:
 
 
 def mapped_files(arrays: Iterable[np.ndarray]) -> list[FileRegion]:
-    """The memory-mapped files that may hold arrays, in order of address; empty on systems other than Linux.
+    """The memory-mapped files that may hold `arrays`, in order of address; none if NumPy or Python owns all memory.
 
     Private writable mappings are left out, because they may differ from the file, and so are files that have been
-    replaced or deleted.
-
-    Args:
-        arrays: the arrays. The result is also empty if NumPy or Python owns the memory of all of them.
+    replaced or deleted. Systems other than Linux have no list of mappings.
     """
     ranges = [address_range(array) for array in arrays if not isinstance(owner(array), (bytes, bytearray, type(None)))]
     if not ranges:
