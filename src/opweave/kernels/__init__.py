@@ -26,15 +26,7 @@ Arrays: TypeAlias = "np.ndarray | tuple[np.ndarray, ...] | None"
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """The node that a kernel is prepared for.
-
-    Attributes:
-        title: name and label of the operation; starts every message.
-        op: the operation.
-        inputs: data type and shape of each operand, by parameter name.
-        attributes: the values of all other parameters.
-        outputs: data type and shape of each result.
-    """
+    """The node that a kernel is prepared for: operands and parameters by name; `title` starts every message."""
 
     title: str
     op: Op[..., Any]
@@ -43,11 +35,7 @@ class KernelCall:
     outputs: tuple[Desc, ...]
 
     def check_names(self, names: Sequence[str], *more: str) -> None:
-        """Require that a kernel takes only parameters of the operation, `out`, and `more`.
-
-        Raises:
-            ValidationError: the kernel takes other names, which the message lists.
-        """
+        """Require that a kernel takes only parameters of the operation, `out`, and `more`."""
         declared = [*self.inputs, *self.attributes, "out"]
         unknown = [name for name in names if name not in declared and name not in more]
         require(not unknown, f"{self.title}: the kernel takes {unknown}; the operation has {declared}")
@@ -59,12 +47,7 @@ class KernelCall:
 
 
 def parameters_of(function: Callable[..., Any]) -> list[str]:
-    """Return the parameter names of a user's kernel.
-
-    Raises:
-        ValidationError: a parameter cannot be passed by name.
-        ValueError: the function has no signature, as some C functions.
-    """
+    """The parameter names of a user's kernel; `ValueError` if it has no signature, as some C functions."""
     parameters = inspect.signature(function).parameters.values()
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     fits = all(parameter.kind in named for parameter in parameters)

@@ -17,18 +17,13 @@ from ..support.errors import declaration_line, require, user_code
 from . import Descs
 
 MAX_TRACES = 512
-"""Number of traced programs to keep."""
 
 traces: Cache[Any, Formula] = Cache(MAX_TRACES)
 """Traced programs, by operation, formula, operands and attributes."""
 
 
 def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Formula:
-    """Return the program of an operation's formula for given operands, with an input for each present operand.
-
-    Raises:
-        ValidationError: the formula rejects the operands; the message ends with the line of the user's code.
-    """
+    """The program of a formula, with an input for each present operand; errors end with the line of the user's code."""
     key = op, op.formula, tuple(inputs.items()), tuple(attributes.items())
     return traces.make(key, lambda: _trace(op, inputs, attributes))
 
@@ -51,16 +46,11 @@ def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[st
 def program_of_nodes(
     nodes: Sequence[Node], reads: Sequence[Operand], outputs: Sequence[Operand], *, rounds: bool
 ) -> tuple[Formula, list[Operand], set[Node]]:
-    """Fuse the formulas of several nodes into one program.
+    """Fuse the formulas of several nodes into one program; `outputs` are used outside.
 
-    Args:
-        nodes: in order; each has a formula.
-        reads: operands that the nodes read and do not compute; scalar constants become constants of the program.
-        outputs: operands that are used outside.
-        rounds: whether a float16 result is rounded before another node reads it, or only when it is stored.
-
-    Returns:
-        The program, the operands that are its inputs, and the nodes whose float16 results are read before rounding.
+    `reads` are operands that the nodes do not compute; scalar constants become constants of the program. If `rounds`, a
+    float16 result is rounded before another node reads it, else only when it is stored. Return the program, the operands
+    that are its inputs, and the nodes whose float16 results are read before rounding.
     """
     unrounded: set[Node] = set()
     read = {operand for node in nodes for operand in node.operands}

@@ -53,18 +53,11 @@ class HostKernel:
         self.positions = self.names[: len(self.names) - len(self.keywords)]
 
     def prepare(self, call: KernelCall) -> PreparedHost:
-        """Prepare the kernel for a node.
-
-        Raises:
-            ValidationError: the function has parameters that are not the operation's.
-        """
         call.check_names(self.names)
         return PreparedHost(self, call)
 
 
 class PreparedHost:
-    """A host kernel prepared for one node."""
-
     space = HOST
 
     def __init__(self, kernel: HostKernel, call: KernelCall) -> None:
@@ -73,7 +66,6 @@ class PreparedHost:
 
     @property
     def detail(self) -> str:
-        """The compiler (Numba or Python), and the location of the function."""
         code = getattr(self.kernel.python, "__code__", None)  # C functions have none
         place = f", {file_name(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
         return f"{'Numba' if self.kernel.is_compiled else 'Python'} kernel{place}"

@@ -42,7 +42,6 @@ class CudaKernel(SourceKernel):
 
     @property
     def detail(self) -> str:
-        """A description for `explain()`."""
         launched = [shader.title for shader in self.shaders if isinstance(shader, Launch)]
         return ", ".join(launched) if launched else f"{self.language}{self.where.suffix()}"
 
@@ -63,7 +62,6 @@ class CudaKernel(SourceKernel):
             raise ValidationError(f"{title}: {error}{self.where.suffix()}") from None
 
     def _of_elements(self, title: str, source: Source, scope: CudaScope, out: Buffer, features: Features) -> GpuKernel:
-        """Create a kernel that calls `void main` for each element or position."""
         block = sizes(source.block)
         require(len(block) == 1, f"block must be one number for void main, got {list(block)}")
         extents = source.extents(out)
@@ -178,7 +176,6 @@ def _pointer(item: Bound) -> str:
 
 
 def _scalar(kernel: str, parameter: Parameter, scope: CudaScope) -> bytes:
-    """Return the bytes of the number that a parameter stands for."""
     value = scope.value(parameter.name)
     require(
         value is not None,

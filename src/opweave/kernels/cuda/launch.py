@@ -84,7 +84,6 @@ class Launch:
 
     @property
     def title(self) -> str:
-        """Description for `explain()`."""
         library, name = _LIBRARIES[_library(self.function)], _name(self.function)
         return f"{library.title} kernel {name}"
 
@@ -103,18 +102,7 @@ class Launch:
         return [name for name in names(self.function) if name not in self.constants]
 
     def kernel(self, title: str, scope: CudaScope, out: Buffer, features: Features) -> GpuKernel:
-        """Return the kernel for a node.
-
-        Args:
-            title: the node, for messages.
-            scope: tensors and attributes of the node.
-            out: first result of the node.
-            features: of the device.
-
-        Raises:
-            ValidationError: an argument is neither a tensor nor a number, or the library does not accept it.
-            OperationError: the library cannot compile the kernel.
-        """
+        """The kernel for a node, whose first result is `out`; `OperationError` if the library cannot compile it."""
         by_name = {item.buffer.name: item for item in scope.bound}
         values: list[Any] = []
         for argument in self.given():
@@ -199,7 +187,6 @@ def _of_triton(
 
 
 def _triton_number(value: Any) -> tuple[str, np.generic]:
-    """Return a number with its type in Triton."""
     if isinstance(value, (bool, np.bool_)):
         return "i1", np.uint8(value)
     if isinstance(value, (float, np.floating)):
@@ -254,10 +241,7 @@ def _of_numba(
 class _Library:
     """A library whose kernels can be launched.
 
-    Attributes:
-        title: name in messages.
-        compile: returns the binary for a device, and the arguments.
-        names: returns the parameters of a function; None if the library does not list them.
+    `compile` returns the binary and the arguments; `names` returns the parameters, or None if the library does not list them.
     """
 
     title: str

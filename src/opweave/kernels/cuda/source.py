@@ -82,7 +82,6 @@ SCALARS = {
 
 
 def spelling_of(name: str) -> str:
-    """Return the name of a parameter in C++."""
     return f"{name}_" if name in _RESERVED else name
 
 
@@ -105,25 +104,18 @@ class CudaBuffer(Buffer):
 
     @property
     def variable(self) -> str:
-        """The name of the pointer to its first element."""
         return spelling_of(self.name)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a kernel.
-
-    Attributes:
-        type: its type, without `const` and `__restrict__`.
-        name: its name.
-    """
+    """A parameter of a kernel; `type` is without `const` and `__restrict__`."""
 
     type: str
     name: str
 
     @property
     def is_pointer(self) -> bool:
-        """Whether it takes an address."""
         return "*" in self.type
 
 
@@ -172,7 +164,6 @@ class Source:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """The identifiers and keywords of the source."""
         return frozenset(_WORD.findall(self.plain))
 
     @cached_property
@@ -186,11 +177,7 @@ class Source:
 
     @property
     def entry(self) -> tuple[str, list[Parameter]] | None:
-        """Name and parameters of the kernel with `__global__`; None if there is none.
-
-        Raises:
-            ValidationError: there are several kernels, or options for the other kind of source.
-        """
+        """Name and parameters of the only kernel with `__global__`; None if there is none."""
         matches = list(_GLOBAL.finditer(self.plain))
         require(
             len(matches) <= 1,
@@ -214,7 +201,6 @@ class Source:
 
     @property
     def positions(self) -> int:
-        """Number of parameters of `void main`."""
         match = _MAIN.search(self.plain)
         assert match is not None, "only sources without a fault are looked into"
         count = len([part for part in match[1].split(",") if part.strip()])
@@ -222,11 +208,7 @@ class Source:
         return count
 
     def extents(self, out: Buffer) -> tuple[int, ...]:
-        """Return the number of positions for each parameter of `void main`.
-
-        Raises:
-            ValidationError: the number of parameters does not fit.
-        """
+        """Return the number of positions for each parameter of `void main`."""
         count = self.positions
         shape = sizes(out.shape if self.invocations is None else self.invocations)
         subject = f"{out.name} has {out.rank} axes" if self.invocations is None else f"invocations are {list(shape)}"
@@ -254,7 +236,6 @@ def check_sizes(**numbers: Any) -> None:
 
 
 def is_count(value: object) -> bool:
-    """Whether a value is a positive integer."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value > 0)
 
 
@@ -264,11 +245,7 @@ class CudaScope(DeclarationScope):
     __slots__ = ()
 
     def constants(self, source: Source) -> dict[str, str]:
-        """Return the declarations of constants, by name.
-
-        Raises:
-            ValidationError: two constants have the same name, or a value has no constant.
-        """
+        """Return the declarations of constants, by name."""
         texts: dict[str, str] = {}
         for item in self.bound:
             for name, value in shape_constants(item.buffer).items():
@@ -285,7 +262,6 @@ class CudaScope(DeclarationScope):
         return texts
 
     def tensors_of(self, words: frozenset[str]) -> list[Bound]:
-        """Return the tensors that a source uses."""
         return [item for item in self.bound if item.buffer.variable in words]
 
     def value(self, name: str) -> Any:
@@ -298,7 +274,6 @@ class CudaScope(DeclarationScope):
         return attribute if isinstance(attribute, (int, float)) else None
 
     def hint(self, name: str) -> str:
-        """Explain why a name is not declared."""
         if name in self.absent:
             return f"the operand {name} is absent here; a function can give another text then"
         if name in self.attributes:
@@ -311,7 +286,6 @@ class CudaScope(DeclarationScope):
 
 
 def shape_constants(buffer: Buffer) -> dict[str, int | tuple[int, ...]]:
-    """Return the constants of a tensor's shape, by name."""
     name, shape = buffer.name, buffer.shape
     constants: dict[str, int | tuple[int, ...]] = {f"{name}_size": buffer.size, f"{name}_rank": buffer.rank}
     if shape:  # C++ has no empty arrays

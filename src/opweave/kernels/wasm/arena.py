@@ -23,16 +23,8 @@ class Arena:
     """The linear memory of one or more modules, with an allocator for tensors.
 
     The allocator only uses pages that it obtained by growing the memory. `memory.grow` returns each page once, so a module can
-    have a separate allocator, and its memory layout does not matter.
-
-    Attributes:
-        name: module that owns the memory, for messages.
-        store: the engine's store; one thread at a time may use it.
-        lock: held while the store is in use.
-        base: address of the first byte; it never changes.
-        wide: whether pointers have 64 bits.
-        memory: the engine's memory object.
-        armed: tick at which the timeout was last set, and the timeout in ticks.
+    have a separate allocator, and its memory layout does not matter. One thread at a time may use the engine's `store`, and
+    holds `lock` meanwhile. `armed` is the tick at which the timeout was last set, and the timeout in ticks.
     """
 
     def __init__(self, name: str, store: wasmtime.Store, memory: wasmtime.Memory, limit: int) -> None:
@@ -63,11 +55,7 @@ class Arena:
         return size
 
     def allocate(self, desc: Desc) -> np.ndarray:
-        """Allocate a zeroed array in linear memory, C-contiguous and aligned to 64 bytes; freed with its last view.
-
-        Raises:
-            OperationError: the memory would exceed its limit.
-        """
+        """Allocate a zeroed array in linear memory, C-contiguous and aligned to 64 bytes; freed with its last view."""
         return self.block(desc.byte_length, str(desc)).view(desc.data_type).reshape(desc.shape)
 
     def block(self, size: int, what: str) -> np.ndarray:
@@ -131,7 +119,6 @@ class Arena:
         insort(self._free, (offset, size))
 
     def owns(self, array: np.ndarray) -> bool:
-        """Whether an array is completely in this memory."""
         # All addresses up to the limit are reserved for this memory.
         low, high = np.lib.array_utils.byte_bounds(array)
         return self.base <= low and high <= self.base + self.limit

@@ -69,7 +69,6 @@ class Module:
 
     @property
     def exports(self) -> Mapping[str, FunctionType]:
-        """The exported functions and their types."""
         return MappingProxyType(self._layout.functions)
 
     @property
@@ -78,17 +77,13 @@ class Module:
         return MemoryRange(self.arena.base, self.arena.size)
 
     def allocate(self, desc: Desc) -> np.ndarray:
-        """Allocate a zeroed array in linear memory, C-contiguous and aligned to 64 bytes.
+        """Allocate a zeroed NumPy array in linear memory, C-contiguous and aligned to 64 bytes.
 
-        It is an ordinary NumPy array. Its memory is freed with its last view, and keeps the module alive.
-
-        Raises:
-            OperationError: the memory would exceed its limit.
+        Its memory is freed with its last view, and keeps the module alive.
         """
         return self.arena.allocate(desc)
 
     def owns(self, given: Any) -> bool:
-        """Whether all memory of an array is in the linear memory of this module."""
         return isinstance(given, np.ndarray) and self.arena.owns(given)
 
     def wait(self) -> None:

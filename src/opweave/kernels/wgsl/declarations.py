@@ -32,7 +32,6 @@ class Bound:
     writes: bool
 
     def declaration(self, number: int) -> str:
-        """Return the WGSL declaration of the buffer."""
         element = f"atomic<{self.buffer.element}>" if self.writes and self.buffer.packed > 1 else self.buffer.element
         return binding(number, self.buffer.variable, element, self.writes)
 
@@ -64,7 +63,6 @@ class Bound:
         )
 
     def constants(self) -> dict[str, str]:
-        """Return the constants of the buffer's shape, by name."""
         name, shape = self.buffer.name, self.buffer.shape
         texts = {
             f"{name}_size": f"const {name}_size: u32 = {self.buffer.size}u;",
@@ -109,15 +107,7 @@ def _number(value: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class DeclarationScope:
-    """The names declared for the shaders of a node, and their declarations.
-
-    Attributes:
-        title: name and label of the node; starts messages.
-        bound: operands and results.
-        attributes: by name.
-        absent: optional operands that the call omits.
-        features: features and limits of the device.
-    """
+    """The names declared for the shaders of a node; `absent` are optional operands that the call omits."""
 
     title: str
     bound: Sequence[Bound]
@@ -126,12 +116,7 @@ class DeclarationScope:
     features: Features
 
     def module(self, shader: Shader, entry: EntryPoint) -> tuple[str, tuple[Bound, ...]]:
-        """Return the text to append to the user's, and the buffers that it declares, in order.
-
-        Raises:
-            ValidationError: two declarations have the same name.
-            NotSupportedError: the shader uses more buffers than the device can bind.
-        """
+        """Return the text to append to the user's, and the buffers that it declares, in order."""
         declarations = self._texts(shader)
         texts = [text for name, text in declarations.items() if name in shader.words]
         inner = set().union(*map(words, texts)) | shader.words  # accessors contain the names of their buffers
@@ -144,7 +129,6 @@ class DeclarationScope:
         return "\n".join([*lines, *texts, *needed, *entry.lines]) + "\n", bound
 
     def _texts(self, shader: Shader) -> dict[str, str]:
-        """Return the declarations by name."""
         texts: dict[str, str] = {}
         for item in self.bound:
             for name, text in {item.buffer.variable: "", **item.constants(), **item.functions()}.items():
@@ -163,7 +147,6 @@ class DeclarationScope:
         return {name: text for name, text in texts.items() if text}
 
     def hint(self, name: str) -> str:
-        """Explain why a name is not declared."""
         for item in self.bound:
             buffer = item.buffer
             if name == buffer.name and buffer.packed == 1:
@@ -186,13 +169,7 @@ class DeclarationScope:
 
 @dataclass(frozen=True, slots=True)
 class EntryPoint:
-    """The entry point of a shader.
-
-    Attributes:
-        name: of the function.
-        workgroups: number of workgroups to dispatch.
-        lines: its text, if Opweave generates it.
-    """
+    """The entry point of a shader, with `lines` if Opweave generates it, and the number of workgroups to dispatch."""
 
     name: str
     workgroups: tuple[int, int, int]
@@ -200,11 +177,7 @@ class EntryPoint:
 
 
 def entry_of(shader: Shader, out: Buffer, features: Features) -> EntryPoint:
-    """Return the entry point of a shader: its own, or one that calls `fn main` for each element or position.
-
-    Raises:
-        ValidationError: the shader does not fit, or exceeds a limit of the device.
-    """
+    """Return the entry point of a shader: its own, or one that calls `fn main` for each element or position."""
     maximum, name = features.max_workgroups, shader.entry
     if name:
         workgroups = sizes(shader.workgroups or 1)

@@ -48,22 +48,18 @@ class Buffer:
 
     @property
     def data_type(self) -> DataType:
-        """The WebNN data type."""
         return self.desc.data_type
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The dimensions."""
         return self.desc.shape
 
     @property
     def rank(self) -> int:
-        """Number of dimensions."""
         return self.desc.rank
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return self.desc.element_count
 
 
@@ -122,16 +118,11 @@ class Shader:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """The identifiers and keywords of the source."""
         return frozenset(_WORD.findall(self.plain))
 
     @property
     def entry(self) -> str:
-        """Name of the user's entry point; empty if there is none.
-
-        Raises:
-            ValidationError: there are several entry points, or declarations that Opweave generates.
-        """
+        """Name of the user's entry point; empty if there is none."""
         names = ENTRY.findall(self.plain)
         require(len(names) <= 1, f"a shader has one entry point, got {', '.join(names)}; give a Shader for each")
         declares = re.search(r"@\s*(?:binding|group)\b", self.plain)
@@ -153,11 +144,7 @@ class Shader:
         return str(names[0])
 
     def parameters(self) -> list[str]:
-        """Return the types of the parameters of `fn main`, each `u32` or `i32`.
-
-        Raises:
-            ValidationError: a parameter has another type.
-        """
+        """Return the types of the parameters of `fn main`, each `u32` or `i32`."""
         match = MAIN.search(self.plain)
         assert match is not None, "only shaders without a fault are looked into"
         parts = [part.strip() for part in (match[1] or "").split(",") if part.strip()]
@@ -170,11 +157,7 @@ class Shader:
         return types
 
     def extents(self, out: Buffer, parameters: Sequence[str]) -> tuple[int, ...]:
-        """Return the number of positions for each parameter of `fn main`.
-
-        Raises:
-            ValidationError: the number of parameters does not fit.
-        """
+        """Return the number of positions for each parameter of `fn main`."""
         count = len(parameters)
         if self.invocations is None:
             shape = (out.size,) if count == 1 else out.shape
@@ -192,7 +175,6 @@ class Shader:
 
 
 def sizes(value: int | Sequence[int]) -> tuple[int, ...]:
-    """Return one or several numbers as a tuple."""
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)  # type: ignore[return-value]
 
 

@@ -25,14 +25,7 @@ MAIN = re.compile(r"\bfn\s+main\b\s*(?:\(([^)]*)\))?")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A missing part of the source.
-
-    Attributes:
-        start: position of the first character to mark.
-        length: number of characters to mark.
-        said: the message.
-        label: the text below the marked line.
-    """
+    """A missing part of the source: the message `said`, and the `label` below `length` characters from `start`."""
 
     start: int
     length: int
@@ -58,17 +51,11 @@ def without_comments(source: str) -> str:
 
 
 def fault_of(source: str, plain: str) -> Fault | None:
-    """Return the first missing part: the end of a comment, bracket or declaration, or the entry point; None if none.
-
-    Args:
-        source: the user's source.
-        plain: the source `without_comments`.
-    """
+    """Return the first missing part: the end of a comment, bracket or declaration, or the entry point; None if none."""
     return _open_comment(source) or _open_bracket(source, plain) or _open_declaration(plain) or _no_entry(plain)
 
 
 def line_at(source: str, position: int) -> int:
-    """Return the line number of a position, counted from 1."""
     return source.count("\n", 0, position) + 1
 
 
