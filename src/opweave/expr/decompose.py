@@ -53,16 +53,7 @@ def refusal(program: Formula) -> str | None:
 
 
 def decompose(program: Formula, builder: Operations, operands: Sequence[Operand]) -> tuple[Operand, ...]:
-    """Build the outputs of a program from WebNN operations.
-
-    Args:
-        program: one that `refusal` accepts.
-        builder: records the operations.
-        operands: one for each input of the program, of its data type and shape.
-
-    Raises:
-        NotSupportedError: the program cannot be expressed as WebNN operations on whole arrays.
-    """
+    """Build the outputs of a program from WebNN operations; `NotSupportedError` if whole arrays cannot express it."""
     reason = refusal(program)
     if reason is not None:
         raise NotSupportedError(f"{program.name}: cannot be decomposed, {reason}")
@@ -107,7 +98,6 @@ def _refusal_of(node: Expr) -> str | None:
 
 
 def _array(builder: Operations, arrays: Mapping[Source, Operand], output: Output) -> Operand:
-    """Build one array of a program."""
     value = _Writer(builder, arrays, output).value()
     desc = output.desc
     b = builder
@@ -121,8 +111,6 @@ def _array(builder: Operations, arrays: Mapping[Source, Operand], output: Output
 
 
 class _Writer:
-    """Builds the operations of one array."""
-
     def __init__(self, builder: Operations, arrays: Mapping[Source, Operand], output: Output) -> None:
         self.b, self.arrays, self.body = builder, arrays, output.body
         self.slots = slots_of(output.axes, (output.body,))
@@ -158,7 +146,6 @@ class _Writer:
         return result
 
     def _constant(self, node: Expr) -> Operand:
-        """A value that depends on no input."""
         data_type = _computed_type(node.type)
         if isinstance(node, Const):
             number = float(np.float32(node.value)) if data_type == "float32" else int(node.value)

@@ -120,7 +120,6 @@ def reduce(reduction: Reduction, x: Traced, axes: Sequence[int] | None, keep_dim
 
 
 def _check_sizes(sizes: tuple[int, ...], function: str) -> tuple[int, ...]:
-    """Require positive integers."""
     for size in sizes:
         require(
             isinstance(size, int) and not isinstance(size, bool) and size > 0,

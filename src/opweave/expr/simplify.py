@@ -23,11 +23,7 @@ _COMPARISONS = _ORDERINGS | {"equal", "not_equal"}
 
 
 class _Simplifier:
-    """Rewrites nodes. Equal calls become one node, so that terms can cancel.
-
-    Attributes:
-        stored: for each stored array of the original program, the one that replaces it.
-    """
+    """Rewrites nodes; equal calls become one node, so that terms can cancel. `stored` arrays are replaced by new ones."""
 
     def __init__(self) -> None:
         self.stored: dict[Stored, Stored] = {}
@@ -140,7 +136,6 @@ class _Simplifier:
         return 1, value, Linear()
 
     def _extremum(self, name: str, parts: tuple[Expr, ...], sums: list[Linear]) -> Expr:
-        """The maximum or minimum of two positions."""
         difference = self._range_of(sums[0].plus(sums[1], -1))
         if difference is not None:
             if difference[0] >= 0:

@@ -32,13 +32,7 @@ has to wait: an H100 takes 38 us longer with 65,536 workgroups, and 3 us longer 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A constant of a module, the memory of a workgroup, or a parameter of a function.
-
-    Attributes:
-        name: its name.
-        type: its type, as in WGSL.
-        value: the value of a constant.
-    """
+    """A constant of a module, memory of a workgroup, or a parameter of a function; `type` is as in WGSL."""
 
     name: str
     type: str
@@ -47,13 +41,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class BufferBinding:
-    """A buffer that a kernel is bound to.
-
-    Attributes:
-        name: its name.
-        element: type of its elements, as in WGSL.
-        writes: whether the kernel writes to it.
-    """
+    """A buffer that a kernel is bound to; `element` is the type of an element as in WGSL."""
 
     name: str
     element: str
@@ -62,14 +50,7 @@ class BufferBinding:
 
 @dataclass(frozen=True, slots=True)
 class DialectFunction:
-    """A function, which may use buffers and the memory of the workgroup.
-
-    Attributes:
-        name: its name.
-        parameters: its parameters.
-        result: type of the result; empty if there is none.
-        lines: its statements.
-    """
+    """A function, which may use buffers and the memory of the workgroup; `result` is empty if there is none."""
 
     name: str
     parameters: tuple[Variable, ...]
@@ -79,13 +60,7 @@ class DialectFunction:
 
 @dataclass(frozen=True, slots=True)
 class KernelEntry:
-    """The entry point of a kernel.
-
-    Attributes:
-        size: invocations of a workgroup in each dimension.
-        ids: the built-in values that its statements use, in the order of `IDS`.
-        lines: its statements.
-    """
+    """The entry point of a kernel: invocations in each dimension, built-in values in the order of `IDS`, and statements."""
 
     size: tuple[int, ...]
     ids: tuple[str, ...]
@@ -93,7 +68,6 @@ class KernelEntry:
 
     @property
     def invocations(self) -> int:
-        """Invocations of a workgroup."""
         count = 1
         for size in self.size:
             count *= size
@@ -106,12 +80,9 @@ Part: TypeAlias = DialectFunction | Variable | KernelEntry
 
 @dataclass(frozen=True, slots=True)
 class DialectSource:
-    """A module, before it is printed.
+    """A module, before it is printed; `comments` precede it.
 
     Attributes:
-        comments: lines that precede it.
-        bindings: its buffers, in order.
-        constants: its constants.
         shared: memory of the workgroup.
         library: texts of library functions, in this language.
         parts: functions, further memory of the workgroup, and the entry point.
@@ -128,7 +99,6 @@ class DialectSource:
 
     @property
     def entry(self) -> KernelEntry:
-        """The entry point."""
         (entry,) = (part for part in self.parts if isinstance(part, KernelEntry))
         return entry
 
@@ -159,8 +129,6 @@ class Dialect(DialectLibrary):
     """A language of kernels.
 
     Attributes:
-        name: its name.
-        entry_point: the name of the entry point.
         has_bytes: whether buffers can have elements of 8 bits; otherwise four share a word.
         wraps: whether arithmetic of signed integers wraps around; otherwise the functions `wrapped_*` do it.
         is_lazy: whether `select` evaluates only the chosen value; loads that are known to be in bounds then precede it, so

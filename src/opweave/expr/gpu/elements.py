@@ -58,7 +58,6 @@ def argument(text: str) -> str:
 
 
 def call_of(name: str, arguments: Sequence[str]) -> str:
-    """A call of a function."""
     return f"{name}({', '.join(argument(a) for a in arguments)})"
 
 

@@ -164,7 +164,6 @@ def _declarations(dialect: DialectLibrary) -> dict[str, str]:
 
 
 def _print(text: str, dialect: DialectLibrary) -> str:
-    """A declaration of the library in a dialect."""
     constant = _CONSTANT.fullmatch(text)
     if constant is not None:
         return dialect.library_constant(text, Variable(*constant.groups()[1:]))

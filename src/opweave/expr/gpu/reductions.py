@@ -18,16 +18,7 @@ PART = 64
 
 
 class State:
-    """The variables of a reduction: a value, and its position for `arg_max` and `arg_min`.
-
-    Attributes:
-        node: the reduction.
-        name: the variable that holds the result.
-        positions: whether the result is a position.
-        names: the names of the variables.
-        types: the types of the variables.
-        value: the variable that holds the value.
-    """
+    """The variables of a reduction: a value, and its position for `arg_max` and `arg_min`; `name` holds the result."""
 
     def __init__(self, module: GpuModule, node: Reduce, name: str) -> None:
         self.module, self.node, self.name = module, node, name
@@ -44,7 +35,6 @@ class State:
         return [f"var {name} = {text};" for name, text in texts]
 
     def step(self, value: str, position: str) -> list[str]:
-        """Statements that add an element."""
         if self.positions:
             return self._choice(value, position)
         kind, dialect = self.node.reduction, self.module.dialect
@@ -75,21 +65,16 @@ class State:
         ]
 
     def is_long(self, count: int) -> bool:
-        """Whether the sum of `count` elements is divided into partial sums."""
         return self.node.reduction == "sum" and self.type in FLOATS and count > 2 * PART
 
     def part(self) -> State:
-        """The state of a partial sum."""
         return State(self.module, self.node, f"{self.name}_part")
 
 
 def combine_states(state: State, workgroup: int, *, is_last: bool) -> list[str]:
     """Statements that combine the states of all invocations of a workgroup; each invocation receives the result.
 
-    Args:
-        state: the variables, the same in each invocation.
-        workgroup: number of invocations.
-        is_last: whether these statements run once; otherwise they reuse memory, and end with a barrier.
+    If they run once (`is_last`), they need not end with a barrier, after which memory can be used again.
     """
     dialect = state.module.dialect
     team = Team(dialect, workgroup, workgroup)

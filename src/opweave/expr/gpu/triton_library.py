@@ -26,7 +26,6 @@ _LEVELS = (("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<
 _LOGICAL = {"&&": "&", "||": "|"}
 
 TYPES = {"f32": "tl.float32", "i32": "tl.int32", "u32": "tl.uint32"}
-"""Types of elements."""
 
 NAN = "propagate_nan=tl.PropagateNan.ALL"
 """The argument with which `tl.maximum` and `tl.minimum` return NaN if an operand is NaN."""

@@ -29,12 +29,7 @@ def computed(type: Type) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TypeLayout:
-    """The memory layout of a buffer's elements.
-
-    Attributes:
-        element: the element type of the buffer.
-        lanes: number of elements packed into one `element`.
-    """
+    """The memory layout of a buffer's elements: `lanes` elements are packed into one `element`."""
 
     element: str
     lanes: int = 1
@@ -59,7 +54,6 @@ def is_plain(value: float, type: Type) -> bool:
 
 
 def to_float32(value: float) -> np.float32:
-    """Round a number to float32."""
     with np.errstate(over="ignore"):
         return np.float32(value)
 
@@ -88,12 +82,7 @@ def literal(value: int | float | bool, type: Type, dialect: DialectLibrary) -> s
 def unpacked(name: str, number: str, data_type: DataType, lanes: int, *, atomic: bool = False) -> str:
     """An element of a buffer of words, in the type it is computed in.
 
-    Args:
-        name: the buffer.
-        number: the number of the element, as u32 text without operators of lower precedence than `&`.
-        data_type: data type of the elements.
-        lanes: number of elements in a word.
-        atomic: whether words are atomic.
+    `number` is the u32 text of its number, without operators of lower precedence than `&`.
     """
     word = f"{name}[{number} / {lanes}u]"
     word = f"atomicLoad(&{word})" if atomic else word

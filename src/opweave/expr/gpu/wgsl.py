@@ -16,29 +16,23 @@ _IDS = {
 
 
 def binding(number: int, name: str, element: str, writes: bool) -> str:
-    """The declaration of a buffer."""
     mode = "read_write" if writes else "read"
     return f"@group(0) @binding({number}) var<storage, {mode}> {name}: array<{element}>;"
 
 
 class Wgsl(Dialect):
-    """WGSL."""
-
     name = "wgsl"
     entry_point = "main"
     suffixes = MappingProxyType({"f32": "f", "i32": "", "u32": "u", "i64": "li", "u64": "lu"})
     negative = "i"
 
     def library_function(self, comments: Sequence[str], function: DialectFunction) -> str:
-        """A function of the library, with the lines of comments before it."""
         return "\n".join([*comments, _function(function).rstrip("\n")])
 
     def library_constant(self, text: str, constant: Variable) -> str:
-        """A constant of the library; `text` is the one in WGSL."""
         return text
 
     def module(self, source: DialectSource, words: Collection[str]) -> str:
-        """The complete text of a module; `words` are its identifiers."""
         bindings = [self._binding(number, buffer) for number, buffer in enumerate(source.bindings)]
         constants = [f"var<private> {c.name}: {c.type} = {c.value};" for c in source.constants]
         groups = (bindings, [*constants, *map(_declare_shared, source.shared)], ["\n\n".join(source.library)])

@@ -26,8 +26,6 @@ MAX_EARLY_LOADS = 16
 
 
 class Text:
-    """Generates the kernel of a program."""
-
     def __init__(self, program: Workgroups, title: str, features: Features, fixed: frozenset[Input]) -> None:
         self.program, self.title, self.features = program, title, features
         self.number, self.groups = numbered(size_of(program.rows), features.max_workgroups)
@@ -61,7 +59,6 @@ class Text:
                 self.module.shared.append(Variable(f"m{number}", f"array<f32, {count}>"))
 
     def kernel(self) -> GpuKernel:
-        """The kernel."""
         head = guard_lines("row", self.number, size_of(self.program.rows), math.prod(self.groups))
         self._statements(self.program.statements)
         self._store()
@@ -138,7 +135,6 @@ class Text:
         del self.positions[loop.variable]
 
     def _elements(self, statement: Fill | Write) -> None:
-        """Add the statements that compute elements, divided between the invocations."""
         at = statement.at if isinstance(statement, Write) else ()
         body, *at_ = simplified_elements(statement.body, *at)
         body, *where = unroll_short((body, *at_), self.program.is_short)
@@ -182,15 +178,7 @@ class Text:
     def _store_element(
         self, statement: Fill | Write, body: Expr, where: Sequence[Expr], names: dict[Expr, str], chunk: int | None
     ) -> list[str]:
-        """Generate statements that compute and store the element number `flat`; the store may be deferred to `stores`.
-
-        Args:
-            statement: the statement of the element.
-            body: the element, written out.
-            where: its position, written out.
-            names: names of expressions that are already computed.
-            chunk: the number of the element of an invocation; None in a loop over elements.
-        """
+        """Generate statements that compute and store the element number `flat`; the store may be deferred to `stores`."""
         # A new block: it reuses no values of earlier statements, because local arrays change.
         block = self._block(names)
         block.enter(grid=Grid(statement.axes, "flat", len(self.program.rows)))
@@ -240,13 +228,7 @@ class Text:
         return load.free <= {*self.program.rows}
 
     def _read_early(self, loads: Iterable[Load], axes: tuple[Index, ...] = (), chunk: int = 0) -> dict[Expr, str]:
-        """Read elements before waiting for the previous kernel; return the variable of each load.
-
-        Args:
-            loads: the elements to read.
-            axes: axes of the elements that are computed.
-            chunk: the number of the element of an invocation.
-        """
+        """Read elements before waiting for the previous kernel; return the variable of each load."""
         names: dict[Expr, str] = {}
         for load in loads:
             block, head, grid = self._block(), "{", None

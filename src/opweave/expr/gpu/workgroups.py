@@ -31,7 +31,9 @@ UNROLLED_ELEMENTS = 8
 
 @dataclass(eq=False)
 class Workgroups(KernelProgram):
-    """A program of workgroups under construction.
+    """A program of workgroups under construction: `sizes` of them along each axis.
+
+    About `width` invocations of a workgroup have work at the same time. Reductions of up to `unrolled` elements are unrolled.
 
     >>> program = Workgroups([2])  # one workgroup for each of two rows
     >>> x, y = Input(0, Desc("float32", (2, 8))), Input(1, Desc("float32", (2, 8)))
@@ -43,12 +45,6 @@ class Workgroups(KernelProgram):
     >>> program.write(y, [8], lambda i: (row, i), lambda i: program[total][i])
     >>> print(program.kernel("three times", Features()).workgroups)
     (2, 1, 1)
-
-    Attributes:
-        sizes: number of workgroups along each axis.
-        width: approximate number of invocations of a workgroup that have work at the same time.
-        unrolled: reductions of up to this many elements are unrolled.
-        statements: in order.
     """
 
     sizes: Sequence[int]
@@ -85,7 +81,6 @@ class Workgroups(KernelProgram):
         return list(dict.fromkeys(s.target for s in _flat(self.statements) if isinstance(s, Write)))
 
     def __getitem__(self, local: Local) -> Traced:
-        """The elements of a local array."""
         return of_input(local)
 
     # Construction ----------------------------------------------------------------------------------------------------
@@ -125,16 +120,9 @@ class Workgroups(KernelProgram):
     def repeat(
         self, count: int, first: Traced | int = 0, end: Traced | int | None = None, *, most: int | None = None
     ) -> Iterator[Traced]:
-        """Repeat the statements that are added in the `with` block.
+        """Repeat the statements that are added in the `with` block, for positions from `first` to `end`, exclusive.
 
-        Args:
-            count: the number of positions.
-            first: the first position.
-            end: the end of the positions, exclusive; at most `count`, which is the default.
-            most: maximum number of positions, if less than `count`.
-
-        Yields:
-            The position.
+        `end` is at most `count`, which is the default; `most` is the maximum number of positions, if less than `count`.
         """
         outer, self.statements = self.statements, []
         variable = Index(count)
@@ -168,11 +156,9 @@ class Workgroups(KernelProgram):
         return self._iterations(self.statements, self.invocations(features))
 
     def invocations(self, features: Features) -> int:
-        """The number of invocations of a workgroup."""
         return width_of(self.width, features)
 
     def _iterations(self, statements: Sequence[Statement], width: int) -> int:
-        """Maximum number of loop iterations of an invocation in statements."""
         total = 0
         for statement in statements:
             if isinstance(statement, Repeat):
@@ -192,7 +178,6 @@ class Workgroups(KernelProgram):
         return total
 
     def is_short(self, node: Reduce) -> bool:
-        """Whether a reduction is unrolled."""
         return size_of(node.variables) <= self.unrolled and node.reduction in COMBINE
 
     def kernel(self, title: str, features: Features, is_fixed: Callable[[Input], bool] = lambda _: False) -> GpuKernel:

@@ -44,9 +44,7 @@ def width_of(count: int, features: Features) -> int:
 def numbered(groups: int, limit: int = MAX_WORKGROUPS) -> tuple[str, tuple[int, int, int]]:
     """The number of a workgroup out of `groups`, as u32 text, and the dispatch size, which may have a few more.
 
-    Args:
-        groups: number of workgroups, less than 2**31: two dimensions suffice.
-        limit: maximum number of workgroups in a dimension.
+    There are less than 2**31 groups: two dimensions suffice.
     """
     down = -(-groups // limit)
     across = -(-groups // down)

@@ -19,12 +19,7 @@ _lock = threading.Lock()  # Halide's compiler is not thread-safe
 
 
 def compile_program(program: Formula) -> Compiled:
-    """Compile a program, without its checks.
-
-    Raises:
-        MissingExtraError: halide or llvmlite is not installed.
-        OperationError: Halide cannot compile it.
-    """
+    """Compile a program, without its checks."""
     stages = divide(program)
     targets = [target.source for stage in stages for target in stage.targets]
     stored = [target for target in targets if target not in program.outputs]

@@ -38,7 +38,6 @@ class Image:
     """Code, constants and variables with position-independent references.
 
     Attributes:
-        memory: the bytes.
         variables: size of the writable part at the start; a multiple of the page size.
         exports: offset of each named function and variable.
         imports: for each function outside of the image, the offsets at which its address must be written.
@@ -71,16 +70,7 @@ def pack(files: Sequence[bytes]) -> bytes:
 
 
 def load(data: bytes, outside: Callable[[str], int]) -> Code:
-    """Load the result of `pack`.
-
-    Args:
-        data: the code.
-        outside: returns the address of a function by its name; 0 if it does not exist.
-
-    Raises:
-        OperationError: a function does not exist, or the system refuses memory that is executable.
-        MissingExtraError: the code is not linked, and llvmlite is not installed.
-    """
+    """Load the result of `pack`; `outside` returns the address of a function by its name, or 0 if it does not exist."""
     header, memory = without_header(data)
     if "objects" not in header:
         return _Mapped(Image(memory, **header), outside)
@@ -92,8 +82,6 @@ def load(data: bytes, outside: Callable[[str], int]) -> Code:
 
 
 class _Mapped:
-    """An image in a mapping of memory."""
-
     def __init__(self, image: Image, outside: Callable[[str], int]) -> None:
         self._exports = image.exports
         size = -(-len(image.memory) // mmap.PAGESIZE) * mmap.PAGESIZE

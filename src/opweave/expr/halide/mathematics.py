@@ -173,7 +173,6 @@ _ERF_LARGE = (
 
 
 def erf(x: HalideExpr) -> HalideExpr:
-    """The error function."""
     size = magnitude(x)
     small = _polynomial(size * size, _ERF_SMALL, f32) * size + size
     limited = hl.select(size > f32(4), f32(4), size)  # erf(4) is 1; NaN propagates
@@ -244,17 +243,14 @@ def _wave(x: HalideExpr, shift: int) -> HalideExpr:
 
 
 def sin(x: HalideExpr) -> HalideExpr:
-    """The sine of an angle in radians."""
     return _wave(x, 0)
 
 
 def cos(x: HalideExpr) -> HalideExpr:
-    """The cosine of an angle in radians."""
     return _wave(x, 1)
 
 
 def tan(x: HalideExpr) -> HalideExpr:
-    """The tangent of an angle in radians."""
     rest, quadrant = _quadrant(x)
     square = rest * rest
     value = _polynomial(square, _TAN, hl.f64) * square * rest + rest

@@ -41,12 +41,9 @@ class StoreTarget:
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A loop nest that computes one element of each target.
+    """A loop nest that computes one element of each target; the last one of `axes` changes fastest.
 
-    Attributes:
-        axes: the last one changes fastest.
-        targets: the arrays to write.
-        rows: values kept for one iteration of the outer loops, because both a reduction and the elements use them.
+    `rows` are values kept for one iteration of the outer loops, because both a reduction and the elements use them.
     """
 
     axes: tuple[Index, ...]
@@ -55,7 +52,6 @@ class Stage:
 
     @property
     def roots(self) -> tuple[Expr, ...]:
-        """The expressions to compute."""
         return (*(row.body for row in self.rows), *(target.body for target in self.targets))
 
 
@@ -79,8 +75,6 @@ def _holds(check: Check) -> Expr:
 
 
 class _Division:
-    """Divides one program."""
-
     def __init__(self, program: Formula) -> None:
         self.stages: list[Stage] = []
         self.replaced: dict[Expr, Expr] = {}
@@ -111,7 +105,6 @@ class _Division:
             bodies = tuple(substitute(body, {chosen: value}) for body in bodies)
 
     def _load_of(self, node: Reduce) -> Expr:
-        """Return a load of a reduction that a separate stage computes."""
         load = self.replaced.get(node)
         if load is None:
             load = self.replaced[node] = self._in_parts(node) if _worth_dividing(node) else self._store(node)
@@ -206,18 +199,13 @@ class StageLoop:
 
     @property
     def extent(self) -> int:
-        """Number of iterations."""
         return math.prod(member.extent for member in self.members)
 
 
 class Loops:
-    """The loops of a stage, and the positions of its loads.
+    """The loops of a stage, `of` each variable, and the positions of its loads.
 
-    Attributes:
-        axes: the loops over the elements, outermost first, without axes of extent 1.
-        of: the loop of each variable.
-        positions: the position of each load.
-        reductions: all reductions of the stage, inner ones first.
+    `axes` are the loops over the elements, outermost first, without those of extent 1. Inner `reductions` come first.
     """
 
     def __init__(self, stage: Stage) -> None:
