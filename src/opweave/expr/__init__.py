@@ -18,18 +18,30 @@ extra `halide` is installed; otherwise NumPy evaluates it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from .array import (
     Traced as Traced,
     apply as apply,
-    as_array as _as_array,
     cast as cast,
     no_such_name as _no_such_name,
 )
-from .index_form import compute as compute, over as _over, reduce as _reduce, store as store
+from .array_reductions import (
+    arg_max as arg_max,
+    arg_max_over as arg_max_over,
+    arg_min as arg_min,
+    arg_min_over as arg_min_over,
+    max_over as max_over,
+    min_over as min_over,
+    product_over as product_over,
+    reduce_max as reduce_max,
+    reduce_mean as reduce_mean,
+    reduce_min as reduce_min,
+    reduce_product as reduce_product,
+    reduce_sum as reduce_sum,
+    sum_over as sum_over,
+)
+from .index_form import compute as compute, store as store
 from .pointwise import (
     abs as abs,
     add as add,
@@ -137,287 +149,6 @@ __all__ = [
     "trace",
     "where",
 ]
-
-
-def reduce_sum(x: Traced, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Traced:
-    """Add elements over axes.
-
-    Args:
-        x: floats or integers.
-        axes: in [-rank, rank). Default: all.
-        keep_dimensions: whether the axes stay, with size 1.
-
-    Returns:
-        An array of the type of `x`, without these axes.
-
-    Raises:
-        ValidationError: another type, or axes out of range.
-
-    >>> import numpy as np, opweave as ow
-    >>> ow.expression(lambda x: ow.expr.reduce_sum(x, [1]))(np.float32([[1, 2], [3, 4]])).tolist()
-    [3.0, 7.0]
-    """
-    return _reduce("sum", x, axes, keep_dimensions)
-
-
-def reduce_product(x: Traced, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Traced:
-    """Multiply elements over axes.
-
-    Args:
-        x: floats or integers.
-        axes: in [-rank, rank). Default: all.
-        keep_dimensions: whether the axes stay, with size 1.
-
-    Returns:
-        An array of the type of `x`, without these axes.
-
-    Raises:
-        ValidationError: another type, or axes out of range.
-
-    >>> import numpy as np, opweave as ow
-    >>> ow.expression(lambda x: ow.expr.reduce_product(x, [1]))(np.float32([[1, 2], [3, 4]])).tolist()
-    [2.0, 12.0]
-    """
-    return _reduce("product", x, axes, keep_dimensions)
-
-
-def reduce_max(x: Traced, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Traced:
-    """Find the greatest element over axes.
-
-    Args:
-        x: floats or integers.
-        axes: in [-rank, rank). Default: all.
-        keep_dimensions: whether the axes stay, with size 1.
-
-    Returns:
-        An array of the type of `x`, without these axes.
-
-    Raises:
-        ValidationError: another type, or axes out of range.
-
-    >>> import numpy as np, opweave as ow
-    >>> ow.expression(lambda x: ow.expr.reduce_max(x, [1]))(np.float32([[1, 2], [3, 4]])).tolist()
-    [2.0, 4.0]
-    """
-    return _reduce("max", x, axes, keep_dimensions)
-
-
-def reduce_min(x: Traced, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Traced:
-    """Find the least element over axes.
-
-    Args:
-        x: floats or integers.
-        axes: in [-rank, rank). Default: all.
-        keep_dimensions: whether the axes stay, with size 1.
-
-    Returns:
-        An array of the type of `x`, without these axes.
-
-    Raises:
-        ValidationError: another type, or axes out of range.
-
-    >>> import numpy as np, opweave as ow
-    >>> ow.expression(lambda x: ow.expr.reduce_min(x, [1]))(np.float32([[1, 2], [3, 4]])).tolist()
-    [1.0, 3.0]
-    """
-    return _reduce("min", x, axes, keep_dimensions)
-
-
-def reduce_mean(x: Traced, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Traced:
-    """Compute the mean over axes; integers are truncated.
-
-    Args:
-        x: floats or integers.
-        axes: in [-rank, rank). Default: all.
-        keep_dimensions: whether the axes stay, with size 1.
-
-    Returns:
-        An array of the type of `x`, without these axes.
-
-    Raises:
-        ValidationError: another type, or axes out of range.
-
-    >>> import numpy as np, opweave as ow
-    >>> ow.expression(lambda x: ow.expr.reduce_mean(x, [1]))(np.float32([[1, 2], [3, 4]])).tolist()
-    [1.5, 3.5]
-    """
-    array = _as_array(x)
-    total = _reduce("sum", array, axes, keep_dimensions)
-    count = math.prod(array.shape) // math.prod(total.shape)
-    return total / count
-
-
-def arg_max(x: Traced, axis: int, *, keep_dimensions: bool = False) -> Traced:
-    """Find the position of the greatest element along an axis; of equal elements, the first one.
-
-    Args:
-        x: floats or integers.
-        axis: in [-rank, rank).
-        keep_dimensions: whether the axis stays, with size 1.
-
-    Returns:
-        An int32 array without the axis.
-
-    Raises:
-        ValidationError: another type, or an axis out of range.
-
-    >>> import numpy as np, opweave as ow
-    >>> ow.expression(lambda x: ow.expr.arg_max(x, 1))(np.float32([[1, 2], [4, 3]])).tolist()
-    [1, 0]
-    """
-    return _reduce("arg_max", x, [axis], keep_dimensions)
-
-
-def arg_min(x: Traced, axis: int, *, keep_dimensions: bool = False) -> Traced:
-    """Find the position of the least element along an axis; of equal elements, the first one.
-
-    Args:
-        x: floats or integers.
-        axis: in [-rank, rank).
-        keep_dimensions: whether the axis stays, with size 1.
-
-    Returns:
-        An int32 array without the axis.
-
-    Raises:
-        ValidationError: another type, or an axis out of range.
-
-    >>> import numpy as np, opweave as ow
-    >>> ow.expression(lambda x: ow.expr.arg_min(x, 1))(np.float32([[1, 2], [4, 3]])).tolist()
-    [0, 1]
-    """
-    return _reduce("arg_min", x, [axis], keep_dimensions)
-
-
-def sum_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Traced:
-    """Add `function(r, …)` for all positions.
-
-    Args:
-        extents: the size of the range of positions, or a size for each of several axes; positive integers.
-        function: takes one position for each axis, and returns one element: a float or an integer.
-
-    Returns:
-        One element, of the type of the terms.
-
-    Raises:
-        ValidationError: sizes that are not positive, or a function that returns an array or a bool.
-
-    >>> import numpy as np, opweave as ow
-    >>> @ow.expression
-    ... def product(a, b):
-    ...     return ow.expr.compute(
-    ...         (a.shape[0], b.shape[1]),
-    ...         lambda i, j: ow.expr.sum_over(a.shape[1], lambda k: a[i, k] * b[k, j]),
-    ...     )
-    >>> product(np.float32([[1, 2]]), np.float32([[3], [4]])).tolist()
-    [[11.0]]
-    """
-    return _over("sum", extents, function)
-
-
-def product_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Traced:
-    """Multiply `function(r, …)` for all positions.
-
-    Args:
-        extents: the size of the range of positions, or a size for each of several axes; positive integers.
-        function: takes one position for each axis, and returns one element: a float or an integer.
-
-    Returns:
-        One element, of the type of the terms.
-
-    Raises:
-        ValidationError: sizes that are not positive, or a function that returns an array or a bool.
-
-    >>> import numpy as np, opweave as ow
-    >>> f = ow.expression(lambda x: ow.expr.compute((), lambda: ow.expr.product_over(3, lambda r: x[r])))
-    >>> f(np.float32([2, 3, 4])).tolist()
-    24.0
-    """
-    return _over("product", extents, function)
-
-
-def max_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Traced:
-    """Find the greatest `function(r, …)` of all positions.
-
-    Args:
-        extents: the size of the range of positions, or a size for each of several axes; positive integers.
-        function: takes one position for each axis, and returns one element: a float or an integer.
-
-    Returns:
-        One element, of the type of the terms.
-
-    Raises:
-        ValidationError: sizes that are not positive, or a function that returns an array or a bool.
-
-    >>> import numpy as np, opweave as ow
-    >>> f = ow.expression(lambda x: ow.expr.compute((), lambda: ow.expr.max_over(3, lambda r: x[r])))
-    >>> f(np.float32([2, 3, 4])).tolist()
-    4.0
-    """
-    return _over("max", extents, function)
-
-
-def min_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Traced:
-    """Find the least `function(r, …)` of all positions.
-
-    Args:
-        extents: the size of the range of positions, or a size for each of several axes; positive integers.
-        function: takes one position for each axis, and returns one element: a float or an integer.
-
-    Returns:
-        One element, of the type of the terms.
-
-    Raises:
-        ValidationError: sizes that are not positive, or a function that returns an array or a bool.
-
-    >>> import numpy as np, opweave as ow
-    >>> f = ow.expression(lambda x: ow.expr.compute((), lambda: ow.expr.min_over(3, lambda r: x[r])))
-    >>> f(np.float32([2, 3, 4])).tolist()
-    2.0
-    """
-    return _over("min", extents, function)
-
-
-def arg_max_over(extent: int, function: Callable[[Traced], Any]) -> Traced:
-    """Find the position at which `function(r)` is greatest; of equal elements, the first one.
-
-    Args:
-        extent: the size of the range of positions, a positive integer.
-        function: takes a position, and returns one element: a float or an integer.
-
-    Returns:
-        One element, int32.
-
-    Raises:
-        ValidationError: a size that is not positive, or a function that returns an array or a bool.
-
-    >>> import numpy as np, opweave as ow
-    >>> f = ow.expression(lambda x: ow.expr.compute((), lambda: ow.expr.arg_max_over(3, lambda r: x[r])))
-    >>> f(np.float32([2, 3, 4])).tolist()
-    2
-    """
-    return _over("arg_max", extent, function)
-
-
-def arg_min_over(extent: int, function: Callable[[Traced], Any]) -> Traced:
-    """Find the position at which `function(r)` is least; of equal elements, the first one.
-
-    Args:
-        extent: the size of the range of positions, a positive integer.
-        function: takes a position, and returns one element: a float or an integer.
-
-    Returns:
-        One element, int32.
-
-    Raises:
-        ValidationError: a size that is not positive, or a function that returns an array or a bool.
-
-    >>> import numpy as np, opweave as ow
-    >>> f = ow.expression(lambda x: ow.expr.compute((), lambda: ow.expr.arg_min_over(3, lambda r: x[r])))
-    >>> f(np.float32([2, 3, 4])).tolist()
-    0
-    """
-    return _over("arg_min", extent, function)
 
 
 def __getattr__(name: str) -> Any:
