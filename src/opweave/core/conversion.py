@@ -12,7 +12,7 @@ from ..support.names import listed, shown
 from . import dtypes
 from .dtypes import ANY, DataType
 from .graph import Desc, Operand
-from .shapes import bounded
+from .shapes import tuple_of
 
 Number: TypeAlias = int | float
 """`MLNumber`: an integer of any size or a float, NaN and infinities included."""
@@ -118,7 +118,7 @@ def _sequence(convert_item: Converter) -> Converter:
         if not _is_sequence(value):
             raise ValidationError(f"{name} must be a sequence, got {shown(value)}")
         items = []
-        for i, item in enumerate(bounded(value, name)):
+        for i, item in enumerate(tuple_of(value, name)):
             try:
                 items.append(convert_item(name, item))
             except ValidationError:
@@ -150,10 +150,10 @@ _CONVERTERS: dict[str, Converter] = {
 }
 
 
-def converted_desc(data_type: object, shape: object) -> Desc:
+def convert_desc(data_type: object, shape: object) -> Desc:
     """A descriptor with its types converted; `check_desc` checks the number of dimensions and their sizes."""
     checked = dtypes.check(data_type)
-    dimensions = [_whole(size) for size in bounded(shape, "shape")] if _is_sequence(shape) else [None]
+    dimensions = [_whole(size) for size in tuple_of(shape, "shape")] if _is_sequence(shape) else [None]
     sizes = tuple(size for size in dimensions if size is not None)
     if len(sizes) != len(dimensions):
         hint = (

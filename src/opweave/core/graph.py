@@ -202,7 +202,7 @@ class Node:
     operands: tuple[Operand, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.operands = tuple(flat(self.inputs))
+        self.operands = tuple(iter_operands(self.inputs))
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class Node:
         return title(self.op.name, self.label)
 
 
-def flat(operands: Mapping[str, Any]) -> Iterator[Any]:
+def iter_operands(operands: Mapping[str, Any]) -> Iterator[Any]:
     """Iterate over operands by parameter, in order: sequences are flattened, None is left out."""
     for value in operands.values():
         if isinstance(value, tuple):
@@ -222,7 +222,7 @@ def flat(operands: Mapping[str, Any]) -> Iterator[Any]:
             yield value
 
 
-def each(operands: Mapping[str, Any], function: Callable[[Any], Any]) -> dict[str, Any]:
+def map_operands(operands: Mapping[str, Any], function: Callable[[Any], Any]) -> dict[str, Any]:
     """Apply a function to operands by parameter; sequences stay sequences, None stays None."""
     return {
         name: None if value is None else tuple(map(function, value)) if isinstance(value, tuple) else function(value)
@@ -314,7 +314,10 @@ class Graph:
         for node in self.nodes:
             for operand in node.outputs:
                 names[operand] = f"%{len(names) - len(self.inputs)}"
-            shown = [show(v) if n in node.op.positional else f"{n}={show(v)}" for n, v in node.op.given(node.arguments)]
+            shown = [
+                show(v) if n in node.op.positional else f"{n}={show(v)}"
+                for n, v in node.op.explicit_arguments(node.arguments)
+            ]
             line = f"  {', '.join(names[o] for o in node.outputs)} = {node.op.name}({', '.join(shown)})"
             lines.append(line + (f"  # {node.label!r}" if node.label else ""))
         lines += [f"  {printable(name)} = {names[operand]}" for name, operand in self.outputs.items()]
@@ -368,4 +371,4 @@ class Builder:
     def _add_like(self, node: Node, follow: Callable[[Operand], Operand], label: str) -> tuple[Operand, ...]:
         """Add a copy of another builder's node; `follow` maps its operands to operands of this builder."""
         descs = tuple(output.desc for output in node.outputs)
-        return self._add_node(node.op, each(node.inputs, follow), node.attributes, label, descs)
+        return self._add_node(node.op, map_operands(node.inputs, follow), node.attributes, label, descs)

@@ -123,8 +123,8 @@ class Op(Generic[P, R]):
         }
         self.positional_flags = tuple(self.flags[name] for name in self.positional)
         self.templates: Cache[Any, Any] = Cache(TEMPLATES, raw=True)
-        self._fillers: dict[str, Callable[..., Any]] = {}
-        self._casts: dict[str, str] = {}
+        self.fillers: dict[str, Callable[..., Any]] = {}
+        self.casts: dict[str, str] = {}
         several = "tuple" in str(signature.return_annotation)
         public = str(signature.return_annotation).replace("Desc", "MLOperand")
         self.__signature__ = signature.replace(return_annotation=public)
@@ -137,7 +137,7 @@ class Op(Generic[P, R]):
         self.formula: Callable[..., Any] | None = None
         self.is_derived = self.is_alternative = False
         self.kernels: dict[str, Any] = {}
-        self._ranges: dict[str, Callable[..., ValueRange]] = {}
+        self.range_functions: dict[str, Callable[..., ValueRange]] = {}
         self.updates: dict[int, str] = {}
 
     def __repr__(self) -> str:
@@ -159,7 +159,7 @@ class Op(Generic[P, R]):
                 types = "any data type" if limit.data_types == ANY else listed(limit.data_types)
                 family = family.replace(f"{{{operand}}}", types)
         member: Op[P, R] = Op(self.function, name, f"{doc}\n{family}\n{inspect.cleandoc(example)}".rstrip(), limits)
-        member._fillers, member._casts, member._ranges = self._fillers, self._casts, self._ranges
+        member.fillers, member.casts, member.range_functions = self.fillers, self.casts, self.range_functions
         member.updates = self.updates
         return member
 
@@ -191,14 +191,14 @@ class Op(Generic[P, R]):
         """
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
-            self._fillers[attribute] = function
+            self.fillers[attribute] = function
             return function
 
         return register
 
     def cast(self, *attributes: str, like: str) -> None:
         """Declare attributes that are cast to the data type of the operand `like` (https://www.w3.org/TR/webnn/#cast)."""
-        self._casts.update(dict.fromkeys(attributes, like))
+        self.casts.update(dict.fromkeys(attributes, like))
 
     def value_range(self, operand: str) -> Callable[[Callable[..., ValueRange]], Callable[..., ValueRange]]:
         """Declare a function that returns the range of an integer operand; it takes other parameters by name.
@@ -209,14 +209,14 @@ class Op(Generic[P, R]):
         require(is_one, f"{self.name}: value_range takes the name of an operand, got {operand!r}")
 
         def register(function: Callable[..., ValueRange]) -> Callable[..., ValueRange]:
-            self._ranges[operand] = function
+            self.range_functions[operand] = function
             return function
 
         return register
 
     def value_ranges(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, ValueRange]]:
         """The operands of a call whose values have a range, by name, without absent ones."""
-        for name, function in self._ranges.items():
+        for name, function in self.range_functions.items():
             if arguments[name] is not None:
                 yield name, call_with(function, arguments)
 
@@ -234,12 +234,12 @@ class Op(Generic[P, R]):
                 )
             self.updates[int(number)] = operand
 
-    def given(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    def explicit_arguments(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """The arguments that differ from their defaults, in order, for printing."""
         for name in self.parameters:
             default = self.defaults.get(name, self)
-            if name in self._casts and isinstance(default, (int, float)):
-                default = dtypes.cast_number(default, arguments[self._casts[name]].data_type)
+            if name in self.casts and isinstance(default, (int, float)):
+                default = dtypes.cast_number(default, arguments[self.casts[name]].data_type)
             if name in arguments and arguments[name] != default:
                 yield name, arguments[name]
 
@@ -271,19 +271,20 @@ class Op(Generic[P, R]):
         try:
             inputs, attributes = self._convert(builder, args, kwargs)
             builder._check_open()  # after the conversions, as in Web IDL: wrong types are a TypeError in any case
-            self._check_limits(builder, inputs)
-            for name, like in self._casts.items():
+            limits = builder._limits(self)
+            self._check_limits(limits, inputs)
+            for name, like in self.casts.items():
                 if attributes[name] is not None:
                     attributes[name] = dtypes.cast_number(attributes[name], inputs[like].data_type)
-            for name, fill in self._fillers.items():
+            for name, fill in self.fillers.items():
                 if attributes[name] is None:
                     attributes[name] = call_with(fill, {**inputs, **attributes})
             result = self.function(builder, **inputs, **attributes, label=label)
             descs = (result,) if isinstance(result, Desc) else tuple(result)
             for desc in descs:
                 check_desc(desc, builder._max_byte_length, "the result")
-            self._check_results(builder, descs)
-            for name, values in self.value_ranges({**inputs, **attributes}) if self._ranges else ():
+            self._check_results(limits, descs)
+            for name, values in self.value_ranges({**inputs, **attributes}) if self.range_functions else ():
                 if inputs[name].is_constant:
                     values.check(name, inputs[name].value)
         except ValidationError as error:
@@ -350,8 +351,7 @@ class Op(Generic[P, R]):
             return ""
         return limit.data_types if isinstance(limit.data_types, str) else operand
 
-    def _check_limits(self, builder: Builder, inputs: Mapping[str, Any]) -> None:
-        limits = builder._limits(self)
+    def _check_limits(self, limits: Mapping[str, Limits], inputs: Mapping[str, Any]) -> None:
         for name, value in inputs.items():
             limit = limits.get(name)
             if value is None or limit is None:
@@ -374,8 +374,7 @@ class Op(Generic[P, R]):
                     wanted_rank = f"rank {low}" if low == high else f"a rank in [{low}, {high}]"
                     raise ValidationError(f"{name} must have {wanted_rank}, got {desc}")
 
-    def _check_results(self, builder: Builder, descs: Sequence[Desc]) -> None:
-        limits = builder._limits(self)
+    def _check_results(self, limits: Mapping[str, Limits], descs: Sequence[Desc]) -> None:
         for number, desc in enumerate(descs):
             limit = limits.get("output" if "output" in limits else f"output{number}")
             if limit is not None and not isinstance(limit.data_types, str) and desc.data_type not in limit.data_types:

@@ -17,7 +17,7 @@ MAX_VALUES = 2**20
 """Maximum length of a list argument, far longer than any list of axes."""
 
 
-def bounded(values: Any, name: str) -> tuple[Any, ...]:
+def tuple_of(values: Any, name: str) -> tuple[Any, ...]:
     """The values of a sequence or iterator as a tuple; `ValidationError` for more than `MAX_VALUES`, as in `range(10**9)`."""
     items = tuple(islice(values, MAX_VALUES + 1))
     if len(items) > MAX_VALUES:
@@ -67,7 +67,7 @@ def check_axes(axes: Iterable[int], rank: int) -> None:
     require(len(set(listed)) == len(listed), f"axes must differ, got {listed}")
 
 
-def reduced(shape: Sequence[int], axes: Sequence[int], keep_dimensions: bool) -> Shape:
+def reduced_shape(shape: Sequence[int], axes: Sequence[int], keep_dimensions: bool) -> Shape:
     """The shape after a reduction (https://www.w3.org/TR/webnn/#mlgraphbuilder-calculate-reduction-output-sizes)."""
     check_axes(axes, len(shape))
     if keep_dimensions:

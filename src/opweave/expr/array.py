@@ -467,11 +467,11 @@ def cast(x: Operand, data_type: DataType) -> Traced:
     """
     array, target = as_array(x), check(data_type)
     if array.data_type == target:
-        return rounded(array) if target == "float16" else array
+        return round_float16(array) if target == "float16" else array
     return Traced(array.shape, Cast(array.body, target))
 
 
-def rounded(array: Traced) -> Traced:
+def round_float16(array: Traced) -> Traced:
     """Round the elements of a float16 array before they are read, not only when they are stored."""
     return array if is_rounded(array) else Traced(array.shape, Cast(Cast(array.body, "float32"), "float16"))
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..core.shapes import reduced
+from ..core.shapes import reduced_shape
 from ..support.errors import ValidationError, require
 from . import ir
 from .array import Traced, as_array, axes_of, positions_of
@@ -181,7 +181,7 @@ def _reduce(reduction: Reduction, x: Traced, axes: Sequence[int] | None, keep_di
         f"{reduction}: axes must be in [{-rank}, {rank}), got {list(requested)}",
     )
     chosen = [axis % rank for axis in requested]
-    shape = reduced(array.shape, chosen, keep_dimensions)
+    shape = reduced_shape(array.shape, chosen, keep_dimensions)
     if not chosen:
         return array
     old_axes = axes_of(array.shape)

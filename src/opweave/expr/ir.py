@@ -375,7 +375,7 @@ class Formula:
         nodes = walk(*self.roots)
         loads = (node for node in nodes if isinstance(node, Load))
         reduces = any(isinstance(node, Reduce) for node in nodes)
-        return not (reduces or self.stored or self.checks) and all(_aligned(load) for load in loads)
+        return not (reduces or self.stored or self.checks) and all(is_aligned(load) for load in loads)
 
     @cached_property
     def operations(self) -> int:
@@ -388,7 +388,7 @@ class Formula:
         return show(self)
 
 
-def _aligned(load: Load) -> bool:
+def is_aligned(load: Load) -> bool:
     """Whether a load reads at the position that is written, ignoring dimensions of size 1."""
     rank = load.source.desc.rank
     return all(

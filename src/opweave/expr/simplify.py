@@ -256,13 +256,13 @@ def _reduction_of(node: Reduce, body: Expr) -> Expr:
     return Const(0, "int32") if node.reduction.startswith("arg_") else body
 
 
-def simplified_elements(*bodies: Expr) -> tuple[Expr, ...]:
+def simplify_elements(*bodies: Expr) -> tuple[Expr, ...]:
     """Simplify positions and conditions of elements, and merge equal parts."""
     simplifier = _Simplifier()
     return unify(*map(simplifier.rewrite, bodies))
 
 
-def simplified(program: Formula) -> Formula:
+def simplify(program: Formula) -> Formula:
     """Simplify positions and conditions of a program.
 
     >>> from opweave.expr import compute, trace
@@ -270,7 +270,7 @@ def simplified(program: Formula) -> Formula:
     >>> def copy(x):
     ...     flat = compute((24,), lambda i: x[i // 6, i % 6])
     ...     return compute((4, 6), lambda i, j: flat[i * 6 + j])
-    >>> print(simplified(trace(copy, "copy", [Desc("int8", (4, 6))])))
+    >>> print(simplify(trace(copy, "copy", [Desc("int8", (4, 6))])))
     copy(x0: int8[4, 6]) -> (y0: int8[4, 6]):
       y0[i, j] =
         x0[i, j]

@@ -55,7 +55,7 @@ def parameters_of(function: Callable[..., Any]) -> list[str]:
     return [parameter.name for parameter in parameters]
 
 
-class Prepared(Protocol):
+class PreparedKernel(Protocol):
     """A kernel prepared for one node."""
 
     @property
@@ -73,5 +73,5 @@ class Prepared(Protocol):
 class Kernel(Protocol):
     """An implementation of an operation for a device."""
 
-    def prepare(self, call: KernelCall) -> Prepared:
+    def prepare(self, call: KernelCall) -> PreparedKernel:
         """Prepare the kernel for a node; error messages start with `call.title`."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.dtypes import DataType
-from ..core.graph import Node, Operand, each, flat
+from ..core.graph import Node, Operand, iter_operands, map_operands
 from ..core.operation import Op, call_with
 from ..expr import ir
-from ..expr.array import Traced, as_array, is_rounded, rounded
+from ..expr.array import Traced, as_array, is_rounded, round_float16
 from ..expr.ir import Formula
 from ..expr.tracing import trace_named
 from ..support.cache import Cache
@@ -31,11 +31,11 @@ def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mappin
 def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Formula:
     formula = op.formula
     assert formula is not None, op
-    descs, names = list(flat(inputs)), names_of(inputs)
+    descs, names = list(iter_operands(inputs)), names_of(inputs)
 
     def call_formula(*arrays: Traced) -> Any:
         rest = iter(arrays)
-        result = call_with(formula, {**each(inputs, lambda _: next(rest)), **attributes})
+        result = call_with(formula, {**map_operands(inputs, lambda _: next(rest)), **attributes})
         require(result is not None, f"the function returned None; is a return missing?{declaration_line(formula)}")
         return result
 
@@ -63,12 +63,12 @@ def program_of_nodes(
 
         for node in nodes:
             assert node.op.formula is not None, node
-            returned = call_with(node.op.formula, {**each(node.inputs, values.__getitem__), **node.attributes})
+            returned = call_with(node.op.formula, {**map_operands(node.inputs, values.__getitem__), **node.attributes})
             results = returned if isinstance(returned, (tuple, list)) else (returned,)
             for operand, result in zip(node.outputs, results, strict=True):
                 values[operand] = array = in_data_type(result, operand.data_type)
                 if rounds:
-                    values[operand] = rounded(array)
+                    values[operand] = round_float16(array)
                 elif operand in read and not is_rounded(array):
                     unrounded.add(node)
         return tuple(values[operand] for operand in outputs)
@@ -91,7 +91,7 @@ def _names(nodes: Sequence[Node], inputs: Sequence[Operand]) -> list[str]:
     """Name the inputs of fused nodes after the parameters of the first node that reads them; "" for ambiguous names."""
     by_operand: dict[Operand, str] = {}
     for node in nodes:
-        for operand, name in zip(flat(node.inputs), names_of(node.inputs), strict=True):
+        for operand, name in zip(iter_operands(node.inputs), names_of(node.inputs), strict=True):
             by_operand.setdefault(operand, name)
     names = [by_operand.get(operand, "") for operand in inputs]
     return [name if names.count(name) == 1 else "" for name in names]
@@ -99,7 +99,7 @@ def _names(nodes: Sequence[Node], inputs: Sequence[Operand]) -> list[str]:
 
 def descs_of(operands: Mapping[str, Any]) -> dict[str, Any]:
     """Return data type and shape of operands by parameter; tuples for sequences, None for absent operands."""
-    return each(operands, lambda operand: operand.desc)
+    return map_operands(operands, lambda operand: operand.desc)
 
 
 def in_data_type(result: Any, data_type: DataType) -> Traced:

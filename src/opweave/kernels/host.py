@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.graph import each
+from ..core.graph import map_operands
 from ..memory.spaces import HOST
 from ..support.errors import OperationError, ValidationError, require
 from ..support.names import file_name
@@ -72,7 +72,7 @@ class PreparedHost:
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Create the views once, so that runs create none."""
-        arguments = {**each(inputs, _read_only), **self.call.attributes}
+        arguments = {**map_operands(inputs, _read_only), **self.call.attributes}
         results = tuple(output.view() for output in outputs)
         arguments["out"] = results if len(results) > 1 else results[0]
         positional = [arguments[name] for name in self.kernel.positions]

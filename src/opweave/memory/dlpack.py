@@ -137,7 +137,7 @@ def capsule(
     return _new(at, name, ctypes.cast(_DESTROY, c_void_p))
 
 
-class Taken:
+class ImportedTensor:
     """A tensor taken out of a capsule, which cannot be used again; its owner gets it back when this object is collected.
 
     Attributes:
@@ -170,7 +170,7 @@ class Taken:
         self.read_only = isinstance(managed, _Versioned) and bool(managed.flags & READ_ONLY)
 
 
-def take(exporter: Any, stream: int | None) -> Taken:
+def take(exporter: Any, stream: int | None) -> ImportedTensor:
     """The tensor of an object with `__dlpack__`, which may refuse (`ValidationError`).
 
     The producer makes the memory ready for `stream`, a handle (1 for CUDA's default stream); None for the CPU.
@@ -184,7 +184,7 @@ def take(exporter: Any, stream: int | None) -> Taken:
             exported = exporter.__dlpack__(stream=stream)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise ValidationError(f"{type(exporter).__name__}.__dlpack__ refuses: {error}") from error
-    return Taken(exported)
+    return ImportedTensor(exported)
 
 
-__all__ = ["CPU", "CUDA", "CUDA_MANAGED", "VERSION", "Taken", "capsule", "take"]
+__all__ = ["CPU", "CUDA", "CUDA_MANAGED", "VERSION", "ImportedTensor", "capsule", "take"]

@@ -68,7 +68,7 @@ class _Lease(_Range):
         self._release()
 
 
-def unowned(address: int, size: int) -> np.ndarray:
+def array_at(address: int, size: int) -> np.ndarray:
     """An array of bytes over existing memory, which it does not keep alive."""
     return np.asarray(_Range(address, size))
 

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...core.graph import Desc, Node, Operand, flat
+from ...core.graph import Desc, Node, Operand, iter_operands
 from ...expr import ir
 from ...expr.array import Traced
 from ...expr.gpu import Features
@@ -89,7 +89,7 @@ class Reading:
 
 def readings(node: Node, program: Formula) -> dict[Operand, Reading]:
     """The `Reading` of each operand of a node."""
-    numbers = list(flat(node.inputs))
+    numbers = list(iter_operands(node.inputs))
     loads: dict[Operand, list[ir.Load]] = {operand: [] for operand in numbers}
     inside: Counter[Operand] = Counter()
     largest = max(output.desc.element_count for output in program.outputs)
@@ -108,7 +108,7 @@ def readings(node: Node, program: Formula) -> dict[Operand, Reading]:
     by_operand = {}
     for operand, operand_loads in loads.items():
         reads = inside[operand] or largest
-        aligned = all(ir._aligned(load) for load in operand_loads) and len(operand_loads) <= MAX_MOVED_LOADS
+        aligned = all(ir.is_aligned(load) for load in operand_loads) and len(operand_loads) <= MAX_MOVED_LOADS
         times = reads / max(1, operand.desc.element_count)
         by_operand[operand] = Reading(
             len(operand_loads) * (2 if operand in inside and len(operand_loads) > 1 else 1), times, aligned

@@ -15,7 +15,7 @@ from .elements import function, is_simple, operand
 from .mathematics import words
 from .module import GpuModule
 from .reductions import PART, State, combine_states
-from .types import computed
+from .types import computed_type
 
 MAX_LINE_CHARACTERS = 100
 """Longer expressions are split into several statements."""
@@ -392,7 +392,7 @@ class Block:
         depth = self._depth(node)
         scopes, self._scopes = self._scopes, self._scopes[: depth + 1]
         name = f"t{next(self._temporaries)}"
-        lines = [f"var {name} = {computed(node.type)}();", f"if ({condition}) {{"]
+        lines = [f"var {name} = {computed_type(node.type)}();", f"if ({condition}) {{"]
         for number, (part, own) in enumerate(zip(node.parts[1:], self._branches[node], strict=True)):
             self._scopes.append(_Scope(set(), own=own))
             value = self._value(part, uses)

@@ -161,14 +161,14 @@ class Dialect(DialectLibrary):
         """Whether a kernel with this many workgroups in each dimension starts before the previous kernel ends."""
         return bool(self.await_previous) and math.prod(workgroups) <= MAX_EARLY_WORKGROUPS
 
-    def unrolled(self, count: int) -> list[str]:
+    def unroll_hint(self, count: int) -> list[str]:
         """The hint before a loop to unroll `count` iterations; none if the language has no such hint."""
         return [self.unrolling.format(count)] if self.unrolling else []
 
     def loop(self, head: str, lines: Sequence[str]) -> list[str]:
         """A block whose first line is `head`. Short loops are unrolled, so that several loads are in flight."""
         is_short = len(lines) <= MAX_UNROLLED_LINES and not any("for (" in line for line in lines)
-        hint = self.unrolled(UNROLLED_ITERATIONS) if is_short and head.startswith("for (") else []
+        hint = self.unroll_hint(UNROLLED_ITERATIONS) if is_short and head.startswith("for (") else []
         return [*hint, head, *(f"    {line}" for line in lines), "}"]
 
 

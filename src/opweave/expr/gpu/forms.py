@@ -15,7 +15,7 @@ from ..reductions import COMBINE, unroll_short
 from .block import MAX_WRITTEN_OUT_NODES, Block, Grid
 from .kernel import Features, GpuKernel
 from .module import GpuModule
-from .writing import comment_of, convert, guard_lines, invocations, numbered, pattern_of, sources_of, width_of
+from .writing import comment_of, convert, guard_lines, invocations, pattern_of, sources_of, width_of, workgroup_number
 
 # Limits for GPUs; `python -m benchmarks webgpu gpu` measures their effect in whole networks.
 MAX_INLINE_ELEMENTS = 8
@@ -163,7 +163,7 @@ class Form:
         count, length = size_of(rows), size_of(rest)
         packed = self.lanes > 1 and length == 1
         workgroups = -(-count // self.lanes) if packed else count
-        number, groups = numbered(workgroups, self.features.max_workgroups)
+        number, groups = workgroup_number(workgroups, self.features.max_workgroups)
         name = "word" if packed else "row"
         lines = guard_lines(name, number, workgroups, math.prod(groups))
         if packed:

@@ -29,19 +29,19 @@ MAX_REDUCTIONS = 4
 """One reduction may use 1/4 of the `max_iterations` of a device: a kernel may have several reductions."""
 
 lowered: Cache[tuple[Formula, Features], list[GpuKernel]] = Cache(4)
-"""Kernels of the most recent programs, because `unsupported` needs them before `kernels` is called."""
+"""Kernels of the most recent programs, because `refusal_of` needs them before `kernels` is called."""
 
 
 _reasons: Cache[tuple[Formula, Features], str] = Cache(1024)
-"""Results of `unsupported`: the layers of a graph repeat operations, and lowering an operation takes milliseconds."""
+"""Results of `refusal_of`: the layers of a graph repeat operations, and lowering an operation takes milliseconds."""
 
 
-def unsupported(program: Formula, features: Features) -> str:
+def refusal_of(program: Formula, features: Features) -> str:
     """Return the reason why a device cannot run a program; empty if it can."""
-    return _reasons.make((program, features), lambda: _find_unsupported(program, features))
+    return _reasons.make((program, features), lambda: _find_refusal(program, features))
 
 
-def _find_unsupported(program: Formula, features: Features) -> str:
+def _find_refusal(program: Formula, features: Features) -> str:
     if program.checks:
         return f"{program.name}: a GPU cannot report a failed check: {program.checks[0].message}"
     buffers: list[ir.Source | Output] = [*ir.sources(*program.roots), *program.outputs]
@@ -60,7 +60,7 @@ def _find_unsupported(program: Formula, features: Features) -> str:
 
 
 def kernels(program: Formula, features: Features) -> list[GpuKernel]:
-    """The kernels of a program that is not `unsupported`, in the order in which they run.
+    """The kernels of a program that `refusal_of` accepts, in the order in which they run.
 
     There may be more stored intermediates than the program's own. An earlier kernel writes each buffer that is not an input.
     """

@@ -34,7 +34,7 @@ import numpy as np
 from ...core.dtypes import INFO
 from ..ir import INTEGERS
 from .dialect import DialectFunction, DialectLibrary, Variable
-from .types import computed, literal
+from .types import computed_type, literal
 from .wgsl import WGSL
 
 BOUNDS: dict[str, float] = {
@@ -150,7 +150,7 @@ def _declarations(dialect: DialectLibrary) -> dict[str, str]:
         above = 2.0 ** (info.bits - (info.kind == "i"))
         values = {
             "N": name,
-            "T": computed(name),
+            "T": computed_type(name),
             "LOWEST": literal(info.lowest, "float32", dialect),
             "BELOW": literal(float(np.nextafter(np.float32(above), np.float32(0))), "float32", dialect),
             "ABOVE": literal(above, "float32", dialect),
@@ -195,7 +195,7 @@ def words(text: str) -> set[str]:
     return set(_WORD.findall(_COMMENT.sub("", text)))
 
 
-def used(texts: Iterable[str], dialect: DialectLibrary = WGSL) -> list[str]:
+def declarations_of(texts: Iterable[str], dialect: DialectLibrary = WGSL) -> list[str]:
     """The declarations that texts use, directly or indirectly, in order."""
     library = declarations(dialect)
     wanted: set[str] = set()

@@ -8,7 +8,7 @@ from ..ir import Input, Stored, Type
 from . import mathematics
 from .dialect import IDS, BufferBinding, Dialect, DialectSource, KernelEntry, Part, Variable
 from .kernel import Buffer, Features, GpuKernel
-from .types import TypeLayout, bits, computed, is_plain, layout, literal, unpacked
+from .types import TypeLayout, bits, computed_type, is_plain, layout, literal, unpack
 
 
 class GpuModule:
@@ -52,16 +52,16 @@ class GpuModule:
             self.read(source)
         name, data_type, lay = self.names[source], source.desc.data_type, self.layout(source)
         if lay.lanes == 1:
-            type = computed(data_type)
+            type = computed_type(data_type)
             return f"{name}[{flat}]" if lay.element == type else f"{type}({name}[{flat}])"
-        return unpacked(name, flat if flat == "flat" else f"u32({flat})", data_type, lay.lanes)
+        return unpack(name, flat if flat == "flat" else f"u32({flat})", data_type, lay.lanes)
 
     def store(self, target: Buffer, flat: str, value: str) -> str:
         """A statement that writes an unpacked element, from the type it is computed in."""
         self.write(target)
         lay = self.layout(target)
         assert lay.lanes == 1, f"{target.desc} has {lay.lanes} elements in a word"
-        if lay.element != computed(target.desc.data_type):
+        if lay.element != computed_type(target.desc.data_type):
             value = f"{lay.element}({value})"
         return f"{self.names[target]}[{flat}] = {value};"
 
@@ -74,12 +74,12 @@ class GpuModule:
             return literal(value, type, self.dialect)
         pattern = "u64" if type == "int64" else "u32"
         of, text = (
-            (computed(type), literal(value, type, self.dialect))
+            (computed_type(type), literal(value, type, self.dialect))
             if plain
             else (pattern, bits(value, type, self.dialect))
         )
         name = self._constants.setdefault((of, text), f"c{len(self._constants)}")
-        return name if plain else f"bitcast<{computed(type)}>({name})"
+        return name if plain else f"bitcast<{computed_type(type)}>({name})"
 
     def entry(self, body: Sequence[str], size: tuple[int, ...]) -> KernelEntry:
         """The entry point with statements, which may use the built-in values of `dialect.IDS`."""
@@ -98,7 +98,7 @@ class GpuModule:
         constants = [Variable(name, type, value) for (type, value), name in self._constants.items()]
         buffers = [*(self._binding(k) for k in range(len(self.bindings))), *bindings]
         lines = [line for part in parts if not isinstance(part, Variable) for line in part.lines]
-        library = mathematics.used(lines, self.dialect)
+        library = mathematics.declarations_of(lines, self.dialect)
         types = [buffer.element for buffer in buffers]
         words = mathematics.words("\n".join([*types, *lines, *library]))
         return self.dialect.module(

@@ -11,7 +11,7 @@ from .dialect import Variable
 from .elements import call
 from .module import GpuModule
 from .teams import Team, TeamValue
-from .types import computed
+from .types import computed_type
 
 PART = 64
 """Sums of floats are divided into partial sums of this many elements, to reduce rounding errors."""
@@ -25,7 +25,7 @@ class State:
         self.type = node.body.type
         self.positions = node.reduction.startswith("arg_")
         self.names = [f"{name}_value", name] if self.positions else [name]
-        self.types = [computed(self.type), "i32"] if self.positions else [computed(self.type)]
+        self.types = [computed_type(self.type), "i32"] if self.positions else [computed_type(self.type)]
         self.value = self.names[0]
 
     def declarations(self) -> list[str]:
@@ -80,10 +80,10 @@ def combine_states(state: State, workgroup: int, *, is_last: bool) -> list[str]:
     team = Team(dialect, workgroup, workgroup)
     memory = [] if team.is_in_warp else _memory(state, team)
     value = TeamValue(state.names, memory, state.combine)
-    lines = team.exchanged([value])
+    lines = team.exchange([value])
     if team.is_in_warp:
         return lines
-    lines += [*team.stored([value]), *(f"{name} = {m}[0];" for m, name in zip(memory, state.names, strict=True))]
+    lines += [*team.store([value]), *(f"{name} = {m}[0];" for m, name in zip(memory, state.names, strict=True))]
     if team.parts > 1:
         others = state.combine([f"{m}[warp]" for m in memory])
         lines += dialect.loop(f"for (var warp = 1u; warp < {team.parts}u; warp++) {{", others)

@@ -49,7 +49,7 @@ class Team:
         """Whether `exchanged` suffices: each invocation then has the result in its variables."""
         return self.warp > 0 and self.parts == 1
 
-    def exchanged(self, values: Sequence[TeamValue]) -> list[str]:
+    def exchange(self, values: Sequence[TeamValue]) -> list[str]:
         """Statements that combine values inside of each warp."""
         if self._inside == 1:
             return []
@@ -60,7 +60,7 @@ class Team:
         head = f"for (var bits = {first}u; bits >= {self.distance}u; bits = bits >> 1u) {{"
         return self.dialect.loop(head, lines)
 
-    def stored(self, values: Sequence[TeamValue]) -> list[str]:
+    def store(self, values: Sequence[TeamValue]) -> list[str]:
         """Statements that leave results in memory at `places`, for all invocations."""
         if not self.warp:
             return self._tree(values)

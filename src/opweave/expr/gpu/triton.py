@@ -130,7 +130,7 @@ class Statements:
                 self.value_names[node] = text
         return self.value_names[root]
 
-    def stored(self, root: Expr, data_type: DataType) -> str:
+    def element_of(self, root: Expr, data_type: DataType) -> str:
         """A value as an element of an array."""
         text = self.value(root)
         if root.type == "bool":

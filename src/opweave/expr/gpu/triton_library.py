@@ -108,7 +108,7 @@ def functions(names: Collection[str]) -> list[str] | None:
     library = mathematics.declarations(TRITON)
     if any(name not in library for name in names):
         return None
-    texts = mathematics.used(names, TRITON)
+    texts = mathematics.declarations_of(names, TRITON)
     return None if "" in texts else texts
 
 

@@ -22,7 +22,7 @@ _COMPUTED: dict[Type, str] = {
 }
 
 
-def computed(type: Type) -> str:
+def computed_type(type: Type) -> str:
     """The type in which elements of a type are computed."""
     return _COMPUTED[type]
 
@@ -41,7 +41,7 @@ def layout(data_type: DataType, features: Features) -> TypeLayout:
         return TypeLayout("f16") if features.float16 else TypeLayout("u32", 2)
     if INFO[data_type].bits == 8:
         return TypeLayout("i8" if data_type == "int8" else "u8") if features.dialect.has_bytes else TypeLayout("u32", 4)
-    return TypeLayout(computed(data_type))
+    return TypeLayout(computed_type(data_type))
 
 
 def is_plain(value: float, type: Type) -> bool:
@@ -71,7 +71,7 @@ def literal(value: int | float | bool, type: Type, dialect: DialectLibrary) -> s
         return "true" if value else "false"
     if type in FLOATS:
         return f"{to_float32(value)}f"
-    target = computed(type)
+    target = computed_type(type)
     whole = int(value)
     suffix = dialect.suffixes[target] or dialect.negative * (whole < 0)
     if target == "i32" and whole == INFO["int32"].lowest:
@@ -79,7 +79,7 @@ def literal(value: int | float | bool, type: Type, dialect: DialectLibrary) -> s
     return f"{whole}{suffix}"
 
 
-def unpacked(name: str, number: str, data_type: DataType, lanes: int, *, atomic: bool = False) -> str:
+def unpack(name: str, number: str, data_type: DataType, lanes: int, *, atomic: bool = False) -> str:
     """An element of a buffer of words, in the type it is computed in.
 
     `number` is the u32 text of its number, without operators of lower precedence than `&`.

@@ -54,7 +54,7 @@ class Workgroups(KernelProgram):
 
     def __post_init__(self) -> None:
         self.rows = tuple(map(Index, self.sizes))
-        self._locals: list[Local] = []
+        self.locals: list[Local] = []
         self._kernels: dict[tuple[Features, frozenset[Input]], GpuKernel] = {}
 
     @property
@@ -87,13 +87,13 @@ class Workgroups(KernelProgram):
 
     def shared(self, shape: Sequence[int]) -> Local:
         """A new array in workgroup memory, which all invocations read."""
-        self._locals.append(Local(-1, Desc("float32", tuple(shape))))
-        return self._locals[-1]
+        self.locals.append(Local(-1, Desc("float32", tuple(shape))))
+        return self.locals[-1]
 
     def private(self, shape: Sequence[int]) -> Local:
         """A new array in registers: an invocation reads those elements that it has computed, at the same position."""
-        self._locals.append(Local(-1, Desc("float32", tuple(shape)), private=True))
-        return self._locals[-1]
+        self.locals.append(Local(-1, Desc("float32", tuple(shape)), private=True))
+        return self.locals[-1]
 
     def fill(self, target: Local, value: Callable[..., Traced | float], shape: Sequence[int] | None = None) -> None:
         """Compute the elements of a local array, or of its leading part of this `shape`."""
@@ -149,7 +149,7 @@ class Workgroups(KernelProgram):
     @property
     def shared_bytes(self) -> int:
         """Workgroup memory that the program takes."""
-        return sum(local.desc.byte_length for local in self._locals if not local.private)
+        return sum(local.desc.byte_length for local in self.locals if not local.private)
 
     def iterations(self, features: Features) -> int:
         """Maximum number of loop iterations of an invocation, summed over all loops."""

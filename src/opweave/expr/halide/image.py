@@ -73,15 +73,15 @@ def load(data: bytes, outside: Callable[[str], int]) -> Code:
     """Load the result of `pack`; `outside` returns the address of a function by its name, or 0 if it does not exist."""
     header, memory = without_header(data)
     if "objects" not in header:
-        return _Mapped(Image(memory, **header), outside)
+        return _MappedImage(Image(memory, **header), outside)
     files, start = [], 0
     for size in header["objects"]:
         files.append(memory[start : start + size])
         start += size
-    return _Linked(files, outside)
+    return _LinkedObjects(files, outside)
 
 
-class _Mapped:
+class _MappedImage:
     def __init__(self, image: Image, outside: Callable[[str], int]) -> None:
         self._exports = image.exports
         size = -(-len(image.memory) // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -110,7 +110,7 @@ class _Mapped:
         return 0 if offset is None else self._start + offset
 
 
-class _Linked:
+class _LinkedObjects:
     """Object files that LLVM's loader links."""
 
     def __init__(self, files: Sequence[bytes], outside: Callable[[str], int]) -> None:

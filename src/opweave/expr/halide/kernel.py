@@ -86,7 +86,7 @@ _Entry = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # releases the GIL
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledProgram:
     """A compiled program: one function for each loop nest, called in order.
 
     Attributes:
@@ -105,7 +105,7 @@ class Compiled:
         return with_header([self.calls, self.stored, self.lanes], self.code)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Compiled:
+    def from_bytes(cls, data: bytes) -> CompiledProgram:
         (calls, stored, lanes), code = without_header(data)
         return cls(calls, stored, lanes, code)
 
@@ -117,7 +117,7 @@ class _Part:
         self.program = program
         host = runtime.runtime()
         key = runtime.key(fingerprint(program))
-        self.compiled = Compiled.from_bytes(disk_cache.kept(key, self._compile))
+        self.compiled = CompiledProgram.from_bytes(disk_cache.kept(key, self._compile))
         self.code = load(self.compiled.code, host.address)
         self.entries = [_Entry(self.code.address(name)) for name, _ in self.compiled.calls]
 

@@ -78,7 +78,7 @@ class Launch:
             f"a Launch takes a kernel of Triton, CuPy or Numba, got {type(self.function).__name__}",
         )
         check_sizes(grid=self.grid, block=self.block)
-        self.given()
+        self._resolve_arguments()
         for name, desc in self.scratch.items():
             require(isinstance(desc, Desc), f"scratch {name!r} must be an opweave.Desc, got {desc!r}")
 
@@ -90,9 +90,11 @@ class Launch:
     @property
     def words(self) -> frozenset[str]:
         """The names of tensors that the kernel uses."""
-        return frozenset(a.name if isinstance(a, Buffer) else a for a in self.given() if isinstance(a, (Buffer, str)))
+        return frozenset(
+            a.name if isinstance(a, Buffer) else a for a in self._resolve_arguments() if isinstance(a, (Buffer, str))
+        )
 
-    def given(self) -> list[Any]:
+    def _resolve_arguments(self) -> list[Any]:
         """Return the arguments; by default, the names of the function's parameters."""
         if self.arguments is not None:
             return list(self.arguments)
@@ -105,7 +107,7 @@ class Launch:
         """The kernel for a node, whose first result is `out`; `OperationError` if the library cannot compile it."""
         by_name = {item.buffer.name: item for item in scope.bound}
         values: list[Any] = []
-        for argument in self.given():
+        for argument in self._resolve_arguments():
             name = argument.name if isinstance(argument, Buffer) else argument
             if isinstance(name, str):
                 operand = by_name[name] if name in by_name else scope.value(name)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..wgsl.messages import Written
+from ..wgsl.messages import SourcePlace
 from .source import Source
 
 USER, OWN = "kernel", "opweave"
@@ -22,7 +22,7 @@ class ExplainedCuda:
     """Converts the compiler's log to a message for the author of a kernel; `hint` explains why a name is not declared."""
 
     source: Source
-    where: Written
+    where: SourcePlace
     hint: Callable[[str], str]
 
     def __call__(self, log: str) -> str:

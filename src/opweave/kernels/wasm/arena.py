@@ -88,9 +88,8 @@ class Arena:
         end = self._current_size()
         at_end = self._free[-1][1] if self._free and sum(self._free[-1]) == end else 0
         pages = -(-(room - at_end) // PAGE)
-        problem = (
-            f"{self.name}: there is no memory for {what}: {end} bytes and {pages * PAGE} more exceed {self._bound()}"
-        )
+        exceeded = f"{end} bytes and {pages * PAGE} more exceed {self._limit_text()}"
+        problem = f"{self.name}: there is no memory for {what}: {exceeded}"
         if end + pages * PAGE > self.limit:
             raise OperationError(problem)
         try:
@@ -101,7 +100,7 @@ class Arena:
             raise OperationError(f"{self.name}: the engine moved the memory; all views of it are lost")
         self._give_back(before * PAGE, pages * PAGE)
 
-    def _bound(self) -> str:
+    def _limit_text(self) -> str:
         """Return the limit that keeps the memory from growing, for messages."""
         declared = self.memory.type(self.store).limits.max
         if declared is not None and declared * PAGE < self.limit:

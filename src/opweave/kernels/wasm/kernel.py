@@ -163,7 +163,7 @@ class PreparedWasm:
                 else:
                     error = engine_call(*addresses)
                 if error or trap.value:
-                    raise module.failed(exception_of(error or 0, trap.value or 0), what)
+                    raise module.recover(exception_of(error or 0, trap.value or 0), what)
                 status = result.i32 if returns else 0
             if status:
                 raise OperationError(f"{what} returned the status {status}")

@@ -89,7 +89,7 @@ class Module:
     def wait(self) -> None:
         """Do nothing: a module has no background work."""
 
-    def failed(self, error: Exception, what: str) -> MLError:
+    def recover(self, error: Exception, what: str) -> MLError:
         """Restore the stack pointer, and convert an error of a function to one of Opweave's."""
         if self._stack is not None:
             # A trap leaves the stack pointer inside the function; between calls it has the initial value.

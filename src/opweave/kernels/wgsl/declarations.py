@@ -10,10 +10,10 @@ from operator import mul
 from typing import Any
 
 from ...expr.gpu import Features
-from ...expr.gpu.mathematics import used, words
-from ...expr.gpu.types import unpacked
+from ...expr.gpu.mathematics import declarations_of, words
+from ...expr.gpu.types import unpack
 from ...expr.gpu.wgsl import binding
-from ...expr.gpu.writing import numbered
+from ...expr.gpu.writing import workgroup_number
 from ...expr.ir import Input
 from ...support.errors import NotSupportedError, require
 from .names import spelling_of
@@ -47,7 +47,7 @@ class Bound:
         buffer, variable = self.buffer, self.buffer.variable
         if buffer.packed == 1:
             return f"f32({variable}[i])" if buffer.element == "f16" else f"{variable}[i]"
-        return unpacked(variable, "i", buffer.data_type, buffer.packed, atomic=self.writes)
+        return unpack(variable, "i", buffer.data_type, buffer.packed, atomic=self.writes)
 
     def _assignment(self) -> str:
         buffer, variable = self.buffer, self.buffer.variable
@@ -125,7 +125,7 @@ class DeclarationScope:
         if len(bound) > maximum:
             raise NotSupportedError(f"{self.title}: the shader takes {len(bound)} buffers, the device has {maximum}")
         lines = [item.declaration(number) for number, item in enumerate(bound)]
-        needed = [text.strip() for text in used(texts)]
+        needed = [text.strip() for text in declarations_of(texts)]
         return "\n".join([*lines, *texts, *needed, *entry.lines]) + "\n", bound
 
     def _texts(self, shader: Shader) -> dict[str, str]:
@@ -195,7 +195,7 @@ def entry_of(shader: Shader, out: Buffer, features: Features) -> EntryPoint:
         f"workgroup_size must be at most {features.max_invocations} on this device, got {width}",
     )
     count = math.prod(extents)
-    number, groups = numbered(-(-count // width), maximum)
+    number, groups = workgroup_number(-(-count // width), maximum)
     require(groups[1] <= maximum, f"the device has no room for {count} invocations in workgroups of {width}")
     arguments: list[str] = []
     stride = count

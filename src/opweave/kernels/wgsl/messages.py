@@ -6,7 +6,6 @@ import inspect
 import linecache
 import os
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,24 +23,24 @@ _PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class SourcePlace:
     """The place in a user's file of WGSL, or of the function that returns it; line 0 is unknown."""
 
     file: str = ""
     line: int = 0
 
     @staticmethod
-    def of(function: Callable[..., Any]) -> Written:
+    def of(function: Callable[..., Any]) -> SourcePlace:
         code = getattr(inspect.unwrap(function), "__code__", None)
-        return Written() if code is None else Written(code.co_filename, code.co_firstlineno)
+        return SourcePlace() if code is None else SourcePlace(code.co_filename, code.co_firstlineno)
 
     @staticmethod
-    def here() -> Written:
+    def here() -> SourcePlace:
         """Return the place of the innermost caller outside of Opweave."""
-        frame = sys._getframe(1)
+        frame = inspect.currentframe()
         while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-            frame = frame.f_back  # type: ignore[assignment]
-        return Written() if frame is None else Written(frame.f_code.co_filename, frame.f_lineno)
+            frame = frame.f_back
+        return SourcePlace() if frame is None else SourcePlace(frame.f_code.co_filename, frame.f_lineno)
 
     def suffix(self, source: str = "", line: int = 0, form: str = " ({})") -> str:
         """Return file and line to append to a message: of a line of the source if the file has it, else of the whole source.
@@ -71,7 +70,7 @@ class ExplainedWgsl:
 
     shader: Shader
     before: int
-    where: Written
+    where: SourcePlace
     hint: Callable[[str], str]
 
     def __call__(self, text: str) -> str:
@@ -115,7 +114,7 @@ class ExplainedWgsl:
         return line
 
 
-def point_at(source: str, where: Written, fault: Fault, language: str) -> str:
+def point_at(source: str, where: SourcePlace, fault: Fault, language: str) -> str:
     """Return the message for a `Fault`, with an excerpt and a caret like the compiler's."""
     number = line_at(source, fault.start)
     column = fault.start - (source.rfind("\n", 0, fault.start) + 1)

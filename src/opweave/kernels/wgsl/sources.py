@@ -12,7 +12,7 @@ from ...expr.ir import Input
 from ...support.errors import ValidationError, require, user_line
 from .. import KernelCall, parameters_of
 from .declarations import Bound, DeclarationScope
-from .messages import Written, point_at
+from .messages import SourcePlace, point_at
 from .shader import Buffer
 
 Inputs: TypeAlias = "Mapping[str, Input | tuple[Input, ...] | None]"
@@ -41,10 +41,10 @@ class SourceKernel(ABC):
         self.shaders: tuple[Any, ...] = ()
         if callable(source) and not self._is_launched(source):
             require(not options, f"a function returns its options in a {self.kind.__name__}, got {', '.join(options)}")
-            self.function, self.where = source, Written.of(source)
+            self.function, self.where = source, SourcePlace.of(source)
             self.names = parameters_of(source)
         else:
-            self.where = Written.here()
+            self.where = SourcePlace.here()
             try:
                 alone = isinstance(source, str) or self._is_launched(source)
                 self.shaders = self._sources(self._source(source, **options) if alone else source)

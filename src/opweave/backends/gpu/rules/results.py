@@ -139,7 +139,7 @@ def view_of(array: Traced) -> View | None:
     load, rank = array.body, array.rank
     if not isinstance(load, ir.Load) or not isinstance(load.source, Input):
         return None
-    if array.shape == load.source.desc.shape and ir._aligned(load):
+    if array.shape == load.source.desc.shape and ir.is_aligned(load):
         return View.of(load.source)
     strides = [0] * rank
     for part, stride in zip(load.parts, strides_of(load.source.desc.shape), strict=True):
