@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..core.operation import parameter_names
 from ..core.shapes import reduced_shape
 from ..support.errors import ValidationError, require
 from . import ir
@@ -14,51 +15,41 @@ from .docstrings import F, add_sections
 from .index_form import check_sizes
 from .ir import Cast, Expr, Index, Reduce, Reduction
 
+_TAKES = {
+    "x": "floats or integers",
+    "axes": "in [-rank, rank). Default: all",
+    "axis": "in [-rank, rank)",
+    "keep_dimensions": "whether the axes stay, with size 1",
+    "extents": "the size of the range of positions, or a size for each of several axes; positive integers",
+    "extent": "the size of the range of positions, a positive integer",
+    "function": "takes one position for each axis, and returns one element: a float or an integer",
+}
+
+
+def _document(returns: str, errors: str, example: str, result: str) -> Callable[[F], F]:
+    def complete(function: F) -> F:
+        takes = {name: _TAKES[name] for name in parameter_names(function)}
+        return add_sections(takes, returns, errors, f"{example}\n{result}")(function)
+
+    return complete
+
 
 def _over_axes(result: str) -> Callable[[F], F]:
-    takes = {
-        "x": "floats or integers",
-        "axes": "in [-rank, rank). Default: all",
-        "keep_dimensions": "whether the axes stay, with size 1",
-    }
-    example = f">>> ow.expression(lambda x: ow.expr.{{}}(x, [1]))(np.float32([[1, 2], [3, 4]])).tolist()\n{result}"
+    example = ">>> ow.expression(lambda x: ow.expr.{}(x, [1]))(np.float32([[1, 2], [3, 4]])).tolist()"
     returns = "An array of the type of `x`, without these axes"
-    return add_sections(takes, returns, "another type, or axes out of range", example)
+    return _document(returns, "another type, or axes out of range", example, result)
 
 
 def _over_axis(result: str) -> Callable[[F], F]:
-    takes = {
-        "x": "floats or integers",
-        "axis": "in [-rank, rank)",
-        "keep_dimensions": "whether the axis stays, with size 1",
-    }
-    example = f">>> ow.expression(lambda x: ow.expr.{{}}(x, 1))(np.float32([[1, 2], [4, 3]])).tolist()\n{result}"
-    return add_sections(takes, "An int32 array without the axis", "another type, or an axis out of range", example)
+    example = ">>> ow.expression(lambda x: ow.expr.{}(x, 1))(np.float32([[1, 2], [4, 3]])).tolist()"
+    return _document("An int32 array without the axis", "another type, or an axis out of range", example, result)
 
 
-def _over_positions(takes: dict[str, str], returns: str, result: str) -> Callable[[F], F]:
-    example = f"""
->>> f = ow.expression(lambda x: ow.expr.compute((), lambda: ow.expr.{{}}(3, lambda r: x[r])))
->>> f(np.float32([2, 3, 4])).tolist()
-{result}"""
+def _over_positions(result: str, returns: str = "of the type of the terms") -> Callable[[F], F]:
+    example = """>>> f = ow.expression(lambda x: ow.expr.compute((), lambda: ow.expr.{}(3, lambda r: x[r])))
+>>> f(np.float32([2, 3, 4])).tolist()"""
     errors = "a size that is not positive, or a function that returns an array or a bool"
-    return add_sections(takes, f"One element, {returns}", errors, example.strip())
-
-
-def _of_terms(result: str) -> Callable[[F], F]:
-    takes = {
-        "extents": "the size of the range of positions, or a size for each of several axes; positive integers",
-        "function": "takes one position for each axis, and returns one element: a float or an integer",
-    }
-    return _over_positions(takes, "of the type of the terms", result)
-
-
-def _of_position(result: str) -> Callable[[F], F]:
-    takes = {
-        "extent": "the size of the range of positions, a positive integer",
-        "function": "takes a position, and returns one element: a float or an integer",
-    }
-    return _over_positions(takes, "int32", result)
+    return _document(f"One element, {returns}", errors, example, result)
 
 
 @_over_axes("[3.0, 7.0]")
@@ -105,7 +96,7 @@ def arg_min(x: Traced, axis: int, *, keep_dimensions: bool = False) -> Traced:
     return _reduce("arg_min", x, [axis], keep_dimensions)
 
 
-@_of_terms("9.0")
+@_over_positions("9.0")
 def sum_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Traced:
     """Add `function(r, …)` for all positions.
 
@@ -122,31 +113,31 @@ def sum_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Trac
     return _over("sum", extents, function)
 
 
-@_of_terms("24.0")
+@_over_positions("24.0")
 def product_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Traced:
     """Multiply `function(r, …)` for all positions."""
     return _over("product", extents, function)
 
 
-@_of_terms("4.0")
+@_over_positions("4.0")
 def max_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Traced:
     """Find the greatest `function(r, …)` of all positions."""
     return _over("max", extents, function)
 
 
-@_of_terms("2.0")
+@_over_positions("2.0")
 def min_over(extents: int | Sequence[int], function: Callable[..., Any]) -> Traced:
     """Find the least `function(r, …)` of all positions."""
     return _over("min", extents, function)
 
 
-@_of_position("2")
+@_over_positions("2", "int32")
 def arg_max_over(extent: int, function: Callable[[Traced], Any]) -> Traced:
     """Find the position at which `function(r)` is greatest; of equal elements, the first one."""
     return _over("arg_max", extent, function)
 
 
-@_of_position("0")
+@_over_positions("0", "int32")
 def arg_min_over(extent: int, function: Callable[[Traced], Any]) -> Traced:
     """Find the position at which `function(r)` is least; of equal elements, the first one."""
     return _over("arg_min", extent, function)

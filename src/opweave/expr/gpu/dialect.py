@@ -68,10 +68,7 @@ class KernelEntry:
 
     @property
     def invocations(self) -> int:
-        count = 1
-        for size in self.size:
-            count *= size
-        return count
+        return math.prod(self.size)
 
 
 Part: TypeAlias = DialectFunction | Variable | KernelEntry

@@ -138,7 +138,9 @@ _COMMENT = re.compile(r"//[^\n]*")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
-def _declarations(dialect: DialectLibrary) -> dict[str, str]:
+@cache
+def declarations(dialect: DialectLibrary) -> Mapping[str, str]:
+    """Functions and constants in a dialect, by name; each precedes its users."""
     floats = files(__package__).joinpath("functions.wgsl").read_text("utf-8")
     texts = [floats.partition("\n\n")[2]]
     for type, width in (("i32", 32), ("u32", 32), ("i64", 64), ("u64", 64)):
@@ -158,9 +160,8 @@ def _declarations(dialect: DialectLibrary) -> dict[str, str]:
             "ZERO": literal(0, name, dialect),
         }
         texts.append(_fill(_SATURATED, values, ""))
-    declarations = [part.strip() for text in texts for part in text.split("\n\n")]
-    library = {_NAME.findall(declaration)[0]: _print(declaration, dialect) for declaration in declarations}
-    return {**library, **dialect.overrides}
+    parts = [part.strip() for text in texts for part in text.split("\n\n")]
+    return {**{_NAME.findall(part)[0]: _print(part, dialect) for part in parts}, **dialect.overrides}
 
 
 def _print(text: str, dialect: DialectLibrary) -> str:
@@ -178,12 +179,6 @@ def _print(text: str, dialect: DialectLibrary) -> str:
 def _fill(text: str, values: dict[str, str], suffix: str) -> str:
     text = re.sub(r"\b(\d+)S\b", rf"\g<1>{suffix}", text)
     return re.sub(r"(?<![A-Za-z])(" + "|".join(values) + r")(?![A-Za-z])", lambda match: values[match[1]], text)
-
-
-@cache
-def declarations(dialect: DialectLibrary) -> Mapping[str, str]:
-    """Functions and constants in a dialect, by name; each precedes its users."""
-    return _declarations(dialect)
 
 
 DECLARATIONS = declarations(WGSL)
