@@ -185,6 +185,3 @@ def take(exporter: Any, stream: int | None) -> ImportedTensor:
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise ValidationError(f"{type(exporter).__name__}.__dlpack__ refuses: {error}") from error
     return ImportedTensor(exported)
-
-
-__all__ = ["CPU", "CUDA", "CUDA_MANAGED", "VERSION", "ImportedTensor", "capsule", "take"]

@@ -22,4 +22,5 @@ from .lowering import (
     scatter as scatter,
 )
 from .module import GpuModule as GpuModule
-from .workgroups import Local as Local, Workgroups as Workgroups
+from .statements import Local as Local
+from .workgroups import Workgroups as Workgroups

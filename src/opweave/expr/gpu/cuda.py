@@ -147,5 +147,3 @@ def _comment(line: str) -> str:
 
 
 CUDA = Cuda()
-
-__all__ = ["CUDA", "OPTIONS", "PRELUDE", "USER_OPTIONS", "Cuda"]

@@ -172,17 +172,3 @@ class Dialect(DialectLibrary):
 def statements(lines: Sequence[str]) -> str:
     """Lines with the indentation of a function's body."""
     return "".join(f"    {line}\n" if line else "\n" for text in lines for line in text.split("\n"))
-
-
-__all__ = [
-    "IDS",
-    "BufferBinding",
-    "Dialect",
-    "DialectFunction",
-    "DialectLibrary",
-    "DialectSource",
-    "KernelEntry",
-    "Part",
-    "Variable",
-    "statements",
-]

@@ -52,5 +52,3 @@ class Repeat:
 
 
 Statement: TypeAlias = Fill | Write | Repeat
-
-__all__ = ["Fill", "Local", "Repeat", "Statement", "Write"]

@@ -113,6 +113,3 @@ def _assign(values: Sequence[TeamValue], place: str) -> list[str]:
 
 def _at(begin: str, place: str) -> str:
     return f"{begin} + {place}" if begin else place
-
-
-__all__ = ["Team", "TeamValue"]

@@ -265,6 +265,3 @@ def _cast(text: str, source: Type, target: Type) -> str:
     if target == "float16" and source != "float16":
         return f"tl.cast(tl.cast({text}, tl.float16), tl.float32)"
     return text
-
-
-__all__ = ["Bfloat16", "Position", "Statements", "UnsupportedError", "source_of", "type_of"]

@@ -189,6 +189,3 @@ class _Parser:
             if self._next == ",":
                 self._take()
         self._take(")")
-
-
-__all__ = ["CALLS", "NAN", "TRITON", "TYPES", "Triton", "functions"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from types import MappingProxyType
 
-from .dialect import BufferBinding, Dialect, DialectFunction, DialectSource, KernelEntry, Part, Variable, statements
+from .dialect import Dialect, DialectFunction, DialectSource, KernelEntry, Part, Variable, statements
 
 _IDS = {
     "global": "@builtin(global_invocation_id) global: vec3<u32>",
@@ -33,15 +33,12 @@ class Wgsl(Dialect):
         return text
 
     def module(self, source: DialectSource, words: Collection[str]) -> str:
-        bindings = [self._binding(number, buffer) for number, buffer in enumerate(source.bindings)]
+        bindings = [binding(number, b.name, b.element, b.writes) for number, b in enumerate(source.bindings)]
         constants = [f"var<private> {c.name}: {c.type} = {c.value};" for c in source.constants]
         groups = (bindings, [*constants, *map(_declare_shared, source.shared)], ["\n\n".join(source.library)])
         head = "\n\n".join("\n".join(group) for group in groups if any(group))
         enabled = "enable f16;\n\n" if "f16" in words else ""
         return "\n".join([*source.comments, f"{enabled}{head}\n\n{self._parts(source.parts)}"])
-
-    def _binding(self, number: int, buffer: BufferBinding) -> str:
-        return binding(number, buffer.name, buffer.element, buffer.writes)
 
     def _parts(self, parts: Sequence[Part]) -> str:
         """Parts with an empty line between them, except between declarations of memory."""
@@ -74,5 +71,3 @@ def _entry(entry: KernelEntry) -> str:
 
 
 WGSL = Wgsl()
-
-__all__ = ["WGSL", "Wgsl", "binding"]

@@ -270,6 +270,3 @@ def _is_aligned(load: Load, axes: tuple[Index, ...]) -> bool:
     """Whether a load reads the element at the position that is computed."""
     pairs = zip(load.parts, axes, strict=True)
     return all(part is axis or (axis.extent == 1 and isinstance(part, Const)) for part, axis in pairs)
-
-
-__all__ = ["Text"]

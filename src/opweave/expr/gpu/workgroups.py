@@ -68,11 +68,8 @@ class Workgroups(KernelProgram):
         arrays: dict[Input, None] = {}
         for body in self._bodies(self.statements):
             loads = (node for node in walk(body) if isinstance(node, Load))
-            arrays |= {
-                load.source: None
-                for load in loads
-                if isinstance(load.source, Input) and not isinstance(load.source, Local)
-            }
+            sources = (load.source for load in loads if not isinstance(load.source, Local))
+            arrays |= {source: None for source in sources if isinstance(source, Input)}
         return list(arrays)
 
     @property
@@ -98,7 +95,7 @@ class Workgroups(KernelProgram):
     def fill(self, target: Local, value: Callable[..., Traced | float], shape: Sequence[int] | None = None) -> None:
         """Compute the elements of a local array, or of its leading part of this `shape`."""
         axes = tuple(map(Index, shape or target.desc.shape))
-        self._add(Fill(target, axes, _element(value, axes)))
+        self.statements.append(Fill(target, axes, _element(value, axes)))
 
     def write(
         self,
@@ -114,7 +111,7 @@ class Workgroups(KernelProgram):
         body = _element(value, axes)
         if body.type != target.desc.data_type:
             body = Cast(body, target.desc.data_type)
-        self._add(Write(target, axes, where, body))
+        self.statements.append(Write(target, axes, where, body))
 
     @contextmanager
     def repeat(
@@ -130,11 +127,8 @@ class Workgroups(KernelProgram):
             yield Traced((), variable)
         finally:
             inner, self.statements = self.statements, outer
-        last = as_array(count if end is None else end, "index").body
-        self._add(Repeat(variable, as_array(first, "index").body, last, most or count, inner))
-
-    def _add(self, statement: Statement) -> None:
-        self.statements.append(statement)
+        start, stop = (as_array(index, "index").body for index in (first, count if end is None else end))
+        self.statements.append(Repeat(variable, start, stop, most or count, inner))
 
     def _bodies(self, statements: Sequence[Statement]) -> Iterator[Expr]:
         for statement in _flat(statements):
@@ -208,6 +202,3 @@ def _flat(statements: Sequence[Statement]) -> Iterator[Statement]:
 
 def _element(value: Callable[..., Traced | float], axes: tuple[Index, ...]) -> Expr:
     return as_array(value(*(Traced((), axis) for axis in axes)), "float32").body
-
-
-__all__ = ["Local", "Workgroups"]

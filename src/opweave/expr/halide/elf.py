@@ -197,6 +197,3 @@ class _Linker:
 
     def _write(self, at: int, value: int, size: int) -> None:
         self._memory[at : at + size] = value.to_bytes(size, "little", signed=True)
-
-
-__all__ = ["is_elf", "link"]

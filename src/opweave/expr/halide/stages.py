@@ -7,11 +7,10 @@ the position of an element is a linear sum of variables (`linear`), and axes tha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..ir import Call, Cast, Check, Expr, Formula, Index, Load, Output, Reduce, Stored, substitute, unify, walk
+from ..ir import Call, Cast, Check, Expr, Formula, Index, Load, Output, Reduce, Stored, size_of, substitute, unify, walk
 from ..linear import place
 from ..reductions import COMBINE, split, stored_value, unroll_short
 
@@ -163,8 +162,8 @@ def _parts(extent: int) -> int:
 
 
 def _worth_dividing(node: Reduce) -> bool:
-    results = math.prod(v.extent for v in node.free)
-    positions = math.prod(v.extent for v in node.variables)
+    results = size_of(node.free)
+    positions = size_of(node.variables)
     divisible = node.reduction in COMBINE and node.variables[0].extent >= 8
     return divisible and results <= MAX_SPLIT_RESULTS and positions * results >= MIN_SPLIT_ELEMENTS
 
@@ -172,7 +171,7 @@ def _worth_dividing(node: Reduce) -> bool:
 def _is_small(node: Reduce) -> bool:
     if node.reduction.startswith("arg_") or any(isinstance(n, Reduce) for n in walk(node.body)):
         return False
-    positions = math.prod(variable.extent for variable in node.variables)
+    positions = size_of(node.variables)
     return positions <= MAX_UNROLLED_POSITIONS and positions * len(walk(node.body)) <= MAX_UNROLLED_NODES
 
 
@@ -199,7 +198,7 @@ class StageLoop:
 
     @property
     def extent(self) -> int:
-        return math.prod(member.extent for member in self.members)
+        return size_of(self.members)
 
 
 class Loops:

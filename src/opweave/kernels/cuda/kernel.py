@@ -13,7 +13,7 @@ from ...core.graph import Desc
 from ...expr.gpu import Features, GpuKernel
 from ...support.errors import NotSupportedError, ValidationError, require
 from ..wgsl.declarations import Bound
-from ..wgsl.shader import Buffer, sizes
+from ..wgsl.shader import Buffer, indices_of, sizes
 from ..wgsl.sources import SourceKernel
 from .launch import Launch, is_launched
 from .messages import OWN, USER, ExplainedCuda
@@ -67,12 +67,6 @@ class CudaKernel(SourceKernel):
         extents = source.extents(out)
         count = math.prod(extents)
         bound = scope.tensors_of(source.words)
-        arguments: list[str] = []
-        stride = count
-        for extent in extents:
-            stride //= extent
-            index = "i" if stride == 1 else f"i / {stride}u"
-            arguments.append(index if not arguments else f"{index} % {extent}u")
         tensors = ", ".join(item.buffer.variable for item in bound)
         # The functions of the source become members of a structure, so that they see the tensors.
         lines = [
@@ -86,7 +80,7 @@ class CudaKernel(SourceKernel):
             "};",
             f'extern "C" __global__ void __launch_bounds__({block[0]}) opweave_kernel({", ".join(map(_pointer, bound))}) {{',
             f"    const unsigned i = blockIdx.x * {block[0]}u + threadIdx.x;",
-            f"    if (i < {count}u) Operation{{{tensors}}}.main({', '.join(arguments)});",
+            f"    if (i < {count}u) Operation{{{tensors}}}.main({', '.join(indices_of('i', extents))});",
             "}",
         ]
         return self._kernel_of(

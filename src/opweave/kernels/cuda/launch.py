@@ -17,7 +17,7 @@ from ...core.graph import Desc
 from ...expr.gpu import CompiledText, Features, GpuKernel
 from ...support.errors import OperationError, ValidationError, require
 from .. import parameters_of
-from ..wgsl.shader import Buffer, sizes
+from ..wgsl.shader import Buffer, check_scratch, sizes
 from .source import CudaScope, check_sizes
 
 POINTERS: Mapping[DataType, str] = {
@@ -79,8 +79,7 @@ class Launch:
         )
         check_sizes(grid=self.grid, block=self.block)
         self._resolve_arguments()
-        for name, desc in self.scratch.items():
-            require(isinstance(desc, Desc), f"scratch {name!r} must be an opweave.Desc, got {desc!r}")
+        check_scratch(self.scratch)
 
     @property
     def title(self) -> str:
@@ -272,6 +271,3 @@ def _name(function: Any) -> str:
 def is_launched(value: Any) -> bool:
     """Whether an object is a kernel of a library that can be launched."""
     return _library(value) in _LIBRARIES
-
-
-__all__ = ["Launch", "is_launched"]

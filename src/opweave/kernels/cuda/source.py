@@ -17,7 +17,7 @@ from ...core.dtypes import DataType
 from ...core.graph import Desc
 from ...support.errors import require
 from ..wgsl.declarations import Bound, DeclarationScope
-from ..wgsl.shader import Buffer, sizes
+from ..wgsl.shader import Buffer, check_scratch, extents_of, sizes
 from ..wgsl.syntax import Fault
 
 TYPES: Mapping[DataType, str] = {
@@ -154,8 +154,7 @@ class Source:
         check_sizes(grid=self.grid, block=self.block)
         counts = sizes(self.invocations or 1)
         require(all(map(is_count, counts)), f"invocations must be positive integers, got {self.invocations!r}")
-        for name, desc in self.scratch.items():
-            require(isinstance(desc, Desc), f"scratch {name!r} must be an opweave.Desc, got {desc!r}")
+        check_scratch(self.scratch)
 
     @cached_property
     def plain(self) -> str:
@@ -209,14 +208,7 @@ class Source:
 
     def extents(self, out: Buffer) -> tuple[int, ...]:
         """Return the number of positions for each parameter of `void main`."""
-        count = self.positions
-        shape = sizes(out.shape if self.invocations is None else self.invocations)
-        subject = f"{out.name} has {out.rank} axes" if self.invocations is None else f"invocations are {list(shape)}"
-        shape = (math.prod(shape),) if count == 1 else shape
-        fits = len(shape) == count
-        require(fits, f"void main takes {count} positions, but {subject}; one parameter is the number of an element")
-        require(math.prod(shape) < 2**31, f"there may be 2**31 - 1 invocations, got {list(shape)}")
-        return shape
+        return extents_of("void main", self.positions, self.invocations, out)
 
 
 def _parameter(text: str) -> Parameter:
@@ -250,15 +242,7 @@ class CudaScope(DeclarationScope):
         for item in self.bound:
             for name, value in shape_constants(item.buffer).items():
                 texts[name] = declaration(name, value) or ""
-        for name, value in (*self.attributes.items(), *source.constants.items()):
-            text, word = declaration(spelling_of(name), value), spelling_of(name)
-            require(
-                text is not None or name not in source.constants,
-                f"{self.title}: the constant {name} must be a finite number, true, false or a tuple of them, got {value!r}",
-            )
-            require(word not in texts, f"{self.title}: two declarations are called {word}; rename a parameter")
-            if text is not None:
-                texts[word] = text
+        self.add_constants(texts, source.constants, spelling_of, declaration)
         return texts
 
     def tensors_of(self, words: frozenset[str]) -> list[Bound]:

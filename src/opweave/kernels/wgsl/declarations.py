@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -17,7 +17,7 @@ from ...expr.gpu.writing import workgroup_number
 from ...expr.ir import Input
 from ...support.errors import NotSupportedError, require
 from .names import spelling_of
-from .shader import Buffer, Shader, sizes
+from .shader import Buffer, Shader, indices_of, sizes
 
 WORKGROUP_SIZE = 64
 """Default invocations of a workgroup: one or two subgroups on common hardware."""
@@ -92,7 +92,7 @@ def constant(name: str, value: Any) -> str | None:
         if number is None:
             return None
         text = number
-    return f"const {spelling_of(name)} = {text};"
+    return f"const {name} = {text};"
 
 
 def _number(value: Any) -> str | None:
@@ -134,17 +134,27 @@ class DeclarationScope:
             for name, text in {item.buffer.variable: "", **item.constants(), **item.functions()}.items():
                 require(name not in texts, f"{self.title}: two declarations are called {name}; rename a parameter")
                 texts[name] = text
-        for name, value in (*self.attributes.items(), *shader.constants.items()):
-            text_or_none = constant(name, value)
+        self.add_constants(texts, shader.constants, spelling_of, constant)
+        return {name: text for name, text in texts.items() if text}
+
+    def add_constants(
+        self,
+        texts: dict[str, str],
+        constants: Mapping[str, Any],
+        spelling_of: Callable[[str], str],
+        declare: Callable[[str, Any], str | None],
+    ) -> None:
+        """Add the declarations of attributes and of `constants` to `texts`, if they are constants of the language."""
+        for name, value in (*self.attributes.items(), *constants.items()):
+            word = spelling_of(name)
+            text = declare(word, value)
             require(
-                text_or_none is not None or name not in shader.constants,
+                text is not None or name not in constants,
                 f"{self.title}: the constant {name} must be a finite number, true, false or a tuple of them, got {value!r}",
             )
-            word = spelling_of(name)
             require(word not in texts, f"{self.title}: two declarations are called {word}; rename a parameter")
-            if text_or_none is not None:
-                texts[word] = text_or_none
-        return {name: text for name, text in texts.items() if text}
+            if text is not None:
+                texts[word] = text
 
     def hint(self, name: str) -> str:
         for item in self.bound:
@@ -197,13 +207,8 @@ def entry_of(shader: Shader, out: Buffer, features: Features) -> EntryPoint:
     count = math.prod(extents)
     number, groups = workgroup_number(-(-count // width), maximum)
     require(groups[1] <= maximum, f"the device has no room for {count} invocations in workgroups of {width}")
-    arguments: list[str] = []
-    stride = count
-    for extent, type in zip(extents, parameters, strict=True):
-        stride //= extent
-        index = "i" if stride == 1 else f"i / {stride}u"
-        index = index if len(arguments) == 0 else f"{index} % {extent}u"
-        arguments.append(f"i32({index})" if type == "i32" else index)
+    pairs = zip(indices_of("i", extents), parameters, strict=True)
+    arguments = [f"i32({index})" if type == "i32" else index for index, type in pairs]
     return EntryPoint(
         "opweave_main",
         groups,
