@@ -62,7 +62,7 @@ class Desc:
         return f"{self.data_type}{list(self.shape)}"
 
 
-def check_desc(desc: Desc, max_byte_length: int, what: str = "shape") -> Desc:
+def check_desc(desc: Desc, max_byte_length: int, subject: str = "shape") -> Desc:
     """`desc` if its dimensions are valid, else `ValidationError` (https://www.w3.org/TR/webnn/#mloperanddescriptor-check-dimensions)."""
     rule, count = "", desc.element_count  # messages are made only for errors: every operation is checked here
     if desc.rank > MAX_RANK:
@@ -74,7 +74,7 @@ def check_desc(desc: Desc, max_byte_length: int, what: str = "shape") -> Desc:
     elif count * dtypes.INFO[desc.data_type].byte_length > max_byte_length:
         rule, got = f"take at most {max_byte_length} bytes", f"{desc}: {desc.byte_length}"
     if rule:
-        raise ValidationError(f"{what} must {rule}, got {got}")
+        raise ValidationError(f"{subject} must {rule}, got {got}")
     return desc
 
 

@@ -40,7 +40,7 @@ def broadcast(*shapes: Sequence[int], names: str = "a and b") -> Shape:
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     result = tuple(max(sizes) for sizes in zip(*padded, strict=True))
     for shape in padded:
-        if shape != result and any(size not in (1, wanted) for size, wanted in zip(shape, result, strict=True)):
+        if shape != result and any(size not in (1, whole) for size, whole in zip(shape, result, strict=True)):
             raise ValidationError(
                 f"the shapes of {names} do not broadcast: {' and '.join(str(list(s)) for s in shapes)}"
             )
@@ -52,7 +52,7 @@ def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
     if len(shape) > len(target):
         return False
     trailing = target[len(target) - len(shape) :]
-    return all(size in (1, wanted) for size, wanted in zip(shape, trailing, strict=True))
+    return all(size in (1, whole) for size, whole in zip(shape, trailing, strict=True))
 
 
 def blockwise_broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:

@@ -40,20 +40,20 @@ class ValueRange:
             least, most = np.minimum.reduce(values, axis=None), np.maximum.reduce(values, axis=None)
         return int(least) if least < self.low else int(most) if most > self.high else None
 
-    def check(self, what: str, values: np.ndarray, where: str = "") -> None:
-        """Require that all of `values` are in the range; `what` is the operand, and `where` the place of the values."""
+    def check(self, subject: str, values: np.ndarray, where: str = "") -> None:
+        """Require that all of `values` are in the range; `subject` is the operand, and `where` the place of the values."""
         got = self.outside(values)
         if got is not None:
-            raise ValidationError(f"{what} must be in [{self.low}, {self.high}], {self.why}, got {got}{where}")
+            raise ValidationError(f"{subject} must be in [{self.low}, {self.high}], {self.why}, got {got}{where}")
 
 
 @record
 class InputRange:
-    """The range of the input `name`, at `key` of a list or dictionary of inputs; `what` is the operation and its operand."""
+    """The range of the input `name`, at `key` of a list or dictionary; `subject` is the operation and its operand."""
 
     key: Any
     name: str
-    what: str
+    subject: str
     values: ValueRange
 
     def fits(self, inputs: Any) -> bool:
@@ -65,7 +65,7 @@ class InputRange:
         """Raise `ValidationError` for values out of range, unless they are in the memory of a device."""
         array = inputs[self.key]
         if isinstance(array, np.ndarray):
-            self.values.check(self.what, array, f" in the input {self.name!r}")
+            self.values.check(self.subject, array, f" in the input {self.name!r}")
 
 
 def input_ranges(graph: Graph) -> list[InputRange]:

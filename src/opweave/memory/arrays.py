@@ -21,8 +21,8 @@ LARGE_BYTES = 1024
 """Constants of at least this size in a mapped file or in `bytes` are not copied, even if they are not aligned."""
 
 
-def as_array(value: Any, what: str, data_type: str = "float32") -> np.ndarray:
-    """A plain array over the memory of `value`, the argument `what`; never a copy.
+def as_array(value: Any, subject: str, data_type: str = "float32") -> np.ndarray:
+    """A plain array over the memory of `value`, the argument `subject`; never a copy.
 
     `value` is an array or scalar of NumPy, has DLPack, the array interface or the buffer protocol, whose items of one byte
     count as uint8. Masked arrays are refused, because their mask would be lost.
@@ -31,7 +31,7 @@ def as_array(value: Any, what: str, data_type: str = "float32") -> np.ndarray:
         # A view, because users can change the data type and the shape of their array object later.
         return value.view()
     if isinstance(value, np.ma.MaskedArray):
-        raise ValidationError(f"{what} must not be masked; array.filled(...) gives an array without a mask")
+        raise ValidationError(f"{subject} must not be masked; array.filled(...) gives an array without a mask")
     if callable(detach := getattr(value, "detach", None)):
         value = detach()  # PyTorch refuses to export a parameter, which has a gradient
     try:
@@ -52,7 +52,7 @@ def as_array(value: Any, what: str, data_type: str = "float32") -> np.ndarray:
             hint = f"; np.asarray(value, {data_type!r}) makes an array"
         else:
             hint = f" ({error})"
-        raise ValidationError(f"{what} must be an array or a buffer, got {type(value).__name__}{hint}") from None
+        raise ValidationError(f"{subject} must be an array or a buffer, got {type(value).__name__}{hint}") from None
 
 
 def _bfloat16(value: Any) -> np.ndarray:
@@ -63,7 +63,7 @@ def _bfloat16(value: Any) -> np.ndarray:
     return np.from_dlpack(bits).view(ml_dtypes.bfloat16)
 
 
-def fit(array: np.ndarray, what: str, desc: Desc) -> np.ndarray:
+def fit(array: np.ndarray, subject: str, desc: Desc) -> np.ndarray:
     """The array in the shape of `desc`; never a copy.
 
     It must hold the data type, in the shape of `desc` or flat. A flat uint8 array stands for the bytes of any data type, as
@@ -74,19 +74,19 @@ def fit(array: np.ndarray, what: str, desc: Desc) -> np.ndarray:
         return array
     if array.dtype == np.uint8 and array.ndim == 1 and desc.data_type != "uint8":
         if array.nbytes != desc.byte_length:
-            raise ValidationError(f"{what} must have {desc.byte_length} bytes for {desc}, got {array.nbytes}")
+            raise ValidationError(f"{subject} must have {desc.byte_length} bytes for {desc}, got {array.nbytes}")
         if not array.flags.c_contiguous:
-            raise ValidationError(f"{what} must be contiguous to be taken as the bytes of {desc}")
+            raise ValidationError(f"{subject} must be contiguous to be taken as the bytes of {desc}")
         return array.view(desc.data_type).reshape(desc.shape)
     if array.dtype != desc.data_type:
         raise ValidationError(
-            f"{what} must hold {desc.data_type} in native byte order, got {array.dtype.str} ({array.dtype.name})"
+            f"{subject} must hold {desc.data_type} in native byte order, got {array.dtype.str} ({array.dtype.name})"
             f"; array.astype({desc.data_type!r}) converts it"
         )
     if array.shape != (desc.element_count,):
-        raise ValidationError(f"{what} must have shape {list(desc.shape)} (or be flat), got {list(array.shape)}")
+        raise ValidationError(f"{subject} must have shape {list(desc.shape)} (or be flat), got {list(array.shape)}")
     if not array.flags.c_contiguous:
-        raise ValidationError(f"{what} must be contiguous to be taken for {desc}")
+        raise ValidationError(f"{subject} must be contiguous to be taken for {desc}")
     return array.reshape(desc.shape)
 
 
@@ -134,9 +134,9 @@ def is_immutable(array: np.ndarray) -> bool:
         return False
 
 
-def describe(array: np.ndarray, what: str) -> Desc:
+def describe(array: np.ndarray, subject: str) -> Desc:
     """The descriptor of an array, whose data type must be WebNN's, in native byte order."""
     try:
         return Desc(dtypes.of_array(array.dtype), array.shape)
     except ValidationError as error:
-        raise ValidationError(f"{what}: {error}") from None
+        raise ValidationError(f"{subject}: {error}") from None

@@ -132,9 +132,9 @@ def capsule(
         managed, name = _Versioned(VERSION, None, deleter, READ_ONLY if read_only else 0, tensor), _NAME_VERSIONED
     else:
         managed, name = _Managed(tensor, None, deleter), _NAME
-    at = ctypes.addressof(managed)
-    _lent[at] = managed, shape_array, strides_array, owner
-    return _new(at, name, ctypes.cast(_DESTROY, c_void_p))
+    key = ctypes.addressof(managed)
+    _lent[key] = managed, shape_array, strides_array, owner
+    return _new(key, name, ctypes.cast(_DESTROY, c_void_p))
 
 
 class ImportedTensor:
@@ -152,11 +152,11 @@ class ImportedTensor:
         name = next((name for name in _USED if _is_valid(id(capsule), name)), None)
         if name is None:
             raise ValidationError(f"__dlpack__ must return a capsule with a tensor, got {capsule!r}")
-        at = _pointer(id(capsule), name)
-        managed = (_Versioned if name == _NAME_VERSIONED else _Managed).from_address(at)
+        address = _pointer(id(capsule), name)
+        managed = (_Versioned if name == _NAME_VERSIONED else _Managed).from_address(address)
         _set_name(id(capsule), _USED[name])
         if managed.deleter:
-            finalize(self, _Deleter(managed.deleter), at).atexit = False  # the owner's library may be gone by then
+            finalize(self, _Deleter(managed.deleter), address).atexit = False  # the owner's library may be gone by then
         if isinstance(managed, _Versioned) and managed.version[0] != VERSION[0]:
             raise ValidationError(f"__dlpack__ returned version {managed.version[0]}, known is {VERSION[0]}")
         tensor: _DlpackTensor = managed.tensor

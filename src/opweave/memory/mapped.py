@@ -77,7 +77,7 @@ def _identity(path: str) -> tuple[int, int, int] | None:
 def find_in_files(array: np.ndarray, regions: list[FileRegion]) -> tuple[str, int] | None:
     """The file and the offset that a contiguous array maps; None if it is not in a mapped file."""
     start, stop = address_range(array)
-    at = bisect_right(regions, start, key=lambda region: region.start) - 1
-    if at < 0 or stop > regions[at].stop:
+    index = bisect_right(regions, start, key=lambda region: region.start) - 1
+    if index < 0 or stop > regions[index].stop:
         return None
-    return regions[at].path, regions[at].offset + start - regions[at].start
+    return regions[index].path, regions[index].offset + start - regions[index].start

@@ -90,15 +90,15 @@ class _MappedImage:
         self._memory = memory = mmap.mmap(-1, size, flags=private, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         self._start = start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         memory[: len(image.memory)] = image.memory
-        for at in image.pointers:
-            address = start + int.from_bytes(memory[at : at + 8], "little", signed=True)
-            memory[at : at + 8] = address.to_bytes(8, "little")
+        for place in image.pointers:
+            address = start + int.from_bytes(memory[place : place + 8], "little", signed=True)
+            memory[place : place + 8] = address.to_bytes(8, "little")
         for name, offsets in image.imports.items():
             address = outside(name)
             if not address:
                 raise OperationError(f"compiled code needs {name}, which this system does not have")
-            for at in offsets:
-                memory[at : at + 8] = address.to_bytes(8, "little")
+            for place in offsets:
+                memory[place : place + 8] = address.to_bytes(8, "little")
         protect = ctypes.CDLL(None, use_errno=True).mprotect
         protect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
         if protect(start + image.variables, size - image.variables, mmap.PROT_READ | mmap.PROT_EXEC):

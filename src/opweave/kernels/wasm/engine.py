@@ -168,18 +168,18 @@ def exception_of(error: int, trap: int) -> Exception:
     return exception
 
 
-def explain(error: Exception, what: str, timeout: float | None, names: Mapping[int, str]) -> MLError:
-    """Convert a trap or an error of the engine; `what` begins the message, `names` are of exported functions by index."""
+def explain(error: Exception, subject: str, timeout: float | None, names: Mapping[int, str]) -> MLError:
+    """Convert a trap or an error of the engine; `subject` begins the message, `names` are of exported functions by index."""
     module = library()
     if not isinstance(error, module.Trap):
-        return OperationError(f"{what}: {reason(error)}")
+        return OperationError(f"{subject}: {reason(error)}")
     code = error.trap_code
     if code is module.TrapCode.INTERRUPT:
         return OperationError(
-            f"{what} ran longer than its timeout of {timeout} s and was stopped{_where(error, names)}"
+            f"{subject} ran longer than its timeout of {timeout} s and was stopped{_where(error, names)}"
         )
     kind = code.name.lower().replace("_", " ") if code is not None else reason(error)
-    return OperationError(f"{what} trapped: {kind}{_where(error, names)}")
+    return OperationError(f"{subject} trapped: {kind}{_where(error, names)}")
 
 
 def explain_load(error: Exception, name: str, timeout: float | None, names: Mapping[int, str], limit: int) -> MLError:

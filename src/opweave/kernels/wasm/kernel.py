@@ -146,7 +146,7 @@ class PreparedWasm:
         timeout = module.timeout
         duration = 0 if timeout is None else ticks(timeout)
         token = object()
-        what = f"{self.call.title}: {self.kernel.function} of {module.name}"
+        subject = f"{self.call.title}: {self.kernel.function} of {module.name}"
 
         def run() -> None:
             with lock:
@@ -163,10 +163,10 @@ class PreparedWasm:
                 else:
                     error = engine_call(*addresses)
                 if error or trap.value:
-                    raise module.recover(exception_of(error or 0, trap.value or 0), what)
+                    raise module.recover(exception_of(error or 0, trap.value or 0), subject)
                 status = result.i32 if returns else 0
             if status:
-                raise OperationError(f"{what} returned the status {status}")
+                raise OperationError(f"{subject} returned the status {status}")
 
         run.kept = kept, function, module  # type: ignore[attr-defined]  # keeps the memory at the addresses alive
         return run

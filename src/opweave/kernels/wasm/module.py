@@ -89,12 +89,12 @@ class Module:
     def wait(self) -> None:
         """Do nothing: a module has no background work."""
 
-    def recover(self, error: Exception, what: str) -> MLError:
+    def recover(self, error: Exception, subject: str) -> MLError:
         """Restore the stack pointer, and convert an error of a function to one of Opweave's."""
         if self._stack is not None:
             # A trap leaves the stack pointer inside the function; between calls it has the initial value.
             self._stack.set_value(self.arena.store, self._stack_top)
-        return explain(error, what, self.timeout, self._layout.names)
+        return explain(error, subject, self.timeout, self._layout.names)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         """Pickle the bytes of the module. Unpickling loads them again, so static variables have their initial values."""

@@ -35,19 +35,19 @@ class Fault:
 
 def _comments(source: str) -> Iterator[tuple[int, int | None]]:
     """Yield the start and end of each comment; the end is None for an unclosed comment. Block comments nest in WGSL."""
-    at: int | None = 0
-    while at is not None and (match := _COMMENT.search(source, at)):
-        at = _end_of_block(source, match.start()) if match[0] == "/*" else match.end()
-        yield match.start(), at
+    position: int | None = 0
+    while position is not None and (match := _COMMENT.search(source, position)):
+        position = _end_of_block(source, match.start()) if match[0] == "/*" else match.end()
+        yield match.start(), position
 
 
 def without_comments(source: str) -> str:
     """Replace comments by spaces, which keeps all positions."""
-    parts, at = [], 0
+    parts, position = [], 0
     for start, end in _comments(source):
-        parts += [source[at:start], re.sub(r"\S", " ", source[start:end])]
-        at = len(source) if end is None else end
-    return "".join([*parts, source[at:]])
+        parts += [source[position:start], re.sub(r"\S", " ", source[start:end])]
+        position = len(source) if end is None else end
+    return "".join([*parts, source[position:]])
 
 
 def fault_of(source: str, plain: str) -> Fault | None:
