@@ -101,13 +101,7 @@ class MLOperand(Operators):
     _kind = "an operand"
 
     def __init__(
-        self,
-        builder: Builder,
-        desc: Desc,
-        *,
-        node: Node | None = None,
-        name: str = "",
-        value: Any = None,
+        self, builder: Builder, desc: Desc, *, node: Node | None = None, name: str = "", value: Any = None
     ) -> None:
         self._builder, self._desc, self._node = builder, desc, node
         self._name, self._value = name, value

@@ -186,3 +186,20 @@ def _reduce(reduction: Reduction, x: Traced, axes: Sequence[int] | None, keep_di
             result, {old_axes[axis]: new_axes[k] for k, axis in enumerate(kept) if old_axes[axis] is not new_axes[k]}
         )
     return Traced(shape, result)
+
+
+__all__ = [
+    "arg_max",
+    "arg_max_over",
+    "arg_min",
+    "arg_min_over",
+    "max_over",
+    "min_over",
+    "product_over",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_product",
+    "reduce_sum",
+    "sum_over",
+]

@@ -49,10 +49,7 @@ def _with_example(name: str, doc: str, arguments: str, result: str, operands: st
     example = f">>> ow.expression({formula})({arguments}).tolist()\n{result}"
     if function.arity == 1:
         return explain(doc, {"x": types}, f"An array of the shape of `x`, {of}", "another type", example)
-    takes = {
-        "a": f"{types}, or a Python number",
-        "b": "of the type of `a`, or a Python number; the two broadcast",
-    }
+    takes = {"a": f"{types}, or a Python number", "b": "of the type of `a`, or a Python number; the two broadcast"}
     errors = "another type, types that differ, or shapes that do not broadcast"
     return explain(doc, takes, f"An array of the broadcast shape, {of}", errors, example)
 
@@ -218,3 +215,48 @@ def silu(x: Operand) -> Traced:
     """`x * sigmoid(x)`, also called swish."""
     array = _as_array(x)
     return array * sigmoid(array)
+
+
+__all__ = [
+    "abs",
+    "add",
+    "ceil",
+    "clamp",
+    "cos",
+    "div",
+    "equal",
+    "erf",
+    "exp",
+    "floor",
+    "gelu",
+    "greater",
+    "greater_or_equal",
+    "is_infinite",
+    "is_nan",
+    "lesser",
+    "lesser_or_equal",
+    "log",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "max",
+    "min",
+    "mul",
+    "neg",
+    "not_equal",
+    "pow",
+    "reciprocal",
+    "relu",
+    "round_even",
+    "sigmoid",
+    "sign",
+    "silu",
+    "sin",
+    "softplus",
+    "sqrt",
+    "sub",
+    "tan",
+    "tanh",
+    "where",
+]
