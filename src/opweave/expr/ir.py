@@ -352,7 +352,7 @@ class Output:
 
 @dataclass(frozen=True, eq=False)
 class Formula:
-    """Expressions that compute output arrays from input arrays, unless a check does not hold."""
+    """Expressions that compute output arrays from input arrays; running them fails if a check does not hold."""
 
     name: str
     inputs: tuple[Input, ...]

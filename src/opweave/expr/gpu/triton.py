@@ -81,7 +81,7 @@ class UnsupportedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The position along an axis of the result; it changes `along` directions of the tile, of "row" and "column"."""
+    """The position along an axis of the result, which changes along these directions of the tile: "row", "column"."""
 
     text: str
     along: frozenset[str]

@@ -202,9 +202,12 @@ class StageLoop:
 
 
 class Loops:
-    """The loops of a stage, `of` each variable, and the positions of its loads.
+    """The loops of a stage, and the positions of its loads.
 
-    `axes` are the loops over the elements, outermost first, without those of extent 1. Inner `reductions` come first.
+    Attributes:
+        axes: the loops over the elements, outermost first, without axes of extent 1.
+        of: the loop of each variable.
+        reductions: all reductions of the stage, inner ones first.
     """
 
     def __init__(self, stage: Stage) -> None:
