@@ -163,8 +163,11 @@ def exception_of(error: int, trap: int) -> Exception:
     """Return the exception for the engine's error, or trap if the error is 0, at an address; it owns the memory."""
     from wasmtime import Trap, WasmtimeError, _bindings
 
-    kind, address = (_bindings.wasmtime_error_t, error) if error else (_bindings.wasm_trap_t, trap)
-    exception: Exception = (WasmtimeError if error else Trap)._from_ptr(ctypes.cast(address, ctypes.POINTER(kind)))
+    exception: Exception
+    if error:
+        exception = WasmtimeError._from_ptr(ctypes.cast(error, ctypes.POINTER(_bindings.wasmtime_error_t)))
+    else:
+        exception = Trap._from_ptr(ctypes.cast(trap, ctypes.POINTER(_bindings.wasm_trap_t)))
     return exception
 
 
