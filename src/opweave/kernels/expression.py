@@ -14,7 +14,7 @@ from ..expr.ir import Formula
 from ..expr.tracing import trace_named
 from ..support.cache import Cache
 from ..support.errors import declaration_line, require, user_code
-from . import Descs
+from .base import Descs
 
 MAX_TRACES = 512
 

@@ -24,7 +24,7 @@ from ..core.graph import map_operands
 from ..memory.spaces import HOST
 from ..support.errors import OperationError, ValidationError, require
 from ..support.names import file_name
-from . import Arrays, KernelCall, parameters_of
+from .base import Arrays, KernelCall, parameters_of
 
 _UNTOUCHED = (0xA5, 0x5A)
 """Bytes that fill results before the first run, to detect a kernel that does not write them. A result full of the first byte

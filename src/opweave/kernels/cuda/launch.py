@@ -16,7 +16,7 @@ from ...core.dtypes import DataType
 from ...core.graph import Desc
 from ...expr.gpu import CompiledText, Features, GpuKernel
 from ...support.errors import OperationError, ValidationError, require
-from .. import parameters_of
+from ..base import parameters_of
 from ..wgsl.shader import Buffer, check_scratch, sizes
 from .source import CudaScope, check_sizes
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.graph import MAX_RANK, Desc
 from ...support.errors import OperationError, ValidationError, require
-from .. import Arrays, Descs, KernelCall
+from ..base import Arrays, Descs, KernelCall
 from . import signature as signatures
 from .engine import address_of, call_unchecked, exception_of, ticker, ticks
 from .module import Module

@@ -20,7 +20,7 @@ from ...core.graph import Desc
 from ...support.errors import ValidationError, require
 from ...support.hints import meant
 from ...support.names import counted
-from .. import KernelCall
+from ..base import KernelCall
 
 _ITEM = re.compile(
     r"(?P<name>[A-Za-z_]\w*)(?:\[(?P<element>\d+)\])?"

@@ -10,7 +10,7 @@ from ...core.graph import Desc
 from ...expr.gpu import Features, GpuKernel
 from ...expr.ir import Input
 from ...support.errors import ValidationError, require, user_line
-from .. import KernelCall, parameters_of
+from ..base import KernelCall, parameters_of
 from .declarations import Bound, DeclarationScope
 from .messages import SourcePlace, point_at
 from .shader import Buffer
