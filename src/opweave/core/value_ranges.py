@@ -80,7 +80,7 @@ def input_ranges(graph: Graph) -> list[InputRange]:
     return list(ranges.values())
 
 
-def checking(call: Callable[[], None], ranges: Sequence[InputRange], inputs: Sequence[Any]) -> Callable[[], None]:
+def with_checks(call: Callable[[], None], ranges: Sequence[InputRange], inputs: Sequence[Any]) -> Callable[[], None]:
     """A function that checks the ranges of inputs on the host, then calls `call`; `call` itself if there are none."""
     checked = [input_range for input_range in ranges if isinstance(inputs[input_range.key], np.ndarray)]
     if not checked:

@@ -1,7 +1,7 @@
 """Conversion of data from users to plain NumPy arrays.
 
 `as_array` converts without a copy; `fit` checks the array against a descriptor; `contiguous` makes a counted copy if engines
-cannot use the memory; `lasting` does that for constants.
+cannot use the memory; `constant_array` does that for constants.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def contiguous(array: np.ndarray) -> np.ndarray:
     return usable
 
 
-def lasting(array: np.ndarray) -> np.ndarray:
+def constant_array(array: np.ndarray) -> np.ndarray:
     """The array of a constant: as `contiguous`, but large weights in a mapped file or in `bytes` are never copied.
 
     In a model file they are rarely aligned; engines and NumPy can read them anyway.
