@@ -20,7 +20,7 @@ import opweave as ow
 from gate import catalog
 from opweave.backends import Device, Precision
 from opweave.backends.reference import backend as reference
-from opweave.core.graph import Graph, Node, Operand, each
+from opweave.core.graph import Graph, Node, Operand, map_operands
 
 from .measure import Parts, Ratio, Way, alternate, elapsed, tell
 from .models import photograph
@@ -63,7 +63,9 @@ class Exact(reference.Reference):
         rule = self.rule(node)
         assert rule is not None, node
         with np.errstate(all="ignore"):
-            result = rule((), {**each(node.inputs, lambda operand: widened(arrays[operand])), **node.attributes})
+            result = rule(
+                (), {**map_operands(node.inputs, lambda operand: widened(arrays[operand])), **node.attributes}
+            )
         results = result if isinstance(result, tuple) else (result,)
         return tuple(
             widened(np.asarray(value)) if output.data_type in ("float32", "float16") else value.astype(output.data_type)

@@ -583,7 +583,7 @@ def test_threads_can_be_chosen_and_share_a_kernel() -> None:
 
 
 def test_what_the_runtime_says_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    def with_short_input(data: bytes) -> kernels.Compiled:
+    def with_short_input(data: bytes) -> kernels.CompiledProgram:
         found = read(data)
         calls = [
             (name, tuple((position, (5,) if position == 0 else shape) for position, shape in arguments))
@@ -591,8 +591,8 @@ def test_what_the_runtime_says_is_raised(monkeypatch: pytest.MonkeyPatch) -> Non
         ]
         return dataclasses.replace(found, calls=tuple(calls))
 
-    read = kernels.Compiled.from_bytes
-    monkeypatch.setattr(kernels.Compiled, "from_bytes", with_short_input)
+    read = kernels.CompiledProgram.from_bytes
+    monkeypatch.setattr(kernels.CompiledProgram, "from_bytes", with_short_input)
     program, x = _sample()
     with pytest.raises(OperationError, match=rf"^{program.name}: .*x0"):
         compile(program).run([x], [np.zeros_like(x)])

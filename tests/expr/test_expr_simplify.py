@@ -17,7 +17,7 @@ from opweave.core.operation import Op
 from opweave.expr import Traced, compute, trace
 from opweave.expr.evaluate import evaluate
 from opweave.expr.ir import Formula
-from opweave.expr.simplify import simplified
+from opweave.expr.simplify import simplify
 from opweave.ops import movement as ops
 
 
@@ -29,7 +29,7 @@ def results(program: Formula, arrays: tuple[np.ndarray, ...]) -> list[np.ndarray
 
 def assert_means_the_same(case: Case) -> None:
     program = case.program()
-    for got, wanted in zip(results(simplified(program), case.arrays), results(program, case.arrays), strict=True):
+    for got, wanted in zip(results(simplify(program), case.arrays), results(program, case.arrays), strict=True):
         np.testing.assert_array_equal(got, wanted)
 
 
@@ -95,13 +95,13 @@ def test_elements_that_are_moved_again_and_again_are_the_right_ones(
     x = wanted = np.arange(24, dtype=np.int32)
     for op, attributes in steps:
         wanted = IN_NUMPY[op](wanted, **attributes)
-    (got,) = results(simplified(trace(expression, "moved", [Desc("int32", (24,))])), (x,))
+    (got,) = results(simplify(trace(expression, "moved", [Desc("int32", (24,))])), (x,))
     np.testing.assert_array_equal(got, wanted)
 
 
 def text(function: Callable[..., Traced], *shapes: tuple[int, ...], data_type: str = "float32") -> str:
     """What one element of the result is."""
-    program = simplified(trace(function, "f", [Desc(data_type, shape) for shape in shapes]))
+    program = simplify(trace(function, "f", [Desc(data_type, shape) for shape in shapes]))
     return " ".join(str(program).splitlines()[2:]).replace("    ", "").strip()
 
 
@@ -142,12 +142,12 @@ def test_what_is_stored_is_simplified_too() -> None:
         total = ex.store(compute((4,), lambda i: ex.sum_over(6, lambda j: reshaped(x, [24])[i * 6 + j])))
         return x / compute((4, 6), lambda i, j: total[i])
 
-    program = simplified(trace(function, "f", [Desc("float32", (4, 6))]))
+    program = simplify(trace(function, "f", [Desc("float32", (4, 6))]))
     assert "sum(r0 < 6: x0[i, r0])" in str(program)
 
 
 def test_checks_are_simplified_and_kept() -> None:
-    program = simplified(
+    program = simplify(
         trace(
             lambda x, k: compute((3,), lambda i: x.checked[k[i + 0]]), "f", [Desc("float32", (3,)), Desc("int32", (3,))]
         )

@@ -18,11 +18,11 @@ from opweave.core.graph import Desc
 from opweave.expr import Traced, ir, trace
 from opweave.expr.array import apply
 from opweave.expr.evaluate import evaluate
-from opweave.expr.gpu import Block, Features, GpuKernel, GpuModule, kernels, mathematics, scatter, unsupported
+from opweave.expr.gpu import Block, Features, GpuKernel, GpuModule, kernels, mathematics, refusal_of, scatter
 
 
 def run_program(program: ir.Formula, arrays: Sequence[np.ndarray], features: Features = ALL) -> list[np.ndarray]:
-    assert unsupported(program, features) == ""
+    assert refusal_of(program, features) == ""
     runner = Runner(features)
     for source, array in zip(program.inputs, arrays, strict=True):
         runner.fill(source, array)
@@ -530,13 +530,13 @@ def test_more_arrays_than_a_kernel_may_read(data_type: DataType) -> None:
 def test_what_a_device_has_not_is_told() -> None:
     add = lambda x: x + 1  # noqa: E731
     whole = trace(add, "p", [Desc("int64", (3,))])
-    assert unsupported(whole, Features()) == "p: the device has no int64"
-    assert unsupported(whole, Features(int64=True)) == ""
+    assert refusal_of(whole, Features()) == "p: the device has no int64"
+    assert refusal_of(whole, Features(int64=True)) == ""
     wide = trace(lambda x: ex.cast(ex.cast(x, "uint64") * 2, "int32"), "p", [Desc("int32", (3,))])
-    assert unsupported(wide, Features()) == "p: the device has no uint64"
+    assert refusal_of(wide, Features()) == "p: the device has no uint64"
     checked = trace(
         lambda x, i: ex.compute((2,), lambda k: x.checked[i[k]]), "p", [Desc("float32", (3,)), Desc("int32", (2,))]
     )
-    assert unsupported(checked, Features()).startswith("p: a GPU cannot report a failed check: the index")
+    assert refusal_of(checked, Features()).startswith("p: a GPU cannot report a failed check: the index")
     large = trace(add, "p", [Desc("uint8", (2**31,))])
-    assert unsupported(large, Features()) == "p: uint8[2147483648] has more than 2147483647 elements"
+    assert refusal_of(large, Features()) == "p: uint8[2147483648] has more than 2147483647 elements"

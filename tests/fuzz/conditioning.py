@@ -17,7 +17,7 @@ import numpy as np
 
 from opweave.backends.reference import reference
 from opweave.compile.legalise import legalise
-from opweave.core.graph import Graph, Node, Operand, each
+from opweave.core.graph import Graph, Node, Operand, map_operands
 
 Array = np.ndarray
 
@@ -270,7 +270,7 @@ class Evaluation:
                 self(graph.outputs[f"y{k}"])
                 self._alias(output, graph.outputs[f"y{k}"])
             return
-        arguments = {**each(node.inputs, self.arrays.__getitem__), **node.attributes}
+        arguments = {**map_operands(node.inputs, self.arrays.__getitem__), **node.attributes}
         with np.errstate(all="ignore"):
             arguments = self._disturbed(node, arguments)
             made = rule((), arguments)
@@ -460,7 +460,7 @@ class Disturbed(Evaluation):
                 continue
             if node.op.name == "div" and product is not node.operands[0]:
                 continue
-            arguments = {**each(before.inputs, self.arrays.__getitem__), **before.attributes}
+            arguments = {**map_operands(before.inputs, self.arrays.__getitem__), **before.attributes}
             rule = reference.rule(before)
             assert rule is not None
             terms = np.max(np.asarray(rule((), _absolute(arguments))), initial=0)

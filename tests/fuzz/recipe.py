@@ -10,7 +10,7 @@ import numpy as np
 
 import opweave as ow
 from opweave import composites
-from opweave.core.graph import Graph, Operand, each
+from opweave.core.graph import Graph, Operand, map_operands
 from opweave.ops import Operations
 
 Ref = str
@@ -43,7 +43,7 @@ class Step:
                 yield value
 
     def renamed(self, names: Mapping[Ref, Ref]) -> Step:
-        return replace(self, inputs=each(self.inputs, lambda ref: names.get(ref, ref)))
+        return replace(self, inputs=map_operands(self.inputs, lambda ref: names.get(ref, ref)))
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Recipe:
             results = tuple(f"v{len(names) + k}" for k in range(len(node.outputs)))
             descs = tuple((str(output.data_type), output.shape) for output in node.outputs)
             steps.append(
-                Step(node.op.name, each(node.inputs, names.__getitem__), dict(node.attributes), results, descs)
+                Step(node.op.name, map_operands(node.inputs, names.__getitem__), dict(node.attributes), results, descs)
             )
             names.update(zip(node.outputs, results, strict=True))
         outputs = {name: names[operand] for name, operand in graph.outputs.items()}
@@ -91,7 +91,7 @@ class Recipe:
         values |= {name: builder.constant(array) for name, array in self.constants.items()}
         for step in self.steps:
             op = Operations.listing().get(step.op) or getattr(composites, step.op)
-            made = op(builder, **each(step.inputs, values.__getitem__), **step.attributes)
+            made = op(builder, **map_operands(step.inputs, values.__getitem__), **step.attributes)
             results = made if isinstance(made, (tuple, list)) else (made,)
             values.update(zip(step.results, results, strict=True))
         return {name: values[ref] for name, ref in self.outputs.items()}

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import numpy as np
 
 from ..backends import KEEPS_FLOAT32, Backend, How, Placement, PowerPreference, Runner, discover
-from ..core.graph import Graph, Node, Operand, each
+from ..core.graph import Graph, Node, Operand, map_operands
 from ..core.value_ranges import input_ranges
 from ..expr import kernels, limits
-from ..kernels import KernelCall, Prepared
+from ..kernels import KernelCall, PreparedKernel
 from ..kernels.expression import descs_of, program_of_nodes
 from ..memory.spaces import HOST
 from ..run.program import Program
@@ -253,13 +253,13 @@ def _kernel(part: Segment[Node, Operand], device: str) -> CompiledSegment:
 class _KernelRunner(Runner):
     """Runs a user kernel, for one node."""
 
-    def __init__(self, node: Node, prepared: Prepared, reads: list[Operand]) -> None:
+    def __init__(self, node: Node, prepared: PreparedKernel, reads: list[Operand]) -> None:
         self.node, self.prepared, self.reads = node, prepared, reads
         self._running: set[int] = set()  # the threads that it runs in
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         arrays: Mapping[Operand, np.ndarray] = dict(zip(self.reads, inputs, strict=True))
-        call = self.prepared.bind(each(self.node.inputs, arrays.__getitem__), outputs)
+        call = self.prepared.bind(map_operands(self.node.inputs, arrays.__getitem__), outputs)
 
         def run() -> None:
             thread = get_ident()

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ..backends import Backend
-from ..core.graph import Graph, Operand, each
+from ..core.graph import Graph, Operand, map_operands
 from ..support import digests, disk_cache
 from ..support.words import duration, size, table
 from .keys import FORMAT, KIND as KIND, key_of, machine as machine, versions as versions
@@ -245,7 +245,7 @@ def digest(graph: Graph) -> str:
 
     for node in graph.nodes:
         attributes = sorted((name, repr(value)) for name, value in node.attributes.items())
-        operands = list(each(node.inputs, number).items())
+        operands = list(map_operands(node.inputs, number).items())
         kind = type(node.op).__name__  # an operation of the user may have the name of a built-in one
         described.update(f"{kind} {node.op.name} {attributes} {operands} {[*map(number, node.outputs)]}\n".encode())
     described.update(f"{[*map(number, graph.outputs.values())]}".encode())

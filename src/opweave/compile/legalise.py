@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from ..core.graph import Graph, Node, Operand, each
+from ..core.graph import Graph, Node, Operand, map_operands
 from ..core.operation import call_with
 from ..ops.recorder import Recorder
 from ..support.errors import NotSupportedError, OperationError
@@ -81,9 +81,9 @@ def legalise(
     for node in graph.nodes:
         rewriter._source = node
         replaced.update(zip(node.outputs, rewriter._add_like(node, replaced.__getitem__, node.label), strict=True))
-    outputs_by_name = each(graph.outputs, replaced.__getitem__)
+    outputs_by_name = map_operands(graph.outputs, replaced.__getitem__)
     if has_results:
-        outputs_by_name = each(outputs_by_name, lambda o: rewriter.identity(o) if o.is_input else o)
+        outputs_by_name = map_operands(outputs_by_name, lambda o: rewriter.identity(o) if o.is_input else o)
     reached = Graph.reaching(outputs_by_name)
     return Graph(rewriter.inputs, outputs_by_name, reached.nodes), rewriter.origin
 

@@ -9,11 +9,11 @@ from weakref import ref
 import numpy as np
 
 from ..core import dtypes
-from ..core.conversion import Number, converted_desc
+from ..core.conversion import Number, convert_desc
 from ..core.dtypes import DataType
 from ..core.graph import Desc, Graph, MLOperand, Operand, check_desc, printable
 from ..core.operation import Limits, Op
-from ..memory.arrays import as_array, describe, fit, lasting
+from ..memory.arrays import as_array, constant_array, describe, fit
 from ..ops import Operations
 from ..support import hints
 from ..support.errors import InvalidStateError, ValidationError, require
@@ -120,7 +120,7 @@ class MLGraphBuilder(Operations):
         """
         require(isinstance(name, str), f"input: name must be a string, got {shown(name)}")
         try:
-            desc = converted_desc(data_type, shape)
+            desc = convert_desc(data_type, shape)
             self._check_open()  # after the conversions, as in Web IDL
             require(name != "", "name must not be empty")
             check_desc(desc, self._max_byte_length)
@@ -170,10 +170,10 @@ class MLGraphBuilder(Operations):
                     require(tensor.constant, f"the tensor {tensor.desc} was not made by create_constant_tensor")
                     return Operand(self, tensor.desc, value=self.context._own(tensor, "tensor"))
                 case (str() as data_type, shape, buffer) if not isinstance(shape, (str, int)):
-                    desc, array = converted_desc(data_type, shape), as_array(buffer, "buffer")
+                    desc, array = convert_desc(data_type, shape), as_array(buffer, "buffer")
                     self._check_open()  # after the conversions, as in Web IDL
                     check_desc(desc, self._max_byte_length)
-                    return Operand(self, desc, value=lasting(fit(array, "buffer", desc)))
+                    return Operand(self, desc, value=constant_array(fit(array, "buffer", desc)))
                 case (str() as data_type, (int() | float() | np.number()) as number) if not isinstance(number, bool):
                     checked = dtypes.check(data_type)
                     self._check_open()
@@ -184,7 +184,7 @@ class MLGraphBuilder(Operations):
                     data = as_array(array, "array")
                     desc = describe(data, "array")
                     self._check_open()
-                    return Operand(self, check_desc(desc, self._max_byte_length), value=lasting(data))
+                    return Operand(self, check_desc(desc, self._max_byte_length), value=constant_array(data))
             raise ValidationError(
                 "takes (data_type, shape, buffer), (data_type, number), (tensor) or (array), "
                 f"got ({', '.join(type(arg).__name__ for arg in args)})"

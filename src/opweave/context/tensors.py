@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import memory as host
 from ..backends import Backend, Device
-from ..core.conversion import converted_desc
+from ..core.conversion import convert_desc
 from ..core.dtypes import DataType
 from ..core.graph import Desc, check_desc
 from ..memory.arrays import as_array, describe, fit
@@ -374,7 +374,7 @@ class ContextTensors:
 
     def _check_desc(self, data_type: object, shape: object) -> Desc:
         """A descriptor that is valid in this context, or `ValidationError`."""
-        return check_desc(converted_desc(data_type, shape), self._backend.max_byte_length)
+        return check_desc(convert_desc(data_type, shape), self._backend.max_byte_length)
 
     def _adopt(self, desc: Desc, array: np.ndarray, *, pinned: bool = False, **flags: bool) -> MLTensor:
         """A tensor of this memory; `pinned` memory belongs to the caller, and is never replaced."""

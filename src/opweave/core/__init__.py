@@ -56,7 +56,6 @@ _HOMES = {
     ".graph": ("Builder", "Desc", "Graph", "MLOperand", "Node", "Operand"),
     ".operation": ("Limits", "Op", "op"),
 }
-"""Names by the module that defines them."""
 
 __all__ = sorted(name for names in _HOMES.values() for name in names)
 

@@ -12,7 +12,7 @@ from ..support.names import listed, shown
 from . import dtypes
 from .dtypes import ANY, DataType
 from .graph import Desc, Operand
-from .shapes import bounded
+from .shapes import tuple_of
 
 Number: TypeAlias = int | float
 """`MLNumber`: an integer of any size or a float, NaN and infinities included."""
@@ -35,10 +35,7 @@ def _integer(low: int, high: int) -> Converter:
 
 
 def _whole(value: Any) -> int | None:
-    """Convert an integer of any type, or a float without a fraction, to int; None for anything else.
-
-    Web IDL takes 2.0 for 2, since JavaScript has no integers. It also truncates 2.5 to 2, which is refused here.
-    """
+    """An integer of any type, or a float without a fraction, as int; else None. Web IDL truncates 2.5, which is refused."""
     number = _real(value)
     if isinstance(number, float):
         return int(number) if number.is_integer() else None
@@ -46,7 +43,6 @@ def _whole(value: Any) -> int | None:
 
 
 def _real(value: Any) -> Number | None:
-    """Convert a scalar of any library to int or float; None if it is not a number."""
     if type(value) in (int, float):
         return value  # type: ignore[no-any-return]
     if isinstance(value, (bool, complex, str, bytes)) or type(value).__name__ in ("bool", "bool_"):
@@ -122,7 +118,7 @@ def _sequence(convert_item: Converter) -> Converter:
         if not _is_sequence(value):
             raise ValidationError(f"{name} must be a sequence, got {shown(value)}")
         items = []
-        for i, item in enumerate(bounded(value, name)):
+        for i, item in enumerate(tuple_of(value, name)):
             try:
                 items.append(convert_item(name, item))
             except ValidationError:
@@ -154,14 +150,10 @@ _CONVERTERS: dict[str, Converter] = {
 }
 
 
-def converted_desc(data_type: object, shape: object) -> Desc:
-    """A descriptor with its types converted; `check_desc` checks the number of dimensions and their sizes.
-
-    Raises:
-        ValidationError: no data type of WebNN, or no sequence of integers.
-    """
+def convert_desc(data_type: object, shape: object) -> Desc:
+    """A descriptor with its types converted; `check_desc` checks the number of dimensions and their sizes."""
     checked = dtypes.check(data_type)
-    dimensions = [_whole(size) for size in bounded(shape, "shape")] if _is_sequence(shape) else [None]
+    dimensions = [_whole(size) for size in tuple_of(shape, "shape")] if _is_sequence(shape) else [None]
     sizes = tuple(size for size in dimensions if size is not None)
     if len(sizes) != len(dimensions):
         hint = (

@@ -24,8 +24,6 @@ LOGICAL: tuple[DataType, ...] = ("uint8",)
 
 @dataclass(frozen=True, slots=True)
 class TypeInfo:
-    """Properties of a data type."""
-
     name: DataType
     kind: Literal["f", "i", "u"]
     bits: int
@@ -38,12 +36,10 @@ class TypeInfo:
 
     @property
     def lowest(self) -> int:
-        """The lowest value of an integer type."""
         return -(1 << (self.bits - 1)) if self.kind == "i" else 0
 
     @property
     def highest(self) -> int:
-        """The highest value of an integer type."""
         return (1 << (self.bits - (self.kind == "i"))) - 1
 
 
@@ -102,9 +98,11 @@ def of_array(dtype: Any) -> DataType:
 
 
 def check(data_type: object) -> DataType:
-    """Return `data_type` if it is one of the specification's, else raise `ValidationError`."""
+    """Require one of the specification's data types."""
     if not isinstance(data_type, str) or data_type not in INFO:
-        raise ValidationError(f"data type must be one of {', '.join(ANY)}, got {shown(data_type)}{_meant(data_type)}")
+        raise ValidationError(
+            f"data type must be one of {', '.join(ANY)}, got {shown(data_type)}{_suggestion_of(data_type)}"
+        )
     return data_type
 
 
@@ -114,7 +112,7 @@ _NEAREST = {"float": "float32", "float64": "float32", "double": "float32", "bflo
 """Names of data types elsewhere -> the nearest one here."""
 
 
-def _meant(data_type: object) -> str:
+def _suggestion_of(data_type: object) -> str:
     """Suggest the data type for one of another library (a name or an object), as the end of a message."""
     name = data_type if isinstance(data_type, str) else ""
     if isinstance(data_type, type):
@@ -156,11 +154,9 @@ C = TypeVar("C", bound=type)
 
 
 def completable(cls: C) -> C:
-    """Class decorator: let notebooks complete attributes of an instance, by replacing `Literal` with `str` in
-    annotations.
+    """Class decorator: replace `Literal` with `str` in annotations, so that notebooks complete attributes of an instance.
 
-    jedi completes nothing for objects with a property annotated with `Literal` (0.20:
-    `CompiledValue.execute_annotation` raises AttributeError). Signatures still show the declared types.
+    jedi 0.20 completes nothing after a property annotated with `Literal`. Signatures still show the declared types.
     """
     for value in vars(cls).values():
         if isinstance(value, property) and value.fget is not None:

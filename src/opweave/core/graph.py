@@ -1,7 +1,7 @@
 """Graphs: descriptors, operands, nodes, and the part of a builder that records them.
 
-A graph is in static single assignment form: a `Node` applies an `Op` to operands and has new operands as results, which never
-change. Serial numbers of nodes are in the order of their creation, which is a topological order.
+A graph is in static single assignment form: results never change. Serial numbers of nodes are in the order of their creation,
+which is a topological order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .operation import Limits, Op
 
 MAX_RANK = 8
-"""The largest rank of a tensor here (the specification leaves it to the implementation)."""
+"""The largest rank of a tensor (the specification leaves it to the implementation)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Desc:
         return f"{self.data_type}{list(self.shape)}"
 
 
-def check_desc(desc: Desc, max_byte_length: int, what: str = "shape") -> Desc:
+def check_desc(desc: Desc, max_byte_length: int, subject: str = "shape") -> Desc:
     """`desc` if its dimensions are valid, else `ValidationError` (https://www.w3.org/TR/webnn/#mloperanddescriptor-check-dimensions)."""
     rule, count = "", desc.element_count  # messages are made only for errors: every operation is checked here
     if desc.rank > MAX_RANK:
@@ -74,7 +74,7 @@ def check_desc(desc: Desc, max_byte_length: int, what: str = "shape") -> Desc:
     elif count * dtypes.INFO[desc.data_type].byte_length > max_byte_length:
         rule, got = f"take at most {max_byte_length} bytes", f"{desc}: {desc.byte_length}"
     if rule:
-        raise ValidationError(f"{what} must {rule}, got {got}")
+        raise ValidationError(f"{subject} must {rule}, got {got}")
     return desc
 
 
@@ -101,13 +101,7 @@ class MLOperand(Operators):
     _kind = "an operand"
 
     def __init__(
-        self,
-        builder: Builder,
-        desc: Desc,
-        *,
-        node: Node | None = None,
-        name: str = "",
-        value: Any = None,
+        self, builder: Builder, desc: Desc, *, node: Node | None = None, name: str = "", value: Any = None
     ) -> None:
         self._builder, self._desc, self._node = builder, desc, node
         self._name, self._value = name, value
@@ -190,8 +184,7 @@ def check_shape(shape: Sequence[int], why: str = "", /, **operands: Operand | No
 class Node:
     """One operation in a graph: the op, its operands and attributes by parameter name, and its results.
 
-    Attributes:
-        operands: all operands in order, those in sequences one by one, absent ones left out.
+    `operands` are all operands in order: those in sequences one by one, absent ones left out.
     """
 
     op: Op[..., Any]
@@ -203,21 +196,19 @@ class Node:
     operands: tuple[Operand, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.operands = tuple(flat(self.inputs))
+        self.operands = tuple(iter_operands(self.inputs))
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Operands and attributes by parameter name."""
         return {**self.inputs, **self.attributes}
 
     @property
     def title(self) -> str:
-        """Name and label, as errors and tables show them: `conv2d 'stem'`."""
         return title(self.op.name, self.label)
 
 
-def flat(operands: Mapping[str, Any]) -> Iterator[Any]:
-    """The operands of a dictionary by parameter, in order: sequences are flattened, None is left out."""
+def iter_operands(operands: Mapping[str, Any]) -> Iterator[Any]:
+    """Iterate over operands by parameter, in order: sequences are flattened, None is left out."""
     for value in operands.values():
         if isinstance(value, tuple):
             yield from value
@@ -225,8 +216,8 @@ def flat(operands: Mapping[str, Any]) -> Iterator[Any]:
             yield value
 
 
-def each(operands: Mapping[str, Any], function: Callable[[Any], Any]) -> dict[str, Any]:
-    """Apply a function to the values of a dictionary of operands by parameter; sequences stay sequences, None stays None."""
+def map_operands(operands: Mapping[str, Any], function: Callable[[Any], Any]) -> dict[str, Any]:
+    """Apply a function to operands by parameter; sequences stay sequences, None stays None."""
     return {
         name: None if value is None else tuple(map(function, value)) if isinstance(value, tuple) else function(value)
         for name, value in operands.items()
@@ -261,15 +252,9 @@ class Graph:
 
     @classmethod
     def reaching(cls, outputs: Mapping[str, Operand], boundary: Mapping[Operand, str] | None = None) -> Graph:
-        """The graph of everything that `outputs` depend on.
+        """The graph of everything that `outputs`, operands of one builder by name, depend on.
 
-        Args:
-            outputs: operands of one builder, by name.
-            boundary: operands that become inputs, and their names; the nodes before them are left out. None: the inputs of
-                the builder.
-
-        Raises:
-            ValidationError: two inputs have the same name.
+        Operands in `boundary` become inputs of these names, and nodes before them are left out; default: the builder's inputs.
         """
         nodes: dict[Node, None] = {}
         inputs: dict[str, Operand] = {}
@@ -289,7 +274,6 @@ class Graph:
 
     @property
     def constants(self) -> list[Operand]:
-        """The constants that nodes use, each once, in order of use."""
         used = (operand for node in self.nodes for operand in node.operands if operand.is_constant)
         return list(dict.fromkeys(used))
 
@@ -324,7 +308,10 @@ class Graph:
         for node in self.nodes:
             for operand in node.outputs:
                 names[operand] = f"%{len(names) - len(self.inputs)}"
-            shown = [show(v) if n in node.op.positional else f"{n}={show(v)}" for n, v in node.op.given(node.arguments)]
+            shown = [
+                show(v) if n in node.op.positional else f"{n}={show(v)}"
+                for n, v in node.op.explicit_arguments(node.arguments)
+            ]
             line = f"  {', '.join(names[o] for o in node.outputs)} = {node.op.name}({', '.join(shown)})"
             lines.append(line + (f"  # {node.label!r}" if node.label else ""))
         lines += [f"  {printable(name)} = {names[operand]}" for name, operand in self.outputs.items()]
@@ -337,7 +324,6 @@ class Builder:
     _max_byte_length: int = 2**31 - 1
     """The largest tensor, in bytes (`maxTensorByteLength`)."""
     _operand_type: type[Operand] = Operand
-    """The class of the results of nodes."""
 
     def __init__(self) -> None:
         self._serial = 0
@@ -352,11 +338,10 @@ class Builder:
         """Raise `InvalidStateError` if no node can be added any more."""
 
     def _limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
-        """The allowed data types and ranks of the operands of `op`."""
         return op.limits
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:
-        """A constant for an array, or for a number (or nested sequences of numbers) in the given data type."""
+        """A constant for an array, or for a number (or nested sequences of numbers) in the data type `data_type`."""
         raise ValidationError(f"expected an operand, got {type(value).__name__}")
 
     def _add_node(
@@ -380,4 +365,4 @@ class Builder:
     def _add_like(self, node: Node, follow: Callable[[Operand], Operand], label: str) -> tuple[Operand, ...]:
         """Add a copy of another builder's node; `follow` maps its operands to operands of this builder."""
         descs = tuple(output.desc for output in node.outputs)
-        return self._add_node(node.op, each(node.inputs, follow), node.attributes, label, descs)
+        return self._add_node(node.op, map_operands(node.inputs, follow), node.attributes, label, descs)

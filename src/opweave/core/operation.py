@@ -25,15 +25,7 @@ import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import (
-    Any,
-    Concatenate,
-    Generic,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    overload,
-)
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from ..support import hints
@@ -54,7 +46,7 @@ N = MAX_RANK
 """Any rank, in the words of the specification's tables."""
 
 TEMPLATES = 1024
-"""Maximum number of validated calls on arrays that an operation keeps, by data types, shapes and attributes."""
+"""Maximum number of validated calls on arrays that an operation keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +70,6 @@ class Limits:
     ranks: tuple[int, int] | str = (0, N)
 
     def _resolve(self, limits: Mapping[str, Limits]) -> tuple[tuple[DataType, ...], tuple[int, int]]:
-        """The data types and ranks, with references to other operands resolved; `limits` are those of the operation."""
         data_types, ranks = self.data_types, self.ranks
         while isinstance(data_types, str):
             data_types = limits[data_types].data_types
@@ -91,19 +82,17 @@ class Op(Generic[P, R]):
     """An operation. Called with a builder and arguments it validates them and adds a node.
 
     Attributes:
-        name: its name, in snake_case.
-        limits: the limits of operands and results by name: `output`, or `output0`, `output1`, … for several results.
+        limits: of operands and results by name: `output`, or `output0`, `output1`, … for several results.
         operands: the names of the parameters that are operands.
         attributes: the names of all other parameters, but `label`.
         parameters: all parameters but the builder, by name.
-        defaults: the defaults of parameters that may be left out.
         decomposition: the function that expresses it by other operations, or None for the core set.
         formula: the function that computes one element of its result (see `opweave.expr`), or None.
         is_derived: whether the decomposition is made from the formula.
         is_alternative: whether the formula is only for compiled loops that are faster than an engine's kernel. Where there is
             no kernel, the operation is decomposed.
         kernels: the user's kernels, by name of the device.
-        updates: the results that may use the memory of an operand, by number, and the name of that operand.
+        updates: the operand whose memory a result may use, by number of the result.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, doc: str, limits: Mapping[str, Limits]) -> None:
@@ -126,8 +115,8 @@ class Op(Generic[P, R]):
         }
         self.positional_flags = tuple(self.flags[name] for name in self.positional)
         self.templates: Cache[Any, Any] = Cache(TEMPLATES, raw=True)
-        self._fillers: dict[str, Callable[..., Any]] = {}
-        self._casts: dict[str, str] = {}
+        self.fillers: dict[str, Callable[..., Any]] = {}
+        self.casts: dict[str, str] = {}
         several = "tuple" in str(signature.return_annotation)
         public = str(signature.return_annotation).replace("Desc", "MLOperand")
         self.__signature__ = signature.replace(return_annotation=public)
@@ -140,7 +129,7 @@ class Op(Generic[P, R]):
         self.formula: Callable[..., Any] | None = None
         self.is_derived = self.is_alternative = False
         self.kernels: dict[str, Any] = {}
-        self._ranges: dict[str, Callable[..., ValueRange]] = {}
+        self.range_functions: dict[str, Callable[..., ValueRange]] = {}
         self.updates: dict[int, str] = {}
 
     def __repr__(self) -> str:
@@ -151,13 +140,9 @@ class Op(Generic[P, R]):
         return self.__qualname__
 
     def named(self, name: str, doc: str, example: str = "", /, **limits: Limits) -> Op[P, R]:
-        """Make another operation of the same function.
+        """Make another operation of the same function, with other `limits`.
 
-        Args:
-            name: the name of the operation.
-            doc: replaces the first line of the docstring. In the others, `{x}` stands for the data types of an operand `x`.
-            example: added to the end of the docstring.
-            limits: those limits that differ.
+        `doc` replaces the first line of the docstring; in the others, `{x}` stands for the data types of an operand `x`.
         """
         family = inspect.cleandoc(self.__doc__ or "").partition("\n")[2]
         limits = {**self.limits, **limits}
@@ -166,7 +151,7 @@ class Op(Generic[P, R]):
                 types = "any data type" if limit.data_types == ANY else listed(limit.data_types)
                 family = family.replace(f"{{{operand}}}", types)
         member: Op[P, R] = Op(self.function, name, f"{doc}\n{family}\n{inspect.cleandoc(example)}".rstrip(), limits)
-        member._fillers, member._casts, member._ranges = self._fillers, self._casts, self._ranges
+        member.fillers, member.casts, member.range_functions = self.fillers, self.casts, self.range_functions
         member.updates = self.updates
         return member
 
@@ -198,53 +183,40 @@ class Op(Generic[P, R]):
         """
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
-            self._fillers[attribute] = function
+            self.fillers[attribute] = function
             return function
 
         return register
 
     def cast(self, *attributes: str, like: str) -> None:
-        """Declare attributes that are cast to the data type of the operand `like` before they are used.
-
-        https://www.w3.org/TR/webnn/#cast
-        """
-        self._casts.update(dict.fromkeys(attributes, like))
+        """Declare attributes that are cast to the data type of the operand `like` (https://www.w3.org/TR/webnn/#cast)."""
+        self.casts.update(dict.fromkeys(attributes, like))
 
     def value_range(self, operand: str) -> Callable[[Callable[..., ValueRange]], Callable[..., ValueRange]]:
         """Declare a function that returns the range of an integer operand; it takes other parameters by name.
 
-        Constants are checked when a graph is built, inputs in the host's memory before it runs. Other values are not
-        checked.
-
-        Raises:
-            ValidationError: there is no such operand, or it is a sequence of operands.
+        Constants are checked when a graph is built, inputs in the host's memory before it runs, other values never.
         """
         is_one = operand in self.operands and operand not in self.sequences
         require(is_one, f"{self.name}: value_range takes the name of an operand, got {operand!r}")
 
         def register(function: Callable[..., ValueRange]) -> Callable[..., ValueRange]:
-            self._ranges[operand] = function
+            self.range_functions[operand] = function
             return function
 
         return register
 
     def value_ranges(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, ValueRange]]:
         """The operands of a call whose values have a range, by name, without absent ones."""
-        for name, function in self._ranges.items():
+        for name, function in self.range_functions.items():
             if arguments[name] is not None:
                 yield name, call_with(function, arguments)
 
     def in_place(self, **operands: str) -> None:
         """Declare results that may use the memory of an operand: `in_place(output1="past_key")`.
 
-        Callers may then pass the same memory for an input and an output of a graph, if they have the same data type and
-        shape. Kernels that support it update this memory; otherwise, the result is computed in other memory and copied.
-
-        Args:
-            operands: the name of an operand for each such result: `output`, or `output0`, `output1`, … for several results.
-
-        Raises:
-            ValidationError: there is no such operand, or it is a sequence of operands.
+        Callers may then pass the same memory for an input and an output of one data type and shape. Kernels that support it
+        update this memory; otherwise, the result is computed in other memory and copied.
         """
         for result, operand in operands.items():
             number = result.removeprefix("output") or "0"
@@ -254,12 +226,12 @@ class Op(Generic[P, R]):
                 )
             self.updates[int(number)] = operand
 
-    def given(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    def explicit_arguments(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """The arguments that differ from their defaults, in order, for printing."""
         for name in self.parameters:
             default = self.defaults.get(name, self)
-            if name in self._casts and isinstance(default, (int, float)):
-                default = dtypes.cast_number(default, arguments[self._casts[name]].data_type)
+            if name in self.casts and isinstance(default, (int, float)):
+                default = dtypes.cast_number(default, arguments[self.casts[name]].data_type)
             if name in arguments and arguments[name] != default:
                 yield name, arguments[name]
 
@@ -285,26 +257,26 @@ class Op(Generic[P, R]):
         return (on_arrays.function or on_arrays.load())(self, args, kwargs)
 
     def add(self, builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Validate the arguments, add a node to the builder, and return its result."""
         label = kwargs.get("label", "")
         if not isinstance(label, str):
             raise ValidationError(f"{self.name}: label must be a string, got {shown(label)}")
         try:
             inputs, attributes = self._convert(builder, args, kwargs)
             builder._check_open()  # after the conversions, as in Web IDL: wrong types are a TypeError in any case
-            self._check_limits(builder, inputs)
-            for name, like in self._casts.items():
+            limits = builder._limits(self)
+            self._check_limits(limits, inputs)
+            for name, like in self.casts.items():
                 if attributes[name] is not None:
                     attributes[name] = dtypes.cast_number(attributes[name], inputs[like].data_type)
-            for name, fill in self._fillers.items():
+            for name, fill in self.fillers.items():
                 if attributes[name] is None:
                     attributes[name] = call_with(fill, {**inputs, **attributes})
             result = self.function(builder, **inputs, **attributes, label=label)
             descs = (result,) if isinstance(result, Desc) else tuple(result)
             for desc in descs:
                 check_desc(desc, builder._max_byte_length, "the result")
-            self._check_results(builder, descs)
-            for name, values in self.value_ranges({**inputs, **attributes}) if self._ranges else ():
+            self._check_results(limits, descs)
+            for name, values in self.value_ranges({**inputs, **attributes}) if self.range_functions else ():
                 if inputs[name].is_constant:
                     values.check(name, inputs[name].value)
         except ValidationError as error:
@@ -316,7 +288,6 @@ class Op(Generic[P, R]):
     def _convert(
         self, builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Sort the arguments of a call into operands and attributes, and convert them."""
         if len(args) > len(self.positional):
             raise ValidationError(f"takes {counted(len(self.positional), 'positional argument')}, got {len(args)}")
         arguments = dict(zip(self.positional, args, strict=False))
@@ -357,12 +328,7 @@ class Op(Generic[P, R]):
         return inputs, attributes
 
     def _number_type(self, name: str, arguments: Mapping[str, Any]) -> DataType | None:
-        """The data type for a number passed as the operand `name`: that of an operand with which `name` must agree.
-
-        Args:
-            name: the name of the operand.
-            arguments: of the call, by name.
-        """
+        """The data type for a number passed as the operand `name`: that of an operand with which `name` must agree."""
         kind = self._kind(name)
         for other in self.operands:
             value = arguments[other]
@@ -377,8 +343,7 @@ class Op(Generic[P, R]):
             return ""
         return limit.data_types if isinstance(limit.data_types, str) else operand
 
-    def _check_limits(self, builder: Builder, inputs: Mapping[str, Any]) -> None:
-        limits = builder._limits(self)
+    def _check_limits(self, limits: Mapping[str, Limits], inputs: Mapping[str, Any]) -> None:
         for name, value in inputs.items():
             limit = limits.get(name)
             if value is None or limit is None:
@@ -401,8 +366,7 @@ class Op(Generic[P, R]):
                     wanted_rank = f"rank {low}" if low == high else f"a rank in [{low}, {high}]"
                     raise ValidationError(f"{name} must have {wanted_rank}, got {desc}")
 
-    def _check_results(self, builder: Builder, descs: Sequence[Desc]) -> None:
-        limits = builder._limits(self)
+    def _check_results(self, limits: Mapping[str, Limits], descs: Sequence[Desc]) -> None:
         for number, desc in enumerate(descs):
             limit = limits.get("output" if "output" in limits else f"output{number}")
             if limit is not None and not isinstance(limit.data_types, str) and desc.data_type not in limit.data_types:
@@ -446,7 +410,7 @@ def _plain_code(function: Callable[..., Any]) -> types.CodeType | None:
 
 
 def parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of a function's parameters, with "**" for one that takes all others; read once."""
+    """The names of a function's parameters, cached; "**" for one that takes all others."""
     names = _names.get(function)
     if names is None and (code := _plain_code(function)) is not None:
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -462,8 +426,6 @@ def parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 class _Declare(Protocol):
-    """Turns a function that returns descriptors into an `Op` that returns operands; the parameters stay as they are."""
-
     @overload
     def __call__(self, function: Callable[Concatenate[Builder, P], Desc], /) -> Op[P, Operand]: ...
     @overload

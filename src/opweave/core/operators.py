@@ -60,7 +60,6 @@ class Operators(Described, ArrayMethods):
         return len(self.shape)
 
     def _apply(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call the operation of that name."""
         raise NotImplementedError
 
     if not TYPE_CHECKING:  # type checkers see `ArrayMethods`
@@ -79,7 +78,6 @@ class Operators(Described, ArrayMethods):
         return self._refuse_ufunc(ufunc, method)
 
     def _refuse_ufunc(self, ufunc: Any, method: str) -> NoReturn:
-        """Raise an error for a function of NumPy that does not take this object."""
         raise NotImplementedError
 
     def __neg__(self: Same) -> Same:
@@ -131,8 +129,6 @@ class Operators(Described, ArrayMethods):
 
 
 def _infix(name: str, swap: bool) -> Callable[[Operators, Any], Any]:
-    """The method of an infix operator: `array op other`, or with `swap` `other op array`."""
-
     def method(self: Operators, other: Any) -> Any:
         if not isinstance(other, (float, int, Operators)) and not hasattr(other, "__array__"):
             return NotImplemented

@@ -17,12 +17,8 @@ MAX_VALUES = 2**20
 """Maximum length of a list argument, far longer than any list of axes."""
 
 
-def bounded(values: Any, name: str) -> tuple[Any, ...]:
-    """The values of a sequence or iterator as a tuple; `name` is its name in messages.
-
-    Raises:
-        ValidationError: there are more than `MAX_VALUES`, such as in `range(10**9)`.
-    """
+def tuple_of(values: Any, name: str) -> tuple[Any, ...]:
+    """The values of a sequence or iterator as a tuple; `ValidationError` for more than `MAX_VALUES`, as in `range(10**9)`."""
     items = tuple(islice(values, MAX_VALUES + 1))
     if len(items) > MAX_VALUES:
         raise ValidationError(f"{name} must have at most {MAX_VALUES:,} values, got {shown(values)}")
@@ -44,7 +40,7 @@ def broadcast(*shapes: Sequence[int], names: str = "a and b") -> Shape:
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     result = tuple(max(sizes) for sizes in zip(*padded, strict=True))
     for shape in padded:
-        if shape != result and any(size not in (1, wanted) for size, wanted in zip(shape, result, strict=True)):
+        if shape != result and any(size not in (1, whole) for size, whole in zip(shape, result, strict=True)):
             raise ValidationError(
                 f"the shapes of {names} do not broadcast: {' and '.join(str(list(s)) for s in shapes)}"
             )
@@ -56,13 +52,11 @@ def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
     if len(shape) > len(target):
         return False
     trailing = target[len(target) - len(shape) :]
-    return all(size in (1, wanted) for size, wanted in zip(shape, trailing, strict=True))
+    return all(size in (1, whole) for size, whole in zip(shape, trailing, strict=True))
 
 
 def blockwise_broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
-    """Whether each dimension of `target` is a multiple of that of `shape`
-    (https://www.w3.org/TR/webnn/#blockwise-broadcasting).
-    """
+    """Whether dimensions of `target` are multiples of those of `shape` (https://www.w3.org/TR/webnn/#blockwise-broadcasting)"""
     return len(shape) == len(target) and all(whole % part == 0 for part, whole in zip(shape, target, strict=True))
 
 
@@ -73,10 +67,8 @@ def check_axes(axes: Iterable[int], rank: int) -> None:
     require(len(set(listed)) == len(listed), f"axes must differ, got {listed}")
 
 
-def reduced(shape: Sequence[int], axes: Sequence[int], keep_dimensions: bool) -> Shape:
-    """The shape after a reduction over `axes`
-    (https://www.w3.org/TR/webnn/#mlgraphbuilder-calculate-reduction-output-sizes).
-    """
+def reduced_shape(shape: Sequence[int], axes: Sequence[int], keep_dimensions: bool) -> Shape:
+    """The shape after a reduction (https://www.w3.org/TR/webnn/#mlgraphbuilder-calculate-reduction-output-sizes)."""
     check_axes(axes, len(shape))
     if keep_dimensions:
         return tuple(1 if axis in axes else size for axis, size in enumerate(shape))
@@ -99,9 +91,6 @@ def conv_size(
 
     It is 0 or less if the window does not fit. A partial last window counts with `ceil` only.
 
-    Raises:
-        ValidationError: the padded axis has more than `MAX_DIMENSION` elements.
-
     >>> conv_size(6, 3, 0, 0, 2, 1), conv_size(6, 3, 0, 0, 2, 1, ceil=True)
     (2, 3)
     """
@@ -121,15 +110,9 @@ def window_extent(filter: int, dilation: int) -> int:
 
 @dataclass(frozen=True)
 class Window:
-    """The windows of a pooling along one axis.
+    """The windows of a pooling along an axis of `size` elements, after `before` elements of padding.
 
-    Attributes:
-        size: elements of the axis.
-        taps: elements of a window.
-        before: padding at the start.
-        stride: distance between windows.
-        dilation: distance between the elements of a window.
-        count: number of windows.
+    `count` windows are `stride` elements apart, and have `taps` elements that are `dilation` apart.
     """
 
     size: int
@@ -158,13 +141,9 @@ class Window:
 
 
 def conv_transpose_size(input: int, filter: int, before: int, after: int, stride: int, dilation: int) -> int:
-    """The smallest size of one axis after a transposed convolution.
+    """The smallest size of one axis after a transposed convolution: a convolution of this axis has `input` elements.
 
-    A convolution of this size, or of up to `stride - 1` more, has `input` elements
-    (https://www.w3.org/TR/webnn/#mlgraphbuilder-calculate-convtranspose-output-size).
-
-    Raises:
-        ValidationError: the axis has more than `MAX_DIMENSION` elements before the padding is removed.
+    https://www.w3.org/TR/webnn/#mlgraphbuilder-calculate-convtranspose-output-size
     """
     size = (input - 1) * stride + window_extent(filter, dilation)
     _check_padded(size)
@@ -172,10 +151,10 @@ def conv_transpose_size(input: int, filter: int, before: int, after: int, stride
 
 
 def sample_positions(input: int, output: int) -> tuple[list[int], int]:
-    """The positions of `output` elements in an axis of `input` elements that is resampled, as exact fractions.
+    """The positions of `output` elements in an axis of `input` elements: numerators, and their common denominator.
 
-    Returns numerators and their common denominator. Centres of elements are half a step from the borders, and positions
-    beyond the outermost centres are clamped to them (https://www.w3.org/TR/webnn/#dom-mlresample2doptions-mode).
+    Centres of elements are half a step from the borders, and positions beyond the outermost centres are clamped to them
+    (https://www.w3.org/TR/webnn/#dom-mlresample2doptions-mode).
 
     >>> sample_positions(2, 4)  # 0, 1/4, 3/4, 1
     ([0, 2, 6, 8], 8)
@@ -196,11 +175,7 @@ def nearest_positions(input: int, output: int) -> list[int]:
 
 
 class OtherShapes(Exception):  # noqa: N818  (not an error: the caller compiles anew)
-    """Results have other shapes than expected.
-
-    Attributes:
-        shapes: the shapes of these results, by name.
-    """
+    """Results have other shapes than expected: `shapes`, by name."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         super().__init__(", ".join(shapes))

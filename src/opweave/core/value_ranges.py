@@ -23,13 +23,7 @@ _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 @record
 class ValueRange:
-    """The values that an operand may hold.
-
-    Attributes:
-        low: the smallest one.
-        high: the largest one.
-        why: where the bounds come from, for messages.
-    """
+    """The values that an operand may hold, from `low` to `high`; `why` says where the bounds come from."""
 
     low: int
     high: int
@@ -46,36 +40,20 @@ class ValueRange:
             least, most = np.minimum.reduce(values, axis=None), np.maximum.reduce(values, axis=None)
         return int(least) if least < self.low else int(most) if most > self.high else None
 
-    def check(self, what: str, values: np.ndarray, where: str = "") -> None:
-        """Require that all of `values` are in the range.
-
-        Args:
-            what: the operand, for the message.
-            values: an array of integers.
-            where: where the values come from, for the message.
-
-        Raises:
-            ValidationError: one of them is not.
-        """
+    def check(self, subject: str, values: np.ndarray, where: str = "") -> None:
+        """Require that all of `values` are in the range; `subject` is the operand, and `where` the place of the values."""
         got = self.outside(values)
         if got is not None:
-            raise ValidationError(f"{what} must be in [{self.low}, {self.high}], {self.why}, got {got}{where}")
+            raise ValidationError(f"{subject} must be in [{self.low}, {self.high}], {self.why}, got {got}{where}")
 
 
 @record
 class InputRange:
-    """The range of an input of a graph or a model.
-
-    Attributes:
-        key: its position in a list of inputs, or its name in a dictionary of them.
-        name: its name, for the message.
-        what: the operation and its operand.
-        values: the range of its values.
-    """
+    """The range of the input `name`, at `key` of a list or dictionary; `subject` is the operation and its operand."""
 
     key: Any
     name: str
-    what: str
+    subject: str
     values: ValueRange
 
     def fits(self, inputs: Any) -> bool:
@@ -84,14 +62,10 @@ class InputRange:
         return not isinstance(array, np.ndarray) or self.values.outside(array) is None
 
     def check(self, inputs: Any) -> None:
-        """Require values in the range, unless they are in the memory of a device.
-
-        Raises:
-            ValidationError: one of them is not.
-        """
+        """Raise `ValidationError` for values out of range, unless they are in the memory of a device."""
         array = inputs[self.key]
         if isinstance(array, np.ndarray):
-            self.values.check(self.what, array, f" in the input {self.name!r}")
+            self.values.check(self.subject, array, f" in the input {self.name!r}")
 
 
 def input_ranges(graph: Graph) -> list[InputRange]:
@@ -106,7 +80,7 @@ def input_ranges(graph: Graph) -> list[InputRange]:
     return list(ranges.values())
 
 
-def checking(call: Callable[[], None], ranges: Sequence[InputRange], inputs: Sequence[Any]) -> Callable[[], None]:
+def with_checks(call: Callable[[], None], ranges: Sequence[InputRange], inputs: Sequence[Any]) -> Callable[[], None]:
     """A function that checks the ranges of inputs on the host, then calls `call`; `call` itself if there are none."""
     checked = [input_range for input_range in ranges if isinstance(inputs[input_range.key], np.ndarray)]
     if not checked:

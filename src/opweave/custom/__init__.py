@@ -21,7 +21,7 @@ import numpy as np
 
 from ..core.conversion import Converter
 from ..core.dtypes import ANY
-from ..core.graph import Builder, Desc, Operand, each, flat, title
+from ..core.graph import Builder, Desc, Operand, iter_operands, map_operands, title
 from ..core.operation import Limits, Op, call_with
 from ..expr.array import Traced as Traced
 from ..kernels import Kernel
@@ -303,7 +303,7 @@ def _decomposition(op: CustomOp[Any]) -> Callable[..., Any]:
         operands = {name: arguments[name] for name in op.operands}
         attributes = {name: arguments[name] for name in op.attributes}
         program = program_of(op, descs_of(operands), attributes)
-        results = decompose(program, builder, list(flat(operands)))
+        results = decompose(program, builder, list(iter_operands(operands)))
         return results if len(results) > 1 else results[0]
 
     return decomposition
@@ -384,7 +384,7 @@ def composite(function: Callable[..., Made]) -> CustomOp[Made]:
 
     def rule(builder: Builder, **arguments: Any) -> tuple[Desc, ...] | Desc:
         scratch = _Scratch()
-        stand_ins = each({name: arguments[name] for name in operation.operands}, scratch.stand_in)
+        stand_ins = map_operands({name: arguments[name] for name in operation.operands}, scratch.stand_in)
         attributes = {name: arguments[name] for name in operation.attributes}
         with user_code(function, f"while building the composite {title(operation.name, arguments['label'])}"):
             result: Any = function(scratch, **stand_ins, **attributes)

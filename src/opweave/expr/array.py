@@ -26,10 +26,7 @@ run_checks: ContextVar[list[Check] | None] = ContextVar("checks", default=None)
 
 
 def axis_variable(axis: int, extent: int) -> Index:
-    """Return the variable of an axis, counted from the last axis (-1).
-
-    All arrays share it, so broadcasting needs no substitution.
-    """
+    """The variable of an axis, counted from the last one (-1). All arrays share it, so broadcasting needs no substitution."""
     with _axis_lock:  # two threads must not create two variables for one axis
         variable = _axis_variables.get((axis, extent))
         if variable is None:
@@ -38,7 +35,6 @@ def axis_variable(axis: int, extent: int) -> Index:
 
 
 def axes_of(shape: Sequence[int]) -> tuple[Index, ...]:
-    """The variables of the axes of an array."""
     return tuple(axis_variable(k - len(shape), size) for k, size in enumerate(shape))
 
 
@@ -52,13 +48,7 @@ class NoSuchNameError(ValidationError, AttributeError):
 
 
 def no_such_name(subject: str, name: str, call: str = "{}") -> NoSuchNameError:
-    """The error for a name that does not exist.
-
-    Args:
-        subject: the thing that lacks the name; begins the message.
-        name: the name.
-        call: a call of a function of `opweave.expr`, with `{}` for the name of the function.
-    """
+    """The error for a name that `subject` lacks; `call` is a call of a function of `opweave.expr`, with `{}` for its name."""
     names = sys.modules[__package__].__all__
     same = name if name in names else hints.meant(name, names).rpartition("mean ")[2].strip("'?")
     hint = f"; {call.format(f'ow.expr.{same}')} does that" if same else ""
@@ -69,12 +59,10 @@ _Operator: TypeAlias = Callable[["Traced", Any], "Traced"]
 
 
 def _operator(name: str) -> _Operator:
-    """The method of an infix operator, `array op other`."""
     return lambda self, other: _infix(name, self, other)
 
 
 def _reflected_operator(name: str) -> _Operator:
-    """The method of an infix operator, `other op array`."""
     return lambda self, other: _infix(name, other, self)
 
 
@@ -170,7 +158,6 @@ class Traced:
         return Traced((), body)
 
     def _indices(self, key: Any) -> list[Expr]:
-        """The indices of a subscript, one for each axis."""
         items = key if isinstance(key, tuple) else (key,)
         require(len(items) == self.rank, f"an array of shape {list(self.shape)} takes {self.rank} indices, got {key!r}")
         indices = []
@@ -359,7 +346,6 @@ def _check_index(array: Traced, index: Expr, axis: int) -> Expr:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a NumPy scalar to a Python number; other values are returned unchanged."""
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
 
 
@@ -456,7 +442,6 @@ def truth(body: Expr) -> Expr:
 
 
 def _ones(array: Traced) -> int:
-    """The number with all bits set."""
     require(array.data_type in ir.INTEGERS, f"~ takes integers and conditions, got {array.data_type}")
     return -1 if array.data_type.startswith("int") else 2 ** int(array.data_type[4:]) - 1
 
@@ -482,11 +467,11 @@ def cast(x: Operand, data_type: DataType) -> Traced:
     """
     array, target = as_array(x), check(data_type)
     if array.data_type == target:
-        return rounded(array) if target == "float16" else array
+        return round_float16(array) if target == "float16" else array
     return Traced(array.shape, Cast(array.body, target))
 
 
-def rounded(array: Traced) -> Traced:
+def round_float16(array: Traced) -> Traced:
     """Round the elements of a float16 array before they are read, not only when they are stored."""
     return array if is_rounded(array) else Traced(array.shape, Cast(Cast(array.body, "float32"), "float16"))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..core.dtypes import FLOATS, INFO, WIDE, DataType
-from ..core.graph import MAX_RANK, Operand
+from ..core.graph import MAX_RANK, Desc, Operand
 from ..support.errors import NotSupportedError
 from .evaluate import evaluate, slots_of
 from .ir import INTEGERS, Call, Cast, Const, Expr, Formula, Index, Load, Output, Reduce, Source, Type, walk
@@ -53,16 +53,7 @@ def refusal(program: Formula) -> str | None:
 
 
 def decompose(program: Formula, builder: Operations, operands: Sequence[Operand]) -> tuple[Operand, ...]:
-    """Build the outputs of a program from WebNN operations.
-
-    Args:
-        program: one that `refusal` accepts.
-        builder: records the operations.
-        operands: one for each input of the program, of its data type and shape.
-
-    Raises:
-        NotSupportedError: the program cannot be expressed as WebNN operations on whole arrays.
-    """
+    """Build the outputs of a program from WebNN operations; `NotSupportedError` if whole arrays cannot express it."""
     reason = refusal(program)
     if reason is not None:
         raise NotSupportedError(f"{program.name}: cannot be decomposed, {reason}")
@@ -107,7 +98,6 @@ def _refusal_of(node: Expr) -> str | None:
 
 
 def _array(builder: Operations, arrays: Mapping[Source, Operand], output: Output) -> Operand:
-    """Build one array of a program."""
     value = _Writer(builder, arrays, output).value()
     desc = output.desc
     b = builder
@@ -121,8 +111,6 @@ def _array(builder: Operations, arrays: Mapping[Source, Operand], output: Output
 
 
 class _Writer:
-    """Builds the operations of one array."""
-
     def __init__(self, builder: Operations, arrays: Mapping[Source, Operand], output: Output) -> None:
         self.b, self.arrays, self.body = builder, arrays, output.body
         self.slots = slots_of(output.axes, (output.body,))
@@ -158,17 +146,16 @@ class _Writer:
         return result
 
     def _constant(self, node: Expr) -> Operand:
-        """A value that depends on no input."""
         data_type = _computed_type(node.type)
         if isinstance(node, Const):
             number = float(np.float32(node.value)) if data_type == "float32" else int(node.value)
-            return self.b._as_operand(number, data_type)
+            return _constant(self.b, number, data_type)
         axes = tuple(sorted(node.free, key=lambda variable: self.slots[variable]))
         body = Cast(node, data_type) if node.type in ("float16", "index") else node
         program = Formula("constant", (), (Output(axes, body),))
         array = np.empty(program.outputs[0].desc.shape, data_type)
         evaluate(program, [], [array])
-        return self.b._as_operand(array.reshape(self._shape(node)), data_type)
+        return _constant(self.b, array.reshape(self._shape(node)), data_type)
 
     def _shape(self, node: Expr) -> tuple[int, ...]:
         sizes = {self.slots[variable]: variable.extent for variable in node.free}
@@ -214,6 +201,11 @@ class _Writer:
 # Functions
 
 
+def _constant(b: Operations, value: object, data_type: DataType) -> Operand:
+    array: np.ndarray = np.asarray(value, data_type)
+    return Operand(b, Desc(data_type, array.shape), value=array)
+
+
 def _computed_type(type: Type) -> DataType:
     """The data type in which values of `type` are computed: float16 is computed in float32."""
     if type in ("float16", "float32"):
@@ -224,7 +216,7 @@ def _computed_type(type: Type) -> DataType:
 def _cast(b: Operations, x: Operand, source: Type, target: Type) -> Operand:
     data_type = _computed_type(target)
     if target == "bool":
-        return b.not_equal(x, b._as_operand(0, x.data_type))
+        return b.not_equal(x, _constant(b, 0, x.data_type))
     if target == "float16" and source != "float16":
         return b.cast(b.cast(x, "float16"), "float32")
     if source in FLOATS and target in INTEGERS:
@@ -237,17 +229,17 @@ def _saturate(b: Operations, x: Operand, data_type: DataType) -> Operand:
     info = INFO[data_type]
     limit = 2.0 ** (info.bits - (info.kind == "i"))
     last = float(np.nextafter(np.float32(limit), np.float32(0)))  # limit - 1 may not be a float
-    number = b.where(b.is_nan(x), b._as_operand(0.0, "float32"), x)
+    number = b.where(b.is_nan(x), _constant(b, 0.0, "float32"), x)
     whole = b.cast(b.clamp(number, min_value=float(info.lowest), max_value=last), data_type)
-    above = b.greater_or_equal(number, b._as_operand(limit, "float32"))
-    return b.where(above, b._as_operand(info.highest, data_type), whole)
+    above = b.greater_or_equal(number, _constant(b, limit, "float32"))
+    return b.where(above, _constant(b, info.highest, data_type), whole)
 
 
 def _floor_div(b: Operations, x: Operand, y: Operand) -> Operand:
     quotient = b.div(x, y)  # truncated toward zero; x / 0 is 0
     if INFO[x.data_type].kind == "u":
         return quotient
-    zero = b._as_operand(0, x.data_type)
+    zero = _constant(b, 0, x.data_type)
     rest = b.sub(x, b.mul(quotient, y))
     opposite = b.not_equal(b.lesser(rest, zero), b.lesser(y, zero))
     inexact = b.logical_and(b.not_equal(rest, zero), b.not_equal(y, zero))
@@ -255,7 +247,7 @@ def _floor_div(b: Operations, x: Operand, y: Operand) -> Operand:
 
 
 def _mod(b: Operations, x: Operand, y: Operand) -> Operand:
-    zero = b._as_operand(0, x.data_type)
+    zero = _constant(b, 0, x.data_type)
     return b.where(b.equal(y, zero), zero, b.sub(x, b.mul(_floor_div(b, x, y), y)))
 
 
@@ -275,4 +267,4 @@ def _extreme(b: Operations, name: str, x: Operand, axes: Sequence[int]) -> Opera
     has_nan = b.reduce_max(is_nan, axes=axes, keep_dimensions=True)
     if name.startswith("arg_"):
         return b.where(has_nan, b.arg_max(is_nan, axes[0], keep_dimensions=True), result)
-    return b.where(has_nan, b._as_operand(math.nan, x.data_type), result)
+    return b.where(has_nan, _constant(b, math.nan, x.data_type), result)

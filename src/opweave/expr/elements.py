@@ -94,7 +94,6 @@ def dtype_of(type: Type, precision: Precision) -> np.dtype[Any]:
 
 
 def conversion(source: Type, target: Type, precision: Precision) -> Rule:
-    """The rule of a cast."""
     dtype = dtype_of(target, precision)
     if target == "bool":
         return lambda x: np.not_equal(x, 0)

@@ -30,17 +30,9 @@ result may need more.
 def evaluate(
     program: Formula, inputs: Sequence[Array], outputs: Sequence[Array], *, precision: Precision = "float32"
 ) -> None:
-    """Compute `program` with NumPy.
+    """Compute `program` with NumPy. If a check of the program fails, outputs are not modified.
 
-    Args:
-        program: the program to run.
-        inputs: an array for each input of the program.
-        outputs: an array to write for each output.
-        precision: "float64" computes floats in float64, for comparisons; float outputs must then be float64.
-
-    Raises:
-        ValidationError: an array has another data type or shape than the program's.
-        OperationError: a check of the program fails; outputs are not modified.
+    Precision "float64" computes floats in float64, for comparisons; float outputs must then be float64.
     """
     Evaluator(program, precision).bind(inputs, outputs)()
 
@@ -62,11 +54,7 @@ class Evaluator:
             self.results.append((numbers, _EvaluationStage(axes, bodies, precision)))
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
-        """Return a function that computes `outputs` from `inputs`.
-
-        Raises:
-            ValidationError: an array has another data type or shape than the program's.
-        """
+        """Return a function that computes `outputs` from `inputs`."""
         program = self.program
         check_arrays(program, inputs, outputs, self.precision)
         inputs, outputs = tuple(inputs), tuple(outputs)
@@ -98,7 +86,6 @@ class Evaluator:
                 stage.run(arrays, [outputs[k] for k in numbers])
 
     def _first_value(self, value: Expr, axes: tuple[Index, ...], holds: Array, arrays: Mapping[Source, Array]) -> int:
-        """The value at the first position where a check does not hold."""
         values = np.empty(holds.shape, np.uint64 if value.type == "uint64" else np.int64)
         wide = value if value.type in ("int64", "uint64") else Cast(value, "int64")
         _EvaluationStage(axes, (wide,), self.precision).run(arrays, (values,))
@@ -157,9 +144,7 @@ class _Instruction:
     """A NumPy call. Values are identified by number.
 
     Attributes:
-        node: the node to compute.
         rule: the function; if `reads`, it takes the block and the arrays before the arguments.
-        arguments: numbers of the argument values.
         reads: whether it is a variable or a load.
         owns: whether the result is a new array rather than a view.
         reuse: the argument whose memory the result may take, because this is its last use; -1 for none.
@@ -213,7 +198,6 @@ class _EvaluationStage:
         ]
 
     def _step(self, node: Expr, alone: bool) -> _Instruction:
-        """The instruction of a node; `alone` if it needs no other nodes."""
         match node:
             case Const():
                 single = node.value if node.type not in FLOATS else np.float32(node.value)
@@ -296,7 +280,6 @@ class _EvaluationStage:
     # Running ---------------------------------------------------------------------------------------------------------
 
     def run(self, arrays: Mapping[Source, Array], results: Sequence[Array]) -> None:
-        """Compute the bodies into `results`."""
         values: list[Array | None] = [None] * len(self.steps)
         results = [r.view(np.bool_) if b.type == "bool" else r for r, b in zip(results, self.bodies, strict=True)]
         pad = (None,) * (self.rank - len(self.axes))

@@ -42,10 +42,7 @@ _serials = itertools.count()
 class Expr:
     """Base class of all nodes.
 
-    Attributes:
-        type: type of the value.
-        parts: operand nodes.
-        free: variables that the value depends on, without variables that inner reductions bind.
+    `parts` are the operands, and `free` the variables that the value depends on, without those that inner reductions bind.
     """
 
     __slots__ = ("__weakref__", "free", "parts", "type")
@@ -66,7 +63,6 @@ class Expr:
         return self if parts == self.parts else self._copy(parts)  # nodes are compared by identity
 
     def _copy(self, parts: tuple[Expr, ...]) -> Expr:
-        """A copy of this node with other operands."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -86,10 +82,7 @@ class Const(Expr):
 class Index(Expr):
     """A position in [0, extent) along an axis.
 
-    Attributes:
-        extent: number of positions.
-        axis: the axis, counted from the end of the result's shape (-1 is the last); 0 for reduction variables and
-            unbound variables.
+    `axis` is counted from the end of the result's shape (-1 is the last one); 0 for reduction variables and unbound variables.
     """
 
     __slots__ = ("axis", "extent", "serial")
@@ -102,13 +95,7 @@ class Index(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """An input array of a program.
-
-    Attributes:
-        number: the position of the operand.
-        desc: its data type and shape.
-        name: the name in messages; empty for "x0", "x1", …
-    """
+    """An input array of a program, the operand of this `number`; the `name` in messages is empty for "x0", "x1", …"""
 
     number: int
     desc: Desc
@@ -116,12 +103,7 @@ class Input:
 
 
 class Stored:
-    """An intermediate array that is computed completely before it is read.
-
-    Attributes:
-        axes: one variable for each axis.
-        body: the element at `axes`.
-    """
+    """An intermediate array that is computed completely before it is read; `body` is the element at `axes`."""
 
     __slots__ = ("axes", "body", "desc")
 
@@ -192,7 +174,6 @@ class Reduce(Expr):
 
     @property
     def body(self) -> Expr:
-        """The expression that is reduced."""
         return self.parts[0]
 
     def _copy(self, parts: tuple[Expr, ...]) -> Expr:
@@ -209,11 +190,7 @@ def storage(type: Type) -> DataType:
 
 
 def call(name: str, *arguments: Expr) -> Expr:
-    """A checked `Call`; arithmetic of constant indices is folded.
-
-    Raises:
-        ValidationError: the types differ, or the function does not accept them.
-    """
+    """A checked `Call`; arithmetic of constant indices is folded."""
     function = FUNCTIONS[name]
     count = len(arguments)
     require(count == function.arity, f"{name} takes {function.arity} operands, got {count}")
@@ -244,11 +221,7 @@ _NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "floor_div": 1}
 
 
 def number(value: int | float | bool, type: Type) -> Const:
-    """A constant of the given type.
-
-    Raises:
-        ValidationError: the type cannot represent the value, for example 2.5 as an integer or 300 as a uint8.
-    """
+    """A constant of the given type; `ValidationError` for 2.5 as an integer, or 300 as a uint8."""
     if type == "bool":
         require(isinstance(value, bool), f"expected True or False, got {shown(value)}")
         return Const(value, type)
@@ -272,9 +245,7 @@ def number(value: int | float | bool, type: Type) -> Const:
 def walk(*roots: Expr, enter: Callable[[Expr], Iterable[Expr]] | None = None) -> list[Expr]:
     """All nodes reachable from `roots`, each once, operands before their users.
 
-    Args:
-        roots: the nodes to start at.
-        enter: returns the nodes to visit before a node; default: its operands, without the bodies of stored arrays.
+    `enter` returns the nodes to visit before a node; default: its operands, without the bodies of stored arrays.
     """
     done: dict[Expr, None] = {}
     for root in roots:
@@ -358,10 +329,8 @@ def size_of(variables: Iterable[Index]) -> int:
 class Check:
     """A run-time check, such as the bounds check of an index that depends on data.
 
-    Attributes:
-        condition: must be true at all positions of its free variables.
-        message: the error message, for example "gather: indices must be in [0, 8)".
-        value: the checked integer, which the error shows; None if there is none.
+    The condition must be true at all positions of its free variables. Else, the error shows the message, such as "gather:
+    indices must be in [0, 8)", and the integer `value`, if there is one.
     """
 
     condition: Expr
@@ -378,20 +347,12 @@ class Output:
 
     @property
     def desc(self) -> Desc:
-        """Data type and shape."""
         return Desc(storage(self.body.type), tuple(axis.extent for axis in self.axes))
 
 
 @dataclass(frozen=True, eq=False)
 class Formula:
-    """Expressions that compute output arrays from input arrays.
-
-    Attributes:
-        name: shown in messages and tables.
-        inputs: in the order of the operands.
-        outputs: in the order of the results.
-        checks: conditions that must hold, or running the program fails.
-    """
+    """Expressions that compute output arrays from input arrays; running them fails if a check does not hold."""
 
     name: str
     inputs: tuple[Input, ...]

@@ -31,7 +31,6 @@ _fault = ""
 """The reason why an installed Halide is unusable: llvmlite is missing, or an import failed."""
 
 MAX_KERNELS = 256
-"""Number of compiled programs to keep."""
 
 
 class ExpressionKernel(Protocol):
@@ -95,11 +94,8 @@ compiled: Cache[tuple[str, str, tuple[str, ...], bool], ExpressionKernel] = Cach
 def compile(program: Formula, engine: Engine = "auto") -> ExpressionKernel:
     """Compile a program; equal programs share a kernel.
 
-    Raises:
-        MissingExtraError: engine "halide", which is not installed, or cannot be imported. With "auto", there is a warning,
-            and NumPy evaluates all programs from then on.
-        OperationError: engine "halide", which cannot compile the program, or it is too much work. With "auto", NumPy
-            evaluates it instead, and the kernel's `detail` contains the reason.
+    With "auto", NumPy evaluates programs that Halide cannot compile, and the kernel's `detail` contains the reason. If Halide
+    cannot be imported, there is a warning, and NumPy evaluates all programs from then on.
     """
     with_halide = is_compiled() if engine == "auto" else engine == "halide"
     # Kernels contain names and messages, which are not part of the fingerprint.

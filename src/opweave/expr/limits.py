@@ -34,20 +34,12 @@ _LOOP_WORK_MS = 50
 
 
 def limit(variable: str, default: int) -> int:
-    """The value of an environment variable, or `default` if it is not set.
-
-    Raises:
-        ValidationError: the value is not a positive integer.
-    """
+    """The value of an environment variable, a positive integer, or `default` if it is not set."""
     return settings.number(variable, default)
 
 
 def check_nodes(count: int) -> None:
-    """Check the number of nodes of an expression.
-
-    Raises:
-        ValidationError: it exceeds `OPWEAVE_MAX_EXPRESSION_NODES`.
-    """
+    """Require at most `OPWEAVE_MAX_EXPRESSION_NODES` nodes."""
     if count <= MAX_NODES and NODES_VARIABLE not in os.environ:
         return
     maximum = limit(NODES_VARIABLE, MAX_NODES)

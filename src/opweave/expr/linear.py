@@ -10,24 +10,17 @@ from .ir import Call, Const, Expr, Index, Load, walk
 
 @dataclass(slots=True)  # not frozen: a frozen one takes four times as long to make
 class Linear:
-    """A linear sum.
-
-    Attributes:
-        constant: the constant part.
-        terms: the factor, not 0, of each expression that is not a sum.
-    """
+    """A linear sum: a constant, and expressions that are not sums, each with its factor, which is not 0."""
 
     constant: int = 0
     terms: Mapping[Expr, int] = field(default_factory=dict)
 
     @property
     def variables(self) -> list[Index]:
-        """The terms that are variables."""
         return [term for term in self.terms if isinstance(term, Index)]
 
     @property
     def others(self) -> list[Expr]:
-        """The terms that are not variables."""
         return [term for term in self.terms if not isinstance(term, Index)]
 
     def plus(self, other: Linear, factor: int = 1) -> Linear:

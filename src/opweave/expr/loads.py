@@ -24,7 +24,6 @@ def is_view(load: Load) -> bool:
 
 
 def view_rule(load: Load, slots: Mapping[Index, int], rank: int) -> Rule:
-    """The rule of a load that is a view."""
     position = place(load)
     factors = [(variable, slots[variable], position.terms.get(variable, 0)) for variable in load.free]
 

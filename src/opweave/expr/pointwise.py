@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ..core.dtypes import FLOATS
 from .array import Operand, Traced, apply, as_array as _as_array
+from .docstrings import F, add_sections, explain
 from .vocabulary import FUNCTIONS, Type
 
 
@@ -45,39 +46,17 @@ def _with_example(name: str, doc: str, arguments: str, result: str, operands: st
     types = _names_of_types(function.types)
     formula = f"lambda x: ow.expr.{name}({operands})" if operands else f"ow.expr.{name}"
     of = "bool" if function.result else f"in the type of the argument{'s' if function.arity == 2 else ''}"
+    example = f">>> ow.expression({formula})({arguments}).tolist()\n{result}"
     if function.arity == 1:
-        return _explain(doc, {"x": types}, f"of the shape of `x`, {of}", "another type", formula, arguments, result)
-    takes = {
-        "a": f"{types}, or a Python number",
-        "b": "of the type of `a`, or a Python number; the two broadcast",
-    }
+        return explain(doc, {"x": types}, f"An array of the shape of `x`, {of}", "another type", example)
+    takes = {"a": f"{types}, or a Python number", "b": "of the type of `a`, or a Python number; the two broadcast"}
     errors = "another type, types that differ, or shapes that do not broadcast"
-    return _explain(doc, takes, f"of the broadcast shape, {of}", errors, formula, arguments, result)
+    return explain(doc, takes, f"An array of the broadcast shape, {of}", errors, example)
 
 
-def _explain(
-    doc: str, takes: dict[str, str], returns: str, errors: str, formula: str, arguments: str, result: str
-) -> str:
-    """Add arguments, result, errors and an example call to a docstring."""
-    listing = "\n".join(f"    {name}: {text}." for name, text in takes.items())
-    doc = f"{doc}\n\nArgs:\n{listing}\n\nReturns:\n    An array {returns}.\n\nRaises:\n    ValidationError: {errors}."
-    doc = doc.replace("\n", "\n    ").replace("\n    \n", "\n\n")
-    call = f">>> ow.expression({formula})({arguments}).tolist()"
-    return f"{doc}\n\n    >>> import numpy as np, opweave as ow\n    {call}\n    {result}\n    "
-
-
-def _document(
-    types: str, arguments: str, result: str
-) -> Callable[[Callable[[Operand], Traced]], Callable[[Operand], Traced]]:
-    """Decorator: complete the docstring of a function that is composed of others."""
-
-    def complete(function: Callable[[Operand], Traced]) -> Callable[[Operand], Traced]:
-        doc, formula = function.__doc__ or "", f"ow.expr.{function.__name__}"
-        returns = "of the shape and type of `x`"
-        function.__doc__ = _explain(doc, {"x": types}, returns, "another type", formula, arguments, result)
-        return function
-
-    return complete
+def _add_sections(types: str, arguments: str, result: str) -> Callable[[F], F]:
+    example = f">>> ow.expression(ow.expr.{{}})({arguments}).tolist()\n{result}"
+    return add_sections({"x": types}, "An array of the shape and type of `x`", "another type", example)
 
 
 ceil = _unary("ceil", "Each element rounded up to an integer.", "np.float32([1.2, -1.2])", "[2.0, -1.0]")
@@ -208,13 +187,13 @@ def clamp(x: Operand, min_value: float | None = None, max_value: float | None = 
     return array if max_value is None else apply("min", array, max_value)
 
 
-@_document("floats or integers", "np.float32([-1, 2])", "[0.0, 2.0]")
+@_add_sections("floats or integers", "np.float32([-1, 2])", "[0.0, 2.0]")
 def relu(x: Operand) -> Traced:
     """`max(x, 0)`."""
     return apply("max", x, 0)
 
 
-@_document("float32 or float16", "np.float32([-np.inf, 100])", "[0.0, 100.0]")
+@_add_sections("float32 or float16", "np.float32([-np.inf, 100])", "[0.0, 100.0]")
 def softplus(x: Operand) -> Traced:
     """`log(1 + exp(x))`, without overflow, and accurate for very negative `x`."""
     array = _as_array(x)
@@ -224,14 +203,14 @@ def softplus(x: Operand) -> Traced:
     return apply("max", array, 0) + where(w == 1, u, log(w) * (u / (w - 1)))
 
 
-@_document("float32 or float16", "np.float32([0, 10])", "[0.0, 10.0]")
+@_add_sections("float32 or float16", "np.float32([0, 10])", "[0.0, 10.0]")
 def gelu(x: Operand) -> Traced:
     """`x / 2 * (1 + erf(x / sqrt(2)))`."""
     array = _as_array(x)
     return array * 0.5 * (1 + erf(array * math.sqrt(0.5)))
 
 
-@_document("float32 or float16", "np.float32([0, 100])", "[0.0, 100.0]")
+@_add_sections("float32 or float16", "np.float32([0, 100])", "[0.0, 100.0]")
 def silu(x: Operand) -> Traced:
     """`x * sigmoid(x)`, also called swish."""
     array = _as_array(x)

@@ -42,12 +42,9 @@ def show(program: Formula) -> str:
 
 
 def inline(root: Expr, names: Mapping[Source, str] | None = None, axes: Sequence[Index] | None = None) -> str:
-    """A node on one line, truncated to `MAX_CHARACTERS`.
+    """A node on one line, truncated to `MAX_CHARACTERS`; `axes` are the free variables, in order.
 
-    Args:
-        root: the node.
-        names: names of the arrays; if not None, reduction variables are numbered, so that equal expressions print equally.
-        axes: the free variables, in order; default: those of `root`.
+    With `names` of the arrays, reduction variables are numbered, so that equal expressions print equally.
     """
     free = sorted(root.free, key=lambda v: (v.axis == 0, v.axis, v.serial)) if axes is None else axes
     variables: dict[Expr, str] = {v: letter(k) for k, v in enumerate(free)}
@@ -71,7 +68,6 @@ def _definition(
 
 
 def letter(axis: int) -> str:
-    """The name of the variable of an axis."""
     return _AXES[axis] if axis < len(_AXES) else f"i{axis}"
 
 

@@ -57,14 +57,10 @@ def stored_value(node: Expr) -> Stored:
 
 @dataclass(frozen=True)
 class Split:
-    """A reduction variable divided into parts of equal size.
+    """A reduction variable divided into parts of equal size, from `start` on.
 
-    Attributes:
-        part: the number of the part.
-        position: the position within a part.
-        start: the first position of a part.
-        index: the position in the whole range, clamped to the range.
-        inside: the condition that the position before clamping is in range; None if the size divides the extent.
+    `index` is the position in the whole range, clamped to the range. `inside` is the condition that it is in range before
+    clamping; None if the size divides the extent.
     """
 
     part: Index

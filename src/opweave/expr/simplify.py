@@ -23,11 +23,7 @@ _COMPARISONS = _ORDERINGS | {"equal", "not_equal"}
 
 
 class _Simplifier:
-    """Rewrites nodes. Equal calls become one node, so that terms can cancel.
-
-    Attributes:
-        stored: for each stored array of the original program, the one that replaces it.
-    """
+    """Rewrites nodes; equal calls become one node, so that terms can cancel. `stored` arrays are replaced by new ones."""
 
     def __init__(self) -> None:
         self.stored: dict[Stored, Stored] = {}
@@ -140,7 +136,6 @@ class _Simplifier:
         return 1, value, Linear()
 
     def _extremum(self, name: str, parts: tuple[Expr, ...], sums: list[Linear]) -> Expr:
-        """The maximum or minimum of two positions."""
         difference = self._range_of(sums[0].plus(sums[1], -1))
         if difference is not None:
             if difference[0] >= 0:
@@ -261,13 +256,13 @@ def _reduction_of(node: Reduce, body: Expr) -> Expr:
     return Const(0, "int32") if node.reduction.startswith("arg_") else body
 
 
-def simplified_elements(*bodies: Expr) -> tuple[Expr, ...]:
+def simplify_elements(*bodies: Expr) -> tuple[Expr, ...]:
     """Simplify positions and conditions of elements, and merge equal parts."""
     simplifier = _Simplifier()
     return unify(*map(simplifier.rewrite, bodies))
 
 
-def simplified(program: Formula) -> Formula:
+def simplify(program: Formula) -> Formula:
     """Simplify positions and conditions of a program.
 
     >>> from opweave.expr import compute, trace
@@ -275,7 +270,7 @@ def simplified(program: Formula) -> Formula:
     >>> def copy(x):
     ...     flat = compute((24,), lambda i: x[i // 6, i % 6])
     ...     return compute((4, 6), lambda i, j: flat[i * 6 + j])
-    >>> print(simplified(trace(copy, "copy", [Desc("int8", (4, 6))])))
+    >>> print(simplify(trace(copy, "copy", [Desc("int8", (4, 6))])))
     copy(x0: int8[4, 6]) -> (y0: int8[4, 6]):
       y0[i, j] =
         x0[i, j]

@@ -65,9 +65,7 @@ def trace_named(function: Callable[..., Any], name: str, descs: Sequence[Desc], 
 def program(name: str, inputs: tuple[Input, ...], results: Sequence[Traced], checks: Sequence[Check] = ()) -> Formula:
     """The program that computes `results` from `inputs`.
 
-    Raises:
-        ValidationError: there is no result, a result depends on a position outside of its axes, or it reads an array
-            that is not among the inputs.
+    Results may not depend on positions outside of their axes, nor on arrays that are not among the inputs.
     """
     require(len(results) > 0, "an expression must return an array, or a tuple of them")
     for array in results:

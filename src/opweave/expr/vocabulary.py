@@ -22,7 +22,6 @@ class Function:
     """A function of elements.
 
     Attributes:
-        arity: number of arguments.
         types: allowed argument types; all arguments have the same type, except the condition of `where`.
         ufunc: NumPy's function that computes it; None if NumPy has none.
         symbol: infix operator when printed; empty for `name(arguments)`.

@@ -182,7 +182,7 @@ class JsModule:
         operation = OPERATIONS[node.op.name]
         positional: list[str] = []
         options: list[str] = []
-        explicit = dict(node.op.given(node.arguments))
+        explicit = dict(node.op.explicit_arguments(node.arguments))
         parameters = [name for name in node.op.parameters if name in node.op.positional or name in explicit]
         for name in parameters:
             public = camel_case(name)
@@ -206,8 +206,8 @@ class JsModule:
         if isinstance(value, (bool, str)):
             return json.dumps(value)
         # WebNN rounds the number to the data type of this operand.
-        if isinstance(value, float) and name in node.op._casts:
-            like = node.inputs[node.op._casts[name]]
+        if isinstance(value, float) and name in node.op.casts:
+            like = node.inputs[node.op.casts[name]]
             assert isinstance(like, Operand)
             if like.data_type in ("float32", "float16") and math.isfinite(value):
                 return _number(float(str(np.dtype(like.data_type).type(value))))

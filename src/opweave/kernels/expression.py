@@ -6,29 +6,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.dtypes import DataType
-from ..core.graph import Node, Operand, each, flat
+from ..core.graph import Node, Operand, iter_operands, map_operands
 from ..core.operation import Op, call_with
 from ..expr import ir
-from ..expr.array import Traced, as_array, is_rounded, rounded
+from ..expr.array import Traced, as_array, is_rounded, round_float16
 from ..expr.ir import Formula
 from ..expr.tracing import trace_named
 from ..support.cache import Cache
 from ..support.errors import declaration_line, require, user_code
-from . import Descs
+from .base import Descs
 
 MAX_TRACES = 512
-"""Number of traced programs to keep."""
 
 traces: Cache[Any, Formula] = Cache(MAX_TRACES)
 """Traced programs, by operation, formula, operands and attributes."""
 
 
 def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Formula:
-    """Return the program of an operation's formula for given operands, with an input for each present operand.
-
-    Raises:
-        ValidationError: the formula rejects the operands; the message ends with the line of the user's code.
-    """
+    """The program of a formula, with an input for each present operand; errors end with the line of the user's code."""
     key = op, op.formula, tuple(inputs.items()), tuple(attributes.items())
     return traces.make(key, lambda: _trace(op, inputs, attributes))
 
@@ -36,11 +31,11 @@ def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mappin
 def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Formula:
     formula = op.formula
     assert formula is not None, op
-    descs, names = list(flat(inputs)), names_of(inputs)
+    descs, names = list(iter_operands(inputs)), names_of(inputs)
 
     def call_formula(*arrays: Traced) -> Any:
         rest = iter(arrays)
-        result = call_with(formula, {**each(inputs, lambda _: next(rest)), **attributes})
+        result = call_with(formula, {**map_operands(inputs, lambda _: next(rest)), **attributes})
         require(result is not None, f"the function returned None; is a return missing?{declaration_line(formula)}")
         return result
 
@@ -51,16 +46,11 @@ def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[st
 def program_of_nodes(
     nodes: Sequence[Node], reads: Sequence[Operand], outputs: Sequence[Operand], *, rounds: bool
 ) -> tuple[Formula, list[Operand], set[Node]]:
-    """Fuse the formulas of several nodes into one program.
+    """Fuse the formulas of several nodes into one program; `outputs` are used outside.
 
-    Args:
-        nodes: in order; each has a formula.
-        reads: operands that the nodes read and do not compute; scalar constants become constants of the program.
-        outputs: operands that are used outside.
-        rounds: whether a float16 result is rounded before another node reads it, or only when it is stored.
-
-    Returns:
-        The program, the operands that are its inputs, and the nodes whose float16 results are read before rounding.
+    `reads` are operands that the nodes do not compute; scalar constants become constants of the program. If `rounds`, a
+    float16 result is rounded before another node reads it, else only when it is stored. Return the program, the operands
+    that are its inputs, and the nodes whose float16 results are read before rounding.
     """
     unrounded: set[Node] = set()
     read = {operand for node in nodes for operand in node.operands}
@@ -73,12 +63,12 @@ def program_of_nodes(
 
         for node in nodes:
             assert node.op.formula is not None, node
-            returned = call_with(node.op.formula, {**each(node.inputs, values.__getitem__), **node.attributes})
+            returned = call_with(node.op.formula, {**map_operands(node.inputs, values.__getitem__), **node.attributes})
             results = returned if isinstance(returned, (tuple, list)) else (returned,)
             for operand, result in zip(node.outputs, results, strict=True):
                 values[operand] = array = in_data_type(result, operand.data_type)
                 if rounds:
-                    values[operand] = rounded(array)
+                    values[operand] = round_float16(array)
                 elif operand in read and not is_rounded(array):
                     unrounded.add(node)
         return tuple(values[operand] for operand in outputs)
@@ -101,7 +91,7 @@ def _names(nodes: Sequence[Node], inputs: Sequence[Operand]) -> list[str]:
     """Name the inputs of fused nodes after the parameters of the first node that reads them; "" for ambiguous names."""
     by_operand: dict[Operand, str] = {}
     for node in nodes:
-        for operand, name in zip(flat(node.inputs), names_of(node.inputs), strict=True):
+        for operand, name in zip(iter_operands(node.inputs), names_of(node.inputs), strict=True):
             by_operand.setdefault(operand, name)
     names = [by_operand.get(operand, "") for operand in inputs]
     return [name if names.count(name) == 1 else "" for name in names]
@@ -109,7 +99,7 @@ def _names(nodes: Sequence[Node], inputs: Sequence[Operand]) -> list[str]:
 
 def descs_of(operands: Mapping[str, Any]) -> dict[str, Any]:
     """Return data type and shape of operands by parameter; tuples for sequences, None for absent operands."""
-    return each(operands, lambda operand: operand.desc)
+    return map_operands(operands, lambda operand: operand.desc)
 
 
 def in_data_type(result: Any, data_type: DataType) -> Traced:

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from ..core.graph import each
+from ..core.graph import map_operands
 from ..memory.spaces import HOST
 from ..support.errors import OperationError, ValidationError, require
 from ..support.names import file_name
-from . import Arrays, KernelCall, parameters_of
+from .base import Arrays, KernelCall, parameters_of
 
 _UNTOUCHED = (0xA5, 0x5A)
 """Bytes that fill results before the first run, to detect a kernel that does not write them. A result full of the first byte
@@ -53,18 +53,11 @@ class HostKernel:
         self.positions = self.names[: len(self.names) - len(self.keywords)]
 
     def prepare(self, call: KernelCall) -> PreparedHost:
-        """Prepare the kernel for a node.
-
-        Raises:
-            ValidationError: the function has parameters that are not the operation's.
-        """
         call.check_names(self.names)
         return PreparedHost(self, call)
 
 
 class PreparedHost:
-    """A host kernel prepared for one node."""
-
     space = HOST
 
     def __init__(self, kernel: HostKernel, call: KernelCall) -> None:
@@ -73,14 +66,13 @@ class PreparedHost:
 
     @property
     def detail(self) -> str:
-        """The compiler (Numba or Python), and the location of the function."""
         code = getattr(self.kernel.python, "__code__", None)  # C functions have none
         place = f", {file_name(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
         return f"{'Numba' if self.kernel.is_compiled else 'Python'} kernel{place}"
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Create the views once, so that runs create none."""
-        arguments = {**each(inputs, _read_only), **self.call.attributes}
+        arguments = {**map_operands(inputs, _read_only), **self.call.attributes}
         results = tuple(output.view() for output in outputs)
         arguments["out"] = results if len(results) > 1 else results[0]
         positional = [arguments[name] for name in self.kernel.positions]

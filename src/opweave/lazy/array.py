@@ -18,7 +18,7 @@ import numpy as np
 
 from .. import memory
 from ..core.dtypes import INFO, DataType
-from ..core.graph import Desc, Operand, each, title
+from ..core.graph import Desc, Operand, map_operands, title
 from ..core.operation import Op
 from ..core.operators import Operators
 from ..memory import pool
@@ -99,7 +99,7 @@ class ArrayTemplate:
 
     def add_to(self, builder: Operations, operands: Sequence[Operand], label: str = "") -> tuple[Operand, ...]:
         """Add a node for the call to a graph."""
-        inputs = each(self.inputs, operands.__getitem__)
+        inputs = map_operands(self.inputs, operands.__getitem__)
         return builder._add_node(self.op, inputs, self.attributes, label, self.descs)
 
 

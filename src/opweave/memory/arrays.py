@@ -1,7 +1,7 @@
 """Conversion of data from users to plain NumPy arrays.
 
 `as_array` converts without a copy; `fit` checks the array against a descriptor; `contiguous` makes a counted copy if engines
-cannot use the memory; `lasting` does that for constants.
+cannot use the memory; `constant_array` does that for constants.
 """
 
 from __future__ import annotations
@@ -21,23 +21,17 @@ LARGE_BYTES = 1024
 """Constants of at least this size in a mapped file or in `bytes` are not copied, even if they are not aligned."""
 
 
-def as_array(value: Any, what: str, data_type: str = "float32") -> np.ndarray:
-    """A plain array over the memory of `value`; never a copy.
+def as_array(value: Any, subject: str, data_type: str = "float32") -> np.ndarray:
+    """A plain array over the memory of `value`, the argument `subject`; never a copy.
 
-    Args:
-        value: a NumPy array or scalar, an object with DLPack or the array interface, or one with the buffer protocol (`bytes`,
-            `memoryview`, …), whose items count as uint8 if they have one byte.
-        what: the name of the argument, for messages.
-        data_type: the expected data type, for messages.
-
-    Raises:
-        ValidationError: it is none of these, or a masked array, whose mask would be lost.
+    `value` is an array or scalar of NumPy, has DLPack, the array interface or the buffer protocol, whose items of one byte
+    count as uint8. Masked arrays are refused, because their mask would be lost.
     """
     if type(value) is np.ndarray:
         # A view, because users can change the data type and the shape of their array object later.
         return value.view()
     if isinstance(value, np.ma.MaskedArray):
-        raise ValidationError(f"{what} must not be masked; array.filled(...) gives an array without a mask")
+        raise ValidationError(f"{subject} must not be masked; array.filled(...) gives an array without a mask")
     if callable(detach := getattr(value, "detach", None)):
         value = detach()  # PyTorch refuses to export a parameter, which has a gradient
     try:
@@ -58,7 +52,7 @@ def as_array(value: Any, what: str, data_type: str = "float32") -> np.ndarray:
             hint = f"; np.asarray(value, {data_type!r}) makes an array"
         else:
             hint = f" ({error})"
-        raise ValidationError(f"{what} must be an array or a buffer, got {type(value).__name__}{hint}") from None
+        raise ValidationError(f"{subject} must be an array or a buffer, got {type(value).__name__}{hint}") from None
 
 
 def _bfloat16(value: Any) -> np.ndarray:
@@ -69,42 +63,35 @@ def _bfloat16(value: Any) -> np.ndarray:
     return np.from_dlpack(bits).view(ml_dtypes.bfloat16)
 
 
-def fit(array: np.ndarray, what: str, desc: Desc) -> np.ndarray:
+def fit(array: np.ndarray, subject: str, desc: Desc) -> np.ndarray:
     """The array in the shape of `desc`; never a copy.
 
     It must hold the data type, in the shape of `desc` or flat. A flat uint8 array stands for the bytes of any data type, as
     Uint8Array and ArrayBuffer do in the specification.
-
-    Raises:
-        ValidationError: another data type, byte order, shape or length.
     """
     # Messages are made only for errors, because every write, read and compute calls this.
     if array.dtype == desc.data_type and array.shape == desc.shape:
         return array
     if array.dtype == np.uint8 and array.ndim == 1 and desc.data_type != "uint8":
         if array.nbytes != desc.byte_length:
-            raise ValidationError(f"{what} must have {desc.byte_length} bytes for {desc}, got {array.nbytes}")
+            raise ValidationError(f"{subject} must have {desc.byte_length} bytes for {desc}, got {array.nbytes}")
         if not array.flags.c_contiguous:
-            raise ValidationError(f"{what} must be contiguous to be taken as the bytes of {desc}")
+            raise ValidationError(f"{subject} must be contiguous to be taken as the bytes of {desc}")
         return array.view(desc.data_type).reshape(desc.shape)
     if array.dtype != desc.data_type:
         raise ValidationError(
-            f"{what} must hold {desc.data_type} in native byte order, got {array.dtype.str} ({array.dtype.name})"
+            f"{subject} must hold {desc.data_type} in native byte order, got {array.dtype.str} ({array.dtype.name})"
             f"; array.astype({desc.data_type!r}) converts it"
         )
     if array.shape != (desc.element_count,):
-        raise ValidationError(f"{what} must have shape {list(desc.shape)} (or be flat), got {list(array.shape)}")
+        raise ValidationError(f"{subject} must have shape {list(desc.shape)} (or be flat), got {list(array.shape)}")
     if not array.flags.c_contiguous:
-        raise ValidationError(f"{what} must be contiguous to be taken for {desc}")
+        raise ValidationError(f"{subject} must be contiguous to be taken for {desc}")
     return array.reshape(desc.shape)
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:
-    """The array itself if engines can use its memory (C-contiguous and aligned), else a counted copy.
-
-    Raises:
-        OperationError: there is not enough memory for a copy.
-    """
+    """The array itself if engines can use its memory (C-contiguous and aligned), else a counted copy."""
     if array.flags.c_contiguous and array.flags.aligned:
         return array
     try:
@@ -116,7 +103,7 @@ def contiguous(array: np.ndarray) -> np.ndarray:
     return usable
 
 
-def lasting(array: np.ndarray) -> np.ndarray:
+def constant_array(array: np.ndarray) -> np.ndarray:
     """The array of a constant: as `contiguous`, but large weights in a mapped file or in `bytes` are never copied.
 
     In a model file they are rarely aligned; engines and NumPy can read them anyway.
@@ -147,13 +134,9 @@ def is_immutable(array: np.ndarray) -> bool:
         return False
 
 
-def describe(array: np.ndarray, what: str) -> Desc:
-    """The descriptor of an array.
-
-    Raises:
-        ValidationError: its data type is not one of WebNN's, or not in native byte order.
-    """
+def describe(array: np.ndarray, subject: str) -> Desc:
+    """The descriptor of an array, whose data type must be WebNN's, in native byte order."""
     try:
         return Desc(dtypes.of_array(array.dtype), array.shape)
     except ValidationError as error:
-        raise ValidationError(f"{what}: {error}") from None
+        raise ValidationError(f"{subject}: {error}") from None

@@ -12,11 +12,7 @@ import numpy as np
 
 @dataclass(slots=True)
 class Tally:
-    """Number of copies, and their bytes.
-
-    Attributes:
-        count: number of copies.
-        bytes: number of bytes, of all of them together.
+    """A `count` of copies, and the `bytes` of all of them together.
 
     >>> tally = Tally(count=2, bytes=64)
     >>> tally.bytes // tally.count
@@ -29,10 +25,7 @@ class Tally:
 
 @dataclass
 class Copies:
-    """Counts all copies of tensor data by reason, since the start or the last `reset`.
-
-    Attributes:
-        by_reason: a `Tally` for each reason.
+    """Counts all copies of tensor data by reason, since the start or the last `reset`: `by_reason` has a `Tally` for each.
 
     >>> counter = Copies()
     >>> counter.add(16, "an input that is not contiguous")

@@ -89,7 +89,6 @@ _lent: dict[int, Any] = {}
 
 
 def _delete(address: int) -> None:
-    """Release a tensor that the consumer no longer uses."""
     _lent.pop(address, None)
 
 
@@ -112,18 +111,10 @@ def capsule(
     read_only: bool = False,
     max_version: tuple[int, int] | None = None,
 ) -> Any:
-    """A DLPack capsule of memory in C order.
+    """A DLPack capsule of memory in C order; `owner` is kept alive until the consumer is done.
 
-    Args:
-        address: of the first byte.
-        desc: data type and shape.
-        device: its kind and number, as `__dlpack_device__` returns them.
-        owner: is kept alive until the consumer is done.
-        read_only: whether the consumer must not write to it.
-        max_version: the newest version that the consumer knows; None for the form before versions.
-
-    Raises:
-        BufferError: the memory is read-only, which the older form cannot say.
+    `device` is the kind and number that `__dlpack_device__` returns. `max_version` is the newest version that the consumer
+    knows; None for the form before versions, in which memory cannot be read-only (`BufferError`).
     """
     is_versioned = max_version is not None and max_version[0] >= VERSION[0]
     if read_only and not is_versioned:
@@ -141,27 +132,19 @@ def capsule(
         managed, name = _Versioned(VERSION, None, deleter, READ_ONLY if read_only else 0, tensor), _NAME_VERSIONED
     else:
         managed, name = _Managed(tensor, None, deleter), _NAME
-    at = ctypes.addressof(managed)
-    _lent[at] = managed, shape_array, strides_array, owner
-    return _new(at, name, ctypes.cast(_DESTROY, c_void_p))
+    key = ctypes.addressof(managed)
+    _lent[key] = managed, shape_array, strides_array, owner
+    return _new(key, name, ctypes.cast(_DESTROY, c_void_p))
 
 
-class Taken:
-    """A tensor taken out of a capsule; its owner gets it back when this object is collected.
-
-    Args:
-        capsule: the result of `__dlpack__`, which cannot be used again.
+class ImportedTensor:
+    """A tensor taken out of a capsule, which cannot be used again; its owner gets it back when this object is collected.
 
     Attributes:
         address: of the first element.
         data_type: by name, as "float32" or "bool".
-        shape: its dimensions.
         strides: in elements, None for C order.
         device: its kind and number.
-        read_only: whether it must not be written to.
-
-    Raises:
-        ValidationError: not a capsule of DLPack, or one that is used already or of a newer version.
     """
 
     def __init__(self, capsule: Any) -> None:
@@ -169,11 +152,11 @@ class Taken:
         name = next((name for name in _USED if _is_valid(id(capsule), name)), None)
         if name is None:
             raise ValidationError(f"__dlpack__ must return a capsule with a tensor, got {capsule!r}")
-        at = _pointer(id(capsule), name)
-        managed = (_Versioned if name == _NAME_VERSIONED else _Managed).from_address(at)
+        address = _pointer(id(capsule), name)
+        managed = (_Versioned if name == _NAME_VERSIONED else _Managed).from_address(address)
         _set_name(id(capsule), _USED[name])
         if managed.deleter:
-            finalize(self, _Deleter(managed.deleter), at).atexit = False  # the owner's library may be gone by then
+            finalize(self, _Deleter(managed.deleter), address).atexit = False  # the owner's library may be gone by then
         if isinstance(managed, _Versioned) and managed.version[0] != VERSION[0]:
             raise ValidationError(f"__dlpack__ returned version {managed.version[0]}, known is {VERSION[0]}")
         tensor: _DlpackTensor = managed.tensor
@@ -187,15 +170,10 @@ class Taken:
         self.read_only = isinstance(managed, _Versioned) and bool(managed.flags & READ_ONLY)
 
 
-def take(exporter: Any, stream: int | None) -> Taken:
-    """The tensor of an object with `__dlpack__`, ready for a stream of the consumer.
+def take(exporter: Any, stream: int | None) -> ImportedTensor:
+    """The tensor of an object with `__dlpack__`, which may refuse (`ValidationError`).
 
-    Args:
-        exporter: the object.
-        stream: the handle for which the producer makes the memory ready (1 for CUDA's default stream); None for the CPU.
-
-    Raises:
-        ValidationError: the object refuses, or returns no tensor.
+    The producer makes the memory ready for `stream`, a handle (1 for CUDA's default stream); None for the CPU.
     """
     if callable(detach := getattr(exporter, "detach", None)):
         exporter = detach()  # PyTorch refuses to export a parameter, which has a gradient
@@ -206,7 +184,4 @@ def take(exporter: Any, stream: int | None) -> Taken:
             exported = exporter.__dlpack__(stream=stream)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise ValidationError(f"{type(exporter).__name__}.__dlpack__ refuses: {error}") from error
-    return Taken(exported)
-
-
-__all__ = ["CPU", "CUDA", "CUDA_MANAGED", "VERSION", "Taken", "capsule", "take"]
+    return ImportedTensor(exported)

@@ -41,11 +41,7 @@ _NUMPY_TYPES = {name: np.dtype(name) for name in ANY}  # a lookup is faster than
 
 
 def empty(desc: Desc) -> np.ndarray:
-    """A new array, not initialised, with NumPy's alignment.
-
-    Raises:
-        OperationError: there is not enough memory.
-    """
+    """A new array, not initialised, with NumPy's alignment."""
     try:
         return np.empty(desc.shape, _NUMPY_TYPES[desc.data_type])
     except MemoryError:
@@ -62,8 +58,6 @@ class _Range:
 
 
 class _Lease(_Range):
-    """The base object of the arrays over leased memory."""
-
     __slots__ = ("_release",)
 
     def __init__(self, address: int, size: int, release: Callable[[], object]) -> None:
@@ -74,19 +68,16 @@ class _Lease(_Range):
         self._release()
 
 
-def unowned(address: int, size: int) -> np.ndarray:
+def array_at(address: int, size: int) -> np.ndarray:
     """An array of bytes over existing memory, which it does not keep alive."""
     return np.asarray(_Range(address, size))
 
 
 def lease(address: int, size: int, release: Callable[[], object]) -> np.ndarray:
-    """An array of bytes over existing memory.
+    """An array of bytes over existing memory, which `release` keeps alive.
 
-    Args:
-        address: the address of the first byte.
-        size: number of bytes.
-        release: called when the array and all its views have been collected, at any time in any thread: it must not wait for
-            a lock. It also keeps the memory alive until then.
+    `release` is called when the array and all its views have been collected, at any time in any thread: it must not wait for
+    a lock.
     """
     return np.asarray(_Lease(address, size, release))
 
@@ -100,11 +91,7 @@ def address_range(array: np.ndarray) -> tuple[int, int]:
 def check_overlap(
     inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray], constants: Sequence[tuple[int, int]] = ()
 ) -> None:
-    """Require that no output shares memory with an input, another output, or one of the ranges `constants`.
-
-    Raises:
-        ValidationError: naming the two that overlap.
-    """
+    """Require that no output shares memory with an input, another output, or one of the ranges `constants`."""
     ranges = [(*address_range(array), name, False) for name, array in inputs.items()]
     ranges += [(*address_range(array), name, True) for name, array in outputs.items()]
     ranges.sort()
@@ -141,13 +128,7 @@ def is_same(one: object, other: object) -> bool:
 def in_place(
     inputs: Mapping[str, object], outputs: Mapping[str, object], may_share: Mapping[str, str]
 ) -> dict[str, str]:
-    """For each output in exactly the memory of an input: the name of that input.
-
-    Args:
-        inputs: contiguous arrays, or memory of a device, by name.
-        outputs: likewise.
-        may_share: for each output that may use the memory of an input, that input.
-    """
+    """For each output in exactly the memory of the input that it `may_share`: the name of that input."""
     return {
         name: source
         for name, source in may_share.items()

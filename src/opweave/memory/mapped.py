@@ -23,13 +23,10 @@ class FileRegion:
 
 
 def mapped_files(arrays: Iterable[np.ndarray]) -> list[FileRegion]:
-    """The memory-mapped files that may hold arrays, in order of address; empty on systems other than Linux.
+    """The memory-mapped files that may hold `arrays`, in order of address; none if NumPy or Python owns all memory.
 
     Private writable mappings are left out, because they may differ from the file, and so are files that have been
-    replaced or deleted.
-
-    Args:
-        arrays: the arrays. The result is also empty if NumPy or Python owns the memory of all of them.
+    replaced or deleted. Systems other than Linux have no list of mappings.
     """
     ranges = [address_range(array) for array in arrays if not isinstance(owner(array), (bytes, bytearray, type(None)))]
     if not ranges:
@@ -80,7 +77,7 @@ def _identity(path: str) -> tuple[int, int, int] | None:
 def find_in_files(array: np.ndarray, regions: list[FileRegion]) -> tuple[str, int] | None:
     """The file and the offset that a contiguous array maps; None if it is not in a mapped file."""
     start, stop = address_range(array)
-    at = bisect_right(regions, start, key=lambda region: region.start) - 1
-    if at < 0 or stop > regions[at].stop:
+    index = bisect_right(regions, start, key=lambda region: region.start) - 1
+    if index < 0 or stop > regions[index].stop:
         return None
-    return regions[at].path, regions[at].offset + start - regions[at].start
+    return regions[index].path, regions[index].offset + start - regions[index].start

@@ -61,9 +61,6 @@ def plan(lives: Sequence[Life]) -> Plan:
     Args:
         lives: the size of each intermediate in bytes, and the steps in which it is needed.
 
-    Returns:
-        The offset of each, in one piece.
-
     >>> plan([Life(100, 0, 1), Life(64, 1, 2), Life(128, 2, 3)])
     Plan(offsets=(0, 128, 0), pieces=(192,), total=320, homes=())
     """
@@ -91,9 +88,6 @@ def plan_buffers(lives: Sequence[Life]) -> Plan:
 
     Args:
         lives: the size of each intermediate in bytes, and the steps in which it is needed.
-
-    Returns:
-        The buffer of each, and the sizes of the buffers.
 
     >>> plan_buffers([Life(100, 0, 1), Life(64, 1, 2), Life(128, 2, 3)])
     Plan(offsets=(0, 0, 0), pieces=(128, 64), total=292, homes=(0, 1, 0))

@@ -32,11 +32,7 @@ _turn = 0
 
 
 def room(desc: Desc) -> np.ndarray:
-    """A new array, not initialised.
-
-    Raises:
-        OperationError: there is not enough memory.
-    """
+    """A new array, not initialised."""
     size = desc.byte_length
     return host.empty(desc) if size < LARGE else _large(desc, size)
 
@@ -82,5 +78,4 @@ def _trim() -> None:
 
 
 def kept_bytes() -> int:
-    """Total size of the kept buffers in bytes."""
     return sum([raw.nbytes for _, raw in list(_spare)])

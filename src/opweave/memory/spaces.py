@@ -24,11 +24,7 @@ Memory = Any
 
 
 class Cell:
-    """Host memory of a value whose data type and shape are unknown until it is computed.
-
-    Attributes:
-        value: an array, a list of arrays, or None.
-    """
+    """Host memory of an array, a list of arrays, or None, whose descriptors are unknown until the value is computed."""
 
     __slots__ = ("value",)
 
@@ -65,12 +61,7 @@ class TensorSpace(Space, Protocol):
         """Remove a context that ends; after the last one, free the memory kept for reuse."""
 
     def adopt(self, given: Any, desc: Desc | None) -> Memory:
-        """Use memory of the caller for a tensor; raise `ValidationError` if that is not possible.
-
-        Args:
-            given: an array, or a buffer of the device.
-            desc: data type and shape; None if the object has them.
-        """
+        """Use an array or a buffer of the device, or raise `ValidationError`; `desc` is None if the object has one."""
 
     def check_overlap(
         self, inputs: Mapping[str, Memory], outputs: Mapping[str, Memory], constants: Sequence[tuple[int, int]] = ()
@@ -139,15 +130,9 @@ def reaches(space: Space, other: Space) -> bool:
 def intermediates(
     space: Space, descs: Sequence[Desc], lives: Sequence[tuple[int, int]]
 ) -> tuple[Plan, Callable[[], list[Memory]]]:
-    """Lay out the intermediates of a program in a space.
+    """Lay out the intermediates of a program: the plan, and a function that allocates memory by it.
 
-    Args:
-        space: their space.
-        descs: their data types and shapes.
-        lives: the first and the last step that needs each.
-
-    Returns:
-        The plan, and a function that allocates memory by it.
+    `lives` are the first and the last step that needs each of `descs`.
     """
     needed = [Life(desc.byte_length, *life) for desc, life in zip(descs, lives, strict=True)]
     if not space.is_host:
@@ -166,11 +151,7 @@ def intermediates(
 class Pool(ABC, Generic[T]):
     """Reusable memory for runs: each run takes its own, so that several threads can run one program at the same time.
 
-    Args:
-        limit: the most to keep for later runs; by default enough for one run on each processor.
-
-    Attributes:
-        idle: memory that no run uses.
+    At most `limit` are kept `idle`, by default enough for one run on each processor.
     """
 
     def __init__(self, limit: int = 0) -> None:
@@ -182,7 +163,6 @@ class Pool(ABC, Generic[T]):
         """New memory for one run."""
 
     def take(self) -> T:
-        """Memory for one run, idle or new."""
         try:
             return self.idle.pop()
         except IndexError:

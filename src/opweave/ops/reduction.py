@@ -10,7 +10,7 @@ from .. import expr
 from ..core.dtypes import ANY, FLOATS, WIDE, DataType
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N, Op, op
-from ..core.shapes import reduced
+from ..core.shapes import reduced_shape
 from ..support.errors import require
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _arg_extreme(
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     require(output_data_type in ("int32", "int64"), f"output_data_type must be int32 or int64, got {output_data_type}")
     # Dimensions are limited to int32, so both types can hold every position.
-    return Desc(output_data_type, reduced(input.shape, (axis,), keep_dimensions))
+    return Desc(output_data_type, reduced_shape(input.shape, (axis,), keep_dimensions))
 
 
 arg_min = _arg_extreme.named(
@@ -129,7 +129,7 @@ def _reduce(
     >>> import numpy as np, opweave as ow
     """
     assert axes is not None  # the default below
-    return Desc(input.data_type, reduced(input.shape, axes, keep_dimensions))
+    return Desc(input.data_type, reduced_shape(input.shape, axes, keep_dimensions))
 
 
 @_reduce.default("axes")
@@ -264,7 +264,7 @@ def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool)
     largest = b.reduce_max(x, axes=axes, keep_dimensions=True)
     m = b.where(b.is_infinite(largest), b._as_operand(0, x.data_type), largest)
     total = m + b.log(b.reduce_sum(b.exp(x - m), axes=axes, keep_dimensions=True))
-    return narrowed(b, b.reshape(total, reduced(input.shape, axes, keep_dimensions)), input)
+    return narrowed(b, b.reshape(total, reduced_shape(input.shape, axes, keep_dimensions)), input)
 
 
 @reduce_mean.decompose

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..backends import Measured, Pairs, Returning, Runner, TakingFeeds
 from ..core.graph import Desc, Graph, Node, Operand
-from ..core.value_ranges import InputRange, checking
+from ..core.value_ranges import InputRange, with_checks
 from ..memory import OVER_INPUT, Plan
 from ..memory.spaces import HOST, Cell, Memory, Pool, Space, copier, intermediates, reaches
 from ..support.errors import OperationError
@@ -120,7 +120,7 @@ class Program:
             call = direct.bind(inputs, outputs)
         else:
             call = Binding(self.layout(inputs, outputs, shared), inputs, outputs)
-        return checking(call, self._ranges, inputs)
+        return with_checks(call, self._ranges, inputs)
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Pairs = ()) -> None:
         """Run the program once, like `bind(inputs, outputs, shared)()`, on memory that is not used again."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..core.graph import Node, Operand, each
+from ..core.graph import Node, Operand, map_operands
 from ..core.operation import call_with
 from ..ops.recorder import Recorder
 from ..support.errors import MLError
@@ -209,7 +209,7 @@ def _decompose(node: Node) -> tuple[list[Operand], list[Operand]]:
         operands.append(Operand(builder, operand.desc, name=name, value=operand.value))
         return operands[-1]
 
-    inputs = each(node.inputs, follow)
+    inputs = map_operands(node.inputs, follow)
     assert node.op.decomposition is not None
     try:
         result = call_with(node.op.decomposition, {**inputs, **node.attributes}, builder)

@@ -23,7 +23,7 @@ from opweave.core.graph import Desc
 from opweave.expr import Traced, ir, trace
 from opweave.expr.array import apply
 from opweave.expr.evaluate import evaluate
-from opweave.expr.gpu import GpuKernel, kernels, mathematics, scatter, unsupported
+from opweave.expr.gpu import GpuKernel, kernels, mathematics, refusal_of, scatter
 from opweave.expr.gpu.cuda import CUDA, PRELUDE
 
 F = cuda_on_cpu.FEATURES
@@ -79,7 +79,7 @@ def test_all_parts_of_sums_have_terms() -> None:
 
 
 def run_program(program: ir.Formula, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    assert unsupported(program, F) == ""
+    assert refusal_of(program, F) == ""
     runner = cuda_on_cpu.Runner()
     for source, value in zip(program.inputs, arrays, strict=True):
         runner.fill(source, value)

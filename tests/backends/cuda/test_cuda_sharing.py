@@ -65,13 +65,13 @@ def test_memory_lives_until_the_consumer_is_done() -> None:
 
 def test_what_is_no_capsule() -> None:
     with pytest.raises(ow.ValidationError, match="__dlpack__ must return a capsule with a tensor, got 3"):
-        dlpack.Taken(3)
+        dlpack.ImportedTensor(3)
     capsule = OnHost(np.zeros(3, np.float32)).__dlpack__()
-    dlpack.Taken(capsule)
+    dlpack.ImportedTensor(capsule)
     with pytest.raises(
         ow.ValidationError, match='must return a capsule with a tensor, got <capsule object "used_dltensor"'
     ):
-        dlpack.Taken(capsule)
+        dlpack.ImportedTensor(capsule)
     with pytest.raises(BufferError, match="is not writable, which DLPack before version 1 cannot say"):
         OnHost(np.zeros(3, np.float32), read_only=True).__dlpack__()
 
@@ -84,7 +84,7 @@ def test_a_newer_version_is_refused_and_given_back() -> None:
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     ctypes.c_uint32.from_address(pointer(capsule, b"dltensor_versioned")).value = 2
     with pytest.raises(ow.ValidationError, match="__dlpack__ returned version 2, known is 1"):
-        dlpack.Taken(capsule)
+        dlpack.ImportedTensor(capsule)
     del capsule
     gc.collect()
     assert sys.getrefcount(array) == references
@@ -125,7 +125,7 @@ def test_an_array_lives_until_the_work_on_it_is_done(driver: CpuDriver, context:
     del tensor
     gc.collect()
     (retired,) = driver.retired
-    assert isinstance(retired, dlpack.Taken)  # by the driver, for as long as the stream needs it
+    assert isinstance(retired, dlpack.ImportedTensor)  # by the driver, for as long as the stream needs it
     driver.retired.clear()
     del retired
     assert sys.getrefcount(x) == references

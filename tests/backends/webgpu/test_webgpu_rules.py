@@ -22,7 +22,7 @@ from opweave.core.operation import Op
 from opweave.expr import Traced, compute, trace
 from opweave.expr.evaluate import evaluate
 from opweave.expr.ir import Formula
-from opweave.expr.simplify import simplified
+from opweave.expr.simplify import simplify
 from opweave.kernels.expression import in_data_type
 from opweave.ops import Operations
 
@@ -82,7 +82,7 @@ def check(op: Op[..., Any], call: Call) -> Formula:
     given = [arrays[names[operand]] for operand in node.operands]
     wanted = run(REFERENCE, op, call)
     program = program_of(node)
-    for each in (program, simple := simplified(program)):
+    for each in (program, simple := simplify(program)):
         got = dict(zip(wanted, computed(each, node, given), strict=True))
         assert_agree(SAMPLES[op], call, got, wanted)
     return simple
@@ -216,7 +216,7 @@ def text(name: str, *shapes: Sequence[int], **options: Any) -> str:
     """The last line of the simplified program: what one element of the result is."""
     _, result, _ = record(REFERENCE, OPS[name], Call(*(np.zeros(shape, np.float32) for shape in shapes), **options))
     (node,) = Graph.reaching(outputs_of(result)).nodes
-    return str(simplified(program_of(node))).splitlines()[-1].strip()
+    return str(simplify(program_of(node))).splitlines()[-1].strip()
 
 
 PICTURE = [1, 8, 56, 56]

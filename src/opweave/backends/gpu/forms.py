@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from ...core.graph import Node, Operand, each, flat
+from ...core.graph import Node, Operand, iter_operands, map_operands
 from ...core.operation import call_with
 from ...expr import gpu
 from ...expr.array import Traced
 from ...expr.gpu import Features
 from ...expr.ir import Formula
-from ...expr.simplify import simplified
+from ...expr.simplify import simplify
 from ...expr.tracing import inputs_of, program
 from ...kernels.expression import descs_of, program_of
 from ...support.cache import Cache
@@ -48,7 +48,7 @@ def apply_node(node: Node, backend: Backend, arrays: Mapping[Operand, Traced]) -
 def _apply(node: Node, backend: Backend, array_of: Callable[[Operand], Traced]) -> Any:
     form = form_of(node, backend)
     assert form is not None, node
-    result = call_with(form, {**each(node.inputs, array_of), **node.attributes})
+    result = call_with(form, {**map_operands(node.inputs, array_of), **node.attributes})
     if isinstance(result, Special):
         return result
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
@@ -63,13 +63,13 @@ def trace(node: Node, backend: Backend) -> Formula | Special:
 
 def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Formula | Special:
     if backend.rule(node) is None:  # formulas may have indices to check
-        return simplified(program_of(node.op, descs, node.attributes))
-    inputs, arrays = inputs_of(list(flat(descs)))
+        return simplify(program_of(node.op, descs, node.attributes))
+    inputs, arrays = inputs_of(list(iter_operands(descs)))
     rest = iter(arrays)
     result = _apply(node, backend, lambda _: next(rest))
     if isinstance(result, Staged):
         result.inputs = inputs
-    return result if isinstance(result, Special) else simplified(program(node.op.name, inputs, result))
+    return result if isinstance(result, Special) else simplify(program(node.op.name, inputs, result))
 
 
 def refusal_of(node: Node, backend: Backend, features: Features) -> str | None:
@@ -87,7 +87,7 @@ def refusal_of(node: Node, backend: Backend, features: Features) -> str | None:
         result = trace(node, backend)
     except ValidationError as error:  # positions beyond int32
         return str(error)
-    return gpu.unsupported(result, features) if isinstance(result, Formula) else ""
+    return gpu.refusal_of(result, features) if isinstance(result, Formula) else ""
 
 
 def _no_kernel(node: Node, backend: Backend) -> str:

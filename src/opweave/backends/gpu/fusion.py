@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...core.graph import Desc, Node, Operand, flat
+from ...core.graph import Desc, Node, Operand, iter_operands
 from ...expr import ir
 from ...expr.array import Traced
 from ...expr.gpu import Features
@@ -82,7 +82,7 @@ class Reading:
 
 
 def readings(node: Node, program: Formula) -> dict[Operand, Reading]:
-    numbers = list(flat(node.inputs))
+    numbers = list(iter_operands(node.inputs))
     loads: dict[Operand, list[ir.Load]] = {operand: [] for operand in numbers}
     inside: Counter[Operand] = Counter()
     largest = max(output.desc.element_count for output in program.outputs)

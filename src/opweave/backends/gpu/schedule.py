@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from ...core.graph import Desc, Graph, Node, Operand, each, flat
+from ...core.graph import Desc, Graph, Node, Operand, iter_operands, map_operands
 from ...expr import ir
-from ...expr.array import Traced, is_rounded, rounded
+from ...expr.array import Traced, is_rounded, round_float16
 from ...expr.gpu import Features
 from ...expr.ir import Formula, Input
 from ...expr.tracing import of_input
@@ -140,7 +140,7 @@ class Schedule:
             )
             is_done = self._rounds  # the accumulators are float32, though the array's type is float16
         else:
-            result = rounded(result) if self._rounds else result
+            result = round_float16(result) if self._rounds else result
             is_done = is_rounded(result)
         if not is_done:
             self.unrounded.add(value.nodes[-1])
@@ -219,7 +219,7 @@ class Schedule:
 
     def _stages(self, node: Node, staged: Staged) -> None:
         """Schedule an operation of several kernels. Equal operations share their stages."""
-        for source, operand in zip(staged.inputs, flat(node.inputs), strict=True):
+        for source, operand in zip(staged.inputs, iter_operands(node.inputs), strict=True):
             self._kernels.alias(source, self._in_memory(operand))
         stages, results = staged.plan_for(self.features)
         targets = {result: self._target(operand) for operand, result in zip(node.outputs, results, strict=True)}
@@ -285,7 +285,7 @@ class Schedule:
         call = KernelCall(
             node.title, node.op, descs_of(node.inputs), node.attributes, tuple(o.desc for o in node.outputs)
         )
-        inputs = each(node.inputs, sources.__getitem__)
+        inputs = map_operands(node.inputs, sources.__getitem__)
         kernels = node.op.kernels[self.backend.name].kernels(call, inputs, targets, self.features)
         self._kernels.append(kernels, (node,), is_users=True)
 

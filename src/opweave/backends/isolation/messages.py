@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ...core.graph import Builder, Desc, Graph, Node, Operand, each
+from ...core.graph import Builder, Desc, Graph, Node, Operand, map_operands
 from ...core.operation import Op
 from .. import Backend, Precision, discover
 
@@ -76,7 +76,7 @@ class GraphMessage:
         numbers = {operand: k for k, operand in enumerate([*graph.inputs.values(), *constants])}
         nodes: list[NodeMessage] = []
         for node in graph.nodes:
-            inputs = each(node.inputs, numbers.__getitem__)
+            inputs = map_operands(node.inputs, numbers.__getitem__)
             descs = tuple(output.desc for output in node.outputs)
             nodes.append((node.op, inputs, dict(node.attributes), node.label, descs))
             for output in node.outputs:
@@ -96,7 +96,7 @@ class GraphMessage:
             operands.append(Operand(builder, Desc(array.dtype.name, array.shape), value=array))  # type: ignore[arg-type]
         nodes = []
         for serial, (op, numbered, attributes, label, descs) in enumerate(self.nodes):
-            node = Node(op, each(numbered, operands.__getitem__), attributes, label, serial)
+            node = Node(op, map_operands(numbered, operands.__getitem__), attributes, label, serial)
             node.outputs = tuple(Operand(builder, desc, node=node) for desc in descs)
             nodes.append(node)
             operands += node.outputs

@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...core.graph import Graph, Node, Operand, each
+from ...core.graph import Graph, Node, Operand, map_operands
 from .. import Backend, Device, How, PowerPreference, Rule, RuleFunction
 from .provider_faults import why_not
 
@@ -151,7 +151,7 @@ class OnnxRuntime(Backend):
             ctx.node, ctx.has_kernels, before = node, True, len(ctx.nodes)
             rule = self.rule(node)
             assert rule is not None, node
-            result = rule((ctx,), {**each(node.inputs, lookup), **node.attributes})
+            result = rule((ctx,), {**map_operands(node.inputs, lookup), **node.attributes})
             ctx.written[node] = [(onnx_node.name, onnx_node.op_type) for onnx_node in ctx.nodes[before:]]
             results = result if isinstance(result, (tuple, list)) else (result,)
             for operand, value in zip(node.outputs, results, strict=True):
@@ -161,7 +161,7 @@ class OnnxRuntime(Backend):
                 values[operand] = Value(value.name, operand.data_type, operand.shape)
                 ctx.sizes[value.name] = operand.desc.byte_length
             done[node] = "native" if ctx.has_kernels and len(ctx.nodes) - before <= 1 else "composed"
-        return each(graph.outputs, lookup), done
+        return map_operands(graph.outputs, lookup), done
 
 
 def _operator_rule(op: Op[..., Any], op_type: str, domain: str) -> RuleFunction:

@@ -10,7 +10,7 @@ import onnxruntime
 
 from ... import memory
 from ...core.dtypes import ONNX_TYPES, name_of
-from ...memory.arrays import lasting
+from ...memory.arrays import constant_array
 from .inline import INLINE_BYTES
 from .options import hand_over
 
@@ -51,7 +51,7 @@ def add_constants(
         match = memory.find_in_files(array, files) if array.flags.c_contiguous else None
         if match is None:
             place = {"location": name}
-            by_reference[name] = lasting(array)
+            by_reference[name] = constant_array(array)
         else:  # as in `Emitter.finish`
             place = {"location": match[0][1:], "offset": str(match[1]), "length": str(array.nbytes)}
         for key, text in place.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.graph import Graph, Node, Operand, each
+from ...core.graph import Graph, Node, Operand, map_operands
 from .. import Backend, Device, How, PowerPreference, Precision, Rule
 from . import devices
 from .saturation import saturates
@@ -130,7 +130,7 @@ class OpenVino(Backend):
                 values.update(zip(node.outputs, constants, strict=True))
                 done[node] = "native"
                 continue
-            result = rule((ctx,), {**each(node.inputs, lookup), **node.attributes})
+            result = rule((ctx,), {**map_operands(node.inputs, lookup), **node.attributes})
             results = result if isinstance(result, (tuple, list)) else (result,)
             if node in ctx.dequantised.products and not takes_over(ctx.readers.get(node.outputs[0], ())):
                 # The engine moves the scales of integer products through other readers, mistakes scales of columns for scales

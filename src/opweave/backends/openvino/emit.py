@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.dtypes import FLOATS, name_of
-from ...memory.host import address_range, unowned
+from ...memory.host import address_range, array_at
 from ...ops.activation import linear, relu
 from ...ops.convolution import conv2d, conv_transpose2d
 from ...ops.elementwise import add, clamp, div, mul, sub
@@ -73,7 +73,7 @@ def tensor(array: np.ndarray, data_type: str) -> Any:
 
     The engine's own conversion would keep the array as long as the request, and refuse read-only arrays.
     """
-    memory = unowned(address_range(array)[0], array.nbytes)
+    memory = array_at(address_range(array)[0], array.nbytes)
     return engine().Tensor(memory, [*array.shape, *lanes(data_type)], _element_type(data_type))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.graph import Graph, Node, Operand, each
+from ...core.graph import Graph, Node, Operand, map_operands
 from ...support.errors import OperationError
 from .. import Backend, Device, How, PowerPreference, Runner
 
@@ -54,7 +54,7 @@ class Reference(Backend):
         assert rule is not None, node
         with np.errstate(all="ignore"):
             try:
-                result = rule((), {**each(node.inputs, widen), **node.attributes})
+                result = rule((), {**map_operands(node.inputs, widen), **node.attributes})
             except MemoryError as error:
                 raise OperationError(f"{node.title}: there is not enough memory: {error}") from error
             results = result if isinstance(result, tuple) else (result,)

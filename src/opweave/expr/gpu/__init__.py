@@ -18,8 +18,9 @@ from .kernel import (
 from .lowering import (
     element_for_workgroup as element_for_workgroup,
     kernels as kernels,
+    refusal_of as refusal_of,
     scatter as scatter,
-    unsupported as unsupported,
 )
 from .module import GpuModule as GpuModule
-from .workgroups import Local as Local, Workgroups as Workgroups
+from .statements import Local as Local
+from .workgroups import Workgroups as Workgroups

@@ -15,7 +15,7 @@ from .elements import function, is_simple, operand
 from .mathematics import words
 from .module import GpuModule
 from .reductions import PART, State, combine_states
-from .types import computed
+from .types import computed_type
 
 MAX_LINE_CHARACTERS = 100
 """Longer expressions are split into several statements."""
@@ -28,13 +28,9 @@ MAX_WRITTEN_OUT_NODES = 600
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """A domain whose positions follow from one flat number.
+    """A domain whose positions follow from one flat number, of which `flat` is the text, a u32.
 
-    Attributes:
-        axes: the last one changes fastest.
-        flat: text of the flat number, a u32.
-        letter: index of the letter that names the first axis.
-        prefix: prefix of the names.
+    The last one of `axes` changes fastest; `letter` is the index of the letter that names the first axis.
     """
 
     axes: tuple[Index, ...]
@@ -45,14 +41,11 @@ class Grid:
 
 @dataclass
 class _Scope:
-    """A block of statements, such as the body of a loop.
+    """A block of statements, such as the body of a loop, with the variables and names bound there.
 
     Attributes:
-        variables: variables bound here.
         grid: a domain whose flat number is bound here.
-        names: names of expressions computed here.
         runs: names of the flat numbers of adjacent axes.
-        lines: the statements.
         own: expressions that only this branch needs.
         together: whether control flow is uniform across the workgroup.
         keeps: whether loads are kept in registers, because another grid loads the same elements at the same flat number.
@@ -105,10 +98,7 @@ class Block:
         grid: a domain whose flat number is bound.
         team: number of invocations that share reductions which are uniform across the workgroup, numbered by the
             variable `lane`; 0 if each works alone.
-        fixed: arrays that no kernel writes.
-
-    Attributes:
-        early: statements that precede all others, and read nothing but `fixed`.
+        fixed: arrays that no kernel writes. The statements `early` precede all others, and read nothing else.
     """
 
     def __init__(
@@ -132,7 +122,6 @@ class Block:
 
     @property
     def lines(self) -> list[str]:
-        """The statements so far."""
         return self._scopes[0].lines
 
     def value(self, expr: Expr) -> str:
@@ -161,7 +150,6 @@ class Block:
         return frozenset() if any(isinstance(node, Reduce) for node in own) else frozenset(own)
 
     def let_value(self, expr: Expr) -> str:
-        """The value of an expression as a name or a literal."""
         text = self.value(expr)
         return text if is_simple(text) else self.let(text)
 
@@ -185,12 +173,10 @@ class Block:
         self._scopes.append(_Scope(bound, grid, named, together=together, keeps=keeps))
 
     def leave(self, head: str) -> None:
-        """End a loop, whose first line is `head`."""
         inner = self._scopes.pop()
         self._scopes[-1].lines += self.module.features.dialect.loop(head, inner.lines)
 
     def add(self, *statements: str) -> None:
-        """Append statements to the innermost scope."""
         self._scopes[-1].lines += statements
 
     def divide(
@@ -198,11 +184,7 @@ class Block:
     ) -> None:
         """Add the statements for all elements of a domain, divided between the invocations of a team.
 
-        Args:
-            axes: the domain.
-            bodies: the expressions of an element.
-            add: adds the statements for one element; takes the text of its flat number.
-            letter: index of the letter of the first axis, see `Grid`.
+        `add` adds the statements for one element, and takes the text of its flat number; `letter` is as in `Grid`.
         """
         size = size_of(axes)
         if not self._is_written_out(size, bodies):
@@ -410,7 +392,7 @@ class Block:
         depth = self._depth(node)
         scopes, self._scopes = self._scopes, self._scopes[: depth + 1]
         name = f"t{next(self._temporaries)}"
-        lines = [f"var {name} = {computed(node.type)}();", f"if ({condition}) {{"]
+        lines = [f"var {name} = {computed_type(node.type)}();", f"if ({condition}) {{"]
         for number, (part, own) in enumerate(zip(node.parts[1:], self._branches[node], strict=True)):
             self._scopes.append(_Scope(set(), own=own))
             value = self._value(part, uses)
@@ -473,7 +455,6 @@ class Block:
             self.leave(parts.head())
 
     def _step(self, node: Reduce, state: State, uses: Mapping[Expr, int]) -> None:
-        """Add the element at the position of the innermost loop."""
         value = self._value(node.body, uses)
         if state.positions and not is_simple(value):
             value = self.let(value)

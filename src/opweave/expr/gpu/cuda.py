@@ -85,8 +85,6 @@ def _overrides() -> Iterator[tuple[str, str]]:
 
 
 class Cuda(Dialect):
-    """CUDA C++."""
-
     name = "cuda"
     entry_point = "opweave_kernel"
     suffixes = MappingProxyType({"f32": "f", "i32": "", "u32": "u", "i64": "ll", "u64": "ull"})
@@ -101,7 +99,6 @@ class Cuda(Dialect):
     overrides = MappingProxyType(dict(_overrides()))
 
     def library_function(self, comments: Sequence[str], function: DialectFunction) -> str:
-        """A function of the library, with the lines of comments before it."""
         head = f"inline {function.result or 'void'} {function.name}({_parameters(function)}) {{"
         return "\n".join([*comments, head]) + f"\n{statements(function.lines)}}}"
 
@@ -150,5 +147,3 @@ def _comment(line: str) -> str:
 
 
 CUDA = Cuda()
-
-__all__ = ["CUDA", "OPTIONS", "PRELUDE", "USER_OPTIONS", "Cuda"]

@@ -32,13 +32,7 @@ has to wait: an H100 takes 38 us longer with 65,536 workgroups, and 3 us longer 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A constant of a module, the memory of a workgroup, or a parameter of a function.
-
-    Attributes:
-        name: its name.
-        type: its type, as in WGSL.
-        value: the value of a constant.
-    """
+    """A constant of a module, memory of a workgroup, or a parameter of a function; `type` is as in WGSL."""
 
     name: str
     type: str
@@ -47,13 +41,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class BufferBinding:
-    """A buffer that a kernel is bound to.
-
-    Attributes:
-        name: its name.
-        element: type of its elements, as in WGSL.
-        writes: whether the kernel writes to it.
-    """
+    """A buffer that a kernel is bound to; `element` is the type of an element as in WGSL."""
 
     name: str
     element: str
@@ -62,14 +50,7 @@ class BufferBinding:
 
 @dataclass(frozen=True, slots=True)
 class DialectFunction:
-    """A function, which may use buffers and the memory of the workgroup.
-
-    Attributes:
-        name: its name.
-        parameters: its parameters.
-        result: type of the result; empty if there is none.
-        lines: its statements.
-    """
+    """A function, which may use buffers and the memory of the workgroup; `result` is empty if there is none."""
 
     name: str
     parameters: tuple[Variable, ...]
@@ -79,13 +60,7 @@ class DialectFunction:
 
 @dataclass(frozen=True, slots=True)
 class KernelEntry:
-    """The entry point of a kernel.
-
-    Attributes:
-        size: invocations of a workgroup in each dimension.
-        ids: the built-in values that its statements use, in the order of `IDS`.
-        lines: its statements.
-    """
+    """The entry point of a kernel: invocations in each dimension, built-in values in the order of `IDS`, and statements."""
 
     size: tuple[int, ...]
     ids: tuple[str, ...]
@@ -93,11 +68,7 @@ class KernelEntry:
 
     @property
     def invocations(self) -> int:
-        """Invocations of a workgroup."""
-        count = 1
-        for size in self.size:
-            count *= size
-        return count
+        return math.prod(self.size)
 
 
 Part: TypeAlias = DialectFunction | Variable | KernelEntry
@@ -106,12 +77,9 @@ Part: TypeAlias = DialectFunction | Variable | KernelEntry
 
 @dataclass(frozen=True, slots=True)
 class DialectSource:
-    """A module, before it is printed.
+    """A module, before it is printed; `comments` precede it.
 
     Attributes:
-        comments: lines that precede it.
-        bindings: its buffers, in order.
-        constants: its constants.
         shared: memory of the workgroup.
         library: texts of library functions, in this language.
         parts: functions, further memory of the workgroup, and the entry point.
@@ -128,7 +96,6 @@ class DialectSource:
 
     @property
     def entry(self) -> KernelEntry:
-        """The entry point."""
         (entry,) = (part for part in self.parts if isinstance(part, KernelEntry))
         return entry
 
@@ -159,8 +126,6 @@ class Dialect(DialectLibrary):
     """A language of kernels.
 
     Attributes:
-        name: its name.
-        entry_point: the name of the entry point.
         has_bytes: whether buffers can have elements of 8 bits; otherwise four share a word.
         wraps: whether arithmetic of signed integers wraps around; otherwise the functions `wrapped_*` do it.
         is_lazy: whether `select` evaluates only the chosen value; loads that are known to be in bounds then precede it, so
@@ -193,31 +158,17 @@ class Dialect(DialectLibrary):
         """Whether a kernel with this many workgroups in each dimension starts before the previous kernel ends."""
         return bool(self.await_previous) and math.prod(workgroups) <= MAX_EARLY_WORKGROUPS
 
-    def unrolled(self, count: int) -> list[str]:
+    def unroll_hint(self, count: int) -> list[str]:
         """The hint before a loop to unroll `count` iterations; none if the language has no such hint."""
         return [self.unrolling.format(count)] if self.unrolling else []
 
     def loop(self, head: str, lines: Sequence[str]) -> list[str]:
         """A block whose first line is `head`. Short loops are unrolled, so that several loads are in flight."""
         is_short = len(lines) <= MAX_UNROLLED_LINES and not any("for (" in line for line in lines)
-        hint = self.unrolled(UNROLLED_ITERATIONS) if is_short and head.startswith("for (") else []
+        hint = self.unroll_hint(UNROLLED_ITERATIONS) if is_short and head.startswith("for (") else []
         return [*hint, head, *(f"    {line}" for line in lines), "}"]
 
 
 def statements(lines: Sequence[str]) -> str:
     """Lines with the indentation of a function's body."""
     return "".join(f"    {line}\n" if line else "\n" for text in lines for line in text.split("\n"))
-
-
-__all__ = [
-    "IDS",
-    "BufferBinding",
-    "Dialect",
-    "DialectFunction",
-    "DialectLibrary",
-    "DialectSource",
-    "KernelEntry",
-    "Part",
-    "Variable",
-    "statements",
-]

@@ -13,7 +13,7 @@ from ..ir import FUNCTIONS, Call, Const, Type, storage
 from ..ranges import bounds
 from .dialect import Dialect
 from .mathematics import DECLARATIONS
-from .types import computed, literal
+from .types import computed_type, literal
 
 _WRAPPED = frozenset({"add", "sub", "mul", "div", "pow", "neg", "abs", "floor_div", "shift_left"})
 """Functions whose results may leave the range of 8-bit integers."""
@@ -58,7 +58,6 @@ def argument(text: str) -> str:
 
 
 def call_of(name: str, arguments: Sequence[str]) -> str:
-    """A call of a function."""
     return f"{name}({', '.join(argument(a) for a in arguments)})"
 
 
@@ -99,7 +98,7 @@ def _call(name: str, type: Type, arguments: Sequence[str], dialect: Dialect) -> 
         return _call("sub", type, (literal(0, type, dialect), arguments[0]), dialect)
     if name in _ARITHMETIC and type in ("int32", "int64") and not dialect.wraps:
         return call_of(f"wrapped_{name}", arguments)
-    library = f"{name}_{computed(type)}"
+    library = f"{name}_{computed_type(type)}"
     if library in DECLARATIONS and not (library == "div_f32" and _is_usual(arguments[1])):
         return call_of(library, arguments)
     if name in _BUILT_IN:
@@ -109,7 +108,7 @@ def _call(name: str, type: Type, arguments: Sequence[str], dialect: Dialect) -> 
 
 def cast(text: str, source: Type, target: Type, dialect: Dialect) -> str:
     """Convert an element to another type, with the semantics of `ir.Cast`."""
-    to = computed(target)
+    to = computed_type(target)
     if target == "bool":
         value = operand(text)
         same = f"{value} == {literal(0, source, dialect)}"
@@ -122,7 +121,7 @@ def cast(text: str, source: Type, target: Type, dialect: Dialect) -> str:
         return call_of(f"to_{storage(target)}", (text,))
     if target == "float16":
         return f"rounded_to_half(f32({text}))"
-    wider, current = _WIDER.get((computed(source), to), ("", computed(source)))
+    wider, current = _WIDER.get((computed_type(source), to), ("", computed_type(source)))
     text = call_of(wider, (text,)) if wider else text
     converted = text if current == to else f"{to}({text})"
     return converted if source == target else wrap(converted, target)

@@ -15,7 +15,7 @@ from ..reductions import COMBINE, unroll_short
 from .block import MAX_WRITTEN_OUT_NODES, Block, Grid
 from .kernel import Features, GpuKernel
 from .module import GpuModule
-from .writing import comment_of, convert, guard_lines, invocations, numbered, pattern_of, sources_of, width_of
+from .writing import comment_of, convert, guard_lines, invocations, pattern_of, sources_of, width_of, workgroup_number
 
 # Limits for GPUs; `python -m benchmarks webgpu gpu` measures their effect in whole networks.
 MAX_INLINE_ELEMENTS = 8
@@ -36,13 +36,7 @@ MAX_UNROLLED_ELEMENTS = 32
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """An array that a kernel writes.
-
-    Attributes:
-        buffer: the array.
-        body: the element at a position of the kernel's axes.
-        at: the index for each axis of the array; None for the position itself.
-    """
+    """An array that a kernel writes: `body` at indices `at`, or at the position of the kernel's axes."""
 
     buffer: Stored | Output
     body: Expr
@@ -57,10 +51,7 @@ def reductions(bodies: Sequence[Expr]) -> list[Reduce]:
 def row_axes(axes: tuple[Index, ...], bodies: Sequence[Expr], lanes: int) -> tuple[Index, ...] | None:
     """The leading axes, if reductions depend on these only and a workgroup should compute each row; else None.
 
-    Args:
-        axes: axes of the results.
-        bodies: the element of each result.
-        lanes: number of elements per word.
+    `lanes` is the number of elements per word.
     """
     outside = [
         node for node in reductions(bodies) if node.free <= set(axes) and size_of(node.variables) > MAX_INLINE_ELEMENTS
@@ -78,7 +69,6 @@ def row_axes(axes: tuple[Index, ...], bodies: Sequence[Expr], lanes: int) -> tup
 
 
 def _is_short(node: Reduce) -> bool:
-    """Whether a reduction is unrolled."""
     size = size_of(node.variables)
     short = size <= MAX_UNROLLED_ELEMENTS and size * len(walk(node.body)) <= MAX_WRITTEN_OUT_NODES
     return short and node.reduction in COMBINE
@@ -102,16 +92,8 @@ def shared_elements(
 ) -> tuple[list[str], list[str]]:
     """Generate statements that compute all elements of an array into workgroup memory, followed by a barrier.
 
-    Args:
-        module: declares the buffers that the statements read.
-        axes: axes of the array.
-        body: an element; its reductions depend on none of the axes.
-        place: returns the f32 variable of an element, for the text of its number.
-        team: invocations of the workgroup, numbered by `lane`.
-        fixed: arrays that no kernel writes.
-
-    Returns:
-        The statements that read only `fixed`, and the others.
+    The reductions of `body` depend on none of `axes`. `place` takes the text of an element's number, and returns the f32
+    variable of the element. Return the statements that read only arrays in `fixed`, which no kernel writes, and the others.
     """
     block = Block(module, {}, team=team, fixed=fixed)
     for node in reductions([body]):
@@ -181,7 +163,7 @@ class Form:
         count, length = size_of(rows), size_of(rest)
         packed = self.lanes > 1 and length == 1
         workgroups = -(-count // self.lanes) if packed else count
-        number, groups = numbered(workgroups, self.features.max_workgroups)
+        number, groups = workgroup_number(workgroups, self.features.max_workgroups)
         name = "word" if packed else "row"
         lines = guard_lines(name, number, workgroups, math.prod(groups))
         if packed:
@@ -213,7 +195,6 @@ class Form:
         block.leave(f"for (var column_word = lane; column_word < {words}u; column_word += {width}u) {{")
 
     def _stores(self, block: Block, flat: str) -> None:
-        """Write an element of each result."""
         for target, body in zip(self.targets, self.bodies, strict=True):
             data_type, where = target.buffer.desc.data_type, flat
             if target.at is not None:

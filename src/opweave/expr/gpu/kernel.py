@@ -17,12 +17,10 @@ Buffer: TypeAlias = Input | Stored | Output
 
 @dataclass(frozen=True, slots=True)
 class TensorCores:
-    """Tensor cores of a GPU, and the compiler of kernels for them.
+    """Tensor cores of a GPU, and the compiler of kernels for them; `max_shared` is in bytes.
 
-    Attributes:
-        float32: the type in which float32 operands are multiplied: "tf32x3" adds three products of TF32 (19 bits), which
-            together are as accurate as float32; other types round the operands. Sums are float32.
-        max_shared: maximum bytes of shared memory of a kernel.
+    Operands of float32 are multiplied in the type `float32`: "tf32x3" adds three products of TF32 (19 bits), which
+    together are as accurate as float32; other types round the operands. Sums are float32.
     """
 
     float32: Literal["tf32x3", "tf32", "bfloat16", "float16"]
@@ -34,7 +32,6 @@ class Features:
     """Features and limits of a device that kernels depend on.
 
     Attributes:
-        dialect: the language of kernels.
         float16: whether shaders support `f16` (shader-f16); otherwise two values are packed into a word.
         int64: whether shaders support `i64` and `u64`.
         subgroups: whether shaders support subgroup operations.
@@ -42,7 +39,6 @@ class Features:
         max_invocations: invocations per workgroup.
         max_workgroups: workgroups in one dimension of a dispatch.
         max_shared: bytes of workgroup memory.
-        is_software: whether the device is a software adapter.
         units: approximate number of workgroups that run at the same time, which WebGPU does not report; a value that is
             too large costs less than one that is too small.
         tensor_cores: tensor cores for contractions; None to use none.
@@ -73,11 +69,9 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class CompiledText:
-    """A kernel as a binary for CUDA.
+    """A kernel as a binary for CUDA, as `cuModuleLoadData` takes it.
 
     Attributes:
-        image: the binary, as `cuModuleLoadData` takes it.
-        entry_point: the name of the kernel in the binary.
         invocations: threads of a block in each dimension.
         shared: bytes of dynamic shared memory, in addition to the memory that the kernel declares.
         trailing: number of pointers that the compiler adds to the arguments, for memory that is not needed here: null.
@@ -100,15 +94,12 @@ class GpuKernel:
 
     Attributes:
         title: describes the result, for tables.
-        source: the module, in the device's language.
         bindings: its buffers, in order: in WGSL the one at each `@group(0) @binding(k)`, in CUDA its parameters.
         writes: for each binding, whether it is written; others are declared `read`.
         workgroups: number of workgroups in each dimension.
-        entry_point: name of the entry point.
         explain: turns a compiler message into one for the author of the code; None for generated code.
         invocations: number of invocations in each dimension of a workgroup; empty if only the source says it.
         compiler: name of the compiler; empty for the compiler of the device's language.
-        options: options of the compiler.
         compiled: a binary from another compiler; `source` then only describes it.
         arguments: one for each parameter of the kernel: a number is the address of the binding with that number, bytes are a
             value as in memory. Empty for the addresses of all bindings.
@@ -131,12 +122,10 @@ class GpuKernel:
 
     @property
     def key(self) -> Hashable:
-        """The key of the compiled kernel in caches."""
         return self.source, self.compiler, self.options, self.compiled, self.starts_early
 
     @property
     def block(self) -> tuple[int, int, int]:
-        """Invocations of a workgroup, in all three dimensions."""
         x, y, z = (*self.invocations, 1, 1)[:3]
         return x, y, z
 
@@ -153,8 +142,5 @@ class KernelProgram(ABC):
     def kernel(self, title: str, features: Features, is_fixed: Callable[[Input], bool] = lambda _: False) -> GpuKernel:
         """The kernel.
 
-        Args:
-            title: for tables.
-            features: features and limits of the device.
-            is_fixed: whether no kernel writes an array, so that it may be read before waiting for the previous kernel.
+        If an array `is_fixed`, because no kernel writes it, it may be read before waiting for the previous kernel.
         """

@@ -29,19 +29,19 @@ MAX_REDUCTIONS = 4
 """One reduction may use 1/4 of the `max_iterations` of a device: a kernel may have several reductions."""
 
 lowered: Cache[tuple[Formula, Features], list[GpuKernel]] = Cache(4)
-"""Kernels of the most recent programs, because `unsupported` needs them before `kernels` is called."""
+"""Kernels of the most recent programs, because `refusal_of` needs them before `kernels` is called."""
 
 
 _reasons: Cache[tuple[Formula, Features], str] = Cache(1024)
-"""Results of `unsupported`: the layers of a graph repeat operations, and lowering an operation takes milliseconds."""
+"""Results of `refusal_of`: the layers of a graph repeat operations, and lowering an operation takes milliseconds."""
 
 
-def unsupported(program: Formula, features: Features) -> str:
+def refusal_of(program: Formula, features: Features) -> str:
     """Return the reason why a device cannot run a program; empty if it can."""
-    return _reasons.make((program, features), lambda: _find_unsupported(program, features))
+    return _reasons.make((program, features), lambda: _find_refusal(program, features))
 
 
-def _find_unsupported(program: Formula, features: Features) -> str:
+def _find_refusal(program: Formula, features: Features) -> str:
     if program.checks:
         return f"{program.name}: a GPU cannot report a failed check: {program.checks[0].message}"
     buffers: list[ir.Source | Output] = [*ir.sources(*program.roots), *program.outputs]
@@ -60,15 +60,9 @@ def _find_unsupported(program: Formula, features: Features) -> str:
 
 
 def kernels(program: Formula, features: Features) -> list[GpuKernel]:
-    """The kernels of a program, in the order in which they run.
+    """The kernels of a program that `refusal_of` accepts, in the order in which they run.
 
-    Args:
-        program: the program to lower; `unsupported` must return an empty string.
-        features: features and limits of the device.
-
-    Returns:
-        The kernels of the stored intermediates, followed by those of the outputs. There may be more intermediates than
-        the program's own. Each buffer that is not an input is written by an earlier kernel.
+    There may be more stored intermediates than the program's own. An earlier kernel writes each buffer that is not an input.
     """
     return list(lowered.make((program, features), lambda: _Lowering(program, features).kernels))
 
@@ -92,20 +86,10 @@ def element_for_workgroup(program: Formula) -> tuple[tuple[Index, ...], Expr] | 
 def scatter(
     target: Desc, axes: tuple[Index, ...], at: tuple[Expr, ...], value: Expr, features: Features, title: str
 ) -> tuple[GpuKernel, Output]:
-    """Build a kernel that writes elements of an array, one per invocation.
+    """Build a kernel that writes `value` at the indices `at`, one invocation for each position of `axes`.
 
-    If several invocations write the same element, one of them wins.
-
-    Args:
-        target: the array, initialised before.
-        axes: the domain, one invocation for each position.
-        at: an index for each axis of the array, known to be in bounds.
-        value: the value to write.
-        features: features and limits of the device.
-        title: for tables.
-
-    Returns:
-        The kernel, and the buffer that represents the array in its bindings.
+    If several invocations write the same element, one of them wins. Indices are known to be in bounds, and the array is
+    initialised before. Return the kernel, and the buffer that represents the array in its bindings.
     """
     buffer = Output(tuple(Index(size) for size in target.shape), ir.Const(0, target.data_type))
     *indices, value = ir.unify(*at, value)
@@ -113,8 +97,6 @@ def scatter(
 
 
 class _Lowering:
-    """Divides one program into kernels."""
-
     def __init__(self, program: Formula, features: Features) -> None:
         self.program, self.features = program, features
         self.kernels: list[GpuKernel] = []
@@ -140,7 +122,6 @@ class _Lowering:
         return groups
 
     def _lanes(self, buffer: Stored | Output) -> int:
-        """The number of elements of a buffer that share a word."""
         return layout(buffer.desc.data_type, self.features).lanes
 
     def _add(self, axes: tuple[Index, ...], targets: Sequence[Target]) -> None:
@@ -171,7 +152,6 @@ class _Lowering:
         rows: tuple[Index, ...] | None,
         lanes: int,
     ) -> bool:
-        """Whether a reduction is faster as a separate kernel."""
         size, results = size_of(node.variables), size_of(node.free)
         if size <= MAX_INLINE_ELEMENTS:
             return False
@@ -194,7 +174,6 @@ class _Lowering:
         return alone > self.features.max_iterations // MAX_REDUCTIONS
 
     def _load_of(self, node: Reduce, lanes: int) -> Expr:
-        """Return a load of a reduction that is stored as an array."""
         load = self.replaced.get(node)
         if load is None:
             huge = self._is_huge(node, lanes)

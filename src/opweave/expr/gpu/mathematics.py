@@ -5,21 +5,9 @@ some devices `tanh(100)` is NaN. The functions here are accurate for all float32
 flush to 0. NaN is detected by its bits, and non-finite numbers are built from variables, because constants must be
 finite.
 
-Maximum error in ULP for normal arguments and results, measured by `tests/expr/test_expr_wgsl.py` on samples of all
-exponents, with correctly rounded division and square root. WGSL allows 2.5 ULP for these, which adds to the error of
-tan, tanh and sigmoid.
-
-| function | ULP |
-| --- | --- |
-| exp | 1.3 |
-| log | 0.9 |
-| sin | 2.9 |
-| cos | 2.9 |
-| tan | 3.3 |
-| tanh | 2.4 |
-| erf | 1.2 |
-| sigmoid | 2.4 |
-| pow | 1.0 |
+`BOUNDS` are maximum errors for normal arguments and results, measured by `tests/expr/test_expr_wgsl.py` on samples of
+all exponents, with correctly rounded division and square root. WGSL allows 2.5 ULP for these, which adds to the error
+of tan, tanh and sigmoid.
 """
 
 from __future__ import annotations
@@ -34,13 +22,13 @@ import numpy as np
 from ...core.dtypes import INFO
 from ..ir import INTEGERS
 from .dialect import DialectFunction, DialectLibrary, Variable
-from .types import computed, literal
+from .types import computed_type, literal
 from .wgsl import WGSL
 
-BOUNDS: dict[str, float] = {
-    name: float(ulp) for name, ulp in re.findall(r"^\| (\w+) \| ([\d.]+) \|$", __doc__ or "", re.MULTILINE)
-}
-"""Maximum error of each function in ULP, read from the table above."""
+BOUNDS = {
+    "exp": 1.3, "log": 0.9, "sin": 2.9, "cos": 2.9, "tan": 3.3, "tanh": 2.4, "erf": 1.2, "sigmoid": 2.4, "pow": 1.0
+}  # fmt: skip
+"""Maximum error of each function in ULP."""
 
 _NATURAL_POWER = """
 // a to the power of b, which is not negative.
@@ -138,7 +126,9 @@ _COMMENT = re.compile(r"//[^\n]*")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
-def _declarations(dialect: DialectLibrary) -> dict[str, str]:
+@cache
+def declarations(dialect: DialectLibrary) -> Mapping[str, str]:
+    """Functions and constants in a dialect, by name; each precedes its users."""
     floats = files(__package__).joinpath("functions.wgsl").read_text("utf-8")
     texts = [floats.partition("\n\n")[2]]
     for type, width in (("i32", 32), ("u32", 32), ("i64", 64), ("u64", 64)):
@@ -150,7 +140,7 @@ def _declarations(dialect: DialectLibrary) -> dict[str, str]:
         above = 2.0 ** (info.bits - (info.kind == "i"))
         values = {
             "N": name,
-            "T": computed(name),
+            "T": computed_type(name),
             "LOWEST": literal(info.lowest, "float32", dialect),
             "BELOW": literal(float(np.nextafter(np.float32(above), np.float32(0))), "float32", dialect),
             "ABOVE": literal(above, "float32", dialect),
@@ -158,13 +148,11 @@ def _declarations(dialect: DialectLibrary) -> dict[str, str]:
             "ZERO": literal(0, name, dialect),
         }
         texts.append(_fill(_SATURATED, values, ""))
-    declarations = [part.strip() for text in texts for part in text.split("\n\n")]
-    library = {_NAME.findall(declaration)[0]: _print(declaration, dialect) for declaration in declarations}
-    return {**library, **dialect.overrides}
+    parts = [part.strip() for text in texts for part in text.split("\n\n")]
+    return {**{_NAME.findall(part)[0]: _print(part, dialect) for part in parts}, **dialect.overrides}
 
 
 def _print(text: str, dialect: DialectLibrary) -> str:
-    """A declaration of the library in a dialect."""
     constant = _CONSTANT.fullmatch(text)
     if constant is not None:
         return dialect.library_constant(text, Variable(*constant.groups()[1:]))
@@ -181,12 +169,6 @@ def _fill(text: str, values: dict[str, str], suffix: str) -> str:
     return re.sub(r"(?<![A-Za-z])(" + "|".join(values) + r")(?![A-Za-z])", lambda match: values[match[1]], text)
 
 
-@cache
-def declarations(dialect: DialectLibrary) -> Mapping[str, str]:
-    """Functions and constants in a dialect, by name; each precedes its users."""
-    return _declarations(dialect)
-
-
 DECLARATIONS = declarations(WGSL)
 """The declarations in WGSL; other languages have the same names."""
 
@@ -196,7 +178,7 @@ def words(text: str) -> set[str]:
     return set(_WORD.findall(_COMMENT.sub("", text)))
 
 
-def used(texts: Iterable[str], dialect: DialectLibrary = WGSL) -> list[str]:
+def declarations_of(texts: Iterable[str], dialect: DialectLibrary = WGSL) -> list[str]:
     """The declarations that texts use, directly or indirectly, in order."""
     library = declarations(dialect)
     wanted: set[str] = set()

@@ -8,16 +8,11 @@ from ..ir import Input, Stored, Type
 from . import mathematics
 from .dialect import IDS, BufferBinding, Dialect, DialectSource, KernelEntry, Part, Variable
 from .kernel import Buffer, Features, GpuKernel
-from .types import TypeLayout, bits, computed, is_plain, layout, literal, unpacked
+from .types import TypeLayout, bits, computed_type, is_plain, layout, literal, unpack
 
 
 class GpuModule:
-    """A module under construction.
-
-    Attributes:
-        bindings: the declared buffers, in order.
-        writes: for each buffer, whether it is written.
-    """
+    """A module under construction: the declared buffers in order, and for each, whether it is written."""
 
     def __init__(self, features: Features) -> None:
         self.features = features
@@ -30,15 +25,12 @@ class GpuModule:
 
     @property
     def dialect(self) -> Dialect:
-        """The language."""
         return self.features.dialect
 
     def read(self, source: Input | Stored) -> None:
-        """Declare a buffer for reading."""
         self._declare(source, "x" if isinstance(source, Input) else "s", False)
 
     def write(self, target: Buffer) -> None:
-        """Declare a buffer for writing."""
         self._declare(target, "s" if isinstance(target, Stored) else "y", True)
 
     def _declare(self, buffer: Buffer, letter: str, writes: bool) -> None:
@@ -52,36 +44,24 @@ class GpuModule:
         self.writes.append(writes)
 
     def layout(self, buffer: Buffer) -> TypeLayout:
-        """The memory layout of a buffer's elements."""
         return layout(buffer.desc.data_type, self.features)
 
     def load(self, source: Input | Stored, flat: str) -> str:
-        """The text of an element, in the type it is computed in.
-
-        Args:
-            source: the array; declared if necessary.
-            flat: the position of the element, as i32 or u32 text.
-        """
+        """The text of an element, in the type it is computed in; `flat` is the position, as i32 or u32 text."""
         if source not in self.names:
             self.read(source)
         name, data_type, lay = self.names[source], source.desc.data_type, self.layout(source)
         if lay.lanes == 1:
-            type = computed(data_type)
+            type = computed_type(data_type)
             return f"{name}[{flat}]" if lay.element == type else f"{type}({name}[{flat}])"
-        return unpacked(name, flat if flat == "flat" else f"u32({flat})", data_type, lay.lanes)
+        return unpack(name, flat if flat == "flat" else f"u32({flat})", data_type, lay.lanes)
 
     def store(self, target: Buffer, flat: str, value: str) -> str:
-        """A statement that writes an unpacked element.
-
-        Args:
-            target: the array; declared if necessary.
-            flat: the position of the element, as i32 or u32 text.
-            value: text of the type that the element is computed in.
-        """
+        """A statement that writes an unpacked element, from the type it is computed in."""
         self.write(target)
         lay = self.layout(target)
         assert lay.lanes == 1, f"{target.desc} has {lay.lanes} elements in a word"
-        if lay.element != computed(target.desc.data_type):
+        if lay.element != computed_type(target.desc.data_type):
             value = f"{lay.element}({value})"
         return f"{self.names[target]}[{flat}] = {value};"
 
@@ -94,20 +74,15 @@ class GpuModule:
             return literal(value, type, self.dialect)
         pattern = "u64" if type == "int64" else "u32"
         of, text = (
-            (computed(type), literal(value, type, self.dialect))
+            (computed_type(type), literal(value, type, self.dialect))
             if plain
             else (pattern, bits(value, type, self.dialect))
         )
         name = self._constants.setdefault((of, text), f"c{len(self._constants)}")
-        return name if plain else f"bitcast<{computed(type)}>({name})"
+        return name if plain else f"bitcast<{computed_type(type)}>({name})"
 
     def entry(self, body: Sequence[str], size: tuple[int, ...]) -> KernelEntry:
-        """The entry point with statements, which may use the built-in values of `dialect.IDS`.
-
-        Args:
-            body: the statements.
-            size: invocations of a workgroup in each dimension.
-        """
+        """The entry point with statements, which may use the built-in values of `dialect.IDS`."""
         words = mathematics.words("\n".join(body))
         return KernelEntry(size, tuple(name for name in IDS if name in words), tuple(body))
 
@@ -119,18 +94,11 @@ class GpuModule:
         *,
         starts_early: bool = False,
     ) -> str:
-        """The text of the module.
-
-        Args:
-            comments: lines that precede it.
-            parts: functions, memory of the workgroup, and the entry point.
-            bindings: further buffers, besides those that were declared.
-            starts_early: whether the kernel may start while the one before ends.
-        """
+        """The text of the module; `bindings` are buffers besides those that were declared."""
         constants = [Variable(name, type, value) for (type, value), name in self._constants.items()]
         buffers = [*(self._binding(k) for k in range(len(self.bindings))), *bindings]
         lines = [line for part in parts if not isinstance(part, Variable) for line in part.lines]
-        library = mathematics.used(lines, self.dialect)
+        library = mathematics.declarations_of(lines, self.dialect)
         types = [buffer.element for buffer in buffers]
         words = mathematics.words("\n".join([*types, *lines, *library]))
         return self.dialect.module(
@@ -155,10 +123,7 @@ class GpuModule:
     def replace(self, target: Buffer, flat: str, pattern: str) -> list[str]:
         """Statements that atomically replace a packed element, in a word whose other elements other invocations write.
 
-        Args:
-            target: the array.
-            flat: the position of the element, as i32 or u32 text.
-            pattern: the bits of the element, as u32 text.
+        `pattern` are the bits of the element, as u32 text.
         """
         self.atomic.add(target)
         name, lanes = self.names[target], self.layout(target).lanes

@@ -11,30 +11,21 @@ from .dialect import Variable
 from .elements import call
 from .module import GpuModule
 from .teams import Team, TeamValue
-from .types import computed
+from .types import computed_type
 
 PART = 64
 """Sums of floats are divided into partial sums of this many elements, to reduce rounding errors."""
 
 
 class State:
-    """The variables of a reduction: a value, and its position for `arg_max` and `arg_min`.
-
-    Attributes:
-        node: the reduction.
-        name: the variable that holds the result.
-        positions: whether the result is a position.
-        names: the names of the variables.
-        types: the types of the variables.
-        value: the variable that holds the value.
-    """
+    """The variables of a reduction: a value, and its position for `arg_max` and `arg_min`; `name` holds the result."""
 
     def __init__(self, module: GpuModule, node: Reduce, name: str) -> None:
         self.module, self.node, self.name = module, node, name
         self.type = node.body.type
         self.positions = node.reduction.startswith("arg_")
         self.names = [f"{name}_value", name] if self.positions else [name]
-        self.types = [computed(self.type), "i32"] if self.positions else [computed(self.type)]
+        self.types = [computed_type(self.type), "i32"] if self.positions else [computed_type(self.type)]
         self.value = self.names[0]
 
     def declarations(self) -> list[str]:
@@ -44,7 +35,6 @@ class State:
         return [f"var {name} = {text};" for name, text in texts]
 
     def step(self, value: str, position: str) -> list[str]:
-        """Statements that add an element."""
         if self.positions:
             return self._choice(value, position)
         kind, dialect = self.node.reduction, self.module.dialect
@@ -75,30 +65,25 @@ class State:
         ]
 
     def is_long(self, count: int) -> bool:
-        """Whether the sum of `count` elements is divided into partial sums."""
         return self.node.reduction == "sum" and self.type in FLOATS and count > 2 * PART
 
     def part(self) -> State:
-        """The state of a partial sum."""
         return State(self.module, self.node, f"{self.name}_part")
 
 
 def combine_states(state: State, workgroup: int, *, is_last: bool) -> list[str]:
     """Statements that combine the states of all invocations of a workgroup; each invocation receives the result.
 
-    Args:
-        state: the variables, the same in each invocation.
-        workgroup: number of invocations.
-        is_last: whether these statements run once; otherwise they reuse memory, and end with a barrier.
+    If they run once (`is_last`), they need not end with a barrier, after which memory can be used again.
     """
     dialect = state.module.dialect
     team = Team(dialect, workgroup, workgroup)
     memory = [] if team.is_in_warp else _memory(state, team)
     value = TeamValue(state.names, memory, state.combine)
-    lines = team.exchanged([value])
+    lines = team.exchange([value])
     if team.is_in_warp:
         return lines
-    lines += [*team.stored([value]), *(f"{name} = {m}[0];" for m, name in zip(memory, state.names, strict=True))]
+    lines += [*team.store([value]), *(f"{name} = {m}[0];" for m, name in zip(memory, state.names, strict=True))]
     if team.parts > 1:
         others = state.combine([f"{m}[warp]" for m in memory])
         lines += dialect.loop(f"for (var warp = 1u; warp < {team.parts}u; warp++) {{", others)

@@ -12,8 +12,7 @@ from ..ir import Expr, Index, Input
 class Local(Input):
     """An array that each workgroup keeps for itself, float32.
 
-    Attributes:
-        private: whether elements are in registers; an invocation then reads only elements that it has computed.
+    If `private`, elements are in registers, and an invocation reads only elements that it has computed.
     """
 
     private: bool = False
@@ -53,5 +52,3 @@ class Repeat:
 
 
 Statement: TypeAlias = Fill | Write | Repeat
-
-__all__ = ["Fill", "Local", "Repeat", "Statement", "Write"]

@@ -10,13 +10,10 @@ from .dialect import Dialect
 
 @dataclass(frozen=True)
 class TeamValue:
-    """A value that each invocation contributes.
+    """A value that each invocation contributes: the variables `names`, and an array in workgroup memory for each.
 
-    Attributes:
-        names: the variables that hold it: one, or a value and its position.
-        memory: an array in workgroup memory for each variable.
-        combine: statements that add the value of another invocation, given the text of each variable.
-        begin: text of the offset of its part of the memory; empty for 0.
+    `combine` returns statements that add the value of another invocation, given the text of each variable. `begin` is the text
+    of the offset of its part of the memory; empty for 0.
     """
 
     names: Sequence[str]
@@ -37,11 +34,6 @@ class Team:
         size: invocations of a team, a power of two.
         distance: distance between invocations of a team in the workgroup; if not 1, a team spans the whole workgroup.
         part: text of the number of an invocation in its team.
-
-    Attributes:
-        warp: invocations of a warp; 0 for a tree.
-        parts: parts of a team's result in memory.
-        elements: elements of memory that a value takes.
     """
 
     def __init__(self, dialect: Dialect, workgroup: int, size: int, distance: int = 1, part: str = "lane") -> None:
@@ -57,7 +49,7 @@ class Team:
         """Whether `exchanged` suffices: each invocation then has the result in its variables."""
         return self.warp > 0 and self.parts == 1
 
-    def exchanged(self, values: Sequence[TeamValue]) -> list[str]:
+    def exchange(self, values: Sequence[TeamValue]) -> list[str]:
         """Statements that combine values inside of each warp."""
         if self._inside == 1:
             return []
@@ -68,7 +60,7 @@ class Team:
         head = f"for (var bits = {first}u; bits >= {self.distance}u; bits = bits >> 1u) {{"
         return self.dialect.loop(head, lines)
 
-    def stored(self, values: Sequence[TeamValue]) -> list[str]:
+    def store(self, values: Sequence[TeamValue]) -> list[str]:
         """Statements that leave results in memory at `places`, for all invocations."""
         if not self.warp:
             return self._tree(values)
@@ -112,7 +104,6 @@ class Team:
 
 
 def _assign(values: Sequence[TeamValue], place: str) -> list[str]:
-    """Write values to memory."""
     return [
         f"{memory}[{_at(value.begin, place)}] = {name};"
         for value in values
@@ -122,6 +113,3 @@ def _assign(values: Sequence[TeamValue], place: str) -> list[str]:
 
 def _at(begin: str, place: str) -> str:
     return f"{begin} + {place}" if begin else place
-
-
-__all__ = ["Team", "TeamValue"]

@@ -67,14 +67,7 @@ _LIBRARY = ("round_even", "exp", "log", "pow", "erf", "sigmoid", "tanh", "sign")
 
 
 def source_of(comment: str, types: Mapping[str, str], library: Iterable[str], lines: Iterable[str]) -> str:
-    """The source of a kernel.
-
-    Args:
-        comment: the first line, without names of the graph: equal sources are compiled once.
-        types: element type of each pointer parameter, by name.
-        library: texts of library functions.
-        lines: its statements.
-    """
+    """The source of a kernel; `comment` contains no names of the graph, so that equal sources are compiled once."""
     imports = ("import triton", "import triton.language as tl", "from triton.language.extra import cuda")
     constants = (f"TYPES = {dict(types)}", "STARTS_EARLY = tl.constexpr(False)  # set where it is compiled")
     start = ("if STARTS_EARLY:", "    cuda.gdc_wait()", "    cuda.gdc_launch_dependents()")
@@ -88,12 +81,7 @@ class UnsupportedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The position along an axis of the result.
-
-    Attributes:
-        text: its number for each element.
-        along: the directions of the tile in which it changes, of "row" and "column".
-    """
+    """The position along an axis of the result, which changes along these directions of the tile: "row", "column"."""
 
     text: str
     along: frozenset[str]
@@ -108,9 +96,6 @@ class Statements:
         inside: for each direction, the condition that an element is inside of the result; empty if all are.
         value_names: names of expressions that are already computed.
         prefix: prefix of the names of values.
-
-    Attributes:
-        lines: the statements so far.
     """
 
     def __init__(
@@ -134,11 +119,7 @@ class Statements:
         return texts
 
     def value(self, root: Expr) -> str:
-        """The name of a value, in the type that it is computed in.
-
-        Raises:
-            UnsupportedError: it is not printed for Triton.
-        """
+        """The name of a value, in the type that it is computed in; `UnsupportedError` if it is not printed for Triton."""
         for node in walk(root, enter=lambda node: () if node in self.value_names else node.parts):
             if node not in self.value_names:
                 text = self._one(node, [self.value_names[part] for part in node.parts])
@@ -149,7 +130,7 @@ class Statements:
                 self.value_names[node] = text
         return self.value_names[root]
 
-    def stored(self, root: Expr, data_type: DataType) -> str:
+    def element_of(self, root: Expr, data_type: DataType) -> str:
         """A value as an element of an array."""
         text = self.value(root)
         if root.type == "bool":
@@ -241,11 +222,7 @@ class Bfloat16(Desc):
 
 
 def type_of(desc: Desc) -> str:
-    """The type of the elements of an array in signatures.
-
-    Raises:
-        UnsupportedError: kernels in Triton do not read such arrays.
-    """
+    """The type of the elements of an array in signatures; `UnsupportedError` if Triton's kernels do not read it."""
     if isinstance(desc, Bfloat16):
         return "bf16"
     if desc.data_type not in TYPES:
@@ -288,6 +265,3 @@ def _cast(text: str, source: Type, target: Type) -> str:
     if target == "float16" and source != "float16":
         return f"tl.cast(tl.cast({text}, tl.float16), tl.float32)"
     return text
-
-
-__all__ = ["Bfloat16", "Position", "Statements", "UnsupportedError", "source_of", "type_of"]

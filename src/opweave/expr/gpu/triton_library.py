@@ -26,7 +26,6 @@ _LEVELS = (("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<
 _LOGICAL = {"&&": "&", "||": "|"}
 
 TYPES = {"f32": "tl.float32", "i32": "tl.int32", "u32": "tl.uint32"}
-"""Types of elements."""
 
 NAN = "propagate_nan=tl.PropagateNan.ALL"
 """The argument with which `tl.maximum` and `tl.minimum` return NaN if an operand is NaN."""
@@ -109,7 +108,7 @@ def functions(names: Collection[str]) -> list[str] | None:
     library = mathematics.declarations(TRITON)
     if any(name not in library for name in names):
         return None
-    texts = mathematics.used(names, TRITON)
+    texts = mathematics.declarations_of(names, TRITON)
     return None if "" in texts else texts
 
 
@@ -190,6 +189,3 @@ class _Parser:
             if self._next == ",":
                 self._take()
         self._take(")")
-
-
-__all__ = ["CALLS", "NAN", "TRITON", "TYPES", "Triton", "functions"]

@@ -22,19 +22,14 @@ _COMPUTED: dict[Type, str] = {
 }
 
 
-def computed(type: Type) -> str:
+def computed_type(type: Type) -> str:
     """The type in which elements of a type are computed."""
     return _COMPUTED[type]
 
 
 @dataclass(frozen=True, slots=True)
 class TypeLayout:
-    """The memory layout of a buffer's elements.
-
-    Attributes:
-        element: the element type of the buffer.
-        lanes: number of elements packed into one `element`.
-    """
+    """The memory layout of a buffer's elements: `lanes` elements are packed into one `element`."""
 
     element: str
     lanes: int = 1
@@ -46,7 +41,7 @@ def layout(data_type: DataType, features: Features) -> TypeLayout:
         return TypeLayout("f16") if features.float16 else TypeLayout("u32", 2)
     if INFO[data_type].bits == 8:
         return TypeLayout("i8" if data_type == "int8" else "u8") if features.dialect.has_bytes else TypeLayout("u32", 4)
-    return TypeLayout(computed(data_type))
+    return TypeLayout(computed_type(data_type))
 
 
 def is_plain(value: float, type: Type) -> bool:
@@ -59,7 +54,6 @@ def is_plain(value: float, type: Type) -> bool:
 
 
 def to_float32(value: float) -> np.float32:
-    """Round a number to float32."""
     with np.errstate(over="ignore"):
         return np.float32(value)
 
@@ -77,7 +71,7 @@ def literal(value: int | float | bool, type: Type, dialect: DialectLibrary) -> s
         return "true" if value else "false"
     if type in FLOATS:
         return f"{to_float32(value)}f"
-    target = computed(type)
+    target = computed_type(type)
     whole = int(value)
     suffix = dialect.suffixes[target] or dialect.negative * (whole < 0)
     if target == "i32" and whole == INFO["int32"].lowest:
@@ -85,15 +79,10 @@ def literal(value: int | float | bool, type: Type, dialect: DialectLibrary) -> s
     return f"{whole}{suffix}"
 
 
-def unpacked(name: str, number: str, data_type: DataType, lanes: int, *, atomic: bool = False) -> str:
+def unpack(name: str, number: str, data_type: DataType, lanes: int, *, atomic: bool = False) -> str:
     """An element of a buffer of words, in the type it is computed in.
 
-    Args:
-        name: the buffer.
-        number: the number of the element, as u32 text without operators of lower precedence than `&`.
-        data_type: data type of the elements.
-        lanes: number of elements in a word.
-        atomic: whether words are atomic.
+    `number` is the u32 text of its number, without operators of lower precedence than `&`.
     """
     word = f"{name}[{number} / {lanes}u]"
     word = f"atomicLoad(&{word})" if atomic else word

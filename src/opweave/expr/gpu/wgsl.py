@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from types import MappingProxyType
 
-from .dialect import BufferBinding, Dialect, DialectFunction, DialectSource, KernelEntry, Part, Variable, statements
+from .dialect import Dialect, DialectFunction, DialectSource, KernelEntry, Part, Variable, statements
 
 _IDS = {
     "global": "@builtin(global_invocation_id) global: vec3<u32>",
@@ -16,38 +16,29 @@ _IDS = {
 
 
 def binding(number: int, name: str, element: str, writes: bool) -> str:
-    """The declaration of a buffer."""
     mode = "read_write" if writes else "read"
     return f"@group(0) @binding({number}) var<storage, {mode}> {name}: array<{element}>;"
 
 
 class Wgsl(Dialect):
-    """WGSL."""
-
     name = "wgsl"
     entry_point = "main"
     suffixes = MappingProxyType({"f32": "f", "i32": "", "u32": "u", "i64": "li", "u64": "lu"})
     negative = "i"
 
     def library_function(self, comments: Sequence[str], function: DialectFunction) -> str:
-        """A function of the library, with the lines of comments before it."""
         return "\n".join([*comments, _function(function).rstrip("\n")])
 
     def library_constant(self, text: str, constant: Variable) -> str:
-        """A constant of the library; `text` is the one in WGSL."""
         return text
 
     def module(self, source: DialectSource, words: Collection[str]) -> str:
-        """The complete text of a module; `words` are its identifiers."""
-        bindings = [self._binding(number, buffer) for number, buffer in enumerate(source.bindings)]
+        bindings = [binding(number, b.name, b.element, b.writes) for number, b in enumerate(source.bindings)]
         constants = [f"var<private> {c.name}: {c.type} = {c.value};" for c in source.constants]
         groups = (bindings, [*constants, *map(_declare_shared, source.shared)], ["\n\n".join(source.library)])
         head = "\n\n".join("\n".join(group) for group in groups if any(group))
         enabled = "enable f16;\n\n" if "f16" in words else ""
         return "\n".join([*source.comments, f"{enabled}{head}\n\n{self._parts(source.parts)}"])
-
-    def _binding(self, number: int, buffer: BufferBinding) -> str:
-        return binding(number, buffer.name, buffer.element, buffer.writes)
 
     def _parts(self, parts: Sequence[Part]) -> str:
         """Parts with an empty line between them, except between declarations of memory."""
@@ -80,5 +71,3 @@ def _entry(entry: KernelEntry) -> str:
 
 
 WGSL = Wgsl()
-
-__all__ = ["WGSL", "Wgsl", "binding"]

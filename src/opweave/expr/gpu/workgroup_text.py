@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from ..ir import Const, Expr, Index, Input, Load, size_of, walk
 from ..reductions import unroll_short
-from ..simplify import simplified_elements
+from ..simplify import simplify_elements
 from .block import MAX_WRITTEN_OUT_NODES, Block, Grid, exists
 from .dialect import Variable
 from .forms import flat_position
 from .kernel import Features, GpuKernel
 from .module import GpuModule
 from .statements import Fill, Local, Repeat, Statement, Write
-from .types import computed
-from .writing import convert, guard_lines, numbered, pattern_of
+from .types import computed_type
+from .writing import convert, guard_lines, pattern_of, workgroup_number
 
 if TYPE_CHECKING:
     from .workgroups import Workgroups
@@ -26,11 +26,9 @@ MAX_EARLY_LOADS = 16
 
 
 class Text:
-    """Generates the kernel of a program."""
-
     def __init__(self, program: Workgroups, title: str, features: Features, fixed: frozenset[Input]) -> None:
         self.program, self.title, self.features = program, title, features
-        self.number, self.groups = numbered(size_of(program.rows), features.max_workgroups)
+        self.number, self.groups = workgroup_number(size_of(program.rows), features.max_workgroups)
         self.fixed = fixed if features.dialect.starts_early(self.groups) else frozenset[Input]()
         # Statements that run before waiting for the previous kernel, and variables of the elements that they read.
         self.early: list[str] = []
@@ -51,7 +49,7 @@ class Text:
         # Local arrays that were read and written since the last barrier.
         self.read: set[Local] = set()
         self.written: set[Local] = set()
-        for number, local in enumerate(program._locals):
+        for number, local in enumerate(program.locals):
             if local.private:
                 self.module.names[local] = f"p{number}"
                 self.lines += [f"var p{number}_{k} = 0.0f;" for k in range(self._chunks(local.desc.element_count))]
@@ -61,7 +59,6 @@ class Text:
                 self.module.shared.append(Variable(f"m{number}", f"array<f32, {count}>"))
 
     def kernel(self) -> GpuKernel:
-        """The kernel."""
         head = guard_lines("row", self.number, size_of(self.program.rows), math.prod(self.groups))
         self._statements(self.program.statements)
         self._store()
@@ -98,7 +95,7 @@ class Text:
         self.stores.clear()
 
     def _repeat(self, loop: Repeat) -> None:
-        limits = simplified_elements(loop.first, loop.end)
+        limits = simplify_elements(loop.first, loop.end)
         block = self._block(self._read_early(self._early_loads(limits)))
         first, end = map(block.value, limits)
         name = f"n{len(self.positions)}"
@@ -138,9 +135,8 @@ class Text:
         del self.positions[loop.variable]
 
     def _elements(self, statement: Fill | Write) -> None:
-        """Add the statements that compute elements, divided between the invocations."""
         at = statement.at if isinstance(statement, Write) else ()
-        body, *at_ = simplified_elements(statement.body, *at)
+        body, *at_ = simplify_elements(statement.body, *at)
         body, *where = unroll_short((body, *at_), self.program.is_short)
         loads = [n for n in walk(body, *where) if isinstance(n, Load) and isinstance(n.source, Local)]
         self._wait(statement, loads)
@@ -182,15 +178,7 @@ class Text:
     def _store_element(
         self, statement: Fill | Write, body: Expr, where: Sequence[Expr], names: dict[Expr, str], chunk: int | None
     ) -> list[str]:
-        """Generate statements that compute and store the element number `flat`; the store may be deferred to `stores`.
-
-        Args:
-            statement: the statement of the element.
-            body: the element, written out.
-            where: its position, written out.
-            names: names of expressions that are already computed.
-            chunk: the number of the element of an invocation; None in a loop over elements.
-        """
+        """Generate statements that compute and store the element number `flat`; the store may be deferred to `stores`."""
         # A new block: it reuses no values of earlier statements, because local arrays change.
         block = self._block(names)
         block.enter(grid=Grid(statement.axes, "flat", len(self.program.rows)))
@@ -207,7 +195,7 @@ class Text:
             if chunk is not None and self.features.dialect.kept and self.module.layout(target).lanes == 1:
                 name = f"value_{self.values}"
                 self.values += 1
-                self._add(f"var {name} = {computed(data_type)}();", f"var {name}_at = 0;")
+                self._add(f"var {name} = {computed_type(data_type)}();", f"var {name}_at = 0;")
                 block.add(f"{name} = {value};", f"{name}_at = i32({place});")
                 store, last = self.module.store(target, f"{name}_at", name), (chunk + 1) * self.width
                 guard = f"if (lane + {chunk * self.width}u < {size_of(statement.axes)}u) {{"
@@ -240,13 +228,7 @@ class Text:
         return load.free <= {*self.program.rows}
 
     def _read_early(self, loads: Iterable[Load], axes: tuple[Index, ...] = (), chunk: int = 0) -> dict[Expr, str]:
-        """Read elements before waiting for the previous kernel; return the variable of each load.
-
-        Args:
-            loads: the elements to read.
-            axes: axes of the elements that are computed.
-            chunk: the number of the element of an invocation.
-        """
+        """Read elements before waiting for the previous kernel; return the variable of each load."""
         names: dict[Expr, str] = {}
         for load in loads:
             block, head, grid = self._block(), "{", None
@@ -261,7 +243,12 @@ class Text:
             if text not in self.early_names and len(self.early_names) < MAX_EARLY_LOADS:
                 name = self.early_names[text] = f"early_{len(self.early_names)}"
                 lines = (line.replace("early = ", f"{name} = ") for line in block.lines)
-                self.early += [f"var {name} = {computed(load.type)}();", "{", *(f"    {line}" for line in lines), "}"]
+                self.early += [
+                    f"var {name} = {computed_type(load.type)}();",
+                    "{",
+                    *(f"    {line}" for line in lines),
+                    "}",
+                ]
             if text in self.early_names:
                 names[load] = self.early_names[text]
         return names
@@ -283,6 +270,3 @@ def _is_aligned(load: Load, axes: tuple[Index, ...]) -> bool:
     """Whether a load reads the element at the position that is computed."""
     pairs = zip(load.parts, axes, strict=True)
     return all(part is axis or (axis.extent == 1 and isinstance(part, Const)) for part, axis in pairs)
-
-
-__all__ = ["Text"]

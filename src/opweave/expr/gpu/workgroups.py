@@ -31,7 +31,9 @@ UNROLLED_ELEMENTS = 8
 
 @dataclass(eq=False)
 class Workgroups(KernelProgram):
-    """A program of workgroups under construction.
+    """A program of workgroups under construction: `sizes` of them along each axis.
+
+    About `width` invocations of a workgroup have work at the same time. Reductions of up to `unrolled` elements are unrolled.
 
     >>> program = Workgroups([2])  # one workgroup for each of two rows
     >>> x, y = Input(0, Desc("float32", (2, 8))), Input(1, Desc("float32", (2, 8)))
@@ -43,12 +45,6 @@ class Workgroups(KernelProgram):
     >>> program.write(y, [8], lambda i: (row, i), lambda i: program[total][i])
     >>> print(program.kernel("three times", Features()).workgroups)
     (2, 1, 1)
-
-    Attributes:
-        sizes: number of workgroups along each axis.
-        width: approximate number of invocations of a workgroup that have work at the same time.
-        unrolled: reductions of up to this many elements are unrolled.
-        statements: in order.
     """
 
     sizes: Sequence[int]
@@ -58,7 +54,7 @@ class Workgroups(KernelProgram):
 
     def __post_init__(self) -> None:
         self.rows = tuple(map(Index, self.sizes))
-        self._locals: list[Local] = []
+        self.locals: list[Local] = []
         self._kernels: dict[tuple[Features, frozenset[Input]], GpuKernel] = {}
 
     @property
@@ -72,11 +68,8 @@ class Workgroups(KernelProgram):
         arrays: dict[Input, None] = {}
         for body in self._bodies(self.statements):
             loads = (node for node in walk(body) if isinstance(node, Load))
-            arrays |= {
-                load.source: None
-                for load in loads
-                if isinstance(load.source, Input) and not isinstance(load.source, Local)
-            }
+            sources = (load.source for load in loads if not isinstance(load.source, Local))
+            arrays |= {source: None for source in sources if isinstance(source, Input)}
         return list(arrays)
 
     @property
@@ -85,25 +78,24 @@ class Workgroups(KernelProgram):
         return list(dict.fromkeys(s.target for s in _flat(self.statements) if isinstance(s, Write)))
 
     def __getitem__(self, local: Local) -> Traced:
-        """The elements of a local array."""
         return of_input(local)
 
     # Construction ----------------------------------------------------------------------------------------------------
 
     def shared(self, shape: Sequence[int]) -> Local:
         """A new array in workgroup memory, which all invocations read."""
-        self._locals.append(Local(-1, Desc("float32", tuple(shape))))
-        return self._locals[-1]
+        self.locals.append(Local(-1, Desc("float32", tuple(shape))))
+        return self.locals[-1]
 
     def private(self, shape: Sequence[int]) -> Local:
         """A new array in registers: an invocation reads those elements that it has computed, at the same position."""
-        self._locals.append(Local(-1, Desc("float32", tuple(shape)), private=True))
-        return self._locals[-1]
+        self.locals.append(Local(-1, Desc("float32", tuple(shape)), private=True))
+        return self.locals[-1]
 
     def fill(self, target: Local, value: Callable[..., Traced | float], shape: Sequence[int] | None = None) -> None:
         """Compute the elements of a local array, or of its leading part of this `shape`."""
         axes = tuple(map(Index, shape or target.desc.shape))
-        self._add(Fill(target, axes, _element(value, axes)))
+        self.statements.append(Fill(target, axes, _element(value, axes)))
 
     def write(
         self,
@@ -119,22 +111,15 @@ class Workgroups(KernelProgram):
         body = _element(value, axes)
         if body.type != target.desc.data_type:
             body = Cast(body, target.desc.data_type)
-        self._add(Write(target, axes, where, body))
+        self.statements.append(Write(target, axes, where, body))
 
     @contextmanager
     def repeat(
         self, count: int, first: Traced | int = 0, end: Traced | int | None = None, *, most: int | None = None
     ) -> Iterator[Traced]:
-        """Repeat the statements that are added in the `with` block.
+        """Repeat the statements that are added in the `with` block, for positions from `first` to `end`, exclusive.
 
-        Args:
-            count: the number of positions.
-            first: the first position.
-            end: the end of the positions, exclusive; at most `count`, which is the default.
-            most: maximum number of positions, if less than `count`.
-
-        Yields:
-            The position.
+        `end` is at most `count`, which is the default; `most` is the maximum number of positions, if less than `count`.
         """
         outer, self.statements = self.statements, []
         variable = Index(count)
@@ -142,11 +127,8 @@ class Workgroups(KernelProgram):
             yield Traced((), variable)
         finally:
             inner, self.statements = self.statements, outer
-        last = as_array(count if end is None else end, "index").body
-        self._add(Repeat(variable, as_array(first, "index").body, last, most or count, inner))
-
-    def _add(self, statement: Statement) -> None:
-        self.statements.append(statement)
+        start, stop = (as_array(index, "index").body for index in (first, count if end is None else end))
+        self.statements.append(Repeat(variable, start, stop, most or count, inner))
 
     def _bodies(self, statements: Sequence[Statement]) -> Iterator[Expr]:
         for statement in _flat(statements):
@@ -161,18 +143,16 @@ class Workgroups(KernelProgram):
     @property
     def shared_bytes(self) -> int:
         """Workgroup memory that the program takes."""
-        return sum(local.desc.byte_length for local in self._locals if not local.private)
+        return sum(local.desc.byte_length for local in self.locals if not local.private)
 
     def iterations(self, features: Features) -> int:
         """Maximum number of loop iterations of an invocation, summed over all loops."""
         return self._iterations(self.statements, self.invocations(features))
 
     def invocations(self, features: Features) -> int:
-        """The number of invocations of a workgroup."""
         return width_of(self.width, features)
 
     def _iterations(self, statements: Sequence[Statement], width: int) -> int:
-        """Maximum number of loop iterations of an invocation in statements."""
         total = 0
         for statement in statements:
             if isinstance(statement, Repeat):
@@ -192,7 +172,6 @@ class Workgroups(KernelProgram):
         return total
 
     def is_short(self, node: Reduce) -> bool:
-        """Whether a reduction is unrolled."""
         return size_of(node.variables) <= self.unrolled and node.reduction in COMBINE
 
     def kernel(self, title: str, features: Features, is_fixed: Callable[[Input], bool] = lambda _: False) -> GpuKernel:
@@ -223,6 +202,3 @@ def _flat(statements: Sequence[Statement]) -> Iterator[Statement]:
 
 def _element(value: Callable[..., Traced | float], axes: tuple[Index, ...]) -> Expr:
     return as_array(value(*(Traced((), axis) for axis in axes)), "float32").body
-
-
-__all__ = ["Local", "Workgroups"]

@@ -41,12 +41,10 @@ def width_of(count: int, features: Features) -> int:
     return width
 
 
-def numbered(groups: int, limit: int = MAX_WORKGROUPS) -> tuple[str, tuple[int, int, int]]:
+def workgroup_number(groups: int, limit: int = MAX_WORKGROUPS) -> tuple[str, tuple[int, int, int]]:
     """The number of a workgroup out of `groups`, as u32 text, and the dispatch size, which may have a few more.
 
-    Args:
-        groups: number of workgroups, less than 2**31: two dimensions suffice.
-        limit: maximum number of workgroups in a dimension.
+    There are less than 2**31 groups: two dimensions suffice.
     """
     down = -(-groups // limit)
     across = -(-groups // down)
@@ -55,7 +53,7 @@ def numbered(groups: int, limit: int = MAX_WORKGROUPS) -> tuple[str, tuple[int, 
 
 def invocations(count: int, width: int, features: Features) -> tuple[str, tuple[int, int, int]]:
     """The number of an invocation out of `count` in workgroups of `width`, as u32 text, and the dispatch size."""
-    number, groups = numbered(-(-count // width), features.max_workgroups)
+    number, groups = workgroup_number(-(-count // width), features.max_workgroups)
     return "global.x" if number == "group.x" else f"{number} * {width}u + lane", groups
 
 

@@ -10,7 +10,7 @@ from ..fingerprint import fingerprint
 from ..ir import Formula, Load, Output, Source, walk
 from . import objects
 from .image import pack
-from .kernel import Compiled
+from .kernel import CompiledProgram
 from .mathematics import hl
 from .nest import Nest, buffer_type
 from .stages import Loops, Stage, divide
@@ -18,13 +18,8 @@ from .stages import Loops, Stage, divide
 _lock = threading.Lock()  # Halide's compiler is not thread-safe
 
 
-def compile_program(program: Formula) -> Compiled:
-    """Compile a program, without its checks.
-
-    Raises:
-        MissingExtraError: halide or llvmlite is not installed.
-        OperationError: Halide cannot compile it.
-    """
+def compile_program(program: Formula) -> CompiledProgram:
+    """Compile a program, without its checks."""
     stages = divide(program)
     targets = [target.source for stage in stages for target in stage.targets]
     stored = [target for target in targets if target not in program.outputs]
@@ -39,7 +34,7 @@ def compile_program(program: Formula) -> Compiled:
         calls.append((f"{name}_argv", tuple((positions[array], shape) for array, shape in shapes)))
     kinds = tuple((array.desc.data_type, array.desc.shape) for array in stored)
     lanes = objects.target().natural_vector_size(hl.Float(32))
-    return Compiled(tuple(calls), kinds, lanes, pack(files))
+    return CompiledProgram(tuple(calls), kinds, lanes, pack(files))
 
 
 def _object(title: str, stage: Stage, name: str, read: list[Source]) -> bytes:

@@ -26,7 +26,6 @@ _NUMBERS: dict[Type, Callable[[Any], HalideExpr]] = {
 
 
 def constant(value: float, type: Type) -> HalideExpr:
-    """A constant of a type."""
     return _NUMBERS[type](value if type in FLOATS else int(value))
 
 
@@ -44,8 +43,6 @@ def _as_unsigned(x: HalideExpr) -> HalideExpr:
 
 
 def _wrap_around(function: Callable[[HalideExpr, HalideExpr], HalideExpr]) -> Callable[..., HalideExpr]:
-    """Make signed integer arithmetic wrap around."""
-
     def apply(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
         if _is_signed(type):
             return hl.reinterpret(a.type(), function(_as_unsigned(a), _as_unsigned(b)))

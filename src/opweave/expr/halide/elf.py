@@ -48,13 +48,9 @@ def is_elf(data: bytes) -> bool:
 
 
 def link(files: Sequence[bytes]) -> Image:
-    """Lay out object files in an image, and resolve the references between them.
+    """Lay out position-independent object files in an image, and resolve the references between them.
 
-    Args:
-        files: position-independent object files for x86-64. Of several definitions of a name, the first counts.
-
-    Raises:
-        OperationError: a file has references or sections of an unsupported kind.
+    Of several definitions of a name, the first counts.
     """
     return _Linker([_Object(data) for data in files]).image()
 
@@ -68,13 +64,7 @@ def _number(data: bytes, offset: int, size: int) -> int:
 
 
 class _Object:
-    """The tables of an object file.
-
-    Attributes:
-        sections: the section headers.
-        symbols: the symbol table; `names` are the names of the symbols.
-        places: the offset in the image of each section that is placed.
-    """
+    """The tables of an object file, and the offset in the image of each section that is placed, by number (`places`)."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -130,7 +120,6 @@ class _Linker:
                         self._relocate(item, item.places[section["info"]], relocation)
 
     def image(self) -> Image:
-        """Return the linked image."""
         imports = {name: tuple(offsets) for name, offsets in self._imports.items()}
         return Image(bytes(self._memory), self._variables, self._exports, imports, tuple(self._pointers))
 
@@ -147,7 +136,6 @@ class _Linker:
                 item.places[number] = self._append(item.content(section))
 
     def _relocate(self, item: _Object, place: int, relocation: dict[str, int]) -> None:
-        """Write one reference."""
         at, kind, addend = place + relocation["offset"], relocation["type"], relocation["addend"]
         target = self._target(item, relocation["symbol"])
         if kind == _ADDRESS:
@@ -204,12 +192,8 @@ class _Linker:
         self._memory += bytes(-len(self._memory) % max(alignment, 1))
 
     def _append(self, content: bytes) -> int:
-        """Add bytes at the end, and return their offset."""
         self._memory += content
         return len(self._memory) - len(content)
 
     def _write(self, at: int, value: int, size: int) -> None:
         self._memory[at : at + size] = value.to_bytes(size, "little", signed=True)
-
-
-__all__ = ["is_elf", "link"]

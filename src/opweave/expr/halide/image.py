@@ -38,7 +38,6 @@ class Image:
     """Code, constants and variables with position-independent references.
 
     Attributes:
-        memory: the bytes.
         variables: size of the writable part at the start; a multiple of the page size.
         exports: offset of each named function and variable.
         imports: for each function outside of the image, the offsets at which its address must be written.
@@ -71,29 +70,18 @@ def pack(files: Sequence[bytes]) -> bytes:
 
 
 def load(data: bytes, outside: Callable[[str], int]) -> Code:
-    """Load the result of `pack`.
-
-    Args:
-        data: the code.
-        outside: returns the address of a function by its name; 0 if it does not exist.
-
-    Raises:
-        OperationError: a function does not exist, or the system refuses memory that is executable.
-        MissingExtraError: the code is not linked, and llvmlite is not installed.
-    """
+    """Load the result of `pack`; `outside` returns the address of a function by its name, or 0 if it does not exist."""
     header, memory = without_header(data)
     if "objects" not in header:
-        return _Mapped(Image(memory, **header), outside)
+        return _MappedImage(Image(memory, **header), outside)
     files, start = [], 0
     for size in header["objects"]:
         files.append(memory[start : start + size])
         start += size
-    return _Linked(files, outside)
+    return _LinkedObjects(files, outside)
 
 
-class _Mapped:
-    """An image in a mapping of memory."""
-
+class _MappedImage:
     def __init__(self, image: Image, outside: Callable[[str], int]) -> None:
         self._exports = image.exports
         size = -(-len(image.memory) // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -102,15 +90,15 @@ class _Mapped:
         self._memory = memory = mmap.mmap(-1, size, flags=private, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         self._start = start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         memory[: len(image.memory)] = image.memory
-        for at in image.pointers:
-            address = start + int.from_bytes(memory[at : at + 8], "little", signed=True)
-            memory[at : at + 8] = address.to_bytes(8, "little")
+        for place in image.pointers:
+            address = start + int.from_bytes(memory[place : place + 8], "little", signed=True)
+            memory[place : place + 8] = address.to_bytes(8, "little")
         for name, offsets in image.imports.items():
             address = outside(name)
             if not address:
                 raise OperationError(f"compiled code needs {name}, which this system does not have")
-            for at in offsets:
-                memory[at : at + 8] = address.to_bytes(8, "little")
+            for place in offsets:
+                memory[place : place + 8] = address.to_bytes(8, "little")
         protect = ctypes.CDLL(None, use_errno=True).mprotect
         protect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
         if protect(start + image.variables, size - image.variables, mmap.PROT_READ | mmap.PROT_EXEC):
@@ -122,7 +110,7 @@ class _Mapped:
         return 0 if offset is None else self._start + offset
 
 
-class _Linked:
+class _LinkedObjects:
     """Object files that LLVM's loader links."""
 
     def __init__(self, files: Sequence[bytes], outside: Callable[[str], int]) -> None:

@@ -24,28 +24,12 @@ from .stages import checks_of
 
 
 def compile(program: Formula) -> HalideKernel:
-    """Compile a program, or load it from the cache.
-
-    Args:
-        program: the program to compile; shapes are fixed.
-
-    Returns:
-        The kernel, to be bound to arrays.
-
-    Raises:
-        MissingExtraError: halide or llvmlite is not installed.
-        OperationError: Halide cannot compile it.
-    """
+    """Compile a program, or load it from the cache."""
     return HalideKernel(program)
 
 
 class HalideKernel:
-    """A compiled program.
-
-    Attributes:
-        program: the source program.
-        detail: a description for tables, such as "Halide, vectorised by 16, 2 threads".
-    """
+    """A compiled program; `detail` describes it in tables: "Halide, vectorised by 16, 2 threads" say."""
 
     def __init__(self, program: Formula) -> None:
         self.program = program
@@ -60,11 +44,7 @@ class HalideKernel:
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Return a function that computes `outputs` from `inputs`, C-contiguous arrays of the program's descriptors.
 
-        Raises:
-            ValidationError: an array has another data type or shape.
-
-        Raises (the function):
-            OperationError: a check of the program fails (outputs are not modified), or out of memory.
+        If a check of the program fails, outputs are not modified.
         """
         check_arrays(self.program, inputs, outputs)
         if overlap(self.program, inputs, outputs):
@@ -88,11 +68,7 @@ class HalideKernel:
         return check_and_run
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        """Run once on arrays that are known to fit; outputs must not overlap inputs.
-
-        Raises:
-            OperationError: as for `bind`.
-        """
+        """Run once on arrays that are known to fit; outputs must not overlap inputs."""
         if self._checks is not None:
             self.bind(inputs, outputs)()
             return
@@ -110,7 +86,7 @@ _Entry = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # releases the GIL
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledProgram:
     """A compiled program: one function for each loop nest, called in order.
 
     Attributes:
@@ -118,7 +94,6 @@ class Compiled:
             inputs, outputs, `stored`.
         stored: data type and shape of each intermediate array.
         lanes: elements of a float32 vector.
-        code: the functions, for `image.load`.
     """
 
     calls: tuple[tuple[str, tuple[tuple[int, tuple[int, ...]], ...]], ...]
@@ -127,12 +102,10 @@ class Compiled:
     code: bytes
 
     def to_bytes(self) -> bytes:
-        """Serialise for `from_bytes`."""
         return with_header([self.calls, self.stored, self.lanes], self.code)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Compiled:
-        """Restore the result of `to_bytes`."""
+    def from_bytes(cls, data: bytes) -> CompiledProgram:
         (calls, stored, lanes), code = without_header(data)
         return cls(calls, stored, lanes, code)
 
@@ -144,7 +117,7 @@ class _Part:
         self.program = program
         host = runtime.runtime()
         key = runtime.key(fingerprint(program))
-        self.compiled = Compiled.from_bytes(disk_cache.kept(key, self._compile))
+        self.compiled = CompiledProgram.from_bytes(disk_cache.kept(key, self._compile))
         self.code = load(self.compiled.code, host.address)
         self.entries = [_Entry(self.code.address(name)) for name, _ in self.compiled.calls]
 
@@ -154,7 +127,6 @@ class _Part:
         return compile_program(self.program).to_bytes()
 
     def make_runner(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """Return a function that runs the stages on these arrays."""
         calls = _KernelCalls(self)
         calls.fill(inputs, outputs)
         return calls.make_runner((*inputs, *outputs))
@@ -186,7 +158,6 @@ class _KernelCalls:
         self._headers = headers[:outer]
 
     def fill(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        """Set the addresses of inputs and outputs."""
         for headers, array in zip(self._headers, (*inputs, *outputs), strict=True):
             address = _address(array)
             for header in headers:

@@ -24,12 +24,9 @@ def buffer_type(data_type: DataType) -> HalideExpr:
 
 
 class Nest:
-    """The Halide function of a stage.
+    """The Halide function that computes the targets of a stage.
 
-    Attributes:
-        function: computes the targets of the stage.
-        shape: the shape of the targets as the function sees it, with fused axes.
-        arrays: the parameter of each array that is read.
+    `shape` is that of the targets as the function sees it, with fused axes; `arrays` has the parameter of each array.
     """
 
     def __init__(self, stage: Stage, name: str, arrays: Mapping[Source, Any], target: Any) -> None:
@@ -70,7 +67,6 @@ class Nest:
         return int(self._target.natural_vector_size(hl.UInt(bits)))
 
     def _as_stored(self, value: HalideExpr, type: Type, data_type: DataType) -> HalideExpr:
-        """Convert an element to the type it is stored in."""
         return elements.half_bits(value) if data_type == "float16" else elements.cast(value, type, data_type)
 
     def is_reversed(self, loop: StageLoop) -> bool:

@@ -24,11 +24,7 @@ MAX_WRITTEN_BYTES = 2**26
 
 
 def temporary_bytes(write: Callable[[str], object]) -> bytes:
-    """Return the contents of the file that `write(path)` writes.
-
-    Raises:
-        OperationError: there is not enough space.
-    """
+    """Return the contents of the file that `write(path)` writes; `OperationError` if there is not enough space."""
     try:
         _check_file_sizes()
         if hasattr(os, "memfd_create"):  # an anonymous file in memory
@@ -65,17 +61,12 @@ def target() -> Any:
 
 
 def assemble(code: str) -> bytes:
-    """Compile LLVM code to an object file.
-
-    Raises:
-        RuntimeError: this LLVM cannot parse it.
-    """
+    """Compile LLVM code to an object file; `RuntimeError` if this LLVM cannot parse it."""
     machine = llvm.Target.from_default_triple().create_target_machine(opt=3, reloc="pic", codemodel="default")
     return bytes(machine.emit_object(llvm.parse_assembly(code)))
 
 
 def object_of(module: Any) -> bytes:
-    """Compile a Halide module to an object file."""
     code = temporary_bytes(partial(_write, module, hl.OutputFileType.llvm_assembly)).decode()
     try:
         return assemble(edit(code))
@@ -88,5 +79,4 @@ def _write(module: Any, kind: Any, path: str) -> None:
 
 
 def compile_runtime() -> bytes:
-    """Halide's runtime as an object file."""
     return temporary_bytes(lambda path: hl.compile_standalone_runtime(path, hl.get_host_target()))

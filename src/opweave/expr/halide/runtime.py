@@ -24,11 +24,7 @@ from .image import Code, load, pack
 
 @cache
 def version() -> str:
-    """A digest of the versions that compiled code depends on: those of Halide and llvmlite, and our own code.
-
-    Raises:
-        MissingExtraError: halide or llvmlite is not installed.
-    """
+    """A digest of the versions that compiled code depends on: those of Halide and llvmlite, and our own code."""
     hasher = digest(f"{_version_of('halide')} {_version_of('llvmlite')}".encode())
     folder = Path(__file__).parent
     for path in (*sorted(folder.glob("*.py")), *sorted(folder.parent.glob("*.py"))):
@@ -87,11 +83,7 @@ _runtime: Code | None = None
 
 
 def runtime() -> Code:
-    """Halide's runtime, loaded once for the life of the process, because its threads run in it.
-
-    Raises:
-        OperationError: it cannot be compiled or loaded.
-    """
+    """Halide's runtime, loaded once for the life of the process, because its threads run in it."""
     global _runtime
     with _lock:
         if _runtime is None:
@@ -135,10 +127,8 @@ def _set_threads(code: Code, count: int) -> None:
 
 
 def set_threads(count: int) -> None:
-    """Set the number of threads of compiled expressions in this process."""
     _set_threads(runtime(), count)
 
 
 def threads() -> int:
-    """The number of threads of compiled expressions."""
     return int(ctypes.CFUNCTYPE(ctypes.c_int)(runtime().address("halide_get_num_threads"))())

@@ -91,14 +91,7 @@ class LoopSchedule:
         return outer, inner
 
     def _vectorize(self, stage: Any, step: Any, loop: StageLoop, is_divided: bool = False) -> None:
-        """Vectorise a loop, unless it is read backwards and may have a partial vector, which Halide cannot compile.
-
-        Args:
-            stage: the function or update to vectorise.
-            step: the variable of the loop, or of the inner part of the loop.
-            loop: the loop.
-            is_divided: whether `step` is a part of the loop, which may end with a partial vector.
-        """
+        """Vectorise a loop or a part of it, unless it is read backwards with a partial vector, which Halide cannot compile."""
         if not self.nest.is_reversed(loop) or (loop.extent % self.vector == 0 and not is_divided):
             stage.vectorize(step, self.vector, GUARD)
 

@@ -24,7 +24,6 @@ class LoopScope:
         self._known: dict[Expr, HalideExpr] = {}
 
     def value(self, root: Expr) -> HalideExpr:
-        """The Halide expression of a node."""
         for node in walk(root, enter=self._operands_of):
             if node not in self._known:
                 self._known[node] = self._one(node)

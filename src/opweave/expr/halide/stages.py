@@ -7,11 +7,10 @@ the position of an element is a linear sum of variables (`linear`), and axes tha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..ir import Call, Cast, Check, Expr, Formula, Index, Load, Output, Reduce, Stored, substitute, unify, walk
+from ..ir import Call, Cast, Check, Expr, Formula, Index, Load, Output, Reduce, Stored, size_of, substitute, unify, walk
 from ..linear import place
 from ..reductions import COMBINE, split, stored_value, unroll_short
 
@@ -41,12 +40,9 @@ class StoreTarget:
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A loop nest that computes one element of each target.
+    """A loop nest that computes one element of each target; the last one of `axes` changes fastest.
 
-    Attributes:
-        axes: the last one changes fastest.
-        targets: the arrays to write.
-        rows: values kept for one iteration of the outer loops, because both a reduction and the elements use them.
+    `rows` are values kept for one iteration of the outer loops, because both a reduction and the elements use them.
     """
 
     axes: tuple[Index, ...]
@@ -55,7 +51,6 @@ class Stage:
 
     @property
     def roots(self) -> tuple[Expr, ...]:
-        """The expressions to compute."""
         return (*(row.body for row in self.rows), *(target.body for target in self.targets))
 
 
@@ -79,8 +74,6 @@ def _holds(check: Check) -> Expr:
 
 
 class _Division:
-    """Divides one program."""
-
     def __init__(self, program: Formula) -> None:
         self.stages: list[Stage] = []
         self.replaced: dict[Expr, Expr] = {}
@@ -111,7 +104,6 @@ class _Division:
             bodies = tuple(substitute(body, {chosen: value}) for body in bodies)
 
     def _load_of(self, node: Reduce) -> Expr:
-        """Return a load of a reduction that a separate stage computes."""
         load = self.replaced.get(node)
         if load is None:
             load = self.replaced[node] = self._in_parts(node) if _worth_dividing(node) else self._store(node)
@@ -170,8 +162,8 @@ def _parts(extent: int) -> int:
 
 
 def _worth_dividing(node: Reduce) -> bool:
-    results = math.prod(v.extent for v in node.free)
-    positions = math.prod(v.extent for v in node.variables)
+    results = size_of(node.free)
+    positions = size_of(node.variables)
     divisible = node.reduction in COMBINE and node.variables[0].extent >= 8
     return divisible and results <= MAX_SPLIT_RESULTS and positions * results >= MIN_SPLIT_ELEMENTS
 
@@ -179,7 +171,7 @@ def _worth_dividing(node: Reduce) -> bool:
 def _is_small(node: Reduce) -> bool:
     if node.reduction.startswith("arg_") or any(isinstance(n, Reduce) for n in walk(node.body)):
         return False
-    positions = math.prod(variable.extent for variable in node.variables)
+    positions = size_of(node.variables)
     return positions <= MAX_UNROLLED_POSITIONS and positions * len(walk(node.body)) <= MAX_UNROLLED_NODES
 
 
@@ -206,8 +198,7 @@ class StageLoop:
 
     @property
     def extent(self) -> int:
-        """Number of iterations."""
-        return math.prod(member.extent for member in self.members)
+        return size_of(self.members)
 
 
 class Loops:
@@ -216,7 +207,6 @@ class Loops:
     Attributes:
         axes: the loops over the elements, outermost first, without axes of extent 1.
         of: the loop of each variable.
-        positions: the position of each load.
         reductions: all reductions of the stage, inner ones first.
     """
 

@@ -16,7 +16,7 @@ import numpy as np
 from ...backends import Precision
 from ...backends.reference import reference
 from ...core.dtypes import FLOATS
-from ...core.graph import Node, Operand, each
+from ...core.graph import Node, Operand, map_operands
 from ...support.names import counted
 from ..drawing.picture import is_built_in
 from .fallback import FALLBACK_RUNS, onnx_node
@@ -268,7 +268,7 @@ def _in_float64(
     rule = reference.rule(node)
     assert rule is not None, node
     with np.errstate(all="ignore"):
-        results = rule((), {**each(node.inputs, widen), **node.attributes})
+        results = rule((), {**map_operands(node.inputs, widen), **node.attributes})
     return [np.asarray(result) for result in (results if isinstance(results, tuple) else (results,))]
 
 

@@ -206,7 +206,7 @@ def _lane(placements: Sequence[Placement], number: int | None = None) -> DrawnLa
 def _box(unit: _Unit, lane: int) -> Box:
     node = unit.shown
     constants = {name: o for name, o in _named_operands(node.inputs) if o.is_constant}
-    arguments = dict(node.op.given(node.arguments))
+    arguments = dict(node.op.explicit_arguments(node.arguments))
     attributes = [f"{name} = {_short(value)}" for name, value in arguments.items() if name in node.attributes]
     where = f"{unit.placement.how} on {unit.placement.device}: {unit.placement.detail}"
     results = [f"→ {output.desc}" for output in node.outputs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,13 +13,21 @@ from ...core.graph import Desc
 from ...expr.gpu import Features, GpuKernel
 from ...support.errors import NotSupportedError, ValidationError, require
 from ..wgsl.declarations import Bound
-from ..wgsl.shader import Buffer, sizes
+from ..wgsl.shader import Buffer, indices_of, sizes
 from ..wgsl.sources import SourceKernel
 from .launch import Launch, is_launched
 from .messages import OWN, USER, ExplainedCuda
 from .source import HALF, SCALARS, TYPES, CudaBuffer, CudaScope, Parameter, Source
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
+
+
+class _KernelText(NamedTuple):
+    name: str
+    lines: Sequence[str]
+    bound: Sequence[Bound]
+    grid: Sequence[int]
+    arguments: tuple[int | bytes, ...] = ()
 
 
 class CudaKernel(SourceKernel):
@@ -42,7 +50,6 @@ class CudaKernel(SourceKernel):
 
     @property
     def detail(self) -> str:
-        """A description for `explain()`."""
         launched = [shader.title for shader in self.shaders if isinstance(shader, Launch)]
         return ", ".join(launched) if launched else f"{self.language}{self.where.suffix()}"
 
@@ -56,25 +63,17 @@ class CudaKernel(SourceKernel):
             if isinstance(shader, Launch):
                 return shader.kernel(title, scope, out, features)
             entry = shader.entry
-            if entry is None:
-                return self._of_elements(title, shader, scope, out, features)
-            return self._of_entry(title, shader, scope, features, *entry)
+            text = self._of_elements(shader, scope, out) if entry is None else self._of_entry(shader, scope, *entry)
+            return self._kernel_of(title, shader, scope, text, features)
         except ValidationError as error:
             raise ValidationError(f"{title}: {error}{self.where.suffix()}") from None
 
-    def _of_elements(self, title: str, source: Source, scope: CudaScope, out: Buffer, features: Features) -> GpuKernel:
-        """Create a kernel that calls `void main` for each element or position."""
+    def _of_elements(self, source: Source, scope: CudaScope, out: Buffer) -> _KernelText:
         block = sizes(source.block)
         require(len(block) == 1, f"block must be one number for void main, got {list(block)}")
         extents = source.extents(out)
         count = math.prod(extents)
         bound = scope.tensors_of(source.words)
-        arguments: list[str] = []
-        stride = count
-        for extent in extents:
-            stride //= extent
-            index = "i" if stride == 1 else f"i / {stride}u"
-            arguments.append(index if not arguments else f"{index} % {extent}u")
         tensors = ", ".join(item.buffer.variable for item in bound)
         # The functions of the source become members of a structure, so that they see the tensors.
         lines = [
@@ -88,22 +87,12 @@ class CudaKernel(SourceKernel):
             "};",
             f'extern "C" __global__ void __launch_bounds__({block[0]}) opweave_kernel({", ".join(map(_pointer, bound))}) {{',
             f"    const unsigned i = blockIdx.x * {block[0]}u + threadIdx.x;",
-            f"    if (i < {count}u) Operation{{{tensors}}}.main({', '.join(arguments)});",
+            f"    if (i < {count}u) Operation{{{tensors}}}.main({', '.join(indices_of('i', extents))});",
             "}",
         ]
-        return self._kernel_of(
-            title, source, scope, bound, lines, (-(-count // block[0]),), "opweave_kernel", (), features
-        )
+        return _KernelText("opweave_kernel", lines, bound, (-(-count // block[0]),))
 
-    def _of_entry(
-        self,
-        title: str,
-        source: Source,
-        scope: CudaScope,
-        features: Features,
-        name: str,
-        parameters: Sequence[Parameter],
-    ) -> GpuKernel:
+    def _of_entry(self, source: Source, scope: CudaScope, name: str, parameters: Sequence[Parameter]) -> _KernelText:
         """Create the user's own kernel; its parameters are bound by name."""
         tensors = {item.buffer.variable: item for item in scope.bound}
         bound: list[Bound] = []
@@ -122,8 +111,7 @@ class CudaKernel(SourceKernel):
                 arguments.append(_scalar(name, parameter, scope))
         constants = self._declarations(source, scope, bound)
         lines = [*_INCLUDE.findall(source.source), *constants, f'#line 1 "{USER}"', _INCLUDE.sub("", source.text)]
-        grid = sizes(source.grid or 1)
-        return self._kernel_of(title, source, scope, bound, lines, grid, name, tuple(arguments), features)
+        return _KernelText(name, lines, bound, sizes(source.grid or 1), tuple(arguments))
 
     def _declarations(self, source: Source, scope: CudaScope, bound: Sequence[Bound]) -> list[str]:
         constants = [text for name, text in scope.constants(source).items() if name in source.words]
@@ -131,33 +119,24 @@ class CudaKernel(SourceKernel):
         return [*([HALF] if has_halves else []), *constants]
 
     def _kernel_of(
-        self,
-        title: str,
-        source: Source,
-        scope: CudaScope,
-        bound: Sequence[Bound],
-        lines: Sequence[str],
-        grid: Sequence[int],
-        name: str,
-        arguments: tuple[int | bytes, ...],
-        features: Features,
+        self, title: str, source: Source, scope: CudaScope, text: _KernelText, features: Features
     ) -> GpuKernel:
-        block = sizes(source.block)
-        check_launch(grid, block, features)
-        if len(bound) > features.max_buffers:
-            raise NotSupportedError(f"{title}: it takes {len(bound)} tensors, a kernel has {features.max_buffers}")
-        x, y, z = (*map(int, grid), 1, 1)[:3]
+        block, count = sizes(source.block), len(text.bound)
+        check_launch(text.grid, block, features)
+        if count > features.max_buffers:
+            raise NotSupportedError(f"{title}: it takes {count} tensors, a kernel has {features.max_buffers}")
+        x, y, z = (*map(int, text.grid), 1, 1)[:3]
         return GpuKernel(
             title,
-            "\n".join(lines) + "\n",
-            tuple(item.memory for item in bound),
-            tuple(item.writes for item in bound),
+            "\n".join(text.lines) + "\n",
+            tuple(item.memory for item in text.bound),
+            tuple(item.writes for item in text.bound),
             (x, y, z),
-            name,
+            text.name,
             ExplainedCuda(source, self.where, scope.hint),
             tuple(map(int, block)),
             compiler="cuda",
-            arguments=arguments,
+            arguments=text.arguments,
         )
 
 
@@ -178,7 +157,6 @@ def _pointer(item: Bound) -> str:
 
 
 def _scalar(kernel: str, parameter: Parameter, scope: CudaScope) -> bytes:
-    """Return the bytes of the number that a parameter stands for."""
     value = scope.value(parameter.name)
     require(
         value is not None,

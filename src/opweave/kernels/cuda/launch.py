@@ -16,8 +16,8 @@ from ...core.dtypes import DataType
 from ...core.graph import Desc
 from ...expr.gpu import CompiledText, Features, GpuKernel
 from ...support.errors import OperationError, ValidationError, require
-from .. import parameters_of
-from ..wgsl.shader import Buffer, sizes
+from ..base import parameters_of
+from ..wgsl.shader import Buffer, check_scratch, sizes
 from .source import CudaScope, check_sizes
 
 POINTERS: Mapping[DataType, str] = {
@@ -78,22 +78,22 @@ class Launch:
             f"a Launch takes a kernel of Triton, CuPy or Numba, got {type(self.function).__name__}",
         )
         check_sizes(grid=self.grid, block=self.block)
-        self.given()
-        for name, desc in self.scratch.items():
-            require(isinstance(desc, Desc), f"scratch {name!r} must be an opweave.Desc, got {desc!r}")
+        self._resolve_arguments()
+        check_scratch(self.scratch)
 
     @property
     def title(self) -> str:
-        """Description for `explain()`."""
         library, name = _LIBRARIES[_library(self.function)], _name(self.function)
         return f"{library.title} kernel {name}"
 
     @property
     def words(self) -> frozenset[str]:
         """The names of tensors that the kernel uses."""
-        return frozenset(a.name if isinstance(a, Buffer) else a for a in self.given() if isinstance(a, (Buffer, str)))
+        return frozenset(
+            a.name if isinstance(a, Buffer) else a for a in self._resolve_arguments() if isinstance(a, (Buffer, str))
+        )
 
-    def given(self) -> list[Any]:
+    def _resolve_arguments(self) -> list[Any]:
         """Return the arguments; by default, the names of the function's parameters."""
         if self.arguments is not None:
             return list(self.arguments)
@@ -103,21 +103,10 @@ class Launch:
         return [name for name in names(self.function) if name not in self.constants]
 
     def kernel(self, title: str, scope: CudaScope, out: Buffer, features: Features) -> GpuKernel:
-        """Return the kernel for a node.
-
-        Args:
-            title: the node, for messages.
-            scope: tensors and attributes of the node.
-            out: first result of the node.
-            features: of the device.
-
-        Raises:
-            ValidationError: an argument is neither a tensor nor a number, or the library does not accept it.
-            OperationError: the library cannot compile the kernel.
-        """
+        """The kernel for a node, whose first result is `out`; `OperationError` if the library cannot compile it."""
         by_name = {item.buffer.name: item for item in scope.bound}
         values: list[Any] = []
-        for argument in self.given():
+        for argument in self._resolve_arguments():
             name = argument.name if isinstance(argument, Buffer) else argument
             if isinstance(name, str):
                 operand = by_name[name] if name in by_name else scope.value(name)
@@ -199,7 +188,6 @@ def _of_triton(
 
 
 def _triton_number(value: Any) -> tuple[str, np.generic]:
-    """Return a number with its type in Triton."""
     if isinstance(value, (bool, np.bool_)):
         return "i1", np.uint8(value)
     if isinstance(value, (float, np.floating)):
@@ -254,10 +242,7 @@ def _of_numba(
 class _Library:
     """A library whose kernels can be launched.
 
-    Attributes:
-        title: name in messages.
-        compile: returns the binary for a device, and the arguments.
-        names: returns the parameters of a function; None if the library does not list them.
+    `compile` returns the binary and the arguments; `names` returns the parameters, or None if the library does not list them.
     """
 
     title: str
@@ -286,6 +271,3 @@ def _name(function: Any) -> str:
 def is_launched(value: Any) -> bool:
     """Whether an object is a kernel of a library that can be launched."""
     return _library(value) in _LIBRARIES
-
-
-__all__ = ["Launch", "is_launched"]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..wgsl.messages import Written
+from ..wgsl.messages import SourcePlace
 from .source import Source
 
 USER, OWN = "kernel", "opweave"
@@ -19,20 +19,13 @@ _PAIRS = {")": "(", "]": "[", "}": "{"}
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCuda:
-    """Converts the compiler's log to a message for the author of a kernel.
-
-    Attributes:
-        source: the user's source.
-        where: the place of the source in the user's file.
-        hint: explains why a name is not declared.
-    """
+    """Converts the compiler's log to a message for the author of a kernel; `hint` explains why a name is not declared."""
 
     source: Source
-    where: Written
+    where: SourcePlace
     hint: Callable[[str], str]
 
     def __call__(self, log: str) -> str:
-        """Return the message: the error, its line, and the compiler's excerpt."""
         match = _ERROR.search(log)
         if match is None:
             return f"{log.strip()}{self.where.suffix(self.source.source)}"

@@ -17,7 +17,7 @@ from ...core.dtypes import DataType
 from ...core.graph import Desc
 from ...support.errors import require
 from ..wgsl.declarations import Bound, DeclarationScope
-from ..wgsl.shader import Buffer, sizes
+from ..wgsl.shader import Buffer, check_scratch, extents_of, sizes
 from ..wgsl.syntax import Fault
 
 TYPES: Mapping[DataType, str] = {
@@ -82,7 +82,6 @@ SCALARS = {
 
 
 def spelling_of(name: str) -> str:
-    """Return the name of a parameter in C++."""
     return f"{name}_" if name in _RESERVED else name
 
 
@@ -105,25 +104,18 @@ class CudaBuffer(Buffer):
 
     @property
     def variable(self) -> str:
-        """The name of the pointer to its first element."""
         return spelling_of(self.name)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a kernel.
-
-    Attributes:
-        type: its type, without `const` and `__restrict__`.
-        name: its name.
-    """
+    """A parameter of a kernel; `type` is without `const` and `__restrict__`."""
 
     type: str
     name: str
 
     @property
     def is_pointer(self) -> bool:
-        """Whether it takes an address."""
         return "*" in self.type
 
 
@@ -162,8 +154,7 @@ class Source:
         check_sizes(grid=self.grid, block=self.block)
         counts = sizes(self.invocations or 1)
         require(all(map(is_count, counts)), f"invocations must be positive integers, got {self.invocations!r}")
-        for name, desc in self.scratch.items():
-            require(isinstance(desc, Desc), f"scratch {name!r} must be an opweave.Desc, got {desc!r}")
+        check_scratch(self.scratch)
 
     @cached_property
     def plain(self) -> str:
@@ -172,7 +163,6 @@ class Source:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """The identifiers and keywords of the source."""
         return frozenset(_WORD.findall(self.plain))
 
     @cached_property
@@ -186,11 +176,7 @@ class Source:
 
     @property
     def entry(self) -> tuple[str, list[Parameter]] | None:
-        """Name and parameters of the kernel with `__global__`; None if there is none.
-
-        Raises:
-            ValidationError: there are several kernels, or options for the other kind of source.
-        """
+        """Name and parameters of the only kernel with `__global__`; None if there is none."""
         matches = list(_GLOBAL.finditer(self.plain))
         require(
             len(matches) <= 1,
@@ -214,7 +200,6 @@ class Source:
 
     @property
     def positions(self) -> int:
-        """Number of parameters of `void main`."""
         match = _MAIN.search(self.plain)
         assert match is not None, "only sources without a fault are looked into"
         count = len([part for part in match[1].split(",") if part.strip()])
@@ -222,19 +207,8 @@ class Source:
         return count
 
     def extents(self, out: Buffer) -> tuple[int, ...]:
-        """Return the number of positions for each parameter of `void main`.
-
-        Raises:
-            ValidationError: the number of parameters does not fit.
-        """
-        count = self.positions
-        shape = sizes(out.shape if self.invocations is None else self.invocations)
-        subject = f"{out.name} has {out.rank} axes" if self.invocations is None else f"invocations are {list(shape)}"
-        shape = (math.prod(shape),) if count == 1 else shape
-        fits = len(shape) == count
-        require(fits, f"void main takes {count} positions, but {subject}; one parameter is the number of an element")
-        require(math.prod(shape) < 2**31, f"there may be 2**31 - 1 invocations, got {list(shape)}")
-        return shape
+        """Return the number of positions for each parameter of `void main`."""
+        return extents_of("void main", self.positions, self.invocations, out)
 
 
 def _parameter(text: str) -> Parameter:
@@ -254,7 +228,6 @@ def check_sizes(**numbers: Any) -> None:
 
 
 def is_count(value: object) -> bool:
-    """Whether a value is a positive integer."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value > 0)
 
 
@@ -264,28 +237,15 @@ class CudaScope(DeclarationScope):
     __slots__ = ()
 
     def constants(self, source: Source) -> dict[str, str]:
-        """Return the declarations of constants, by name.
-
-        Raises:
-            ValidationError: two constants have the same name, or a value has no constant.
-        """
+        """Return the declarations of constants, by name."""
         texts: dict[str, str] = {}
         for item in self.bound:
             for name, value in shape_constants(item.buffer).items():
                 texts[name] = declaration(name, value) or ""
-        for name, value in (*self.attributes.items(), *source.constants.items()):
-            text, word = declaration(spelling_of(name), value), spelling_of(name)
-            require(
-                text is not None or name not in source.constants,
-                f"{self.title}: the constant {name} must be a finite number, true, false or a tuple of them, got {value!r}",
-            )
-            require(word not in texts, f"{self.title}: two declarations are called {word}; rename a parameter")
-            if text is not None:
-                texts[word] = text
+        self.add_constants(texts, source.constants, spelling_of, declaration)
         return texts
 
     def tensors_of(self, words: frozenset[str]) -> list[Bound]:
-        """Return the tensors that a source uses."""
         return [item for item in self.bound if item.buffer.variable in words]
 
     def value(self, name: str) -> Any:
@@ -298,7 +258,6 @@ class CudaScope(DeclarationScope):
         return attribute if isinstance(attribute, (int, float)) else None
 
     def hint(self, name: str) -> str:
-        """Explain why a name is not declared."""
         if name in self.absent:
             return f"the operand {name} is absent here; a function can give another text then"
         if name in self.attributes:
@@ -311,7 +270,6 @@ class CudaScope(DeclarationScope):
 
 
 def shape_constants(buffer: Buffer) -> dict[str, int | tuple[int, ...]]:
-    """Return the constants of a tensor's shape, by name."""
     name, shape = buffer.name, buffer.shape
     constants: dict[str, int | tuple[int, ...]] = {f"{name}_size": buffer.size, f"{name}_rank": buffer.rank}
     if shape:  # C++ has no empty arrays

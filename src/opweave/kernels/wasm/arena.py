@@ -23,16 +23,8 @@ class Arena:
     """The linear memory of one or more modules, with an allocator for tensors.
 
     The allocator only uses pages that it obtained by growing the memory. `memory.grow` returns each page once, so a module can
-    have a separate allocator, and its memory layout does not matter.
-
-    Attributes:
-        name: module that owns the memory, for messages.
-        store: the engine's store; one thread at a time may use it.
-        lock: held while the store is in use.
-        base: address of the first byte; it never changes.
-        wide: whether pointers have 64 bits.
-        memory: the engine's memory object.
-        armed: tick at which the timeout was last set, and the timeout in ticks.
+    have a separate allocator, and its memory layout does not matter. One thread at a time may use the engine's `store`, and
+    holds `lock` meanwhile. `armed` is the tick at which the timeout was last set, and the timeout in ticks.
     """
 
     def __init__(self, name: str, store: wasmtime.Store, memory: wasmtime.Memory, limit: int) -> None:
@@ -63,20 +55,16 @@ class Arena:
         return size
 
     def allocate(self, desc: Desc) -> np.ndarray:
-        """Allocate a zeroed array in linear memory, C-contiguous and aligned to 64 bytes; freed with its last view.
-
-        Raises:
-            OperationError: the memory would exceed its limit.
-        """
+        """Allocate a zeroed array in linear memory, C-contiguous and aligned to 64 bytes; freed with its last view."""
         return self.block(desc.byte_length, str(desc)).view(desc.data_type).reshape(desc.shape)
 
-    def block(self, size: int, what: str) -> np.ndarray:
-        """Allocate zeroed bytes, aligned to 64 bytes; `what` describes them in messages."""
+    def block(self, size: int, subject: str) -> np.ndarray:
+        """Allocate zeroed bytes, aligned to 64 bytes; `subject` describes them in messages."""
         room = max(size + -size % ALIGNMENT, ALIGNMENT)
         with self.lock:
             while self._released:
                 self._give_back(*self._released.popleft())
-            offset = self._take(room, what)
+            offset = self._take(room, subject)
             used_before, self._used_up_to = offset < self._used_up_to, max(self._used_up_to, offset + room)
         # The garbage collector may free arrays while this thread holds the lock: a deque takes their memory without the lock.
         block = lease(self.base + offset, size, lambda: self._released.append((offset, room)))
@@ -84,25 +72,24 @@ class Arena:
             block.fill(0)
         return block
 
-    def _take(self, room: int, what: str) -> int:
+    def _take(self, room: int, subject: str) -> int:
         """Take the first free block that is large enough; grow the memory if there is none."""
-        at = next((at for at, (_, size) in enumerate(self._free) if size >= room), None)
-        if at is None:
-            self._grow(room, what)
-            at = -1  # the block that ends with the new pages
-        offset, size = self._free.pop(at)
+        index = next((index for index, (_, size) in enumerate(self._free) if size >= room), None)
+        if index is None:
+            self._grow(room, subject)
+            index = -1  # the block that ends with the new pages
+        offset, size = self._free.pop(index)
         if size > room:
             insort(self._free, (offset + room, size - room))
         return offset
 
-    def _grow(self, room: int, what: str) -> None:
+    def _grow(self, room: int, subject: str) -> None:
         """Add the pages that the last free block lacks."""
         end = self._current_size()
         at_end = self._free[-1][1] if self._free and sum(self._free[-1]) == end else 0
         pages = -(-(room - at_end) // PAGE)
-        problem = (
-            f"{self.name}: there is no memory for {what}: {end} bytes and {pages * PAGE} more exceed {self._bound()}"
-        )
+        exceeded = f"{end} bytes and {pages * PAGE} more exceed {self._limit_text()}"
+        problem = f"{self.name}: there is no memory for {subject}: {exceeded}"
         if end + pages * PAGE > self.limit:
             raise OperationError(problem)
         try:
@@ -113,7 +100,7 @@ class Arena:
             raise OperationError(f"{self.name}: the engine moved the memory; all views of it are lost")
         self._give_back(before * PAGE, pages * PAGE)
 
-    def _bound(self) -> str:
+    def _limit_text(self) -> str:
         """Return the limit that keeps the memory from growing, for messages."""
         declared = self.memory.type(self.store).limits.max
         if declared is not None and declared * PAGE < self.limit:
@@ -122,16 +109,15 @@ class Arena:
 
     def _give_back(self, offset: int, size: int) -> None:
         """Insert a free block, and merge it with adjacent ones."""
-        at = bisect(self._free, (offset, size))
-        if at < len(self._free) and offset + size == self._free[at][0]:
-            size += self._free.pop(at)[1]
-        if at and sum(self._free[at - 1]) == offset:
-            offset, before = self._free.pop(at - 1)
+        index = bisect(self._free, (offset, size))
+        if index < len(self._free) and offset + size == self._free[index][0]:
+            size += self._free.pop(index)[1]
+        if index and sum(self._free[index - 1]) == offset:
+            offset, before = self._free.pop(index - 1)
             size += before
         insort(self._free, (offset, size))
 
     def owns(self, array: np.ndarray) -> bool:
-        """Whether an array is completely in this memory."""
         # All addresses up to the limit are reserved for this memory.
         low, high = np.lib.array_utils.byte_bounds(array)
         return self.base <= low and high <= self.base + self.limit

@@ -32,14 +32,9 @@ class Import(NamedTuple):
 
 
 class Dylink(NamedTuple):
-    """Requirements of a position-independent module.
+    """Requirements of a position-independent module, in bytes and elements of the function table.
 
     https://github.com/WebAssembly/tool-conventions/blob/main/DynamicLinking.md
-
-    Attributes:
-        memory_size: size of its data, in bytes.
-        memory_alignment: alignment of its data, in bytes.
-        table_size: elements of the function table.
     """
 
     memory_size: int
@@ -53,12 +48,11 @@ class BinaryLayout:
 
     Attributes:
         data: the module; the global that may be its stack pointer is exported.
-        imports: its imports.
         functions: the types of exported functions.
         names: the names of exported functions, by index.
         wide: whether pointers have 64 bits.
         dylink: set for position-independent modules.
-        stack_pointer: name of an exported global of any type that is the stack pointer by LLVM's conventions.
+        stack_pointer: the exported global that is the stack pointer by LLVM's conventions, of any type.
     """
 
     data: bytes
@@ -71,13 +65,10 @@ class BinaryLayout:
 
     @property
     def pointer(self) -> str:
-        """The type of pointers."""
         return "i64" if self.wide else "i32"
 
 
 class _Reader:
-    """Reads values of the binary format."""
-
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
 
@@ -98,7 +89,6 @@ class _Reader:
         return self.data[self.at - count : self.at]
 
     def contents(self) -> bytes:
-        """Read a byte string preceded by its length."""
         return self.take(self.number())
 
     def name(self) -> str:
@@ -119,22 +109,14 @@ class _Reader:
 
 
 def check(data: bytes, name: str) -> None:
-    """Require the magic bytes of a WebAssembly module.
-
-    Raises:
-        DataError: the data is text, a component, another version or something else.
-    """
+    """Require the magic bytes of a WebAssembly module, not text, a component, another version or something else."""
     if data[:8] != MAGIC:
         contents = "a component" if data[:8] == b"\0asm\x0d\0\1\0" else f"bytes that begin with {data[:8]!r}"
         raise DataError(f"{name}: must be a WebAssembly module (version 1), got {contents}")
 
 
 def read(data: bytes) -> BinaryLayout:
-    """Return the declarations of a valid module.
-
-    Raises:
-        IndexError: a custom section, which engines do not validate, is malformed.
-    """
+    """Return the declarations of a valid module; `IndexError` if custom sections, which engines skip, are malformed."""
     sections: list[tuple[int, bytes]] = []
     custom: dict[str, _Reader] = {}
     reader = _Reader(data[len(MAGIC) :])
@@ -214,10 +196,9 @@ def _dylink(reader: _Reader | None) -> Dylink | None:
 
 
 def _stack_pointer(exported: Mapping[str, int], names: _Reader | None) -> int | None:
-    """Return the index of the stack pointer's global, by LLVM's conventions.
+    """Return the index of the stack pointer's global: exported as `__stack_pointer`, or with this name in the name section.
 
-    The global is exported as `__stack_pointer`, or has this name in the name section. Without names of globals, it is the
-    first global, where wasm-ld puts it, unless that is exported.
+    Without names of globals, it is the first global, where wasm-ld puts it, unless that is exported.
     """
     if STACK_POINTER in exported:
         return exported[STACK_POINTER]
@@ -230,7 +211,6 @@ def _stack_pointer(exported: Mapping[str, int], names: _Reader | None) -> int | 
 
 
 def _with_export(exports: bytes, name: str, index: int) -> bytes:
-    """Return the export section with one more global."""
     reader = _Reader(exports)
     count = reader.number()
     return (

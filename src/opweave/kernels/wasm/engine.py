@@ -26,18 +26,12 @@ TICK = 0.01
 STACK = 256 * 1024
 """Bytes of the thread's native stack that WebAssembly may use before it traps. Threads need at least twice as much."""
 TABLE_ELEMENTS = 1_000_000
-"""Maximum number of elements of a function table."""
 
 _REFUSED = ("component_model", "exceptions", "function_references", "gc", "multi_memory", "stack_switching", "threads")
 """Disabled features: kernels do not need them, and the engine's C interface does not support their types."""
 
 
 def library() -> Any:
-    """Return the `wasmtime` package.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
     return import_extra("wasmtime", "wasm", "a WebAssembly module")
 
 
@@ -63,7 +57,6 @@ def engine(interruptible: bool, reservation: int) -> wasmtime.Engine:
 
 
 def new_store(timeout: float | None, reservation: int) -> wasmtime.Store:
-    """Create a store of the engine for modules with this timeout."""
     store: wasmtime.Store = library().Store(engine(timeout is not None, reservation))
     _owners.add(store)
     return store
@@ -81,12 +74,9 @@ def _keep() -> None:
 
 
 class Ticker:
-    """A thread that increments the engines' epochs while functions with a timeout run, and sleeps otherwise.
+    """A thread that increments the epochs of `engines` while functions with a timeout run, and sleeps otherwise.
 
-    Attributes:
-        engines: the engines to increment.
-        now: the number of ticks so far; never ahead of the engines.
-        running: one object for each active call.
+    `now` is the number of ticks so far, never ahead of the engines; `running` has an object for each active call.
     """
 
     def __init__(self) -> None:
@@ -112,7 +102,6 @@ class Ticker:
                 self.awake.set()
 
     def tick(self) -> None:
-        """Let one tick pass."""
         for engine in self.engines:
             engine.increment_epoch()
         self.now += 1
@@ -167,7 +156,6 @@ def call_unchecked() -> Any:
 
 
 def address_of(pointer: Any) -> int:
-    """Return the address in a ctypes pointer."""
     return ctypes.addressof(pointer.contents)
 
 
@@ -183,25 +171,18 @@ def exception_of(error: int, trap: int) -> Exception:
     return exception
 
 
-def explain(error: Exception, what: str, timeout: float | None, names: Mapping[int, str]) -> MLError:
-    """Convert a trap or an error of the engine.
-
-    Args:
-        error: the engine's exception.
-        what: subject of the message, such as `box3 'blur': box3 of ops.wasm`.
-        timeout: timeout of the call.
-        names: names of exported functions, by index.
-    """
+def explain(error: Exception, subject: str, timeout: float | None, names: Mapping[int, str]) -> MLError:
+    """Convert a trap or an error of the engine; `subject` begins the message, `names` are of exported functions by index."""
     module = library()
     if not isinstance(error, module.Trap):
-        return OperationError(f"{what}: {reason(error)}")
+        return OperationError(f"{subject}: {reason(error)}")
     code = error.trap_code
     if code is module.TrapCode.INTERRUPT:
         return OperationError(
-            f"{what} ran longer than its timeout of {timeout} s and was stopped{_where(error, names)}"
+            f"{subject} ran longer than its timeout of {timeout} s and was stopped{_where(error, names)}"
         )
     kind = code.name.lower().replace("_", " ") if code is not None else reason(error)
-    return OperationError(f"{what} trapped: {kind}{_where(error, names)}")
+    return OperationError(f"{subject} trapped: {kind}{_where(error, names)}")
 
 
 def explain_load(error: Exception, name: str, timeout: float | None, names: Mapping[int, str], limit: int) -> MLError:
@@ -224,7 +205,6 @@ def reason(error: Exception) -> str:
 
 
 def _where(trap: wasmtime.Trap, exported: Mapping[int, str]) -> str:
-    """Return the function that trapped, with its callers."""
     frames = [(frame.func_index, frame.func_name) for frame in trap.frames]
     names = [name or exported.get(index, f"function {index}") for index, name in frames]
     if not names:

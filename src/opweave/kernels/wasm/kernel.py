@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.graph import MAX_RANK, Desc
 from ...support.errors import OperationError, ValidationError, require
-from .. import Arrays, Descs, KernelCall
+from ..base import Arrays, Descs, KernelCall
 from . import signature as signatures
 from .engine import address_of, call_unchecked, exception_of, ticker, ticks
 from .module import Module
@@ -18,17 +18,7 @@ from .signature import ArgumentPlace, FunctionType, SignatureArgument
 
 
 class WasmKernel:
-    """An exported function of a WebAssembly module as a kernel.
-
-    Args:
-        module: loaded by `opweave.wasm.load`.
-        function: the name of the export.
-        signature: the arguments to pass, see `opweave.kernels.wasm`; None: pointers to all operands and all results, the
-            number of elements of the first result, and all attributes, in order.
-
-    Raises:
-        ValidationError: the module does not export such a function.
-    """
+    """An exported function of a WebAssembly module as a kernel; without a signature, `default` gives the arguments to pass."""
 
     def __init__(self, module: Module, function: str, signature: str | None = None) -> None:
         require(isinstance(module, Module), f"a wasm kernel needs a module of opweave.wasm.load, got {module!r}")
@@ -44,11 +34,7 @@ class WasmKernel:
         return f"<WasmKernel {self.function}{self.module.exports[self.function]} of {self.module.name}>"
 
     def check_names(self, operands: Sequence[str], attributes: Sequence[str]) -> None:
-        """Check the signature against an operation, as far as possible without a node.
-
-        Raises:
-            ValidationError: a name that the operation does not have, or too few or too many values.
-        """
+        """Check the signature against an operation, as far as possible without a node."""
         if self.signature is None:
             return
         kind = self.module.exports[self.function]
@@ -62,11 +48,7 @@ class WasmKernel:
         return f"the signature {signature!r} does not fit {function}: {error}"
 
     def prepare(self, call: KernelCall) -> PreparedWasm:
-        """Prepare the kernel for a node.
-
-        Raises:
-            ValidationError: the function does not accept the arguments of the signature; the message shows both.
-        """
+        """Prepare the kernel for a node, if the function accepts the arguments of the signature."""
         kind = self.module.exports[self.function]
         signature = signatures.default(call) if self.signature is None else self.signature
         try:
@@ -79,11 +61,9 @@ class WasmKernel:
 
 
 class PreparedWasm:
-    """A WebAssembly kernel prepared for one node.
+    """A WebAssembly kernel prepared for one node, whose operands and results must be in the memory of `space`.
 
-    Attributes:
-        space: module in whose memory operands and results must be; the same for all modules that share the memory.
-        detail: names of function and module.
+    `space` is a module, the same for all modules that share the memory.
     """
 
     def __init__(
@@ -94,11 +74,7 @@ class PreparedWasm:
         self.space, self.detail = kernel.module.home, f"wasm {kernel.function}, {kernel.module.name}"
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """Return a function that runs the kernel once on arrays in the module's memory.
-
-        Raises:
-            ValidationError: an array is in other memory, or has another data type or shape than declared.
-        """
+        """Return a function that runs the kernel once on arrays in the module's memory."""
         arrays = self._arrays(inputs, outputs)
         tables: list[np.ndarray] = []
         values: list[int | float] = []
@@ -114,7 +90,6 @@ class PreparedWasm:
         return self._caller(values, (list(arrays.values()), tables))
 
     def _arrays(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> dict[ArgumentPlace, np.ndarray]:
-        """Check all arrays, and return them by place."""
         arrays: dict[ArgumentPlace, np.ndarray] = {}
         declared: dict[str, Descs] = {**self.call.inputs, "": self.call.outputs}
         operands: dict[str, Any] = {**inputs, "": outputs}
@@ -171,7 +146,7 @@ class PreparedWasm:
         timeout = module.timeout
         duration = 0 if timeout is None else ticks(timeout)
         token = object()
-        what = f"{self.call.title}: {self.kernel.function} of {module.name}"
+        subject = f"{self.call.title}: {self.kernel.function} of {module.name}"
 
         def run() -> None:
             with lock:
@@ -188,10 +163,10 @@ class PreparedWasm:
                 else:
                     error = engine_call(*addresses)
                 if error or trap.value:
-                    raise module.failed(exception_of(error or 0, trap.value or 0), what)
+                    raise module.recover(exception_of(error or 0, trap.value or 0), subject)
                 status = result.i32 if returns else 0
             if status:
-                raise OperationError(f"{what} returned the status {status}")
+                raise OperationError(f"{subject} returned the status {status}")
 
         run.kept = kept, function, module  # type: ignore[attr-defined]  # keeps the memory at the addresses alive
         return run

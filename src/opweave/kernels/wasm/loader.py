@@ -97,7 +97,6 @@ def reload(name: str, data: bytes, memory_limit: int, timeout: float | None, hom
 
 
 def _read(source: str | os.PathLike[str] | bytes) -> tuple[str, bytes]:
-    """Return name and contents of a module."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         data = bytes(source)
         return f"the module of {len(data)} bytes", data
@@ -110,8 +109,6 @@ def _read(source: str | os.PathLike[str] | bytes) -> tuple[str, bytes]:
 
 
 class _Loader:
-    """Loads one module."""
-
     def __init__(
         self, name: str, data: bytes, memory_limit: int | None, timeout: float | None, home: Module | None
     ) -> None:

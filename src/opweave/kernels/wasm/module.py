@@ -69,7 +69,6 @@ class Module:
 
     @property
     def exports(self) -> Mapping[str, FunctionType]:
-        """The exported functions and their types."""
         return MappingProxyType(self._layout.functions)
 
     @property
@@ -78,28 +77,24 @@ class Module:
         return MemoryRange(self.arena.base, self.arena.size)
 
     def allocate(self, desc: Desc) -> np.ndarray:
-        """Allocate a zeroed array in linear memory, C-contiguous and aligned to 64 bytes.
+        """Allocate a zeroed NumPy array in linear memory, C-contiguous and aligned to 64 bytes.
 
-        It is an ordinary NumPy array. Its memory is freed with its last view, and keeps the module alive.
-
-        Raises:
-            OperationError: the memory would exceed its limit.
+        Its memory is freed with its last view, and keeps the module alive.
         """
         return self.arena.allocate(desc)
 
     def owns(self, given: Any) -> bool:
-        """Whether all memory of an array is in the linear memory of this module."""
         return isinstance(given, np.ndarray) and self.arena.owns(given)
 
     def wait(self) -> None:
         """Do nothing: a module has no background work."""
 
-    def failed(self, error: Exception, what: str) -> MLError:
+    def recover(self, error: Exception, subject: str) -> MLError:
         """Restore the stack pointer, and convert an error of a function to one of Opweave's."""
         if self._stack is not None:
             # A trap leaves the stack pointer inside the function; between calls it has the initial value.
             self._stack.set_value(self.arena.store, self._stack_top)
-        return explain(error, what, self.timeout, self._layout.names)
+        return explain(error, subject, self.timeout, self._layout.names)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         """Pickle the bytes of the module. Unpickling loads them again, so static variables have their initial values."""

@@ -20,7 +20,7 @@ from ...core.graph import Desc
 from ...support.errors import ValidationError, require
 from ...support.hints import meant
 from ...support.names import counted
-from .. import KernelCall
+from ..base import KernelCall
 
 _ITEM = re.compile(
     r"(?P<name>[A-Za-z_]\w*)(?:\[(?P<element>\d+)\])?"
@@ -47,27 +47,18 @@ class FunctionType:
 
 
 class ArgumentPlace(NamedTuple):
-    """An operand or a result.
-
-    Attributes:
-        name: the parameter; empty for results.
-        number: index of the result, or within a sequence of operands; None for an operand that is not a sequence.
-    """
+    """An operand, or a result if the name is empty; `number` is the index in a sequence of operands, or of the result."""
 
     name: str
     number: int | None
 
 
 class SignatureArgument(NamedTuple):
-    """A value passed to a function.
+    """A value passed to a function: a known number, or a pointer to a tensor, to pointers to a sequence, or to descriptors.
 
     Attributes:
         text: the item of the signature.
-        kind: a known number, a pointer to a tensor, a pointer to an array of pointers to the tensors of a sequence, or a
-            pointer to descriptors.
-        number: the value of a known number.
         place: target of a pointer.
-        descs: the descriptors.
         type: type of a number's parameter as declared in the signature, if any.
     """
 
@@ -80,20 +71,12 @@ class SignatureArgument(NamedTuple):
 
 
 def parse(signature: str, call: KernelCall) -> list[SignatureArgument]:
-    """Return the arguments of a function for one node.
-
-    Raises:
-        ValidationError: a syntax error, or a name that the operation does not have.
-    """
+    """Return the arguments of a function for one node."""
     return [_argument(item.strip(), call) for item in signature.split(",") if item.strip()]
 
 
 def check_names(signature: str, function: FunctionType, operands: Sequence[str], attributes: Sequence[str]) -> None:
-    """Check names, fields and the number of values, which is possible without a node.
-
-    Raises:
-        ValidationError: as `parse` and `check`.
-    """
+    """Check names, fields and the number of values, which is possible without a node."""
     items = [item.strip() for item in signature.split(",") if item.strip()]
     for item in items:
         match = _match(item)
@@ -138,7 +121,6 @@ def _argument(item: str, call: KernelCall) -> SignatureArgument:
 
 
 def _match(item: str) -> re.Match[str]:
-    """Match the parts of an item."""
     match = _ITEM.fullmatch(item)
     require(match is not None, f"the signature has {item!r}; it takes name*, name.size, name.shape[0], attribute, …")
     assert match is not None
@@ -157,7 +139,6 @@ def _check_count(count: int, function: FunctionType) -> None:
 def _of_tensor(
     item: str, match: re.Match[str], place: ArgumentPlace, operand: Desc | tuple[Desc, ...] | None
 ) -> SignatureArgument:
-    """Return a pointer to an operand or a result, or a number of its descriptor."""
     field, pointer, wanted = match["field"], bool(match["pointer"]), match["type"]
     is_sequence = isinstance(operand, tuple)
     descs = operand if isinstance(operand, tuple) else () if operand is None else (operand,)
@@ -183,7 +164,6 @@ def _of_tensor(
 
 
 def _number_of(desc: Desc, field: str, index: str | None) -> int:
-    """Return a number of a descriptor."""
     # Strides in elements; tensors in linear memory are always C-contiguous.
     strides = tuple(accumulate((1, *desc.shape[:0:-1]), mul))[: desc.rank][::-1]
     outer = tuple(prod(desc.shape[:axis]) for axis in range(desc.rank))
@@ -214,11 +194,7 @@ def _of_attribute(item: str, match: re.Match[str], element: int | None, value: A
 
 
 def check(arguments: Sequence[SignatureArgument], function: FunctionType, wide: bool) -> None:
-    """Require that a function accepts the arguments.
-
-    Raises:
-        ValidationError: an argument does not fit; the message names it.
-    """
+    """Require that a function accepts the arguments."""
     _check_count(len(arguments), function)
     for argument, kind in zip(arguments, function.parameters, strict=True):
         if argument.kind != "number":

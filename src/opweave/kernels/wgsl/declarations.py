@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 from typing import Any
 
 from ...expr.gpu import Features
-from ...expr.gpu.mathematics import used, words
-from ...expr.gpu.types import unpacked
+from ...expr.gpu.mathematics import declarations_of, words
+from ...expr.gpu.types import unpack
 from ...expr.gpu.wgsl import binding
-from ...expr.gpu.writing import numbered
+from ...expr.gpu.writing import workgroup_number
 from ...expr.ir import Input
 from ...support.errors import NotSupportedError, require
 from .names import spelling_of
-from .shader import Buffer, Shader, sizes
+from .shader import Buffer, Shader, indices_of, sizes
 
 WORKGROUP_SIZE = 64
 """Default invocations of a workgroup: one or two subgroups on common hardware."""
@@ -32,7 +32,6 @@ class Bound:
     writes: bool
 
     def declaration(self, number: int) -> str:
-        """Return the WGSL declaration of the buffer."""
         element = f"atomic<{self.buffer.element}>" if self.writes and self.buffer.packed > 1 else self.buffer.element
         return binding(number, self.buffer.variable, element, self.writes)
 
@@ -48,7 +47,7 @@ class Bound:
         buffer, variable = self.buffer, self.buffer.variable
         if buffer.packed == 1:
             return f"f32({variable}[i])" if buffer.element == "f16" else f"{variable}[i]"
-        return unpacked(variable, "i", buffer.data_type, buffer.packed, atomic=self.writes)
+        return unpack(variable, "i", buffer.data_type, buffer.packed, atomic=self.writes)
 
     def _assignment(self) -> str:
         buffer, variable = self.buffer, self.buffer.variable
@@ -64,7 +63,6 @@ class Bound:
         )
 
     def constants(self) -> dict[str, str]:
-        """Return the constants of the buffer's shape, by name."""
         name, shape = self.buffer.name, self.buffer.shape
         texts = {
             f"{name}_size": f"const {name}_size: u32 = {self.buffer.size}u;",
@@ -94,7 +92,7 @@ def constant(name: str, value: Any) -> str | None:
         if number is None:
             return None
         text = number
-    return f"const {spelling_of(name)} = {text};"
+    return f"const {name} = {text};"
 
 
 def _number(value: Any) -> str | None:
@@ -109,15 +107,7 @@ def _number(value: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class DeclarationScope:
-    """The names declared for the shaders of a node, and their declarations.
-
-    Attributes:
-        title: name and label of the node; starts messages.
-        bound: operands and results.
-        attributes: by name.
-        absent: optional operands that the call omits.
-        features: features and limits of the device.
-    """
+    """The names declared for the shaders of a node; `absent` are optional operands that the call omits."""
 
     title: str
     bound: Sequence[Bound]
@@ -126,12 +116,7 @@ class DeclarationScope:
     features: Features
 
     def module(self, shader: Shader, entry: EntryPoint) -> tuple[str, tuple[Bound, ...]]:
-        """Return the text to append to the user's, and the buffers that it declares, in order.
-
-        Raises:
-            ValidationError: two declarations have the same name.
-            NotSupportedError: the shader uses more buffers than the device can bind.
-        """
+        """Return the text to append to the user's, and the buffers that it declares, in order."""
         declarations = self._texts(shader)
         texts = [text for name, text in declarations.items() if name in shader.words]
         inner = set().union(*map(words, texts)) | shader.words  # accessors contain the names of their buffers
@@ -140,30 +125,38 @@ class DeclarationScope:
         if len(bound) > maximum:
             raise NotSupportedError(f"{self.title}: the shader takes {len(bound)} buffers, the device has {maximum}")
         lines = [item.declaration(number) for number, item in enumerate(bound)]
-        needed = [text.strip() for text in used(texts)]
+        needed = [text.strip() for text in declarations_of(texts)]
         return "\n".join([*lines, *texts, *needed, *entry.lines]) + "\n", bound
 
     def _texts(self, shader: Shader) -> dict[str, str]:
-        """Return the declarations by name."""
         texts: dict[str, str] = {}
         for item in self.bound:
             for name, text in {item.buffer.variable: "", **item.constants(), **item.functions()}.items():
                 require(name not in texts, f"{self.title}: two declarations are called {name}; rename a parameter")
                 texts[name] = text
-        for name, value in (*self.attributes.items(), *shader.constants.items()):
-            text_or_none = constant(name, value)
-            require(
-                text_or_none is not None or name not in shader.constants,
-                f"{self.title}: the constant {name} must be a finite number, true, false or a tuple of them, got {value!r}",
-            )
-            word = spelling_of(name)
-            require(word not in texts, f"{self.title}: two declarations are called {word}; rename a parameter")
-            if text_or_none is not None:
-                texts[word] = text_or_none
+        self.add_constants(texts, shader.constants, spelling_of, constant)
         return {name: text for name, text in texts.items() if text}
 
+    def add_constants(
+        self,
+        texts: dict[str, str],
+        constants: Mapping[str, Any],
+        spelling_of: Callable[[str], str],
+        declare: Callable[[str, Any], str | None],
+    ) -> None:
+        """Add the declarations of attributes and of `constants` to `texts`, if they are constants of the language."""
+        for name, value in (*self.attributes.items(), *constants.items()):
+            word = spelling_of(name)
+            text = declare(word, value)
+            require(
+                text is not None or name not in constants,
+                f"{self.title}: the constant {name} must be a finite number, true, false or a tuple of them, got {value!r}",
+            )
+            require(word not in texts, f"{self.title}: two declarations are called {word}; rename a parameter")
+            if text is not None:
+                texts[word] = text
+
     def hint(self, name: str) -> str:
-        """Explain why a name is not declared."""
         for item in self.bound:
             buffer = item.buffer
             if name == buffer.name and buffer.packed == 1:
@@ -186,13 +179,7 @@ class DeclarationScope:
 
 @dataclass(frozen=True, slots=True)
 class EntryPoint:
-    """The entry point of a shader.
-
-    Attributes:
-        name: of the function.
-        workgroups: number of workgroups to dispatch.
-        lines: its text, if Opweave generates it.
-    """
+    """The entry point of a shader, with `lines` if Opweave generates it, and the number of workgroups to dispatch."""
 
     name: str
     workgroups: tuple[int, int, int]
@@ -200,11 +187,7 @@ class EntryPoint:
 
 
 def entry_of(shader: Shader, out: Buffer, features: Features) -> EntryPoint:
-    """Return the entry point of a shader: its own, or one that calls `fn main` for each element or position.
-
-    Raises:
-        ValidationError: the shader does not fit, or exceeds a limit of the device.
-    """
+    """Return the entry point of a shader: its own, or one that calls `fn main` for each element or position."""
     maximum, name = features.max_workgroups, shader.entry
     if name:
         workgroups = sizes(shader.workgroups or 1)
@@ -222,15 +205,10 @@ def entry_of(shader: Shader, out: Buffer, features: Features) -> EntryPoint:
         f"workgroup_size must be at most {features.max_invocations} on this device, got {width}",
     )
     count = math.prod(extents)
-    number, groups = numbered(-(-count // width), maximum)
+    number, groups = workgroup_number(-(-count // width), maximum)
     require(groups[1] <= maximum, f"the device has no room for {count} invocations in workgroups of {width}")
-    arguments: list[str] = []
-    stride = count
-    for extent, type in zip(extents, parameters, strict=True):
-        stride //= extent
-        index = "i" if stride == 1 else f"i / {stride}u"
-        index = index if len(arguments) == 0 else f"{index} % {extent}u"
-        arguments.append(f"i32({index})" if type == "i32" else index)
+    pairs = zip(indices_of("i", extents), parameters, strict=True)
+    arguments = [f"i32({index})" if type == "i32" else index for index, type in pairs]
     return EntryPoint(
         "opweave_main",
         groups,

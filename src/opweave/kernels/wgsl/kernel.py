@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...core.graph import Desc
 from ...expr.gpu import Features, GpuKernel
-from ...expr.gpu.types import computed, layout
+from ...expr.gpu.types import computed_type, layout
 from ...support.errors import ValidationError
 from .declarations import DeclarationScope, entry_of
 from .messages import ExplainedWgsl
@@ -22,7 +22,7 @@ class WgslKernel(SourceKernel):
 
     def _buffer(self, name: str, desc: Desc, features: Features) -> Buffer:
         lay = layout(desc.data_type, features)
-        return Buffer(name, desc, computed(desc.data_type), lay.element, lay.lanes)
+        return Buffer(name, desc, computed_type(desc.data_type), lay.element, lay.lanes)
 
     def _kernel(
         self, title: str, shader: Shader, scope: DeclarationScope, out: Buffer, features: Features

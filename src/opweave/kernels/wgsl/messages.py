@@ -6,7 +6,6 @@ import inspect
 import linecache
 import os
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,38 +23,29 @@ _PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """The place in a user's file of WGSL, or of the function that returns it.
-
-    Attributes:
-        file: the path, as Python reports it.
-        line: line of the function or of the call; 0 if unknown.
-    """
+class SourcePlace:
+    """The place in a user's file of WGSL, or of the function that returns it; line 0 is unknown."""
 
     file: str = ""
     line: int = 0
 
     @staticmethod
-    def of(function: Callable[..., Any]) -> Written:
-        """Return the place of a function."""
+    def of(function: Callable[..., Any]) -> SourcePlace:
         code = getattr(inspect.unwrap(function), "__code__", None)
-        return Written() if code is None else Written(code.co_filename, code.co_firstlineno)
+        return SourcePlace() if code is None else SourcePlace(code.co_filename, code.co_firstlineno)
 
     @staticmethod
-    def here() -> Written:
+    def here() -> SourcePlace:
         """Return the place of the innermost caller outside of Opweave."""
-        frame = sys._getframe(1)
+        frame = inspect.currentframe()
         while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-            frame = frame.f_back  # type: ignore[assignment]
-        return Written() if frame is None else Written(frame.f_code.co_filename, frame.f_lineno)
+            frame = frame.f_back
+        return SourcePlace() if frame is None else SourcePlace(frame.f_code.co_filename, frame.f_lineno)
 
     def suffix(self, source: str = "", line: int = 0, form: str = " ({})") -> str:
         """Return file and line to append to a message: of a line of the source if the file has it, else of the whole source.
 
-        Args:
-            source: the WGSL.
-            line: line of the source; 0 for none.
-            form: format of the suffix around the place; the suffix is empty if the place is unknown.
+        `form` is the format around the place; the suffix is empty if the place is unknown.
         """
         if not self.file:
             return ""
@@ -73,22 +63,17 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedWgsl:
-    """Converts compiler messages to messages for the author of a shader.
+    """Converts compiler messages to messages for the author of a shader, at line `before` of the module.
 
-    Attributes:
-        shader: the user's shader.
-        before: number of lines before the shader in the module.
-        where: place of the shader in the user's file.
-        hint: explains why a name is not declared.
+    `where` is the place of the shader in the user's file; `hint` explains why a name is not declared.
     """
 
     shader: Shader
     before: int
-    where: Written
+    where: SourcePlace
     hint: Callable[[str], str]
 
     def __call__(self, text: str) -> str:
-        """Return the message: the error, its line, and the compiler's excerpt."""
         headline = _HEADLINE.search(text)
         if headline is None:  # an error of the pipeline, which has no line
             lines = [line.strip() for line in text.splitlines()]
@@ -119,7 +104,6 @@ class ExplainedWgsl:
         return next((number - self.before for number in numbers if 0 < number - self.before <= count), 0)
 
     def _renumber(self, line: str) -> str:
-        """Rewrite a line of the excerpt with its number in the user's source."""
         count = self.shader.source.count("\n") + 1
         if match := _PLACE.match(line):
             return f"{match[1]}┌─ WGSL:{int(match[3]) - self.before}:{match[4]}"
@@ -130,7 +114,7 @@ class ExplainedWgsl:
         return line
 
 
-def point_at(source: str, where: Written, fault: Fault, language: str) -> str:
+def point_at(source: str, where: SourcePlace, fault: Fault, language: str) -> str:
     """Return the message for a `Fault`, with an excerpt and a caret like the compiler's."""
     number = line_at(source, fault.start)
     column = fault.start - (source.rfind("\n", 0, fault.start) + 1)

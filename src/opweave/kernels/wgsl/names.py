@@ -26,5 +26,4 @@ OWN = frozenset(
 
 
 def spelling_of(name: str) -> str:
-    """Return the name of a parameter in WGSL."""
     return f"{name}_" if name in KEYWORDS or name in OWN else name

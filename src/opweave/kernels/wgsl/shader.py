@@ -48,22 +48,18 @@ class Buffer:
 
     @property
     def data_type(self) -> DataType:
-        """The WebNN data type."""
         return self.desc.data_type
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The dimensions."""
         return self.desc.shape
 
     @property
     def rank(self) -> int:
-        """Number of dimensions."""
         return self.desc.rank
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return self.desc.element_count
 
 
@@ -107,8 +103,7 @@ class Shader:
         for option, mapping in {"constants": self.constants, "scratch": self.scratch}.items():
             fits = isinstance(mapping, Mapping) and all(isinstance(n, str) and n.isidentifier() for n in mapping)
             require(fits, f"{option} must map names to values, got {mapping!r}")
-        for name, desc in self.scratch.items():
-            require(isinstance(desc, Desc), f"scratch {name!r} must be an opweave.Desc, got {desc!r}")
+        check_scratch(self.scratch)
 
     @cached_property
     def plain(self) -> str:
@@ -122,16 +117,11 @@ class Shader:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """The identifiers and keywords of the source."""
         return frozenset(_WORD.findall(self.plain))
 
     @property
     def entry(self) -> str:
-        """Name of the user's entry point; empty if there is none.
-
-        Raises:
-            ValidationError: there are several entry points, or declarations that Opweave generates.
-        """
+        """Name of the user's entry point; empty if there is none."""
         names = ENTRY.findall(self.plain)
         require(len(names) <= 1, f"a shader has one entry point, got {', '.join(names)}; give a Shader for each")
         declares = re.search(r"@\s*(?:binding|group)\b", self.plain)
@@ -153,11 +143,7 @@ class Shader:
         return str(names[0])
 
     def parameters(self) -> list[str]:
-        """Return the types of the parameters of `fn main`, each `u32` or `i32`.
-
-        Raises:
-            ValidationError: a parameter has another type.
-        """
+        """Return the types of the parameters of `fn main`, each `u32` or `i32`."""
         match = MAIN.search(self.plain)
         assert match is not None, "only shaders without a fault are looked into"
         parts = [part.strip() for part in (match[1] or "").split(",") if part.strip()]
@@ -170,29 +156,37 @@ class Shader:
         return types
 
     def extents(self, out: Buffer, parameters: Sequence[str]) -> tuple[int, ...]:
-        """Return the number of positions for each parameter of `fn main`.
+        """Return the number of positions for each parameter of `fn main`."""
+        return extents_of("fn main", len(parameters), self.invocations, out)
 
-        Raises:
-            ValidationError: the number of parameters does not fit.
-        """
-        count = len(parameters)
-        if self.invocations is None:
-            shape = (out.size,) if count == 1 else out.shape
-            subject = f"{out.name} has {out.rank} axes"
-        else:
-            shape = sizes(self.invocations)
-            shape = (prod(shape),) if count == 1 else shape
-            subject = f"invocations are {list(shape)}"
-        require(
-            len(shape) == count,
-            f"fn main takes {count} positions, but {subject}; one parameter is the number of an element",
-        )
-        require(prod(shape) < 2**31, f"there may be 2**31 - 1 invocations, got {list(shape)}")
-        return shape
+
+def extents_of(function: str, count: int, invocations: int | Sequence[int] | None, out: Buffer) -> tuple[int, ...]:
+    """Return the number of positions for each of `count` parameters of `function`; by default, those of the result."""
+    shape = sizes(out.shape if invocations is None else invocations)
+    subject = f"{out.name} has {out.rank} axes" if invocations is None else f"invocations are {list(shape)}"
+    shape = (prod(shape),) if count == 1 else shape
+    fits = len(shape) == count
+    require(fits, f"{function} takes {count} positions, but {subject}; one parameter is the number of an element")
+    require(prod(shape) < 2**31, f"there may be 2**31 - 1 invocations, got {list(shape)}")
+    return shape
+
+
+def indices_of(flat: str, extents: Sequence[int]) -> list[str]:
+    """The texts of the positions along axes of these extents, from the text of a flat number, a u32."""
+    strides = [prod(extents[axis + 1 :]) for axis in range(len(extents))]
+    quotients = [flat if stride == 1 else f"{flat} / {stride}u" for stride in strides]
+    return [
+        f"{text} % {extent}u" if axis else text
+        for axis, (text, extent) in enumerate(zip(quotients, extents, strict=True))
+    ]
+
+
+def check_scratch(scratch: Mapping[str, Any]) -> None:
+    for name, desc in scratch.items():
+        require(isinstance(desc, Desc), f"scratch {name!r} must be an opweave.Desc, got {desc!r}")
 
 
 def sizes(value: int | Sequence[int]) -> tuple[int, ...]:
-    """Return one or several numbers as a tuple."""
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)  # type: ignore[return-value]
 
 

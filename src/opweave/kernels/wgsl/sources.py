@@ -10,9 +10,9 @@ from ...core.graph import Desc
 from ...expr.gpu import Features, GpuKernel
 from ...expr.ir import Input
 from ...support.errors import ValidationError, require, user_line
-from .. import KernelCall, parameters_of
+from ..base import KernelCall, parameters_of
 from .declarations import Bound, DeclarationScope
-from .messages import Written, point_at
+from .messages import SourcePlace, point_at
 from .shader import Buffer
 
 Inputs: TypeAlias = "Mapping[str, Input | tuple[Input, ...] | None]"
@@ -22,21 +22,13 @@ Inputs: TypeAlias = "Mapping[str, Input | tuple[Input, ...] | None]"
 class SourceKernel(ABC):
     """Source code that computes the results of a node on a GPU.
 
-    Args:
-        source: text; a source with its options; several sources that run in order; or a function that returns any of these for
-            a node.
-        options: options of the source, if `source` is text.
-
-    Raises:
-        ValidationError: `source` is none of these, or an option does not fit.
+    `source` is text, to which `options` apply; a source with its options; several sources that run in order; or a
+    function that returns any of these for a node.
     """
 
     language: ClassVar[str]
-    """Name of the language in messages."""
     kind: ClassVar[type[Any]]
-    """Class of a source with its options."""
     options: ClassVar[str]
-    """Names of the options."""
     accepts: ClassVar[str]
     """Description of valid kernels, for messages."""
 
@@ -49,10 +41,10 @@ class SourceKernel(ABC):
         self.shaders: tuple[Any, ...] = ()
         if callable(source) and not self._is_launched(source):
             require(not options, f"a function returns its options in a {self.kind.__name__}, got {', '.join(options)}")
-            self.function, self.where = source, Written.of(source)
+            self.function, self.where = source, SourcePlace.of(source)
             self.names = parameters_of(source)
         else:
-            self.where = Written.here()
+            self.where = SourcePlace.here()
             try:
                 alone = isinstance(source, str) or self._is_launched(source)
                 self.shaders = self._sources(self._source(source, **options) if alone else source)
@@ -68,26 +60,12 @@ class SourceKernel(ABC):
 
     @property
     def detail(self) -> str:
-        """A description for `explain()`."""
         return f"{self.language}{self.where.suffix()}"
 
     def kernels(
         self, call: KernelCall, inputs: Inputs, targets: Sequence[Input], features: Features
     ) -> list[GpuKernel]:
-        """Return the kernels for a node, in order.
-
-        Args:
-            call: the node.
-            inputs: the memory of each operand.
-            targets: the memory of each result.
-            features: features and limits of the device.
-
-        Raises:
-            ValidationError: a shader does not fit the node, or does not write a result; messages start with
-                `call.title`.
-            NotSupportedError: a shader exceeds a limit of the device.
-            OperationError: the function raised an exception.
-        """
+        """Return the kernels for a node, in order: from the memory of operands to that of results, `targets`."""
         bound: list[Bound] = []
 
         def buffer(name: str, memory: Input) -> Buffer:
@@ -128,7 +106,6 @@ class SourceKernel(ABC):
         return kernels
 
     def _call_function(self, call: KernelCall, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Call the function for a node, and return its shaders."""
         function = self.function
         assert function is not None
         call.check_names(self.names, "features")
@@ -154,11 +131,9 @@ class SourceKernel(ABC):
         return False
 
     def _source(self, source: Any, **options: Any) -> Any:
-        """Create a source of text or an object, with its options."""
         return self.kind(source, **options)
 
     def _sources(self, source: Any) -> tuple[Any, ...]:
-        """Convert one or several sources, text or objects to sources."""
         items = source if isinstance(source, (tuple, list)) else (source,)
         alone = [isinstance(item, str) or self._is_launched(item) for item in items]
         fits = bool(items) and all(is_alone or self._fits(item) for is_alone, item in zip(alone, items, strict=True))
@@ -166,7 +141,6 @@ class SourceKernel(ABC):
         return tuple(self._source(item) if own else item for own, item in zip(alone, items, strict=True))
 
     def _fits(self, item: Any) -> bool:
-        """Whether an item is a source with its options."""
         return isinstance(item, self.kind)
 
     def _bind(self, name: str, memory: Input, features: Features, *, writes: bool = False) -> Bound:

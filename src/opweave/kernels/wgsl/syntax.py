@@ -25,14 +25,7 @@ MAIN = re.compile(r"\bfn\s+main\b\s*(?:\(([^)]*)\))?")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A missing part of the source.
-
-    Attributes:
-        start: position of the first character to mark.
-        length: number of characters to mark.
-        said: the message.
-        label: the text below the marked line.
-    """
+    """A missing part of the source: the message `said`, and the `label` below `length` characters from `start`."""
 
     start: int
     length: int
@@ -42,33 +35,27 @@ class Fault:
 
 def _comments(source: str) -> Iterator[tuple[int, int | None]]:
     """Yield the start and end of each comment; the end is None for an unclosed comment. Block comments nest in WGSL."""
-    at: int | None = 0
-    while at is not None and (match := _COMMENT.search(source, at)):
-        at = _end_of_block(source, match.start()) if match[0] == "/*" else match.end()
-        yield match.start(), at
+    position: int | None = 0
+    while position is not None and (match := _COMMENT.search(source, position)):
+        position = _end_of_block(source, match.start()) if match[0] == "/*" else match.end()
+        yield match.start(), position
 
 
 def without_comments(source: str) -> str:
     """Replace comments by spaces, which keeps all positions."""
-    parts, at = [], 0
+    parts, position = [], 0
     for start, end in _comments(source):
-        parts += [source[at:start], re.sub(r"\S", " ", source[start:end])]
-        at = len(source) if end is None else end
-    return "".join([*parts, source[at:]])
+        parts += [source[position:start], re.sub(r"\S", " ", source[start:end])]
+        position = len(source) if end is None else end
+    return "".join([*parts, source[position:]])
 
 
 def fault_of(source: str, plain: str) -> Fault | None:
-    """Return the first missing part: the end of a comment, bracket or declaration, or the entry point; None if none.
-
-    Args:
-        source: the user's source.
-        plain: the source `without_comments`.
-    """
+    """Return the first missing part: the end of a comment, bracket or declaration, or the entry point; None if none."""
     return _open_comment(source) or _open_bracket(source, plain) or _open_declaration(plain) or _no_entry(plain)
 
 
 def line_at(source: str, position: int) -> int:
-    """Return the line number of a position, counted from 1."""
     return source.count("\n", 0, position) + 1
 
 

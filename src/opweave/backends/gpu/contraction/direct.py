@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....expr.gpu.dialect import Part
-from ....expr.gpu.writing import numbered
+from ....expr.gpu.writing import workgroup_number
 from .elements import ElementReader
 from .problem import Matrix, Problem, ProblemWindow, is_spread
 from .text import entry, quarter, return_if, stack_offset, window_start, window_tap
@@ -52,7 +52,7 @@ def narrow(problem: Problem, a: ElementReader, b: ElementReader) -> tuple[list[P
     x.width = w.width = width
     units = problem.stacks // width
     total = layout.shape[0] * units * pixels
-    number, groups = numbered(-(-total // INVOCATIONS))
+    number, groups = workgroup_number(-(-total // INVOCATIONS))
     if nchw:
         stack, pixel, batch = f"at / {pixels}u % {units}u", f"at % {pixels}u", f"at / {pixels * units}u"
     else:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ....expr.gpu import Buffer, Features
 from ....expr.gpu.dialect import DialectFunction
-from ....expr.gpu.types import unpacked
+from ....expr.gpu.types import unpack
 from .text import function
 
 
@@ -57,7 +57,7 @@ class ElementReader(_ElementAccess):
             return []
         name = f"halves_{self.name}"
         if self.width == 1:
-            value = unpacked(self.name, "at", "float16", 2)
+            value = unpack(self.name, "at", "float16", 2)
             return [function(name, ["at: u32"], [f"return {value};"], "f32")]
         words = ", ".join(f"half_value(w.{c} {half})" for c in "xy" for half in ("& 0xffffu", ">> 16u"))
         lines = [f"let w = {self.name}[at];", f"return vec4<f32>({words});"]

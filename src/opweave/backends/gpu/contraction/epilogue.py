@@ -8,7 +8,7 @@ from dataclasses import replace
 from ....expr import ir
 from ....expr.gpu import Block, Buffer, Features, GpuKernel, GpuModule, kernels
 from ....expr.gpu.dialect import BufferBinding, DialectFunction, KernelEntry, Part
-from ....expr.gpu.writing import numbered
+from ....expr.gpu.writing import workgroup_number
 from ....expr.ir import Expr, Formula, Index, Input, Load, Stored
 from .elements import ElementReader, ElementWriter
 from .problem import Problem
@@ -179,7 +179,7 @@ def addition(problem: Problem, splits: int, width: int = 64) -> tuple[KernelEntr
     """The entry point that adds partial sums and calls `put`, and its dispatch size."""
     quads = -(-problem.columns // 4)
     total = problem.stacks * problem.rows * quads
-    number, groups = numbered(-(-total // width))
+    number, groups = workgroup_number(-(-total // width))
     lines = [
         f"let index = {number} * {width}u + lane;",
         *return_if(f"index >= {total}u"),

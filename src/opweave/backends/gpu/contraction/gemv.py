@@ -14,7 +14,7 @@ from itertools import count, product
 
 from ....expr.gpu import Features, GpuKernel, GpuModule, element_for_workgroup, shared_elements
 from ....expr.gpu.dialect import Part, Variable
-from ....expr.gpu.writing import numbered
+from ....expr.gpu.writing import workgroup_number
 from ....expr.ir import Formula, Source
 from .elements import ElementReader, ElementWriter
 from .epilogue import assemble
@@ -161,7 +161,7 @@ class _Writing:
             turns=self.turns,
             room=room,
         )
-        self.number, self.workgroups = numbered(sum(self.totals), features.max_workgroups)
+        self.number, self.workgroups = workgroup_number(sum(self.totals), features.max_workgroups)
         self.in_fours = bool(self.deep) and self.first.few_in_fours
         width = self.deep or (4 if self.first.quads else 1)
         self.few = ElementReader("a", self.first.few.source, features, 4 if self.in_fours else 1)
@@ -383,7 +383,7 @@ class _Writing:
         if whole == step:
             yield from lines
             return
-        yield from self.features.dialect.unrolled(1)  # more would take registers
+        yield from self.features.dialect.unroll_hint(1)  # more would take registers
         yield f"for (var chunk = part; chunk < {whole}u; chunk += {step}u) {{"
         yield from (f"    {line}" for line in lines)
         yield "}"

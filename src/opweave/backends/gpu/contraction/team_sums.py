@@ -10,7 +10,7 @@ from itertools import product
 from ....expr.gpu import Features, GpuModule
 from ....expr.gpu.dialect import Variable
 from ....expr.gpu.teams import Team, TeamValue
-from ....expr.gpu.types import computed
+from ....expr.gpu.types import computed_type
 from ....expr.ir import Load
 from .section import Section
 from .text import plus
@@ -72,7 +72,7 @@ class TeamSums:
         is_four = self._stores_fours or (self.fours and not section.is_swapped)
         keeps = self.features.dialect.kept > 0 and is_four and self.turns == 1 and section.count <= MAX_GIVEN_VECTORS
         has_vectors = section.vectors(self.features) and section.problems[0].contiguous
-        return [load for load in section.end.aligned_loads if keeps and has_vectors and computed(load.type) == "f32"]
+        return [load for load in section.end.aligned_loads if keeps and has_vectors and computed_type(load.type) == "f32"]
 
     def reads(
         self, section: Section, loads: Sequence[Load], module: GpuModule, stack: str, block: str
@@ -112,9 +112,9 @@ class TeamSums:
                 name = f"total_{k}_{j}"
                 yield f"var {name} = {self._whole.format(f'sum_{k}_{j}')};"
                 values.append(TeamValue([name], [f"parts_{j}"], partial(_addition, name), begins[k]))
-            yield from self._team.exchanged(values)
+            yield from self._team.exchange(values)
             if not self._is_local:
-                yield from self._team.stored(values)
+                yield from self._team.store(values)
             yield f"if ({self._stores(section)}) {{"
             line = f"lane / {self.size}u" if section.along else f"lane % {self.width}u"
             if self._team.parts > MAX_PARTS:

@@ -241,7 +241,7 @@ class TensorKernel:
                 loaded = f"tl.load({names[node.source]} + at{f'{mask}, other=0' if mask else ''})"
                 texts_of[node] = f"tl.cast({loaded}, tl.float32)" if node.type == "float16" else loaded
         statements = Statements(names, axes, inside, texts_of)
-        value = statements.stored(finish.body, finish.target.desc.data_type)
+        value = statements.element_of(finish.body, finish.target.desc.data_type)
         places = [(python(text), size) for text, size in limits]
         exists = " & ".join(f"({text} >= 0) & ({text} < {size})" for text, size in places)
         lines = [

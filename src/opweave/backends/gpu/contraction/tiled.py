@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ....expr.gpu.dialect import Dialect, Part, Variable
-from ....expr.gpu.writing import MAX_WORKGROUPS, numbered
+from ....expr.gpu.writing import MAX_WORKGROUPS, workgroup_number
 from .elements import ElementReader
 from .problem import Matrix, Problem, ProblemWindow
 from .text import entry, part, plus, quarter, return_if, stack_offset, times, window_start, window_tap
@@ -312,7 +312,7 @@ def _place(counts: tuple[int, int, int]) -> tuple[str, tuple[int, int, int], lis
     if max(counts) <= MAX_WORKGROUPS:
         return "group", counts, []
     x, y, _ = counts
-    number, groups = numbered(prod(counts))
+    number, groups = workgroup_number(prod(counts))
     lines = [f"let number = {number};", *return_if(f"number >= {prod(counts)}u")]
     return "place", groups, [*lines, f"let place = vec3<u32>(number % {x}u, number / {x}u % {y}u, number / {x * y}u);"]
 
@@ -330,7 +330,7 @@ def _compute(tile: Tile, dialect: Dialect) -> Iterator[str]:
     """The products of a step, unrolled, or as a loop if the dialect has a hint to unroll. NVRTC compiles the loop faster, and
     the kernels are as fast.
     """
-    if hint := dialect.unrolled(UNROLLED_TERMS):
+    if hint := dialect.unroll_hint(UNROLLED_TERMS):
         yield from (*hint, f"for (var k = 0u; k < {tile.depth}u; k++) {{", *_products(tile, "k"), "}")
         return
     for k in range(tile.depth):

@@ -17,7 +17,7 @@ from ....expr.gpu import Features, GpuKernel, KernelProgram, TensorCores
 from ....expr.gpu.forms import flat_position
 from ....expr.gpu.triton import Position, Statements, UnsupportedError, type_of
 from ....expr.ir import Expr, Index, Input, Load, walk
-from ....expr.simplify import simplified_elements
+from ....expr.simplify import simplify_elements
 from ..triton_kernel import triton_kernel
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class TensorAttention(KernelProgram):
             bodies["first"] = p.first(b, i)
         if p.end is not None:
             bodies["end"] = p.end(b, i)
-        self._bodies = dict(zip(bodies, simplified_elements(*(x.body for x in bodies.values())), strict=True))
+        self._bodies = dict(zip(bodies, simplify_elements(*(x.body for x in bodies.values())), strict=True))
         loads = [n for n in walk(*self._bodies.values()) if isinstance(n, Load) and n is not self._total]
         self.sources = list(dict.fromkeys(n.source for n in loads if isinstance(n.source, Input)))
         self.sources = [source for source in self.sources if source is not self._total.source]
