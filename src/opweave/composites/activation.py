@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from ..core.dtypes import FLOATS
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits
+from ..ops.constants import constant
 from .declare import check_shape, declare
 
 if TYPE_CHECKING:
@@ -21,19 +22,13 @@ def quick_gelu(self: Builder, input: Operand, *, alpha: float = 1.702, label: st
     """Compute `input * sigmoid(alpha * input)`; with `alpha=1.0` this is SiLU, also called swish.
 
     Args:
-        input: float32 or float16, any rank.
         alpha: the factor inside the sigmoid.
-        label: a name for messages and tables.
 
     Returns:
         `input * sigmoid(alpha * input)`, in the data type and shape of `input`.
 
-    Raises:
-        ValidationError: `input` has another data type.
-
     ONNX Runtime's QuickGelu; Hendrycks and Gimpel, Gaussian Error Linear Units (2016), arXiv:1606.08415.
 
-    >>> import numpy as np
     >>> print(quick_gelu(np.float32([-1, 0, 1])).round(4))
     [-0.1542  0.      0.8458]
     """
@@ -54,7 +49,6 @@ def fast_gelu(self: Builder, input: Operand, bias: Operand | None = None, *, lab
     Args:
         input: float32 or float16, any rank; rank 1 or more if there is a bias.
         bias: added to the input first, [size of the last axis].
-        label: a name for messages and tables.
 
     Returns:
         `0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))` of `x = input + bias`, in the data type and shape of
@@ -65,7 +59,6 @@ def fast_gelu(self: Builder, input: Operand, bias: Operand | None = None, *, lab
 
     ONNX Runtime's FastGelu, ONNX's Gelu with approximate="tanh"; Hendrycks and Gimpel (2016), arXiv:1606.08415.
 
-    >>> import numpy as np
     >>> print(fast_gelu(np.float32([-1, 0, 1])).round(4))
     [-0.1588  0.      0.8412]
     """
@@ -86,10 +79,8 @@ def swiglu(self: Builder, gate: Operand, input: Operand, *, alpha: float = 1.0, 
     """Multiply `input` with the SiLU of a gate.
 
     Args:
-        gate: float32 or float16, any rank.
         input: of the data type and shape of `gate`.
         alpha: the factor inside the sigmoid.
-        label: a name for messages and tables.
 
     Returns:
         `gate * sigmoid(alpha * gate) * input`, in the data type and shape of `gate`.
@@ -99,7 +90,6 @@ def swiglu(self: Builder, gate: Operand, input: Operand, *, alpha: float = 1.0, 
 
     Shazeer, GLU Variants Improve Transformer (2020), arXiv:2002.05202.
 
-    >>> import numpy as np
     >>> print(swiglu(np.float32([-1, 1]), np.float32([10, 10])).round(3))
     [-2.689  7.311]
     """
@@ -120,10 +110,8 @@ def geglu(
     """Multiply `input` with the gelu of a gate.
 
     Args:
-        gate: float32 or float16, any rank.
         input: of the data type and shape of `gate`.
         approximate: "none" for gelu itself, "tanh" for `fast_gelu`.
-        label: a name for messages and tables.
 
     Returns:
         `gelu(gate) * input`, in the data type and shape of `gate`.
@@ -133,7 +121,6 @@ def geglu(
 
     Shazeer, GLU Variants Improve Transformer (2020), arXiv:2002.05202.
 
-    >>> import numpy as np
     >>> print(geglu(np.float32([-1, 1]), np.float32([10, 10])).round(3))
     [-1.587  8.413]
     """
@@ -151,19 +138,13 @@ def thresholded_relu(self: Builder, input: Operand, *, alpha: float = 1.0, label
     """Replace elements that are not greater than `alpha` by 0.
 
     Args:
-        input: float32 or float16, any rank.
         alpha: the threshold.
-        label: a name for messages and tables.
 
     Returns:
         `input` where it is greater than `alpha`, else 0 (also for NaN), in the data type and shape of `input`.
 
-    Raises:
-        ValidationError: `input` has another data type.
-
     ONNX's ThresholdedRelu.
 
-    >>> import numpy as np
     >>> thresholded_relu(np.float32([1, 2])).tolist()
     [0.0, 2.0]
     """
@@ -172,5 +153,5 @@ def thresholded_relu(self: Builder, input: Operand, *, alpha: float = 1.0, label
 
 @thresholded_relu.decompose
 def _(b: Operations, input: Operand, alpha: float) -> Operand:
-    threshold, zero = (b._as_operand(number, input.data_type) for number in (alpha, 0))
+    threshold, zero = (constant(b, number, input.data_type) for number in (alpha, 0))
     return b.where(b.greater(input, threshold), input, zero)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..core.dtypes import DataType
 from ..core.graph import Operand
+from ..ops.constants import constant
 from ..support.errors import require
 from .declare import check_divides, check_shape
 
@@ -67,13 +68,13 @@ class Mask:
         terms = list(self.added)
         if self.allowed:
             visible = reduce(b.logical_and, self.allowed)
-            terms.append(b.where(visible, b._as_operand(0, data_type), b._as_operand(-inf, data_type)))
+            terms.append(b.where(visible, constant(b, 0, data_type), constant(b, -inf, data_type)))
         seen = None
         if self.constant is not None:
-            constant = np.atleast_1d(self.constant).astype(data_type)
-            terms.append(b._as_operand(constant, data_type))
-            some = constant.max(axis=-1, keepdims=True) > -inf
-            seen = None if some.all() else b._as_operand(some.astype(np.uint8), "uint8")
+            array = np.atleast_1d(self.constant).astype(data_type)
+            terms.append(constant(b, array, data_type))
+            some = array.max(axis=-1, keepdims=True) > -inf
+            seen = None if some.all() else constant(b, some.astype(np.uint8), "uint8")
         if not terms:
             return None, None
         total = reduce(b.add, terms)
@@ -84,7 +85,7 @@ class Mask:
         if not total.rank:
             total = b.reshape(total, [1])
         largest = b.reduce_max(total, axes=[total.rank - 1], keep_dimensions=True)
-        return total, b.greater(largest, b._as_operand(-inf, data_type))
+        return total, b.greater(largest, constant(b, -inf, data_type))
 
 
 def hidden(visible: np.ndarray) -> np.ndarray:
@@ -151,7 +152,7 @@ def attend(
     y = b.matmul(weights if heads == groups else b.reshape(weights, [*shared, keys]), value)
     if heads != groups:
         y = b.reshape(y, [batches, heads, queries, value.shape[3]])
-    return y if seen is None else b.where(seen, y, b._as_operand(0, own))
+    return y if seen is None else b.where(seen, y, constant(b, 0, own))
 
 
 def heads_first(b: Operations, x: Operand, heads: int) -> Operand:

@@ -12,6 +12,7 @@ from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits
 from ..core.shapes import broadcasts_to
 from ..core.value_ranges import ValueRange
+from ..ops.constants import constant
 from ..support.errors import require
 from .attend import Mask, attend, check_heads, heads_first, heads_joined
 from .declare import check_divides, check_shape, declare
@@ -60,8 +61,6 @@ def scaled_dot_product_attention(
         mask: an operand that broadcasts to [batches, heads, queries, keys]: uint8, where 0 hides a key from a query; or of the
             data type of `query`, added to the scores, where -inf hides a key.
         causal: whether query i sees only the keys up to i.
-        scale: of the scores. Default: 1 / sqrt(size).
-        label: a name for messages and tables.
 
     Returns:
         `softmax(query @ key.T * scale + mask) @ value`, in the data type of `query`
@@ -135,8 +134,6 @@ def multi_head_attention(
             `scaled_dot_product_attention`.
         heads: the number of heads.
         causal: whether query i sees only the keys up to i.
-        scale: of the scores. Default: 1 / sqrt(size).
-        label: a name for messages and tables.
 
     Returns:
         An operand of the data type of `query` [batches, queries, heads * size of values]. Queries that see no key give zeros.
@@ -237,11 +234,9 @@ def group_query_attention(
         sinks: [heads]: for each head, the score of an additional key with value zero, which all queries see.
         heads: the number of heads of the queries.
         groups: the number of heads of keys and values; divides `heads`.
-        scale: of the scores. Default: 1 / sqrt(size).
         softcap: scores become `softcap * tanh(scores / softcap)`, before `bias` is added; 0 leaves them.
         window: maximum number of keys that a query sees, including its own as the last; 0 for no limit.
         interleaved: whether the rotated pairs are neighbours, see `rotary_embedding`.
-        label: a name for messages and tables.
 
     Returns:
         The result [batches, new, heads * size], and the keys and values to pass as the past next time: of the shape of
@@ -343,7 +338,7 @@ def _(
     # Decompose only the rotation: an engine may have a kernel for the remaining attention.
     if cosines is not None and sines is not None:
         first = 0 if lengths is not None else total - new
-        positions = b._as_operand(np.tile(np.arange(first, first + new), (batches, 1)), "int64")
+        positions = constant(b, np.tile(np.arange(first, first + new), (batches, 1)), "int64")
         if lengths is not None:
             positions = positions + b.reshape(b.cast(lengths, "int64"), [batches, 1])
         query, key = (
@@ -369,13 +364,13 @@ def _(
     assert past_key is not None
     assert past_value is not None
     start = b.reshape(lengths, [batches, 1, 1, 1])
-    steps, places = (b._as_operand(range(count), "int32") for count in (new, total))
+    steps, places = (constant(b, range(count), "int32") for count in (new, total))
     positions = start + b.reshape(steps, [1, 1, new, 1])
     rows = b.expand(positions, k.shape)
     k, v = (b.scatter_elements(old, rows, x, axis=2) for old, x in ((past_key, k), (past_value, v)))
     # Unused positions of the cache may hold NaN, and 0 * NaN is NaN.
     filled = b.lesser(b.reshape(places, [1, 1, total, 1]), start + new)
-    nothing = b._as_operand(0, query.data_type)
+    nothing = constant(b, 0, query.data_type)
     columns = b.reshape(places, [1, 1, 1, total])
     mask.restrict(b.lesser_or_equal(columns, positions), some=True)
     if window:

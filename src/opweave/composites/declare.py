@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from ..core.graph import Operand
 from ..core.operation import Limits
 from ..custom import CustomOp, Made
+from ..ops.docs import complete
 from ..support.errors import require
 
 
@@ -15,7 +16,13 @@ def declare(**limits: Limits) -> Callable[[Callable[..., Made]], CustomOp[Made]]
 
     Messages of the rule are for users of the composite, so they do not name the line of the rule.
     """
-    return lambda function: CustomOp(function, function, skip=1, limits=limits, annotated=True)
+
+    def declared(function: Callable[..., Made]) -> CustomOp[Made]:
+        op = CustomOp(function, function, skip=1, limits=limits, annotated=True)
+        op.__doc__ = complete(op)
+        return op
+
+    return declared
 
 
 def last_axis(input: Operand) -> int:

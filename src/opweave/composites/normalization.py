@@ -9,6 +9,7 @@ from ..core.dtypes import FLOATS, DataType
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
 from ..expr import Traced
+from ..ops.constants import constant
 from ..ops.reduction import narrowed, widened
 from ..support.errors import require
 from .declare import check_axis, check_shape, column, declare, last_axis
@@ -36,7 +37,6 @@ def local_response_normalization(
         alpha: multiplied with the mean of the squares, in which channels beyond the first and last count as zeros.
         beta: the power.
         bias: added to the mean before the power is taken.
-        label: a name for messages and tables.
 
     Returns:
         `input / (bias + alpha * mean of squares) ** beta`, in the data type and shape of `input`.
@@ -46,7 +46,6 @@ def local_response_normalization(
 
     ONNX's LRN; Krizhevsky et al., ImageNet Classification with Deep Convolutional Neural Networks (2012), section 3.3.
 
-    >>> import numpy as np
     >>> x = np.float32([3, 4]).reshape(1, 2, 1, 1)
     >>> print(local_response_normalization(x, 1, alpha=1.0, beta=1.0).ravel().round(3))
     [0.3   0.235]
@@ -64,7 +63,7 @@ def _(b: Operations, input: Operand, size: int, alpha: float, beta: float, bias:
     # The mean includes the zeros around the channels. Poolings exclude their padding, so add the zeros before.
     padded = b.pad(squares, [0, 0, before, 0], [0, 0, after, 0])
     mean = b.reshape(b.average_pool2d(padded, window_dimensions=[size, 1]), x.shape)
-    return narrowed(b, x / b.pow(mean * alpha + bias, b._as_operand(beta, "float32")), input)
+    return narrowed(b, x / b.pow(mean * alpha + bias, constant(b, beta, "float32")), input)
 
 
 @local_response_normalization.expression
@@ -106,11 +105,9 @@ def rms_normalization(
     All operands have the data type of `input`.
 
     Args:
-        input: float32 or float16, rank 1 or more.
         scale: multiplied with the result, of the sizes of these axes.
         axis: the first of the axes to average over, in [0, rank). Default: the last one.
         epsilon: added to the mean square, so that nothing is divided by zero.
-        label: a name for messages and tables.
 
     Returns:
         `scale * input / sqrt(mean of input ** 2 + epsilon)`, in the data type and shape of `input`.
@@ -120,7 +117,6 @@ def rms_normalization(
 
     ONNX's RMSNormalization; Zhang and Sennrich, Root Mean Square Layer Normalization (2019), arXiv:1910.07467.
 
-    >>> import numpy as np
     >>> print(rms_norm(np.float32([[3, 4]]), np.float32([1, 10])).round(3))
     [[ 0.849 11.314]]
     """
@@ -179,7 +175,6 @@ def skip_layer_norm(
         bias: added to the result [size].
         input_bias: added to the sum before it is normalised [size].
         epsilon: added to the variance, so that nothing is divided by zero.
-        label: a name for messages and tables.
 
     Returns:
         The normalised sum, and the sum itself, which is the next residual: both of the data type and shape of `input`.
@@ -189,7 +184,6 @@ def skip_layer_norm(
 
     ONNX Runtime's SkipLayerNormalization; Ba et al., Layer Normalization (2016), arXiv:1607.06450.
 
-    >>> import numpy as np
     >>> y, total = skip_layer_norm(np.float32([[1, 2]]), np.float32([[0, 1]]), np.float32([1, 1]), epsilon=0.0)
     >>> y.tolist(), total.tolist()
     ([[-1.0, 1.0]], [[1.0, 3.0]])
@@ -238,7 +232,6 @@ def skip_rms_norm(
         scale: multiplied with the normalised sum [size].
         input_bias: added to the sum before it is normalised [size].
         epsilon: added to the mean square, so that nothing is divided by zero.
-        label: a name for messages and tables.
 
     Returns:
         The normalised sum, and the sum itself, which is the next residual: both of the data type and shape of `input`.
@@ -248,7 +241,6 @@ def skip_rms_norm(
 
     ONNX Runtime's SkipSimplifiedLayerNormalization; see `rms_normalization`.
 
-    >>> import numpy as np
     >>> y, total = skip_rms_norm(np.float32([[1, 4]]), np.float32([[2, 0]]), np.float32([1, 1]))
     >>> print(y.round(3), total)
     [[0.849 1.131]] [[3. 4.]]
@@ -286,7 +278,6 @@ def group_normalization(
         bias: added to each channel [channels].
         groups: the number of groups of channels.
         epsilon: added to the variance, so that nothing is divided by zero.
-        label: a name for messages and tables.
 
     Returns:
         `(input - mean) / sqrt(variance + epsilon) * scale + bias`, in the data type and shape of `input`, with one mean and
@@ -297,7 +288,6 @@ def group_normalization(
 
     ONNX's GroupNormalization, from version 21 on; Wu and He, Group Normalization (2018), arXiv:1803.08494.
 
-    >>> import numpy as np
     >>> group_normalization(np.float32([[1, 3, 10, 20]]), groups=2, epsilon=0.0).tolist()
     [[-1.0, 1.0, -1.0, 1.0]]
     """
@@ -327,19 +317,13 @@ def log_softmax(self: Builder, input: Operand, axis: int | None = None, *, label
     """Compute the logarithm of a softmax without the loss of digits of `log(softmax(input))`.
 
     Args:
-        input: float32 or float16, rank 1 or more.
         axis: along which the exponentials sum up to one, in [0, rank). Default: the last one.
-        label: a name for messages and tables.
 
     Returns:
         `input - log(sum of exp(input))`, in the data type and shape of `input`.
 
-    Raises:
-        ValidationError: there is no such axis.
-
     ONNX's LogSoftmax.
 
-    >>> import numpy as np
     >>> log_softmax(np.float32([0, 1000])).tolist()
     [-1000.0, 0.0]
     """

@@ -10,6 +10,7 @@ from ..core.dtypes import FLOATS, DataType
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
 from ..core.shapes import broadcast, broadcasts_to
+from ..ops.constants import constant
 from ..ops.reduction import narrowed, widened
 from ..support.errors import require
 from .declare import check_shape, declare
@@ -37,7 +38,6 @@ def integer_matmul(
         b: int8 or uint8 [..., inner, columns]; the leading dimensions of both broadcast to each other.
         a_zero_point: the data type of `a`, subtracted from it first, in a shape that broadcasts to it.
         b_zero_point: the data type of `b`, subtracted from it first, in a shape that broadcasts to it.
-        label: a name for messages and tables.
 
     Returns:
         An int32 operand [..., rows, columns].
@@ -122,7 +122,6 @@ def matmul_n_bits(
         bits: 4 or 8.
         block_size: the count of numbers that share a scale: a power of two, 16 or more.
         accuracy: "float32"; or the faster "int8", which allows the engine to quantise blocks of `input` to 8 bits, too.
-        label: a name for messages and tables.
 
     Returns:
         `input @ ((weight - zero_point) * scale).T + bias`, in the data type of `input` [..., rows, columns].
@@ -132,7 +131,6 @@ def matmul_n_bits(
 
     ONNX Runtime's MatMulNBits.
 
-    >>> import numpy as np
     >>> weight = pack_bits(np.tile(np.uint8([8, 9]), 8)[None, None], bits=4)  # eight times 0, 1
     >>> matmul_n_bits(np.ones((1, 16), "float32"), weight, np.float32([[0.5]]), block_size=16).tolist()
     [[4.0]]
@@ -267,7 +265,7 @@ def _plus_multiple(b: Operations, minimum: Operand, scale: Operand, factor: int)
     """Compute `(minimum + factor * scale).T` as float32; a constant if both operands are constants."""
     if minimum.is_constant and scale.is_constant:
         matrix = (minimum.value.astype(np.float32) + factor * scale.value.astype(np.float32)).T
-        return b._as_operand(np.ascontiguousarray(matrix), "float32")
+        return constant(b, np.ascontiguousarray(matrix), "float32")
     return b.transpose(widened(b, minimum) + widened(b, scale) * factor, permutation=[1, 0])
 
 
@@ -305,7 +303,7 @@ def _(
     (columns, blocks), inner = scale.shape, input.shape[-1]
     numbers = _unpack(b, weight, bits)
     if zero_point is None:
-        zeros = b._as_operand(2 ** (bits - 1), "float32")
+        zeros = constant(b, 2 ** (bits - 1), "float32")
     else:
         zeros = b.slice(_unpack(b, zero_point, bits), [0, 0], [columns, blocks])
         zeros = b.reshape(zeros, [columns, blocks, 1])

@@ -11,6 +11,7 @@ from ..core.dtypes import FLOATS
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits
 from ..core.value_ranges import ValueRange
+from ..ops.constants import constant
 from ..ops.recurrent import RecurrentNetworkActivation, RecurrentNetworkDirection, direction_count
 from ..support.errors import require
 from .declare import check_shape, declare
@@ -93,7 +94,6 @@ def ragged_gru(
         direction: the order in which steps are processed: "forward", "backward", which begins at the last step of each
             sequence, or "both".
         activations: two of "relu", "sigmoid" and "tanh": for the update and reset gates, and for the new gate.
-        label: a name for messages and tables.
 
     Returns:
         The hidden state after the last step of each sequence that was processed, [directions, batches, hidden size], and that
@@ -104,7 +104,6 @@ def ragged_gru(
 
     ONNX's GRU with `sequence_lens`; PyTorch's packed sequences.
 
-    >>> import numpy as np
     >>> x, weight, recurrent_weight = (np.zeros(shape, "float32") for shape in ([2, 2, 3], [1, 3, 3], [1, 3, 1]))
     >>> start = np.float32([[[8], [8]]])
     >>> last, _ = ragged_gru(x, weight, recurrent_weight, np.int32([1, 2]), initial_hidden_state=start)
@@ -161,7 +160,6 @@ def ragged_lstm(
             sequence, or "both".
         activations: three of "relu", "sigmoid" and "tanh": for the input, forget and output gates, "sigmoid"; for the cell
             gate; and for the new cell state.
-        label: a name for messages and tables.
 
     Returns:
         The hidden and the cell state after the last step of each sequence that was processed, both
@@ -173,7 +171,6 @@ def ragged_lstm(
 
     ONNX's LSTM with `sequence_lens`; PyTorch's packed sequences.
 
-    >>> import numpy as np
     >>> x, weight, recurrent_weight = (np.zeros(shape, "float32") for shape in ([2, 2, 3], [1, 4, 3], [1, 4, 1]))
     >>> start = np.float32([[[8], [8]]])
     >>> _, cell, _ = ragged_lstm(x, weight, recurrent_weight, np.int32([1, 2]), initial_cell_state=start)
@@ -206,17 +203,17 @@ class _Batch:
     def __init__(self, b: Operations, input: Operand, lengths: Operand) -> None:
         self._b, self.input = b, input
         steps, batches, _ = input.shape
-        line = b._as_operand(np.arange(steps)[:, None], "int32")
+        line = constant(b, np.arange(steps)[:, None], "int32")
         counts = b.reshape(b.clamp(lengths, min_value=0, max_value=steps), [1, batches])
-        self._last = b.max(counts - 1, b._as_operand(0, "int32"))
+        self._last = b.max(counts - 1, constant(b, 0, "int32"))
         self._is_within = b.lesser(line, counts)
-        self._has_steps = b.reshape(b.greater(counts, b._as_operand(0, "int32")), [1, batches, 1])
+        self._has_steps = b.reshape(b.greater(counts, constant(b, 0, "int32")), [1, batches, 1])
         self._from_end = b.where(self._is_within, counts - 1 - line, line)
 
     def within(self, value: Operand) -> Operand:
         """Return [steps, …, batches, size] with zeros beyond the lengths."""
         shape = [value.shape[0], *[1] * (value.rank - 3), value.shape[-2], 1]
-        zero = self._b._as_operand(0, value.data_type)
+        zero = constant(self._b, 0, value.data_type)
         return self._b.where(self._b.reshape(self._is_within, shape), value, zero)
 
     def beyond(self) -> Operand:
@@ -235,7 +232,7 @@ class _Batch:
 
     def not_empty(self, state: Operand) -> Operand:
         """Return a state [1, batches, size] with zeros for sequences without steps."""
-        return self._b.where(self._has_steps, state, self._b._as_operand(0, state.data_type))
+        return self._b.where(self._has_steps, state, constant(self._b, 0, state.data_type))
 
     def _pick(self, value: Operand, places: Operand) -> Operand:
         steps, batches = places.shape
@@ -331,7 +328,7 @@ def _(
     }
     for is_backward, arguments in _by_direction(b, direction, **operands):
         x = batch.within(batch.reverse(input) if is_backward else input)
-        wide = b.concat([arguments.pop("weight"), b._as_operand(column, input.data_type)], 2)
+        wide = b.concat([arguments.pop("weight"), constant(b, column, input.data_type)], 2)
         _, cell, sequence = b.lstm(
             *(b.concat([x, batch.beyond()], 2), wide, arguments.pop("recurrent_weight"), steps, hidden_size),
             return_sequence=True,

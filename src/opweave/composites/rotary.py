@@ -43,7 +43,6 @@ def rotary_embedding(
         positions: int64 [batches, length], rows of these tables, which must exist. Default: 0, 1, 2, ...
         heads: the number of heads of an input of rank 3, 0 for rank 4.
         interleaved: whether elements 2 * i and 2 * i + 1 are a pair; otherwise elements i and i + pairs are.
-        label: a name for messages and tables.
 
     Returns:
         `(x1 * cos - x2 * sin, x2 * cos + x1 * sin)` for each pair, in the data type and shape of `input`.
@@ -53,7 +52,6 @@ def rotary_embedding(
 
     ONNX's and ONNX Runtime's RotaryEmbedding; Su et al., RoFormer (2021), arXiv:2104.09864.
 
-    >>> import numpy as np
     >>> x, table = np.float32([1, 2, 3, 4]).reshape(1, 1, 1, 4), np.float32([[0, 1]])
     >>> rotary_embedding(x, table, 1 - table).ravel().tolist()
     [-3.0, 2.0, 1.0, 4.0]

@@ -12,6 +12,7 @@ from ..core.dtypes import ANY, FLOATS, INDICES, INFO
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
 from ..core.shapes import broadcasts_to
+from ..ops.constants import constant
 from ..support.errors import require
 from .declare import declare
 
@@ -49,13 +50,10 @@ def scatter_reduce(
     """Combine elements of `input` with `updates`: each index replaces its own coordinate along `axis`.
 
     Args:
-        input: any data type, rank 1 or more.
         indices: int32, uint32 or int64, broadcastable to the shape of `updates`; negative ones count from the end, others out
             of range are clamped. Several may refer to one element, which is then combined with all of their updates.
         updates: the data type of `input`, of any size along `axis`, and at most the size of `input` along the others.
-        axis: in [0, rank).
         reduction: "add", "mul", "min" or "max".
-        label: a name for messages and tables.
 
     Returns:
         An operand of the data type and shape of `input`: a copy of it in which, for axis 0 and rank 2 and the reduction "add",
@@ -67,7 +65,6 @@ def scatter_reduce(
 
     ONNX's ScatterElements with a reduction, PyTorch's `scatter_reduce`.
 
-    >>> import numpy as np
     >>> scatter_reduce(np.float32([1, 2, 3]), np.int32([0, 2, 0]), np.float32([10, 20, 30])).tolist()
     [41.0, 2.0, 23.0]
     """
@@ -118,8 +115,8 @@ def _narrow(b: Operations, result: Operand, input: Operand) -> Operand:
     lowest, highest = int(info.lowest), int(info.highest)
     # In [-255, 255], because quotients are rounded towards zero.
     rest = result - b.mul(b.div(result, 256), 256)
-    rest = b.where(b.lesser(rest, b._as_operand(lowest, "int32")), rest + 256, rest)
-    rest = b.where(b.greater(rest, b._as_operand(highest, "int32")), rest - 256, rest)
+    rest = b.where(b.lesser(rest, constant(b, lowest, "int32")), rest + 256, rest)
+    rest = b.where(b.greater(rest, constant(b, highest, "int32")), rest - 256, rest)
     return b.cast(rest, input.data_type)
 
 
@@ -136,11 +133,11 @@ def _positions(b: Operations, indices: Operand, size: int, shape: list[int], lin
     if indices.is_constant:
         clamped = np.clip(indices.value.astype(np.int64), -size, size - 1)
         positions = np.broadcast_to(np.where(clamped < 0, clamped + size, clamped), shape)
-        return b._as_operand(np.ascontiguousarray(positions.reshape(lines)), "int32")
+        return constant(b, np.ascontiguousarray(positions.reshape(lines)), "int32")
     is_signed = not indices.data_type.startswith("u")
     bounded = b.cast(b.clamp(indices, min_value=-size if is_signed else 0, max_value=size - 1), "int32")
     if is_signed:
-        bounded = b.where(b.lesser(bounded, b._as_operand(0, "int32")), bounded + size, bounded)
+        bounded = b.where(b.lesser(bounded, constant(b, 0, "int32")), bounded + size, bounded)
     return b.reshape(b.expand(bounded, shape) if indices.shape != tuple(shape) else bounded, lines)
 
 
@@ -174,8 +171,8 @@ def _in_rounds(
     all_updates = b.reshape(updates, [len(flat), width])
     for number in range(rounds.max() + 1):
         chosen = np.flatnonzero(rounds == number)
-        at = b._as_operand(flat[chosen, None], "int64")
-        some = b.gather(all_updates, b._as_operand(chosen, "int64")) if len(chosen) < len(flat) else all_updates
+        at = constant(b, flat[chosen, None], "int64")
+        some = b.gather(all_updates, constant(b, chosen, "int64")) if len(chosen) < len(flat) else all_updates
         rows = b.scatter_nd(rows, at, combine(b.gather_nd(rows, at), some))
     return b.reshape(rows, lines.shape)
 
@@ -195,7 +192,7 @@ def _in_parts(
     outer, count, inner = updates.shape
     lanes = positions.shape[2]
     reduce = getattr(b, {"add": "reduce_sum", "mul": "reduce_product"}.get(reduction, f"reduce_{reduction}"))
-    neutral = b._as_operand(_neutral(reduction, updates.data_type), updates.data_type)
+    neutral = constant(b, _neutral(reduction, updates.data_type), updates.data_type)
     part = max(isqrt(MAX_PAIRS // min(outer * inner, MAX_PAIRS)), 1, -(-count // MAX_PARTS))
     for start in range(0, count, part):
         size = min(part, count - start)

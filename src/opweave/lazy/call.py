@@ -17,7 +17,7 @@ from ..core.graph import Builder, Desc, Operand, check_desc, title
 from ..core.operation import Op
 from ..memory.arrays import as_array, contiguous, describe
 from ..ops import Operations
-from ..ops.recorder import constant
+from ..ops.constants import constant
 from ..run.locks import Locks
 from ..run.tensor import MLTensor
 from ..support import hints

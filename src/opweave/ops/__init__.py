@@ -25,6 +25,7 @@ from . import (  # noqa: F401  (`_FAMILIES` below)
     recurrent,
     reduction,
 )
+from .docs import complete
 
 if TYPE_CHECKING:
     # At run time `__getattr__` below imports these when they are first used.
@@ -91,6 +92,7 @@ def _method(op: Op[..., Any]) -> Callable[..., Any]:
 
 globals().update(_LISTING)  # type checkers read the names in `signatures`
 for _name, _op in _LISTING.items():
+    _op.__doc__ = complete(_op)
     setattr(Operations, _name, _op)  # type checkers see `BuilderMethods`
     if _op.positional[0] not in _op.sequences:
         setattr(Operators, _name, _method(_op))

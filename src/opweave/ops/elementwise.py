@@ -14,6 +14,7 @@ from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, Op, op
 from ..core.shapes import broadcast
 from ..support.errors import require
+from .constants import constant
 
 if TYPE_CHECKING:
     from . import Operations
@@ -29,9 +30,7 @@ def _binary(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
     """Combine `a` and `b` element by element.
 
     Args:
-        a: any data type, any rank.
         b: the data type of `a`; its shape and that of `a` broadcast to each other.
-        label: a name for messages and tables.
 
     Returns:
         An operand of the data type of `a` and the broadcast shape.
@@ -40,8 +39,6 @@ def _binary(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
         ValidationError: the data types differ, or the shapes do not broadcast.
 
     Integers wrap around on overflow. https://www.w3.org/TR/webnn/#api-mlgraphbuilder-binary
-
-    >>> import numpy as np, opweave as ow
     """
     return Desc(a.data_type, broadcast(a.shape, b.shape))
 
@@ -109,19 +106,7 @@ pow = _binary.named(
 def _unary(self: Builder, input: Operand, *, label: str = "") -> Desc:
     """Map a function over the elements of `input`.
 
-    Args:
-        input: {input}, any rank.
-        label: a name for messages and tables.
-
-    Returns:
-        An operand of the data type and shape of `input`.
-
-    Raises:
-        ValidationError: `input` has another data type.
-
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-unary
-
-    >>> import numpy as np, opweave as ow
     """
     return input.desc
 
@@ -272,17 +257,13 @@ def _(b: Operations, input: Operand) -> Operand:
 
 @sign.decompose
 def _(b: Operations, input: Operand) -> Operand:
-    zero = b._as_operand(0, input.data_type)
+    zero = constant(b, 0, input.data_type)
     return b.cast(b.greater(input, zero), input.data_type) - b.cast(b.lesser(input, zero), input.data_type)
 
 
 @op(input=Limits(ANY))
 def identity(self: Builder, input: Operand, *, label: str = "") -> Desc:
     """Return `input` unchanged.
-
-    Args:
-        input: any data type, any rank.
-        label: a name for messages and tables.
 
     Returns:
         An operand of the data type, shape and values of `input`.
@@ -292,7 +273,6 @@ def identity(self: Builder, input: Operand, *, label: str = "") -> Desc:
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-unary
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.identity(np.float32([1, 2])).tolist()
     [1.0, 2.0]
     """
@@ -318,9 +298,7 @@ def cast(self: Builder, input: Operand, data_type: DataType, *, label: str = "")
     outside of the range of the integer type, and for NaN, depends on the back end.
 
     Args:
-        input: any data type, any rank.
         data_type: of the result.
-        label: a name for messages and tables.
 
     Returns:
         An operand of `data_type` and the shape of `input`.
@@ -330,7 +308,6 @@ def cast(self: Builder, input: Operand, data_type: DataType, *, label: str = "")
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-cast
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.cast(np.float32([1.7, -1.7]), "int32").tolist()
     [1, -1]
     >>> ow.ops.cast(np.int32([-1, 300]), "uint8").tolist()
@@ -354,11 +331,9 @@ def clamp(
     """Limit each element to the range from `min_value` to `max_value`.
 
     Args:
-        input: any data type, any rank.
         min_value: the lowest result, converted to the data type of `input`; None (or NaN, where that is a float): no
             bound.
         max_value: the highest result, likewise.
-        label: a name for messages and tables.
 
     Returns:
         An operand of the data type and shape of `input`; NaN where that is NaN.
@@ -368,7 +343,6 @@ def clamp(
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-clamp
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.clamp(np.float32([-1, 0.5, 3]), min_value=0, max_value=1).tolist()
     [0.0, 0.5, 1.0]
     """
@@ -390,8 +364,8 @@ def is_bound(value: Number | None) -> TypeGuard[Number]:
 @clamp.decompose
 def _(b: Operations, input: Operand, min_value: Number | None, max_value: Number | None) -> Operand:
     if is_bound(min_value):
-        input = b.max(input, b._as_operand(min_value, input.data_type))
-    return b.min(input, b._as_operand(max_value, input.data_type)) if is_bound(max_value) else input
+        input = b.max(input, constant(b, min_value, input.data_type))
+    return b.min(input, constant(b, max_value, input.data_type)) if is_bound(max_value) else input
 
 
 @clamp.expression
@@ -413,7 +387,6 @@ def where(self: Builder, condition: Operand, true_value: Operand, false_value: O
         condition: uint8, any rank; any value but 0 is true.
         true_value: the values where `condition` is true, any data type and rank.
         false_value: the values elsewhere, in the data type of `true_value`. The three shapes broadcast to each other.
-        label: a name for messages and tables.
 
     Returns:
         An operand of the data type of `true_value` and the broadcast shape.
@@ -423,7 +396,6 @@ def where(self: Builder, condition: Operand, true_value: Operand, false_value: O
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-where
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.where(np.uint8([1, 0]), np.float32([1, 2]), np.float32([3, 4])).tolist()
     [1.0, 4.0]
     """
@@ -437,7 +409,7 @@ def _(b: Operations, condition: Operand, true_value: Operand, false_value: Opera
     shape = broadcast(condition.shape, true_value.shape, false_value.shape)
     row = [1, math.prod(shape)]
     choices = b.concat([b.reshape(b.expand(value, shape), row) for value in (false_value, true_value)], 0)
-    is_true = b.cast(b.not_equal(b.expand(condition, shape), b._as_operand(0, "uint8")), "int32")
+    is_true = b.cast(b.not_equal(b.expand(condition, shape), constant(b, 0, "uint8")), "int32")
     return b.reshape(b.gather_elements(choices, b.reshape(is_true, row), axis=0), shape)
 
 

@@ -12,6 +12,7 @@ from ..core.dtypes import ANY, INDICES
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N, op
 from ..support.errors import require
+from .constants import constant
 
 if TYPE_CHECKING:
     from . import Operations
@@ -22,10 +23,8 @@ def gather(self: Builder, input: Operand, indices: Operand, *, axis: int = 0, la
     """Pick slices of `input` along `axis`, one for each index.
 
     Args:
-        input: any data type, rank 1 or more.
         indices: int32, uint32 or int64, any rank; negative ones count from the end, others out of range are clamped.
         axis: in [0, rank of `input`).
-        label: a name for messages and tables.
 
     Returns:
         An operand of the data type of `input`; its shape is that of `input` with the axis replaced by the shape of
@@ -36,7 +35,6 @@ def gather(self: Builder, input: Operand, indices: Operand, *, axis: int = 0, la
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gather
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.gather(np.float32([[1, 2], [3, 4], [5, 6]]), np.int32([2, 0])).tolist()
     [[5.0, 6.0], [1.0, 2.0]]
     """
@@ -61,7 +59,7 @@ def _coordinates(b: Operations, indices: Operand, axis: int) -> Operand:
         if dimension == axis:
             values = indices
         else:
-            line = b._as_operand(range(size), indices.data_type)
+            line = constant(b, range(size), indices.data_type)
             sizes = [size if d == dimension else 1 for d in range(indices.rank)]
             values = b.expand(b.reshape(line, sizes), indices.shape)
         columns.append(b.reshape(values, [indices.desc.element_count, 1]))
@@ -73,11 +71,8 @@ def gather_elements(self: Builder, input: Operand, indices: Operand, *, axis: in
     """Pick single elements of `input`: each index replaces its own coordinate along `axis`.
 
     Args:
-        input: any data type, rank 1 or more.
         indices: int32, uint32 or int64, of the shape of `input`, but of any size along `axis`; negative ones count from
             the end, others out of range are clamped.
-        axis: in [0, rank).
-        label: a name for messages and tables.
 
     Returns:
         An operand of the data type of `input` and the shape of `indices`: for axis 0 and rank 2,
@@ -88,7 +83,6 @@ def gather_elements(self: Builder, input: Operand, indices: Operand, *, axis: in
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gatherelements
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.gather_elements(np.float32([[1, 2], [3, 4]]), np.int32([[1, 0]])).tolist()
     [[3.0, 2.0]]
     """
@@ -116,10 +110,8 @@ def gather_nd(self: Builder, input: Operand, indices: Operand, *, label: str = "
     """Pick slices of `input` by their coordinates in its leading dimensions.
 
     Args:
-        input: any data type, rank 1 or more.
         indices: int32, uint32 or int64 [..., coordinates], with at most as many coordinates as `input` has dimensions;
             negative ones count from the end, others out of range are clamped.
-        label: a name for messages and tables.
 
     Returns:
         An operand of the data type of `input` and the shape [..., *input.shape[coordinates:]].
@@ -129,7 +121,6 @@ def gather_nd(self: Builder, input: Operand, indices: Operand, *, label: str = "
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gathernd
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.gather_nd(np.float32([[1, 2], [3, 4]]), np.int32([[1, 0], [0, 1]])).tolist()
     [3.0, 2.0]
     """
@@ -148,13 +139,10 @@ def scatter_elements(
     """Replace single elements of `input` by `updates`: each index replaces its own coordinate along `axis`.
 
     Args:
-        input: any data type, rank 1 or more.
         indices: int32, uint32 or int64, of the shape of `input`, but of any size along `axis`; negative ones count from
             the end, others out of range are clamped. If several refer to one element, which update is written is
             undefined.
         updates: the data type of `input`, the shape of `indices`.
-        axis: in [0, rank).
-        label: a name for messages and tables.
 
     Returns:
         An operand of the data type and shape of `input`: a copy of it in which, for axis 0 and rank 2,
@@ -165,7 +153,6 @@ def scatter_elements(
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-scatterelements
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.scatter_elements(np.float32([[1, 2], [3, 4]]), np.int32([[1, 0]]), np.float32([[10, 20]])).tolist()
     [[1.0, 20.0], [10.0, 4.0]]
     """
@@ -193,22 +180,16 @@ def scatter_nd(self: Builder, input: Operand, indices: Operand, updates: Operand
     """Replace slices of `input` by `updates`, at coordinates in its leading dimensions.
 
     Args:
-        input: any data type, rank 1 or more.
         indices: int32, uint32 or int64 [..., coordinates], with at most as many coordinates as `input` has dimensions;
             negative ones count from the end, others out of range are clamped. If several refer to one slice, which
             update is written is undefined.
         updates: the data type of `input`, [..., *input.shape[coordinates:]].
-        label: a name for messages and tables.
-
-    Returns:
-        An operand of the data type and shape of `input`.
 
     Raises:
         ValidationError: more coordinates than dimensions, or updates of another shape.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-scatternd
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.scatter_nd(np.float32([1, 2, 3]), np.int32([[2], [0]]), np.float32([10, 20])).tolist()
     [20.0, 2.0, 10.0]
     """

@@ -11,6 +11,7 @@ from ..core.dtypes import ANY, FLOATS, LOGICAL
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, Op, op
 from ..core.shapes import broadcast
+from .constants import constant
 from .elementwise import on_arguments
 
 if TYPE_CHECKING:
@@ -22,9 +23,7 @@ def _comparison(self: Builder, a: Operand, b: Operand, *, label: str = "") -> De
     """Compare `a` and `b` element by element.
 
     Args:
-        a: any data type, any rank.
         b: the data type of `a`; its shape and that of `a` broadcast to each other.
-        label: a name for messages and tables.
 
     Returns:
         An operand of uint8, 1 where it is true and 0 elsewhere, of the broadcast shape.
@@ -34,8 +33,6 @@ def _comparison(self: Builder, a: Operand, b: Operand, *, label: str = "") -> De
 
     NaN is unequal to everything, itself included, and neither greater nor lesser than anything.
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
-
-    >>> import numpy as np, opweave as ow
     """
     return Desc("uint8", broadcast(a.shape, b.shape))
 
@@ -121,7 +118,6 @@ def _logical(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
     Args:
         a: uint8, any rank; any value but 0 is true.
         b: uint8; its shape and that of `a` broadcast to each other.
-        label: a name for messages and tables.
 
     Returns:
         An operand of uint8, 1 for true and 0 for false, of the broadcast shape.
@@ -130,8 +126,6 @@ def _logical(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
         ValidationError: an operand is not uint8, or the shapes do not broadcast.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
-
-    >>> import numpy as np, opweave as ow
     """
     return Desc("uint8", broadcast(a.shape, b.shape))
 
@@ -178,17 +172,12 @@ def logical_not(self: Builder, a: Operand, *, label: str = "") -> Desc:
 
     Args:
         a: uint8, any rank; any value but 0 is true.
-        label: a name for messages and tables.
 
     Returns:
         An operand of uint8, 1 where `a` is 0 and 0 elsewhere, of the shape of `a`.
 
-    Raises:
-        ValidationError: `a` has another data type.
-
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.logical_not(np.uint8([0, 1, 2])).tolist()
     [1, 0, 0]
     """
@@ -197,7 +186,7 @@ def logical_not(self: Builder, a: Operand, *, label: str = "") -> Desc:
 
 @logical_not.decompose
 def _(builder: Operations, a: Operand) -> Operand:
-    return builder.equal(a, builder._as_operand(0, "uint8"))
+    return builder.equal(a, constant(builder, 0, "uint8"))
 
 
 @logical_not.expression
@@ -209,20 +198,11 @@ def _(a: expr.Traced) -> expr.Traced:
 def _kind(self: Builder, a: Operand, *, label: str = "") -> Desc:
     """Test each element.
 
-    Args:
-        a: float32 or float16, any rank.
-        label: a name for messages and tables.
-
     Returns:
         An operand of uint8, 1 where it is true and 0 elsewhere, of the shape of `a`.
 
-    Raises:
-        ValidationError: `a` has another data type.
-
     The specification's table allows any data type, but its steps allow floats only.
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
-
-    >>> import numpy as np, opweave as ow
     """
     return Desc("uint8", a.shape)
 
@@ -252,7 +232,7 @@ def _(builder: Operations, a: Operand) -> Operand:
 
 @is_infinite.decompose
 def _(builder: Operations, a: Operand) -> Operand:
-    return builder.equal(builder.abs(a), builder._as_operand(math.inf, a.data_type))
+    return builder.equal(builder.abs(a), constant(builder, math.inf, a.data_type))
 
 
 def _combine(name: str, a: expr.Traced, b: expr.Traced) -> expr.Traced:

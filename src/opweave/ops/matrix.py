@@ -24,7 +24,6 @@ def matmul(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
     Args:
         a: float32 or float16 [..., rows, inner].
         b: [..., inner, columns]; the leading dimensions of both broadcast to each other.
-        label: a name for messages and tables.
 
     Returns:
         An operand of the data type of `a`, [..., rows, columns].
@@ -34,7 +33,6 @@ def matmul(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-matmul
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.matmul(np.float32([[1, 2], [3, 4]]), np.float32([[1], [10]])).tolist()
     [[21.0], [43.0]]
     >>> ow.ops.matmul(np.ones([8, 2, 3], "float32"), np.ones([3, 4], "float32")).shape
@@ -71,7 +69,6 @@ def gemm(
         beta: the factor of `c`, rounded to the data type.
         a_transpose: whether to transpose `a` first.
         b_transpose: whether to transpose `b` first.
-        label: a name for messages and tables.
 
     Returns:
         An operand of the data type of `a`, [rows, columns].
@@ -81,7 +78,6 @@ def gemm(
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gemm
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.gemm(np.float32([[1, 2]]), np.float32([[1, 10]]), c=np.float32([100]), b_transpose=True).tolist()
     [[121.0]]
     """

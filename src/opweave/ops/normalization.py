@@ -38,14 +38,11 @@ def batch_normalization(
     All operands have the data type of `input`.
 
     Args:
-        input: float32 or float16, rank 1 or more.
         mean: of each channel, [channels].
         variance: of each channel, [channels].
         scale: factor of each channel, applied after normalisation, [channels]; default: ones.
         bias: added to each channel at the end, [channels]; default: zeros.
         axis: the dimension of the channels, in [0, rank).
-        epsilon: added to the variance, to avoid division by zero.
-        label: a name for messages and tables.
 
     Returns:
         `scale * (input - mean) / sqrt(variance + epsilon) + bias`, in the data type and shape of `input`.
@@ -55,7 +52,6 @@ def batch_normalization(
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-batchnorm
 
-    >>> import numpy as np, opweave as ow
     >>> x = np.float32([[1, 10], [3, 30]])
     >>> ow.ops.batch_normalization(x, np.float32([1, 10]), np.float32([4, 100]), epsilon=0.0).tolist()
     [[0.0, 0.0], [1.0, 2.0]]
@@ -88,9 +84,7 @@ def instance_normalization(
         input: float32 or float16, [batches, channels, height, width], in the order of `layout`.
         scale: factor of each channel, applied after normalisation, [channels]; default: ones.
         bias: added to each channel at the end, [channels]; default: zeros.
-        epsilon: added to the variance, to avoid division by zero.
         layout: "nchw" or "nhwc", the order of the dimensions of `input`.
-        label: a name for messages and tables.
 
     Returns:
         `scale * (input - mean) / sqrt(variance + epsilon) + bias`, in the data type and shape of `input`.
@@ -100,7 +94,6 @@ def instance_normalization(
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-instancenorm
 
-    >>> import numpy as np, opweave as ow
     >>> x = np.float32([1, 3]).reshape(1, 1, 1, 2)
     >>> ow.ops.instance_normalization(x, bias=np.float32([5]), epsilon=0.0).tolist()
     [[[[4.0, 6.0]]]]
@@ -128,13 +121,10 @@ def layer_normalization(
     All operands have the data type of `input`.
 
     Args:
-        input: float32 or float16, any rank.
         scale: factor of the normalised values, with the sizes of `axes` in their order; default: ones.
         bias: added at the end, with the sizes of `axes` in their order; default: zeros.
         axes: the dimensions to normalise over, in any order, each in [0, rank) and named once; default: all but the
             first. Without axes (the default for rank 1), each value is its own mean, and the result is the bias.
-        epsilon: added to the variance, to avoid division by zero.
-        label: a name for messages and tables.
 
     Returns:
         `scale * (input - mean) / sqrt(variance + epsilon) + bias`, in the data type and shape of `input`.
@@ -144,7 +134,6 @@ def layer_normalization(
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-layernorm
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.layer_normalization(np.float32([[1, 3], [20, 40]]), epsilon=0.0).tolist()
     [[-1.0, 1.0], [-1.0, 1.0]]
     """
@@ -167,20 +156,11 @@ def _(input: Operand) -> tuple[int, ...]:
 def softmax(self: Builder, input: Operand, axis: int, *, label: str = "") -> Desc:
     """Normalise `input` along `axis` so that every slice is positive and sums to one.
 
-    Args:
-        input: float32 or float16, rank 1 or more.
-        axis: in [0, rank).
-        label: a name for messages and tables.
-
     Returns:
         `exp(input) / sum of exp(input)`, in the data type and shape of `input`; no exponential overflows.
 
-    Raises:
-        ValidationError: there is no such axis.
-
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-softmax-method
 
-    >>> import numpy as np, opweave as ow
     >>> print(np.round(ow.ops.softmax(np.float32([[0, 0], [0, 1]]), 1), 3))
     [[0.5   0.5  ]
      [0.269 0.731]]

@@ -37,11 +37,9 @@ def dequantize_linear(self: Builder, input: Operand, scale: Operand, zero_point:
     """Convert quantised integers to floats: `(input - zero_point) * scale`.
 
     Args:
-        input: uint8, int8, uint32 or int32, any rank.
         scale: float32 or float16, positive, the rank of `input`; each dimension divides that of `input`, so that an
             element applies to a block of the input.
         zero_point: the data type of `input` and the shape of `scale`.
-        label: a name for messages and tables.
 
     Returns:
         An operand of the data type of `scale` and the shape of `input`; the difference is exact, even if it exceeds the
@@ -52,7 +50,6 @@ def dequantize_linear(self: Builder, input: Operand, scale: Operand, zero_point:
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-dequantizelinear
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.dequantize_linear(np.uint8([0, 128, 130]), np.float32([0.5]), np.uint8([128])).tolist()
     [-64.0, 0.0, 1.0]
     """
@@ -70,11 +67,9 @@ def quantize_linear(self: Builder, input: Operand, scale: Operand, zero_point: O
     """Quantise floats: `input / scale`, rounded to nearest even, plus `zero_point`, saturated.
 
     Args:
-        input: float32 or float16, any rank.
         scale: positive, the data type of `input` and the same rank; each dimension divides that of `input`, so that an element
             applies to a block of the input.
         zero_point: uint8, int8, uint32 or int32, the shape of `scale`.
-        label: a name for messages and tables.
 
     Returns:
         An operand of the data type of `zero_point` and the shape of `input`, clamped to the range of the data type; the
@@ -85,7 +80,6 @@ def quantize_linear(self: Builder, input: Operand, scale: Operand, zero_point: O
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-quantizelinear
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.quantize_linear(np.float32([-64, 0.3, 1, 100]), np.float32([0.5]), np.uint8([128])).tolist()
     [0, 129, 130, 255]
     """

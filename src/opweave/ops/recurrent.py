@@ -15,6 +15,7 @@ from ..core.dtypes import FLOATS
 from ..core.graph import MAX_DIMENSION, Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, Op, call_with, op
 from ..support.errors import require
+from .constants import constant
 
 if TYPE_CHECKING:
     from . import Operations
@@ -129,16 +130,10 @@ def gru(
         weight: weights of the input, [directions, 3 * hidden_size, input size]; directions is 2 for "both", else 1.
         recurrent_weight: weights of the hidden state, [directions, 3 * hidden_size, hidden_size].
         steps: number of time steps, the first dimension of `input`.
-        hidden_size: number of features of the hidden state.
         bias: added to the weighted input, [directions, 3 * hidden_size].
         recurrent_bias: added to the weighted hidden state, [directions, 3 * hidden_size].
-        initial_hidden_state: [directions, batches, hidden_size]; default: zeros.
-        reset_after: whether the reset gate is applied after the product with `recurrent_weight` (else before).
-        return_sequence: whether to also return the hidden state of every step.
-        direction: the order in which steps are processed: "forward", "backward", or "both".
         layout: "zrn" or "rzn", the order of the update (z), reset (r) and new (n) gate in weights and biases.
         activations: two of "relu", "sigmoid" and "tanh": for the update and reset gates, and for the new gate.
-        label: a name for messages and tables.
 
     Returns:
         The last hidden state, [directions, batches, hidden_size]. With `return_sequence`, also the hidden state of every step
@@ -149,7 +144,6 @@ def gru(
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gru
 
-    >>> import numpy as np, opweave as ow
     >>> x, weight, recurrent_weight = (np.zeros(shape, "float32") for shape in ([2, 1, 3], [1, 3, 3], [1, 3, 1]))
     >>> (last,) = ow.ops.gru(x, weight, recurrent_weight, 2, 1, initial_hidden_state=np.float32([[[8]]]))
     >>> last.tolist()  # weights of 0 make all gates 0.5: each of the 2 steps halves the state
@@ -183,13 +177,10 @@ def gru_cell(
         weight: weights of the input, [3 * hidden_size, input size].
         recurrent_weight: weights of the hidden state, [3 * hidden_size, hidden_size].
         hidden_state: [batches, hidden_size].
-        hidden_size: number of features of the hidden state.
         bias: added to the weighted input, [3 * hidden_size].
         recurrent_bias: added to the weighted hidden state, [3 * hidden_size].
-        reset_after: whether the reset gate is applied after the product with `recurrent_weight` (else before).
         layout: "zrn" or "rzn", the order of the update (z), reset (r) and new (n) gate in weights and biases.
         activations: two of "relu", "sigmoid" and "tanh": for the update and reset gates, and for the new gate.
-        label: a name for messages and tables.
 
     Returns:
         The next hidden state, [batches, hidden_size], in the data type of `input`.
@@ -199,7 +190,6 @@ def gru_cell(
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-grucell
 
-    >>> import numpy as np, opweave as ow
     >>> x, weight, recurrent_weight = (np.zeros(shape, "float32") for shape in ([1, 3], [3, 3], [3, 1]))
     >>> ow.ops.gru_cell(x, weight, recurrent_weight, np.float32([[8]]), 1).tolist()  # gates of 0.5 halve the state
     [[4.0]]
@@ -241,14 +231,9 @@ def lstm(
         recurrent_bias: added to the weighted hidden state, [directions, 4 * hidden_size].
         peephole_weight: weights of the cell state for the input, output and forget gate, in this order in every layout,
             [directions, 3 * hidden_size].
-        initial_hidden_state: [directions, batches, hidden_size]; default: zeros.
-        initial_cell_state: [directions, batches, hidden_size]; default: zeros.
-        return_sequence: whether to also return the hidden state of every step.
-        direction: the order in which steps are processed: "forward", "backward", or "both".
         layout: "iofg" or "ifgo", the order of the input (i), output (o), forget (f) and cell (g) gate in weights and biases.
         activations: three of "relu", "sigmoid" and "tanh": for the input, forget and output gates; for the cell gate; and for
             the new cell state, from which the hidden state is computed.
-        label: a name for messages and tables.
 
     Returns:
         The last hidden state and the last cell state, both [directions, batches, hidden_size]. With `return_sequence`, also
@@ -261,7 +246,6 @@ def lstm(
     The peepholes of all three gates read the cell state of the previous step. (In ONNX, the output gate reads the new one.)
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-lstm
 
-    >>> import numpy as np, opweave as ow
     >>> x, weight, recurrent_weight = (np.zeros(shape, "float32") for shape in ([2, 1, 3], [1, 4, 3], [1, 4, 1]))
     >>> hidden, cell = ow.ops.lstm(x, weight, recurrent_weight, 2, 1, initial_cell_state=np.float32([[[8]]]))
     >>> cell.tolist()
@@ -305,7 +289,6 @@ def lstm_cell(
         layout: "iofg" or "ifgo", the order of the input (i), output (o), forget (f) and cell (g) gate in weights and biases.
         activations: three of "relu", "sigmoid" and "tanh": for the input, forget and output gates; for the cell gate; and for
             the new cell state, from which the hidden state is computed.
-        label: a name for messages and tables.
 
     Returns:
         The next hidden state and the next cell state, both [batches, hidden_size], in the data type of `input`.
@@ -315,7 +298,6 @@ def lstm_cell(
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-lstmcell
 
-    >>> import numpy as np, opweave as ow
     >>> x, weight, recurrent_weight = (np.zeros(shape, "float32") for shape in ([1, 3], [4, 3], [4, 1]))
     >>> hidden, cell = ow.ops.lstm_cell(x, weight, recurrent_weight, np.float32([[0]]), np.float32([[8]]), 1)
     >>> cell.tolist()
@@ -447,7 +429,7 @@ def _over_time(
     """
     steps, batches, input_size = input.shape
     rows, state_shape = b.reshape(input, [steps * batches, input_size]), [batches, others["hidden_size"]]
-    zeros = b.expand(b._as_operand(0, input.data_type), state_shape)
+    zeros = b.expand(constant(b, 0, input.data_type), state_shape)
     last, sequences = [], []
     for k in range(direction_count(direction)):
         picked = {name: _pick(b, value, k) if isinstance(value, Operand) else value for name, value in others.items()}

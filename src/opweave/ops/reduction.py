@@ -12,6 +12,7 @@ from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N, Op, op
 from ..core.shapes import reduced
 from ..support.errors import require
+from .constants import constant
 
 if TYPE_CHECKING:
     from . import Operations
@@ -30,11 +31,8 @@ def _arg_extreme(
     """Find the position of an extreme value along `axis`.
 
     Args:
-        input: any data type, rank 1 or more.
-        axis: in [0, rank).
         keep_dimensions: whether `axis` stays, with size 1.
         output_data_type: int32 or int64.
-        label: a name for messages and tables.
 
     Returns:
         Positions in [0, size of the axis), of `output_data_type`: the first of equal values, and any position if there
@@ -44,8 +42,6 @@ def _arg_extreme(
         ValidationError: there is no such axis, or the data type is neither int32 nor int64.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-argminmax
-
-    >>> import numpy as np, opweave as ow
     """
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     require(output_data_type in ("int32", "int64"), f"output_data_type must be int32 or int64, got {output_data_type}")
@@ -78,21 +74,14 @@ def cumulative_sum(
     """Compute the partial sums along `axis`.
 
     Args:
-        input: float32, float16, int32, uint32, int64 or uint64, rank 1 or more.
-        axis: in [0, rank).
         exclusive: whether each sum excludes its own element: [1, 2, 3] gives [0, 1, 3] instead of [1, 3, 6].
         reversed: whether to start from the end: [1, 2, 3] gives [6, 5, 3].
-        label: a name for messages and tables.
 
     Returns:
         An operand of the data type and shape of `input`. Integers wrap around on overflow.
 
-    Raises:
-        ValidationError: there is no such axis.
-
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-cumulativesum
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.cumulative_sum(np.float32([1, 2, 3]), 0).tolist()
     [1.0, 3.0, 6.0]
     """
@@ -112,11 +101,9 @@ def _reduce(
     """Reduce `input` along `axes`.
 
     Args:
-        input: {input}, any rank.
         axes: the dimensions to reduce, each in [0, rank) and named once; default: all. `[]` applies the function to
             each element separately.
         keep_dimensions: whether the reduced dimensions stay, with size 1.
-        label: a name for messages and tables.
 
     Returns:
         An operand of the data type of `input`. Integers wrap around on overflow.
@@ -125,8 +112,6 @@ def _reduce(
         ValidationError: an axis does not exist, or is named twice.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-reduce
-
-    >>> import numpy as np, opweave as ow
     """
     assert axes is not None  # the default below
     return Desc(input.data_type, reduced(input.shape, axes, keep_dimensions))
@@ -262,7 +247,7 @@ def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool)
     # log Σ eˣ = m + log Σ eˣ⁻ᵐ: with m = max(x) no exponential overflows. An infinite m would give ∞ - ∞.
     x = widened(b, input)
     largest = b.reduce_max(x, axes=axes, keep_dimensions=True)
-    m = b.where(b.is_infinite(largest), b._as_operand(0, x.data_type), largest)
+    m = b.where(b.is_infinite(largest), constant(b, 0, x.data_type), largest)
     total = m + b.log(b.reduce_sum(b.exp(x - m), axes=axes, keep_dimensions=True))
     return narrowed(b, b.reshape(total, reduced(input.shape, axes, keep_dimensions)), input)
 

@@ -1,0 +1,70 @@
+"""Docstrings of operations: what their declarations tell, and sentences of many operations, are written here once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..core.dtypes import ANY
+from ..core.operation import N, Op
+from ..support.names import listed
+
+_ARGUMENTS = {
+    "axis": "in [0, rank).",
+    "dilations": "dilation factor along [height, width], each at least 1.",
+    "direction": 'the order in which steps are processed: "forward", "backward", or "both".',
+    "epsilon": "added to the variance, to avoid division by zero.",
+    "hidden_size": "number of features of the hidden state.",
+    "initial_cell_state": "[directions, batches, hidden_size]; default: zeros.",
+    "initial_hidden_state": "[directions, batches, hidden_size]; default: zeros.",
+    "input_layout": '"nchw" or "nhwc", the layout of the input and of the result.',
+    "label": "a name for messages and tables.",
+    "reset_after": "whether the reset gate is applied after the product with `recurrent_weight` (else before).",
+    "return_sequence": "whether to also return the hidden state of every step.",
+    "scale": "of the scores. Default: 1 / sqrt(size).",
+    "strides": "stride along [height, width], each at least 1.",
+}
+_RANKS = {(0, N): "any rank", (1, N): "rank 1 or more"}
+
+
+def complete(op: Op[..., Any]) -> str:
+    """Return the docstring with the arguments, sections and imports that its source leaves out."""
+    first = op.positional[0]
+    result = f"An operand of the data type and shape of `{first}`."
+    error = "there is no such axis" if "axis" in op.attributes else f"`{first}` has another data type"
+    imports = ">>> import numpy as np, opweave as ow\n"
+    return fill(op.__doc__ or "", op.parameters, lambda name: _argument(op, name), result, error, imports)
+
+
+def _argument(op: Op[..., Any], name: str) -> str:
+    limits = op.limits.get(name)
+    if limits is None or isinstance(limits.data_types, str) or isinstance(limits.ranks, str):
+        return _ARGUMENTS[name]
+    return f"{'any data type' if limits.data_types == ANY else listed(limits.data_types)}, {_RANKS[limits.ranks]}."
+
+
+def fill(
+    doc: str, parameters: Iterable[str], argument: Callable[[str], str], result: str, error: str, imports: str
+) -> str:
+    """Add what a docstring lacks: `argument(name)` for each parameter, the result, the error, the imports of examples.
+
+    Paragraphs with a link follow the sections.
+    """
+    text, arrow, examples = doc.partition(">>> ")
+    sections = {"Args": "", "Returns": f"    {result}", "Raises": f"    ValidationError: {error}."}
+    opening: list[str] = []
+    closing: list[str] = []
+    blocks = opening
+    for block in text.strip().split("\n\n"):
+        name, _, lines = block.partition(":\n")
+        if name in sections:
+            sections[name], blocks = lines, closing
+        else:
+            (closing if "https://" in block else blocks).append(block)
+    described = dict(re.findall(r"^    (\w+): (.*(?:\n     .*)*)", sections["Args"], re.MULTILINE))
+    sections["Args"] = "\n".join(f"    {name}: {described.get(name) or argument(name)}" for name in parameters)
+    filled = [*opening, *(f"{name}:\n{lines}" for name, lines in sections.items()), *closing]
+    if examples:
+        filled.append(("" if re.match("import|from", examples) else imports) + arrow + examples)
+    return "\n\n".join(filled)
