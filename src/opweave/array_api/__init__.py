@@ -35,6 +35,7 @@ from .bits import *  # noqa: F403
 from .conversion import *  # noqa: F403
 from .conversion import _to_device as _to_device
 from .creation import *  # noqa: F403
+from .docs import complete
 from .elementwise import *  # noqa: F403
 from .manipulation import *  # noqa: F403
 from .products import *  # noqa: F403
@@ -121,3 +122,5 @@ __all__ = [
     "uint32",
     "uint64",
 ]
+
+complete({name: globals()[name] for name in __all__})

@@ -64,13 +64,9 @@ def isdtype(dtype: Any, kind: Any) -> Any:
         kind: another data type, the name of a kind ("bool", "signed integer", "unsigned integer", "integral",
             "real floating", "complex floating", "numeric"), or a tuple of these, of which one must match.
 
-    Returns:
-        True or False.
-
     Raises:
         ValidationError: there is no such kind.
 
-    >>> from opweave import array_api as xp
     >>> xp.isdtype(xp.float32, "numeric"), xp.isdtype(xp.uint8, ("bool", "signed integer"))
     (True, False)
     """
@@ -111,7 +107,6 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     Raises:
         ValidationError: all arguments are Python numbers, or there is no common data type.
 
-    >>> from opweave import array_api as xp
     >>> xp.result_type(xp.int8, xp.uint32), xp.result_type(xp.float16, 2.5)
     (dtype('int64'), dtype('float16'))
     """
@@ -153,13 +148,9 @@ def can_cast(from_: Any, to: Any, /) -> Any:
         from_: an array or a data type.
         to: the data type.
 
-    Returns:
-        True or False.
-
     Raises:
         ValidationError: WebNN does not have a data type.
 
-    >>> from opweave import array_api as xp
     >>> xp.can_cast(xp.int8, xp.int32), xp.can_cast(xp.int32, xp.int8)
     (True, False)
     """
@@ -218,7 +209,6 @@ def finfo(type: Any, /) -> FloatInfo:
     Raises:
         ValidationError: it is not a floating-point type of WebNN.
 
-    >>> from opweave import array_api as xp
     >>> xp.finfo(xp.float32).eps
     1.1920928955078125e-07
     """
@@ -240,7 +230,6 @@ def iinfo(type: Any, /) -> IntegerInfo:
     Raises:
         ValidationError: it is not an integer type of WebNN.
 
-    >>> from opweave import array_api as xp
     >>> xp.iinfo(xp.int8).max
     127
     """

@@ -18,7 +18,7 @@ def declare(**limits: Limits) -> Callable[[Callable[..., Made]], CustomOp[Made]]
     """
 
     def declared(function: Callable[..., Made]) -> CustomOp[Made]:
-        op = CustomOp(function, function, skip=1, limits=limits, annotated=True)
+        op: CustomOp[Made] = CustomOp(function, function, skip=1, limits=limits, annotated=True)
         op.__doc__ = complete(op)
         return op
 
