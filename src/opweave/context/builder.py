@@ -22,7 +22,7 @@ from ..support.errors import InvalidStateError, ValidationError, require
 from ..support.names import counted, shown
 from ..support.progress import reported
 from .context import MLContext
-from .tensors import awaitable
+from .tensors import awaitable, check_alive
 
 
 class MLGraphBuilder(Operations):
@@ -51,7 +51,7 @@ class MLGraphBuilder(Operations):
     def __init__(self, context: MLContext) -> None:
         super().__init__()
         require(isinstance(context, MLContext), f"MLGraphBuilder takes an MLContext, got {type(context).__name__}")
-        context._check_alive()
+        check_alive(context)
         self._context: Callable[[], MLContext | None] = lambda: context
         self._device = context.device.name
         self._max_byte_length = context.backend.max_byte_length
@@ -78,7 +78,7 @@ class MLGraphBuilder(Operations):
         """Raise `InvalidStateError` once `build` has been called, or the context is lost."""
         if self._built:
             raise InvalidStateError("the builder has built its graph; make a new MLGraphBuilder for another one")
-        self.context._check_alive()
+        check_alive(self.context)
 
     def _limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
         """The data types and ranks that the operands of `op` may have in this context."""
@@ -126,7 +126,7 @@ class MLGraphBuilder(Operations):
             check_desc(desc, self._max_byte_length)
         except ValidationError as error:
             raise ValidationError(f"input {name!r}: {error}") from None
-        operand = self.inputs[name] = Operand(self, desc, name=name)
+        operand = self.inputs[name] = self._operand_type(self, desc, name=name)
         return operand
 
     @overload
@@ -168,23 +168,23 @@ class MLGraphBuilder(Operations):
                 case (MLTensor() as tensor,):
                     self._check_open()
                     require(tensor.constant, f"the tensor {tensor.desc} was not made by create_constant_tensor")
-                    return Operand(self, tensor.desc, value=self.context._own(tensor, "tensor"))
+                    return self._operand_type(self, tensor.desc, value=self.context._own(tensor, "tensor"))
                 case (str() as data_type, shape, buffer) if not isinstance(shape, (str, int)):
                     desc, array = converted_desc(data_type, shape), as_array(buffer, "buffer")
                     self._check_open()  # after the conversions, as in Web IDL
                     check_desc(desc, self._max_byte_length)
-                    return Operand(self, desc, value=lasting(fit(array, "buffer", desc)))
+                    return self._operand_type(self, desc, value=lasting(fit(array, "buffer", desc)))
                 case (str() as data_type, (int() | float() | np.number()) as number) if not isinstance(number, bool):
                     checked = dtypes.check(data_type)
                     self._check_open()
                     plain = number.item() if isinstance(number, np.number) else number
                     value = dtypes.cast_number(plain, checked)
-                    return Operand(self, Desc(checked, ()), value=np.array(value, checked))
+                    return self._operand_type(self, Desc(checked, ()), value=np.array(value, checked))
                 case (array,) if not isinstance(array, (str, bytes, bytearray, int, float)):
                     data = as_array(array, "array")
                     desc = describe(data, "array")
                     self._check_open()
-                    return Operand(self, check_desc(desc, self._max_byte_length), value=lasting(data))
+                    return self._operand_type(self, check_desc(desc, self._max_byte_length), value=lasting(data))
             raise ValidationError(
                 "takes (data_type, shape, buffer), (data_type, number), (tensor) or (array), "
                 f"got ({', '.join(type(arg).__name__ for arg in args)})"

@@ -184,9 +184,9 @@ def current_context() -> MLContext:
     contexts = entered.get()
     if contexts:
         return contexts[-1]
-    if _default is None or _default._lost_info is not None:
+    if _default is None:
         with _default_lock:
-            if _default is None or _default._lost_info is not None:
+            if _default is None:
                 _default = ml.create_context(accelerated=False)
     return _default
 
@@ -436,11 +436,14 @@ class MLContext(ContextTensors):
 
     def _lose(self, message: str) -> None:
         """Mark the context lost, destroy its graphs and tensors, and resolve `lost`. Back ends call it if the device fails."""
+        global _default
         info = MLContextLostInfo(message)
         with self._lock:
             if self._lost_info is not None:
                 return
             self._lost_info = info
+            if _default is self:
+                _default = None
             graphs, tensors = list(self._graphs), list(self._tensors)
         for graph in graphs:
             graph.destroy()

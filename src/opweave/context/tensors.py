@@ -52,6 +52,13 @@ def awaitable(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S,
     return twin
 
 
+def check_alive(context: ContextTensors) -> None:
+    """Raise `InvalidStateError` once the context is lost."""
+    info = context._lost_info
+    if info is not None:
+        raise InvalidStateError(f"the context is lost: {info.message}")
+
+
 class ContextTensors:
     """The part of `MLContext` that is about tensors.
 
@@ -79,10 +86,7 @@ class ContextTensors:
     _lock: RLock
     _lost_info: MLContextLostInfo | None
 
-    def _check_alive(self) -> None:
-        """Raise `InvalidStateError` once the context is lost."""
-        if self._lost_info is not None:
-            raise InvalidStateError(f"the context is lost: {self._lost_info.message}")
+    _check_alive = check_alive
 
     @hints.no_dictionaries
     def create_tensor(

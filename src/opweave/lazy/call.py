@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import memory
 from ..context.context import MLContext, current_context
+from ..context.tensors import check_alive
 from ..core.dtypes import INFO, DataType, cast_number
 from ..core.graph import Builder, Desc, Operand, check_desc, title
 from ..core.operation import Op
@@ -89,7 +90,7 @@ def compute_now(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
         Tensors if an operand is a tensor, else NumPy arrays.
     """
     template, inputs, label, context, _ = _validate(op, args, kwargs)
-    context._check_alive()
+    check_alive(context)
     has_tensors = False
     for position, value in enumerate(inputs):
         if type(value) is np.ndarray:
@@ -155,12 +156,12 @@ def _validate(
             arguments.append((flags.get(name, _ATTRIBUTE), value))
     for flag, value in arguments:
         if type(value) is Array and flag == _OPERAND:
-            key.append(value._code)
+            key.append(value.code)
             inputs.append(value)
-            if context is not value._context:
+            if context is not value.context:
                 if context is not None:
                     raise ValidationError(f"{title(op.name, label)}: the operands belong to several contexts")
-                context = value._context
+                context = value.context
         elif flag == _ATTRIBUTE or value is None:
             key.append(exact(value))
         elif flag == _OPERAND and type(value) in _NUMBERS:
@@ -230,8 +231,8 @@ def _take(
     if isinstance(value, Operand):
         raise _InGraph(value.builder)
     if isinstance(value, Array):
-        key.append(value._code)
-        own = value._context
+        key.append(value.code)
+        own = value.context
     elif type(value) in _NUMBERS:
         key.append(type(value))
     elif isinstance(value, MLTensor):
@@ -291,7 +292,7 @@ def _make_template(
 
     def stand_in(value: Any) -> Operand:
         desc = value.desc if isinstance(value, (Array, MLTensor)) else describe(as_array(value, subject), subject)
-        operands.append(check_desc(desc, recorder._max_byte_length, subject))
+        operands.append(check_desc(desc, context.backend.max_byte_length, subject))
         return Operand(recorder, desc, name=f"x{len(operands) - 1}")
 
     def convert(name: str, value: Any) -> Any:

@@ -19,12 +19,13 @@ from weakref import ref
 import numpy as np
 
 from .. import memory
+from ..context.tensors import check_alive
 from ..core.graph import title
 from ..support.cache import Cache
 from ..support.errors import MLError, require
 from ..support.lazy_imports import compute, op_level
 from . import deferred_free, from_memory, records
-from .array import Array, ArrayTemplate, PendingCall, allocate
+from .array import Array, ArrayTemplate, PendingCall, allocate, values_of
 from .background import compile_now, statistics, wait
 from .graphs import CallGraph, Kept, calls_for, kept_results, signature
 from .records import Record, profile
@@ -98,12 +99,12 @@ def force(arrays: Sequence[Array]) -> None:
         return
     # Lock order: tensors before reads. One read at a time, because reads may share pending calls.
     with from_memory.locks_of(arrays), deferred_free.lock:
-        pending = [array for array in arrays if array._array is None]
+        pending = [array for array in arrays if array.memory is None]
         while pending:
-            context = pending[0]._context
-            context._check_alive()
-            _run(context, [array for array in pending if array._context is context])
-            pending = [array for array in pending if array._context is not context]
+            context = pending[0].context
+            check_alive(context)
+            _run(context, [array for array in pending if array.context is context])
+            pending = [array for array in pending if array.context is not context]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -130,14 +131,14 @@ def _run(context: MLContext, arrays: Sequence[Array]) -> None:
             collected.append(record)
     for (_, _, array), value in zip(kept, outputs, strict=True):
         # Before `_node`, because threads without the lock read `_array`.
-        array._array = value
-        array._node = None
+        array.memory = value
+        array.node = None
     # The last call first: it releases the results of earlier calls.
     for node in reversed(nodes):
         for output in node.outputs:
             result = output()
             # The result can still be read.
-            if result is not None and result._array is None:
+            if result is not None and result.memory is None:
                 break
         else:
             node.inputs = ()
@@ -154,7 +155,7 @@ def _run_together(
     if sum([node.template.size for node in nodes]) > LARGEST:
         return None
     key, leaves = signature(context, nodes, kept)
-    inputs = [array._values() for array in leaves]
+    inputs = [values_of(array) for array in leaves]
     deferred_free.drop_waiting()
     entry = graphs.make(key, WholeWeight)
     program, remaining = _find_program(entry, partial(CallGraph, context, nodes, kept), leaves, inputs)
@@ -196,7 +197,7 @@ def _run_one_by_one(
     values = {id(array): output for (_, _, array), output in zip(kept, outputs, strict=True)}
     for node in nodes:
         template = node.template
-        inputs = [values[id(array)] if array._array is None else array._array for array in node.inputs]
+        inputs = [values[id(array)] if array.memory is None else array.memory for array in node.inputs]
         results = []
         for output, desc in zip(node.outputs, template.descs, strict=True):
             array = output()
@@ -220,20 +221,20 @@ def _run_ready(array: Array) -> bool:
     This shortcut makes the most frequent read about a third faster (measured).
     """
     with deferred_free.lock:
-        node = array._node
+        node = array.node
         if node is None or node.borrows or len(node.outputs) > 1:
             return False
         inputs = []
         for operand in node.inputs:
-            if operand._array is None:
+            if operand.memory is None:
                 return False
-            inputs.append(operand._array)
-        array._context._check_alive()
+            inputs.append(operand.memory)
+        check_alive(array.context)
         output = array._allocate()
-        _run_call(array._context, node, inputs, [output])
+        _run_call(array.context, node, inputs, [output])
         statistics.values += 1
-        array._array = output
-        array._node = None
+        array.memory = output
+        array.node = None
         node.inputs = ()
         return True
 

@@ -41,7 +41,7 @@ class CallGraph:
         for node in nodes:
             refs = []
             for array in node.inputs:
-                producer = array._node
+                producer = array.node
                 if producer is not None:
                     refs.append((numbers[id(producer)], _position(array, producer)))
                 else:
@@ -101,7 +101,7 @@ def calls_for(arrays: Sequence[Array]) -> tuple[list[PendingCall], dict[int, int
     seen: set[int] = set()
     uses: dict[int, int] = {}
     # Depth first, without recursion. After None comes a call whose operands are in `order` already.
-    stack: list[PendingCall | None] = [array._node for array in reversed(arrays) if array._node is not None]
+    stack: list[PendingCall | None] = [array.node for array in reversed(arrays) if array.node is not None]
     while stack:
         node = stack.pop()
         if node is None:
@@ -112,7 +112,7 @@ def calls_for(arrays: Sequence[Array]) -> tuple[list[PendingCall], dict[int, int
         seen.add(id(node))
         stack += (node, None)
         for array in reversed(node.inputs):
-            key, producer = id(array), array._node
+            key, producer = id(array), array.node
             uses[key] = uses[key] + 1 if key in uses else 1
             if producer is not None and id(producer) not in seen:
                 stack.append(producer)
@@ -136,7 +136,7 @@ def signature(
     for number, node in enumerate(nodes):
         add(node.template.serial)
         for array in node.inputs:
-            producer = array._node
+            producer = array.node
             if producer is not None:
                 add(numbers[id(producer)])
                 add(0 if len(producer.outputs) == 1 else _position(array, producer))

@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 import numpy as np
 
 from ..context.context import MLContext, current_context
+from ..context.tensors import check_alive
 from ..core import dtypes
 from ..core.graph import Operand
 from ..memory.arrays import as_array, describe
@@ -154,7 +155,7 @@ class Jitted(Generic[P, R]):
         context = self._context(leaves)
         # Unique, because the cached graph keeps the context alive.
         key.append(id(context))
-        context._check_alive()
+        check_alive(context)
         whole = tuple(key)
         try:
             program = self.graphs.get(whole)

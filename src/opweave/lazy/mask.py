@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .array import Array
+from .array import Array, host_values
 
 
 class ArrayMask(Array):
@@ -20,7 +20,7 @@ class ArrayMask(Array):
         return np.dtype(np.bool_)
 
     def _as_read(self) -> np.ndarray:
-        return super()._as_read().view(np.bool_)
+        return host_values(self).view(np.bool_)
 
     def numpy(self) -> np.ndarray:
         """A read-only view of the values, of type bool; pending values are computed first."""

@@ -54,9 +54,7 @@ class StandardArray(Operators):
     __hash__ = object.__hash__
 
     if TYPE_CHECKING:
-
-        @property
-        def context(self) -> MLContext: ...  # noqa: D102  (`Array.context`)
+        context: MLContext
 
         def __lt__(self, other: Any) -> Array: ...
         def __le__(self, other: Any) -> Array: ...

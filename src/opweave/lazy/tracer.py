@@ -28,7 +28,7 @@ from ..support import hints
 from ..support.errors import ValidationError
 from ..support.names import file_name, shown
 from . import from_memory
-from .array import Array, ArrayLike, allocate, code_of, force
+from .array import Array, ArrayLike, allocate, code_of, force, host_values, values_of
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Structures of arrays
@@ -196,50 +196,39 @@ class JitTracer(MLGraphBuilder):
     def __init__(self, context: MLContext, title: str) -> None:
         super().__init__(context)
         self.title, self.is_open = title, True
-        self._arguments: dict[Operand, int] = {}
-        self._captured: dict[int, tuple[Any, Operand]] = {}
-        self._tensors: dict[str, MLTensor] = {}
+        self.arguments: dict[Operand, int] = {}
+        self.captured: dict[int, tuple[Any, Operand]] = {}
+        self.tensors: dict[str, MLTensor] = {}
         self._outputs: dict[str, Operand] = {}
         self._markers: dict[Operand, _Made] = {}
-
-    def input(self, name: str, data_type: DataType, shape: Sequence[int]) -> MLOperand:
-        """Add a `Traced` input."""
-        desc = self.context._check_desc(data_type, shape)
-        operand = self.inputs[name] = Traced(self, desc, name=name)
-        return operand
-
-    def constant(self, *args: Any) -> MLOperand:
-        """Add a `Traced` constant."""
-        operand = super().constant(*args)
-        return Traced(self, operand.desc, value=operand.value)
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:
         """Return the operand for an array that is not an argument: a constant, or a hidden input for a tensor."""
         if isinstance(value, (int, float, Sequence)):
             return super()._as_operand(value, data_type)
-        captured = self._captured.get(id(value))
+        captured = self.captured.get(id(value))
         if captured is not None:
             return captured[1]
         if isinstance(value, (Array, MLTensor)) and value.context is not self.context:
             raise ValidationError(f"an array of {value.context!r} in a function that runs in {self.context!r}")
         operand: Operand
-        # Kept alive, because `id` is the key of `_captured`.
+        # Kept alive, because `id` is the key of `captured`.
         keep: Any = value
         if isinstance(value, MLTensor) and not value.constant:
-            name = f"tensor{len(self._tensors)}"
+            name = f"tensor{len(self.tensors)}"
             operand = self.input(name, value.data_type, value.shape)
-            self._tensors[name] = value
+            self.tensors[name] = value
         elif isinstance(value, MLTensor):
             operand = self.constant(value)
         else:
             if (source := from_memory.source_of(value)) is None:
-                desc, constant = value.desc, value._on_host()
+                desc, constant = value.desc, host_values(value)
             else:
                 desc = check_desc(describe(source, "an array"), self._max_byte_length, "an array")
                 keep = from_memory.Captured(source)
                 constant = keep.array
             operand = Traced(self, desc, value=constant)
-        self._captured[id(value)] = (value, keep), operand
+        self.captured[id(value)] = (value, keep), operand
         return operand
 
     def stand_in(self, value: Any) -> Any:
@@ -249,8 +238,8 @@ class JitTracer(MLGraphBuilder):
             if not isinstance(item, (Array, MLTensor)) and not is_array(item):
                 return item
             desc = item.desc if isinstance(item, (Array, MLTensor)) else describe(as_array(item, "it"), "it")
-            operand = self.input(f"x{len(self._arguments)}", desc.data_type, desc.shape)
-            self._arguments[operand] = len(self._arguments)
+            operand = self.input(f"x{len(self.arguments)}", desc.data_type, desc.shape)
+            self.arguments[operand] = len(self.arguments)
             return operand
 
         return map_leaves(value, leaf)
@@ -269,10 +258,10 @@ class JitTracer(MLGraphBuilder):
         if isinstance(value, Operand):
             if value.builder is not self:
                 raise ValidationError(f"{self.title}: a result is an operand of another graph: {shown(value)}")
-            if value in self._arguments:
-                return _Given(self._arguments[value])
+            if value in self.arguments:
+                return _Given(self.arguments[value])
             if value.is_input:
-                return self._tensors[value.name]
+                return self.tensors[value.name]
             if value.is_constant:
                 return _copy(self.context, value.value, value.desc)
             if value not in self._markers:
@@ -288,7 +277,7 @@ class JitTracer(MLGraphBuilder):
                     f"got a {type(value).__name__}"
                 ) from None
         elif isinstance(value, Array):
-            value._values()
+            values_of(value)
         return value
 
 
@@ -310,14 +299,14 @@ class TracedFunction:
     """
 
     def __init__(self, tracer: JitTracer, tree: Any, graph: MLGraph | None) -> None:
-        self.context, self.tree, self.graph, self.captured = tracer.context, tree, graph, tracer._captured
+        self.context, self.tree, self.graph, self.captured = tracer.context, tree, graph, tracer.captured
         source_by_name: dict[str, int | MLTensor] = {
-            operand.name: number for operand, number in tracer._arguments.items()
+            operand.name: number for operand, number in tracer.arguments.items()
         }
-        source_by_name |= tracer._tensors
+        source_by_name |= tracer.tensors
         self.sources = [source_by_name[name] for name in graph.inputs] if graph is not None else []
-        self.takes_all = self.sources == list(range(len(tracer._arguments)))
-        space = self.context._space
+        self.takes_all = self.sources == list(range(len(tracer.arguments)))
+        space = self.context.backend.space
         self.allocate = memory.empty if space.is_host else space.allocate
         self.program = graph._check_alive() if graph is not None else None
         descs = graph.outputs.values() if graph is not None else ()
@@ -328,7 +317,7 @@ class TracedFunction:
         results: list[Array] = []
         if self.program is not None:
             inputs = leaves if self.takes_all else [leaves[s] if type(s) is int else s for s in self.sources]
-            pending = [leaf for leaf in inputs if isinstance(leaf, Array) and leaf._array is None]
+            pending = [leaf for leaf in inputs if isinstance(leaf, Array) and leaf.memory is None]
             if pending:
                 # Before the locks below: `force` takes locks of tensors, too.
                 force(pending)
@@ -355,7 +344,7 @@ class TracedFunction:
         sources = [
             contiguous(leaf)
             if type(leaf) is np.ndarray
-            else leaf._values()
+            else values_of(leaf)
             if isinstance(leaf, Array)
             else self.context._own(leaf, "an argument")
             for leaf in inputs
@@ -373,7 +362,7 @@ def _copy(context: MLContext, values: Memory, desc: Desc) -> Array:
     """Copy values into an array with new memory, in the space of the context."""
     own, reason = allocate(context, desc), "a result that is not computed"
     if isinstance(values, np.ndarray):
-        context._space.write(own, contiguous(values), reason)
+        context.backend.space.write(own, contiguous(values), reason)
     else:
-        context._space.copy(own, values, reason)
+        context.backend.space.copy(own, values, reason)
     return Array(context, desc, code_of(desc), array=own)

@@ -181,8 +181,8 @@ class WholeWeight(Recurring):
                 if self._is_steady(position, inputs[position]):
                     hot.add(position)
             elif leaf._is_immutable():
-                leaf._reads += 1
-                if leaf._reads >= RECURRENCES:
+                leaf.reads += 1
+                if leaf.reads >= RECURRENCES:
                     hot.add(position)
                     has_arrays = True
                 else:
