@@ -47,17 +47,13 @@ _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _numbers = count(1)
 
 codes: Cache[Desc, int] = Cache(KINDS, raw=True)
-"""Code (`code_of`) of each data type and shape."""
 
 cuts: Cache[Any, tuple[ArrayTemplate, ...]] = Cache(KINDS, raw=True)
 """Calls that an index expression makes, by code of the array, device and index."""
 
 
 def code_of(desc: Desc) -> int:
-    """Return a number that identifies a data type and shape in this process, for fast comparison.
-
-    After eviction from the cache, a data type and shape gets a new number, and its calls are validated again.
-    """
+    """Return a number that identifies a data type and shape in this process; after an eviction, it is a new one."""
     return codes.peek(desc) or codes.make(desc, lambda: next(_numbers))
 
 
@@ -66,18 +62,14 @@ class ArrayTemplate:
     """A validated call without the values of its operands, for one device.
 
     Attributes:
-        op: the operation.
         inputs: position of the operand for each operand parameter, or positions for a sequence.
-        attributes: the values of the other parameters.
-        descs: data types and shapes of the results.
-        codes: the codes of the results (`code_of`).
-        operands: data types and shapes of the operands.
+        descs, codes: data types and shapes of the results, and their codes (`code_of`).
+        operands, operand_codes: data types and shapes of the operands, and their codes.
         numbers: data types of those operands that are Python numbers, by position.
-        serial: identifies the template.
+        serial: identifies the template in the keys of graphs.
         program: the compiled operation; None until it first runs on its own.
         size: number of operations.
         is_tuple: whether the call returns a tuple, which may have one element.
-        operand_codes: the codes of the operands.
     """
 
     op: Op[..., Any]
@@ -164,8 +156,7 @@ class LazyValue:
 
     Attributes:
         code: code of the data type and shape (`code_of`).
-        memory: the values; None while they are pending.
-        node: the pending call; None once the values are computed.
+        memory, node: the values and the pending call, of which one is None.
         reads: number of reads as a weight (`opweave.lazy.weights`); negative if the array must not be a weight.
     """
 
@@ -238,11 +229,9 @@ class Array(LazyValue, StandardArray, ArrayLike):
         return view
 
     def _as_read(self) -> np.ndarray:
-        """Return the values for Python and DLPack."""
         return host_values(self)
 
     def _is_immutable(self) -> bool:
-        """Whether the memory can never be written."""
         return type(self) is Array and self.reads >= 0 and isinstance(self.memory, np.ndarray)
 
     def _allocate(self) -> Memory:
@@ -452,7 +441,7 @@ _PLAIN = frozenset({int, type(None)})
 
 
 def _freeze_index(key: Any) -> tuple[Any, ...] | None:
-    """Return a hashable key for an index of integers, slices, `...` and None; None for any other index."""
+    """Return a hashable key for an index of integers, slices, `...` and None, else None."""
     frozen: list[Any] = []
     for item in key if type(key) is tuple else (key,):
         kind = type(item)

@@ -1,9 +1,8 @@
 """Deferred contexts (`create_context(deferred=True)`): a dispatch runs when one of its results is read.
 
-A tensor of such a context has a `DeferredValue`, which may be pending. A dispatch reads the current values of its input
-tensors, and assigns new values to its output tensors. Values never change, so dispatches and writes may run late without
-changing results. A value without a tensor or a pending reader is never computed. A read (`force`) runs the pending dispatches
-that it needs one after the other at first, and as one compiled graph if they recur.
+A dispatch reads the current values of its input tensors, and assigns new, pending values (`DeferredValue`) to its output
+tensors. Values never change, so dispatches and writes may run late. A value without a tensor or a pending reader is never
+computed. A read (`force`) runs the pending dispatches that it needs one by one, and as one compiled graph if they recur.
 
 A dispatch runs immediately if it uses memory that is accessible without Opweave: memory of the user (`tensor_from`), memory of
 a WebAssembly module, and tensors of which a view exists.
@@ -81,7 +80,6 @@ class DeferredTensor(MLTensor):
 
     @property
     def _array(self) -> np.ndarray | None:
-        """Compute the value if it is pending, and return the memory."""
         value = self._value
         if value is not None:
             self._stored = values_of(value)
@@ -107,14 +105,10 @@ class DeferredTensor(MLTensor):
         return (self._pinned and not self._is_fixed) or (self._writable and self.is_seen and not self._pinned)
 
     def numpy(self) -> np.ndarray:
-        """A view of the contents, no copy. A pending value is computed first. The view stays valid after `destroy`.
+        """A view of the contents, no copy, after computing a pending value. The view stays valid after `destroy`.
 
         While there is a view, dispatches that write the tensor run immediately. If the view is writable, dispatches that read
         the tensor run immediately, too.
-
-        Raises:
-            ValidationError: the tensor is destroyed, or not readable.
-            OperationError: a pending dispatch failed; the message names the line that called it.
         """
         if self._pinned or self.destroyed or not self._readable:
             return super().numpy()
@@ -157,7 +151,7 @@ class DeferredTensor(MLTensor):
         return self._value
 
     def become(self, value: DeferredValue) -> None:
-        """Replace the value. The new value reuses the memory of the old value if no pending call reads that.
+        """Replace the value. The new value reuses the memory of the old one if no pending call reads that.
 
         The caller holds the lock, and has checked that the memory is not visible outside of Opweave.
         """
@@ -189,7 +183,7 @@ class PendingDispatch(PendingCall):
 
 
 class GraphTemplate(ArrayTemplate):
-    """Template for dispatches of a graph. Runs the graph's own program until a larger graph with it is compiled."""
+    """Template for dispatches of a graph, which runs the graph's own program until a larger graph with it is compiled."""
 
     __slots__ = ("graph",)
 
@@ -216,7 +210,6 @@ class GraphTemplate(ArrayTemplate):
 
 
 def _template(graph: MLGraph) -> GraphTemplate:
-    """Return the template for dispatches of a graph."""
     template: GraphTemplate | None = graph._template
     if template is None:
         with graph._lock:
@@ -241,7 +234,7 @@ def _forget(template: GraphTemplate) -> None:
 
 
 def _compute_long(values: Sequence[DeferredValue]) -> None:
-    """Compute new values if their chain of pending calls is too long. The caller holds no locks."""
+    """Compute new values if their chain of pending calls is too long, without holding locks."""
     if values and values[0].node is not None and values[0].node.depth >= LONGEST:
         force(values)
 
@@ -253,7 +246,6 @@ def _defer(
     targets: Sequence[DeferredTensor],
     label: str = "",
 ) -> list[DeferredValue]:
-    """Assign pending values to the output tensors, and return them."""
     node = PendingDispatch(template, tuple(inputs), label, site_of(sys._getframe(1)))
     values = [
         DeferredValue(context, desc, code, node=node) for desc, code in zip(template.descs, template.codes, strict=True)
@@ -267,7 +259,6 @@ def _defer(
 
 
 def _must_run_now(sources: Sequence[DeferredTensor], targets: Sequence[DeferredTensor]) -> bool:
-    """Whether memory of the dispatch can be read or written without Opweave."""
     return any(tensor.is_seen for tensor in targets) or any(tensor.is_shared for tensor in sources)
 
 
@@ -278,7 +269,7 @@ def _run_now(
     sources: Sequence[DeferredTensor],
     targets: Sequence[DeferredTensor],
 ) -> bool:
-    """Run a graph on the memory of tensors. Return False if another thread has changed the tensors meanwhile."""
+    """Run a graph on the memory of tensors; return False if another thread has changed the tensors meanwhile."""
     for tensor in targets:
         tensor._settle()
     with Locks([*sources, *targets]):
@@ -321,7 +312,6 @@ class DeferredContext(MLContext):
     def _check_tensors(
         self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]
     ) -> tuple[list[DeferredTensor], list[DeferredTensor]]:
-        """Validate the tensors of a dispatch, and return them in the order of the graph's inputs and outputs."""
         self._check(graph, "dispatch")._check_alive()
         try:
             sources = [inputs[name] for name in graph._inputs]

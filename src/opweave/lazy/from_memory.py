@@ -80,7 +80,6 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
 
 
 def _from_numbers(values: Any, data_type: DataType | None) -> tuple[np.ndarray, DataType]:
-    """Convert nested lists of Python numbers; return the array and a data type that can represent the numbers."""
     try:
         numbers = np.array(values)
     except ValueError as error:
@@ -102,12 +101,7 @@ def _from_numbers(values: Any, data_type: DataType | None) -> tuple[np.ndarray, 
 
 
 class _Locked(list[np.ndarray]):
-    """NumPy arrays over the memory of one owner that are read-only now. No `__init__`: it would cost 0.1 us a call.
-
-    Attributes:
-        owner: the array that owns the memory.
-        readers: number of `Adopted` and `Captured` objects that read the memory.
-    """
+    """Read-only NumPy arrays over memory that `readers` objects read. No `__init__`: it would cost 0.1 us a call."""
 
     __slots__ = ("owner", "readers")
 
@@ -117,7 +111,6 @@ class _Locked(list[np.ndarray]):
 
 _locked: dict[int, _Locked] = {}
 _adopted: dict[int, ref[Adopted]] = {}
-"""The `Adopted` array of each NumPy array in use, by `id`."""
 # Reentrant: `__del__` takes the lock, too, and may run at any time.
 _lock = RLock()
 
@@ -129,10 +122,7 @@ def after_fork() -> None:
 
 
 class Adopted(Array):
-    """A caller's NumPy array, which must not change while a pending operation reads it.
-
-    NumPy does not report writes, so the caller's array is read-only while this object exists.
-    """
+    """A caller's NumPy array, which is read-only while this object exists: NumPy does not report writes."""
 
     __slots__ = ("_owner", "source")
 
@@ -184,7 +174,7 @@ class Adopted(Array):
 
 
 def _release(number: int) -> None:
-    """Remove one reader of an owner's memory; after the last one, make the arrays writable. The caller holds `_lock`."""
+    """Remove one reader of an owner's memory; the last one makes the arrays writable. The caller holds `_lock`."""
     locked = _locked[number]
     locked.readers -= 1
     if locked.readers:
@@ -198,7 +188,6 @@ def _release(number: int) -> None:
 
 
 def _depth(array: np.ndarray) -> int:
-    """Return the number of arrays that an array is a view of, directly or through other views."""
     depth, base = 0, array.base
     while isinstance(base, np.ndarray):
         depth, base = depth + 1, base.base
@@ -206,10 +195,7 @@ def _depth(array: np.ndarray) -> int:
 
 
 def _is_writable_buffer(base: object) -> bool:
-    """Whether NumPy can make arrays over the memory of an object writable again.
-
-    NumPy asks the object for a writable buffer. The base of an array from DLPack or the array interface has none.
-    """
+    """Whether NumPy can make arrays over an object's memory writable again, as the base of an array from DLPack cannot."""
     try:
         with memoryview(base) as buffer:  # type: ignore[arg-type]
             return not buffer.readonly
@@ -218,7 +204,7 @@ def _is_writable_buffer(base: object) -> bool:
 
 
 def adopt(context: MLContext, value: np.ndarray, desc: Desc, code: int) -> Array:
-    """Return an array that shares the memory of a NumPy array, or a copy if engines cannot read the memory directly."""
+    """Return an array that shares the memory of a NumPy array, or a copy if engines cannot read that."""
     flags = value.flags
     # Writable, contiguous and aligned.
     is_writable = flags.carray
@@ -235,12 +221,9 @@ def adopt(context: MLContext, value: np.ndarray, desc: Desc, code: int) -> Array
 
 
 class Captured:
-    """A NumPy array that is a constant of a cached graph.
+    """A NumPy array that is a constant of a cached graph. It, and all arrays that it is a view of, are read-only.
 
-    The array, and all arrays that it is a view of, are read-only while this object exists.
-
-    Attributes:
-        array: the values: a view of the array if it owns its memory or is immutable, else of a copy.
+    `array` is a view of it if it owns its memory or is immutable, else a copy.
     """
 
     __slots__ = ("_owners", "_source", "array")
@@ -277,11 +260,7 @@ class Captured:
 
 
 def source_of(value: Any) -> np.ndarray | None:
-    """Return the caller's NumPy array, or a view of another library's memory; None for arrays that own their values.
-
-    Raises:
-        ValidationError: `value` is no array.
-    """
+    """Return the caller's NumPy array, or a view of another library's memory; None for arrays that own their values."""
     if isinstance(value, Array):
         return value.source if isinstance(value, Adopted) else None
     plain = as_array(value, "an array")
@@ -332,7 +311,6 @@ class Borrowed(Watched):
             tensor._bindings.add(who)
 
     def _watch(self, outputs: Sequence[ref[Array]]) -> None:
-        """Record the pending results of a call that reads the tensor."""
         tensor = self.tensor_ref()
         if tensor is None or tensor._constant:
             return

@@ -26,7 +26,6 @@ class CallGraph:
     """Calls that are compiled together.
 
     Attributes:
-        templates: the calls, in order.
         refs: the operands of each call: number of a call and position among its results, or -1 and position of an input.
         kept: the results to write: number of the call, position among its results.
     """
@@ -57,11 +56,7 @@ class CallGraph:
         return graph
 
     def graph(self, constants: Mapping[int, np.ndarray] | None = None) -> Graph:
-        """Build a graph with inputs `x0`, … and outputs `y0`, …. The label of a node is the number of its call.
-
-        Args:
-            constants: values of the inputs that become constants, by position.
-        """
+        """Build a graph with inputs `x0`, …, outputs `y0`, …, and `constants` for inputs. Labels are numbers of calls."""
         builder = Operations()
         inputs: dict[int, Operand] = {}
         results: list[tuple[Operand, ...]] = []
@@ -85,7 +80,6 @@ class CallGraph:
 
 
 def _position(array: Array, node: PendingCall) -> int:
-    """Return the position of an array among the results of its call."""
     if len(node.outputs) == 1:
         return 0
     return next(k for k, output in enumerate(node.outputs) if output() is array)
@@ -125,8 +119,7 @@ def signature(
     """Return the cache key of a graph of calls, and the arrays that are inputs of the graph.
 
     The key lists for each call the serial number of the template, then its operands: two numbers for a result (number of the
-    call, position among its results), one negative number for an input. The template fixes the number of operands, so the
-    sequence is unambiguous.
+    call, position among its results), one negative number for an input. The template fixes the number of operands.
     """
     key: list[Any] = [context._place]
     numbers: dict[int, int] = {}
@@ -155,7 +148,6 @@ def signature(
 
 
 def _reference_count(output: ref[Array]) -> int:
-    """Return the number of references to an array, including those of this function."""
     array = output()
     return sys.getrefcount(array)
 

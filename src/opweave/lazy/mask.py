@@ -31,10 +31,7 @@ class ArrayMask(Array):
 
 
 def as_mask(array: Array) -> ArrayMask:
-    """Turn a new result of operations, of 0 and 1, into truth values.
-
-    The class of the object changes: pending calls refer to their results weakly, so the object must stay the same.
-    """
+    """Turn a new result of 0 and 1 into truth values. The object must stay the same, as pending calls refer to it weakly."""
     if type(array) is Array:
         array.__class__ = ArrayMask
     assert isinstance(array, ArrayMask), type(array)

@@ -63,7 +63,7 @@ def map_leaves(value: Any, leaf: Callable[[Any], Any]) -> Any:
 
 
 class NoValueError(ValidationError):
-    """The traced function needs the value of an operand. The message is complete."""
+    """The traced function needs the value of an operand."""
 
 
 _WHERE = "ow.ops.where(condition, a, b) chooses by values"
@@ -99,7 +99,7 @@ _SIGNS = {name: sign for sign, name in _COMPARISONS.values()}
 
 
 class Traced(ArrayLike, MLOperand):
-    """An operand that stands for an array while a function is traced; asking for its values is an error."""
+    """An operand that stands for an array while a function is traced."""
 
     __slots__ = ()
     __hash__ = object.__hash__
@@ -116,7 +116,6 @@ class Traced(ArrayLike, MLOperand):
         return super().__iter__()
 
     def _refuse(self, asks: str, advice: str) -> NoReturn:
-        """Raise an error with the source line that needs values."""
         tracer = self._builder
         assert isinstance(tracer, JitTracer)
         raise NoValueError(
@@ -176,15 +175,11 @@ def _users_line() -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """Marker of a result that is argument `number`."""
-
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """Marker of a result that is output `number` of the graph."""
-
     number: int
 
 
@@ -203,7 +198,6 @@ class JitTracer(MLGraphBuilder):
         self._markers: dict[Operand, _Made] = {}
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:
-        """Return the operand for an array that is not an argument: a constant, or a hidden input for a tensor."""
         if isinstance(value, (int, float, Sequence)):
             return super()._as_operand(value, data_type)
         captured = self.captured.get(id(value))
@@ -252,7 +246,6 @@ class JitTracer(MLGraphBuilder):
         return TracedFunction(self, tree, graph)
 
     def _mark(self, value: Any) -> Any:
-        """Return the marker for a computed result or an argument; any other value itself."""
         if isinstance(value, np.ndarray):
             value = self._as_operand(value, "float32")
         if isinstance(value, Operand):
@@ -286,16 +279,9 @@ class JitTracer(MLGraphBuilder):
 
 
 class TracedFunction:
-    """A traced function.
+    """A traced function, with the returned structure (`tree`), which has markers for values that depend on arguments.
 
-    Args:
-        tracer: the builder of the graph.
-        tree: the returned structure, with markers for values that depend on arguments.
-        graph: the traced operations; None if there are none.
-
-    Attributes:
-        sources: for each input of the graph, the number of an argument, or a captured tensor.
-        captured: the owners of the memory of the graph's constants.
+    `sources` has the number of an argument or a tensor for each input of the graph; `captured` owns the memory of constants.
     """
 
     def __init__(self, tracer: JitTracer, tree: Any, graph: MLGraph | None) -> None:
@@ -331,7 +317,6 @@ class TracedFunction:
         return map_leaves(self.tree, lambda value: self._result(value, results, leaves))
 
     def _result(self, value: Any, results: Sequence[Array], leaves: Sequence[Any]) -> Any:
-        """Return the result that a marker stands for."""
         if type(value) is _Made:
             return results[value.number]
         leaf = leaves[value.number] if type(value) is _Given else value
@@ -359,7 +344,6 @@ class TracedFunction:
 
 
 def _copy(context: MLContext, values: Memory, desc: Desc) -> Array:
-    """Copy values into an array with new memory, in the space of the context."""
     own, reason = allocate(context, desc), "a result that is not computed"
     if isinstance(values, np.ndarray):
         context.backend.space.write(own, contiguous(values), reason)
