@@ -44,8 +44,6 @@ def _(b: Operations, input: Operand, alpha: float) -> Operand:
 def fast_gelu(self: Builder, input: Operand, bias: Operand | None = None, *, label: str = "") -> Desc:
     """Approximate gelu with a hyperbolic tangent.
 
-    All operands have the data type of `input`.
-
     Args:
         input: float32 or float16, any rank; rank 1 or more if there is a bias.
         bias: added to the input first, [size of the last axis].

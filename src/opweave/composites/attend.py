@@ -118,9 +118,6 @@ def attend(
 
     Returns:
         [batches, heads, queries, size of values]; zeros for a query that sees no key.
-
-    Raises:
-        ValidationError: shapes that do not fit.
     """
     check_heads(query, key, value)
     batches, heads, queries, size = query.shape

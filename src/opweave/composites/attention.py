@@ -52,8 +52,6 @@ def scaled_dot_product_attention(
 ) -> Desc:
     """Average the values with weights from the products of queries and keys.
 
-    All other operands have the data type of `query`.
-
     Args:
         query: float32 or float16 [batches, heads, queries, size].
         key: [batches, groups, keys, size]; the groups divide the heads, and neighbouring heads share the keys of a group.
@@ -65,9 +63,6 @@ def scaled_dot_product_attention(
     Returns:
         `softmax(query @ key.T * scale + mask) @ value`, in the data type of `query`
         [batches, heads, queries, size of values]. A query that sees no key gives zeros.
-
-    Raises:
-        ValidationError: shapes that do not fit.
 
     Vaswani et al., Attention Is All You Need (2017), arXiv:1706.03762; ONNX's Attention.
 
@@ -123,8 +118,6 @@ def multi_head_attention(
     label: str = "",
 ) -> Desc:
     """Compute scaled dot product attention of several heads, which are joined in the last axis.
-
-    All other operands have the data type of `query`.
 
     Args:
         query: float32 or float16 [batches, queries, heads * size].
@@ -215,8 +208,6 @@ def group_query_attention(
     label: str = "",
 ) -> tuple[Desc, Desc, Desc]:
     """Compute causal attention of heads that share keys and values in groups, with a KV cache.
-
-    All other operands have the data type of `query`.
 
     Args:
         query: float32 or float16 [batches, new, heads * size].

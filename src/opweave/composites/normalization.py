@@ -102,8 +102,6 @@ def rms_normalization(
 ) -> Desc:
     """Divide `input` by its root mean square along the axes from `axis` on.
 
-    All operands have the data type of `input`.
-
     Args:
         scale: multiplied with the result, of the sizes of these axes.
         axis: the first of the axes to average over, in [0, rank). Default: the last one.
@@ -166,8 +164,6 @@ def skip_layer_norm(
 ) -> tuple[Desc, Desc]:
     """Add a residual, and normalise the sum along its last axis to mean 0 and variance 1.
 
-    All operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [..., size], rank 2 or 3.
         residual: added to `input`, of the same shape.
@@ -178,9 +174,6 @@ def skip_layer_norm(
 
     Returns:
         The normalised sum, and the sum itself, which is the next residual: both of the data type and shape of `input`.
-
-    Raises:
-        ValidationError: shapes that do not fit.
 
     ONNX Runtime's SkipLayerNormalization; Ba et al., Layer Normalization (2016), arXiv:1607.06450.
 
@@ -224,8 +217,6 @@ def skip_rms_norm(
 ) -> tuple[Desc, Desc]:
     """Add a residual, and divide the sum by its root mean square along the last axis.
 
-    All operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [..., size], rank 2 or 3.
         residual: added to `input`, of the same shape.
@@ -235,9 +226,6 @@ def skip_rms_norm(
 
     Returns:
         The normalised sum, and the sum itself, which is the next residual: both of the data type and shape of `input`.
-
-    Raises:
-        ValidationError: shapes that do not fit.
 
     ONNX Runtime's SkipSimplifiedLayerNormalization; see `rms_normalization`.
 
@@ -269,8 +257,6 @@ def group_normalization(
     label: str = "",
 ) -> Desc:
     """Normalise groups of neighbouring channels to mean 0 and variance 1.
-
-    All operands have the data type of `input`.
 
     Args:
         input: float32 or float16 [batches, channels, ...].

@@ -42,9 +42,6 @@ def integer_matmul(
     Returns:
         An int32 operand [..., rows, columns].
 
-    Raises:
-        ValidationError: shapes that do not fit.
-
     ONNX's MatMulInteger.
 
     >>> a, b = np.uint8([[1, 255]]), np.int8([[2], [-3]])
@@ -106,8 +103,6 @@ def matmul_n_bits(
     label: str = "",
 ) -> Desc:
     """Multiply by a block-quantized weight of 4 or 8 bits per number.
-
-    All other operands have the data type of `input`.
 
     Args:
         input: float32 or float16 [..., rows, inner].

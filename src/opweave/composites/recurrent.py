@@ -80,8 +80,6 @@ def ragged_gru(
 ) -> tuple[Desc, Desc]:
     """Run a gated recurrent unit (GRU) over sequences of different lengths; see `MLGraphBuilder.gru`.
 
-    All other operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [steps, batches, input size]; elements beyond the length of a sequence are not used.
         weight: [directions, 3 * hidden size, input size], gates in the order "zrn"; directions is 2 for "both", else 1.
@@ -143,8 +141,6 @@ def ragged_lstm(
     label: str = "",
 ) -> tuple[Desc, Desc, Desc]:
     """Run a long short-term memory (LSTM) over sequences of different lengths; see `MLGraphBuilder.lstm`.
-
-    All other operands have the data type of `input`.
 
     Args:
         input: float32 or float16 [steps, batches, input size]; elements beyond the length of a sequence are not used.

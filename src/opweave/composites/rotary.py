@@ -34,8 +34,6 @@ def rotary_embedding(
 ) -> Desc:
     """Rotate pairs of elements by angles that depend on their position.
 
-    All other operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [batches, heads, length, size], or [batches, length, heads * size].
         cosines: of the angles [positions, pairs]. With fewer pairs than size / 2, the other elements are unchanged.
@@ -46,9 +44,6 @@ def rotary_embedding(
 
     Returns:
         `(x1 * cos - x2 * sin, x2 * cos + x1 * sin)` for each pair, in the data type and shape of `input`.
-
-    Raises:
-        ValidationError: shapes that do not fit.
 
     ONNX's and ONNX Runtime's RotaryEmbedding; Su et al., RoFormer (2021), arXiv:2104.09864.
 

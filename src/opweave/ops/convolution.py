@@ -46,8 +46,6 @@ def conv2d(
 ) -> Desc:
     """Convolve a batch of images with a bank of filters.
 
-    All operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [batches, input channels, height, width], in the order of `input_layout`.
         filter: [output channels, input channels / groups, height, width], in the order of `filter_layout`.
@@ -109,8 +107,6 @@ def conv_transpose2d(
     label: str = "",
 ) -> Desc:
     """Transposed convolution of a batch of images, the gradient of `conv2d` with respect to its input.
-
-    All operands have the data type of `input`.
 
     Args:
         input: float32 or float16 [batches, input channels, height, width], in the order of `input_layout`.

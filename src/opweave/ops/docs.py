@@ -32,9 +32,22 @@ def complete(op: Op[..., Any]) -> str:
     """Return the docstring with the arguments, sections and imports that its source leaves out."""
     first = op.positional[0]
     result = f"An operand of the data type and shape of `{first}`."
-    error = "there is no such axis" if "axis" in op.attributes else f"`{first}` has another data type"
+    error = "shapes that do not fit" if len(op.operands) > 1 else f"`{first}` has another data type"
+    error = "there is no such axis" if "axis" in op.attributes else error
     imports = ">>> import numpy as np, opweave as ow\n"
-    return fill(op.__doc__ or "", op.parameters, lambda name: _argument(op, name), result, error, imports)
+    summary, newline, rest = (op.__doc__ or "").partition("\n")
+    shared = f"\n\n{sentence}\n" if (sentence := _shared_type(op)) else newline
+    return fill(summary + shared + rest, op.parameters, lambda name: _argument(op, name), result, error, imports)
+
+
+def _shared_type(op: Op[..., Any]) -> str:
+    """Return the sentence on operands that have the data type of the first one, unless their descriptions say so."""
+    first, *others = op.operands
+    same = [name for name in others if op.limits[name].data_types == first]
+    is_told = re.search(rf"^    ({'|'.join(same)}): .*data type", op.__doc__ or "", re.MULTILINE) if same else None
+    if not same or is_told or len(op.limits[first].data_types) == 1:
+        return ""
+    return f"All {'' if same == others else 'other '}operands have the data type of `{first}`."
 
 
 def _argument(op: Op[..., Any], name: str) -> str:

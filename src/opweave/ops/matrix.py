@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 def matmul(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
     """Multiply matrices, or stacks of matrices.
 
-    All operands have the data type of `a`.
-
     Args:
         a: float32 or float16 [..., rows, inner].
         b: [..., inner, columns]; the leading dimensions of both broadcast to each other.
@@ -58,8 +56,6 @@ def gemm(
     label: str = "",
 ) -> Desc:
     """Compute alpha * a @ b + beta * c, for matrices.
-
-    All operands have the data type of `a`.
 
     Args:
         a: float32 or float16 [rows, inner], or [inner, rows] with `a_transpose`.

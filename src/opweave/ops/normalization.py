@@ -35,8 +35,6 @@ def batch_normalization(
 ) -> Desc:
     """Normalise each channel of `input` with a given mean and variance.
 
-    All operands have the data type of `input`.
-
     Args:
         mean: of each channel, [channels].
         variance: of each channel, [channels].
@@ -78,8 +76,6 @@ def instance_normalization(
 ) -> Desc:
     """Normalise each channel of each image of the batch with its own mean and variance.
 
-    All operands have the data type of `input`.
-
     Args:
         input: float32 or float16, [batches, channels, height, width], in the order of `layout`.
         scale: factor of each channel, applied after normalisation, [channels]; default: ones.
@@ -117,8 +113,6 @@ def layer_normalization(
     label: str = "",
 ) -> Desc:
     """Normalise `input` with mean and variance along `axes`.
-
-    All operands have the data type of `input`.
 
     Args:
         scale: factor of the normalised values, with the sizes of `axes` in their order; default: ones.

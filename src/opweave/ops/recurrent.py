@@ -123,8 +123,6 @@ def gru(
 ) -> tuple[Desc, ...]:
     """Run a gated recurrent unit (GRU) over a sequence.
 
-    All operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [steps, batches, input size].
         weight: weights of the input, [directions, 3 * hidden_size, input size]; directions is 2 for "both", else 1.
@@ -169,8 +167,6 @@ def gru_cell(
     label: str = "",
 ) -> Desc:
     """Run a gated recurrent unit (GRU) for one time step.
-
-    All operands have the data type of `input`.
 
     Args:
         input: float32 or float16 [batches, input size].
@@ -218,8 +214,6 @@ def lstm(
     label: str = "",
 ) -> tuple[Desc, ...]:
     """Run a long short-term memory (LSTM) over a sequence.
-
-    All operands have the data type of `input`.
 
     Args:
         input: float32 or float16 [steps, batches, input size].
@@ -272,8 +266,6 @@ def lstm_cell(
     label: str = "",
 ) -> tuple[Desc, ...]:
     """Run a long short-term memory (LSTM) for one time step.
-
-    All operands have the data type of `input`.
 
     Args:
         input: float32 or float16 [batches, input size].
