@@ -80,11 +80,7 @@ def __getattr__(name: str) -> Any:
 
 @array_namespace.provide
 def namespace(api_version: str | None) -> ModuleType:
-    """Return this module.
-
-    Raises:
-        ValueError: the module does not follow that version of the standard.
-    """
+    """Return this module; a `ValueError` says which versions of the standard it follows."""
     if api_version is not None and api_version not in VERSIONS:
         raise ValueError(f"opweave follows the array API standard of {', '.join(VERSIONS)}, not {api_version!r}")
     return sys.modules[__name__]

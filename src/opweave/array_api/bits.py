@@ -39,8 +39,6 @@ def _shifted_right(a, b):  # type: ignore[no-untyped-def]
 
 
 def _bits(of_integers: Any, of_truths: Callable[[Any, Any], Array] | None = None) -> Callable[[Any, Any], Array]:
-    """Make a bitwise function from an expression for integers and an operation for truth values."""
-
     def compute(x1: Any, x2: Any) -> Array:
         a, b = as_operands(x1, x2)
         result: Array = of_truths(a, b) if of_truths is not None and a.dtype.kind == "b" else of_integers(a, b)
@@ -85,8 +83,7 @@ def bitwise_invert(x: Any, /) -> Array:
     Args:
         x: integers or bool.
 
-    Raises:
-        ValidationError: `x` has another data type.
+    Raises: `x` has another data type.
 
     >>> xp.bitwise_invert(xp.asarray([0, 5])).tolist()
     [-1, -6]

@@ -49,8 +49,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: MLContext | None = None, 
         device: context of the result; default: that of `obj` if it is an array, else the current one.
         copy: False shares the memory of `obj`, or raises an error. Arrays of Opweave are immutable, so they are never copied.
 
-    Returns:
-        An array of the shape of `obj`.
+    Returns: An array of the shape of `obj`.
 
     Raises:
         ValidationError: WebNN has no data type for the values, or `dtype` cannot hold them.
@@ -95,8 +94,7 @@ def from_dlpack(x: Any, /, *, device: MLContext | None = None, copy: bool | None
         x: an object with `__dlpack__`, in host memory.
         copy: False shares the memory of `x`, or raises an error; otherwise the values are copied.
 
-    Returns:
-        An array of the shape and data type of `x`.
+    Returns: An array of the shape and data type of `x`.
 
     Raises:
         ValidationError: WebNN does not have the data type.
@@ -122,8 +120,7 @@ def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: MLContext | No
         dtype: the new data type.
         device: context of the result; default: that of `x`.
 
-    Returns:
-        An array of the shape of `x`; `x` itself if nothing changes.
+    Returns: An array of the shape of `x`; `x` itself if nothing changes.
 
     >>> xp.astype(xp.asarray([1.7, -1.7]), xp.int32).tolist()
     [1, -1]

@@ -28,8 +28,7 @@ def full(shape: Shape, fill_value: float, *, dtype: Any = None, device: MLContex
     Args:
         dtype: data type of the result; default: that of the value: bool, int32 or float32.
 
-    Raises:
-        ValidationError: the data type cannot hold the value; an invalid shape, data type or context.
+    Raises: the data type cannot hold the value; an invalid shape, data type or context.
 
     >>> xp.full([2, 2], 7).tolist()
     [[7, 7], [7, 7]]
@@ -74,8 +73,7 @@ def empty(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -
 def full_like(x: Array, /, fill_value: float, *, dtype: Any = None, device: MLContext | None = None) -> Array:
     """Make an array in which all elements have the same value, in the shape, data type and context of `x`.
 
-    Raises:
-        ValidationError: `x` is not an array; the data type cannot hold the value; an invalid data type or context.
+    Raises: `x` is not an array; the data type cannot hold the value; an invalid data type or context.
 
     >>> xp.full_like(xp.asarray([1.0, 2.0]), 7).tolist()
     [7.0, 7.0]
@@ -128,11 +126,8 @@ def arange(
         step: the distance between neighbours; may be negative.
         dtype: data type of the result; default: int32, or float32 if an argument is a float.
 
-    Returns:
-        An array of one dimension.
-
-    Raises:
-        ValidationError: the interval is empty (arrays have at least one element), or the data type cannot hold the numbers.
+    Returns: An array of one dimension.
+    Raises: the interval is empty (arrays have at least one element), or the data type cannot hold the numbers.
 
     >>> xp.arange(5).tolist()
     [0, 1, 2, 3, 4]
@@ -168,11 +163,8 @@ def linspace(
         num: the number of elements, at least 1.
         endpoint: whether `stop` is the last number; otherwise, it is not included.
 
-    Returns:
-        An array [num].
-
-    Raises:
-        ValidationError: `num` is not positive; an invalid data type or context.
+    Returns: An array [num].
+    Raises: `num` is not positive; an invalid data type or context.
 
     >>> xp.linspace(0.0, 1.0, 5).tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -192,11 +184,8 @@ def eye(
         n_cols: number of columns; default: `n_rows`.
         k: the diagonal: 0 is the main one, positive numbers are above it, negative ones below.
 
-    Returns:
-        An array [n_rows, n_cols].
-
-    Raises:
-        ValidationError: an invalid size, data type or context.
+    Returns: An array [n_rows, n_cols].
+    Raises: an invalid size, data type or context.
 
     >>> xp.eye(2, 3, k=1).tolist()
     [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
@@ -213,11 +202,8 @@ def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
         indexing: "xy" puts the second array on the first axis (rows), and the first one on the second axis; "ij" keeps the
             order of the arrays.
 
-    Returns:
-        An array for each argument, of its data type; all have one dimension for each argument.
-
-    Raises:
-        ValidationError: an array has another number of dimensions, or `indexing` is neither.
+    Returns: An array for each argument, of its data type; all have one dimension for each argument.
+    Raises: an array has another number of dimensions, or `indexing` is neither.
 
     >>> x, y = xp.meshgrid(xp.asarray([1, 2, 3]), xp.asarray([10, 20]))
     >>> x.tolist(), y.tolist()

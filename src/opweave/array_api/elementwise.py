@@ -259,11 +259,8 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
         min: the lower bound, a number or an array that broadcasts with `x`; default: none.
         max: the upper bound, likewise.
 
-    Returns:
-        An array of the broadcast shape, in the data type of `x`.
-
-    Raises:
-        ValidationError: `x` has another data type, or a bound is of another kind than `x`.
+    Returns: An array of the broadcast shape, in the data type of `x`.
+    Raises: `x` has another data type, or a bound is of another kind than `x`.
 
     >>> xp.clip(xp.asarray([-1.0, 0.5, 3.0]), 0.0, 1.0).tolist()
     [0.0, 0.5, 1.0]

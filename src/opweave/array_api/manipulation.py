@@ -19,8 +19,7 @@ from .arguments import as_array, axes_of, axis_of, of_type, promote_operands, wi
 def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
     """Broadcast an array to a shape: repeat it along axes of size 1, and along new axes in front.
 
-    Raises:
-        ValidationError: the shape of `x` does not broadcast to `shape`.
+    Raises: the shape of `x` does not broadcast to `shape`.
 
     >>> xp.broadcast_to(xp.asarray([1, 2]), [2, 2]).tolist()
     [[1, 2], [1, 2]]
@@ -35,11 +34,8 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     Args:
         shapes: the shapes.
 
-    Returns:
-        Their common shape.
-
-    Raises:
-        ValidationError: they do not broadcast to each other.
+    Returns: Their common shape.
+    Raises: they do not broadcast to each other.
 
     >>> xp.broadcast_shapes([2, 1], [3])
     (2, 3)
@@ -56,11 +52,8 @@ def broadcast_arrays(*arrays: Array) -> list[Array]:
     Args:
         arrays: arrays of any data types.
 
-    Returns:
-        The arrays in that shape, each in its own data type.
-
-    Raises:
-        ValidationError: the shapes do not broadcast to each other.
+    Returns: The arrays in that shape, each in its own data type.
+    Raises: the shapes do not broadcast to each other.
 
     >>> [x.shape for x in xp.broadcast_arrays(xp.ones([2, 1]), xp.ones([3]))]
     [(2, 3), (2, 3)]
@@ -75,8 +68,7 @@ def reshape(x: Array, /, shape: Sequence[int], *, copy: bool | None = None) -> A
     Args:
         shape: the new shape. One size may be -1: it is computed from the number of elements.
 
-    Raises:
-        ValidationError: the shape has another number of elements.
+    Raises: the shape has another number of elements.
 
     >>> xp.reshape(xp.asarray([1, 2, 3, 4]), [2, -1]).tolist()
     [[1, 2], [3, 4]]
@@ -97,11 +89,8 @@ def expand_dims(x: Array, /, axis: int | Sequence[int] = 0) -> Array:
     Args:
         axis: the positions of the new axes in the result; negative numbers count from the end.
 
-    Returns:
-        An array with these axes, in the data type of `x`.
-
-    Raises:
-        ValidationError: a position is out of range, or occurs twice.
+    Returns: An array with these axes, in the data type of `x`.
+    Raises: a position is out of range, or occurs twice.
 
     >>> xp.expand_dims(xp.asarray([1, 2]), axis=1).tolist()
     [[1], [2]]
@@ -119,8 +108,7 @@ def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
     Args:
         axis: the axes to remove; negative numbers count from the end.
 
-    Returns:
-        An array without these axes, in the data type of `x`.
+    Returns: An array without these axes, in the data type of `x`.
 
     Raises:
         ValidationError: an axis is out of range, or occurs twice.
@@ -143,8 +131,7 @@ def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
     Args:
         axes: for each axis of the result, the axis of `x`.
 
-    Raises:
-        ValidationError: `axes` does not list each axis once.
+    Raises: `axes` does not list each axis once.
 
     >>> xp.permute_dims(xp.ones([2, 3, 4]), [0, 2, 1]).shape
     (2, 4, 3)
@@ -162,8 +149,7 @@ def moveaxis(x: Array, source: int | Sequence[int], destination: int | Sequence[
         source: the axes to move.
         destination: the new position of each.
 
-    Raises:
-        ValidationError: `source` and `destination` have different lengths, or an axis is out of range.
+    Raises: `source` and `destination` have different lengths, or an axis is out of range.
 
     >>> xp.moveaxis(xp.ones([2, 3, 4]), 0, 2).shape
     (3, 4, 2)
@@ -180,8 +166,7 @@ def moveaxis(x: Array, source: int | Sequence[int], destination: int | Sequence[
 def matrix_transpose(x: Array, /) -> Array:
     """Transpose each matrix: exchange the last two axes.
 
-    Returns:
-        An array [..., columns, rows], in the data type of `x`.
+    Returns: An array [..., columns, rows], in the data type of `x`.
 
     >>> xp.matrix_transpose(xp.asarray([[1, 2], [3, 4]])).tolist()
     [[1, 3], [2, 4]]
@@ -212,8 +197,7 @@ def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] |
         shift: by how many positions, for all axes or for each of them; negative numbers shift towards the start.
         axis: the axes. By default, the array is flattened, shifted, and reshaped again.
 
-    Raises:
-        ValidationError: `shift` and `axis` have different lengths, or an axis is out of range.
+    Raises: `shift` and `axis` have different lengths, or an axis is out of range.
 
     >>> xp.roll(xp.asarray([1, 2, 3, 4]), 1).tolist()
     [4, 1, 2, 3]
@@ -241,11 +225,8 @@ def repeat(x: Array, repeats: int, /, *, axis: int | None = None) -> Array:
         repeats: how many times, a positive integer. An array is an error, because its values would determine the shape.
         axis: the axis; by default, the array is flattened first.
 
-    Returns:
-        An array of the data type of `x`, `repeats` times as long along the axis.
-
-    Raises:
-        ValidationError: `repeats` is not a positive integer, or the axis is out of range.
+    Returns: An array of the data type of `x`, `repeats` times as long along the axis.
+    Raises: `repeats` is not a positive integer, or the axis is out of range.
 
     >>> xp.repeat(xp.asarray([1, 2]), 2).tolist()
     [1, 1, 2, 2]
@@ -267,11 +248,8 @@ def tile(x: Array, repetitions: Sequence[int], /) -> Array:
         repetitions: how many times along each axis; the last number belongs to the last axis. If it has more numbers than `x`
             has axes, axes of size 1 are inserted in front.
 
-    Returns:
-        An array of the data type of `x`, each of whose sizes is multiplied by a number of `repetitions`.
-
-    Raises:
-        ValidationError: a number is not positive.
+    Returns: An array of the data type of `x`, each of whose sizes is multiplied by a number of `repetitions`.
+    Raises: a number is not positive.
 
     >>> xp.tile(xp.asarray([1, 2]), [2]).tolist()
     [1, 2, 1, 2]
@@ -290,11 +268,8 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
         arrays: arrays that agree in all other dimensions.
         axis: the axis; None flattens the arrays first.
 
-    Returns:
-        An array of their promoted data type.
-
-    Raises:
-        ValidationError: the other dimensions differ, there is no common data type, or the axis is out of range.
+    Returns: An array of their promoted data type.
+    Raises: the other dimensions differ, there is no common data type, or the axis is out of range.
 
     >>> xp.concat([xp.asarray([[1, 2]]), xp.asarray([[3, 4]])], axis=1).tolist()
     [[1, 2, 3, 4]]
@@ -312,11 +287,8 @@ def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
         arrays: arrays of the same shape.
         axis: the position of the new axis in the result.
 
-    Returns:
-        An array of their promoted data type; the size of the new axis is the number of arrays.
-
-    Raises:
-        ValidationError: the shapes differ, there is no common data type, or the axis is out of range.
+    Returns: An array of their promoted data type; the size of the new axis is the number of arrays.
+    Raises: the shapes differ, there is no common data type, or the axis is out of range.
 
     >>> xp.stack([xp.asarray([1, 2]), xp.asarray([3, 4])]).tolist()
     [[1, 2], [3, 4]]
@@ -331,11 +303,8 @@ def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
     Args:
         x: an array of any data type, of one dimension or more.
 
-    Returns:
-        An array for each position along the axis, in the data type of `x`.
-
-    Raises:
-        ValidationError: `x` is a scalar, or the axis is out of range.
+    Returns: An array for each position along the axis, in the data type of `x`.
+    Raises: `x` is a scalar, or the axis is out of range.
 
     >>> [row.tolist() for row in xp.unstack(xp.asarray([[1, 2], [3, 4]]))]
     [[1, 2], [3, 4]]

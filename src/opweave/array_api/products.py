@@ -26,11 +26,9 @@ def matmul(x1: Array, x2: Array, /) -> Array:
         x1: integers or floats [..., rows, inner], or a vector [inner].
         x2: likewise [..., inner, columns], or a vector [inner].
 
-    Returns:
-        An array [..., rows, columns] in the promoted data type; without rows if `x1` is a vector, without columns if `x2` is.
-
-    Raises:
-        ValidationError: the shapes do not fit, an argument is a scalar, or there is no common data type.
+    Returns: An array [..., rows, columns] in the promoted data type; without rows if `x1` is a vector, without columns
+        if `x2` is.
+    Raises: the shapes do not fit, an argument is a scalar, or there is no common data type.
 
     >>> xp.matmul(xp.asarray([[1.0, 2.0], [3.0, 4.0]]), xp.asarray([1.0, 10.0])).tolist()
     [21.0, 43.0]
@@ -55,11 +53,8 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     Args:
         x2: likewise, of the same size along the axis.
 
-    Returns:
-        An array of the broadcast shape without the axis, in the promoted data type.
-
-    Raises:
-        ValidationError: the axis has different sizes, the shapes do not broadcast, or there is no common data type.
+    Returns: An array of the broadcast shape without the axis, in the promoted data type.
+    Raises: the axis has different sizes, the shapes do not broadcast, or there is no common data type.
 
     >>> xp.vecdot(xp.asarray([1, 2]), xp.asarray([3, 4])).tolist()
     11
@@ -78,11 +73,8 @@ def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Seque
     Args:
         axes: a number N, for the last N axes of `x1` and the first N of `x2`; or the axes of `x1` and those of `x2`.
 
-    Returns:
-        An array of the other axes of `x1`, followed by those of `x2`, in the promoted data type.
-
-    Raises:
-        ValidationError: the axes have different sizes or are out of range, or there is no common data type.
+    Returns: An array of the other axes of `x1`, followed by those of `x2`, in the promoted data type.
+    Raises: the axes have different sizes or are out of range, or there is no common data type.
 
     >>> xp.tensordot(xp.asarray([[1.0, 2.0], [3.0, 4.0]]), xp.asarray([[1.0, 2.0], [3.0, 4.0]]), axes=2).tolist()
     30.0

@@ -24,7 +24,6 @@ from .types import bool as bool_
 
 
 def _positions(x: Any, name: str) -> Array:
-    """Convert positions to an index type of WebNN."""
     positions = as_array(x, name)
     require_kind(positions, "integral", name)
     if positions.data_type in INDICES:
@@ -38,11 +37,8 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
     Args:
         indices: integers; negative ones count from the end.
 
-    Returns:
-        An array of the data type of `x`, in which the dimensions of `indices` replace the axis.
-
-    Raises:
-        ValidationError: `axis` is missing or out of range, or `indices` are not integers.
+    Returns: An array of the data type of `x`, in which the dimensions of `indices` replace the axis.
+    Raises: `axis` is missing or out of range, or `indices` are not integers.
 
     >>> xp.take(xp.asarray([10, 20, 30]), xp.asarray([2, 0])).tolist()
     [30, 10]
@@ -59,11 +55,8 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     Args:
         indices: integers, with as many dimensions as `x`; all axes but `axis` broadcast.
 
-    Returns:
-        An array of the data type of `x` and the broadcast shape of `indices`.
-
-    Raises:
-        ValidationError: the numbers of dimensions differ, the shapes do not broadcast, or `indices` are not integers.
+    Returns: An array of the data type of `x` and the broadcast shape of `indices`.
+    Raises: the numbers of dimensions differ, the shapes do not broadcast, or `indices` are not integers.
 
     >>> xp.take_along_axis(xp.asarray([[1, 2], [3, 4]]), xp.asarray([[1], [0]])).tolist()
     [[2], [3]]
@@ -78,11 +71,7 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
 
 
 def _index(x: Array, items: tuple[Any, ...]) -> Array:
-    """Return `x[items]` with integer arrays among the items, for one axis, or for the first axes together.
-
-    Raises:
-        ValidationError: an array of truth values, on which the shape would depend; or slices beside several arrays.
-    """
+    """Return `x[items]` with integer arrays among the items, for one axis, or for the first axes together."""
     for item in items:
         if getattr(item, "dtype", None) == bool_:
             raise ValidationError(
@@ -112,11 +101,8 @@ def where(condition: Array, x1: Any, x2: Any, /) -> Array:
         x1: values where the condition is true: an array of any data type, or a Python number if `x2` is an array.
         x2: values elsewhere, likewise. All three broadcast to each other.
 
-    Returns:
-        An array of the broadcast shape, in the promoted data type of `x1` and `x2`.
-
-    Raises:
-        ValidationError: `condition` is not bool, `x1` and `x2` have no common data type, or the shapes do not broadcast.
+    Returns: An array of the broadcast shape, in the promoted data type of `x1` and `x2`.
+    Raises: `condition` is not bool, `x1` and `x2` have no common data type, or the shapes do not broadcast.
 
     >>> xp.where(xp.asarray([True, False]), xp.asarray([1.0, 2.0]), 0.0).tolist()
     [1.0, 0.0]
@@ -138,11 +124,8 @@ def searchsorted(
         side: "left" for the first possible position, "right" for the last one.
         sorter: integers: the result of `argsort` for an `x1` that is not sorted.
 
-    Returns:
-        An int32 array of the shape of `x2`.
-
-    Raises:
-        ValidationError: `x1` has several dimensions, there is no common data type, or `side` is neither.
+    Returns: An int32 array of the shape of `x2`.
+    Raises: `x1` has several dimensions, there is no common data type, or `side` is neither.
 
     >>> xp.searchsorted(xp.asarray([10, 20, 30]), xp.asarray([5, 20, 40])).tolist()
     [0, 1, 3]
@@ -193,8 +176,7 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
 def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """Find the positions of the elements in sorted order. NaN is larger than infinity: last, or first if `descending`.
 
-    Returns:
-        An int32 array of the shape of `x`.
+    Returns: An int32 array of the shape of `x`.
 
     >>> xp.argsort(xp.asarray([3, 1, 2])).tolist()
     [1, 2, 0]

@@ -36,7 +36,7 @@ def _reduce(reduce: Callable[..., Array], x: Array, axis: Axis, keepdims: bool, 
     return reduce(x, axes=axes, keep_dimensions=bool(keepdims)) if axes else x
 
 
-def _total(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, dtype: Any, keepdims: bool) -> Array:
+def _accumulate(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, dtype: Any, keepdims: bool) -> Array:
     x = as_array(x, name)
     require_kind(x, "numeric or bool", name)
     target = _sum_type(x, dtype, name)
@@ -54,7 +54,7 @@ def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = F
     >>> xp.sum(xp.asarray([[1, 2], [3, 4]]), axis=0).tolist()
     [4, 6]
     """
-    return _total("sum", ops.reduce_sum, x, axis, dtype, keepdims)
+    return _accumulate("sum", ops.reduce_sum, x, axis, dtype, keepdims)
 
 
 @axis_by_name
@@ -64,7 +64,7 @@ def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = 
     >>> xp.prod(xp.asarray([[1, 2], [3, 4]]), axis=0).tolist()
     [3, 8]
     """
-    return _total("prod", ops.reduce_product, x, axis, dtype, keepdims)
+    return _accumulate("prod", ops.reduce_product, x, axis, dtype, keepdims)
 
 
 def _extreme(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdims: bool) -> Array:
@@ -202,11 +202,8 @@ def diff(
         prepend: put before `x` first, along the axis.
         append: put after `x` first, along the axis.
 
-    Returns:
-        An array of the data type of `x`, shorter by `n` along the axis.
-
-    Raises:
-        ValidationError: no elements are left, or the axis is out of range.
+    Returns: An array of the data type of `x`, shorter by `n` along the axis.
+    Raises: no elements are left, or the axis is out of range.
 
     >>> xp.diff(xp.asarray([1, 4, 9])).tolist()
     [3, 5]
@@ -222,7 +219,7 @@ def diff(
     return result
 
 
-def _position(name: str, find: Callable[..., Array], x: Any, axis: int | None, keepdims: bool) -> Array:
+def _find_position(name: str, find: Callable[..., Array], x: Any, axis: int | None, keepdims: bool) -> Array:
     x = as_array(x, name)
     require_kind(x, "numeric", name)
     if axis is None:
@@ -238,7 +235,7 @@ def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> A
     >>> xp.argmax(xp.asarray([[1, 2], [3, 4]]), axis=1).tolist()
     [1, 1]
     """
-    return _position("argmax", ops.arg_max, x, axis, keepdims)
+    return _find_position("argmax", ops.arg_max, x, axis, keepdims)
 
 
 @axis_by_name
@@ -248,7 +245,7 @@ def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> A
     >>> xp.argmin(xp.asarray([[1, 2], [3, 4]]), axis=1).tolist()
     [0, 0]
     """
-    return _position("argmin", ops.arg_min, x, axis, keepdims)
+    return _find_position("argmin", ops.arg_min, x, axis, keepdims)
 
 
 @axis_by_name

@@ -24,8 +24,7 @@ def quick_gelu(self: Builder, input: Operand, *, alpha: float = 1.702, label: st
     Args:
         alpha: the factor inside the sigmoid.
 
-    Returns:
-        `input * sigmoid(alpha * input)`, in the data type and shape of `input`.
+    Returns: `input * sigmoid(alpha * input)`, in the data type and shape of `input`.
 
     ONNX Runtime's QuickGelu; Hendrycks and Gimpel, Gaussian Error Linear Units (2016), arXiv:1606.08415.
 
@@ -48,12 +47,9 @@ def fast_gelu(self: Builder, input: Operand, bias: Operand | None = None, *, lab
         input: float32 or float16, any rank; rank 1 or more if there is a bias.
         bias: added to the input first, [size of the last axis].
 
-    Returns:
-        `0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))` of `x = input + bias`, in the data type and shape of
-        `input`.
-
-    Raises:
-        ValidationError: a bias of another size.
+    Returns: `0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))` of `x = input + bias`, in the data type and
+        shape of `input`.
+    Raises: a bias of another size.
 
     ONNX Runtime's FastGelu, ONNX's Gelu with approximate="tanh"; Hendrycks and Gimpel (2016), arXiv:1606.08415.
 
@@ -80,11 +76,8 @@ def swiglu(self: Builder, gate: Operand, input: Operand, *, alpha: float = 1.0, 
         input: of the data type and shape of `gate`.
         alpha: the factor inside the sigmoid.
 
-    Returns:
-        `gate * sigmoid(alpha * gate) * input`, in the data type and shape of `gate`.
-
-    Raises:
-        ValidationError: shapes that differ.
+    Returns: `gate * sigmoid(alpha * gate) * input`, in the data type and shape of `gate`.
+    Raises: shapes that differ.
 
     Shazeer, GLU Variants Improve Transformer (2020), arXiv:2002.05202.
 
@@ -111,11 +104,8 @@ def geglu(
         input: of the data type and shape of `gate`.
         approximate: "none" for gelu itself, "tanh" for `fast_gelu`.
 
-    Returns:
-        `gelu(gate) * input`, in the data type and shape of `gate`.
-
-    Raises:
-        ValidationError: shapes that differ.
+    Returns: `gelu(gate) * input`, in the data type and shape of `gate`.
+    Raises: shapes that differ.
 
     Shazeer, GLU Variants Improve Transformer (2020), arXiv:2002.05202.
 
@@ -138,8 +128,7 @@ def thresholded_relu(self: Builder, input: Operand, *, alpha: float = 1.0, label
     Args:
         alpha: the threshold.
 
-    Returns:
-        `input` where it is greater than `alpha`, else 0 (also for NaN), in the data type and shape of `input`.
+    Returns: `input` where it is greater than `alpha`, else 0 (also for NaN), in the data type and shape of `input`.
 
     ONNX's ThresholdedRelu.
 

@@ -34,7 +34,7 @@ class Mask:
 
     Attributes:
         constant: the sum of the constant terms: 0, or -inf for a hidden key.
-        allowed: uint8 operands, 1 for a visible key; a key is visible if all operands are 1.
+        allowed: uint8 operands; a key is visible if all are 1.
         added: operands that are added to the scores.
         may_hide_all: whether the operands may hide all keys from a query.
     """
@@ -104,20 +104,10 @@ def attend(
     softcap: float = 0.0,
     sinks: Operand | None = None,
 ) -> Operand:
-    """Build scaled dot product attention of built-in operations.
+    """Build scaled dot product attention of built-in operations: [batches, heads, queries, size of values].
 
-    Args:
-        b: the builder.
-        query: [batches, heads, queries, size].
-        key: [batches, groups, keys, size].
-        value: [batches, groups, keys, size of values].
-        mask: hides keys from queries, and adds to scores.
-        scale: of the scores. Default: 1 / sqrt(size).
-        softcap: scores are replaced by `softcap * tanh(scores / softcap)` before the mask is added; 0 leaves them.
-        sinks: [heads], for each head the score of an additional key with value zero, which all its queries see.
-
-    Returns:
-        [batches, heads, queries, size of values]; zeros for a query that sees no key.
+    Queries are [batches, heads, queries, size], keys and values [batches, groups, keys, size]. A query that sees no key gives
+    zeros. `sinks` are [heads]: the score of an additional key with value zero, which all queries of a head see.
     """
     check_heads(query, key, value)
     batches, heads, queries, size = query.shape
@@ -152,13 +142,13 @@ def attend(
     return y if seen is None else b.where(seen, y, constant(b, 0, own))
 
 
-def heads_first(b: Operations, x: Operand, heads: int) -> Operand:
+def split_heads(b: Operations, x: Operand, heads: int) -> Operand:
     """[batches, length, heads * size] -> [batches, heads, length, size]."""
     size = check_divides("input", x, heads)
     return b.transpose(b.reshape(x, [*x.shape[:2], heads, size]), permutation=[0, 2, 1, 3])
 
 
-def heads_joined(b: Operations, x: Operand) -> Operand:
+def join_heads(b: Operations, x: Operand) -> Operand:
     """[batches, heads, length, size] -> [batches, length, heads * size]."""
     batches, heads, length, size = x.shape
     return b.reshape(b.transpose(x, permutation=[0, 2, 1, 3]), [batches, length, heads * size])

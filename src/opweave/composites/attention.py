@@ -14,7 +14,7 @@ from ..core.shapes import broadcasts_to
 from ..core.value_ranges import ValueRange
 from ..ops.constants import constant
 from ..support.errors import require
-from .attend import Mask, attend, check_heads, heads_first, heads_joined
+from .attend import Mask, attend, check_heads, join_heads, split_heads
 from .declare import check_divides, check_shape, declare
 from .rotary import rotary_embedding
 
@@ -60,8 +60,7 @@ def scaled_dot_product_attention(
             data type of `query`, added to the scores, where -inf hides a key.
         causal: whether query i sees only the keys up to i.
 
-    Returns:
-        `softmax(query @ key.T * scale + mask) @ value`, in the data type of `query`
+    Returns: `softmax(query @ key.T * scale + mask) @ value`, in the data type of `query`
         [batches, heads, queries, size of values]. A query that sees no key gives zeros.
 
     Vaswani et al., Attention Is All You Need (2017), arXiv:1706.03762; ONNX's Attention.
@@ -128,11 +127,9 @@ def multi_head_attention(
         heads: the number of heads.
         causal: whether query i sees only the keys up to i.
 
-    Returns:
-        An operand of the data type of `query` [batches, queries, heads * size of values]. Queries that see no key give zeros.
-
-    Raises:
-        ValidationError: shapes that do not fit, or do not divide into heads.
+    Returns: An operand of the data type of `query` [batches, queries, heads * size of values]. Queries that see no key
+        give zeros.
+    Raises: shapes that do not fit, or do not divide into heads.
 
     Vaswani et al., Attention Is All You Need (2017), arXiv:1706.03762; ONNX Runtime's MultiHeadAttention.
 
@@ -166,8 +163,8 @@ def _(
     causal: bool,
     scale: float,
 ) -> Operand:
-    q, k, v = (heads_first(b, x, heads) for x in (query, key, value))
-    return heads_joined(b, scaled_dot_product_attention(b, q, k, v, mask, causal=causal, scale=scale))
+    q, k, v = (split_heads(b, x, heads) for x in (query, key, value))
+    return join_heads(b, scaled_dot_product_attention(b, q, k, v, mask, causal=causal, scale=scale))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -229,14 +226,11 @@ def group_query_attention(
         window: maximum number of keys that a query sees, including its own as the last; 0 for no limit.
         interleaved: whether the rotated pairs are neighbours, see `rotary_embedding`.
 
-    Returns:
-        The result [batches, new, heads * size], and the keys and values to pass as the past next time: of the shape of
+    Returns: The result [batches, new, heads * size], and the keys and values to pass as the past next time: of the shape of
         `past_key` if there are `lengths` (unused positions have any contents), otherwise
         [batches, groups, past + new, size]. All have the data type of `query`. A query that sees no key gives zeros.
-
-    Raises:
-        ValidationError: shapes that do not fit; before a graph runs on a CPU, an input `lengths` that leaves no space for
-            the new keys.
+    Raises: shapes that do not fit; before a graph runs on a CPU, an input `lengths` that leaves no space for
+        the new keys.
 
     ONNX Runtime's GroupQueryAttention; Ainslie et al., GQA (2023), arXiv:2305.13245. Windows: Beltagy et al., Longformer
     (2020), arXiv:2004.05150; soft caps: Gemma 2 (2024), arXiv:2408.00118; sinks: Xiao et al. (2023), arXiv:2309.17453.
@@ -281,7 +275,6 @@ def key_count(query: Operand, past_key: Operand | None, lengths: Operand | None)
 
 
 def _check_rotation(cosines: Operand | None, sines: Operand | None, size: int, positions: int) -> None:
-    """Require tables that can rotate heads of `size`, with a row for each of `positions`."""
     require((cosines is None) == (sines is None), "cosines and sines must be given together")
     if cosines is None:
         return
@@ -340,7 +333,7 @@ def _(
         options = {"heads": heads, "groups": groups, "scale": scale, "softcap": softcap, "window": window}
         y, k, v = group_query_attention(b, *operands, **options)
         return y, k, v
-    q, k, v = heads_first(b, query, heads), heads_first(b, key, groups), heads_first(b, value, groups)
+    q, k, v = split_heads(b, query, heads), split_heads(b, key, groups), split_heads(b, value, groups)
     mask = Mask()
     if bias is not None:
         mask.add(bias)
@@ -351,7 +344,7 @@ def _(
         if window:
             mask.restrict(~np.tri(new, total, total - new - window, dtype=bool))
         y = attend(b, q, k, v, mask, scale=scale, softcap=softcap, sinks=sinks)
-        return heads_joined(b, y), k, v
+        return join_heads(b, y), k, v
     assert past_key is not None
     assert past_value is not None
     start = b.reshape(lengths, [batches, 1, 1, 1])
@@ -368,4 +361,4 @@ def _(
         mask.restrict(b.greater(columns, positions - window), some=True)
     known_k, known_v = (b.where(filled, x, nothing) for x in (k, v))
     y = attend(b, q, known_k, known_v, mask, scale=scale, softcap=softcap, sinks=sinks)
-    return heads_joined(b, y), k, v
+    return join_heads(b, y), k, v

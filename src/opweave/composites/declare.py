@@ -6,23 +6,20 @@ from collections.abc import Callable, Sequence
 
 from ..core.graph import Operand
 from ..core.operation import Limits
-from ..custom import CustomOp, Made
+from ..custom import CustomOp, Declared
 from ..ops.docs import complete
 from ..support.errors import require
 
 
-def declare(**limits: Limits) -> Callable[[Callable[..., Made]], CustomOp[Made]]:
-    """Declare a composite by its shape rule, as `opweave.op` does for users.
+def declare(**limits: Limits) -> Callable[[Callable[..., Declared]], CustomOp[Declared]]:
+    """Declare a composite by its shape rule, as `opweave.op` does, but with messages that do not name the line of the rule."""
 
-    Messages of the rule are for users of the composite, so they do not name the line of the rule.
-    """
-
-    def declared(function: Callable[..., Made]) -> CustomOp[Made]:
-        op: CustomOp[Made] = CustomOp(function, function, skip=1, limits=limits, annotated=True)
+    def decorate(function: Callable[..., Declared]) -> CustomOp[Declared]:
+        op: CustomOp[Declared] = CustomOp(function, function, skip=1, limits=limits, annotated=True)
         op.__doc__ = complete(op)
         return op
 
-    return declared
+    return decorate
 
 
 def last_axis(input: Operand) -> int:

@@ -25,11 +25,8 @@ def depth_to_space(
         block_size: the height and width of a block.
         mode: how channels are counted: "dcr" by place in the block and then by channel, "crd" by channel and then by place.
 
-    Returns:
-        An operand of the data type of `input` [batches, channels, height * block_size, width * block_size].
-
-    Raises:
-        ValidationError: the channels do not divide into blocks.
+    Returns: An operand of the data type of `input` [batches, channels, height * block_size, width * block_size].
+    Raises: the channels do not divide into blocks.
 
     ONNX's DepthToSpace; Shi et al., Real-Time Single Image and Video Super-Resolution (2016), arXiv:1609.05158.
 
@@ -62,12 +59,9 @@ def space_to_depth(self: Builder, input: Operand, block_size: int, *, label: str
         input: any data type [batches, channels, height * block_size, width * block_size].
         block_size: the height and width of a block.
 
-    Returns:
-        An operand of the data type of `input` [batches, channels * block_size ** 2, height, width]; channels count by place
-        in the block and then by channel.
-
-    Raises:
-        ValidationError: height or width do not divide into blocks.
+    Returns: An operand of the data type of `input` [batches, channels * block_size ** 2, height, width]; channels count
+        by place in the block and then by channel.
+    Raises: height or width do not divide into blocks.
 
     ONNX's SpaceToDepth.
 

@@ -10,7 +10,7 @@ from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
 from ..expr import Traced
 from ..ops.constants import constant
-from ..ops.reduction import narrowed, widened
+from ..ops.reduction import narrow, widen
 from ..support.errors import require
 from .declare import check_axis, check_shape, column, declare, last_axis
 
@@ -38,11 +38,8 @@ def local_response_normalization(
         beta: the power.
         bias: added to the mean before the power is taken.
 
-    Returns:
-        `input / (bias + alpha * mean of squares) ** beta`, in the data type and shape of `input`.
-
-    Raises:
-        ValidationError: `size` is not positive.
+    Returns: `input / (bias + alpha * mean of squares) ** beta`, in the data type and shape of `input`.
+    Raises: `size` is not positive.
 
     ONNX's LRN; Krizhevsky et al., ImageNet Classification with Deep Convolutional Neural Networks (2012), section 3.3.
 
@@ -56,14 +53,14 @@ def local_response_normalization(
 
 @local_response_normalization.decompose
 def _(b: Operations, input: Operand, size: int, alpha: float, beta: float, bias: float) -> Operand:
-    x = widened(b, input)
+    x = widen(b, input)
     batches, channels, height, width = x.shape
     before, after = (size - 1) // 2, size // 2
     squares = b.reshape(x * x, [batches, 1, channels, height * width])
     # The mean includes the zeros around the channels. Poolings exclude their padding, so add the zeros before.
     padded = b.pad(squares, [0, 0, before, 0], [0, 0, after, 0])
     mean = b.reshape(b.average_pool2d(padded, window_dimensions=[size, 1]), x.shape)
-    return narrowed(b, x / b.pow(mean * alpha + bias, constant(b, beta, "float32")), input)
+    return narrow(b, x / b.pow(mean * alpha + bias, constant(b, beta, "float32")), input)
 
 
 @local_response_normalization.expression
@@ -83,7 +80,7 @@ def _(input: Traced, size: int, alpha: float, beta: float, bias: float) -> Trace
 
 
 def _power(base: Traced, exponent: float, is_positive: bool) -> Traced:
-    """Compute `base ** exponent`. If the base is not negative, use square roots, which cost less than a power."""
+    """Compute `base ** exponent`, by square roots where the base is not negative, because they cost less than a power."""
     if is_positive and exponent in (0.5, 0.75):
         root = expr.sqrt(base)
         return root if exponent == 0.5 else root * expr.sqrt(root)
@@ -107,11 +104,8 @@ def rms_normalization(
         axis: the first of the axes to average over, in [0, rank). Default: the last one.
         epsilon: added to the mean square, so that nothing is divided by zero.
 
-    Returns:
-        `scale * input / sqrt(mean of input ** 2 + epsilon)`, in the data type and shape of `input`.
-
-    Raises:
-        ValidationError: there is no such axis, or `scale` does not have the sizes of the axes.
+    Returns: `scale * input / sqrt(mean of input ** 2 + epsilon)`, in the data type and shape of `input`.
+    Raises: there is no such axis, or `scale` does not have the sizes of the axes.
 
     ONNX's RMSNormalization; Zhang and Sennrich, Root Mean Square Layer Normalization (2019), arXiv:1910.07467.
 
@@ -128,9 +122,9 @@ rms_normalization.default("axis")(last_axis)
 
 @rms_normalization.decompose
 def _(b: Operations, input: Operand, scale: Operand, axis: int, epsilon: float) -> Operand:
-    x = widened(b, input)
+    x = widen(b, input)
     mean = b.reduce_mean(x * x, axes=list(range(axis, x.rank)), keep_dimensions=True)
-    return narrowed(b, x / b.sqrt(mean + epsilon) * widened(b, scale), input)
+    return narrow(b, x / b.sqrt(mean + epsilon) * widen(b, scale), input)
 
 
 rms_norm = rms_normalization
@@ -172,8 +166,7 @@ def skip_layer_norm(
         input_bias: added to the sum before it is normalised [size].
         epsilon: added to the variance, so that nothing is divided by zero.
 
-    Returns:
-        The normalised sum, and the sum itself, which is the next residual: both of the data type and shape of `input`.
+    Returns: The normalised sum, and the sum itself, which is the next residual: both of the data type and shape of `input`.
 
     ONNX Runtime's SkipLayerNormalization; Ba et al., Layer Normalization (2016), arXiv:1607.06450.
 
@@ -224,8 +217,7 @@ def skip_rms_norm(
         input_bias: added to the sum before it is normalised [size].
         epsilon: added to the mean square, so that nothing is divided by zero.
 
-    Returns:
-        The normalised sum, and the sum itself, which is the next residual: both of the data type and shape of `input`.
+    Returns: The normalised sum, and the sum itself, which is the next residual: both of the data type and shape of `input`.
 
     ONNX Runtime's SkipSimplifiedLayerNormalization; see `rms_normalization`.
 
@@ -265,12 +257,9 @@ def group_normalization(
         groups: the number of groups of channels.
         epsilon: added to the variance, so that nothing is divided by zero.
 
-    Returns:
-        `(input - mean) / sqrt(variance + epsilon) * scale + bias`, in the data type and shape of `input`, with one mean and
-        variance for each batch and group.
-
-    Raises:
-        ValidationError: the groups do not divide the channels, or scale or bias are of another size.
+    Returns: `(input - mean) / sqrt(variance + epsilon) * scale + bias`, in the data type and shape of `input`, with one
+        mean and variance for each batch and group.
+    Raises: the groups do not divide the channels, or scale or bias are of another size.
 
     ONNX's GroupNormalization, from version 21 on; Wu and He, Group Normalization (2018), arXiv:1803.08494.
 
@@ -305,8 +294,7 @@ def log_softmax(self: Builder, input: Operand, axis: int | None = None, *, label
     Args:
         axis: along which the exponentials sum up to one, in [0, rank). Default: the last one.
 
-    Returns:
-        `input - log(sum of exp(input))`, in the data type and shape of `input`.
+    Returns: `input - log(sum of exp(input))`, in the data type and shape of `input`.
 
     ONNX's LogSoftmax.
 
@@ -322,7 +310,7 @@ log_softmax.default("axis")(last_axis)
 
 @log_softmax.decompose
 def _(b: Operations, input: Operand, axis: int) -> Operand:
-    centred = widened(b, input - b.reduce_max(input, axes=[axis], keep_dimensions=True))
+    centred = widen(b, input - b.reduce_max(input, axes=[axis], keep_dimensions=True))
     # Three steps, because the engines' kernels for log(sum(exp(x))) are slow, and compute the maximum again.
     total = b.reduce_sum(b.exp(centred), axes=[axis], keep_dimensions=True)
-    return narrowed(b, centred - b.log(total), input)
+    return narrow(b, centred - b.log(total), input)

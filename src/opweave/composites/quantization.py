@@ -11,7 +11,7 @@ from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
 from ..core.shapes import broadcast, broadcasts_to
 from ..ops.constants import constant
-from ..ops.reduction import narrowed, widened
+from ..ops.reduction import narrow, widen
 from ..support.errors import require
 from .declare import check_shape, declare
 
@@ -39,8 +39,7 @@ def integer_matmul(
         a_zero_point: the data type of `a`, subtracted from it first, in a shape that broadcasts to it.
         b_zero_point: the data type of `b`, subtracted from it first, in a shape that broadcasts to it.
 
-    Returns:
-        An int32 operand [..., rows, columns].
+    Returns: An int32 operand [..., rows, columns].
 
     ONNX's MatMulInteger.
 
@@ -118,11 +117,8 @@ def matmul_n_bits(
         block_size: the count of numbers that share a scale: a power of two, 16 or more.
         accuracy: "float32"; or the faster "int8", which allows the engine to quantise blocks of `input` to 8 bits, too.
 
-    Returns:
-        `input @ ((weight - zero_point) * scale).T + bias`, in the data type of `input` [..., rows, columns].
-
-    Raises:
-        ValidationError: shapes, bits or a block size that do not fit; a zero point and a minimum.
+    Returns: `input @ ((weight - zero_point) * scale).T + bias`, in the data type of `input` [..., rows, columns].
+    Raises: shapes, bits or a block size that do not fit; a zero point and a minimum.
 
     ONNX Runtime's MatMulNBits.
 
@@ -247,7 +243,6 @@ def _fold_minima(
 
 
 def _unpack(b: Operations, packed: Operand, bits: int) -> Operand:
-    """Unpack the numbers in the bytes along the last axis, as float32."""
     numbers = b.cast(packed, "float32")
     if bits == 8:
         return numbers
@@ -261,11 +256,10 @@ def _plus_multiple(b: Operations, minimum: Operand, scale: Operand, factor: int)
     if minimum.is_constant and scale.is_constant:
         matrix = (minimum.value.astype(np.float32) + factor * scale.value.astype(np.float32)).T
         return constant(b, np.ascontiguousarray(matrix), "float32")
-    return b.transpose(widened(b, minimum) + widened(b, scale) * factor, permutation=[1, 0])
+    return b.transpose(widen(b, minimum) + widen(b, scale) * factor, permutation=[1, 0])
 
 
 def _block_sums(b: Operations, x: Operand, block_size: int) -> Operand:
-    """Sum the blocks along the last axis: [..., blocks]."""
     *rows, inner = x.shape
     blocks = -(-inner // block_size)
     if inner % block_size:
@@ -293,8 +287,8 @@ def _(
         # The product subtracts the default zero point from the numbers. A kernel that rounds the input makes an error
         # proportional to the numbers: with zero points of 0, the error would be twice as large.
         offset = _plus_multiple(b, minimum, scale, 2 ** (bits - 1))
-        sums = _block_sums(b, widened(b, input), block_size)
-        return narrowed(b, widened(b, product) + b.matmul(sums, offset), input)
+        sums = _block_sums(b, widen(b, input), block_size)
+        return narrow(b, widen(b, product) + b.matmul(sums, offset), input)
     (columns, blocks), inner = scale.shape, input.shape[-1]
     numbers = _unpack(b, weight, bits)
     if zero_point is None:
@@ -302,7 +296,7 @@ def _(
     else:
         zeros = b.slice(_unpack(b, zero_point, bits), [0, 0], [columns, blocks])
         zeros = b.reshape(zeros, [columns, blocks, 1])
-    real = (numbers - zeros) * widened(b, b.reshape(scale, [columns, blocks, 1]))
+    real = (numbers - zeros) * widen(b, b.reshape(scale, [columns, blocks, 1]))
     matrix = b.slice(b.reshape(real, [columns, blocks * block_size]), [0, 0], [columns, inner])
-    y = b.matmul(widened(b, input), b.transpose(matrix, permutation=[1, 0]))
-    return narrowed(b, y if bias is None else y + widened(b, bias), input)
+    y = b.matmul(widen(b, input), b.transpose(matrix, permutation=[1, 0]))
+    return narrow(b, y if bias is None else y + widen(b, bias), input)

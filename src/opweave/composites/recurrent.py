@@ -34,7 +34,6 @@ def _check_activations(activations: Sequence[str], count: int) -> None:
 def _shapes(
     gates: int, input: Operand, recurrent_weight: Operand, direction: str, lengths: Operand, **others: Operand | None
 ) -> tuple[Desc, Desc]:
-    """Check the shapes of operands; return the descriptors of a last state and of the sequence of states."""
     steps, batches, size = input.shape
     directions, hidden = direction_count(direction), recurrent_weight.shape[2]
     rows = gates * hidden
@@ -93,12 +92,10 @@ def ragged_gru(
             sequence, or "both".
         activations: two of "relu", "sigmoid" and "tanh": for the update and reset gates, and for the new gate.
 
-    Returns:
-        The hidden state after the last step of each sequence that was processed, [directions, batches, hidden size], and that
-        of every step, [steps, directions, batches, hidden size]; zeros beyond the length, and for a length of 0.
-
-    Raises:
-        ValidationError: inconsistent shapes, or not two activations.
+    Returns: The hidden state after the last step of each sequence that was processed, [directions, batches, hidden
+        size], and that of every step, [steps, directions, batches, hidden size]; zeros beyond the length, and for a
+        length of 0.
+    Raises: inconsistent shapes, or not two activations.
 
     ONNX's GRU with `sequence_lens`; PyTorch's packed sequences.
 
@@ -157,13 +154,10 @@ def ragged_lstm(
         activations: three of "relu", "sigmoid" and "tanh": for the input, forget and output gates, "sigmoid"; for the cell
             gate; and for the new cell state.
 
-    Returns:
-        The hidden and the cell state after the last step of each sequence that was processed, both
+    Returns: The hidden and the cell state after the last step of each sequence that was processed, both
         [directions, batches, hidden size], and the hidden state of every step, [steps, directions, batches, hidden size];
         zeros beyond the length, and for a length of 0.
-
-    Raises:
-        ValidationError: inconsistent shapes, or other activations.
+    Raises: inconsistent shapes, or other activations.
 
     ONNX's LSTM with `sequence_lens`; PyTorch's packed sequences.
 
@@ -188,13 +182,7 @@ def _(input: Operand) -> ValueRange:
 
 
 class _Batch:
-    """Helper for the sequences of a batch: masks of their steps, and the reverse order of steps.
-
-    Args:
-        b: the builder.
-        input: [steps, batches, input size].
-        lengths: int32 [batches].
-    """
+    """Masks of the steps of a batch of sequences, and the reverse order of steps; input [steps, batches, input size]."""
 
     def __init__(self, b: Operations, input: Operand, lengths: Operand) -> None:
         self._b, self.input = b, input
@@ -240,7 +228,6 @@ class _Batch:
 def _by_direction(
     b: Operations, direction: RecurrentNetworkDirection, **operands: Operand | None
 ) -> Iterable[tuple[bool, dict[str, Any]]]:
-    """Yield for each direction whether it is backward, and its operands."""
     count = direction_count(direction)
     for k in range(count):
         yield (

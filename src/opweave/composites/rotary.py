@@ -1,4 +1,4 @@
-"""Rotary embeddings of positions, for attention."""
+"""Rotary embeddings of positions."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ def rotary_embedding(
         heads: the number of heads of an input of rank 3, 0 for rank 4.
         interleaved: whether elements 2 * i and 2 * i + 1 are a pair; otherwise elements i and i + pairs are.
 
-    Returns:
-        `(x1 * cos - x2 * sin, x2 * cos + x1 * sin)` for each pair, in the data type and shape of `input`.
+    Returns: `(x1 * cos - x2 * sin, x2 * cos + x1 * sin)` for each pair, in the data type and shape of `input`.
 
     ONNX's and ONNX Runtime's RotaryEmbedding; Su et al., RoFormer (2021), arXiv:2104.09864.
 

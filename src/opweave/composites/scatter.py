@@ -55,13 +55,10 @@ def scatter_reduce(
         updates: the data type of `input`, of any size along `axis`, and at most the size of `input` along the others.
         reduction: "add", "mul", "min" or "max".
 
-    Returns:
-        An operand of the data type and shape of `input`: a copy of it in which, for axis 0 and rank 2 and the reduction "add",
-        `output[indices[i, j], j] += updates[i, j]`. The order of additions is not specified, nor what NaN gives with "min" or
-        "max". Integers wrap around.
-
-    Raises:
-        ValidationError: `axis` is out of range, or the shapes do not fit.
+    Returns: An operand of the data type and shape of `input`: a copy of it in which, for axis 0 and rank 2 and the
+        reduction "add", `output[indices[i, j], j] += updates[i, j]`. The order of additions is not specified, nor what
+        NaN gives with "min" or "max". Integers wrap around.
+    Raises: `axis` is out of range, or the shapes do not fit.
 
     ONNX's ScatterElements with a reduction, PyTorch's `scatter_reduce`.
 
@@ -100,7 +97,6 @@ def _(b: Operations, input: Operand, indices: Operand, updates: Operand, axis: i
 
 
 def _widen(b: Operations, input: Operand) -> Operand:
-    """Convert 8-bit integers to int32 and float16 to float32, for reductions."""
     wide: Any = {"float16": "float32", "int8": "int32", "uint8": "int32"}.get(input.data_type)
     return input if wide is None else b.cast(input, wide)
 
@@ -121,15 +117,7 @@ def _narrow(b: Operations, result: Operand, input: Operand) -> Operand:
 
 
 def _positions(b: Operations, indices: Operand, size: int, shape: list[int], lines: list[int]) -> Operand:
-    """Convert indices to int32 positions in [0, size), in the shape `lines`; constants stay constant.
-
-    Args:
-        b: the builder.
-        indices: the indices.
-        size: the number of elements along the axis.
-        shape: the broadcast shape of the indices.
-        lines: the shape of the result.
-    """
+    """Convert indices to positions in [0, size), broadcast to `shape` and reshaped to `lines`; constants stay constant."""
     if indices.is_constant:
         clamped = np.clip(indices.value.astype(np.int64), -size, size - 1)
         positions = np.broadcast_to(np.where(clamped < 0, clamped + size, clamped), shape)
@@ -146,34 +134,27 @@ def _in_rounds(
 ) -> Operand | None:
     """Apply updates at constant positions: first the first update of each element, then the second ones, ...
 
-    Args:
-        b: the builder.
-        lines: the elements [outer, size, inner].
-        positions: [outer, count, inner] or [outer, count, 1].
-        updates: [outer, count, inner].
-        combine: the reduction of two operands.
-
-    Returns:
-        The new elements; None if an element has more than `MAX_ROUNDS` updates.
+    `lines` are [outer, size, inner], `positions` [outer, count, inner] or [outer, count, 1], `updates` [outer, count, inner].
+    Return None if an element has more than `MAX_ROUNDS` updates.
     """
     outer, size, inner = lines.shape
     # Number of elements that share a position.
     width = inner if positions.shape[2] == 1 else 1
     lanes = np.arange(inner // width)
-    flat = ((np.arange(outer)[:, None, None] * size + positions) * len(lanes) + lanes).reshape(-1)
-    order = np.argsort(flat, kind="stable")
-    starts = np.flatnonzero(np.diff(flat[order], prepend=-1))
-    rounds = np.empty(len(flat), np.int64)
-    rounds[order] = np.arange(len(flat)) - np.repeat(starts, np.diff(starts, append=len(flat)))
+    elements = ((np.arange(outer)[:, None, None] * size + positions) * len(lanes) + lanes).reshape(-1)
+    order = np.argsort(elements, kind="stable")
+    starts = np.flatnonzero(np.diff(elements[order], prepend=-1))
+    rounds = np.empty(len(elements), np.int64)
+    rounds[order] = np.arange(len(elements)) - np.repeat(starts, np.diff(starts, append=len(elements)))
     if rounds.max() >= MAX_ROUNDS:
         return None
     rows = b.reshape(lines, [outer * size * len(lanes), width])
-    all_updates = b.reshape(updates, [len(flat), width])
+    all_updates = b.reshape(updates, [len(elements), width])
     for number in range(rounds.max() + 1):
         chosen = np.flatnonzero(rounds == number)
-        at = constant(b, flat[chosen, None], "int64")
-        some = b.gather(all_updates, constant(b, chosen, "int64")) if len(chosen) < len(flat) else all_updates
-        rows = b.scatter_nd(rows, at, combine(b.gather_nd(rows, at), some))
+        targets = constant(b, elements[chosen, None], "int64")
+        values = b.gather(all_updates, constant(b, chosen, "int64")) if len(chosen) < len(elements) else all_updates
+        rows = b.scatter_nd(rows, targets, combine(b.gather_nd(rows, targets), values))
     return b.reshape(rows, lines.shape)
 
 
@@ -196,20 +177,19 @@ def _in_parts(
     part = max(isqrt(MAX_PAIRS // min(outer * inner, MAX_PAIRS)), 1, -(-count // MAX_PARTS))
     for start in range(0, count, part):
         size = min(part, count - start)
-        at, some = positions, updates
+        targets, chosen = positions, updates
         if size < count:
-            at = b.slice(positions, [0, start, 0], [outer, size, lanes])
-            some = b.slice(updates, [0, start, 0], [outer, size, inner])
+            targets = b.slice(positions, [0, start, 0], [outer, size, lanes])
+            chosen = b.slice(updates, [0, start, 0], [outer, size, inner])
         if size > 1:
-            same = b.equal(b.reshape(at, [outer, size, 1, lanes]), b.reshape(at, [outer, 1, size, lanes]))
-            some = reduce(b.where(same, b.reshape(some, [outer, 1, size, inner]), neutral), axes=[2])
-        full = at if lanes == inner else b.expand(at, [outer, size, inner])
-        lines = b.scatter_elements(lines, full, combine(b.gather_elements(lines, full, axis=1), some), axis=1)
+            same = b.equal(b.reshape(targets, [outer, size, 1, lanes]), b.reshape(targets, [outer, 1, size, lanes]))
+            chosen = reduce(b.where(same, b.reshape(chosen, [outer, 1, size, inner]), neutral), axes=[2])
+        full = targets if lanes == inner else b.expand(targets, [outer, size, inner])
+        lines = b.scatter_elements(lines, full, combine(b.gather_elements(lines, full, axis=1), chosen), axis=1)
     return lines
 
 
 def _neutral(reduction: Reduction, data_type: Any) -> float:
-    """Return the neutral element of a reduction."""
     if reduction in ("add", "mul"):
         return 0 if reduction == "add" else 1
     if data_type in FLOATS:
@@ -218,7 +198,6 @@ def _neutral(reduction: Reduction, data_type: Any) -> float:
 
 
 def _paste(b: Operations, part: Operand, whole: Operand, axis: int) -> Operand:
-    """Replace the first elements of `whole` along each axis by `part`."""
     for d, size in enumerate(whole.shape):
         if part.shape[d] < size:
             starts, sizes = [0] * whole.rank, list(part.shape)

@@ -41,12 +41,9 @@ def top_k(
         largest: whether to look for the largest, or for the smallest elements.
         index_type: "int32" or "int64", the data type of the positions.
 
-    Returns:
-        The elements, in the data type of `input`, and their positions along the axis; both have the shape of `input` with `k`
-        elements along the axis.
-
-    Raises:
-        ValidationError: there is no such axis, or it has fewer elements than `k`.
+    Returns: The elements, in the data type of `input`, and their positions along the axis; both have the shape of
+        `input` with `k` elements along the axis.
+    Raises: there is no such axis, or it has fewer elements than `k`.
 
     ONNX's TopK with sorted=1.
 
@@ -79,13 +76,7 @@ def _(b: Operations, input: Operand, k: int, axis: int, largest: bool, index_typ
 def _by_counting(b: Operations, keys: Operand, is_first: Operand | None, k: int, axis: int, largest: bool) -> Operand:
     """Return the positions of the first `k` elements. The rank of an element is the number of elements before it.
 
-    Args:
-        b: the builder.
-        keys: compared first.
-        is_first: whether an element comes before others with the same key; None if all are equal.
-        k: the number of positions.
-        axis: the axis.
-        largest: whether the largest key comes first.
+    Keys are compared first; of equal keys, those with `is_first` come before others.
     """
     count, shape = keys.shape[axis], keys.shape
     # [outer, element, other, inner]: whether the other comes before the element.
@@ -107,10 +98,7 @@ def _by_counting(b: Operations, keys: Operand, is_first: Operand | None, k: int,
 
 
 def _one_by_one(b: Operations, keys: Operand, is_first: Operand | None, k: int, axis: int, largest: bool) -> Operand:
-    """Return the positions of the first `k` elements: find the best remaining element `k` times.
-
-    The arguments are those of `_by_counting`.
-    """
+    """Return the positions of the first `k` elements: find the best remaining element `k` times."""
     # The mask `left` excludes elements. The worst value alone cannot, because other elements may have it, too.
     line = b.reshape(constant(b, range(keys.shape[axis]), "int32"), column(axis, keys.shape[axis], keys.rank))
     best = b.reduce_max if largest else b.reduce_min
@@ -157,11 +145,8 @@ def one_hot(
         off: the value everywhere else.
         data_type: that of the result.
 
-    Returns:
-        An operand of `data_type`, in the shape of `indices` with the new axis.
-
-    Raises:
-        ValidationError: `depth` is not positive, or `axis` is out of range.
+    Returns: An operand of `data_type`, in the shape of `indices` with the new axis.
+    Raises: `depth` is not positive, or `axis` is out of range.
 
     ONNX's OneHot.
 
@@ -202,8 +187,7 @@ def hard_max(self: Builder, input: Operand, axis: int | None = None, *, label: s
     Args:
         axis: in [0, rank). Default: the last one.
 
-    Returns:
-        An operand of the data type and shape of `input`. What NaN gives is not specified.
+    Returns: An operand of the data type and shape of `input`. What NaN gives is not specified.
 
     ONNX's Hardmax.
 

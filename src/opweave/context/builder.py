@@ -75,21 +75,18 @@ class MLGraphBuilder(Operations):
         )
 
     def _check_open(self) -> None:
-        """Raise `InvalidStateError` once `build` has been called, or the context is lost."""
         if self._built:
             raise InvalidStateError("the builder has built its graph; make a new MLGraphBuilder for another one")
         check_alive(self.context)
 
     def _limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
-        """The data types and ranks that the operands of `op` may have in this context."""
         return self.context.backend.limits(op)
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:
-        """A constant for an array, or for a number or nested sequences of numbers in the given data type.
+        """Return a constant for an array, or for a number or nested sequences of numbers in the given data type.
 
-        Raises:
-            ValidationError: a number that an integer type cannot hold. (`constant(data_type, number)` rounds and clamps it,
-                as the specification says; in `x + 1.5` that would be a surprise.)
+        A number that an integer type cannot hold is an error: `constant(data_type, number)` rounds and clamps it, as the
+        specification says, but in `x + 1.5` that would be a surprise.
         """
         if isinstance(value, (int, float)):
             if dtypes.INFO[data_type].kind != "f":
@@ -146,9 +143,8 @@ class MLGraphBuilder(Operations):
         - `constant(tensor)`: a tensor of `context.create_constant_tensor`;
         - `constant(array)`: a NumPy array, or an object with DLPack, with its own data type and shape.
 
-        C-contiguous arrays are kept by reference, never copied: do not change them until their graphs are destroyed, or
-        deleted. (On GPUs, a new graph shares what another one has copied.) Do not change the file of a memory-mapped array,
-        either: the engine maps it, too, even after the array is deleted.
+        C-contiguous arrays are kept by reference: do not change them, or the file of a memory-mapped array, until their
+        graphs are destroyed or deleted. (On GPUs, a new graph shares what another one has copied.)
 
         Raises:
             InvalidStateError: the graph is built, or the context lost.
@@ -205,8 +201,7 @@ class MLGraphBuilder(Operations):
 
         Raises:
             InvalidStateError: the graph is built already, or the context lost.
-            ValidationError: no outputs, an empty name, an operand of another builder, an input or a constant; or two
-                inputs of one name.
+            ValidationError: no outputs, an empty name, an operand that is not the result of an operation of this builder.
             NotSupportedError: no engine can run an operation, or with `fallback="error"` the device cannot.
             OperationError: the engine refuses the graph.
 

@@ -41,10 +41,8 @@ if TYPE_CHECKING:
     from ..run.tensor import MLTensor
 
 DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]
-"""Devices of kernels; "wasm" runs on the CPU, in the memory of a module."""
 
-Made = TypeVar("Made", covariant=True)
-"""Result of the declared function: one result or a tuple."""
+Declared = TypeVar("Declared", covariant=True)
 
 Kind = TypeVar("Kind", Traced, "Array", "MLTensor", np.ndarray)
 """Type of operands and results of a call without a builder."""
@@ -55,7 +53,7 @@ Plain: TypeAlias = "np.ndarray | np.number[Any] | float | str | Sequence[Any] | 
 """Arguments that do not decide the device of a call."""
 
 
-class CustomOp(Op[..., Any], Generic[Made]):
+class CustomOp(Op[..., Any], Generic[Declared]):
     """A custom operation. Created by `opweave.op`, `opweave.expression` and `opweave.composite`.
 
     Called with operands, it adds a node to their graph; called with arrays or tensors, it computes. `label=` names the node
@@ -78,14 +76,10 @@ class CustomOp(Op[..., Any], Generic[Made]):
         limits: Mapping[str, Limits],
         annotated: bool = False,
     ) -> None:
-        """Declare an operation.
+        """Declare an operation by its shape rule, and by the user's function `source`, whose parameters are the operation's.
 
-        Args:
-            rule: takes a builder, and operands and attributes by name; returns descriptors of the results.
-            source: the user's function, whose parameters are those of the operation.
-            skip: the number of leading parameters of `source` that are not parameters of the operation.
-            limits: the limits of operands and results.
-            annotated: whether annotations tell which parameters are operands; otherwise, the positional ones are.
+        The first `skip` parameters of `source` are not. With `annotated`, annotations tell which parameters are operands;
+        otherwise, the positional ones are.
         """
         self._annotated = annotated
         self.source = source
@@ -208,7 +202,6 @@ class CustomOp(Op[..., Any], Generic[Made]):
         return function
 
     def _check_form(self, function: Callable[..., Any], leading: int) -> None:
-        """Require that all but the `leading` parameters of a decomposition or an expression belong to the operation."""
         require(callable(function), f"{self.name}: expected a function, got {shown(function)}")
         allowed = (*self.operands, *self.attributes)
         unknown = [name for name in list(inspect.signature(function).parameters)[leading:] if name not in allowed]
@@ -217,7 +210,6 @@ class CustomOp(Op[..., Any], Generic[Made]):
         require(not unknown, f"{self.name}: the function takes {unknown}; the operation has {list(allowed)}")
 
     def _check_declared(self, limits: Mapping[str, Limits]) -> None:
-        """Require that limits belong to operands or results, and have valid values."""
         for name, limit in limits.items():
             is_declared = name in self.operands or name.startswith("output")
             require(is_declared, f"{self.name}: limits are for the operands {list(self.operands)}, got {name!r}")
@@ -268,10 +260,6 @@ class CustomOp(Op[..., Any], Generic[Made]):
 
         Calls on NumPy arrays return NumPy arrays, calls on tensors return tensors; calls on an `opweave.Array` are computed
         later. An expression that another expression calls with its arrays becomes part of that expression.
-
-        Raises:
-            ValidationError: operands or attributes that do not fit.
-            OperationError: a kernel failed.
         """
         if args and isinstance(args[0], Builder):
             return self.add(args[0], args[1:], kwargs)
@@ -316,7 +304,7 @@ def _decomposition(op: CustomOp[Any]) -> Callable[..., Any]:
 @takes_a_function(
     "formulas have no limits: data types and shapes follow from them, and `opweave.support.errors.require` checks more"
 )
-def expression(function: Callable[..., Made]) -> CustomOp[Made]:
+def expression(function: Callable[..., Declared]) -> CustomOp[Declared]:
     """Declare an operation by the formula of one element of its result.
 
     Args:
@@ -353,13 +341,13 @@ def expression(function: Callable[..., Made]) -> CustomOp[Made]:
         return descs if len(descs) > 1 else descs[0]
 
     check_function(function)
-    operation: CustomOp[Made] = CustomOp(rule, function, skip=0, limits={})
+    operation: CustomOp[Declared] = CustomOp(rule, function, skip=0, limits={})
     operation.expression(function)
     return operation
 
 
 @takes_a_function("composites have no limits: the operations that they call check their operands")
-def composite(function: Callable[..., Made]) -> CustomOp[Made]:
+def composite(function: Callable[..., Declared]) -> CustomOp[Declared]:
     """Declare an operation as a composition of built-in ones.
 
     Args:
@@ -398,14 +386,12 @@ def composite(function: Callable[..., Made]) -> CustomOp[Made]:
         return descs if len(descs) > 1 else descs[0]
 
     check_function(function)
-    operation: CustomOp[Made] = CustomOp(rule, function, skip=1, limits={})
+    operation: CustomOp[Declared] = CustomOp(rule, function, skip=1, limits={})
     operation.decompose(function)
     return operation
 
 
 class _Scratch(Recorder):
-    """Builder that calls composites to determine the descriptors of their results."""
-
     def stand_in(self, value: Operand) -> Operand:
         """Return an operand of this builder with the same descriptor; a constant keeps its value."""
         name = "" if value.is_constant else f"x{len(self.inputs)}"
@@ -416,9 +402,9 @@ class _Scratch(Recorder):
 
 
 @overload
-def op(function: Callable[..., Made], /) -> CustomOp[Made]: ...
+def op(function: Callable[..., Declared], /) -> CustomOp[Declared]: ...
 @overload
-def op(**limits: Limits) -> Callable[[Callable[..., Made]], CustomOp[Made]]: ...
+def op(**limits: Limits) -> Callable[[Callable[..., Declared]], CustomOp[Declared]]: ...
 def op(function: Callable[..., Any] | None = None, /, **limits: Limits) -> Any:
     """Declare an operation by its shape rule; `.kernel`, `.expression` or `.decompose` declare how it is computed.
 
@@ -449,7 +435,6 @@ def op(function: Callable[..., Any] | None = None, /, **limits: Limits) -> Any:
 
 
 def _desc_of(desc: Any) -> Desc:
-    """Check a result of a shape rule, and return the descriptor with Python's integers."""
     require(isinstance(desc, Desc), f"the shape rule must return a Desc, or a tuple of them, got {shown(desc)}")
     is_plain = isinstance(desc.data_type, str) and desc.data_type in ANY and isinstance(desc.shape, tuple)
     require(

@@ -121,8 +121,8 @@ class PendingCall:
     @property
     def place(self) -> str:
         """The line that made the call: `model.py, line 12`."""
-        code, at = self.site
-        line = next((line for first, stop, line in code.co_lines() if first <= at < stop), None)
+        code, offset = self.site
+        line = next((line for first, stop, line in code.co_lines() if first <= offset < stop), None)
         return f"{file_name(code.co_filename)}, line {line or code.co_firstlineno}"
 
 

@@ -57,14 +57,14 @@ class CompileStatistics:
 statistics = CompileStatistics()
 
 
-def _at_first() -> bool:
+def _compiles_at_first() -> bool:
     value = os.environ.get(VARIABLE, "background")
     if value not in ("now", "background"):
         raise ValidationError(f"the environment variable {VARIABLE} must be 'now' or 'background', got {value!r}")
     return value == "now"
 
 
-_now = _at_first()
+_now = _compiles_at_first()
 
 
 def compile_now(value: bool = True) -> bool:
@@ -104,7 +104,7 @@ class Recurring:
         self.refusal: MLError | None = None
         self._queued, self._lock = False, RLock()
 
-    def come(self, make: Callable[[], Program]) -> Program | None:
+    def count_use(self, make: Callable[[], Program]) -> Program | None:
         """Count one use, and return the program, or None before `make` has compiled it, now or in another thread."""
         self.seen += 1
         if self.program is None and self.refusal is None and (_now or self.seen > 1):

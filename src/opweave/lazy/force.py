@@ -26,7 +26,7 @@ from ..support.lazy_imports import compute, op_level
 from . import deferred_free, from_memory, records
 from .array import Array, ArrayTemplate, PendingCall, allocate, values_of
 from .background import compile_now, statistics, wait
-from .graphs import CallGraph, Kept, calls_for, kept_results, signature
+from .graphs import CallGraph, ResultSlot, calls_for, kept_results, signature
 from .records import Record, profile
 from .weights import WholeWeight
 
@@ -142,7 +142,7 @@ def _run(context: MLContext, arrays: Sequence[Array]) -> None:
 
 
 def _run_together(
-    context: MLContext, nodes: Sequence[PendingCall], kept: Sequence[Kept], outputs: Sequence[np.ndarray]
+    context: MLContext, nodes: Sequence[PendingCall], kept: Sequence[ResultSlot], outputs: Sequence[np.ndarray]
 ) -> int | None:
     """Run several calls with the program of their graph, and return the number of its constants; None if nothing ran."""
     if sum([node.template.size for node in nodes]) > LARGEST:
@@ -170,7 +170,7 @@ def _find_program(
     program = variant.program if variant is not None else None
     if variant is not None and program is not None:
         return program, variant.select_others(inputs)
-    program = entry.program or entry.come(graph().compile)
+    program = entry.program or entry.count_use(graph().compile)
     if program is not None and variant is None:
         variant = entry.learn(graph, leaves, inputs)
         if variant is not None and variant.program is not None:
@@ -182,7 +182,7 @@ def _run_one_by_one(
     context: MLContext,
     nodes: Sequence[PendingCall],
     uses: dict[int, int],
-    kept: Sequence[Kept],
+    kept: Sequence[ResultSlot],
     outputs: Sequence[np.ndarray],
 ) -> None:
     """Run each call in order, and free intermediates after their last use."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..context.context import MLContext
     from ..run.program import Program
 
-Kept = tuple[int, int, Array]
+ResultSlot = tuple[int, int, Array]
 """A result to write: number of the call, position among the results of the call, array that receives the values."""
 
 
@@ -30,7 +30,7 @@ class CallGraph:
         kept: the results to write: number of the call, position among its results.
     """
 
-    def __init__(self, context: MLContext, nodes: Sequence[PendingCall], kept: Sequence[Kept]) -> None:
+    def __init__(self, context: MLContext, nodes: Sequence[PendingCall], kept: Sequence[ResultSlot]) -> None:
         self.backend, self.device, self.power = context.backend, context.device.name, context.power_preference
         self.templates = [node.template for node in nodes]
         self.kept = [(number, position) for number, position, _ in kept]
@@ -114,7 +114,7 @@ def calls_for(arrays: Sequence[Array]) -> tuple[list[PendingCall], dict[int, int
 
 
 def signature(
-    context: MLContext, nodes: Sequence[PendingCall], kept: Sequence[Kept]
+    context: MLContext, nodes: Sequence[PendingCall], kept: Sequence[ResultSlot]
 ) -> tuple[tuple[Any, ...], list[Array]]:
     """Return the cache key of a graph of calls, and the arrays that are inputs of the graph.
 
@@ -160,7 +160,7 @@ _probe: Any = _Probe()
 _OWN_REFERENCES = _reference_count(ref(_probe)) - 1
 
 
-def kept_results(nodes: Sequence[PendingCall], uses: dict[int, int], asked: set[int]) -> list[Kept]:
+def kept_results(nodes: Sequence[PendingCall], uses: dict[int, int], asked: set[int]) -> list[ResultSlot]:
     """Return the results to write: results that are asked for or that have references from outside of these calls."""
     kept = []
     for number, node in enumerate(nodes):

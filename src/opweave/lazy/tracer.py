@@ -115,11 +115,11 @@ class Traced(ArrayLike, MLOperand):
             self._refuse("iteration", _STATIC)
         return super().__iter__()
 
-    def _refuse(self, asks: str, advice: str) -> NoReturn:
+    def _refuse(self, question: str, advice: str) -> NoReturn:
         tracer = self._builder
         assert isinstance(tracer, JitTracer)
         raise NoValueError(
-            f"{tracer.title}: {asks} asks for the values of {self._desc}, which are not known while the function is traced"
+            f"{tracer.title}: {question} asks for the values of {self._desc}, which are not known while the function is traced"
             f"{_users_line()}; {advice}"
         )
 
@@ -136,9 +136,9 @@ class Traced(ArrayLike, MLOperand):
         self._refuse(f"np.{function.__name__}", "ow.ops has such functions")
 
 
-def _question(name: str, asks: str, advice: str) -> Callable[..., NoReturn]:
+def _question(name: str, question: str, advice: str) -> Callable[..., NoReturn]:
     def refuse(self: Traced, *_: Any, **__: Any) -> NoReturn:
-        self._refuse(asks, advice)
+        self._refuse(question, advice)
 
     refuse.__name__ = name
     return refuse
@@ -157,10 +157,10 @@ def _comparison(name: str, sign: str, by_name: str) -> Callable[[Traced, Any], A
     return compare
 
 
-for _name, (_asks, _advice) in _QUESTIONS.items():
-    setattr(Traced, _name, _question(_name, _asks, _advice))
-for _name, (_asks, _advice) in _COMPARISONS.items():
-    setattr(Traced, _name, _comparison(_name, _asks, _advice))
+for _name, (_question_text, _advice) in _QUESTIONS.items():
+    setattr(Traced, _name, _question(_name, _question_text, _advice))
+for _name, (_question_text, _advice) in _COMPARISONS.items():
+    setattr(Traced, _name, _comparison(_name, _question_text, _advice))
 
 
 def _users_line() -> str:
@@ -174,12 +174,12 @@ def _users_line() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _ArgumentMarker:
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _OutputMarker:
     number: int
 
 
@@ -195,7 +195,7 @@ class JitTracer(MLGraphBuilder):
         self.captured: dict[int, tuple[Any, Operand]] = {}
         self.tensors: dict[str, MLTensor] = {}
         self._outputs: dict[str, Operand] = {}
-        self._markers: dict[Operand, _Made] = {}
+        self._markers: dict[Operand, _OutputMarker] = {}
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:
         if isinstance(value, (int, float, Sequence)):
@@ -252,13 +252,13 @@ class JitTracer(MLGraphBuilder):
             if value.builder is not self:
                 raise ValidationError(f"{self.title}: a result is an operand of another graph: {shown(value)}")
             if value in self.arguments:
-                return _Given(self.arguments[value])
+                return _ArgumentMarker(self.arguments[value])
             if value.is_input:
                 return self.tensors[value.name]
             if value.is_constant:
                 return _copy(self.context, value.value, value.desc)
             if value not in self._markers:
-                self._markers[value] = _Made(len(self._outputs))
+                self._markers[value] = _OutputMarker(len(self._outputs))
                 self._outputs[f"y{len(self._outputs)}"] = value
             return self._markers[value]
         if not isinstance(value, (Array, MLTensor)):
@@ -312,14 +312,14 @@ class TracedFunction:
                     results = self._compute(inputs)
             else:
                 results = self._compute(inputs)
-        if type(self.tree) is _Made:
+        if type(self.tree) is _OutputMarker:
             return results[self.tree.number]
         return map_leaves(self.tree, lambda value: self._result(value, results, leaves))
 
     def _result(self, value: Any, results: Sequence[Array], leaves: Sequence[Any]) -> Any:
-        if type(value) is _Made:
+        if type(value) is _OutputMarker:
             return results[value.number]
-        leaf = leaves[value.number] if type(value) is _Given else value
+        leaf = leaves[value.number] if type(value) is _ArgumentMarker else value
         if isinstance(leaf, MLTensor):
             with leaf._lock:
                 return _copy(self.context, self.context._own(leaf, "a result"), leaf.desc)

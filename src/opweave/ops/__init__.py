@@ -78,8 +78,6 @@ class Operations(Builder, BuilderMethods):
 
 
 def _method(op: Op[..., Any]) -> Callable[..., Any]:
-    """An operation as a method of its first operand."""
-
     def method(self: Operators, /, *args: Any, **kwargs: Any) -> Any:
         return self._apply(op.name, self, *args, **kwargs)
 

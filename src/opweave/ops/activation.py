@@ -60,10 +60,7 @@ def _(input: expr.Traced, alpha: float) -> expr.Traced:
 gelu = _activation.named(
     "gelu",
     f"Gaussian error linear unit: 0.5 * x * (1 + erf(x / sqrt(2))).\n\n{_SPECIFICATION}gelu-method",
-    """
-    >>> print(np.round(ow.ops.gelu(np.float32([-1, 0, 1])), 3))
-    [-0.159  0.     0.841]
-    """,
+    ">>> print(np.round(ow.ops.gelu(np.float32([-1, 0, 1])), 3))\n[-0.159  0.     0.841]",
 )
 
 
@@ -107,10 +104,7 @@ def _(input: expr.Traced, alpha: float, beta: float) -> expr.Traced:
 hard_swish = _activation.named(
     "hard_swish",
     f"Piecewise approximation of swish: x * max(0, min(6, x + 3)) / 6.\n\n{_SPECIFICATION}hard-swish",
-    """
-    >>> ow.ops.hard_swish(np.float32([-1.5, 0, 3])).tolist()
-    [-0.375, 0.0, 3.0]
-    """,
+    ">>> ow.ops.hard_swish(np.float32([-1.5, 0, 3])).tolist()\n[-0.375, 0.0, 3.0]",
 )
 
 
@@ -189,12 +183,9 @@ def prelu(self: Builder, input: Operand, slope: Operand, *, label: str = "") -> 
     Args:
         slope: the data type of `input`; its shape and that of `input` broadcast to each other.
 
-    Returns:
-        An operand of the data type of `input` and the broadcast shape. Slopes of NaN or infinity have no effect on elements
-        that are not negative.
-
-    Raises:
-        ValidationError: the data types differ, or the shapes do not broadcast.
+    Returns: An operand of the data type of `input` and the broadcast shape. Slopes of NaN or infinity have no effect on
+        elements that are not negative.
+    Raises: the data types differ, or the shapes do not broadcast.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-prelu
 
@@ -218,8 +209,7 @@ def _(input: expr.Traced, slope: expr.Traced) -> expr.Traced:
 def relu(self: Builder, input: Operand, *, label: str = "") -> Desc:
     """Rectified linear unit: max(0, x).
 
-    Returns:
-        An operand of the data type and shape of `input`; NaN where that is NaN.
+    Returns: An operand of the data type and shape of `input`; NaN where that is NaN.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-relu-method
 
@@ -240,10 +230,7 @@ relu.expression(on_arguments(expr.relu))
 sigmoid = _activation.named(
     "sigmoid",
     f"Sigmoid: 1 / (1 + exp(-x)).\n\n{_SPECIFICATION}sigmoid-method",
-    """
-    >>> print(np.round(ow.ops.sigmoid(np.float32([-1, 0, 1])), 3))
-    [0.269 0.5   0.731]
-    """,
+    ">>> print(np.round(ow.ops.sigmoid(np.float32([-1, 0, 1])), 3))\n[0.269 0.5   0.731]",
 )
 
 
@@ -258,10 +245,7 @@ sigmoid.expression(on_arguments(expr.sigmoid))
 softplus = _activation.named(
     "softplus",
     f"Smooth rectified linear unit: log(1 + exp(x)).\n\n{_SPECIFICATION}softplus-method",
-    """
-    >>> print(np.round(ow.ops.softplus(np.float32([-1, 0, 1])), 3))
-    [0.313 0.693 1.313]
-    """,
+    ">>> print(np.round(ow.ops.softplus(np.float32([-1, 0, 1])), 3))\n[0.313 0.693 1.313]",
 )
 
 
@@ -277,10 +261,7 @@ softplus.expression(on_arguments(expr.softplus))
 softsign = _activation.named(
     "softsign",
     f"Softsign: x / (1 + |x|).\n\n{_SPECIFICATION}softsign-method",
-    """
-    >>> ow.ops.softsign(np.float32([-1, 0, 3])).tolist()
-    [-0.5, 0.0, 0.75]
-    """,
+    ">>> ow.ops.softsign(np.float32([-1, 0, 3])).tolist()\n[-0.5, 0.0, 0.75]",
 )
 
 
@@ -297,10 +278,7 @@ def _(input: expr.Traced) -> expr.Traced:
 tanh = _activation.named(
     "tanh",
     f"Hyperbolic tangent.\n\n{_SPECIFICATION}tanh-method",
-    """
-    >>> print(np.round(ow.ops.tanh(np.float32([-1, 0, 1])), 3))
-    [-0.762  0.     0.762]
-    """,
+    ">>> print(np.round(ow.ops.tanh(np.float32([-1, 0, 1])), 3))\n[-0.762  0.     0.762]",
 )
 
 

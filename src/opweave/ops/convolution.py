@@ -55,12 +55,9 @@ def conv2d(
         filter_layout: "oihw", "hwio", "ohwi" or "ihwo".
         bias: [output channels], added to the result.
 
-    Returns:
-        An operand of the data type of `input`, [batches, output channels, height, width] in `input_layout`, where a
+    Returns: An operand of the data type of `input`, [batches, output channels, height, width] in `input_layout`, where a
         size is floor((size + paddings - (filter size - 1) * dilation - 1) / stride) + 1.
-
-    Raises:
-        ValidationError: options out of range, channels that do not fit, or a filter larger than the padded input.
+    Raises: options out of range, channels that do not fit, or a filter larger than the padded input.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-conv2d
 
@@ -119,14 +116,11 @@ def conv_transpose2d(
         filter_layout: "iohw", "hwoi" or "ohwi".
         bias: [output channels], added to the result.
 
-    Returns:
-        An operand of the data type of `input`, [batches, output channels, height, width] in `input_layout`, where a
+    Returns: An operand of the data type of `input`, [batches, output channels, height, width] in `input_layout`, where a
         size is (size - 1) * stride + (filter size - 1) * dilation + 1 - paddings + output padding, unless
         `output_sizes` is given.
-
-    Raises:
-        ValidationError: options out of range, channels that do not fit, or sizes of the result that strides cannot
-            reach.
+    Raises: options out of range, channels that do not fit, or sizes of the result that strides cannot
+        reach.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-convtranspose2d
 
@@ -238,12 +232,9 @@ def resample2d(
         sizes: the new size of each of `axes`; overrides `scales`.
         axes: the two axes, in the order of `scales` or `sizes`.
 
-    Returns:
-        An operand of the data type and shape of `input`, except along `axes`, where a size is `sizes` or floor(size *
+    Returns: An operand of the data type and shape of `input`, except along `axes`, where a size is `sizes` or floor(size *
         scale).
-
-    Raises:
-        ValidationError: options out of range, an axis named twice, or a size of 0.
+    Raises: options out of range, an axis named twice, or a size of 0.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-resample2d-method
 

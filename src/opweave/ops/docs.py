@@ -28,6 +28,10 @@ _ARGUMENTS = {
 _RANKS = {(0, N): "any rank", (1, N): "rank 1 or more"}
 
 
+_SHORT_SECTION = re.compile(r"^(Returns|Raises): (.*)((?:\n    .*)*)\n?", re.MULTILINE)
+"""A section that is a sentence; further lines are indented."""
+
+
 def complete(op: Op[..., Any]) -> str:
     """Return the docstring with the arguments, sections and imports that its source leaves out."""
     first = op.positional[0]
@@ -62,14 +66,15 @@ def fill(
 ) -> str:
     """Add what a docstring lacks: `argument(name)` for each parameter, the result, the error, the imports of examples.
 
-    Paragraphs with a link follow the sections.
+    A line `Returns: …` or `Raises: …` becomes a section. Paragraphs with a link follow the sections.
     """
     text, arrow, examples = doc.partition(">>> ")
+    text = _SHORT_SECTION.sub(_section, text)
     sections = {"Args": "", "Returns": f"    {result}", "Raises": f"    ValidationError: {error}."}
     opening: list[str] = []
     closing: list[str] = []
     blocks = opening
-    for block in text.strip().split("\n\n"):
+    for block in re.split(r"\n{2,}", text.strip()):
         name, _, lines = block.partition(":\n")
         if name in sections:
             sections[name], blocks = lines, closing
@@ -81,3 +86,10 @@ def fill(
     if examples:
         filled.append(("" if re.match("import|from", examples) else imports) + arrow + examples)
     return "\n\n".join(filled)
+
+
+def _section(match: re.Match[str]) -> str:
+    name, first, rest = match.groups()
+    if name == "Raises":
+        first, rest = f"ValidationError: {first}", rest.replace("\n", "\n    ")
+    return f"\n{name}:\n    {first}{rest}\n"

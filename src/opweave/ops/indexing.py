@@ -26,12 +26,9 @@ def gather(self: Builder, input: Operand, indices: Operand, *, axis: int = 0, la
         indices: int32, uint32 or int64, any rank; negative ones count from the end, others out of range are clamped.
         axis: in [0, rank of `input`).
 
-    Returns:
-        An operand of the data type of `input`; its shape is that of `input` with the axis replaced by the shape of
+    Returns: An operand of the data type of `input`; its shape is that of `input` with the axis replaced by the shape of
         `indices`.
-
-    Raises:
-        ValidationError: `axis` is out of range.
+    Raises: `axis` is out of range.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gather
 
@@ -43,7 +40,6 @@ def gather(self: Builder, input: Operand, indices: Operand, *, axis: int = 0, la
 
 
 def _check_aligned(input: Operand, indices: Operand, axis: int) -> None:
-    """Require that `indices` has the shape of `input`, except along `axis`."""
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     wanted = (*input.shape[:axis], indices.shape[axis], *input.shape[axis + 1 :])
     require(
@@ -74,12 +70,9 @@ def gather_elements(self: Builder, input: Operand, indices: Operand, *, axis: in
         indices: int32, uint32 or int64, of the shape of `input`, but of any size along `axis`; negative ones count from
             the end, others out of range are clamped.
 
-    Returns:
-        An operand of the data type of `input` and the shape of `indices`: for axis 0 and rank 2,
+    Returns: An operand of the data type of `input` and the shape of `indices`: for axis 0 and rank 2,
         `output[i, j] = input[indices[i, j], j]`.
-
-    Raises:
-        ValidationError: `axis` is out of range, or the shapes do not fit.
+    Raises: `axis` is out of range, or the shapes do not fit.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gatherelements
 
@@ -96,7 +89,6 @@ def _(b: Operations, input: Operand, indices: Operand, axis: int) -> Operand:
 
 
 def _slice_shape(input: Operand, indices: Operand) -> tuple[int, ...]:
-    """The shape of the slices at the coordinates in `indices`."""
     *counts, coordinates = indices.shape
     require(
         coordinates <= input.rank,
@@ -113,11 +105,8 @@ def gather_nd(self: Builder, input: Operand, indices: Operand, *, label: str = "
         indices: int32, uint32 or int64 [..., coordinates], with at most as many coordinates as `input` has dimensions;
             negative ones count from the end, others out of range are clamped.
 
-    Returns:
-        An operand of the data type of `input` and the shape [..., *input.shape[coordinates:]].
-
-    Raises:
-        ValidationError: more coordinates than dimensions.
+    Returns: An operand of the data type of `input` and the shape [..., *input.shape[coordinates:]].
+    Raises: more coordinates than dimensions.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gathernd
 
@@ -144,12 +133,9 @@ def scatter_elements(
             undefined.
         updates: the data type of `input`, the shape of `indices`.
 
-    Returns:
-        An operand of the data type and shape of `input`: a copy of it in which, for axis 0 and rank 2,
+    Returns: An operand of the data type and shape of `input`: a copy of it in which, for axis 0 and rank 2,
         `output[indices[i, j], j] = updates[i, j]`.
-
-    Raises:
-        ValidationError: `axis` is out of range, or the shapes do not fit.
+    Raises: `axis` is out of range, or the shapes do not fit.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-scatterelements
 
@@ -166,8 +152,8 @@ def scatter_elements(
 
 @scatter_elements.decompose
 def _(b: Operations, input: Operand, indices: Operand, updates: Operand, axis: int) -> Operand:
-    flat = b.reshape(updates, [updates.desc.element_count])
-    return b.scatter_nd(input, _coordinates(b, indices, axis), flat)
+    lines = b.reshape(updates, [updates.desc.element_count])
+    return b.scatter_nd(input, _coordinates(b, indices, axis), lines)
 
 
 @op(
@@ -185,8 +171,7 @@ def scatter_nd(self: Builder, input: Operand, indices: Operand, updates: Operand
             update is written is undefined.
         updates: the data type of `input`, [..., *input.shape[coordinates:]].
 
-    Raises:
-        ValidationError: more coordinates than dimensions, or updates of another shape.
+    Raises: more coordinates than dimensions, or updates of another shape.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-scatternd
 

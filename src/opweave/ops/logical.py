@@ -25,11 +25,8 @@ def _comparison(self: Builder, a: Operand, b: Operand, *, label: str = "") -> De
     Args:
         b: the data type of `a`; its shape and that of `a` broadcast to each other.
 
-    Returns:
-        An operand of uint8, 1 where it is true and 0 elsewhere, of the broadcast shape.
-
-    Raises:
-        ValidationError: the data types differ, or the shapes do not broadcast.
+    Returns: An operand of uint8, 1 where it is true and 0 elsewhere, of the broadcast shape.
+    Raises: the data types differ, or the shapes do not broadcast.
 
     NaN is unequal to everything, itself included, and neither greater nor lesser than anything.
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
@@ -40,50 +37,32 @@ def _comparison(self: Builder, a: Operand, b: Operand, *, label: str = "") -> De
 equal = _comparison.named(
     "equal",
     "Whether `a` is equal to `b`, element by element.",
-    """
-    >>> ow.ops.equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()
-    [0, 1, 0]
-    """,
+    ">>> ow.ops.equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()\n[0, 1, 0]",
 )
 not_equal = _comparison.named(
     "not_equal",
     "Whether `a` differs from `b`, element by element.",
-    """
-    >>> ow.ops.not_equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()
-    [1, 0, 1]
-    """,
+    ">>> ow.ops.not_equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()\n[1, 0, 1]",
 )
 greater = _comparison.named(
     "greater",
     "Whether `a` is greater than `b`, element by element.",
-    """
-    >>> ow.ops.greater(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()
-    [0, 0, 1]
-    """,
+    ">>> ow.ops.greater(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()\n[0, 0, 1]",
 )
 greater_or_equal = _comparison.named(
     "greater_or_equal",
     "Whether `a` is greater than `b` or equal to it, by element.",
-    """
-    >>> ow.ops.greater_or_equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()
-    [0, 1, 1]
-    """,
+    ">>> ow.ops.greater_or_equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()\n[0, 1, 1]",
 )
 lesser = _comparison.named(
     "lesser",
     "Whether `a` is less than `b`, element by element.",
-    """
-    >>> ow.ops.lesser(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()
-    [1, 0, 0]
-    """,
+    ">>> ow.ops.lesser(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()\n[1, 0, 0]",
 )
 lesser_or_equal = _comparison.named(
     "lesser_or_equal",
     "Whether `a` is less than `b` or equal to it, element by element.",
-    """
-    >>> ow.ops.lesser_or_equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()
-    [1, 1, 0]
-    """,
+    ">>> ow.ops.lesser_or_equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()\n[1, 1, 0]",
 )
 
 
@@ -119,11 +98,8 @@ def _logical(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
         a: uint8, any rank; any value but 0 is true.
         b: uint8; its shape and that of `a` broadcast to each other.
 
-    Returns:
-        An operand of uint8, 1 for true and 0 for false, of the broadcast shape.
-
-    Raises:
-        ValidationError: an operand is not uint8, or the shapes do not broadcast.
+    Returns: An operand of uint8, 1 for true and 0 for false, of the broadcast shape.
+    Raises: an operand is not uint8, or the shapes do not broadcast.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
     """
@@ -133,26 +109,17 @@ def _logical(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
 logical_and = _logical.named(
     "logical_and",
     "Whether both `a` and `b` are true, element by element.",
-    """
-    >>> ow.ops.logical_and(np.uint8([0, 0, 1, 2]), np.uint8([0, 1, 0, 1])).tolist()
-    [0, 0, 0, 1]
-    """,
+    ">>> ow.ops.logical_and(np.uint8([0, 0, 1, 2]), np.uint8([0, 1, 0, 1])).tolist()\n[0, 0, 0, 1]",
 )
 logical_or = _logical.named(
     "logical_or",
     "Whether `a` or `b` or both are true, element by element.",
-    """
-    >>> ow.ops.logical_or(np.uint8([0, 0, 1, 2]), np.uint8([0, 1, 0, 1])).tolist()
-    [0, 1, 1, 1]
-    """,
+    ">>> ow.ops.logical_or(np.uint8([0, 0, 1, 2]), np.uint8([0, 1, 0, 1])).tolist()\n[0, 1, 1, 1]",
 )
 logical_xor = _logical.named(
     "logical_xor",
     "Whether exactly one of `a` and `b` is true, element by element.",
-    """
-    >>> ow.ops.logical_xor(np.uint8([0, 0, 1, 2]), np.uint8([0, 1, 0, 1])).tolist()
-    [0, 1, 1, 0]
-    """,
+    ">>> ow.ops.logical_xor(np.uint8([0, 0, 1, 2]), np.uint8([0, 1, 0, 1])).tolist()\n[0, 1, 1, 0]",
 )
 
 
@@ -173,8 +140,7 @@ def logical_not(self: Builder, a: Operand, *, label: str = "") -> Desc:
     Args:
         a: uint8, any rank; any value but 0 is true.
 
-    Returns:
-        An operand of uint8, 1 where `a` is 0 and 0 elsewhere, of the shape of `a`.
+    Returns: An operand of uint8, 1 where `a` is 0 and 0 elsewhere, of the shape of `a`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
 
@@ -198,8 +164,7 @@ def _(a: expr.Traced) -> expr.Traced:
 def _kind(self: Builder, a: Operand, *, label: str = "") -> Desc:
     """Test each element.
 
-    Returns:
-        An operand of uint8, 1 where it is true and 0 elsewhere, of the shape of `a`.
+    Returns: An operand of uint8, 1 where it is true and 0 elsewhere, of the shape of `a`.
 
     The specification's table allows any data type, but its steps allow floats only.
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
@@ -210,18 +175,12 @@ def _kind(self: Builder, a: Operand, *, label: str = "") -> Desc:
 is_nan = _kind.named(
     "is_nan",
     "Whether each element of `a` is NaN.",
-    """
-    >>> ow.ops.is_nan(np.float32([1, np.nan, np.inf])).tolist()
-    [0, 1, 0]
-    """,
+    ">>> ow.ops.is_nan(np.float32([1, np.nan, np.inf])).tolist()\n[0, 1, 0]",
 )
 is_infinite = _kind.named(
     "is_infinite",
     "Whether each element of `a` is infinite, positive or negative.",
-    """
-    >>> ow.ops.is_infinite(np.float32([1, np.nan, -np.inf])).tolist()
-    [0, 0, 1]
-    """,
+    ">>> ow.ops.is_infinite(np.float32([1, np.nan, -np.inf])).tolist()\n[0, 0, 1]",
 )
 
 

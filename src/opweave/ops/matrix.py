@@ -23,11 +23,8 @@ def matmul(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
         a: float32 or float16 [..., rows, inner].
         b: [..., inner, columns]; the leading dimensions of both broadcast to each other.
 
-    Returns:
-        An operand of the data type of `a`, [..., rows, columns].
-
-    Raises:
-        ValidationError: the inner dimensions differ, or the leading ones do not broadcast.
+    Returns: An operand of the data type of `a`, [..., rows, columns].
+    Raises: the inner dimensions differ, or the leading ones do not broadcast.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-matmul
 
@@ -66,11 +63,8 @@ def gemm(
         a_transpose: whether to transpose `a` first.
         b_transpose: whether to transpose `b` first.
 
-    Returns:
-        An operand of the data type of `a`, [rows, columns].
-
-    Raises:
-        ValidationError: the inner dimensions differ, or `c` does not broadcast to the result.
+    Returns: An operand of the data type of `a`, [rows, columns].
+    Raises: the inner dimensions differ, or `c` does not broadcast to the result.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gemm
 
@@ -132,8 +126,8 @@ def _(
         result = total if alpha == 1 else total * alpha
         if c is None:
             return expr.cast(result, data_type)
-        at = [0 if size == 1 else place for size, place in zip(c.shape, (row, column)[2 - c.rank :], strict=True)]
-        added = expr.cast(c[tuple(at)] if at else c, "float32")
+        index = [0 if size == 1 else place for size, place in zip(c.shape, (row, column)[2 - c.rank :], strict=True)]
+        added = expr.cast(c[tuple(index)] if index else c, "float32")
         return expr.cast(result + (added if beta == 1 else added * beta), data_type)
 
     return expr.compute((rows, columns), element)

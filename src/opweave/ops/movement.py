@@ -41,11 +41,8 @@ def concat(self: Builder, inputs: Sequence[Operand], axis: int, *, label: str = 
     Args:
         inputs: 1 to 8192 operands that differ in their size along `axis` only: any data type, rank 1 or more.
 
-    Returns:
-        An operand of the same data type; its size along `axis` is the sum of theirs.
-
-    Raises:
-        ValidationError: no inputs or too many, an axis out of range, or data types or shapes that differ.
+    Returns: An operand of the same data type; its size along `axis` is the sum of theirs.
+    Raises: no inputs or too many, an axis out of range, or data types or shapes that differ.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-concat
 
@@ -76,11 +73,8 @@ def expand(self: Builder, input: Operand, new_shape: Sequence[int], *, label: st
     Args:
         new_shape: the shape to broadcast to.
 
-    Returns:
-        An operand of the data type of `input` and the shape `new_shape`.
-
-    Raises:
-        ValidationError: `input` cannot be broadcast to `new_shape`.
+    Returns: An operand of the data type of `input` and the shape `new_shape`.
+    Raises: `input` cannot be broadcast to `new_shape`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-expand
 
@@ -111,11 +105,8 @@ def pad(
             "reflection" mirrors the elements next to these.
         value: the added elements in mode "constant", rounded and clamped to the data type of `input`.
 
-    Returns:
-        An operand of the data type of `input`, of size beginning padding + size + ending padding in each dimension.
-
-    Raises:
-        ValidationError: not one padding for each dimension, or a reflection of more elements than there are.
+    Returns: An operand of the data type of `input`, of size beginning padding + size + ending padding in each dimension.
+    Raises: not one padding for each dimension, or a reflection of more elements than there are.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-pad
 
@@ -174,11 +165,8 @@ def reshape(self: Builder, input: Operand, new_shape: Sequence[int], *, label: s
     Args:
         new_shape: a shape with the same number of elements; `[]` is a scalar.
 
-    Returns:
-        An operand of the data type of `input` and the shape `new_shape`.
-
-    Raises:
-        ValidationError: `new_shape` has another number of elements.
+    Returns: An operand of the data type of `input` and the shape `new_shape`.
+    Raises: `new_shape` has another number of elements.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-reshape-method
 
@@ -199,8 +187,7 @@ def reverse(self: Builder, input: Operand, *, axes: Sequence[int] | None = None,
     Args:
         axes: different axes in [0, rank); default: all of them. `[]` changes nothing.
 
-    Raises:
-        ValidationError: an axis out of range, or named twice.
+    Raises: an axis out of range, or named twice.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-reverse-method
 
@@ -242,12 +229,9 @@ def slice(
         sizes: the size of the window in each dimension, before the stride is applied; start + size <= the dimension.
         strides: the step through the window in each dimension, from 1; default: all 1.
 
-    Returns:
-        An operand of the data type of `input`, of ceil(size / stride) elements in each dimension.
-
-    Raises:
-        ValidationError: not one value for each dimension, sizes or strides of 0, or a window that ends outside of
-            `input`.
+    Returns: An operand of the data type of `input`, of ceil(size / stride) elements in each dimension.
+    Raises: not one value for each dimension, sizes or strides of 0, or a window that ends outside of
+        `input`.
 
     `x[2:8:3, ..., 0]` is the same on an operand, in Python's syntax.
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-slice
@@ -284,11 +268,8 @@ def split(
         splits: the number of equal parts, which must divide the dimension, or the size of each part, whose sum must be
             the dimension; at most 8192 parts.
 
-    Returns:
-        The parts in order, in the data type and rank of `input`.
-
-    Raises:
-        ValidationError: an axis out of range, no parts or too many, empty parts, or parts that do not make up `input`.
+    Returns: The parts in order, in the data type and rank of `input`.
+    Raises: an axis out of range, no parts or too many, empty parts, or parts that do not make up `input`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-split
 
@@ -334,11 +315,8 @@ def tile(self: Builder, input: Operand, repetitions: Sequence[int], *, label: st
     Args:
         repetitions: number of repetitions of each dimension, at least 1.
 
-    Returns:
-        An operand of the data type of `input`, of size * repetitions elements in each dimension.
-
-    Raises:
-        ValidationError: not one repetition for each dimension, or one that is 0.
+    Returns: An operand of the data type of `input`, of size * repetitions elements in each dimension.
+    Raises: not one repetition for each dimension, or one that is 0.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-tile
 
@@ -368,11 +346,8 @@ def transpose(self: Builder, input: Operand, *, permutation: Sequence[int] | Non
     Args:
         permutation: for each dimension of the result, the dimension of `input`; default: the reverse order.
 
-    Returns:
-        An operand of the data type of `input`, with its dimensions permuted.
-
-    Raises:
-        ValidationError: `permutation` does not name each dimension once.
+    Returns: An operand of the data type of `input`, with its dimensions permuted.
+    Raises: `permutation` does not name each dimension once.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-transpose
 
@@ -403,8 +378,7 @@ def triangular(self: Builder, input: Operand, *, upper: bool = True, diagonal: L
         upper: whether to keep the elements on the diagonal and to the right of it, or to the left of it.
         diagonal: the diagonal: 0 is the main one, positive ones are to the right of it, negative ones to the left.
 
-    Raises:
-        ValidationError: `input` has a rank below 2.
+    Raises: `input` has a rank below 2.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-triangular
 

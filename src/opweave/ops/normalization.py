@@ -12,7 +12,7 @@ from ..core.operation import Limits, N, op
 from ..core.shapes import check_axes
 from ..support.errors import require
 from .convolution import InputOperandLayout
-from .reduction import narrowed, widened
+from .reduction import narrow, widen
 
 if TYPE_CHECKING:
     from . import Operations
@@ -42,11 +42,8 @@ def batch_normalization(
         bias: added to each channel at the end, [channels]; default: zeros.
         axis: the dimension of the channels, in [0, rank).
 
-    Returns:
-        `scale * (input - mean) / sqrt(variance + epsilon) + bias`, in the data type and shape of `input`.
-
-    Raises:
-        ValidationError: there is no such axis, or the size of an operand is not the number of channels.
+    Returns: `scale * (input - mean) / sqrt(variance + epsilon) + bias`, in the data type and shape of `input`.
+    Raises: there is no such axis, or the size of an operand is not the number of channels.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-batchnorm
 
@@ -82,11 +79,8 @@ def instance_normalization(
         bias: added to each channel at the end, [channels]; default: zeros.
         layout: "nchw" or "nhwc", the order of the dimensions of `input`.
 
-    Returns:
-        `scale * (input - mean) / sqrt(variance + epsilon) + bias`, in the data type and shape of `input`.
-
-    Raises:
-        ValidationError: the size of `scale` or `bias` is not the number of channels.
+    Returns: `scale * (input - mean) / sqrt(variance + epsilon) + bias`, in the data type and shape of `input`.
+    Raises: the size of `scale` or `bias` is not the number of channels.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-instancenorm
 
@@ -120,11 +114,8 @@ def layer_normalization(
         axes: the dimensions to normalise over, in any order, each in [0, rank) and named once; default: all but the
             first. Without axes (the default for rank 1), each value is its own mean, and the result is the bias.
 
-    Returns:
-        `scale * (input - mean) / sqrt(variance + epsilon) + bias`, in the data type and shape of `input`.
-
-    Raises:
-        ValidationError: an axis does not exist or is named twice, or `scale` or `bias` do not have the sizes of `axes`.
+    Returns: `scale * (input - mean) / sqrt(variance + epsilon) + bias`, in the data type and shape of `input`.
+    Raises: an axis does not exist or is named twice, or `scale` or `bias` do not have the sizes of `axes`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-layernorm
 
@@ -150,8 +141,7 @@ def _(input: Operand) -> tuple[int, ...]:
 def softmax(self: Builder, input: Operand, axis: int, *, label: str = "") -> Desc:
     """Normalise `input` along `axis` so that every slice is positive and sums to one.
 
-    Returns:
-        `exp(input) / sum of exp(input)`, in the data type and shape of `input`; no exponential overflows.
+    Returns: `exp(input) / sum of exp(input)`, in the data type and shape of `input`; no exponential overflows.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-softmax-method
 
@@ -188,17 +178,16 @@ def _normalize(
     """Divide `centred` by the standard deviation, and apply scale and bias. `centred` and `variance` are float32."""
     y = centred / b.sqrt(variance + epsilon)
     if scale is not None:
-        y = widened(b, scale) * y
+        y = widen(b, scale) * y
     if bias is not None:
-        y = y + widened(b, bias)
-    return narrowed(b, y, input)
+        y = y + widen(b, bias)
+    return narrow(b, y, input)
 
 
 def _normalize_along(
     b: Operations, input: Operand, reduce: Sequence[int], scale: Operand | None, bias: Operand | None, epsilon: float
 ) -> Operand:
-    """Normalise with the mean and variance along the axes `reduce`."""
-    x = widened(b, input)
+    x = widen(b, input)
     centred = x - b.reduce_mean(x, axes=reduce, keep_dimensions=True)
     variance = b.reduce_mean(centred * centred, axes=reduce, keep_dimensions=True)
     return _normalize(b, input, centred, variance, scale, bias, epsilon)
@@ -216,9 +205,9 @@ def _(
     epsilon: float,
 ) -> Operand:
     shape = [size if a == axis else 1 for a, size in enumerate(input.shape)]
-    m, v = (widened(b, b.reshape(vector, shape)) for vector in (mean, variance))
+    m, v = (widen(b, b.reshape(vector, shape)) for vector in (mean, variance))
     k, c = (None if vector is None else b.reshape(vector, shape) for vector in (scale, bias))
-    return _normalize(b, input, widened(b, input) - m, v, k, c, epsilon)
+    return _normalize(b, input, widen(b, input) - m, v, k, c, epsilon)
 
 
 @instance_normalization.decompose

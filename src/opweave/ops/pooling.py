@@ -45,12 +45,9 @@ def _pool2d(
         output_shape_rounding: whether a partial last window is left out ("floor") or included ("ceil").
         output_sizes: [height, width] of the result, one of the two roundings; overrides `output_shape_rounding`.
 
-    Returns:
-        An operand of the data type of `input`, [batches, channels, height, width] in `layout`, where a size is
+    Returns: An operand of the data type of `input`, [batches, channels, height, width] in `layout`, where a size is
         1 + (size + paddings - (window size - 1) * dilation - 1) / stride, rounded.
-
-    Raises:
-        ValidationError: options out of range, or a window larger than the padded input.
+    Raises: options out of range, or a window larger than the padded input.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-pool2d
     """

@@ -1,4 +1,4 @@
-"""A builder without a context, for decompositions, composites and passes."""
+"""A builder without a context."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ PEEPHOLES = "iof"
 
 
 def direction_count(direction: str) -> int:
-    """The number of directions, which is the first dimension of weights, biases and states."""
+    """The first dimension of weights, biases and states."""
     return 2 if direction == "both" else 1
 
 
@@ -46,11 +46,7 @@ def _network(shared: Mapping[str, str], **others: str) -> Callable[[Callable[...
     """Decorator: declare an operation by the axes of its operands and results, which define the shape rule.
 
     The decorated function has only a signature and a docstring, and is never called. The numbers of gates and of activations
-    are the lengths of the defaults of `layout` and `activations`.
-
-    Args:
-        shared: the axes of operands that several operations have, by name.
-        others: the axes of the other operands and of the results, by name. Names of results begin with "output".
+    are the lengths of the defaults of `layout` and `activations`. Names of results begin with "output".
     """
     axes = {**shared, **others}
     outputs = [name for name in axes if name.startswith("output")]
@@ -133,12 +129,9 @@ def gru(
         layout: "zrn" or "rzn", the order of the update (z), reset (r) and new (n) gate in weights and biases.
         activations: two of "relu", "sigmoid" and "tanh": for the update and reset gates, and for the new gate.
 
-    Returns:
-        The last hidden state, [directions, batches, hidden_size]. With `return_sequence`, also the hidden state of every step
-        of the input, [steps, directions, batches, hidden_size]. All have the data type of `input`.
-
-    Raises:
-        ValidationError: inconsistent sizes, or not two activations.
+    Returns: The last hidden state, [directions, batches, hidden_size]. With `return_sequence`, also the hidden state of
+        every step of the input, [steps, directions, batches, hidden_size]. All have the data type of `input`.
+    Raises: inconsistent sizes, or not two activations.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gru
 
@@ -178,11 +171,8 @@ def gru_cell(
         layout: "zrn" or "rzn", the order of the update (z), reset (r) and new (n) gate in weights and biases.
         activations: two of "relu", "sigmoid" and "tanh": for the update and reset gates, and for the new gate.
 
-    Returns:
-        The next hidden state, [batches, hidden_size], in the data type of `input`.
-
-    Raises:
-        ValidationError: inconsistent sizes, or not two activations.
+    Returns: The next hidden state, [batches, hidden_size], in the data type of `input`.
+    Raises: inconsistent sizes, or not two activations.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-grucell
 
@@ -229,13 +219,10 @@ def lstm(
         activations: three of "relu", "sigmoid" and "tanh": for the input, forget and output gates; for the cell gate; and for
             the new cell state, from which the hidden state is computed.
 
-    Returns:
-        The last hidden state and the last cell state, both [directions, batches, hidden_size]. With `return_sequence`, also
-        the hidden state of every step of the input, [steps, directions, batches, hidden_size]. All have the data type of
-        `input`.
-
-    Raises:
-        ValidationError: inconsistent sizes, or not three activations.
+    Returns: The last hidden state and the last cell state, both [directions, batches, hidden_size]. With
+        `return_sequence`, also the hidden state of every step of the input, [steps, directions, batches, hidden_size].
+        All have the data type of `input`.
+    Raises: inconsistent sizes, or not three activations.
 
     The peepholes of all three gates read the cell state of the previous step. (In ONNX, the output gate reads the new one.)
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-lstm
@@ -282,11 +269,8 @@ def lstm_cell(
         activations: three of "relu", "sigmoid" and "tanh": for the input, forget and output gates; for the cell gate; and for
             the new cell state, from which the hidden state is computed.
 
-    Returns:
-        The next hidden state and the next cell state, both [batches, hidden_size], in the data type of `input`.
-
-    Raises:
-        ValidationError: inconsistent sizes, or not three activations.
+    Returns: The next hidden state and the next cell state, both [batches, hidden_size], in the data type of `input`.
+    Raises: inconsistent sizes, or not three activations.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-lstmcell
 
@@ -302,7 +286,6 @@ def lstm_cell(
 
 
 def _pick(b: Operations, operand: Operand, index: int) -> Operand:
-    """`operand[index]`."""
     rest = operand.shape[1:]
     return b.reshape(b.slice(operand, [index, *[0] * len(rest)], [1, *rest]), rest)
 
@@ -366,7 +349,6 @@ def _lstm_step(
 
 
 def _sum_of_biases(bias: Operand | None, recurrent_bias: Operand | None) -> Operand | None:
-    """The sum of the biases that exist; None if there are none."""
     if bias is None or recurrent_bias is None:
         return bias if recurrent_bias is None else recurrent_bias
     total: Operand = bias + recurrent_bias
@@ -409,15 +391,8 @@ def _over_time(
 ) -> tuple[Operand, ...]:
     """Run `step` for each direction and time step. One matrix product computes the weighted inputs of all steps.
 
-    Args:
-        b: the builder.
-        step: computes the next states, the hidden state first. The arguments are the builder, the weighted input, the
-            states, and arguments in `others` that are named like a parameter of `step`.
-        initial_states: the states before the first step, [directions, batches, hidden_size]; None for zeros.
-        input: [steps, batches, input size].
-        direction: the order in which steps are processed.
-        return_sequence: whether to also return the hidden state of every step.
-        others: the other arguments of the network; the first axis of all operands is the direction.
+    The input is [steps, batches, input size]. `step` computes the next states, the hidden state first, from the builder, the
+    weighted input, the states ([directions, batches, hidden_size], None for zeros), and arguments in `others` by name.
     """
     steps, batches, input_size = input.shape
     rows, state_shape = b.reshape(input, [steps * batches, input_size]), [batches, others["hidden_size"]]
