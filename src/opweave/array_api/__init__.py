@@ -87,36 +87,10 @@ def namespace(api_version: str | None) -> ModuleType:
 
 
 __all__ = [
-    *bits.__all__,
-    *conversion.__all__,
-    *creation.__all__,
-    *elementwise.__all__,
-    *manipulation.__all__,
-    *products.__all__,
-    *selection.__all__,
-    *statistics.__all__,
-    *transcendental.__all__,
-    "__array_api_version__",
-    "__array_namespace_info__",
-    "bool",
-    "can_cast",
-    "e",
-    "finfo",
-    "float16",
-    "float32",
-    "iinfo",
-    "inf",
-    "int8",
-    "int32",
-    "int64",
-    "isdtype",
-    "nan",
-    "newaxis",
-    "pi",
-    "result_type",
-    "uint8",
-    "uint32",
-    "uint64",
-]
+    *bits.__all__, *conversion.__all__, *creation.__all__, *elementwise.__all__, *manipulation.__all__,
+    *products.__all__, *selection.__all__, *statistics.__all__, *transcendental.__all__, "__array_api_version__",
+    "__array_namespace_info__", "bool", "can_cast", "e", "finfo", "float16", "float32", "iinfo", "inf", "int8",
+    "int32", "int64", "isdtype", "nan", "newaxis", "pi", "result_type", "uint8", "uint32", "uint64",
+]  # fmt: skip
 
 complete({name: globals()[name] for name in __all__})

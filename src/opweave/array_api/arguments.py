@@ -116,13 +116,6 @@ def with_axis(shape: Sequence[int], axis: int, size: int) -> list[int]:
 
 
 __all__ = [
-    "as_array",
-    "axes_of",
-    "axis_by_name",
-    "axis_of",
-    "convert",
-    "of_type",
-    "promote_operands",
-    "require_kind",
+    "as_array", "axes_of", "axis_by_name", "axis_of", "convert", "of_type", "promote_operands", "require_kind",
     "with_axis",
-]
+]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from .. import ops
@@ -13,6 +14,8 @@ from ..support.errors import ValidationError
 from .arguments import as_array, convert, require_kind
 from .declare import as_operands, binary, is_float, unary
 from .types import check_number
+
+_comparison, _test = partial(binary, to_mask=True), partial(unary, to_mask=True)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Arithmetic
@@ -141,14 +144,13 @@ copysign = binary(
     ([1.0, 2.0], [-3.0, 3.0]),
     "[-1.0, 2.0]",
 )
-signbit = unary(
+signbit = _test(
     "signbit",
     "real floating",
     is_negative,
     "Whether the sign bit of each element is set, as for negative numbers and -0.",
     [-2.0, -0.0, 3.0],
     "[True, True, False]",
-    to_mask=True,
 )
 
 
@@ -285,59 +287,48 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
 # ---------------------------------------------------------------------------------------------------------------------
 # Comparisons and truth values
 
-equal = binary(
+equal = _comparison(
     "equal",
     "numeric or bool",
     ops.equal,
-    "Whether `x1` is equal to `x2`, element by element.",
+    "Whether `x1` is equal to `x2`, by element.",
     ([1, 2, 3], 2),
     "[False, True, False]",
-    to_mask=True,
 )
-not_equal = binary(
+not_equal = _comparison(
     "not_equal",
     "numeric or bool",
     ops.not_equal,
-    "Whether `x1` differs from `x2`, element by element.",
+    "Whether `x1` differs from `x2`, by element.",
     ([1, 2, 3], 2),
     "[True, False, True]",
-    to_mask=True,
 )
-less = binary(
-    "less",
-    "numeric",
-    ops.lesser,
-    "Whether `x1` is less than `x2`, element by element.",
-    ([1, 2, 3], 2),
-    "[True, False, False]",
-    to_mask=True,
+less = _comparison(
+    "less", "numeric", ops.lesser, "Whether `x1` is less than `x2`, by element.", ([1, 2, 3], 2), "[True, False, False]"
 )
-less_equal = binary(
+less_equal = _comparison(
     "less_equal",
     "numeric",
     ops.lesser_or_equal,
-    "Whether `x1` is less than or equal to `x2`, element by element.",
+    "Whether `x1` is less than or equal to `x2`, by element.",
     ([1, 2, 3], 2),
     "[True, True, False]",
-    to_mask=True,
 )
-greater = binary(
+greater = _comparison(
     "greater",
     "numeric",
     ops.greater,
-    "Whether `x1` is greater than `x2`, element by element.",
+    "Whether `x1` is greater than `x2`, by element.",
     ([1, 2, 3], 2),
     "[False, False, True]",
-    to_mask=True,
 )
-greater_equal = binary(
+greater_equal = _comparison(
     "greater_equal",
     "numeric",
     ops.greater_or_equal,
-    "Whether `x1` is greater than or equal to `x2`, element by element.",
+    "Whether `x1` is greater than or equal to `x2`, by element.",
     ([1, 2, 3], 2),
     "[False, True, True]",
-    to_mask=True,
 )
 logical_and = binary(
     "logical_and",
@@ -363,81 +354,38 @@ logical_xor = binary(
     ([False, True], [True, True]),
     "[True, False]",
 )
-logical_not = unary(
-    "logical_not",
-    "bool",
-    ops.logical_not,
-    "Whether each element is false.",
-    [False, True],
-    "[True, False]",
-    to_mask=True,
+logical_not = _test(
+    "logical_not", "bool", ops.logical_not, "Whether each element is false.", [False, True], "[True, False]"
 )
-isnan = unary(
+isnan = _test(
     "isnan",
     "numeric",
     lambda x: ops.is_nan(x) if is_float(x) else ops.not_equal(x, x),
     "Whether each element is NaN.",
     [1.0, math.nan, -math.inf],
     "[False, True, False]",
-    to_mask=True,
 )
-isinf = unary(
+isinf = _test(
     "isinf",
     "numeric",
     lambda x: ops.is_infinite(x) if is_float(x) else ops.not_equal(x, x),
     "Whether each element is infinite.",
     [1.0, math.nan, -math.inf],
     "[False, False, True]",
-    to_mask=True,
 )
-isfinite = unary(
+isfinite = _test(
     "isfinite",
     "numeric",
     lambda x: ops.equal(ops.sub(x, x), 0.0) if is_float(x) else ops.equal(x, x),
     "Whether each element is neither NaN nor infinite.",
     [1.0, math.nan, -math.inf],
     "[True, False, False]",
-    to_mask=True,
 )
 
 
 __all__ = [
-    "abs",
-    "add",
-    "ceil",
-    "clip",
-    "conj",
-    "copysign",
-    "divide",
-    "equal",
-    "floor",
-    "floor_divide",
-    "greater",
-    "greater_equal",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "less",
-    "less_equal",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "maximum",
-    "minimum",
-    "multiply",
-    "negative",
-    "not_equal",
-    "positive",
-    "pow",
-    "real",
-    "reciprocal",
-    "remainder",
-    "round",
-    "sign",
-    "signbit",
-    "sqrt",
-    "square",
-    "subtract",
-    "trunc",
-]
+    "abs", "add", "ceil", "clip", "conj", "copysign", "divide", "equal", "floor", "floor_divide", "greater",
+    "greater_equal", "isfinite", "isinf", "isnan", "less", "less_equal", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "maximum", "minimum", "multiply", "negative", "not_equal", "positive", "pow", "real", "reciprocal",
+    "remainder", "round", "sign", "signbit", "sqrt", "square", "subtract", "trunc",
+]  # fmt: skip

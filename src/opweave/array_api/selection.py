@@ -185,10 +185,5 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
 
 
 __all__ = [
-    "argsort",
-    "searchsorted",
-    "sort",
-    "take",
-    "take_along_axis",
-    "where",
-]
+    "argsort", "searchsorted", "sort", "take", "take_along_axis", "where",
+]  # fmt: skip

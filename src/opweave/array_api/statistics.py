@@ -284,19 +284,6 @@ def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 __all__ = [
-    "all",
-    "any",
-    "argmax",
-    "argmin",
-    "count_nonzero",
-    "cumulative_prod",
-    "cumulative_sum",
-    "diff",
-    "max",
-    "mean",
-    "min",
-    "prod",
-    "std",
-    "sum",
-    "var",
-]
+    "all", "any", "argmax", "argmin", "count_nonzero", "cumulative_prod", "cumulative_sum", "diff", "max", "mean",
+    "min", "prod", "std", "sum", "var",
+]  # fmt: skip

@@ -278,25 +278,6 @@ hypot = binary(
 )
 
 __all__ = [
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan",
-    "atan2",
-    "atanh",
-    "cos",
-    "cosh",
-    "exp",
-    "expm1",
-    "hypot",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "logaddexp",
-    "sin",
-    "sinh",
-    "tan",
-    "tanh",
-]
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "exp", "expm1", "hypot", "log",
+    "log1p", "log2", "log10", "logaddexp", "sin", "sinh", "tan", "tanh",
+]  # fmt: skip
