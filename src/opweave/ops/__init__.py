@@ -1,4 +1,4 @@
-"""The 95 operations of the specification, one file for each family."""
+"""The 95 operations of the specification, one file for each family. `docs.py` adds sentences that their docstrings share."""
 
 from __future__ import annotations
 
