@@ -6,10 +6,10 @@ from math import pi, sqrt
 from typing import TYPE_CHECKING, Literal
 
 from ..core.dtypes import FLOATS
-from ..core.graph import Builder, Desc, Operand
+from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits
 from ..ops.constants import constant
-from .declare import check_shape, declare
+from .declare import declare
 
 if TYPE_CHECKING:
     from ..ops import Operations
@@ -56,7 +56,7 @@ def fast_gelu(self: Builder, input: Operand, bias: Operand | None = None, *, lab
     >>> print(fast_gelu(np.float32([-1, 0, 1])).round(4))
     [-0.1588  0.      0.8412]
     """
-    check_shape("bias", bias, input.shape[-1:], "the size of the last axis")
+    check_shape(input.shape[-1:], "the size of the last axis", bias=bias)
     return input.desc
 
 
@@ -84,7 +84,7 @@ def swiglu(self: Builder, gate: Operand, input: Operand, *, alpha: float = 1.0, 
     >>> print(swiglu(np.float32([-1, 1]), np.float32([10, 10])).round(3))
     [-2.689  7.311]
     """
-    check_shape("input", input, gate.shape, "that of gate")
+    check_shape(gate.shape, "that of gate", input=input)
     return gate.desc
 
 
@@ -112,7 +112,7 @@ def geglu(
     >>> print(geglu(np.float32([-1, 1]), np.float32([10, 10])).round(3))
     [-1.587  8.413]
     """
-    check_shape("input", input, gate.shape, "that of gate")
+    check_shape(gate.shape, "that of gate", input=input)
     return gate.desc
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..core.dtypes import DataType
-from ..core.graph import Operand
+from ..core.graph import Operand, check_shape
 from ..ops.constants import constant
 from ..support.errors import require
-from .declare import check_divides, check_shape
+from .declare import check_divides
 
 if TYPE_CHECKING:
     from ..ops import Operations
@@ -23,8 +23,8 @@ def check_heads(query: Operand, key: Operand, value: Operand) -> None:
     """Require that queries, keys and values, all of rank 4, fit each other."""
     batches, heads, _, size = query.shape
     _, groups, keys, _ = key.shape
-    check_shape("key", key, [batches, groups, keys, size], "of the batches and head size of query")
-    check_shape("value", value, [batches, groups, keys, value.shape[3]], "of the batches, heads and length of key")
+    check_shape([batches, groups, keys, size], "of the batches and head size of query", key=key)
+    check_shape([batches, groups, keys, value.shape[3]], "of the batches, heads and length of key", value=value)
     require(heads % groups == 0, f"the heads of query must be a multiple of those of key, got {heads} and {groups}")
 
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..core.dtypes import FLOATS
-from ..core.graph import Builder, Desc, Operand
+from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits
 from ..core.shapes import broadcasts_to
 from ..core.value_ranges import ValueRange
 from ..ops.constants import constant
 from ..support.errors import require
 from .attend import Mask, attend, check_heads, join_heads, split_heads
-from .declare import check_divides, check_shape, declare
+from .declare import check_divides, declare
 from .rotary import rotary_embedding
 
 if TYPE_CHECKING:
@@ -141,8 +141,8 @@ def multi_head_attention(
     for name, operand in {"query": query, "key": key, "value": value}.items():
         check_divides(name, operand, heads)
     keys = key.shape[1]
-    check_shape("key", key, [batches, keys, hidden], "of the batches and heads of query")
-    check_shape("value", value, [batches, keys, value.shape[2]], "of the batches and length of key")
+    check_shape([batches, keys, hidden], "of the batches and heads of query", key=key)
+    check_shape([batches, keys, value.shape[2]], "of the batches and length of key", value=value)
     _check_mask(mask, query, (batches, heads, queries, keys))
     return Desc(query.data_type, (batches, queries, value.shape[2]))
 
@@ -244,24 +244,22 @@ def group_query_attention(
     size = check_divides("query", query, heads)
     require(groups > 0 and heads % groups == 0, f"groups must divide the {heads} heads, got {groups}")
     batches, new, _ = query.shape
-    for name, operand in {"key": key, "value": value}.items():
-        check_shape(
-            name, operand, [batches, new, groups * size], "the batches and length of query with heads of groups"
-        )
+    shape = [batches, new, groups * size]
+    check_shape(shape, "the batches and length of query with heads of groups", key=key, value=value)
     require((past_key is None) == (past_value is None), "past_key and past_value must be given together")
     require(lengths is None or past_key is not None, "lengths must come with past_key and past_value")
-    check_shape("lengths", lengths, [batches], "the number of batches")
+    check_shape([batches], "the number of batches", lengths=lengths)
     if past_key is not None:
         past = past_key.shape[2]
-        for name, memory in {"past_key": past_key, "past_value": past_value}.items():
-            check_shape(name, memory, [batches, groups, past, size], "[batches, groups, past, size of a head]")
+        shape = [batches, groups, past, size]
+        check_shape(shape, "[batches, groups, past, size of a head]", past_key=past_key, past_value=past_value)
         require(lengths is None or past >= new, f"past_key must have room for {new} new keys, got {past_key.desc}")
     keys = key_count(query, past_key, lengths)
     _check_rotation(cosines, sines, size, keys if lengths is None else new)
     scores = (batches, heads, new, keys)
     fits = bias is None or broadcasts_to(bias.shape, scores)
     require(fits, f"bias must broadcast to {list(scores)}, got {bias.desc if bias is not None else None}")
-    check_shape("sinks", sinks, [heads], "the number of heads")
+    check_shape([heads], "the number of heads", sinks=sinks)
     require(softcap >= 0, f"softcap must not be negative, got {softcap}")
     require(window >= 0, f"window must not be negative, got {window}")
     present = Desc(query.data_type, (batches, groups, keys, size))
@@ -278,7 +276,7 @@ def _check_rotation(cosines: Operand | None, sines: Operand | None, size: int, p
     require((cosines is None) == (sines is None), "cosines and sines must be given together")
     if cosines is None:
         return
-    check_shape("sines", sines, cosines.shape, "that of cosines")
+    check_shape(cosines.shape, "that of cosines", sines=sines)
     rows, pairs = cosines.shape
     require(2 * pairs <= size, f"cosines must be of at most {size // 2} pairs, half of the size, got {cosines.desc}")
     require(positions <= rows, f"cosines must have a row for each of {positions} positions, got {cosines.desc}")

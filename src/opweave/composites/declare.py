@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from ..core.graph import Operand
 from ..core.operation import Limits
@@ -32,14 +32,6 @@ def check_axis(input: Operand, axis: int | None) -> int:
     assert axis is not None
     require(0 <= axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     return axis
-
-
-def check_shape(name: str, operand: Operand | None, shape: Sequence[int], meaning: str) -> None:
-    """Require the shape of an operand, unless it is None."""
-    fits = operand is None or operand.shape == tuple(shape)
-    require(
-        fits, f"{name} must have shape {list(shape)}, {meaning}, got {operand.desc if operand is not None else None}"
-    )
 
 
 def column(axis: int, size: int, rank: int) -> list[int]:

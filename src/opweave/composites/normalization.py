@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from .. import expr
 from ..core.dtypes import FLOATS, DataType
-from ..core.graph import Builder, Desc, Operand
+from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N
 from ..expr import Traced
 from ..ops.constants import constant
 from ..ops.reduction import narrow, widen
 from ..support.errors import require
-from .declare import check_axis, check_shape, column, declare, last_axis
+from .declare import check_axis, column, declare, last_axis
 
 if TYPE_CHECKING:
     from ..ops import Operations
@@ -113,7 +113,7 @@ def rms_normalization(
     [[ 0.849 11.314]]
     """
     axis = check_axis(input, axis)
-    check_shape("scale", scale, input.shape[axis:], "the sizes of the axes")
+    check_shape(input.shape[axis:], "the sizes of the axes", scale=scale)
     return input.desc
 
 
@@ -131,10 +131,9 @@ rms_norm = rms_normalization
 """Short name of `rms_normalization`."""
 
 
-def _check_residual(input: Operand, residual: Operand, vectors: dict[str, Operand | None]) -> None:
-    check_shape("residual", residual, input.shape, "that of input")
-    for name, vector in vectors.items():
-        check_shape(name, vector, input.shape[-1:], "the size of the last axis")
+def _check_residual(input: Operand, residual: Operand, **vectors: Operand | None) -> None:
+    check_shape(input.shape, "that of input", residual=residual)
+    check_shape(input.shape[-1:], "the size of the last axis", **vectors)
 
 
 _RESIDUAL = {
@@ -174,7 +173,7 @@ def skip_layer_norm(
     >>> y.tolist(), total.tolist()
     ([[-1.0, 1.0]], [[1.0, 3.0]])
     """
-    _check_residual(input, residual, {"scale": scale, "bias": bias, "input_bias": input_bias})
+    _check_residual(input, residual, scale=scale, bias=bias, input_bias=input_bias)
     return input.desc, input.desc
 
 
@@ -225,7 +224,7 @@ def skip_rms_norm(
     >>> print(y.round(3), total)
     [[0.849 1.131]] [[3. 4.]]
     """
-    _check_residual(input, residual, {"scale": scale, "input_bias": input_bias})
+    _check_residual(input, residual, scale=scale, input_bias=input_bias)
     return input.desc, input.desc
 
 
@@ -269,8 +268,7 @@ def group_normalization(
     channels = input.shape[1]
     fits = groups > 0 and channels % groups == 0
     require(fits, f"groups must divide the channels, got {groups} groups of {channels} channels")
-    for name, vector in {"scale": scale, "bias": bias}.items():
-        check_shape(name, vector, [channels], "the number of channels")
+    check_shape([channels], "the number of channels", scale=scale, bias=bias)
     return input.desc
 
 

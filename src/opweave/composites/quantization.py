@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..core.dtypes import FLOATS, DataType
-from ..core.graph import Builder, Desc, Operand
+from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N
 from ..core.shapes import broadcast, broadcasts_to
 from ..ops.constants import constant
 from ..ops.reduction import narrow, widen
 from ..support.errors import require
-from .declare import check_shape, declare
+from .declare import declare
 
 if TYPE_CHECKING:
     from ..ops import Operations
@@ -132,11 +132,11 @@ def matmul_n_bits(
     columns, inner = weight.shape[0], input.shape[-1]
     blocks = -(-inner // block_size)
     packed = [columns, blocks, block_size * bits // 8]
-    check_shape("weight", weight, packed, f"blocks of {block_size} numbers of {bits} bits for the last axis of input")
-    check_shape("scale", scale, [columns, blocks], "one for each block")
-    check_shape("zero_point", zero_point, [columns, -(-blocks * bits // 8)], f"{bits} bits for each block")
-    check_shape("bias", bias, [columns], "the number of columns")
-    check_shape("minimum", minimum, [columns, blocks], "one for each block")
+    check_shape(packed, f"blocks of {block_size} numbers of {bits} bits for the last axis of input", weight=weight)
+    check_shape([columns, blocks], "one for each block", scale=scale)
+    check_shape([columns, -(-blocks * bits // 8)], f"{bits} bits for each block", zero_point=zero_point)
+    check_shape([columns], "the number of columns", bias=bias)
+    check_shape([columns, blocks], "one for each block", minimum=minimum)
     require(zero_point is None or minimum is None, "zero_point and minimum must not be given together")
     return Desc(input.data_type, (*input.shape[:-1], columns))
 

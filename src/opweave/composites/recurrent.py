@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from ..core.dtypes import FLOATS
-from ..core.graph import Builder, Desc, Operand
+from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits
 from ..core.value_ranges import ValueRange
 from ..ops.constants import constant
 from ..ops.recurrent import RecurrentNetworkActivation, RecurrentNetworkDirection, direction_count
 from ..support.errors import require
-from .declare import check_shape, declare
+from .declare import declare
 
 if TYPE_CHECKING:
     from ..ops import Operations
@@ -37,8 +37,8 @@ def _shapes(
     steps, batches, size = input.shape
     directions, hidden = direction_count(direction), recurrent_weight.shape[2]
     rows = gates * hidden
-    check_shape("recurrent_weight", recurrent_weight, [directions, rows, hidden], f"{gates} gates for each direction")
-    check_shape("lengths", lengths, [batches], "one for each batch")
+    check_shape([directions, rows, hidden], f"{gates} gates for each direction", recurrent_weight=recurrent_weight)
+    check_shape([batches], "one for each batch", lengths=lengths)
     shapes = {
         "weight": [directions, rows, size],
         "bias": [directions, rows],
@@ -48,7 +48,7 @@ def _shapes(
         "initial_cell_state": [directions, batches, hidden],
     }
     for name, operand in others.items():
-        check_shape(name, operand, shapes[name], "of these directions, gates and batches")
+        check_shape(shapes[name], "of these directions, gates and batches", **{name: operand})
     state = Desc(input.data_type, (directions, batches, hidden))
     return state, Desc(input.data_type, (steps, *state.shape))
 

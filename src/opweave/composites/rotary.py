@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core.dtypes import FLOATS
-from ..core.graph import Builder, Desc, Operand
+from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits
 from ..core.value_ranges import ValueRange
 from ..support.errors import require
-from .declare import check_divides, check_shape, declare
+from .declare import check_divides, declare
 
 if TYPE_CHECKING:
     from ..ops import Operations
@@ -55,10 +55,10 @@ def rotary_embedding(
         batches, _, length, size = input.shape
     else:
         batches, length, size = *input.shape[:2], check_divides("input", input, heads)
-    check_shape("sines", sines, cosines.shape, "that of cosines")
+    check_shape(cosines.shape, "that of cosines", sines=sines)
     pairs = cosines.shape[1]
     require(2 * pairs <= size, f"cosines must be of at most {size // 2} pairs, half of the size, got {cosines.desc}")
-    check_shape("positions", positions, [batches, length], "batches and length of input")
+    check_shape([batches, length], "batches and length of input", positions=positions)
     fits = positions is not None or length <= cosines.shape[0]
     require(fits, f"cosines must have a row for each of {length} positions, got {cosines.desc}")
     return input.desc

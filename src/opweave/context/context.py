@@ -143,8 +143,8 @@ class ML:
                 f"deferred=True is for contexts on the CPU; on {target.name} dispatches are asynchronous already"
             )
         if threads is not None:
-            driver, *rivals = (each.with_threads(threads) for each in (driver, *rivals))
-        driver, *rivals = (each.with_precision(precision) for each in (driver, *rivals))
+            driver, *rivals = (engine.with_threads(threads) for engine in (driver, *rivals))
+        driver, *rivals = (engine.with_precision(precision) for engine in (driver, *rivals))
         driver = driver.beside(rivals)
         context_class: Callable[..., MLContext] = lazy_imports.deferred_context if deferred else MLContext
         context = context_class(driver, target, power_preference)
