@@ -156,7 +156,8 @@ class LazyValue:
 
     Attributes:
         code: code of the data type and shape (`code_of`).
-        memory, node: the values and the pending call, of which one is None.
+        memory: the values; None while they are pending.
+        node: the pending call; None once the values are computed.
         reads: number of reads as a weight (`opweave.lazy.weights`); negative if the array must not be a weight.
     """
 
