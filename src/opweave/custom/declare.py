@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+
+# `Literal` is for annotations of users' functions, which are evaluated where their shape rules are defined: here.
+from typing import Any, Literal as Literal, overload
 
 import numpy as np
 
