@@ -60,7 +60,12 @@ def text() -> str:
     ops = Operations.listing().values()
     lines = [HEAD, "class BuilderMethods:", '    """The operations as methods of builders."""', ""]
     lines += [method(op, ["self", *parameters(op, "OperandLike")], result(op, "MLOperand")) for op in ops]
-    lines += ["", "class ArrayMethods:", '    """The operations as methods of operands and arrays, their first argument."""', ""]
+    lines += [
+        "",
+        "class ArrayMethods:",
+        '    """The operations as methods of operands and arrays, their first argument."""',
+        "",
+    ]
     lines += [
         method(op, ["self: Same", *parameters(op, "OperandLike")[1:]], result(op, "Same"))
         for op in ops
