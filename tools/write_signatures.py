@@ -1,4 +1,4 @@
-"""Write what type checkers and editors are to know about calls of operations: src/opweave/ops/signatures.pyi.
+"""Write the signatures of operations for type checkers and editors: src/opweave/ops/signatures.pyi.
 
 python tools/write_signatures.py [FILE]
 """
@@ -9,7 +9,6 @@ import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from textwrap import indent
 from typing import Any, get_args
 
 from opweave.core.operation import Op
@@ -58,65 +57,62 @@ def main(path: Path = FILE) -> None:
 
 def text() -> str:
     """The whole file."""
-    ops = Operations.listing()
+    ops = Operations.listing().values()
     lines = [HEAD, "class BuilderMethods:", '    """The operations as methods of builders."""', ""]
-    for op in ops.values():
-        lines += method(op, ["self", *parameters(op, "OperandLike")], result(op, "MLOperand"), with_link(op))
+    lines += [method(op, ["self", *parameters(op, "OperandLike")], result(op, "MLOperand")) for op in ops]
     lines += [
+        "",
         "class ArrayMethods:",
         '    """The operations as methods of operands and arrays, their first argument."""',
         "",
     ]
-    for op in ops.values():
-        if op.positional[0] not in op.sequences:
-            lines += method(op, ["self: Same", *parameters(op, "OperandLike")[1:]], result(op, "Same"), summary(op))
+    lines += [
+        method(op, ["self: Same", *parameters(op, "OperandLike")[1:]], result(op, "Same"))
+        for op in ops
+        if op.positional[0] not in op.sequences
+    ]
     lines += [f"    def __{way}{name}__(self: Same, other: Any) -> Same: ..." for name in INFIX for way in ("", "r")]
-    for op in ops.values():
-        lines += function(op)
-    names = ", ".join(f'"{name}"' for name in ops)
-    return "\n".join([*lines, f"__all__ = [{names}]", ""])
+    # Operations with the same parameters share a class, which is named after the first of them.
+    classes: dict[tuple[str, ...], str] = {}
+    for op in ops:
+        signature = (*parameters(op, "OperandLike"), result(op, "MLOperand"))
+        if signature not in classes:
+            classes[signature] = "_Like" + "".join(map(str.capitalize, op.name.split("_")))
+            lines += ["", *calls(op, classes[signature])]
+        lines += [f"{op.name}: {classes[signature]}", summary(op)]
+    names = ", ".join(f'"{op.name}"' for op in ops)
+    return "\n".join([*lines, "", f"__all__ = [{names}]", ""])
 
 
-def method(op: Op[..., Any], takes: Sequence[str], gives: str, text: str) -> Iterator[str]:
-    """A method, with a docstring."""
-    yield f"    def {op.name}({', '.join(takes)}) -> {gives}:"
-    yield indent(f'"""{text}"""', "        ")
-    yield ""
+def method(op: Op[..., Any], takes: Sequence[str], gives: str) -> str:
+    """A method with its docstring, on one line."""
+    return f"    def {op.name}({', '.join(takes)}) -> {gives}: {summary(op)}"
 
 
 def summary(op: Op[..., Any]) -> str:
-    """The first line of the docstring."""
-    return (op.__doc__ or "").splitlines()[0]
-
-
-def with_link(op: Op[..., Any]) -> str:
     """The first line of the docstring, and the address of the definition."""
-    address = next((line for line in (op.__doc__ or "").splitlines() if line.strip().startswith("https://")), "")
-    return f"{summary(op)}\n\n{address.strip()}\n" if address else summary(op)
+    first, *others = (op.__doc__ or "").splitlines()
+    addresses = [line.strip() for line in others if line.strip().startswith("https://")]
+    return f'"""{" ".join([first, *addresses[:1]])}"""'
 
 
-def function(op: Op[..., Any]) -> Iterator[str]:
-    """An operation itself, which is called with a builder, with operands, or with arrays."""
-    yield f"class _{op.name}(Op[..., {result(op, 'MLOperand')}]):"
+def calls(op: Op[..., Any], name: str) -> Iterator[str]:
+    """The class of operations that are called like `op`: with a builder, with arrays, or with operands."""
+    yield f"class {name}(Op[..., {result(op, 'MLOperand')}]):"
     operands, arrays = (parameters(op, kind) for kind in ("OperandLike", "ArrayLike"))
     first = op.positional[0]
-    kind = "Sequence[MLOperand]" if first in op.sequences else "MLOperand"
-    graph = [f"{first}: {kind}", *operands[1:]]
-    forms = [(["builder: Builder", "/", *operands], "MLOperand"), (graph, "MLOperand"), (arrays, "Array")]
+    graph = [f"{first}: {'Sequence[MLOperand]' if first in op.sequences else 'MLOperand'}", *operands[1:]]
+    # With several operands, the first one may be an array although another is an operand.
     several = sum(name in op.operands for name in op.positional) > 1 or bool(op.sequences)
-    if several:  # an operand may come after arrays
-        forms.append((operands, "MLOperand"))
-    for takes, kind in forms:
+    forms = [(["builder: Builder", "/", *operands], "MLOperand"), (arrays, "Array")]
+    for takes, kind in [*forms, (operands if several else graph, "MLOperand")]:
         yield "    @overload"
         yield f"    def __call__(self, {', '.join(takes)}) -> {result(op, kind)}: ..."
-    yield ""
-    yield f"{op.name}: _{op.name}"
-    yield f'"""{summary(op)}"""'
     yield ""
 
 
 def result(op: Op[..., Any], kind: str) -> str:
-    """What a call gives, `kind` for each result."""
+    """The type of a call: `kind` for each result."""
     return f"tuple[{kind}, ...]" if "tuple" in str(inspect.signature(op).return_annotation) else kind
 
 

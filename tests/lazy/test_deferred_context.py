@@ -588,7 +588,7 @@ def test_nothing_piles_up(context: ow.MLContext) -> None:
     x, y = tensor_of(context, START), tensor_of(context)
     for _ in range(1000):
         run(double, [x], [y])
-    assert len(x.current()._readers) <= 64  # type: ignore[attr-defined]
+    assert len(x.current().readers) <= 64  # type: ignore[attr-defined]
     assert statistics.dropped == 999
 
 

@@ -409,10 +409,10 @@ def test_an_error_of_the_compiler_itself_is_shown_and_the_next_graph_compiled(mo
     seen = []
     monkeypatch.setattr("threading.excepthook", lambda args: seen.append(args.exc_type))
     for _ in range(2):
-        thing.come(break_down)
+        thing.count_use(break_down)
     background.background.wait()
     for _ in range(2):
-        other.come(lambda: "made")  # type: ignore[arg-type,return-value]
+        other.count_use(lambda: "made")  # type: ignore[arg-type,return-value]
     background.background.wait()
     assert seen == [KeyError]
     assert thing.program is None

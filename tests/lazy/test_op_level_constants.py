@@ -109,14 +109,14 @@ def test_which_inputs_are_constants(name: str) -> None:
     program, shape, expected = PROGRAMS[name]
     # What has been a weight elsewhere is one sooner.
     for leaf in (W, SQUARE, Q, SCALE, ZERO, IMAGE, FILTER):
-        leaf._reads = 0
+        leaf.reads = 0
     results = []
     for k in range(learned.RECURRENCES * learned.PATIENCE + 2):
         x = random(*shape, seed=k)
         read = program(ow.array(x) if shape else None)
         results.append((k, np.asarray(read).copy()))
     found = [value for variant in variants() for value in variant.values]
-    known = [value if isinstance(value, float) else value._array for value in expected]
+    known = [value if isinstance(value, float) else value.memory for value in expected]
     assert {id(value) for value in found if value.ndim} == {
         id(value) for value in known if isinstance(value, np.ndarray)
     }

@@ -35,6 +35,7 @@ from .bits import *  # noqa: F403
 from .conversion import *  # noqa: F403
 from .conversion import _to_device as _to_device
 from .creation import *  # noqa: F403
+from .docs import complete
 from .elementwise import *  # noqa: F403
 from .manipulation import *  # noqa: F403
 from .products import *  # noqa: F403
@@ -79,45 +80,17 @@ def __getattr__(name: str) -> Any:
 
 @array_namespace.provide
 def namespace(api_version: str | None) -> ModuleType:
-    """Return this module.
-
-    Raises:
-        ValueError: the module does not follow that version of the standard.
-    """
+    """Return this module; a `ValueError` says which versions of the standard it follows."""
     if api_version is not None and api_version not in VERSIONS:
         raise ValueError(f"opweave follows the array API standard of {', '.join(VERSIONS)}, not {api_version!r}")
     return sys.modules[__name__]
 
 
 __all__ = [
-    *bits.__all__,
-    *conversion.__all__,
-    *creation.__all__,
-    *elementwise.__all__,
-    *manipulation.__all__,
-    *products.__all__,
-    *selection.__all__,
-    *statistics.__all__,
-    *transcendental.__all__,
-    "__array_api_version__",
-    "__array_namespace_info__",
-    "bool",
-    "can_cast",
-    "e",
-    "finfo",
-    "float16",
-    "float32",
-    "iinfo",
-    "inf",
-    "int8",
-    "int32",
-    "int64",
-    "isdtype",
-    "nan",
-    "newaxis",
-    "pi",
-    "result_type",
-    "uint8",
-    "uint32",
-    "uint64",
-]
+    *bits.__all__, *conversion.__all__, *creation.__all__, *elementwise.__all__, *manipulation.__all__,
+    *products.__all__, *selection.__all__, *statistics.__all__, *transcendental.__all__, "__array_api_version__",
+    "__array_namespace_info__", "bool", "can_cast", "e", "finfo", "float16", "float32", "iinfo", "inf", "int8",
+    "int32", "int64", "isdtype", "nan", "newaxis", "pi", "result_type", "uint8", "uint32", "uint64",
+]  # fmt: skip
+
+complete({name: globals()[name] for name in __all__})

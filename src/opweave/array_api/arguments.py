@@ -21,11 +21,7 @@ R = TypeVar("R")
 
 
 def as_array(value: Any, name: str) -> Array:
-    """Return an array of Opweave; one of NumPy shares its memory.
-
-    Raises:
-        ValidationError: the value is neither.
-    """
+    """Return an array of Opweave; one of NumPy shares its memory. Any other value is an error."""
     if isinstance(value, Array):
         return value
     if isinstance(value, (np.ndarray, np.generic)):
@@ -61,9 +57,6 @@ def promote_operands(name: str, kind: str, *values: Any) -> tuple[list[Any], DTy
     """Promote operands to a common data type; return the operands and the type.
 
     Python numbers stay numbers, but become arrays beside truth values.
-
-    Raises:
-        ValidationError: no operand is an array, an array is of another kind, or there is no common type.
     """
     arrays: list[Any] = [v if isinstance(v, (int, float)) else as_array(v, name) for v in values]
     array_operands = [v for v in arrays if isinstance(v, Array)]
@@ -89,22 +82,14 @@ def promote_operands(name: str, kind: str, *values: Any) -> tuple[list[Any], DTy
 
 
 def axis_of(axis: Any, rank: int, name: str) -> int:
-    """Return an axis counted from the start.
-
-    Raises:
-        ValidationError: the axis is no integer in [-rank, rank).
-    """
+    """Return an axis counted from the start; it must be in [-rank, rank)."""
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)) or not -rank <= axis < rank:
         raise ValidationError(f"{name}: axis must be an integer in [{-rank}, {rank}), got {shown(axis)}")
     return int(axis) % rank
 
 
 def axes_of(axis: int | Sequence[int] | None, rank: int, name: str) -> list[int]:
-    """Return axes counted from the start; all axes for None.
-
-    Raises:
-        ValidationError: an axis is out of range or occurs twice.
-    """
+    """Return different axes counted from the start; all axes for None."""
     if axis is None:
         return list(range(rank))
     axes = [axis_of(item, rank, name) for item in (axis if isinstance(axis, (tuple, list)) else (axis,))]
@@ -113,11 +98,7 @@ def axes_of(axis: int | Sequence[int] | None, rank: int, name: str) -> list[int]
 
 
 def axis_by_name(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that takes the axis by name only, as the standard requires.
-
-    Raises:
-        ValidationError: a call passes the axis by position, as NumPy allows.
-    """
+    """Decorate a function that takes the axis by name only, as the standard requires: NumPy's calls by position are errors."""
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -135,13 +116,6 @@ def with_axis(shape: Sequence[int], axis: int, size: int) -> list[int]:
 
 
 __all__ = [
-    "as_array",
-    "axes_of",
-    "axis_by_name",
-    "axis_of",
-    "convert",
-    "of_type",
-    "promote_operands",
-    "require_kind",
+    "as_array", "axes_of", "axis_by_name", "axis_of", "convert", "of_type", "promote_operands", "require_kind",
     "with_axis",
-]
+]  # fmt: skip

@@ -49,14 +49,12 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: MLContext | None = None, 
         device: context of the result; default: that of `obj` if it is an array, else the current one.
         copy: False shares the memory of `obj`, or raises an error. Arrays of Opweave are immutable, so they are never copied.
 
-    Returns:
-        An array of the shape of `obj`.
+    Returns: An array of the shape of `obj`.
 
     Raises:
         ValidationError: WebNN has no data type for the values, or `dtype` cannot hold them.
         ValueError: `copy` is False, and a copy is necessary.
 
-    >>> from opweave import array_api as xp
     >>> xp.asarray([True, False]).dtype, xp.asarray([[1, 2]], dtype=xp.float32)
     (dtype('bool'), <Array [[1., 2.]], float32[1, 2]>)
     """
@@ -94,11 +92,9 @@ def from_dlpack(x: Any, /, *, device: MLContext | None = None, copy: bool | None
 
     Args:
         x: an object with `__dlpack__`, in host memory.
-        device: context of the result; default: the current one.
         copy: False shares the memory of `x`, or raises an error; otherwise the values are copied.
 
-    Returns:
-        An array of the shape and data type of `x`.
+    Returns: An array of the shape and data type of `x`.
 
     Raises:
         ValidationError: WebNN does not have the data type.
@@ -121,18 +117,11 @@ def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: MLContext | No
     Floats are truncated to integers. In bool, zero is False, and everything else True.
 
     Args:
-        x: an array of any data type.
         dtype: the new data type.
-        copy: has no effect: arrays are immutable.
         device: context of the result; default: that of `x`.
 
-    Returns:
-        An array of the shape of `x`; `x` itself if nothing changes.
+    Returns: An array of the shape of `x`; `x` itself if nothing changes.
 
-    Raises:
-        ValidationError: WebNN does not have the data type.
-
-    >>> from opweave import array_api as xp
     >>> xp.astype(xp.asarray([1.7, -1.7]), xp.int32).tolist()
     [1, -1]
     """

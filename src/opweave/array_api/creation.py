@@ -26,18 +26,10 @@ def full(shape: Shape, fill_value: float, *, dtype: Any = None, device: MLContex
     """Make an array in which all elements have the same value.
 
     Args:
-        shape: dimensions, each at least 1; an integer for one dimension, [] for a scalar.
-        fill_value: the value.
         dtype: data type of the result; default: that of the value: bool, int32 or float32.
-        device: context of the result; default: the current one.
 
-    Returns:
-        An array of that shape.
+    Raises: the data type cannot hold the value; an invalid shape, data type or context.
 
-    Raises:
-        ValidationError: the data type cannot hold the value; an invalid shape, data type or context.
-
-    >>> from opweave import array_api as xp
     >>> xp.full([2, 2], 7).tolist()
     [[7, 7], [7, 7]]
     """
@@ -54,18 +46,6 @@ def full(shape: Shape, fill_value: float, *, dtype: Any = None, device: MLContex
 def zeros(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -> Array:
     """Make an array of zeros.
 
-    Args:
-        shape: dimensions, each at least 1; an integer for one dimension, [] for a scalar.
-        dtype: data type of the result; default: float32.
-        device: context of the result; default: the current one.
-
-    Returns:
-        An array of that shape.
-
-    Raises:
-        ValidationError: an invalid shape, data type or context.
-
-    >>> from opweave import array_api as xp
     >>> xp.zeros([2, 2]).tolist()
     [[0.0, 0.0], [0.0, 0.0]]
     """
@@ -75,18 +55,6 @@ def zeros(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -
 def ones(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -> Array:
     """Make an array of ones.
 
-    Args:
-        shape: dimensions, each at least 1; an integer for one dimension, [] for a scalar.
-        dtype: data type of the result; default: float32.
-        device: context of the result; default: the current one.
-
-    Returns:
-        An array of that shape.
-
-    Raises:
-        ValidationError: an invalid shape, data type or context.
-
-    >>> from opweave import array_api as xp
     >>> xp.ones([2, 2]).tolist()
     [[1.0, 1.0], [1.0, 1.0]]
     """
@@ -96,18 +64,6 @@ def ones(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) ->
 def empty(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -> Array:
     """Make an array whose values are not specified (Opweave uses zeros).
 
-    Args:
-        shape: dimensions, each at least 1; an integer for one dimension, [] for a scalar.
-        dtype: data type of the result; default: float32.
-        device: context of the result; default: the current one.
-
-    Returns:
-        An array of that shape.
-
-    Raises:
-        ValidationError: an invalid shape, data type or context.
-
-    >>> from opweave import array_api as xp
     >>> xp.empty([2, 3]).shape
     (2, 3)
     """
@@ -117,19 +73,8 @@ def empty(shape: Shape, *, dtype: Any = None, device: MLContext | None = None) -
 def full_like(x: Array, /, fill_value: float, *, dtype: Any = None, device: MLContext | None = None) -> Array:
     """Make an array in which all elements have the same value, in the shape, data type and context of `x`.
 
-    Args:
-        x: an array of any data type.
-        fill_value: the value.
-        dtype: data type of the result; default: that of `x`.
-        device: context of the result; default: that of `x`.
+    Raises: `x` is not an array; the data type cannot hold the value; an invalid data type or context.
 
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        ValidationError: `x` is not an array; the data type cannot hold the value; an invalid data type or context.
-
-    >>> from opweave import array_api as xp
     >>> xp.full_like(xp.asarray([1.0, 2.0]), 7).tolist()
     [7.0, 7.0]
     """
@@ -140,18 +85,6 @@ def full_like(x: Array, /, fill_value: float, *, dtype: Any = None, device: MLCo
 def zeros_like(x: Array, /, *, dtype: Any = None, device: MLContext | None = None) -> Array:
     """Make an array of zeros, in the shape, data type and context of `x`.
 
-    Args:
-        x: an array of any data type.
-        dtype: data type of the result; default: that of `x`.
-        device: context of the result; default: that of `x`.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        ValidationError: `x` is not an array; an invalid data type or context.
-
-    >>> from opweave import array_api as xp
     >>> xp.zeros_like(xp.asarray([1, 2])).tolist()
     [0, 0]
     """
@@ -161,18 +94,6 @@ def zeros_like(x: Array, /, *, dtype: Any = None, device: MLContext | None = Non
 def ones_like(x: Array, /, *, dtype: Any = None, device: MLContext | None = None) -> Array:
     """Make an array of ones, in the shape, data type and context of `x`.
 
-    Args:
-        x: an array of any data type.
-        dtype: data type of the result; default: that of `x`.
-        device: context of the result; default: that of `x`.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        ValidationError: `x` is not an array; an invalid data type or context.
-
-    >>> from opweave import array_api as xp
     >>> xp.ones_like(xp.asarray([1, 2])).tolist()
     [1, 1]
     """
@@ -182,18 +103,6 @@ def ones_like(x: Array, /, *, dtype: Any = None, device: MLContext | None = None
 def empty_like(x: Array, /, *, dtype: Any = None, device: MLContext | None = None) -> Array:
     """Make an array whose values are not specified, in the shape, data type and context of `x`.
 
-    Args:
-        x: an array of any data type.
-        dtype: data type of the result; default: that of `x`.
-        device: context of the result; default: that of `x`.
-
-    Returns:
-        An array of the shape of `x`.
-
-    Raises:
-        ValidationError: `x` is not an array; an invalid data type or context.
-
-    >>> from opweave import array_api as xp
     >>> xp.empty_like(xp.asarray([1, 2])).shape
     (2,)
     """
@@ -216,15 +125,10 @@ def arange(
         stop: the end, which is not included.
         step: the distance between neighbours; may be negative.
         dtype: data type of the result; default: int32, or float32 if an argument is a float.
-        device: context of the result; default: the current one.
 
-    Returns:
-        An array of one dimension.
+    Returns: An array of one dimension.
+    Raises: the interval is empty (arrays have at least one element), or the data type cannot hold the numbers.
 
-    Raises:
-        ValidationError: the interval is empty (arrays have at least one element), or the data type cannot hold the numbers.
-
-    >>> from opweave import array_api as xp
     >>> xp.arange(5).tolist()
     [0, 1, 2, 3, 4]
     >>> xp.arange(1.0, 2.0, 0.25).tolist()
@@ -257,17 +161,11 @@ def linspace(
         start: the first number.
         stop: the end.
         num: the number of elements, at least 1.
-        dtype: data type of the result; default: float32.
-        device: context of the result; default: the current one.
         endpoint: whether `stop` is the last number; otherwise, it is not included.
 
-    Returns:
-        An array [num].
+    Returns: An array [num].
+    Raises: `num` is not positive; an invalid data type or context.
 
-    Raises:
-        ValidationError: `num` is not positive; an invalid data type or context.
-
-    >>> from opweave import array_api as xp
     >>> xp.linspace(0.0, 1.0, 5).tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]
     """
@@ -285,16 +183,10 @@ def eye(
         n_rows: number of rows, at least 1.
         n_cols: number of columns; default: `n_rows`.
         k: the diagonal: 0 is the main one, positive numbers are above it, negative ones below.
-        dtype: data type of the result; default: float32.
-        device: context of the result; default: the current one.
 
-    Returns:
-        An array [n_rows, n_cols].
+    Returns: An array [n_rows, n_cols].
+    Raises: an invalid size, data type or context.
 
-    Raises:
-        ValidationError: an invalid size, data type or context.
-
-    >>> from opweave import array_api as xp
     >>> xp.eye(2, 3, k=1).tolist()
     [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
@@ -310,13 +202,9 @@ def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
         indexing: "xy" puts the second array on the first axis (rows), and the first one on the second axis; "ij" keeps the
             order of the arrays.
 
-    Returns:
-        An array for each argument, of its data type; all have one dimension for each argument.
+    Returns: An array for each argument, of its data type; all have one dimension for each argument.
+    Raises: an array has another number of dimensions, or `indexing` is neither.
 
-    Raises:
-        ValidationError: an array has another number of dimensions, or `indexing` is neither.
-
-    >>> from opweave import array_api as xp
     >>> x, y = xp.meshgrid(xp.asarray([1, 2, 3]), xp.asarray([10, 20]))
     >>> x.tolist(), y.tolist()
     ([[1, 2, 3], [1, 2, 3]], [[10, 10, 10], [20, 20, 20]])
@@ -348,16 +236,8 @@ def tril(x: Array, /, *, k: int = 0) -> Array:
     """Keep the lower triangle of each matrix, and set all other elements to zero.
 
     Args:
-        x: any data type [..., rows, columns].
         k: the last diagonal to keep: 0 is the main one, positive numbers are above it, negative ones below.
 
-    Returns:
-        An array of the shape and data type of `x`.
-
-    Raises:
-        ValidationError: `x` has fewer than two dimensions.
-
-    >>> from opweave import array_api as xp
     >>> xp.tril(xp.asarray([[1, 2], [3, 4]])).tolist()
     [[1, 0], [3, 4]]
     """
@@ -368,16 +248,8 @@ def triu(x: Array, /, *, k: int = 0) -> Array:
     """Keep the upper triangle of each matrix, and set all other elements to zero.
 
     Args:
-        x: any data type [..., rows, columns].
         k: the first diagonal to keep: 0 is the main one, positive numbers are above it, negative ones below.
 
-    Returns:
-        An array of the shape and data type of `x`.
-
-    Raises:
-        ValidationError: `x` has fewer than two dimensions.
-
-    >>> from opweave import array_api as xp
     >>> xp.triu(xp.asarray([[1, 2], [3, 4]])).tolist()
     [[1, 2], [0, 4]]
     """
@@ -385,18 +257,6 @@ def triu(x: Array, /, *, k: int = 0) -> Array:
 
 
 __all__ = [
-    "arange",
-    "empty",
-    "empty_like",
-    "eye",
-    "full",
-    "full_like",
-    "linspace",
-    "meshgrid",
-    "ones",
-    "ones_like",
-    "tril",
-    "triu",
-    "zeros",
-    "zeros_like",
-]
+    "arange", "empty", "empty_like", "eye", "full", "full_like", "linspace", "meshgrid", "ones", "ones_like", "tril",
+    "triu", "zeros", "zeros_like",
+]  # fmt: skip

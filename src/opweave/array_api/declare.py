@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..lazy.array import Array
 from ..lazy.from_memory import array
 from ..lazy.mask import as_mask
+from ..ops.docs import fill
 from .arguments import as_array, of_type, promote_operands, require_kind
+from .docs import IMPORTS
 
 PAGE = "https://data-apis.org/array-api/latest/API_specification/generated/array_api.{}.html"
 
@@ -33,30 +35,16 @@ def _describe(
     doc: str,
     returns: str,
     errors: str,
-    arguments: str,
+    operands: Sequence[Any],
     result: str,
 ) -> Function:
     """Give a function its name, a signature with positional-only parameters, and a docstring with an example."""
     function.__name__ = function.__qualname__ = name
     function.__module__ = "opweave.array_api"
-    sections = "\n".join(f"    {parameter}: {text}." for parameter, text in takes.items())
-    function.__doc__ = f"""{doc}
-
-{PAGE.format(name)}
-
-Args:
-{sections}
-
-Returns:
-    An array {returns}.
-
-Raises:
-    ValidationError: {errors}.
-
->>> from opweave import array_api as xp
->>> xp.{name}({arguments}).tolist()
-{result}
-"""
+    shown = ", ".join(f"xp.asarray({value})" if isinstance(value, list) else repr(value) for value in operands)
+    example = f">>> xp.{name}({shown.replace('nan', 'xp.nan').replace('inf', 'xp.inf')}).tolist()\n{result}\n"
+    doc = f"{doc}\n\n{PAGE.format(name)}\n\n{example}"
+    function.__doc__ = fill(doc, takes, takes.__getitem__, f"An array {returns}.", errors, IMPORTS)
     kind = inspect.Parameter.POSITIONAL_ONLY
     function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(parameter, kind, annotation=Array) for parameter in takes], return_annotation=Array
@@ -69,21 +57,11 @@ def unary(
     kind: str,
     compute: Callable[[Array], Array],
     doc: str,
-    arguments: str,
+    operand: list[Any],
     result: str,
     to_mask: bool = False,
 ) -> Function:
-    """Declare a function of one array.
-
-    Args:
-        name: the standard's name.
-        kind: the allowed kind of data types.
-        compute: computes the result.
-        doc: first line of the docstring.
-        arguments: of the example, in which this package is `xp`.
-        result: of the example.
-        to_mask: whether the results are truth values.
-    """
+    """Declare a function of one array; the example shows `result` for `operand`, and `to_mask` makes truth values."""
 
     def function(x: Any, /) -> Array:
         x = as_array(x, name)
@@ -92,7 +70,9 @@ def unary(
         return as_mask(output) if to_mask else output
 
     returns = f"of the shape {'of `x`, bool' if to_mask else 'and data type of `x`'}"
-    return _describe(name, function, {"x": TYPES[kind]}, doc, returns, "`x` has another data type", arguments, result)
+    return _describe(
+        name, function, {"x": f"{TYPES[kind]}."}, doc, returns, "`x` has another data type", [operand], result
+    )
 
 
 def binary(
@@ -100,7 +80,7 @@ def binary(
     kind: str,
     compute: Callable[[Any, Any], Array],
     doc: str,
-    arguments: str,
+    operands: tuple[Any, Any],
     result: str,
     to_mask: bool = False,
 ) -> Function:
@@ -111,10 +91,13 @@ def binary(
         output = compute(x1, x2)
         return as_mask(output) if to_mask else of_type(output, dtype)
 
-    takes = {"x1": TYPES[kind], "x2": "likewise; it broadcasts with `x1`, and one of the two may be a Python number"}
+    takes = {
+        "x1": f"{TYPES[kind]}.",
+        "x2": "likewise; it broadcasts with `x1`, and one of the two may be a Python number.",
+    }
     returns = f"of the broadcast shape, {'bool' if to_mask else 'in the promoted data type'}"
     errors = "an argument has another data type, the two have no common one, or the shapes do not broadcast"
-    return _describe(name, function, takes, doc, returns, errors, arguments, result)
+    return _describe(name, function, takes, doc, returns, errors, operands, result)
 
 
 def is_float(x: Array) -> bool:

@@ -19,17 +19,8 @@ from .arguments import as_array, axes_of, axis_of, of_type, promote_operands, wi
 def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
     """Broadcast an array to a shape: repeat it along axes of size 1, and along new axes in front.
 
-    Args:
-        x: an array of any data type.
-        shape: the new shape.
+    Raises: the shape of `x` does not broadcast to `shape`.
 
-    Returns:
-        An array of that shape, in the data type of `x`.
-
-    Raises:
-        ValidationError: the shape of `x` does not broadcast to `shape`.
-
-    >>> from opweave import array_api as xp
     >>> xp.broadcast_to(xp.asarray([1, 2]), [2, 2]).tolist()
     [[1, 2], [1, 2]]
     """
@@ -43,13 +34,9 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     Args:
         shapes: the shapes.
 
-    Returns:
-        Their common shape.
+    Returns: Their common shape.
+    Raises: they do not broadcast to each other.
 
-    Raises:
-        ValidationError: they do not broadcast to each other.
-
-    >>> from opweave import array_api as xp
     >>> xp.broadcast_shapes([2, 1], [3])
     (2, 3)
     """
@@ -65,13 +52,9 @@ def broadcast_arrays(*arrays: Array) -> list[Array]:
     Args:
         arrays: arrays of any data types.
 
-    Returns:
-        The arrays in that shape, each in its own data type.
+    Returns: The arrays in that shape, each in its own data type.
+    Raises: the shapes do not broadcast to each other.
 
-    Raises:
-        ValidationError: the shapes do not broadcast to each other.
-
-    >>> from opweave import array_api as xp
     >>> [x.shape for x in xp.broadcast_arrays(xp.ones([2, 1]), xp.ones([3]))]
     [(2, 3), (2, 3)]
     """
@@ -83,17 +66,10 @@ def reshape(x: Array, /, shape: Sequence[int], *, copy: bool | None = None) -> A
     """Change the shape of an array; its elements keep their order.
 
     Args:
-        x: an array of any data type.
         shape: the new shape. One size may be -1: it is computed from the number of elements.
-        copy: has no effect: arrays are immutable.
 
-    Returns:
-        An array of that shape, in the data type of `x`.
+    Raises: the shape has another number of elements.
 
-    Raises:
-        ValidationError: the shape has another number of elements.
-
-    >>> from opweave import array_api as xp
     >>> xp.reshape(xp.asarray([1, 2, 3, 4]), [2, -1]).tolist()
     [[1, 2], [3, 4]]
     """
@@ -111,16 +87,11 @@ def expand_dims(x: Array, /, axis: int | Sequence[int] = 0) -> Array:
     """Insert axes of size 1.
 
     Args:
-        x: an array of any data type.
         axis: the positions of the new axes in the result; negative numbers count from the end.
 
-    Returns:
-        An array with these axes, in the data type of `x`.
+    Returns: An array with these axes, in the data type of `x`.
+    Raises: a position is out of range, or occurs twice.
 
-    Raises:
-        ValidationError: a position is out of range, or occurs twice.
-
-    >>> from opweave import array_api as xp
     >>> xp.expand_dims(xp.asarray([1, 2]), axis=1).tolist()
     [[1], [2]]
     """
@@ -135,17 +106,14 @@ def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
     """Remove axes of size 1.
 
     Args:
-        x: an array of any data type.
         axis: the axes to remove; negative numbers count from the end.
 
-    Returns:
-        An array without these axes, in the data type of `x`.
+    Returns: An array without these axes, in the data type of `x`.
 
     Raises:
         ValidationError: an axis is out of range, or occurs twice.
         ValueError: the size of an axis is not 1.
 
-    >>> from opweave import array_api as xp
     >>> xp.squeeze(xp.ones([2, 1, 3]), 1).shape
     (2, 3)
     """
@@ -161,16 +129,10 @@ def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
     """Reorder the axes of an array.
 
     Args:
-        x: an array of any data type.
         axes: for each axis of the result, the axis of `x`.
 
-    Returns:
-        An array with its axes in this order, in the data type of `x`.
+    Raises: `axes` does not list each axis once.
 
-    Raises:
-        ValidationError: `axes` does not list each axis once.
-
-    >>> from opweave import array_api as xp
     >>> xp.permute_dims(xp.ones([2, 3, 4]), [0, 2, 1]).shape
     (2, 4, 3)
     """
@@ -184,17 +146,11 @@ def moveaxis(x: Array, source: int | Sequence[int], destination: int | Sequence[
     """Move axes to other positions; the other axes keep their order.
 
     Args:
-        x: an array of any data type.
         source: the axes to move.
         destination: the new position of each.
 
-    Returns:
-        An array with its axes in this order, in the data type of `x`.
+    Raises: `source` and `destination` have different lengths, or an axis is out of range.
 
-    Raises:
-        ValidationError: `source` and `destination` have different lengths, or an axis is out of range.
-
-    >>> from opweave import array_api as xp
     >>> xp.moveaxis(xp.ones([2, 3, 4]), 0, 2).shape
     (3, 4, 2)
     """
@@ -210,16 +166,8 @@ def moveaxis(x: Array, source: int | Sequence[int], destination: int | Sequence[
 def matrix_transpose(x: Array, /) -> Array:
     """Transpose each matrix: exchange the last two axes.
 
-    Args:
-        x: any data type [..., rows, columns].
+    Returns: An array [..., columns, rows], in the data type of `x`.
 
-    Returns:
-        An array [..., columns, rows], in the data type of `x`.
-
-    Raises:
-        ValidationError: `x` has fewer than two dimensions.
-
-    >>> from opweave import array_api as xp
     >>> xp.matrix_transpose(xp.asarray([[1, 2], [3, 4]])).tolist()
     [[1, 3], [2, 4]]
     """
@@ -232,16 +180,8 @@ def flip(x: Array, /, *, axis: int | Sequence[int] | None = None) -> Array:
     """Reverse the order of elements along axes.
 
     Args:
-        x: an array of any data type.
         axis: the axes; default: all.
 
-    Returns:
-        An array of the shape and data type of `x`.
-
-    Raises:
-        ValidationError: an axis is out of range, or occurs twice.
-
-    >>> from opweave import array_api as xp
     >>> xp.flip(xp.asarray([1, 2, 3])).tolist()
     [3, 2, 1]
     """
@@ -254,17 +194,11 @@ def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] |
     """Shift elements along axes; elements that move past the end are inserted at the start.
 
     Args:
-        x: an array of any data type.
         shift: by how many positions, for all axes or for each of them; negative numbers shift towards the start.
         axis: the axes. By default, the array is flattened, shifted, and reshaped again.
 
-    Returns:
-        An array of the shape and data type of `x`.
+    Raises: `shift` and `axis` have different lengths, or an axis is out of range.
 
-    Raises:
-        ValidationError: `shift` and `axis` have different lengths, or an axis is out of range.
-
-    >>> from opweave import array_api as xp
     >>> xp.roll(xp.asarray([1, 2, 3, 4]), 1).tolist()
     [4, 1, 2, 3]
     """
@@ -288,17 +222,12 @@ def repeat(x: Array, repeats: int, /, *, axis: int | None = None) -> Array:
     """Repeat each element.
 
     Args:
-        x: an array of any data type.
         repeats: how many times, a positive integer. An array is an error, because its values would determine the shape.
         axis: the axis; by default, the array is flattened first.
 
-    Returns:
-        An array of the data type of `x`, `repeats` times as long along the axis.
+    Returns: An array of the data type of `x`, `repeats` times as long along the axis.
+    Raises: `repeats` is not a positive integer, or the axis is out of range.
 
-    Raises:
-        ValidationError: `repeats` is not a positive integer, or the axis is out of range.
-
-    >>> from opweave import array_api as xp
     >>> xp.repeat(xp.asarray([1, 2]), 2).tolist()
     [1, 1, 2, 2]
     """
@@ -316,17 +245,12 @@ def tile(x: Array, repetitions: Sequence[int], /) -> Array:
     """Repeat the whole array.
 
     Args:
-        x: an array of any data type.
         repetitions: how many times along each axis; the last number belongs to the last axis. If it has more numbers than `x`
             has axes, axes of size 1 are inserted in front.
 
-    Returns:
-        An array of the data type of `x`, each of whose sizes is multiplied by a number of `repetitions`.
+    Returns: An array of the data type of `x`, each of whose sizes is multiplied by a number of `repetitions`.
+    Raises: a number is not positive.
 
-    Raises:
-        ValidationError: a number is not positive.
-
-    >>> from opweave import array_api as xp
     >>> xp.tile(xp.asarray([1, 2]), [2]).tolist()
     [1, 2, 1, 2]
     """
@@ -344,13 +268,9 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
         arrays: arrays that agree in all other dimensions.
         axis: the axis; None flattens the arrays first.
 
-    Returns:
-        An array of their promoted data type.
+    Returns: An array of their promoted data type.
+    Raises: the other dimensions differ, there is no common data type, or the axis is out of range.
 
-    Raises:
-        ValidationError: the other dimensions differ, there is no common data type, or the axis is out of range.
-
-    >>> from opweave import array_api as xp
     >>> xp.concat([xp.asarray([[1, 2]]), xp.asarray([[3, 4]])], axis=1).tolist()
     [[1, 2, 3, 4]]
     """
@@ -367,13 +287,9 @@ def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
         arrays: arrays of the same shape.
         axis: the position of the new axis in the result.
 
-    Returns:
-        An array of their promoted data type; the size of the new axis is the number of arrays.
+    Returns: An array of their promoted data type; the size of the new axis is the number of arrays.
+    Raises: the shapes differ, there is no common data type, or the axis is out of range.
 
-    Raises:
-        ValidationError: the shapes differ, there is no common data type, or the axis is out of range.
-
-    >>> from opweave import array_api as xp
     >>> xp.stack([xp.asarray([1, 2]), xp.asarray([3, 4])]).tolist()
     [[1, 2], [3, 4]]
     """
@@ -386,15 +302,10 @@ def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
 
     Args:
         x: an array of any data type, of one dimension or more.
-        axis: the axis.
 
-    Returns:
-        An array for each position along the axis, in the data type of `x`.
+    Returns: An array for each position along the axis, in the data type of `x`.
+    Raises: `x` is a scalar, or the axis is out of range.
 
-    Raises:
-        ValidationError: `x` is a scalar, or the axis is out of range.
-
-    >>> from opweave import array_api as xp
     >>> [row.tolist() for row in xp.unstack(xp.asarray([[1, 2], [3, 4]]))]
     [[1, 2], [3, 4]]
     """
@@ -405,20 +316,6 @@ def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
 
 
 __all__ = [
-    "broadcast_arrays",
-    "broadcast_shapes",
-    "broadcast_to",
-    "concat",
-    "expand_dims",
-    "flip",
-    "matrix_transpose",
-    "moveaxis",
-    "permute_dims",
-    "repeat",
-    "reshape",
-    "roll",
-    "squeeze",
-    "stack",
-    "tile",
-    "unstack",
-]
+    "broadcast_arrays", "broadcast_shapes", "broadcast_to", "concat", "expand_dims", "flip", "matrix_transpose",
+    "moveaxis", "permute_dims", "repeat", "reshape", "roll", "squeeze", "stack", "tile", "unstack",
+]  # fmt: skip

@@ -26,13 +26,10 @@ def matmul(x1: Array, x2: Array, /) -> Array:
         x1: integers or floats [..., rows, inner], or a vector [inner].
         x2: likewise [..., inner, columns], or a vector [inner].
 
-    Returns:
-        An array [..., rows, columns] in the promoted data type; without rows if `x1` is a vector, without columns if `x2` is.
+    Returns: An array [..., rows, columns] in the promoted data type; without rows if `x1` is a vector, without columns
+        if `x2` is.
+    Raises: the shapes do not fit, an argument is a scalar, or there is no common data type.
 
-    Raises:
-        ValidationError: the shapes do not fit, an argument is a scalar, or there is no common data type.
-
-    >>> from opweave import array_api as xp
     >>> xp.matmul(xp.asarray([[1.0, 2.0], [3.0, 4.0]]), xp.asarray([1.0, 10.0])).tolist()
     [21.0, 43.0]
     """
@@ -54,17 +51,11 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     """Compute the dot product of vectors along an axis; the other axes broadcast.
 
     Args:
-        x1: integers or floats.
         x2: likewise, of the same size along the axis.
-        axis: the axis.
 
-    Returns:
-        An array of the broadcast shape without the axis, in the promoted data type.
+    Returns: An array of the broadcast shape without the axis, in the promoted data type.
+    Raises: the axis has different sizes, the shapes do not broadcast, or there is no common data type.
 
-    Raises:
-        ValidationError: the axis has different sizes, the shapes do not broadcast, or there is no common data type.
-
-    >>> from opweave import array_api as xp
     >>> xp.vecdot(xp.asarray([1, 2]), xp.asarray([3, 4])).tolist()
     11
     """
@@ -80,17 +71,11 @@ def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Seque
     """Multiply arrays, and sum over axes of both.
 
     Args:
-        x1: integers or floats.
-        x2: likewise.
         axes: a number N, for the last N axes of `x1` and the first N of `x2`; or the axes of `x1` and those of `x2`.
 
-    Returns:
-        An array of the other axes of `x1`, followed by those of `x2`, in the promoted data type.
+    Returns: An array of the other axes of `x1`, followed by those of `x2`, in the promoted data type.
+    Raises: the axes have different sizes or are out of range, or there is no common data type.
 
-    Raises:
-        ValidationError: the axes have different sizes or are out of range, or there is no common data type.
-
-    >>> from opweave import array_api as xp
     >>> xp.tensordot(xp.asarray([[1.0, 2.0], [3.0, 4.0]]), xp.asarray([[1.0, 2.0], [3.0, 4.0]]), axes=2).tolist()
     30.0
     """

@@ -24,7 +24,6 @@ from .types import bool as bool_
 
 
 def _positions(x: Any, name: str) -> Array:
-    """Convert positions to an index type of WebNN."""
     positions = as_array(x, name)
     require_kind(positions, "integral", name)
     if positions.data_type in INDICES:
@@ -36,17 +35,11 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
     """Select elements by their positions along an axis.
 
     Args:
-        x: an array of any data type.
         indices: integers; negative ones count from the end.
-        axis: the axis; may be left out if `x` has one dimension.
 
-    Returns:
-        An array of the data type of `x`, in which the dimensions of `indices` replace the axis.
+    Returns: An array of the data type of `x`, in which the dimensions of `indices` replace the axis.
+    Raises: `axis` is missing or out of range, or `indices` are not integers.
 
-    Raises:
-        ValidationError: `axis` is missing or out of range, or `indices` are not integers.
-
-    >>> from opweave import array_api as xp
     >>> xp.take(xp.asarray([10, 20, 30]), xp.asarray([2, 0])).tolist()
     [30, 10]
     """
@@ -60,17 +53,11 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     """Select an element for each position in `indices`, along an axis.
 
     Args:
-        x: an array of any data type.
         indices: integers, with as many dimensions as `x`; all axes but `axis` broadcast.
-        axis: the axis.
 
-    Returns:
-        An array of the data type of `x` and the broadcast shape of `indices`.
+    Returns: An array of the data type of `x` and the broadcast shape of `indices`.
+    Raises: the numbers of dimensions differ, the shapes do not broadcast, or `indices` are not integers.
 
-    Raises:
-        ValidationError: the numbers of dimensions differ, the shapes do not broadcast, or `indices` are not integers.
-
-    >>> from opweave import array_api as xp
     >>> xp.take_along_axis(xp.asarray([[1, 2], [3, 4]]), xp.asarray([[1], [0]])).tolist()
     [[2], [3]]
     """
@@ -84,11 +71,7 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
 
 
 def _index(x: Array, items: tuple[Any, ...]) -> Array:
-    """Return `x[items]` with integer arrays among the items, for one axis, or for the first axes together.
-
-    Raises:
-        ValidationError: an array of truth values, on which the shape would depend; or slices beside several arrays.
-    """
+    """Return `x[items]` with integer arrays among the items, for one axis, or for the first axes together."""
     for item in items:
         if getattr(item, "dtype", None) == bool_:
             raise ValidationError(
@@ -118,13 +101,9 @@ def where(condition: Array, x1: Any, x2: Any, /) -> Array:
         x1: values where the condition is true: an array of any data type, or a Python number if `x2` is an array.
         x2: values elsewhere, likewise. All three broadcast to each other.
 
-    Returns:
-        An array of the broadcast shape, in the promoted data type of `x1` and `x2`.
+    Returns: An array of the broadcast shape, in the promoted data type of `x1` and `x2`.
+    Raises: `condition` is not bool, `x1` and `x2` have no common data type, or the shapes do not broadcast.
 
-    Raises:
-        ValidationError: `condition` is not bool, `x1` and `x2` have no common data type, or the shapes do not broadcast.
-
-    >>> from opweave import array_api as xp
     >>> xp.where(xp.asarray([True, False]), xp.asarray([1.0, 2.0]), 0.0).tolist()
     [1.0, 0.0]
     """
@@ -145,13 +124,9 @@ def searchsorted(
         side: "left" for the first possible position, "right" for the last one.
         sorter: integers: the result of `argsort` for an `x1` that is not sorted.
 
-    Returns:
-        An int32 array of the shape of `x2`.
+    Returns: An int32 array of the shape of `x2`.
+    Raises: `x1` has several dimensions, there is no common data type, or `side` is neither.
 
-    Raises:
-        ValidationError: `x1` has several dimensions, there is no common data type, or `side` is neither.
-
-    >>> from opweave import array_api as xp
     >>> xp.searchsorted(xp.asarray([10, 20, 30]), xp.asarray([5, 20, 40])).tolist()
     [0, 1, 3]
     """
@@ -192,19 +167,6 @@ def _sort(x: Any, axis: int, descending: bool, name: str) -> tuple[Array, Array]
 def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """Sort elements along an axis. NaN is larger than infinity: last, or first if `descending`.
 
-    Args:
-        x: integers or floats, of one dimension or more.
-        axis: the axis.
-        descending: whether the largest element comes first.
-        stable: has no effect: equal elements always keep their order.
-
-    Returns:
-        An array of the shape and data type of `x`.
-
-    Raises:
-        ValidationError: another data type, or the axis is out of range.
-
-    >>> from opweave import array_api as xp
     >>> xp.sort(xp.asarray([3, 1, 2]), descending=True).tolist()
     [3, 2, 1]
     """
@@ -214,19 +176,8 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
 def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """Find the positions of the elements in sorted order. NaN is larger than infinity: last, or first if `descending`.
 
-    Args:
-        x: integers or floats, of one dimension or more.
-        axis: the axis.
-        descending: whether the largest element comes first.
-        stable: has no effect: equal elements always keep their order.
+    Returns: An int32 array of the shape of `x`.
 
-    Returns:
-        An int32 array of the shape of `x`.
-
-    Raises:
-        ValidationError: another data type, or the axis is out of range.
-
-    >>> from opweave import array_api as xp
     >>> xp.argsort(xp.asarray([3, 1, 2])).tolist()
     [1, 2, 0]
     """
@@ -234,10 +185,5 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
 
 
 __all__ = [
-    "argsort",
-    "searchsorted",
-    "sort",
-    "take",
-    "take_along_axis",
-    "where",
-]
+    "argsort", "searchsorted", "sort", "take", "take_along_axis", "where",
+]  # fmt: skip

@@ -36,7 +36,7 @@ def _reduce(reduce: Callable[..., Array], x: Array, axis: Axis, keepdims: bool, 
     return reduce(x, axes=axes, keep_dimensions=bool(keepdims)) if axes else x
 
 
-def _total(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, dtype: Any, keepdims: bool) -> Array:
+def _accumulate(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, dtype: Any, keepdims: bool) -> Array:
     x = as_array(x, name)
     require_kind(x, "numeric or bool", name)
     target = _sum_type(x, dtype, name)
@@ -51,46 +51,20 @@ def _total(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, dtype: A
 def sum(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
     """Add elements along axes.
 
-    Args:
-        x: integers, floats or bool.
-        axis: the axes; default: all.
-        dtype: data type of the result; default: that of `x`, but int32 or uint32 for smaller integers, and int32 for bool.
-        keepdims: whether the axes stay, with size 1.
-
-    Returns:
-        An array without these axes.
-
-    Raises:
-        ValidationError: another data type, or an axis is out of range or occurs twice.
-
-    >>> from opweave import array_api as xp
     >>> xp.sum(xp.asarray([[1, 2], [3, 4]]), axis=0).tolist()
     [4, 6]
     """
-    return _total("sum", ops.reduce_sum, x, axis, dtype, keepdims)
+    return _accumulate("sum", ops.reduce_sum, x, axis, dtype, keepdims)
 
 
 @axis_by_name
 def prod(x: Array, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
     """Multiply elements along axes.
 
-    Args:
-        x: integers, floats or bool.
-        axis: the axes; default: all.
-        dtype: data type of the result; default: that of `x`, but int32 or uint32 for smaller integers, and int32 for bool.
-        keepdims: whether the axes stay, with size 1.
-
-    Returns:
-        An array without these axes.
-
-    Raises:
-        ValidationError: another data type, or an axis is out of range or occurs twice.
-
-    >>> from opweave import array_api as xp
     >>> xp.prod(xp.asarray([[1, 2], [3, 4]]), axis=0).tolist()
     [3, 8]
     """
-    return _total("prod", ops.reduce_product, x, axis, dtype, keepdims)
+    return _accumulate("prod", ops.reduce_product, x, axis, dtype, keepdims)
 
 
 def _extreme(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdims: bool) -> Array:
@@ -107,18 +81,6 @@ def _extreme(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdi
 def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Find the largest element along axes; NaN if one of them is NaN.
 
-    Args:
-        x: integers or floats.
-        axis: the axes; default: all.
-        keepdims: whether the axes stay, with size 1.
-
-    Returns:
-        An array of the data type of `x`, without these axes.
-
-    Raises:
-        ValidationError: another data type, or an axis is out of range or occurs twice.
-
-    >>> from opweave import array_api as xp
     >>> xp.max(xp.asarray([[1, 2], [3, 4]]), axis=0).tolist()
     [3, 4]
     """
@@ -129,18 +91,6 @@ def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Find the smallest element along axes; NaN if one of them is NaN.
 
-    Args:
-        x: integers or floats.
-        axis: the axes; default: all.
-        keepdims: whether the axes stay, with size 1.
-
-    Returns:
-        An array of the data type of `x`, without these axes.
-
-    Raises:
-        ValidationError: another data type, or an axis is out of range or occurs twice.
-
-    >>> from opweave import array_api as xp
     >>> xp.min(xp.asarray([[1, 2], [3, 4]]), axis=0).tolist()
     [1, 2]
     """
@@ -151,18 +101,6 @@ def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Compute the mean of elements along axes.
 
-    Args:
-        x: float32 or float16.
-        axis: the axes; default: all.
-        keepdims: whether the axes stay, with size 1.
-
-    Returns:
-        An array of the data type of `x`, without these axes.
-
-    Raises:
-        ValidationError: another data type, or an axis is out of range or occurs twice.
-
-    >>> from opweave import array_api as xp
     >>> xp.mean(xp.asarray([[1.0, 2.0], [3.0, 4.0]]), axis=0).tolist()
     [2.0, 3.0]
     """
@@ -175,19 +113,6 @@ def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
     """Compute the variance of elements along axes.
 
-    Args:
-        x: float32 or float16.
-        axis: the axes; default: all.
-        correction: the sum of squares is divided by the number of elements minus this.
-        keepdims: whether the axes stay, with size 1.
-
-    Returns:
-        An array of the data type of `x`, without these axes.
-
-    Raises:
-        ValidationError: another data type, or an axis is out of range or occurs twice.
-
-    >>> from opweave import array_api as xp
     >>> xp.var(xp.asarray([1.0, 3.0])).tolist()
     1.0
     """
@@ -210,19 +135,6 @@ def _variance(x: Array, axis: Axis, correction: float, keepdims: bool, name: str
 def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
     """Compute the standard deviation of elements along axes: the square root of `var`.
 
-    Args:
-        x: float32 or float16.
-        axis: the axes; default: all.
-        correction: the sum of squares is divided by the number of elements minus this.
-        keepdims: whether the axes stay, with size 1.
-
-    Returns:
-        An array of the data type of `x`, without these axes.
-
-    Raises:
-        ValidationError: another data type, or an axis is out of range or occurs twice.
-
-    >>> from opweave import array_api as xp
     >>> xp.std(xp.asarray([1.0, 3.0])).tolist()
     1.0
     """
@@ -235,18 +147,8 @@ def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, i
     """Compute the running sums along an axis.
 
     Args:
-        x: integers or floats.
-        axis: the axis; may be left out if `x` has one dimension.
-        dtype: data type of the result; default: that of `x`, but int32 or uint32 for smaller integers.
         include_initial: whether a zero precedes the sums.
 
-    Returns:
-        An array of the shape of `x`; one longer along the axis with `include_initial`.
-
-    Raises:
-        ValidationError: another data type, or the axis is missing or out of range.
-
-    >>> from opweave import array_api as xp
     >>> xp.cumulative_sum(xp.asarray([1, 2, 3])).tolist()
     [1, 3, 6]
     """
@@ -270,18 +172,8 @@ def cumulative_prod(x: Array, /, *, axis: int | None = None, dtype: Any = None, 
     Products of 1, 2, 4, … neighbours are multiplied, so floats are rounded in a different order than in a loop.
 
     Args:
-        x: integers or floats.
-        axis: the axis; may be left out if `x` has one dimension.
-        dtype: data type of the result; default: that of `x`, but int32 or uint32 for smaller integers.
         include_initial: whether a one precedes the products.
 
-    Returns:
-        An array of the shape of `x`; one longer along the axis with `include_initial`.
-
-    Raises:
-        ValidationError: another data type, or the axis is missing or out of range.
-
-    >>> from opweave import array_api as xp
     >>> xp.cumulative_prod(xp.asarray([1, 2, 3, 4])).tolist()
     [1, 2, 6, 24]
     """
@@ -306,18 +198,13 @@ def diff(
 
     Args:
         x: an array of any data type; for bool, whether the two differ.
-        axis: the axis.
         n: how many times.
         prepend: put before `x` first, along the axis.
         append: put after `x` first, along the axis.
 
-    Returns:
-        An array of the data type of `x`, shorter by `n` along the axis.
+    Returns: An array of the data type of `x`, shorter by `n` along the axis.
+    Raises: no elements are left, or the axis is out of range.
 
-    Raises:
-        ValidationError: no elements are left, or the axis is out of range.
-
-    >>> from opweave import array_api as xp
     >>> xp.diff(xp.asarray([1, 4, 9])).tolist()
     [3, 5]
     """
@@ -332,7 +219,7 @@ def diff(
     return result
 
 
-def _position(name: str, find: Callable[..., Array], x: Any, axis: int | None, keepdims: bool) -> Array:
+def _find_position(name: str, find: Callable[..., Array], x: Any, axis: int | None, keepdims: bool) -> Array:
     x = as_array(x, name)
     require_kind(x, "numeric", name)
     if axis is None:
@@ -345,62 +232,26 @@ def _position(name: str, find: Callable[..., Array], x: Any, axis: int | None, k
 def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
     """Find the position of the largest element along an axis; of equal elements, the first one.
 
-    Args:
-        x: integers or floats.
-        axis: the axis; default: the whole array, flattened.
-        keepdims: whether the axis stays, with size 1.
-
-    Returns:
-        An int32 array without the axis.
-
-    Raises:
-        ValidationError: another data type, or the axis is out of range.
-
-    >>> from opweave import array_api as xp
     >>> xp.argmax(xp.asarray([[1, 2], [3, 4]]), axis=1).tolist()
     [1, 1]
     """
-    return _position("argmax", ops.arg_max, x, axis, keepdims)
+    return _find_position("argmax", ops.arg_max, x, axis, keepdims)
 
 
 @axis_by_name
 def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
     """Find the position of the smallest element along an axis; of equal elements, the first one.
 
-    Args:
-        x: integers or floats.
-        axis: the axis; default: the whole array, flattened.
-        keepdims: whether the axis stays, with size 1.
-
-    Returns:
-        An int32 array without the axis.
-
-    Raises:
-        ValidationError: another data type, or the axis is out of range.
-
-    >>> from opweave import array_api as xp
     >>> xp.argmin(xp.asarray([[1, 2], [3, 4]]), axis=1).tolist()
     [0, 0]
     """
-    return _position("argmin", ops.arg_min, x, axis, keepdims)
+    return _find_position("argmin", ops.arg_min, x, axis, keepdims)
 
 
 @axis_by_name
 def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Count the elements that are not zero along axes.
 
-    Args:
-        x: an array of any data type.
-        axis: the axes; default: all.
-        keepdims: whether the axes stay, with size 1.
-
-    Returns:
-        An int32 array without these axes.
-
-    Raises:
-        ValidationError: an axis is out of range or occurs twice.
-
-    >>> from opweave import array_api as xp
     >>> xp.count_nonzero(xp.asarray([0, 1, 2])).tolist()
     2
     """
@@ -416,18 +267,6 @@ def _test(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, keepdims:
 def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Test whether all elements along axes are true (not zero).
 
-    Args:
-        x: an array of any data type.
-        axis: the axes; default: all.
-        keepdims: whether the axes stay, with size 1.
-
-    Returns:
-        A bool array without these axes.
-
-    Raises:
-        ValidationError: an axis is out of range or occurs twice.
-
-    >>> from opweave import array_api as xp
     >>> xp.all(xp.asarray([[1, 2], [3, 4]])).tolist()
     True
     """
@@ -438,18 +277,6 @@ def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
     """Test whether any element along axes is true (not zero).
 
-    Args:
-        x: an array of any data type.
-        axis: the axes; default: all.
-        keepdims: whether the axes stay, with size 1.
-
-    Returns:
-        A bool array without these axes.
-
-    Raises:
-        ValidationError: an axis is out of range or occurs twice.
-
-    >>> from opweave import array_api as xp
     >>> xp.any(xp.asarray([[0, 1], [0, 0]]), axis=1).tolist()
     [True, False]
     """
@@ -457,19 +284,6 @@ def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
 
 
 __all__ = [
-    "all",
-    "any",
-    "argmax",
-    "argmin",
-    "count_nonzero",
-    "cumulative_prod",
-    "cumulative_sum",
-    "diff",
-    "max",
-    "mean",
-    "min",
-    "prod",
-    "std",
-    "sum",
-    "var",
-]
+    "all", "any", "argmax", "argmin", "count_nonzero", "cumulative_prod", "cumulative_sum", "diff", "max", "mean",
+    "min", "prod", "std", "sum", "var",
+]  # fmt: skip

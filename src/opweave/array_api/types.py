@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 from dataclasses import dataclass
 from functools import cache, reduce
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -34,11 +34,7 @@ KINDS: dict[str, str] = {**_CODES, "complex floating": "", "numeric": "iuf"}
 
 
 def as_dtype(value: Any, name: str) -> DType:
-    """Return the data type for a value: a data type of this module, or anything that NumPy accepts as one.
-
-    Raises:
-        ValidationError: the value is no data type, or one that WebNN does not have.
-    """
+    """Return the data type for a value: a data type of this module, or anything that NumPy accepts as one."""
     if isinstance(value, np.dtype):
         dtype: DType = value
     else:
@@ -64,13 +60,8 @@ def isdtype(dtype: Any, kind: Any) -> Any:
         kind: another data type, the name of a kind ("bool", "signed integer", "unsigned integer", "integral",
             "real floating", "complex floating", "numeric"), or a tuple of these, of which one must match.
 
-    Returns:
-        True or False.
+    Raises: there is no such kind.
 
-    Raises:
-        ValidationError: there is no such kind.
-
-    >>> from opweave import array_api as xp
     >>> xp.isdtype(xp.float32, "numeric"), xp.isdtype(xp.uint8, ("bool", "signed integer"))
     (True, False)
     """
@@ -105,13 +96,9 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     Args:
         arrays_and_dtypes: the operands, or their data types; at least one must not be a Python number.
 
-    Returns:
-        The promoted data type. Python numbers take the data type of the others.
+    Returns: The promoted data type. Python numbers take the data type of the others.
+    Raises: all arguments are Python numbers, or there is no common data type.
 
-    Raises:
-        ValidationError: all arguments are Python numbers, or there is no common data type.
-
-    >>> from opweave import array_api as xp
     >>> xp.result_type(xp.int8, xp.uint32), xp.result_type(xp.float16, 2.5)
     (dtype('int64'), dtype('float16'))
     """
@@ -153,13 +140,8 @@ def can_cast(from_: Any, to: Any, /) -> Any:
         from_: an array or a data type.
         to: the data type.
 
-    Returns:
-        True or False.
+    Raises: WebNN does not have a data type.
 
-    Raises:
-        ValidationError: WebNN does not have a data type.
-
-    >>> from opweave import array_api as xp
     >>> xp.can_cast(xp.int8, xp.int32), xp.can_cast(xp.int32, xp.int8)
     (True, False)
     """
@@ -212,13 +194,9 @@ def finfo(type: Any, /) -> FloatInfo:
     Args:
         type: float32, float16, or an array.
 
-    Returns:
-        An object with `bits`, `eps`, `max`, `min`, `smallest_normal` and `dtype`.
+    Returns: An object with `bits`, `eps`, `max`, `min`, `smallest_normal` and `dtype`.
+    Raises: it is not a floating-point type of WebNN.
 
-    Raises:
-        ValidationError: it is not a floating-point type of WebNN.
-
-    >>> from opweave import array_api as xp
     >>> xp.finfo(xp.float32).eps
     1.1920928955078125e-07
     """
@@ -234,13 +212,9 @@ def iinfo(type: Any, /) -> IntegerInfo:
     Args:
         type: an integer type, or an array.
 
-    Returns:
-        An object with `bits`, `max`, `min` and `dtype`.
+    Returns: An object with `bits`, `max`, `min` and `dtype`.
+    Raises: it is not an integer type of WebNN.
 
-    Raises:
-        ValidationError: it is not an integer type of WebNN.
-
-    >>> from opweave import array_api as xp
     >>> xp.iinfo(xp.int8).max
     127
     """
@@ -279,6 +253,3 @@ class Info:
         """Get the data types of the standard, by name: all, or those of a kind."""
         listed = [dtype for dtype in ALL if dtype != float16]
         return {dtype.name: dtype for dtype in listed if kind is None or isdtype(dtype, kind)}
-
-
-Kind = Literal["bool", "signed integer", "unsigned integer", "integral", "real floating", "numeric"]

@@ -6,9 +6,10 @@ from math import pi, sqrt
 from typing import TYPE_CHECKING, Literal
 
 from ..core.dtypes import FLOATS
-from ..core.graph import Builder, Desc, Operand
+from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits
-from .declare import check_shape, declare
+from ..ops.constants import constant
+from .declare import declare
 
 if TYPE_CHECKING:
     from ..ops import Operations
@@ -21,19 +22,12 @@ def quick_gelu(self: Builder, input: Operand, *, alpha: float = 1.702, label: st
     """Compute `input * sigmoid(alpha * input)`; with `alpha=1.0` this is SiLU, also called swish.
 
     Args:
-        input: float32 or float16, any rank.
         alpha: the factor inside the sigmoid.
-        label: a name for messages and tables.
 
-    Returns:
-        `input * sigmoid(alpha * input)`, in the data type and shape of `input`.
-
-    Raises:
-        ValidationError: `input` has another data type.
+    Returns: `input * sigmoid(alpha * input)`, in the data type and shape of `input`.
 
     ONNX Runtime's QuickGelu; Hendrycks and Gimpel, Gaussian Error Linear Units (2016), arXiv:1606.08415.
 
-    >>> import numpy as np
     >>> print(quick_gelu(np.float32([-1, 0, 1])).round(4))
     [-0.1542  0.      0.8458]
     """
@@ -49,27 +43,20 @@ def _(b: Operations, input: Operand, alpha: float) -> Operand:
 def fast_gelu(self: Builder, input: Operand, bias: Operand | None = None, *, label: str = "") -> Desc:
     """Approximate gelu with a hyperbolic tangent.
 
-    All operands have the data type of `input`.
-
     Args:
         input: float32 or float16, any rank; rank 1 or more if there is a bias.
         bias: added to the input first, [size of the last axis].
-        label: a name for messages and tables.
 
-    Returns:
-        `0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))` of `x = input + bias`, in the data type and shape of
-        `input`.
-
-    Raises:
-        ValidationError: a bias of another size.
+    Returns: `0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))` of `x = input + bias`, in the data type and
+        shape of `input`.
+    Raises: a bias of another size.
 
     ONNX Runtime's FastGelu, ONNX's Gelu with approximate="tanh"; Hendrycks and Gimpel (2016), arXiv:1606.08415.
 
-    >>> import numpy as np
     >>> print(fast_gelu(np.float32([-1, 0, 1])).round(4))
     [-0.1588  0.      0.8412]
     """
-    check_shape("bias", bias, input.shape[-1:], "the size of the last axis")
+    check_shape(input.shape[-1:], "the size of the last axis", bias=bias)
     return input.desc
 
 
@@ -86,24 +73,18 @@ def swiglu(self: Builder, gate: Operand, input: Operand, *, alpha: float = 1.0, 
     """Multiply `input` with the SiLU of a gate.
 
     Args:
-        gate: float32 or float16, any rank.
         input: of the data type and shape of `gate`.
         alpha: the factor inside the sigmoid.
-        label: a name for messages and tables.
 
-    Returns:
-        `gate * sigmoid(alpha * gate) * input`, in the data type and shape of `gate`.
-
-    Raises:
-        ValidationError: shapes that differ.
+    Returns: `gate * sigmoid(alpha * gate) * input`, in the data type and shape of `gate`.
+    Raises: shapes that differ.
 
     Shazeer, GLU Variants Improve Transformer (2020), arXiv:2002.05202.
 
-    >>> import numpy as np
     >>> print(swiglu(np.float32([-1, 1]), np.float32([10, 10])).round(3))
     [-2.689  7.311]
     """
-    check_shape("input", input, gate.shape, "that of gate")
+    check_shape(gate.shape, "that of gate", input=input)
     return gate.desc
 
 
@@ -120,24 +101,18 @@ def geglu(
     """Multiply `input` with the gelu of a gate.
 
     Args:
-        gate: float32 or float16, any rank.
         input: of the data type and shape of `gate`.
         approximate: "none" for gelu itself, "tanh" for `fast_gelu`.
-        label: a name for messages and tables.
 
-    Returns:
-        `gelu(gate) * input`, in the data type and shape of `gate`.
-
-    Raises:
-        ValidationError: shapes that differ.
+    Returns: `gelu(gate) * input`, in the data type and shape of `gate`.
+    Raises: shapes that differ.
 
     Shazeer, GLU Variants Improve Transformer (2020), arXiv:2002.05202.
 
-    >>> import numpy as np
     >>> print(geglu(np.float32([-1, 1]), np.float32([10, 10])).round(3))
     [-1.587  8.413]
     """
-    check_shape("input", input, gate.shape, "that of gate")
+    check_shape(gate.shape, "that of gate", input=input)
     return gate.desc
 
 
@@ -151,19 +126,12 @@ def thresholded_relu(self: Builder, input: Operand, *, alpha: float = 1.0, label
     """Replace elements that are not greater than `alpha` by 0.
 
     Args:
-        input: float32 or float16, any rank.
         alpha: the threshold.
-        label: a name for messages and tables.
 
-    Returns:
-        `input` where it is greater than `alpha`, else 0 (also for NaN), in the data type and shape of `input`.
-
-    Raises:
-        ValidationError: `input` has another data type.
+    Returns: `input` where it is greater than `alpha`, else 0 (also for NaN), in the data type and shape of `input`.
 
     ONNX's ThresholdedRelu.
 
-    >>> import numpy as np
     >>> thresholded_relu(np.float32([1, 2])).tolist()
     [0.0, 2.0]
     """
@@ -172,5 +140,5 @@ def thresholded_relu(self: Builder, input: Operand, *, alpha: float = 1.0, label
 
 @thresholded_relu.decompose
 def _(b: Operations, input: Operand, alpha: float) -> Operand:
-    threshold, zero = (b._as_operand(number, input.data_type) for number in (alpha, 0))
+    threshold, zero = (constant(b, number, input.data_type) for number in (alpha, 0))
     return b.where(b.greater(input, threshold), input, zero)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..core.dtypes import DataType
-from ..core.graph import Operand
+from ..core.graph import Operand, check_shape
+from ..ops.constants import constant
 from ..support.errors import require
-from .declare import check_divides, check_shape
+from .declare import check_divides
 
 if TYPE_CHECKING:
     from ..ops import Operations
@@ -22,8 +23,8 @@ def check_heads(query: Operand, key: Operand, value: Operand) -> None:
     """Require that queries, keys and values, all of rank 4, fit each other."""
     batches, heads, _, size = query.shape
     _, groups, keys, _ = key.shape
-    check_shape("key", key, [batches, groups, keys, size], "of the batches and head size of query")
-    check_shape("value", value, [batches, groups, keys, value.shape[3]], "of the batches, heads and length of key")
+    check_shape([batches, groups, keys, size], "of the batches and head size of query", key=key)
+    check_shape([batches, groups, keys, value.shape[3]], "of the batches, heads and length of key", value=value)
     require(heads % groups == 0, f"the heads of query must be a multiple of those of key, got {heads} and {groups}")
 
 
@@ -33,7 +34,7 @@ class Mask:
 
     Attributes:
         constant: the sum of the constant terms: 0, or -inf for a hidden key.
-        allowed: uint8 operands, 1 for a visible key; a key is visible if all operands are 1.
+        allowed: uint8 operands; a key is visible if all are 1.
         added: operands that are added to the scores.
         may_hide_all: whether the operands may hide all keys from a query.
     """
@@ -67,13 +68,13 @@ class Mask:
         terms = list(self.added)
         if self.allowed:
             visible = reduce(b.logical_and, self.allowed)
-            terms.append(b.where(visible, b._as_operand(0, data_type), b._as_operand(-inf, data_type)))
+            terms.append(b.where(visible, constant(b, 0, data_type), constant(b, -inf, data_type)))
         seen = None
         if self.constant is not None:
-            constant = np.atleast_1d(self.constant).astype(data_type)
-            terms.append(b._as_operand(constant, data_type))
-            some = constant.max(axis=-1, keepdims=True) > -inf
-            seen = None if some.all() else b._as_operand(some.astype(np.uint8), "uint8")
+            array = np.atleast_1d(self.constant).astype(data_type)
+            terms.append(constant(b, array, data_type))
+            some = array.max(axis=-1, keepdims=True) > -inf
+            seen = None if some.all() else constant(b, some.astype(np.uint8), "uint8")
         if not terms:
             return None, None
         total = reduce(b.add, terms)
@@ -84,7 +85,7 @@ class Mask:
         if not total.rank:
             total = b.reshape(total, [1])
         largest = b.reduce_max(total, axes=[total.rank - 1], keep_dimensions=True)
-        return total, b.greater(largest, b._as_operand(-inf, data_type))
+        return total, b.greater(largest, constant(b, -inf, data_type))
 
 
 def hidden(visible: np.ndarray) -> np.ndarray:
@@ -103,23 +104,10 @@ def attend(
     softcap: float = 0.0,
     sinks: Operand | None = None,
 ) -> Operand:
-    """Build scaled dot product attention of built-in operations.
+    """Build scaled dot product attention of built-in operations: [batches, heads, queries, size of values].
 
-    Args:
-        b: the builder.
-        query: [batches, heads, queries, size].
-        key: [batches, groups, keys, size].
-        value: [batches, groups, keys, size of values].
-        mask: hides keys from queries, and adds to scores.
-        scale: of the scores. Default: 1 / sqrt(size).
-        softcap: scores are replaced by `softcap * tanh(scores / softcap)` before the mask is added; 0 leaves them.
-        sinks: [heads], for each head the score of an additional key with value zero, which all its queries see.
-
-    Returns:
-        [batches, heads, queries, size of values]; zeros for a query that sees no key.
-
-    Raises:
-        ValidationError: shapes that do not fit.
+    Queries are [batches, heads, queries, size], keys and values [batches, groups, keys, size]. A query that sees no key gives
+    zeros. `sinks` are [heads]: the score of an additional key with value zero, which all queries of a head see.
     """
     check_heads(query, key, value)
     batches, heads, queries, size = query.shape
@@ -151,16 +139,16 @@ def attend(
     y = b.matmul(weights if heads == groups else b.reshape(weights, [*shared, keys]), value)
     if heads != groups:
         y = b.reshape(y, [batches, heads, queries, value.shape[3]])
-    return y if seen is None else b.where(seen, y, b._as_operand(0, own))
+    return y if seen is None else b.where(seen, y, constant(b, 0, own))
 
 
-def heads_first(b: Operations, x: Operand, heads: int) -> Operand:
+def split_heads(b: Operations, x: Operand, heads: int) -> Operand:
     """[batches, length, heads * size] -> [batches, heads, length, size]."""
     size = check_divides("input", x, heads)
     return b.transpose(b.reshape(x, [*x.shape[:2], heads, size]), permutation=[0, 2, 1, 3])
 
 
-def heads_joined(b: Operations, x: Operand) -> Operand:
+def join_heads(b: Operations, x: Operand) -> Operand:
     """[batches, heads, length, size] -> [batches, length, heads * size]."""
     batches, heads, length, size = x.shape
     return b.reshape(b.transpose(x, permutation=[0, 2, 1, 3]), [batches, length, heads * size])

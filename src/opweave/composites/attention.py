@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..core.dtypes import FLOATS
-from ..core.graph import Builder, Desc, Operand
+from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits
 from ..core.shapes import broadcasts_to
 from ..core.value_ranges import ValueRange
+from ..ops.constants import constant
 from ..support.errors import require
-from .attend import Mask, attend, check_heads, heads_first, heads_joined
-from .declare import check_divides, check_shape, declare
+from .attend import Mask, attend, check_heads, join_heads, split_heads
+from .declare import check_divides, declare
 from .rotary import rotary_embedding
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ def scaled_dot_product_attention(
 ) -> Desc:
     """Average the values with weights from the products of queries and keys.
 
-    All other operands have the data type of `query`.
-
     Args:
         query: float32 or float16 [batches, heads, queries, size].
         key: [batches, groups, keys, size]; the groups divide the heads, and neighbouring heads share the keys of a group.
@@ -60,15 +59,9 @@ def scaled_dot_product_attention(
         mask: an operand that broadcasts to [batches, heads, queries, keys]: uint8, where 0 hides a key from a query; or of the
             data type of `query`, added to the scores, where -inf hides a key.
         causal: whether query i sees only the keys up to i.
-        scale: of the scores. Default: 1 / sqrt(size).
-        label: a name for messages and tables.
 
-    Returns:
-        `softmax(query @ key.T * scale + mask) @ value`, in the data type of `query`
+    Returns: `softmax(query @ key.T * scale + mask) @ value`, in the data type of `query`
         [batches, heads, queries, size of values]. A query that sees no key gives zeros.
-
-    Raises:
-        ValidationError: shapes that do not fit.
 
     Vaswani et al., Attention Is All You Need (2017), arXiv:1706.03762; ONNX's Attention.
 
@@ -125,8 +118,6 @@ def multi_head_attention(
 ) -> Desc:
     """Compute scaled dot product attention of several heads, which are joined in the last axis.
 
-    All other operands have the data type of `query`.
-
     Args:
         query: float32 or float16 [batches, queries, heads * size].
         key: [batches, keys, heads * size].
@@ -135,14 +126,10 @@ def multi_head_attention(
             `scaled_dot_product_attention`.
         heads: the number of heads.
         causal: whether query i sees only the keys up to i.
-        scale: of the scores. Default: 1 / sqrt(size).
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `query` [batches, queries, heads * size of values]. Queries that see no key give zeros.
-
-    Raises:
-        ValidationError: shapes that do not fit, or do not divide into heads.
+    Returns: An operand of the data type of `query` [batches, queries, heads * size of values]. Queries that see no key
+        give zeros.
+    Raises: shapes that do not fit, or do not divide into heads.
 
     Vaswani et al., Attention Is All You Need (2017), arXiv:1706.03762; ONNX Runtime's MultiHeadAttention.
 
@@ -154,8 +141,8 @@ def multi_head_attention(
     for name, operand in {"query": query, "key": key, "value": value}.items():
         check_divides(name, operand, heads)
     keys = key.shape[1]
-    check_shape("key", key, [batches, keys, hidden], "of the batches and heads of query")
-    check_shape("value", value, [batches, keys, value.shape[2]], "of the batches and length of key")
+    check_shape([batches, keys, hidden], "of the batches and heads of query", key=key)
+    check_shape([batches, keys, value.shape[2]], "of the batches and length of key", value=value)
     _check_mask(mask, query, (batches, heads, queries, keys))
     return Desc(query.data_type, (batches, queries, value.shape[2]))
 
@@ -176,8 +163,8 @@ def _(
     causal: bool,
     scale: float,
 ) -> Operand:
-    q, k, v = (heads_first(b, x, heads) for x in (query, key, value))
-    return heads_joined(b, scaled_dot_product_attention(b, q, k, v, mask, causal=causal, scale=scale))
+    q, k, v = (split_heads(b, x, heads) for x in (query, key, value))
+    return join_heads(b, scaled_dot_product_attention(b, q, k, v, mask, causal=causal, scale=scale))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -219,8 +206,6 @@ def group_query_attention(
 ) -> tuple[Desc, Desc, Desc]:
     """Compute causal attention of heads that share keys and values in groups, with a KV cache.
 
-    All other operands have the data type of `query`.
-
     Args:
         query: float32 or float16 [batches, new, heads * size].
         key: [batches, new, groups * size].
@@ -237,20 +222,15 @@ def group_query_attention(
         sinks: [heads]: for each head, the score of an additional key with value zero, which all queries see.
         heads: the number of heads of the queries.
         groups: the number of heads of keys and values; divides `heads`.
-        scale: of the scores. Default: 1 / sqrt(size).
         softcap: scores become `softcap * tanh(scores / softcap)`, before `bias` is added; 0 leaves them.
         window: maximum number of keys that a query sees, including its own as the last; 0 for no limit.
         interleaved: whether the rotated pairs are neighbours, see `rotary_embedding`.
-        label: a name for messages and tables.
 
-    Returns:
-        The result [batches, new, heads * size], and the keys and values to pass as the past next time: of the shape of
+    Returns: The result [batches, new, heads * size], and the keys and values to pass as the past next time: of the shape of
         `past_key` if there are `lengths` (unused positions have any contents), otherwise
         [batches, groups, past + new, size]. All have the data type of `query`. A query that sees no key gives zeros.
-
-    Raises:
-        ValidationError: shapes that do not fit; before a graph runs on a CPU, an input `lengths` that leaves no space for
-            the new keys.
+    Raises: shapes that do not fit; before a graph runs on a CPU, an input `lengths` that leaves no space for
+        the new keys.
 
     ONNX Runtime's GroupQueryAttention; Ainslie et al., GQA (2023), arXiv:2305.13245. Windows: Beltagy et al., Longformer
     (2020), arXiv:2004.05150; soft caps: Gemma 2 (2024), arXiv:2408.00118; sinks: Xiao et al. (2023), arXiv:2309.17453.
@@ -264,24 +244,22 @@ def group_query_attention(
     size = check_divides("query", query, heads)
     require(groups > 0 and heads % groups == 0, f"groups must divide the {heads} heads, got {groups}")
     batches, new, _ = query.shape
-    for name, operand in {"key": key, "value": value}.items():
-        check_shape(
-            name, operand, [batches, new, groups * size], "the batches and length of query with heads of groups"
-        )
+    shape = [batches, new, groups * size]
+    check_shape(shape, "the batches and length of query with heads of groups", key=key, value=value)
     require((past_key is None) == (past_value is None), "past_key and past_value must be given together")
     require(lengths is None or past_key is not None, "lengths must come with past_key and past_value")
-    check_shape("lengths", lengths, [batches], "the number of batches")
+    check_shape([batches], "the number of batches", lengths=lengths)
     if past_key is not None:
         past = past_key.shape[2]
-        for name, memory in {"past_key": past_key, "past_value": past_value}.items():
-            check_shape(name, memory, [batches, groups, past, size], "[batches, groups, past, size of a head]")
+        shape = [batches, groups, past, size]
+        check_shape(shape, "[batches, groups, past, size of a head]", past_key=past_key, past_value=past_value)
         require(lengths is None or past >= new, f"past_key must have room for {new} new keys, got {past_key.desc}")
     keys = key_count(query, past_key, lengths)
     _check_rotation(cosines, sines, size, keys if lengths is None else new)
     scores = (batches, heads, new, keys)
     fits = bias is None or broadcasts_to(bias.shape, scores)
     require(fits, f"bias must broadcast to {list(scores)}, got {bias.desc if bias is not None else None}")
-    check_shape("sinks", sinks, [heads], "the number of heads")
+    check_shape([heads], "the number of heads", sinks=sinks)
     require(softcap >= 0, f"softcap must not be negative, got {softcap}")
     require(window >= 0, f"window must not be negative, got {window}")
     present = Desc(query.data_type, (batches, groups, keys, size))
@@ -295,11 +273,10 @@ def key_count(query: Operand, past_key: Operand | None, lengths: Operand | None)
 
 
 def _check_rotation(cosines: Operand | None, sines: Operand | None, size: int, positions: int) -> None:
-    """Require tables that can rotate heads of `size`, with a row for each of `positions`."""
     require((cosines is None) == (sines is None), "cosines and sines must be given together")
     if cosines is None:
         return
-    check_shape("sines", sines, cosines.shape, "that of cosines")
+    check_shape(cosines.shape, "that of cosines", sines=sines)
     rows, pairs = cosines.shape
     require(2 * pairs <= size, f"cosines must be of at most {size // 2} pairs, half of the size, got {cosines.desc}")
     require(positions <= rows, f"cosines must have a row for each of {positions} positions, got {cosines.desc}")
@@ -343,7 +320,7 @@ def _(
     # Decompose only the rotation: an engine may have a kernel for the remaining attention.
     if cosines is not None and sines is not None:
         first = 0 if lengths is not None else total - new
-        positions = b._as_operand(np.tile(np.arange(first, first + new), (batches, 1)), "int64")
+        positions = constant(b, np.tile(np.arange(first, first + new), (batches, 1)), "int64")
         if lengths is not None:
             positions = positions + b.reshape(b.cast(lengths, "int64"), [batches, 1])
         query, key = (
@@ -354,7 +331,7 @@ def _(
         options = {"heads": heads, "groups": groups, "scale": scale, "softcap": softcap, "window": window}
         y, k, v = group_query_attention(b, *operands, **options)
         return y, k, v
-    q, k, v = heads_first(b, query, heads), heads_first(b, key, groups), heads_first(b, value, groups)
+    q, k, v = split_heads(b, query, heads), split_heads(b, key, groups), split_heads(b, value, groups)
     mask = Mask()
     if bias is not None:
         mask.add(bias)
@@ -365,21 +342,21 @@ def _(
         if window:
             mask.restrict(~np.tri(new, total, total - new - window, dtype=bool))
         y = attend(b, q, k, v, mask, scale=scale, softcap=softcap, sinks=sinks)
-        return heads_joined(b, y), k, v
+        return join_heads(b, y), k, v
     assert past_key is not None
     assert past_value is not None
     start = b.reshape(lengths, [batches, 1, 1, 1])
-    steps, places = (b._as_operand(range(count), "int32") for count in (new, total))
+    steps, places = (constant(b, range(count), "int32") for count in (new, total))
     positions = start + b.reshape(steps, [1, 1, new, 1])
     rows = b.expand(positions, k.shape)
     k, v = (b.scatter_elements(old, rows, x, axis=2) for old, x in ((past_key, k), (past_value, v)))
     # Unused positions of the cache may hold NaN, and 0 * NaN is NaN.
     filled = b.lesser(b.reshape(places, [1, 1, total, 1]), start + new)
-    nothing = b._as_operand(0, query.data_type)
+    nothing = constant(b, 0, query.data_type)
     columns = b.reshape(places, [1, 1, 1, total])
     mask.restrict(b.lesser_or_equal(columns, positions), some=True)
     if window:
         mask.restrict(b.greater(columns, positions - window), some=True)
     known_k, known_v = (b.where(filled, x, nothing) for x in (k, v))
     y = attend(b, q, known_k, known_v, mask, scale=scale, softcap=softcap, sinks=sinks)
-    return heads_joined(b, y), k, v
+    return join_heads(b, y), k, v

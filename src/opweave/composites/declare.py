@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from ..core.graph import Operand
 from ..core.operation import Limits
-from ..custom import CustomOp, Made
+from ..custom import CustomOp, Declared
+from ..ops.docs import complete
 from ..support.errors import require
 
 
-def declare(**limits: Limits) -> Callable[[Callable[..., Made]], CustomOp[Made]]:
-    """Declare a composite by its shape rule, as `opweave.op` does for users.
+def declare(**limits: Limits) -> Callable[[Callable[..., Declared]], CustomOp[Declared]]:
+    """Declare a composite by its shape rule, as `opweave.op` does, but with messages that do not name the line of the rule."""
 
-    Messages of the rule are for users of the composite, so they do not name the line of the rule.
-    """
-    return lambda function: CustomOp(function, function, skip=1, limits=limits, annotated=True)
+    def decorate(function: Callable[..., Declared]) -> CustomOp[Declared]:
+        op: CustomOp[Declared] = CustomOp(function, function, skip=1, limits=limits, annotated=True)
+        op.__doc__ = complete(op)
+        return op
+
+    return decorate
 
 
 def last_axis(input: Operand) -> int:
@@ -28,14 +32,6 @@ def check_axis(input: Operand, axis: int | None) -> int:
     assert axis is not None
     require(0 <= axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     return axis
-
-
-def check_shape(name: str, operand: Operand | None, shape: Sequence[int], meaning: str) -> None:
-    """Require the shape of an operand, unless it is None."""
-    fits = operand is None or operand.shape == tuple(shape)
-    require(
-        fits, f"{name} must have shape {list(shape)}, {meaning}, got {operand.desc if operand is not None else None}"
-    )
 
 
 def column(axis: int, size: int, rank: int) -> list[int]:

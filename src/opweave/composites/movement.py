@@ -24,17 +24,12 @@ def depth_to_space(
         input: any data type [batches, channels * block_size ** 2, height, width].
         block_size: the height and width of a block.
         mode: how channels are counted: "dcr" by place in the block and then by channel, "crd" by channel and then by place.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `input` [batches, channels, height * block_size, width * block_size].
-
-    Raises:
-        ValidationError: the channels do not divide into blocks.
+    Returns: An operand of the data type of `input` [batches, channels, height * block_size, width * block_size].
+    Raises: the channels do not divide into blocks.
 
     ONNX's DepthToSpace; Shi et al., Real-Time Single Image and Video Super-Resolution (2016), arXiv:1609.05158.
 
-    >>> import numpy as np
     >>> depth_to_space(np.float32([1, 2, 3, 4]).reshape(1, 4, 1, 1), 2).tolist()
     [[[[1.0, 2.0], [3.0, 4.0]]]]
     """
@@ -63,18 +58,13 @@ def space_to_depth(self: Builder, input: Operand, block_size: int, *, label: str
     Args:
         input: any data type [batches, channels, height * block_size, width * block_size].
         block_size: the height and width of a block.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `input` [batches, channels * block_size ** 2, height, width]; channels count by place
-        in the block and then by channel.
-
-    Raises:
-        ValidationError: height or width do not divide into blocks.
+    Returns: An operand of the data type of `input` [batches, channels * block_size ** 2, height, width]; channels count
+        by place in the block and then by channel.
+    Raises: height or width do not divide into blocks.
 
     ONNX's SpaceToDepth.
 
-    >>> import numpy as np
     >>> space_to_depth(np.float32([[[[1, 2], [3, 4]]]]), 2).ravel().tolist()
     [1.0, 2.0, 3.0, 4.0]
     """

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from .. import expr
 from ..core.dtypes import FLOATS, DataType
-from ..core.graph import Builder, Desc, Operand
+from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N
 from ..expr import Traced
-from ..ops.reduction import narrowed, widened
+from ..ops.constants import constant
+from ..ops.reduction import narrow, widen
 from ..support.errors import require
-from .declare import check_axis, check_shape, column, declare, last_axis
+from .declare import check_axis, column, declare, last_axis
 
 if TYPE_CHECKING:
     from ..ops import Operations
@@ -36,17 +37,12 @@ def local_response_normalization(
         alpha: multiplied with the mean of the squares, in which channels beyond the first and last count as zeros.
         beta: the power.
         bias: added to the mean before the power is taken.
-        label: a name for messages and tables.
 
-    Returns:
-        `input / (bias + alpha * mean of squares) ** beta`, in the data type and shape of `input`.
-
-    Raises:
-        ValidationError: `size` is not positive.
+    Returns: `input / (bias + alpha * mean of squares) ** beta`, in the data type and shape of `input`.
+    Raises: `size` is not positive.
 
     ONNX's LRN; Krizhevsky et al., ImageNet Classification with Deep Convolutional Neural Networks (2012), section 3.3.
 
-    >>> import numpy as np
     >>> x = np.float32([3, 4]).reshape(1, 2, 1, 1)
     >>> print(local_response_normalization(x, 1, alpha=1.0, beta=1.0).ravel().round(3))
     [0.3   0.235]
@@ -57,14 +53,14 @@ def local_response_normalization(
 
 @local_response_normalization.decompose
 def _(b: Operations, input: Operand, size: int, alpha: float, beta: float, bias: float) -> Operand:
-    x = widened(b, input)
+    x = widen(b, input)
     batches, channels, height, width = x.shape
     before, after = (size - 1) // 2, size // 2
     squares = b.reshape(x * x, [batches, 1, channels, height * width])
     # The mean includes the zeros around the channels. Poolings exclude their padding, so add the zeros before.
     padded = b.pad(squares, [0, 0, before, 0], [0, 0, after, 0])
     mean = b.reshape(b.average_pool2d(padded, window_dimensions=[size, 1]), x.shape)
-    return narrowed(b, x / b.pow(mean * alpha + bias, b._as_operand(beta, "float32")), input)
+    return narrow(b, x / b.pow(mean * alpha + bias, constant(b, beta, "float32")), input)
 
 
 @local_response_normalization.expression
@@ -84,7 +80,7 @@ def _(input: Traced, size: int, alpha: float, beta: float, bias: float) -> Trace
 
 
 def _power(base: Traced, exponent: float, is_positive: bool) -> Traced:
-    """Compute `base ** exponent`. If the base is not negative, use square roots, which cost less than a power."""
+    """Compute `base ** exponent`, by square roots where the base is not negative, because they cost less than a power."""
     if is_positive and exponent in (0.5, 0.75):
         root = expr.sqrt(base)
         return root if exponent == 0.5 else root * expr.sqrt(root)
@@ -103,29 +99,21 @@ def rms_normalization(
 ) -> Desc:
     """Divide `input` by its root mean square along the axes from `axis` on.
 
-    All operands have the data type of `input`.
-
     Args:
-        input: float32 or float16, rank 1 or more.
         scale: multiplied with the result, of the sizes of these axes.
         axis: the first of the axes to average over, in [0, rank). Default: the last one.
         epsilon: added to the mean square, so that nothing is divided by zero.
-        label: a name for messages and tables.
 
-    Returns:
-        `scale * input / sqrt(mean of input ** 2 + epsilon)`, in the data type and shape of `input`.
-
-    Raises:
-        ValidationError: there is no such axis, or `scale` does not have the sizes of the axes.
+    Returns: `scale * input / sqrt(mean of input ** 2 + epsilon)`, in the data type and shape of `input`.
+    Raises: there is no such axis, or `scale` does not have the sizes of the axes.
 
     ONNX's RMSNormalization; Zhang and Sennrich, Root Mean Square Layer Normalization (2019), arXiv:1910.07467.
 
-    >>> import numpy as np
     >>> print(rms_norm(np.float32([[3, 4]]), np.float32([1, 10])).round(3))
     [[ 0.849 11.314]]
     """
     axis = check_axis(input, axis)
-    check_shape("scale", scale, input.shape[axis:], "the sizes of the axes")
+    check_shape(input.shape[axis:], "the sizes of the axes", scale=scale)
     return input.desc
 
 
@@ -134,19 +122,18 @@ rms_normalization.default("axis")(last_axis)
 
 @rms_normalization.decompose
 def _(b: Operations, input: Operand, scale: Operand, axis: int, epsilon: float) -> Operand:
-    x = widened(b, input)
+    x = widen(b, input)
     mean = b.reduce_mean(x * x, axes=list(range(axis, x.rank)), keep_dimensions=True)
-    return narrowed(b, x / b.sqrt(mean + epsilon) * widened(b, scale), input)
+    return narrow(b, x / b.sqrt(mean + epsilon) * widen(b, scale), input)
 
 
 rms_norm = rms_normalization
 """Short name of `rms_normalization`."""
 
 
-def _check_residual(input: Operand, residual: Operand, vectors: dict[str, Operand | None]) -> None:
-    check_shape("residual", residual, input.shape, "that of input")
-    for name, vector in vectors.items():
-        check_shape(name, vector, input.shape[-1:], "the size of the last axis")
+def _check_residual(input: Operand, residual: Operand, **vectors: Operand | None) -> None:
+    check_shape(input.shape, "that of input", residual=residual)
+    check_shape(input.shape[-1:], "the size of the last axis", **vectors)
 
 
 _RESIDUAL = {
@@ -170,8 +157,6 @@ def skip_layer_norm(
 ) -> tuple[Desc, Desc]:
     """Add a residual, and normalise the sum along its last axis to mean 0 and variance 1.
 
-    All operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [..., size], rank 2 or 3.
         residual: added to `input`, of the same shape.
@@ -179,22 +164,16 @@ def skip_layer_norm(
         bias: added to the result [size].
         input_bias: added to the sum before it is normalised [size].
         epsilon: added to the variance, so that nothing is divided by zero.
-        label: a name for messages and tables.
 
-    Returns:
-        The normalised sum, and the sum itself, which is the next residual: both of the data type and shape of `input`.
-
-    Raises:
-        ValidationError: shapes that do not fit.
+    Returns: The normalised sum, and the sum itself, which is the next residual: both of the data type and shape of `input`.
 
     ONNX Runtime's SkipLayerNormalization; Ba et al., Layer Normalization (2016), arXiv:1607.06450.
 
-    >>> import numpy as np
     >>> y, total = skip_layer_norm(np.float32([[1, 2]]), np.float32([[0, 1]]), np.float32([1, 1]), epsilon=0.0)
     >>> y.tolist(), total.tolist()
     ([[-1.0, 1.0]], [[1.0, 3.0]])
     """
-    _check_residual(input, residual, {"scale": scale, "bias": bias, "input_bias": input_bias})
+    _check_residual(input, residual, scale=scale, bias=bias, input_bias=input_bias)
     return input.desc, input.desc
 
 
@@ -230,30 +209,22 @@ def skip_rms_norm(
 ) -> tuple[Desc, Desc]:
     """Add a residual, and divide the sum by its root mean square along the last axis.
 
-    All operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [..., size], rank 2 or 3.
         residual: added to `input`, of the same shape.
         scale: multiplied with the normalised sum [size].
         input_bias: added to the sum before it is normalised [size].
         epsilon: added to the mean square, so that nothing is divided by zero.
-        label: a name for messages and tables.
 
-    Returns:
-        The normalised sum, and the sum itself, which is the next residual: both of the data type and shape of `input`.
-
-    Raises:
-        ValidationError: shapes that do not fit.
+    Returns: The normalised sum, and the sum itself, which is the next residual: both of the data type and shape of `input`.
 
     ONNX Runtime's SkipSimplifiedLayerNormalization; see `rms_normalization`.
 
-    >>> import numpy as np
     >>> y, total = skip_rms_norm(np.float32([[1, 4]]), np.float32([[2, 0]]), np.float32([1, 1]))
     >>> print(y.round(3), total)
     [[0.849 1.131]] [[3. 4.]]
     """
-    _check_residual(input, residual, {"scale": scale, "input_bias": input_bias})
+    _check_residual(input, residual, scale=scale, input_bias=input_bias)
     return input.desc, input.desc
 
 
@@ -278,34 +249,26 @@ def group_normalization(
 ) -> Desc:
     """Normalise groups of neighbouring channels to mean 0 and variance 1.
 
-    All operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [batches, channels, ...].
         scale: multiplied with each channel of the result [channels].
         bias: added to each channel [channels].
         groups: the number of groups of channels.
         epsilon: added to the variance, so that nothing is divided by zero.
-        label: a name for messages and tables.
 
-    Returns:
-        `(input - mean) / sqrt(variance + epsilon) * scale + bias`, in the data type and shape of `input`, with one mean and
-        variance for each batch and group.
-
-    Raises:
-        ValidationError: the groups do not divide the channels, or scale or bias are of another size.
+    Returns: `(input - mean) / sqrt(variance + epsilon) * scale + bias`, in the data type and shape of `input`, with one
+        mean and variance for each batch and group.
+    Raises: the groups do not divide the channels, or scale or bias are of another size.
 
     ONNX's GroupNormalization, from version 21 on; Wu and He, Group Normalization (2018), arXiv:1803.08494.
 
-    >>> import numpy as np
     >>> group_normalization(np.float32([[1, 3, 10, 20]]), groups=2, epsilon=0.0).tolist()
     [[-1.0, 1.0, -1.0, 1.0]]
     """
     channels = input.shape[1]
     fits = groups > 0 and channels % groups == 0
     require(fits, f"groups must divide the channels, got {groups} groups of {channels} channels")
-    for name, vector in {"scale": scale, "bias": bias}.items():
-        check_shape(name, vector, [channels], "the number of channels")
+    check_shape([channels], "the number of channels", scale=scale, bias=bias)
     return input.desc
 
 
@@ -327,19 +290,12 @@ def log_softmax(self: Builder, input: Operand, axis: int | None = None, *, label
     """Compute the logarithm of a softmax without the loss of digits of `log(softmax(input))`.
 
     Args:
-        input: float32 or float16, rank 1 or more.
         axis: along which the exponentials sum up to one, in [0, rank). Default: the last one.
-        label: a name for messages and tables.
 
-    Returns:
-        `input - log(sum of exp(input))`, in the data type and shape of `input`.
-
-    Raises:
-        ValidationError: there is no such axis.
+    Returns: `input - log(sum of exp(input))`, in the data type and shape of `input`.
 
     ONNX's LogSoftmax.
 
-    >>> import numpy as np
     >>> log_softmax(np.float32([0, 1000])).tolist()
     [-1000.0, 0.0]
     """
@@ -352,7 +308,7 @@ log_softmax.default("axis")(last_axis)
 
 @log_softmax.decompose
 def _(b: Operations, input: Operand, axis: int) -> Operand:
-    centred = widened(b, input - b.reduce_max(input, axes=[axis], keep_dimensions=True))
+    centred = widen(b, input - b.reduce_max(input, axes=[axis], keep_dimensions=True))
     # Three steps, because the engines' kernels for log(sum(exp(x))) are slow, and compute the maximum again.
     total = b.reduce_sum(b.exp(centred), axes=[axis], keep_dimensions=True)
-    return narrowed(b, centred - b.log(total), input)
+    return narrow(b, centred - b.log(total), input)

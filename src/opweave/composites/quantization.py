@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..core.dtypes import FLOATS, DataType
-from ..core.graph import Builder, Desc, Operand
+from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N
 from ..core.shapes import broadcast, broadcasts_to
-from ..ops.reduction import narrowed, widened
+from ..ops.constants import constant
+from ..ops.reduction import narrow, widen
 from ..support.errors import require
-from .declare import check_shape, declare
+from .declare import declare
 
 if TYPE_CHECKING:
     from ..ops import Operations
@@ -37,13 +38,8 @@ def integer_matmul(
         b: int8 or uint8 [..., inner, columns]; the leading dimensions of both broadcast to each other.
         a_zero_point: the data type of `a`, subtracted from it first, in a shape that broadcasts to it.
         b_zero_point: the data type of `b`, subtracted from it first, in a shape that broadcasts to it.
-        label: a name for messages and tables.
 
-    Returns:
-        An int32 operand [..., rows, columns].
-
-    Raises:
-        ValidationError: shapes that do not fit.
+    Returns: An int32 operand [..., rows, columns].
 
     ONNX's MatMulInteger.
 
@@ -107,8 +103,6 @@ def matmul_n_bits(
 ) -> Desc:
     """Multiply by a block-quantized weight of 4 or 8 bits per number.
 
-    All other operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [..., rows, inner].
         weight: uint8 [columns, blocks, block_size * bits / 8], where the blocks cover `inner`; of two numbers in a byte the
@@ -122,17 +116,12 @@ def matmul_n_bits(
         bits: 4 or 8.
         block_size: the count of numbers that share a scale: a power of two, 16 or more.
         accuracy: "float32"; or the faster "int8", which allows the engine to quantise blocks of `input` to 8 bits, too.
-        label: a name for messages and tables.
 
-    Returns:
-        `input @ ((weight - zero_point) * scale).T + bias`, in the data type of `input` [..., rows, columns].
-
-    Raises:
-        ValidationError: shapes, bits or a block size that do not fit; a zero point and a minimum.
+    Returns: `input @ ((weight - zero_point) * scale).T + bias`, in the data type of `input` [..., rows, columns].
+    Raises: shapes, bits or a block size that do not fit; a zero point and a minimum.
 
     ONNX Runtime's MatMulNBits.
 
-    >>> import numpy as np
     >>> weight = pack_bits(np.tile(np.uint8([8, 9]), 8)[None, None], bits=4)  # eight times 0, 1
     >>> matmul_n_bits(np.ones((1, 16), "float32"), weight, np.float32([[0.5]]), block_size=16).tolist()
     [[4.0]]
@@ -143,11 +132,11 @@ def matmul_n_bits(
     columns, inner = weight.shape[0], input.shape[-1]
     blocks = -(-inner // block_size)
     packed = [columns, blocks, block_size * bits // 8]
-    check_shape("weight", weight, packed, f"blocks of {block_size} numbers of {bits} bits for the last axis of input")
-    check_shape("scale", scale, [columns, blocks], "one for each block")
-    check_shape("zero_point", zero_point, [columns, -(-blocks * bits // 8)], f"{bits} bits for each block")
-    check_shape("bias", bias, [columns], "the number of columns")
-    check_shape("minimum", minimum, [columns, blocks], "one for each block")
+    check_shape(packed, f"blocks of {block_size} numbers of {bits} bits for the last axis of input", weight=weight)
+    check_shape([columns, blocks], "one for each block", scale=scale)
+    check_shape([columns, -(-blocks * bits // 8)], f"{bits} bits for each block", zero_point=zero_point)
+    check_shape([columns], "the number of columns", bias=bias)
+    check_shape([columns, blocks], "one for each block", minimum=minimum)
     require(zero_point is None or minimum is None, "zero_point and minimum must not be given together")
     return Desc(input.data_type, (*input.shape[:-1], columns))
 
@@ -254,7 +243,6 @@ def _fold_minima(
 
 
 def _unpack(b: Operations, packed: Operand, bits: int) -> Operand:
-    """Unpack the numbers in the bytes along the last axis, as float32."""
     numbers = b.cast(packed, "float32")
     if bits == 8:
         return numbers
@@ -267,12 +255,11 @@ def _plus_multiple(b: Operations, minimum: Operand, scale: Operand, factor: int)
     """Compute `(minimum + factor * scale).T` as float32; a constant if both operands are constants."""
     if minimum.is_constant and scale.is_constant:
         matrix = (minimum.value.astype(np.float32) + factor * scale.value.astype(np.float32)).T
-        return b._as_operand(np.ascontiguousarray(matrix), "float32")
-    return b.transpose(widened(b, minimum) + widened(b, scale) * factor, permutation=[1, 0])
+        return constant(b, np.ascontiguousarray(matrix), "float32")
+    return b.transpose(widen(b, minimum) + widen(b, scale) * factor, permutation=[1, 0])
 
 
 def _block_sums(b: Operations, x: Operand, block_size: int) -> Operand:
-    """Sum the blocks along the last axis: [..., blocks]."""
     *rows, inner = x.shape
     blocks = -(-inner // block_size)
     if inner % block_size:
@@ -300,16 +287,16 @@ def _(
         # The product subtracts the default zero point from the numbers. A kernel that rounds the input makes an error
         # proportional to the numbers: with zero points of 0, the error would be twice as large.
         offset = _plus_multiple(b, minimum, scale, 2 ** (bits - 1))
-        sums = _block_sums(b, widened(b, input), block_size)
-        return narrowed(b, widened(b, product) + b.matmul(sums, offset), input)
+        sums = _block_sums(b, widen(b, input), block_size)
+        return narrow(b, widen(b, product) + b.matmul(sums, offset), input)
     (columns, blocks), inner = scale.shape, input.shape[-1]
     numbers = _unpack(b, weight, bits)
     if zero_point is None:
-        zeros = b._as_operand(2 ** (bits - 1), "float32")
+        zeros = constant(b, 2 ** (bits - 1), "float32")
     else:
         zeros = b.slice(_unpack(b, zero_point, bits), [0, 0], [columns, blocks])
         zeros = b.reshape(zeros, [columns, blocks, 1])
-    real = (numbers - zeros) * widened(b, b.reshape(scale, [columns, blocks, 1]))
+    real = (numbers - zeros) * widen(b, b.reshape(scale, [columns, blocks, 1]))
     matrix = b.slice(b.reshape(real, [columns, blocks * block_size]), [0, 0], [columns, inner])
-    y = b.matmul(widened(b, input), b.transpose(matrix, permutation=[1, 0]))
-    return narrowed(b, y if bias is None else y + widened(b, bias), input)
+    y = b.matmul(widen(b, input), b.transpose(matrix, permutation=[1, 0]))
+    return narrow(b, y if bias is None else y + widen(b, bias), input)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from ..core.dtypes import FLOATS
-from ..core.graph import Builder, Desc, Operand
+from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits
 from ..core.value_ranges import ValueRange
+from ..ops.constants import constant
 from ..ops.recurrent import RecurrentNetworkActivation, RecurrentNetworkDirection, direction_count
 from ..support.errors import require
-from .declare import check_shape, declare
+from .declare import declare
 
 if TYPE_CHECKING:
     from ..ops import Operations
@@ -33,12 +34,11 @@ def _check_activations(activations: Sequence[str], count: int) -> None:
 def _shapes(
     gates: int, input: Operand, recurrent_weight: Operand, direction: str, lengths: Operand, **others: Operand | None
 ) -> tuple[Desc, Desc]:
-    """Check the shapes of operands; return the descriptors of a last state and of the sequence of states."""
     steps, batches, size = input.shape
     directions, hidden = direction_count(direction), recurrent_weight.shape[2]
     rows = gates * hidden
-    check_shape("recurrent_weight", recurrent_weight, [directions, rows, hidden], f"{gates} gates for each direction")
-    check_shape("lengths", lengths, [batches], "one for each batch")
+    check_shape([directions, rows, hidden], f"{gates} gates for each direction", recurrent_weight=recurrent_weight)
+    check_shape([batches], "one for each batch", lengths=lengths)
     shapes = {
         "weight": [directions, rows, size],
         "bias": [directions, rows],
@@ -48,7 +48,7 @@ def _shapes(
         "initial_cell_state": [directions, batches, hidden],
     }
     for name, operand in others.items():
-        check_shape(name, operand, shapes[name], "of these directions, gates and batches")
+        check_shape(shapes[name], "of these directions, gates and batches", **{name: operand})
     state = Desc(input.data_type, (directions, batches, hidden))
     return state, Desc(input.data_type, (steps, *state.shape))
 
@@ -79,8 +79,6 @@ def ragged_gru(
 ) -> tuple[Desc, Desc]:
     """Run a gated recurrent unit (GRU) over sequences of different lengths; see `MLGraphBuilder.gru`.
 
-    All other operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [steps, batches, input size]; elements beyond the length of a sequence are not used.
         weight: [directions, 3 * hidden size, input size], gates in the order "zrn"; directions is 2 for "both", else 1.
@@ -93,18 +91,14 @@ def ragged_gru(
         direction: the order in which steps are processed: "forward", "backward", which begins at the last step of each
             sequence, or "both".
         activations: two of "relu", "sigmoid" and "tanh": for the update and reset gates, and for the new gate.
-        label: a name for messages and tables.
 
-    Returns:
-        The hidden state after the last step of each sequence that was processed, [directions, batches, hidden size], and that
-        of every step, [steps, directions, batches, hidden size]; zeros beyond the length, and for a length of 0.
-
-    Raises:
-        ValidationError: inconsistent shapes, or not two activations.
+    Returns: The hidden state after the last step of each sequence that was processed, [directions, batches, hidden
+        size], and that of every step, [steps, directions, batches, hidden size]; zeros beyond the length, and for a
+        length of 0.
+    Raises: inconsistent shapes, or not two activations.
 
     ONNX's GRU with `sequence_lens`; PyTorch's packed sequences.
 
-    >>> import numpy as np
     >>> x, weight, recurrent_weight = (np.zeros(shape, "float32") for shape in ([2, 2, 3], [1, 3, 3], [1, 3, 1]))
     >>> start = np.float32([[[8], [8]]])
     >>> last, _ = ragged_gru(x, weight, recurrent_weight, np.int32([1, 2]), initial_hidden_state=start)
@@ -145,8 +139,6 @@ def ragged_lstm(
 ) -> tuple[Desc, Desc, Desc]:
     """Run a long short-term memory (LSTM) over sequences of different lengths; see `MLGraphBuilder.lstm`.
 
-    All other operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [steps, batches, input size]; elements beyond the length of a sequence are not used.
         weight: [directions, 4 * hidden size, input size], gates in the order "iofg"; directions is 2 for "both", else 1.
@@ -161,19 +153,14 @@ def ragged_lstm(
             sequence, or "both".
         activations: three of "relu", "sigmoid" and "tanh": for the input, forget and output gates, "sigmoid"; for the cell
             gate; and for the new cell state.
-        label: a name for messages and tables.
 
-    Returns:
-        The hidden and the cell state after the last step of each sequence that was processed, both
+    Returns: The hidden and the cell state after the last step of each sequence that was processed, both
         [directions, batches, hidden size], and the hidden state of every step, [steps, directions, batches, hidden size];
         zeros beyond the length, and for a length of 0.
-
-    Raises:
-        ValidationError: inconsistent shapes, or other activations.
+    Raises: inconsistent shapes, or other activations.
 
     ONNX's LSTM with `sequence_lens`; PyTorch's packed sequences.
 
-    >>> import numpy as np
     >>> x, weight, recurrent_weight = (np.zeros(shape, "float32") for shape in ([2, 2, 3], [1, 4, 3], [1, 4, 1]))
     >>> start = np.float32([[[8], [8]]])
     >>> _, cell, _ = ragged_lstm(x, weight, recurrent_weight, np.int32([1, 2]), initial_cell_state=start)
@@ -195,28 +182,22 @@ def _(input: Operand) -> ValueRange:
 
 
 class _Batch:
-    """Helper for the sequences of a batch: masks of their steps, and the reverse order of steps.
-
-    Args:
-        b: the builder.
-        input: [steps, batches, input size].
-        lengths: int32 [batches].
-    """
+    """Masks of the steps of a batch of sequences, and the reverse order of steps; input [steps, batches, input size]."""
 
     def __init__(self, b: Operations, input: Operand, lengths: Operand) -> None:
         self._b, self.input = b, input
         steps, batches, _ = input.shape
-        line = b._as_operand(np.arange(steps)[:, None], "int32")
+        line = constant(b, np.arange(steps)[:, None], "int32")
         counts = b.reshape(b.clamp(lengths, min_value=0, max_value=steps), [1, batches])
-        self._last = b.max(counts - 1, b._as_operand(0, "int32"))
+        self._last = b.max(counts - 1, constant(b, 0, "int32"))
         self._is_within = b.lesser(line, counts)
-        self._has_steps = b.reshape(b.greater(counts, b._as_operand(0, "int32")), [1, batches, 1])
+        self._has_steps = b.reshape(b.greater(counts, constant(b, 0, "int32")), [1, batches, 1])
         self._from_end = b.where(self._is_within, counts - 1 - line, line)
 
     def within(self, value: Operand) -> Operand:
         """Return [steps, …, batches, size] with zeros beyond the lengths."""
         shape = [value.shape[0], *[1] * (value.rank - 3), value.shape[-2], 1]
-        zero = self._b._as_operand(0, value.data_type)
+        zero = constant(self._b, 0, value.data_type)
         return self._b.where(self._b.reshape(self._is_within, shape), value, zero)
 
     def beyond(self) -> Operand:
@@ -235,7 +216,7 @@ class _Batch:
 
     def not_empty(self, state: Operand) -> Operand:
         """Return a state [1, batches, size] with zeros for sequences without steps."""
-        return self._b.where(self._has_steps, state, self._b._as_operand(0, state.data_type))
+        return self._b.where(self._has_steps, state, constant(self._b, 0, state.data_type))
 
     def _pick(self, value: Operand, places: Operand) -> Operand:
         steps, batches = places.shape
@@ -247,7 +228,6 @@ class _Batch:
 def _by_direction(
     b: Operations, direction: RecurrentNetworkDirection, **operands: Operand | None
 ) -> Iterable[tuple[bool, dict[str, Any]]]:
-    """Yield for each direction whether it is backward, and its operands."""
     count = direction_count(direction)
     for k in range(count):
         yield (
@@ -331,7 +311,7 @@ def _(
     }
     for is_backward, arguments in _by_direction(b, direction, **operands):
         x = batch.within(batch.reverse(input) if is_backward else input)
-        wide = b.concat([arguments.pop("weight"), b._as_operand(column, input.data_type)], 2)
+        wide = b.concat([arguments.pop("weight"), constant(b, column, input.data_type)], 2)
         _, cell, sequence = b.lstm(
             *(b.concat([x, batch.beyond()], 2), wide, arguments.pop("recurrent_weight"), steps, hidden_size),
             return_sequence=True,

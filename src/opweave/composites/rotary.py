@@ -1,15 +1,15 @@
-"""Rotary embeddings of positions, for attention."""
+"""Rotary embeddings of positions."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ..core.dtypes import FLOATS
-from ..core.graph import Builder, Desc, Operand
+from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits
 from ..core.value_ranges import ValueRange
 from ..support.errors import require
-from .declare import check_divides, check_shape, declare
+from .declare import check_divides, declare
 
 if TYPE_CHECKING:
     from ..ops import Operations
@@ -34,8 +34,6 @@ def rotary_embedding(
 ) -> Desc:
     """Rotate pairs of elements by angles that depend on their position.
 
-    All other operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [batches, heads, length, size], or [batches, length, heads * size].
         cosines: of the angles [positions, pairs]. With fewer pairs than size / 2, the other elements are unchanged.
@@ -43,17 +41,11 @@ def rotary_embedding(
         positions: int64 [batches, length], rows of these tables, which must exist. Default: 0, 1, 2, ...
         heads: the number of heads of an input of rank 3, 0 for rank 4.
         interleaved: whether elements 2 * i and 2 * i + 1 are a pair; otherwise elements i and i + pairs are.
-        label: a name for messages and tables.
 
-    Returns:
-        `(x1 * cos - x2 * sin, x2 * cos + x1 * sin)` for each pair, in the data type and shape of `input`.
-
-    Raises:
-        ValidationError: shapes that do not fit.
+    Returns: `(x1 * cos - x2 * sin, x2 * cos + x1 * sin)` for each pair, in the data type and shape of `input`.
 
     ONNX's and ONNX Runtime's RotaryEmbedding; Su et al., RoFormer (2021), arXiv:2104.09864.
 
-    >>> import numpy as np
     >>> x, table = np.float32([1, 2, 3, 4]).reshape(1, 1, 1, 4), np.float32([[0, 1]])
     >>> rotary_embedding(x, table, 1 - table).ravel().tolist()
     [-3.0, 2.0, 1.0, 4.0]
@@ -63,10 +55,10 @@ def rotary_embedding(
         batches, _, length, size = input.shape
     else:
         batches, length, size = *input.shape[:2], check_divides("input", input, heads)
-    check_shape("sines", sines, cosines.shape, "that of cosines")
+    check_shape(cosines.shape, "that of cosines", sines=sines)
     pairs = cosines.shape[1]
     require(2 * pairs <= size, f"cosines must be of at most {size // 2} pairs, half of the size, got {cosines.desc}")
-    check_shape("positions", positions, [batches, length], "batches and length of input")
+    check_shape([batches, length], "batches and length of input", positions=positions)
     fits = positions is not None or length <= cosines.shape[0]
     require(fits, f"cosines must have a row for each of {length} positions, got {cosines.desc}")
     return input.desc

@@ -12,6 +12,7 @@ from ..core.dtypes import ANY, FLOATS, INDICES, INFO
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
 from ..core.shapes import broadcasts_to
+from ..ops.constants import constant
 from ..support.errors import require
 from .declare import declare
 
@@ -49,25 +50,18 @@ def scatter_reduce(
     """Combine elements of `input` with `updates`: each index replaces its own coordinate along `axis`.
 
     Args:
-        input: any data type, rank 1 or more.
         indices: int32, uint32 or int64, broadcastable to the shape of `updates`; negative ones count from the end, others out
             of range are clamped. Several may refer to one element, which is then combined with all of their updates.
         updates: the data type of `input`, of any size along `axis`, and at most the size of `input` along the others.
-        axis: in [0, rank).
         reduction: "add", "mul", "min" or "max".
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type and shape of `input`: a copy of it in which, for axis 0 and rank 2 and the reduction "add",
-        `output[indices[i, j], j] += updates[i, j]`. The order of additions is not specified, nor what NaN gives with "min" or
-        "max". Integers wrap around.
-
-    Raises:
-        ValidationError: `axis` is out of range, or the shapes do not fit.
+    Returns: An operand of the data type and shape of `input`: a copy of it in which, for axis 0 and rank 2 and the
+        reduction "add", `output[indices[i, j], j] += updates[i, j]`. The order of additions is not specified, nor what
+        NaN gives with "min" or "max". Integers wrap around.
+    Raises: `axis` is out of range, or the shapes do not fit.
 
     ONNX's ScatterElements with a reduction, PyTorch's `scatter_reduce`.
 
-    >>> import numpy as np
     >>> scatter_reduce(np.float32([1, 2, 3]), np.int32([0, 2, 0]), np.float32([10, 20, 30])).tolist()
     [41.0, 2.0, 23.0]
     """
@@ -103,7 +97,6 @@ def _(b: Operations, input: Operand, indices: Operand, updates: Operand, axis: i
 
 
 def _widen(b: Operations, input: Operand) -> Operand:
-    """Convert 8-bit integers to int32 and float16 to float32, for reductions."""
     wide: Any = {"float16": "float32", "int8": "int32", "uint8": "int32"}.get(input.data_type)
     return input if wide is None else b.cast(input, wide)
 
@@ -118,29 +111,21 @@ def _narrow(b: Operations, result: Operand, input: Operand) -> Operand:
     lowest, highest = int(info.lowest), int(info.highest)
     # In [-255, 255], because quotients are rounded towards zero.
     rest = result - b.mul(b.div(result, 256), 256)
-    rest = b.where(b.lesser(rest, b._as_operand(lowest, "int32")), rest + 256, rest)
-    rest = b.where(b.greater(rest, b._as_operand(highest, "int32")), rest - 256, rest)
+    rest = b.where(b.lesser(rest, constant(b, lowest, "int32")), rest + 256, rest)
+    rest = b.where(b.greater(rest, constant(b, highest, "int32")), rest - 256, rest)
     return b.cast(rest, input.data_type)
 
 
 def _positions(b: Operations, indices: Operand, size: int, shape: list[int], lines: list[int]) -> Operand:
-    """Convert indices to int32 positions in [0, size), in the shape `lines`; constants stay constant.
-
-    Args:
-        b: the builder.
-        indices: the indices.
-        size: the number of elements along the axis.
-        shape: the broadcast shape of the indices.
-        lines: the shape of the result.
-    """
+    """Convert indices to positions in [0, size), broadcast to `shape` and reshaped to `lines`; constants stay constant."""
     if indices.is_constant:
         clamped = np.clip(indices.value.astype(np.int64), -size, size - 1)
         positions = np.broadcast_to(np.where(clamped < 0, clamped + size, clamped), shape)
-        return b._as_operand(np.ascontiguousarray(positions.reshape(lines)), "int32")
+        return constant(b, np.ascontiguousarray(positions.reshape(lines)), "int32")
     is_signed = not indices.data_type.startswith("u")
     bounded = b.cast(b.clamp(indices, min_value=-size if is_signed else 0, max_value=size - 1), "int32")
     if is_signed:
-        bounded = b.where(b.lesser(bounded, b._as_operand(0, "int32")), bounded + size, bounded)
+        bounded = b.where(b.lesser(bounded, constant(b, 0, "int32")), bounded + size, bounded)
     return b.reshape(b.expand(bounded, shape) if indices.shape != tuple(shape) else bounded, lines)
 
 
@@ -149,34 +134,27 @@ def _in_rounds(
 ) -> Operand | None:
     """Apply updates at constant positions: first the first update of each element, then the second ones, ...
 
-    Args:
-        b: the builder.
-        lines: the elements [outer, size, inner].
-        positions: [outer, count, inner] or [outer, count, 1].
-        updates: [outer, count, inner].
-        combine: the reduction of two operands.
-
-    Returns:
-        The new elements; None if an element has more than `MAX_ROUNDS` updates.
+    `lines` are [outer, size, inner], `positions` [outer, count, inner] or [outer, count, 1], `updates` [outer, count, inner].
+    Return None if an element has more than `MAX_ROUNDS` updates.
     """
     outer, size, inner = lines.shape
     # Number of elements that share a position.
     width = inner if positions.shape[2] == 1 else 1
     lanes = np.arange(inner // width)
-    flat = ((np.arange(outer)[:, None, None] * size + positions) * len(lanes) + lanes).reshape(-1)
-    order = np.argsort(flat, kind="stable")
-    starts = np.flatnonzero(np.diff(flat[order], prepend=-1))
-    rounds = np.empty(len(flat), np.int64)
-    rounds[order] = np.arange(len(flat)) - np.repeat(starts, np.diff(starts, append=len(flat)))
+    elements = ((np.arange(outer)[:, None, None] * size + positions) * len(lanes) + lanes).reshape(-1)
+    order = np.argsort(elements, kind="stable")
+    starts = np.flatnonzero(np.diff(elements[order], prepend=-1))
+    rounds = np.empty(len(elements), np.int64)
+    rounds[order] = np.arange(len(elements)) - np.repeat(starts, np.diff(starts, append=len(elements)))
     if rounds.max() >= MAX_ROUNDS:
         return None
     rows = b.reshape(lines, [outer * size * len(lanes), width])
-    all_updates = b.reshape(updates, [len(flat), width])
+    all_updates = b.reshape(updates, [len(elements), width])
     for number in range(rounds.max() + 1):
         chosen = np.flatnonzero(rounds == number)
-        at = b._as_operand(flat[chosen, None], "int64")
-        some = b.gather(all_updates, b._as_operand(chosen, "int64")) if len(chosen) < len(flat) else all_updates
-        rows = b.scatter_nd(rows, at, combine(b.gather_nd(rows, at), some))
+        targets = constant(b, elements[chosen, None], "int64")
+        values = b.gather(all_updates, constant(b, chosen, "int64")) if len(chosen) < len(elements) else all_updates
+        rows = b.scatter_nd(rows, targets, combine(b.gather_nd(rows, targets), values))
     return b.reshape(rows, lines.shape)
 
 
@@ -195,24 +173,23 @@ def _in_parts(
     outer, count, inner = updates.shape
     lanes = positions.shape[2]
     reduce = getattr(b, {"add": "reduce_sum", "mul": "reduce_product"}.get(reduction, f"reduce_{reduction}"))
-    neutral = b._as_operand(_neutral(reduction, updates.data_type), updates.data_type)
+    neutral = constant(b, _neutral(reduction, updates.data_type), updates.data_type)
     part = max(isqrt(MAX_PAIRS // min(outer * inner, MAX_PAIRS)), 1, -(-count // MAX_PARTS))
     for start in range(0, count, part):
         size = min(part, count - start)
-        at, some = positions, updates
+        targets, chosen = positions, updates
         if size < count:
-            at = b.slice(positions, [0, start, 0], [outer, size, lanes])
-            some = b.slice(updates, [0, start, 0], [outer, size, inner])
+            targets = b.slice(positions, [0, start, 0], [outer, size, lanes])
+            chosen = b.slice(updates, [0, start, 0], [outer, size, inner])
         if size > 1:
-            same = b.equal(b.reshape(at, [outer, size, 1, lanes]), b.reshape(at, [outer, 1, size, lanes]))
-            some = reduce(b.where(same, b.reshape(some, [outer, 1, size, inner]), neutral), axes=[2])
-        full = at if lanes == inner else b.expand(at, [outer, size, inner])
-        lines = b.scatter_elements(lines, full, combine(b.gather_elements(lines, full, axis=1), some), axis=1)
+            same = b.equal(b.reshape(targets, [outer, size, 1, lanes]), b.reshape(targets, [outer, 1, size, lanes]))
+            chosen = reduce(b.where(same, b.reshape(chosen, [outer, 1, size, inner]), neutral), axes=[2])
+        full = targets if lanes == inner else b.expand(targets, [outer, size, inner])
+        lines = b.scatter_elements(lines, full, combine(b.gather_elements(lines, full, axis=1), chosen), axis=1)
     return lines
 
 
 def _neutral(reduction: Reduction, data_type: Any) -> float:
-    """Return the neutral element of a reduction."""
     if reduction in ("add", "mul"):
         return 0 if reduction == "add" else 1
     if data_type in FLOATS:
@@ -221,7 +198,6 @@ def _neutral(reduction: Reduction, data_type: Any) -> float:
 
 
 def _paste(b: Operations, part: Operand, whole: Operand, axis: int) -> Operand:
-    """Replace the first elements of `whole` along each axis by `part`."""
     for d, size in enumerate(whole.shape):
         if part.shape[d] < size:
             starts, sizes = [0] * whole.rank, list(part.shape)

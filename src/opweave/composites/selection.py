@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from ..core.dtypes import ANY, FLOATS, INFO, DataType
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
+from ..ops.constants import constant
 from ..support.errors import require
 from .declare import check_axis, column, declare, last_axis
 
@@ -35,23 +36,17 @@ def top_k(
     Of equal elements the first comes first. NaN counts as larger than positive infinity.
 
     Args:
-        input: any data type, rank 1 or more.
         k: the number of elements, from 1 to the size of the axis.
         axis: in [0, rank). Default: the last one.
         largest: whether to look for the largest, or for the smallest elements.
         index_type: "int32" or "int64", the data type of the positions.
-        label: a name for messages and tables.
 
-    Returns:
-        The elements, in the data type of `input`, and their positions along the axis; both have the shape of `input` with `k`
-        elements along the axis.
-
-    Raises:
-        ValidationError: there is no such axis, or it has fewer elements than `k`.
+    Returns: The elements, in the data type of `input`, and their positions along the axis; both have the shape of
+        `input` with `k` elements along the axis.
+    Raises: there is no such axis, or it has fewer elements than `k`.
 
     ONNX's TopK with sorted=1.
 
-    >>> import numpy as np
     >>> values, positions = top_k(np.float32([2, 7, 1, 7]), 3)
     >>> values.tolist(), positions.tolist()
     ([7.0, 7.0, 2.0], [1, 3, 0])
@@ -71,7 +66,7 @@ def _(b: Operations, input: Operand, k: int, axis: int, largest: bool, index_typ
     keys, is_first = input, None
     if input.data_type in FLOATS:
         is_nan = b.is_nan(input)
-        keys = b.where(is_nan, b._as_operand(float("inf"), input.data_type), input)
+        keys = b.where(is_nan, constant(b, float("inf"), input.data_type), input)
         is_first = is_nan if largest else b.logical_not(is_nan)
     choose = _by_counting if input.shape[axis] <= min(MAX_COUNTED, 4 * k) else _one_by_one
     positions = b.cast(choose(b, keys, is_first, k, axis, largest), index_type)
@@ -81,20 +76,14 @@ def _(b: Operations, input: Operand, k: int, axis: int, largest: bool, index_typ
 def _by_counting(b: Operations, keys: Operand, is_first: Operand | None, k: int, axis: int, largest: bool) -> Operand:
     """Return the positions of the first `k` elements. The rank of an element is the number of elements before it.
 
-    Args:
-        b: the builder.
-        keys: compared first.
-        is_first: whether an element comes before others with the same key; None if all are equal.
-        k: the number of positions.
-        axis: the axis.
-        largest: whether the largest key comes first.
+    Keys are compared first; of equal keys, those with `is_first` come before others.
     """
     count, shape = keys.shape[axis], keys.shape
     # [outer, element, other, inner]: whether the other comes before the element.
     outer, inner = prod(shape[:axis]), prod(shape[axis + 1 :])
     of_element, of_other = [outer, count, 1, inner], [outer, 1, count, inner]
     element, other = b.reshape(keys, of_element), b.reshape(keys, of_other)
-    line = b._as_operand(range(count), "int32")
+    line = constant(b, range(count), "int32")
     before = b.lesser(b.reshape(line, [1, 1, count, 1]), b.reshape(line, [1, count, 1, 1]))
     if is_first is not None:
         this, that = b.reshape(is_first, of_element), b.reshape(is_first, of_other)
@@ -109,16 +98,13 @@ def _by_counting(b: Operations, keys: Operand, is_first: Operand | None, k: int,
 
 
 def _one_by_one(b: Operations, keys: Operand, is_first: Operand | None, k: int, axis: int, largest: bool) -> Operand:
-    """Return the positions of the first `k` elements: find the best remaining element `k` times.
-
-    The arguments are those of `_by_counting`.
-    """
+    """Return the positions of the first `k` elements: find the best remaining element `k` times."""
     # The mask `left` excludes elements. The worst value alone cannot, because other elements may have it, too.
-    line = b.reshape(b._as_operand(range(keys.shape[axis]), "int32"), column(axis, keys.shape[axis], keys.rank))
+    line = b.reshape(constant(b, range(keys.shape[axis]), "int32"), column(axis, keys.shape[axis], keys.rank))
     best = b.reduce_max if largest else b.reduce_min
     wide = b.cast(keys, "int32") if keys.data_type in ("int8", "uint8") else keys
-    worst = b._as_operand(_worst(wide.data_type, largest), wide.data_type)
-    left = b.expand(b._as_operand(1, "uint8"), keys.shape)
+    worst = constant(b, _worst(wide.data_type, largest), wide.data_type)
+    left = b.expand(constant(b, 1, "uint8"), keys.shape)
     priority = None if is_first is None else b.cast(is_first, "int32") + 1
     positions = []
     for _ in range(k):
@@ -158,17 +144,12 @@ def one_hot(
         on: the value at a position.
         off: the value everywhere else.
         data_type: that of the result.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of `data_type`, in the shape of `indices` with the new axis.
-
-    Raises:
-        ValidationError: `depth` is not positive, or `axis` is out of range.
+    Returns: An operand of `data_type`, in the shape of `indices` with the new axis.
+    Raises: `depth` is not positive, or `axis` is out of range.
 
     ONNX's OneHot.
 
-    >>> import numpy as np
     >>> one_hot(np.int64([0, 2, -1, 5]), 3, data_type="uint8").tolist()
     [[1, 0, 0], [0, 0, 1], [0, 0, 1], [0, 0, 0]]
     """
@@ -186,13 +167,13 @@ def _(indices: Operand) -> int:
 
 @one_hot.decompose
 def _(b: Operations, indices: Operand, depth: int, axis: int, on: float, off: float, data_type: DataType) -> Operand:
-    positions = b.where(b.lesser(indices, b._as_operand(0, indices.data_type)), indices + depth, indices)
+    positions = b.where(b.lesser(indices, constant(b, 0, indices.data_type)), indices + depth, indices)
     positions = b.reshape(positions, [*indices.shape[:axis], 1, *indices.shape[axis:]])
-    line = b.reshape(b._as_operand(range(depth), indices.data_type), column(axis, depth, indices.rank + 1))
+    line = b.reshape(constant(b, range(depth), indices.data_type), column(axis, depth, indices.rank + 1))
     marked = b.equal(positions, line)
     if (on, off) == (1, 0):
         return b.cast(marked, data_type)
-    return b.where(marked, *(b._as_operand(_number(value, data_type), data_type) for value in (on, off)))
+    return b.where(marked, *(constant(b, _number(value, data_type), data_type) for value in (on, off)))
 
 
 def _number(value: float, data_type: DataType) -> float:
@@ -204,19 +185,12 @@ def hard_max(self: Builder, input: Operand, axis: int | None = None, *, label: s
     """Mark the largest element along an axis with 1, and all others with 0; of several largest ones, the first.
 
     Args:
-        input: float32 or float16, rank 1 or more.
         axis: in [0, rank). Default: the last one.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type and shape of `input`. What NaN gives is not specified.
-
-    Raises:
-        ValidationError: there is no such axis.
+    Returns: An operand of the data type and shape of `input`. What NaN gives is not specified.
 
     ONNX's Hardmax.
 
-    >>> import numpy as np
     >>> hard_max(np.float32([[1, 3, 3], [2, 1, 0]])).tolist()
     [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
     """
@@ -230,6 +204,6 @@ hard_max.default("axis")(last_axis)
 @hard_max.decompose
 def _(b: Operations, input: Operand, axis: int) -> Operand:
     size = input.shape[axis]
-    line = b.reshape(b._as_operand(range(size), "int64"), column(axis, size, input.rank))
+    line = b.reshape(constant(b, range(size), "int64"), column(axis, size, input.rank))
     first = b.arg_max(input, axis, keep_dimensions=True, output_data_type="int64")
     return b.cast(b.equal(first, line), input.data_type)

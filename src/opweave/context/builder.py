@@ -22,7 +22,7 @@ from ..support.progress import reported
 from .context import MLContext
 from .graph import MLGraph
 from .tensor import MLTensor
-from .tensors import awaitable
+from .tensors import awaitable, check_alive
 
 
 class MLGraphBuilder(Operations):
@@ -51,7 +51,7 @@ class MLGraphBuilder(Operations):
     def __init__(self, context: MLContext) -> None:
         super().__init__()
         require(isinstance(context, MLContext), f"MLGraphBuilder takes an MLContext, got {type(context).__name__}")
-        context._check_alive()
+        check_alive(context)
         self._context: Callable[[], MLContext | None] = lambda: context
         self._device = context.device.name
         self._max_byte_length = context.backend.max_byte_length
@@ -75,21 +75,18 @@ class MLGraphBuilder(Operations):
         )
 
     def _check_open(self) -> None:
-        """Raise `InvalidStateError` once `build` has been called, or the context is lost."""
         if self._built:
             raise InvalidStateError("the builder has built its graph; make a new MLGraphBuilder for another one")
-        self.context._check_alive()
+        check_alive(self.context)
 
     def _limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
-        """The data types and ranks that the operands of `op` may have in this context."""
         return self.context.backend.limits(op)
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:
-        """A constant for an array, or for a number or nested sequences of numbers in the given data type.
+        """Return a constant for an array, or for a number or nested sequences of numbers in the given data type.
 
-        Raises:
-            ValidationError: a number that an integer type cannot hold. (`constant(data_type, number)` rounds and clamps it,
-                as the specification says; in `x + 1.5` that would be a surprise.)
+        A number that an integer type cannot hold is an error: `constant(data_type, number)` rounds and clamps it, as the
+        specification says, but in `x + 1.5` that would be a surprise.
         """
         if isinstance(value, (int, float)):
             if dtypes.INFO[data_type].kind != "f":
@@ -126,7 +123,7 @@ class MLGraphBuilder(Operations):
             check_desc(desc, self._max_byte_length)
         except ValidationError as error:
             raise ValidationError(f"input {name!r}: {error}") from None
-        operand = self.inputs[name] = Operand(self, desc, name=name)
+        operand = self.inputs[name] = self._operand_type(self, desc, name=name)
         return operand
 
     @overload
@@ -146,9 +143,8 @@ class MLGraphBuilder(Operations):
         - `constant(tensor)`: a tensor of `context.create_constant_tensor`;
         - `constant(array)`: a NumPy array, or an object with DLPack, with its own data type and shape.
 
-        C-contiguous arrays are kept by reference, never copied: do not change them until their graphs are destroyed, or
-        deleted. (On GPUs, a new graph shares what another one has copied.) Do not change the file of a memory-mapped array,
-        either: the engine maps it, too, even after the array is deleted.
+        C-contiguous arrays are kept by reference: do not change them, or the file of a memory-mapped array, until their
+        graphs are destroyed or deleted. (On GPUs, a new graph shares what another one has copied.)
 
         Raises:
             InvalidStateError: the graph is built, or the context lost.
@@ -168,23 +164,23 @@ class MLGraphBuilder(Operations):
                 case (MLTensor() as tensor,):
                     self._check_open()
                     require(tensor.constant, f"the tensor {tensor.desc} was not made by create_constant_tensor")
-                    return Operand(self, tensor.desc, value=self.context._own(tensor, "tensor"))
+                    return self._operand_type(self, tensor.desc, value=self.context._own(tensor, "tensor"))
                 case (str() as data_type, shape, buffer) if not isinstance(shape, (str, int)):
                     desc, array = convert_desc(data_type, shape), as_array(buffer, "buffer")
                     self._check_open()  # after the conversions, as in Web IDL
                     check_desc(desc, self._max_byte_length)
-                    return Operand(self, desc, value=constant_array(fit(array, "buffer", desc)))
+                    return self._operand_type(self, desc, value=constant_array(fit(array, "buffer", desc)))
                 case (str() as data_type, (int() | float() | np.number()) as number) if not isinstance(number, bool):
                     checked = dtypes.check(data_type)
                     self._check_open()
                     plain = number.item() if isinstance(number, np.number) else number
                     value = dtypes.cast_number(plain, checked)
-                    return Operand(self, Desc(checked, ()), value=np.array(value, checked))
+                    return self._operand_type(self, Desc(checked, ()), value=np.array(value, checked))
                 case (array,) if not isinstance(array, (str, bytes, bytearray, int, float)):
                     data = as_array(array, "array")
                     desc = describe(data, "array")
                     self._check_open()
-                    return Operand(self, check_desc(desc, self._max_byte_length), value=constant_array(data))
+                    return self._operand_type(self, check_desc(desc, self._max_byte_length), value=constant_array(data))
             raise ValidationError(
                 "takes (data_type, shape, buffer), (data_type, number), (tensor) or (array), "
                 f"got ({', '.join(type(arg).__name__ for arg in args)})"
@@ -205,8 +201,7 @@ class MLGraphBuilder(Operations):
 
         Raises:
             InvalidStateError: the graph is built already, or the context lost.
-            ValidationError: no outputs, an empty name, an operand of another builder, an input or a constant; or two
-                inputs of one name.
+            ValidationError: no outputs, an empty name, an operand that is not the result of an operation of this builder.
             NotSupportedError: no engine can run an operation, or with `fallback="error"` the device cannot.
             OperationError: the engine refuses the graph.
 

@@ -79,30 +79,28 @@ class ML:
 
         Args:
             gpu_device: your own `wgpu.GPUDevice`: graphs run on it, and tensors are its buffers.
-            power_preference: "default", "high-performance" or "low-power"; "low-power" prefers devices that consume
-                little power, and on a CPU lets idle threads sleep instead of spinning between operations.
+            power_preference: "default", "high-performance" or "low-power", which prefers devices that consume little
+                power, and on a CPU lets idle threads sleep instead of spinning between operations.
             accelerated: whether to prefer a GPU or NPU, if there is one.
-            device: the name of a device of `opweave.devices()` to run on. Default, if `backend` is not given either: the
-                environment variable `OPWEAVE_DEVICE`; or else, the two preferences select one.
-            backend: the back end that drives the device, if several can: "onnxruntime", "openvino", …. The default,
-                "auto", is the first in `opweave.devices()` that has the device. On a CPU with OpenVINO installed, "auto"
-                chooses for each graph the back end that was verified and measured to be faster.
+            device: the name of a device of `opweave.devices()`. Default, if `backend` is not given either: the environment
+                variable `OPWEAVE_DEVICE`, or a device by the two preferences.
+            backend: the back end that drives the device: "onnxruntime", "openvino", …. The default, "auto", is the first in
+                `opweave.devices()` that has the device. On a CPU with OpenVINO installed, "auto" chooses for each graph
+                the back end that was verified and measured to be faster.
             deferred: whether dispatches wait until a result is read, and then run together.
             threads: how many threads an operation on the CPU may use, including the calling thread. Default: the environment
                 variable `OPWEAVE_THREADS`, or the number of processors available to the process. Compiled expressions share
                 the threads of the process. GPUs and the device "reference" ignore it.
-            precision: how engines compute float32 operations; inputs and outputs keep their data types. "float32": results
-                are at least as accurate as with float32 sums in order. "ieee": float32 arithmetic throughout. "tf32",
-                "bfloat16" and "float16" allow engines to round to these data types, which is faster. `Device.precisions`
-                lists the precisions of a device. A precision asks for the engines that have it: without `device` and
-                `backend`, the first device that has it is used, in this process and without the trial that `MLGraph.tune`
-                makes, such as OpenVINO's CPU for "bfloat16".
+            precision: how engines compute float32 operations; inputs and outputs keep their data types. "float32": at least as
+                accurate as float32 sums in order. "ieee": float32 arithmetic throughout. "tf32", "bfloat16" and
+                "float16" allow engines to round to these data types, which is faster. Without `device` and `backend`,
+                the first device whose `Device.precisions` have it is used, without the trial that `MLGraph.tune` makes,
+                such as OpenVINO's CPU for "bfloat16".
             cuda_stream: your own stream of an NVIDIA GPU, on which all work is enqueued: an object with `__cuda_stream__`,
                 such as the streams of PyTorch and cuda.core, or a handle. The device is "cuda", or the one that `device`
                 names.
-            verify: whether graphs and models that were used for some seconds are verified on other engines, by a child
-                process of the lowest priority; what is built later uses the faster engine. `OPWEAVE_VERIFY=0` switches it
-                off, too.
+            verify: whether graphs and models that were used for some seconds are verified on other engines, by a child process
+                of the lowest priority; what is built later uses the faster engine. `OPWEAVE_VERIFY=0` switches it off, too.
 
         Raises:
             ValidationError: an option has the wrong type or value, or options exclude each other.
@@ -110,8 +108,8 @@ class ML:
             MissingExtraError: `gpu_device` needs the extra `webgpu`.
 
         Warns:
-            RuntimeWarning: a package is missing, too old or broken, so that the device cannot do all that it could
-                (`Device.fault`), or that a device is passed over; once in a process for each reason.
+            RuntimeWarning: once for each reason, if a package is missing, too old or broken (`Device.fault`), so that
+                the device cannot do all that it could, or is passed over.
 
         >>> import opweave as ow
         >>> ow.ml.create_context(device="reference")
@@ -145,8 +143,8 @@ class ML:
                 f"deferred=True is for contexts on the CPU; on {target.name} dispatches are asynchronous already"
             )
         if threads is not None:
-            driver, *rivals = (each.with_threads(threads) for each in (driver, *rivals))
-        driver, *rivals = (each.with_precision(precision) for each in (driver, *rivals))
+            driver, *rivals = (engine.with_threads(threads) for engine in (driver, *rivals))
+        driver, *rivals = (engine.with_precision(precision) for engine in (driver, *rivals))
         driver = driver.beside(rivals)
         context_class: Callable[..., MLContext] = lazy_imports.deferred_context if deferred else MLContext
         context = context_class(driver, target, power_preference)
@@ -160,7 +158,6 @@ class ML:
 
 
 def _check_choice(name: str, value: Any, choices: Any) -> None:
-    """Require one of the values of a `Literal`."""
     allowed = get_args(choices)
     require(value in allowed, f"{name} must be one of {', '.join(map(repr, allowed))}, got {shown(value)}")
 
@@ -168,7 +165,6 @@ def _check_choice(name: str, value: Any, choices: Any) -> None:
 ml = ML()
 
 entered: ContextVar[tuple[MLContext, ...]] = ContextVar("contexts", default=())
-"""The contexts of the open `with` blocks, the innermost last."""
 
 # By back end, device name and power preference: see `MLContext._place`.
 _places: WeakKeyDictionary[Backend, dict[tuple[str, str], int]] = WeakKeyDictionary()
@@ -184,9 +180,9 @@ def current_context() -> MLContext:
     contexts = entered.get()
     if contexts:
         return contexts[-1]
-    if _default is None or _default._lost_info is not None:
+    if _default is None:
         with _default_lock:
-            if _default is None or _default._lost_info is not None:
+            if _default is None:
                 _default = ml.create_context(accelerated=False)
     return _default
 
@@ -211,7 +207,6 @@ class MLContext(ContextTensors):
     _shares_processors = False
     """Whether another process needs the processors after each run, so that threads of engines must sleep soon."""
     _verify = False
-    """Whether other engines are verified for graphs that run for some seconds."""
 
     def __init__(self, backend: Backend, device: Device, power_preference: PowerPreference) -> None:
         self._backend, self._device, self._power_preference = backend, device, power_preference
@@ -301,17 +296,16 @@ class MLContext(ContextTensors):
     def dispatch(self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
         """Run a graph on tensors (https://www.w3.org/TR/webnn/#api-mlcontext-dispatch).
 
-        On a CPU, this is synchronous: the results are written when it returns, and errors are raised. On a GPU, it only
-        submits work to the device's queue: later dispatches see the results, and reading them waits for the device. In a
-        context with `deferred=True`, the dispatch is recorded, and runs when a result is read; that read raises errors of
-        kernels.
+        On a CPU, this is synchronous. On a GPU, it submits work to the device's queue: later dispatches see the results, and
+        reading them waits for the device. In a context with `deferred=True`, the dispatch runs when a result is read;
+        that read raises errors of kernels.
 
         Args:
             graph: a graph of this context.
             inputs: a tensor for each input of the graph, by name, of its data type and shape.
-            outputs: a tensor for each output, likewise. Each needs a different tensor, and must not overlap another
-                tensor's memory. Exception: an output may be the tensor of an input that an operation updates, such as the
-                past keys and values of `group_query_attention`.
+            outputs: a different tensor for each output, likewise, which must not overlap another tensor's memory.
+                Exception: an output may be the tensor of an input that an operation updates, such as the past keys and
+                values of `group_query_attention`.
 
         Raises:
             InvalidStateError: the graph is destroyed, or the context lost.
@@ -322,9 +316,8 @@ class MLContext(ContextTensors):
         >>> context = ow.ml.create_context(device="reference")
         >>> builder = ow.MLGraphBuilder(context)
         >>> graph = builder.build({"y": builder.input("x", "float32", [2]).neg()})
-        >>> x = context.create_tensor("float32", [2], writable=True)
+        >>> x = context.tensor_from(np.float32([1, 2]))
         >>> y = context.create_tensor("float32", [2], readable=True)
-        >>> context.write_tensor(x, np.float32([1, 2]))
         >>> context.dispatch(graph, {"x": x}, {"y": y})
         >>> y.numpy().tolist()
         [-1.0, -2.0]
@@ -356,19 +349,15 @@ class MLContext(ContextTensors):
 
         Raises:
             InvalidStateError: the graph is destroyed, or the context lost.
-            ValidationError: names are missing or unknown; arrays do not fit; on a CPU, positions or lengths are out of the
-                range of an operation.
+            ValidationError: names are missing or unknown; arrays do not fit; positions or lengths are out of range.
 
         >>> import numpy as np, opweave as ow
         >>> context = ow.ml.create_context(device="reference")
         >>> builder = ow.MLGraphBuilder(context)
         >>> graph = builder.build({"y": builder.input("x", "float32", [2]).neg()})
-        >>> context.compute(graph, {"x": np.float32([1, 2])})["y"].tolist()
-        [-1.0, -2.0]
         >>> result = np.zeros(2, "float32")
-        >>> made = context.compute(graph, {"x": np.float32([3, 4])}, {"y": result})
-        >>> result.tolist()
-        [-3.0, -4.0]
+        >>> context.compute(graph, {"x": np.float32([3, 4])}, {"y": result})["y"].tolist(), result.tolist()
+        ([-3.0, -4.0], [-3.0, -4.0])
         """
         if type(graph) is not MLGraph or graph._context is not self:
             self._check(graph, "compute")
@@ -377,7 +366,6 @@ class MLContext(ContextTensors):
     compute_async = awaitable(compute)
 
     def _check(self, graph: MLGraph, what: str) -> MLGraph:
-        """Require a graph of this context, and return it."""
         require(isinstance(graph, MLGraph), f"{what}: graph must be an MLGraph, got {type(graph).__name__}")
         require(graph.context is self, f"{what}: the graph belongs to another context")
         return graph
@@ -388,10 +376,9 @@ class MLContext(ContextTensors):
         """The limits of this context (https://www.w3.org/TR/webnn/#api-mlcontext-opsupportlimits).
 
         Returns:
-            The dictionary `MLOpSupportLimits`. It has `preferred_input_layout`, `max_tensor_byte_length`, and the limits of
-            graph inputs, constants and outputs, and of each operand of each operation:
-            `limits["conv2d"]["input"] == {"data_types": [...], "rank_range": {"min": 4, "max": 4}}`. The specification's
-            camelCase names work, too, with a DeprecationWarning.
+            The dictionary `MLOpSupportLimits`: `preferred_input_layout`, `max_tensor_byte_length`, and the limits of
+            graph inputs, constants and outputs, and of each operand of each operation. The specification's camelCase
+            names work, too, with a DeprecationWarning.
 
         >>> import opweave as ow
         >>> limits = ow.ml.create_context(device="reference").op_support_limits()
@@ -436,11 +423,14 @@ class MLContext(ContextTensors):
 
     def _lose(self, message: str) -> None:
         """Mark the context lost, destroy its graphs and tensors, and resolve `lost`. Back ends call it if the device fails."""
+        global _default
         info = MLContextLostInfo(message)
         with self._lock:
             if self._lost_info is not None:
                 return
             self._lost_info = info
+            if _default is self:
+                _default = None
             graphs, tensors = list(self._graphs), list(self._tensors)
         for graph in graphs:
             graph.destroy()
@@ -454,7 +444,6 @@ class MLContext(ContextTensors):
             lost.set_result(info)
 
     def _add_graph(self, graph: MLGraph) -> None:
-        """Remember a graph, to destroy it when the context is lost."""
         with self._lock:
             self._check_alive()
             self._graphs.add(graph)

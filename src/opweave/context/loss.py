@@ -1,4 +1,4 @@
-"""The future that `MLContext.lost` returns; a separate module, since `concurrent.futures` takes long to import."""
+"""The future `MLContext.lost`; a separate module, since `concurrent.futures` takes long to import."""
 
 from __future__ import annotations
 

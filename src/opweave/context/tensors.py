@@ -1,4 +1,4 @@
-"""The tensors of a context: creation, writing, reading, and export to the user's shaders."""
+"""The tensors of a context: creation, writing, reading, and export."""
 
 from __future__ import annotations
 
@@ -52,6 +52,13 @@ def awaitable(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S,
     return twin
 
 
+def check_alive(context: ContextTensors) -> None:
+    """Raise `InvalidStateError` once the context is lost."""
+    info = context._lost_info
+    if info is not None:
+        raise InvalidStateError(f"the context is lost: {info.message}")
+
+
 class ContextTensors:
     """The part of `MLContext` that is about tensors.
 
@@ -79,10 +86,7 @@ class ContextTensors:
     _lock: RLock
     _lost_info: MLContextLostInfo | None
 
-    def _check_alive(self) -> None:
-        """Raise `InvalidStateError` once the context is lost."""
-        if self._lost_info is not None:
-            raise InvalidStateError(f"the context is lost: {self._lost_info.message}")
+    _check_alive = check_alive
 
     @hints.no_dictionaries
     def create_tensor(
@@ -186,8 +190,7 @@ class ContextTensors:
         >>> import numpy as np, opweave as ow
         >>> context = ow.ml.create_context(device="reference")
         >>> weights = context.create_constant_tensor("float32", [2], np.float32([1, 2]))
-        >>> builder = ow.MLGraphBuilder(context)
-        >>> builder.constant(weights).value.tolist()
+        >>> ow.MLGraphBuilder(context).constant(weights).value.tolist()
         [1.0, 2.0]
         """
         self._check_alive()
@@ -216,8 +219,8 @@ class ContextTensors:
                 COPY_SRC if the host reads it, COPY_DST if the host writes it). In a context on a CUDA device: an array of
                 PyTorch, CuPy, JAX or Numba in its memory (with DLPack or `__cuda_array_interface__`), in C order and
                 aligned to 16 bytes; later dispatches wait for work on the array that was submitted before this call.
-            data_type: the data type of the elements in a `GPUBuffer`; arrays have their own.
-            shape: the shape of a `GPUBuffer`; arrays have their own.
+            data_type: of the elements in a `GPUBuffer`; arrays have their own.
+            shape: of a `GPUBuffer`; arrays have their own.
             readable: whether its contents may be read through the tensor.
             writable: whether they may be written through the tensor; default: whether the array is writable.
 
@@ -231,8 +234,7 @@ class ContextTensors:
         >>> import numpy as np, opweave as ow
         >>> context = ow.ml.create_context(device="reference")
         >>> array = np.float32([1, 2])
-        >>> tensor = context.tensor_from(array)
-        >>> context.write_tensor(tensor, np.float32([3, 4]))
+        >>> context.write_tensor(context.tensor_from(array), np.float32([3, 4]))
         >>> array.tolist()
         [3.0, 4.0]
         """
@@ -305,13 +307,9 @@ class ContextTensors:
 
         >>> import numpy as np, opweave as ow
         >>> context = ow.ml.create_context(device="reference")
-        >>> tensor = context.tensor_from(np.float32([1, 2]))
-        >>> context.read_tensor(tensor).tolist()
-        [1.0, 2.0]
         >>> out = np.zeros(2, "float32")
-        >>> result = context.read_tensor(tensor, out=out)
-        >>> out.tolist()
-        [1.0, 2.0]
+        >>> context.read_tensor(context.tensor_from(np.float32([1, 2])), out=out).tolist(), out.tolist()
+        ([1.0, 2.0], [1.0, 2.0])
         """
         self._check_own(tensor, "tensor")
         if not tensor.readable:
@@ -334,8 +332,8 @@ class ContextTensors:
     def export_to_gpu(self, tensor: MLTensor) -> Iterator[Any]:
         """Export a tensor to the user's own shaders (https://www.w3.org/TR/webnn/#api-mlcontext-exporttogpu).
 
-        This neither copies nor waits: work that is submitted to the device's queue inside the `with` block runs after
-        earlier dispatches, and before later ones. Inside the block, WebNN must not use the tensor.
+        This neither copies nor waits: work that is submitted to the device's queue inside the `with` block runs between
+        earlier and later dispatches. Inside the block, WebNN must not use the tensor.
 
         Args:
             tensor: a tensor of this context, which is on a WebGPU device.
@@ -373,11 +371,10 @@ class ContextTensors:
     # Helpers ---------------------------------------------------------------------------------------------------------
 
     def _check_desc(self, data_type: object, shape: object) -> Desc:
-        """A descriptor that is valid in this context, or `ValidationError`."""
         return check_desc(convert_desc(data_type, shape), self._backend.max_byte_length)
 
     def _adopt(self, desc: Desc, array: np.ndarray, *, pinned: bool = False, **flags: bool) -> MLTensor:
-        """A tensor of this memory; `pinned` memory belongs to the caller, and is never replaced."""
+        """Return a tensor of this memory; `pinned` memory belongs to the caller, and is never replaced."""
         tensor = self._make_tensor(desc, array, pinned, **flags)
         with self._lock:
             self._check_alive()
@@ -394,7 +391,7 @@ class ContextTensors:
         return False
 
     def _check_own(self, tensor: MLTensor, what: str) -> None:
-        """Raise `ValidationError` unless `tensor` is a living tensor of this context; `what` names it in the message."""
+        """Require a living tensor of this context; `what` names it in the message."""
         if not isinstance(tensor, MLTensor):
             raise ValidationError(f"{what} must be an MLTensor, got {type(tensor).__name__}")
         if tensor._context is not self:
@@ -403,6 +400,5 @@ class ContextTensors:
             raise ValidationError(f"{what}: the tensor {tensor.desc} is destroyed")
 
     def _own(self, tensor: MLTensor, what: str) -> np.ndarray:
-        """The memory of a living tensor of this context; waits for pending work."""
         self._check_own(tensor, what)
         return tensor._memory()

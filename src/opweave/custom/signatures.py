@@ -26,11 +26,7 @@ def check_function(function: Any) -> None:
 
 
 def takes_a_function(no_options: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a decorator without options: refuse calls like `@ow.expression()` and `@ow.expression(x=ow.Limits(…))`.
-
-    Args:
-        no_options: the reason, for the message.
-    """
+    """Decorate a decorator without options, to refuse `@ow.expression()` and options; `no_options` is the reason."""
 
     def decorate(decorator: Callable[P, R]) -> Callable[P, R]:
         name = decorator.__name__

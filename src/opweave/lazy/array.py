@@ -47,17 +47,13 @@ _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _numbers = count(1)
 
 codes: Cache[Desc, int] = Cache(KINDS, raw=True)
-"""Code (`code_of`) of each data type and shape."""
 
 cuts: Cache[Any, tuple[ArrayTemplate, ...]] = Cache(KINDS, raw=True)
 """Calls that an index expression makes, by code of the array, device and index."""
 
 
 def code_of(desc: Desc) -> int:
-    """Return a number that identifies a data type and shape in this process, for fast comparison.
-
-    After eviction from the cache, a data type and shape gets a new number, and its calls are validated again.
-    """
+    """Return a number that identifies a data type and shape in this process; after an eviction, it is a new one."""
     return codes.peek(desc) or codes.make(desc, lambda: next(_numbers))
 
 
@@ -66,18 +62,14 @@ class ArrayTemplate:
     """A validated call without the values of its operands, for one device.
 
     Attributes:
-        op: the operation.
         inputs: position of the operand for each operand parameter, or positions for a sequence.
-        attributes: the values of the other parameters.
-        descs: data types and shapes of the results.
-        codes: the codes of the results (`code_of`).
-        operands: data types and shapes of the operands.
+        descs, codes: data types and shapes of the results, and their codes (`code_of`).
+        operands, operand_codes: data types and shapes of the operands, and their codes.
         numbers: data types of those operands that are Python numbers, by position.
-        serial: identifies the template.
+        serial: identifies the template in the keys of graphs.
         program: the compiled operation; None until it first runs on its own.
         size: number of operations.
         is_tuple: whether the call returns a tuple, which may have one element.
-        operand_codes: the codes of the operands.
     """
 
     op: Op[..., Any]
@@ -115,12 +107,12 @@ class PendingCall:
         depth: int = 0
         borrows: bool = False
         for array in inputs:
-            node = array._node
+            node = array.node
             if node is not None:
                 if node.depth > depth:
                     depth = node.depth
                 borrows = borrows or node.borrows
-            elif array._is_of_tensor:
+            elif array.is_of_tensor:
                 borrows = True
         self.depth: int = depth + 1
         self.borrows: bool = borrows
@@ -129,8 +121,8 @@ class PendingCall:
     @property
     def place(self) -> str:
         """The line that made the call: `model.py, line 12`."""
-        code, at = self.site
-        line = next((line for first, stop, line in code.co_lines() if first <= at < stop), None)
+        code, offset = self.site
+        line = next((line for first, stop, line in code.co_lines() if first <= offset < stop), None)
         return f"{file_name(code.co_filename)}, line {line or code.co_firstlineno}"
 
 
@@ -159,7 +151,34 @@ class ArrayLike(Operators):
         return self.shape[0]
 
 
-class Array(StandardArray, ArrayLike):
+class LazyValue:
+    """State of an array that the modules of this package share; it is not part of the API, so `dir` does not list it.
+
+    Attributes:
+        code: code of the data type and shape (`code_of`).
+        memory: the values; None while they are pending.
+        node: the pending call; None once the values are computed.
+        reads: number of reads as a weight (`opweave.lazy.weights`); negative if the array must not be a weight.
+    """
+
+    __slots__ = ("code", "memory", "node", "reads")
+    is_of_tensor: ClassVar[bool] = False
+    """Whether the memory belongs to a tensor, which may be written."""
+
+    if TYPE_CHECKING:
+        code: int
+        memory: Memory | None
+        node: PendingCall | None
+        reads: int
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in _INTERNAL]
+
+
+_INTERNAL = frozenset(name for name in vars(LazyValue) if not name.startswith("_"))
+
+
+class Array(LazyValue, StandardArray, ArrayLike):
     """An array in a context, whose values may be pending. Made by `opweave.array` and by operations.
 
     It has the operators and methods of operands (`x @ w + b`, `x[..., 1:]`, `x.relu()`), and those of the Python array API
@@ -179,9 +198,7 @@ class Array(StandardArray, ArrayLike):
     <MLContext on reference>
     """
 
-    __slots__ = ("__weakref__", "_array", "_code", "_context", "_desc", "_node", "_reads")
-    _is_of_tensor: ClassVar[bool] = False
-    """Whether the memory belongs to a tensor, which may be written."""
+    __slots__ = {"__weakref__": None, "_desc": None, "context": "Context that computes the array."}
 
     def __init__(
         self,
@@ -192,20 +209,14 @@ class Array(StandardArray, ArrayLike):
         node: PendingCall | None = None,
         array: np.ndarray | None = None,
     ) -> None:
-        self._context, self._desc, self._code = context, desc, code
-        self._node, self._array = node, array
-        # Number of reads as a weight (`opweave.lazy.weights`); negative if the array must not be a weight.
-        self._reads = 0
-
-    @property
-    def context(self) -> MLContext:
-        """Context that computes the array."""
-        return self._context
+        self.context, self._desc, self.code = context, desc, code
+        self.node, self.memory = node, array
+        self.reads = 0
 
     @property
     def pending(self) -> bool:
         """Whether the values are not computed yet."""
-        return self._array is None
+        return self.memory is None
 
     def numpy(self) -> np.ndarray:
         """A read-only view of the values; pending values are computed first.
@@ -213,39 +224,19 @@ class Array(StandardArray, ArrayLike):
         Raises:
             OperationError: a pending operation failed; the message names the line that called it.
         """
-        values = self._values()
-        view = values.view() if type(values) is np.ndarray else self._on_host().view()
+        values = values_of(self)
+        view = values.view() if type(values) is np.ndarray else host_values(self).view()
         view.setflags(write=False)  # faster than view.flags
         return view
 
-    def _on_host(self) -> np.ndarray:
-        """Return the values in host memory; for memory on a device, a counted copy."""
-        values = self._values()
-        if isinstance(values, np.ndarray):
-            return values
-        target = memory.empty(self._desc)
-        self._context._space.read([values], [target], "reading an array")
-        return target
-
     def _as_read(self) -> np.ndarray:
-        """Return the values for Python and DLPack."""
-        return self._on_host()
-
-    def _values(self) -> Memory:
-        """Compute the values if they are pending, and return their memory in the space of the context."""
-        values = self._array
-        if values is None:
-            force((self,))
-            values = self._array
-            assert values is not None
-        return values
+        return host_values(self)
 
     def _is_immutable(self) -> bool:
-        """Whether the memory can never be written."""
-        return type(self) is Array and self._reads >= 0 and isinstance(self._array, np.ndarray)
+        return type(self) is Array and self.reads >= 0 and isinstance(self.memory, np.ndarray)
 
     def _allocate(self) -> Memory:
-        return allocate(self._context, self._desc)
+        return allocate(self.context, self._desc)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         # Comparisons with a NumPy array on the left: array < self.
@@ -272,10 +263,10 @@ class Array(StandardArray, ArrayLike):
         options = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
         options = {name: value for name, value in options.items() if value is not None}
         knows_read_only = max_version is not None and max_version >= (1, 0)
-        values = self._on_host()
+        values = host_values(self)
         if self._is_immutable():
             # PyTorch lets users write to read-only memory. With a new identity, the array is no constant of compiled programs.
-            self._reads, self._array = _NEVER, values.view()
+            self.reads, self.memory = _NEVER, values.view()
         return (self.numpy() if knows_read_only else self._as_read()).__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -324,8 +315,8 @@ class Array(StandardArray, ArrayLike):
         return self
 
     def __repr__(self) -> str:
-        node, desc = self._node, f"{self.dtype}{list(self.shape)}"
-        if self._array is None and node is not None:
+        node, desc = self.node, f"{self.dtype}{list(self.shape)}"
+        if self.memory is None and node is not None:
             return f"<Array {desc}, pending: {title(node.template.op.name, node.label)}>"
         values = np.array2string(self._as_read(), threshold=20, edgeitems=3, separator=", ", prefix="<Array ")
         return f"<Array {values}, {desc}>"
@@ -338,11 +329,11 @@ class Array(StandardArray, ArrayLike):
 
     def __getitem__(self, key: Any) -> Array:
         """Select a part with integers, slices and `...`, as in NumPy; None adds an axis of size 1."""
-        frozen, context = _freeze_index(key), self._context
+        frozen, context = _freeze_index(key), self.context
         if frozen is None:
             result: Array = super().__getitem__(key)
             return result
-        whole = self._code, context._place, frozen
+        whole = self.code, context._place, frozen
         steps = cuts.peek(whole)
         result = self
         if steps is not None:
@@ -359,9 +350,30 @@ class Array(StandardArray, ArrayLike):
         return getattr(Operations, name)(*args, **kwargs)
 
 
+def values_of(array: Array) -> Memory:
+    """Compute the values of an array if they are pending, and return their memory in the space of the context."""
+    values = array.memory
+    if values is None:
+        force((array,))
+        values = array.memory
+        assert values is not None
+    return values
+
+
+def host_values(array: Array) -> np.ndarray:
+    """Return the values of an array in host memory; for memory on a device, a counted copy."""
+    values = values_of(array)
+    if isinstance(values, np.ndarray):
+        return values
+    target = memory.empty(array.desc)
+    array.context.backend.space.read([values], [target], "reading an array")
+    return target
+
+
 def allocate(context: MLContext, desc: Desc) -> Memory:
     """Allocate memory for a result, in the space of its context."""
-    return pool.room(desc) if context._space.is_host else context._space.allocate(desc)
+    space = context._space
+    return pool.room(desc) if space.is_host else space.allocate(desc)
 
 
 class Number(Array):
@@ -371,29 +383,28 @@ class Number(Array):
 
     def __init__(self, context: MLContext, array: np.ndarray, desc: Desc, code: int) -> None:
         # As `Array.__init__`, but faster.
-        self._context, self._desc, self._code = context, desc, code
-        self._node, self._array, self._reads = None, array, 0
+        self.context, self._desc, self.code = context, desc, code
+        self.node, self.memory, self.reads = None, array, 0
 
 
 class Watched(Array):
     """An array of memory that may be written. Records the pending results that depend on the array."""
 
-    __slots__ = ("_readers",)
+    __slots__ = ("readers",)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._readers: list[ref[Array]] = []
+        self.readers: list[ref[Array]] = []
 
     def _watch(self, outputs: Sequence[ref[Array]]) -> None:
-        """Record the pending results of a call that reads the array."""
-        if len(self._readers) % 64 == 63:
-            self._readers = [*map(ref, self.pending_readers)]
-        self._readers += outputs
+        if len(self.readers) % 64 == 63:
+            self.readers = [*map(ref, self.pending_readers)]
+        self.readers += outputs
 
     @property
     def pending_readers(self) -> list[Array]:
         """Return the pending results that depend on the array."""
-        return [array for reader in self._readers if (array := reader()) is not None and array.pending]
+        return [array for reader in self.readers if (array := reader()) is not None and array.pending]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -431,7 +442,7 @@ _PLAIN = frozenset({int, type(None)})
 
 
 def _freeze_index(key: Any) -> tuple[Any, ...] | None:
-    """Return a hashable key for an index of integers, slices, `...` and None; None for any other index."""
+    """Return a hashable key for an index of integers, slices, `...` and None, else None."""
     frozen: list[Any] = []
     for item in key if type(key) is tuple else (key,):
         kind = type(item)
@@ -451,7 +462,7 @@ def _steps(source: Array, result: Array) -> tuple[ArrayTemplate, ...] | None:
     """Return the templates of the pending calls that lead from `source` to `result`; None if one has run already."""
     steps: list[ArrayTemplate] = []
     while result is not source:
-        node = result._node
+        node = result.node
         inputs = node.inputs if node is not None else ()
         if node is None or not inputs:
             return None

@@ -25,7 +25,6 @@ MAX_WAIT_SECONDS = 2.0
 """Longest wait for the process to become idle before a recurring graph is compiled anyway."""
 
 VARIABLE = "OPWEAVE_COMPILE"
-"""Environment variable: "now" compiles graphs on first use, "background" on second use, in a thread."""
 
 
 @dataclass
@@ -58,14 +57,14 @@ class CompileStatistics:
 statistics = CompileStatistics()
 
 
-def _at_first() -> bool:
+def _compiles_at_first() -> bool:
     value = os.environ.get(VARIABLE, "background")
     if value not in ("now", "background"):
         raise ValidationError(f"the environment variable {VARIABLE} must be 'now' or 'background', got {value!r}")
     return value == "now"
 
 
-_now = _at_first()
+_now = _compiles_at_first()
 
 
 def compile_now(value: bool = True) -> bool:
@@ -90,18 +89,11 @@ def compile_now(value: bool = True) -> bool:
 
 
 class Recurring:
-    """A graph that is compiled on its second use.
-
-    Attributes:
-        seen: number of uses.
-        program: the compiled graph; None before compilation.
-        refusal: the error of an engine that could not compile the graph; None without an error.
-    """
+    """A graph that is compiled on its second use. `refusal` is the error of an engine that could not compile it."""
 
     __slots__ = ("_lock", "_queued", "program", "refusal", "seen")
 
     counter = "compiled"
-    """Name of the counter in `statistics` for compiled objects of this class."""
 
     waits = False
     """Whether background compilation waits until the process is idle, so that it does not compete with other work."""
@@ -112,12 +104,8 @@ class Recurring:
         self.refusal: MLError | None = None
         self._queued, self._lock = False, RLock()
 
-    def come(self, make: Callable[[], Program]) -> Program | None:
-        """Count one use, and return the program; None before compilation.
-
-        Args:
-            make: compiles the graph. Called now, later in another thread, or never.
-        """
+    def count_use(self, make: Callable[[], Program]) -> Program | None:
+        """Count one use, and return the program, or None before `make` has compiled it, now or in another thread."""
         self.seen += 1
         if self.program is None and self.refusal is None and (_now or self.seen > 1):
             self.start(make)
@@ -145,7 +133,7 @@ class Recurring:
 
 
 class _Background:
-    """The compiler thread. It starts with the first task, and ends before the interpreter does."""
+    """The compiler thread, which starts with the first task."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[Recurring, Callable[[], Program]] | None] = SimpleQueue()

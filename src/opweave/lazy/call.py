@@ -13,12 +13,13 @@ import numpy as np
 from .. import memory
 from ..context.context import MLContext, current_context
 from ..context.tensor import MLTensor
+from ..context.tensors import check_alive
 from ..core.dtypes import INFO, DataType, cast_number
 from ..core.graph import Builder, Desc, Operand, check_desc, title
 from ..core.operation import Op
 from ..memory.arrays import as_array, contiguous, describe
 from ..ops import Operations
-from ..ops.recorder import constant
+from ..ops.constants import constant
 from ..run.locks import Locks
 from ..support import hints
 from ..support.cache import Cache, exact
@@ -36,10 +37,8 @@ ndarray = np.ndarray
 _serials = count()
 
 kinds: Cache[tuple[Any, tuple[int, ...]], int] = Cache(KINDS, raw=True)
-"""Code (`code_of`) of each dtype and shape of NumPy arrays."""
 
 scalars: Cache[Any, tuple[np.ndarray, Desc, int]] = Cache(KINDS, raw=True)
-"""Numbers as arrays, by data type, type and value."""
 
 
 class _InGraph(Exception):  # noqa: N818  (never seen by users)
@@ -51,10 +50,7 @@ class _InGraph(Exception):  # noqa: N818  (never seen by users)
 
 @on_arrays.provide
 def call(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call `op` on arrays, tensors and numbers. The result, or tuple of results, is computed when it is read.
-
-    If an argument is an operand of a graph, add a node to that graph instead.
-    """
+    """Call `op` on arrays, tensors and numbers, and return pending results. An operand among them adds a node to its graph."""
     try:
         template, inputs, label, context, others = _validate(op, args, kwargs)
     except _InGraph as in_graph:
@@ -81,15 +77,12 @@ def call(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 def compute_now(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call `op` on NumPy arrays, tensors and numbers, and compute the result, or tuple of results.
+    """Call `op` on NumPy arrays, tensors and numbers, and compute the results: tensors if an operand is a tensor, else arrays.
 
     Calls on tensors of deferred contexts are computed when a result is read.
-
-    Returns:
-        Tensors if an operand is a tensor, else NumPy arrays.
     """
     template, inputs, label, context, _ = _validate(op, args, kwargs)
-    context._check_alive()
+    check_alive(context)
     has_tensors = False
     for position, value in enumerate(inputs):
         if type(value) is np.ndarray:
@@ -114,7 +107,6 @@ def compute_now(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _compute_tensors(template: ArrayTemplate, inputs: list[Any], context: MLContext, label: str) -> list[Any]:
-    """Run or defer a call whose operands include tensors, and return new tensors."""
     results = [
         context.create_tensor(desc.data_type, desc.shape, readable=True, writable=True) for desc in template.descs
     ]
@@ -155,12 +147,12 @@ def _validate(
             arguments.append((flags.get(name, _ATTRIBUTE), value))
     for flag, value in arguments:
         if type(value) is Array and flag == _OPERAND:
-            key.append(value._code)
+            key.append(value.code)
             inputs.append(value)
-            if context is not value._context:
+            if context is not value.context:
                 if context is not None:
                     raise ValidationError(f"{title(op.name, label)}: the operands belong to several contexts")
-                context = value._context
+                context = value.context
         elif flag == _ATTRIBUTE or value is None:
             key.append(exact(value))
         elif flag == _OPERAND and type(value) in _NUMBERS:
@@ -207,7 +199,6 @@ def _scalar(op: Op[..., Any], label: str, value: int | float, data_type: DataTyp
 
 
 def _no_value(value: int | float, data_type: DataType) -> str:
-    """Return the message for a number that an integer type cannot represent."""
     hint = "; x.cast('float32') converts the array" if isinstance(value, float) else ""
     return f"{shown(value)} is not a value of {data_type}{hint}"
 
@@ -230,8 +221,8 @@ def _take(
     if isinstance(value, Operand):
         raise _InGraph(value.builder)
     if isinstance(value, Array):
-        key.append(value._code)
-        own = value._context
+        key.append(value.code)
+        own = value.context
     elif type(value) in _NUMBERS:
         key.append(type(value))
     elif isinstance(value, MLTensor):
@@ -248,7 +239,6 @@ def _take(
 
 
 def _kind(op: Op[..., Any], label: str, value: np.ndarray, name: str = "an operand") -> int:
-    """Validate data type and shape of an array, and return their code."""
     subject = f"{title(op.name, label)}: {name}"
     # The maximum size depends on the back end: the call checks it.
     desc = check_desc(describe(value, subject), 2**63, subject)
@@ -256,14 +246,11 @@ def _kind(op: Op[..., Any], label: str, value: np.ndarray, name: str = "an opera
 
 
 def _name(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> str:
-    """Return the name of the parameter that an argument was passed for."""
     arguments = {**dict(zip(op.positional, args, strict=False)), **kwargs}
     return next(name for name, other in arguments.items() if other is value)
 
 
 class _CallRecorder(Operations):
-    """Builder that validates calls."""
-
     def __init__(self, context: MLContext) -> None:
         super().__init__()
         self.context, self._max_byte_length = context, context.backend.max_byte_length
@@ -280,7 +267,6 @@ class _CallRecorder(Operations):
 def _make_template(
     op: Op[..., Any], context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any], label: str
 ) -> ArrayTemplate:
-    """Validate a call by adding it to a graph."""
     recorder = _CallRecorder(context)
     flags = op.flags
     subject = f"{title(op.name, label)}: an operand"
@@ -291,7 +277,7 @@ def _make_template(
 
     def stand_in(value: Any) -> Operand:
         desc = value.desc if isinstance(value, (Array, MLTensor)) else describe(as_array(value, subject), subject)
-        operands.append(check_desc(desc, recorder._max_byte_length, subject))
+        operands.append(check_desc(desc, context.backend.max_byte_length, subject))
         return Operand(recorder, desc, name=f"x{len(operands) - 1}")
 
     def convert(name: str, value: Any) -> Any:

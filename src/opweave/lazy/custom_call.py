@@ -17,7 +17,6 @@ from .call import call, compute_now
 
 @call_custom.provide
 def _call(op: CustomOp[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a custom operation without a builder. The types of the operands decide the type of the results."""
     has_arrays = False
     for value in (*args, *kwargs.values()) if kwargs else args:
         if type(value) is np.ndarray:

@@ -1,9 +1,8 @@
 """Deferred contexts (`create_context(deferred=True)`): a dispatch runs when one of its results is read.
 
-A tensor of such a context has a `DeferredValue`, which may be pending. A dispatch reads the current values of its input
-tensors, and assigns new values to its output tensors. Values never change, so dispatches and writes may run late without
-changing results. A value without a tensor or a pending reader is never computed. A read (`force`) runs the pending dispatches
-that it needs one after the other at first, and as one compiled graph if they recur.
+A dispatch reads the current values of its input tensors, and assigns new, pending values (`DeferredValue`) to its output
+tensors. Values never change, so dispatches and writes may run late. A value without a tensor or a pending reader is never
+computed. A read (`force`) runs the pending dispatches that it needs one by one, and as one compiled graph if they recur.
 
 A dispatch runs immediately if it uses memory that is accessible without Opweave: memory of the user (`tensor_from`), memory of
 a WebAssembly module, and tensors of which a view exists.
@@ -32,7 +31,7 @@ from ..run.locks import Locks
 from ..support.errors import require
 from ..support.lazy_imports import deferred_context
 from . import force as reads
-from .array import LONGEST, Array, ArrayTemplate, Number, PendingCall, Watched, code_of, site_of
+from .array import LONGEST, Array, ArrayTemplate, Number, PendingCall, Watched, code_of, site_of, values_of
 from .background import statistics
 from .deferred_free import drop_later
 from .force import force
@@ -52,12 +51,12 @@ _DISPATCH: Any = SimpleNamespace(name="dispatch", kernels={})
 class DeferredValue(Watched):
     """The contents of a tensor after a dispatch. A value never changes; the tensor gets a new one."""
 
-    __slots__ = ("_spare",)
-    _spare: np.ndarray | None
+    __slots__ = ("spare",)
+    spare: np.ndarray | None
     """Memory to reuse for the contents while they are pending (`DeferredTensor.become`)."""
 
     def _allocate(self) -> np.ndarray:
-        spare, self._spare = self._spare, None
+        spare, self.spare = self.spare, None
         return memory.empty(self._desc) if spare is None else spare
 
 
@@ -81,10 +80,9 @@ class DeferredTensor(MLTensor):
 
     @property
     def _array(self) -> np.ndarray | None:
-        """Compute the value if it is pending, and return the memory."""
         value = self._value
         if value is not None:
-            self._stored = value._values()
+            self._stored = values_of(value)
         return self._stored
 
     @_array.setter
@@ -97,24 +95,20 @@ class DeferredTensor(MLTensor):
         return self._value is None and self._stored is None
 
     @property
-    def _is_seen(self) -> bool:
+    def is_seen(self) -> bool:
         """Whether the memory can be read without Opweave."""
         return self._pinned or (self._window is not None and self._window() is not None)
 
     @property
-    def _is_shared(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether the memory can be written without Opweave."""
-        return (self._pinned and not self._is_fixed) or (self._writable and self._is_seen and not self._pinned)
+        return (self._pinned and not self._is_fixed) or (self._writable and self.is_seen and not self._pinned)
 
     def numpy(self) -> np.ndarray:
-        """A view of the contents, no copy. A pending value is computed first. The view stays valid after `destroy`.
+        """A view of the contents, no copy, after computing a pending value. The view stays valid after `destroy`.
 
         While there is a view, dispatches that write the tensor run immediately. If the view is writable, dispatches that read
         the tensor run immediately, too.
-
-        Raises:
-            ValidationError: the tensor is destroyed, or not readable.
-            OperationError: a pending dispatch failed; the message names the line that called it.
         """
         if self._pinned or self.destroyed or not self._readable:
             return super().numpy()
@@ -134,21 +128,21 @@ class DeferredTensor(MLTensor):
     def _target(self, is_updated: bool = False) -> np.ndarray:
         """Return the memory to overwrite: new memory if pending calls need the old contents, unless these are updated."""
         value = self._value
-        keeps = is_updated or self._is_seen
+        keeps = is_updated or self.is_seen
         if value is not None and not value.pending and (keeps or not value.pending_readers):
             force(value.pending_readers)
             # The memory stays, and the tensor no longer has this value.
-            self._array = value._array
+            self._array = value.memory
         elif value is not None:
             self._array = memory.empty(self._desc)
             self._forget_bindings()
         return self._memory()
 
     @property
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether the memory can be written: no pending call reads it."""
         borrowed = self._borrowed() if self._borrowed is not None else None
-        return self._value is None and not (borrowed is not None and borrowed._readers)
+        return self._value is None and not (borrowed is not None and borrowed.readers)
 
     def current(self) -> DeferredValue:
         """Return the value, for a dispatch that reads the tensor."""
@@ -157,14 +151,14 @@ class DeferredTensor(MLTensor):
         return self._value
 
     def become(self, value: DeferredValue) -> None:
-        """Replace the value. The new value reuses the memory of the old value if no pending call reads that.
+        """Replace the value. The new value reuses the memory of the old one if no pending call reads that.
 
         The caller holds the lock, and has checked that the memory is not visible outside of Opweave.
         """
         before, borrowed = self._value, self._borrowed() if self._borrowed is not None else None
-        value._spare = None
+        value.spare = None
         if borrowed is None and not (before is not None and before.pending_readers):
-            value._spare = before._spare if before is not None and before.pending else self._array
+            value.spare = before.spare if before is not None and before.pending else self._array
         self._value, self._stored = value, None
         self._forget_bindings()
 
@@ -189,7 +183,7 @@ class PendingDispatch(PendingCall):
 
 
 class GraphTemplate(ArrayTemplate):
-    """Template for dispatches of a graph. Runs the graph's own program until a larger graph with it is compiled."""
+    """Template for dispatches of a graph, which runs the graph's own program until a larger graph with it is compiled."""
 
     __slots__ = ("graph",)
 
@@ -216,7 +210,6 @@ class GraphTemplate(ArrayTemplate):
 
 
 def _template(graph: MLGraph) -> GraphTemplate:
-    """Return the template for dispatches of a graph."""
     template: GraphTemplate | None = graph._template
     if template is None:
         with graph._lock:
@@ -240,30 +233,9 @@ def _forget(template: GraphTemplate) -> None:
 # Dispatch
 
 
-def dispatch(
-    context: MLContext, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]
-) -> None:
-    """Defer a dispatch, or run it now if its memory is visible outside of Opweave."""
-    sources, targets = _check_tensors(context, graph, inputs, outputs)
-    template = _template(graph)
-    with Locks([*sources, *targets]):
-        context._check_alive()
-        if any(tensor.destroyed for tensor in (*sources, *targets)):
-            # The error names the tensor.
-            graph._check_dispatch(inputs, outputs)
-        now = _must_run_now(sources, targets)
-        values = [] if now else _defer(context, template, [tensor.current() for tensor in sources], targets)
-    # Release the locks first: earlier dispatches take the locks of other tensors.
-    if now:
-        while not _run_now(graph, inputs, outputs, sources, targets):
-            pass
-    else:
-        _compute_long(values)
-
-
 def _compute_long(values: Sequence[DeferredValue]) -> None:
-    """Compute new values if their chain of pending calls is too long. The caller holds no locks."""
-    if values and values[0]._node is not None and values[0]._node.depth >= LONGEST:
+    """Compute new values if their chain of pending calls is too long, without holding locks."""
+    if values and values[0].node is not None and values[0].node.depth >= LONGEST:
         force(values)
 
 
@@ -274,7 +246,6 @@ def _defer(
     targets: Sequence[DeferredTensor],
     label: str = "",
 ) -> list[DeferredValue]:
-    """Assign pending values to the output tensors, and return them."""
     node = PendingDispatch(template, tuple(inputs), label, site_of(sys._getframe(1)))
     values = [
         DeferredValue(context, desc, code, node=node) for desc, code in zip(template.descs, template.codes, strict=True)
@@ -288,8 +259,7 @@ def _defer(
 
 
 def _must_run_now(sources: Sequence[DeferredTensor], targets: Sequence[DeferredTensor]) -> bool:
-    """Whether memory of the dispatch can be read or written without Opweave."""
-    return any(tensor._is_seen for tensor in targets) or any(tensor._is_shared for tensor in sources)
+    return any(tensor.is_seen for tensor in targets) or any(tensor.is_shared for tensor in sources)
 
 
 def _run_now(
@@ -299,7 +269,7 @@ def _run_now(
     sources: Sequence[DeferredTensor],
     targets: Sequence[DeferredTensor],
 ) -> bool:
-    """Run a graph on the memory of tensors. Return False if another thread has changed the tensors meanwhile."""
+    """Run a graph on the memory of tensors; return False if another thread has changed the tensors meanwhile."""
     for tensor in targets:
         tensor._settle()
     with Locks([*sources, *targets]):
@@ -311,32 +281,10 @@ def _run_now(
     key = (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
     binding = graph._bindings.peek(key) or graph._bind(inputs, outputs)
     with Locks([*sources, *targets]):
-        ready = graph._bindings.peek(key) is binding and all(tensor._is_ready for tensor in targets)
+        ready = graph._bindings.peek(key) is binding and all(tensor.is_ready for tensor in targets)
         if ready:
             binding.run()
     return ready
-
-
-def _check_tensors(
-    context: MLContext, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]
-) -> tuple[list[DeferredTensor], list[DeferredTensor]]:
-    """Validate the tensors of a dispatch, and return them in the order of the graph's inputs and outputs."""
-    context._check(graph, "dispatch")._check_alive()
-    try:
-        sources = [inputs[name] for name in graph._inputs]
-        targets = [outputs[name] for name in graph._outputs]
-        tensors = [*sources, *targets]
-        fits = len(tensors) == len(inputs) + len(outputs) == len(set(map(id, tensors)))
-        for tensor, desc in zip(tensors, (*graph._inputs.values(), *graph._outputs.values()), strict=True):
-            fits = fits and type(tensor) is DeferredTensor and tensor._context is context and not tensor._constant
-            fits = fits and (tensor._desc is desc or tensor._desc == desc)
-    except (KeyError, TypeError, AttributeError):
-        fits = False
-    if not fits:
-        graph._check_dispatch(inputs, outputs)
-        # `_check_dispatch` raises the detailed error, except for a tensor that is both input and output.
-        require(len(set(map(id, tensors))) < len(tensors), "dispatch: the tensors do not fit the graph")
-    return sources, targets  # type: ignore[return-value]
 
 
 @deferred_context.provide
@@ -344,8 +292,42 @@ class DeferredContext(MLContext):
     """A context in which dispatches wait until one of their results is read."""
 
     def dispatch(self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
-        """Defer the dispatch of a graph, see `MLContext.dispatch`."""
-        dispatch(self, graph, inputs, outputs)
+        """Defer the dispatch of a graph, or run it now if its memory is visible outside of Opweave."""
+        sources, targets = self._check_tensors(graph, inputs, outputs)
+        template = _template(graph)
+        with Locks([*sources, *targets]):
+            self._check_alive()
+            if any(tensor.destroyed for tensor in (*sources, *targets)):
+                # The error names the tensor.
+                graph._check_dispatch(inputs, outputs)
+            now = _must_run_now(sources, targets)
+            values = [] if now else _defer(self, template, [tensor.current() for tensor in sources], targets)
+        # Release the locks first: earlier dispatches take the locks of other tensors.
+        if now:
+            while not _run_now(graph, inputs, outputs, sources, targets):
+                pass
+        else:
+            _compute_long(values)
+
+    def _check_tensors(
+        self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]
+    ) -> tuple[list[DeferredTensor], list[DeferredTensor]]:
+        self._check(graph, "dispatch")._check_alive()
+        try:
+            sources = [inputs[name] for name in graph._inputs]
+            targets = [outputs[name] for name in graph._outputs]
+            tensors = [*sources, *targets]
+            fits = len(tensors) == len(inputs) + len(outputs) == len(set(map(id, tensors)))
+            for tensor, desc in zip(tensors, (*graph._inputs.values(), *graph._outputs.values()), strict=True):
+                fits = fits and type(tensor) is DeferredTensor and tensor._context is self and not tensor._constant
+                fits = fits and (tensor._desc is desc or tensor._desc == desc)
+        except (KeyError, TypeError, AttributeError):
+            fits = False
+        if not fits:
+            graph._check_dispatch(inputs, outputs)
+            # `_check_dispatch` raises the detailed error, except for a tensor that is both input and output.
+            require(len(set(map(id, tensors))) < len(tensors), "dispatch: the tensors do not fit the graph")
+        return sources, targets  # type: ignore[return-value]
 
     def _defer_call(self, template: ArrayTemplate, inputs: Sequence[Any], outputs: Sequence[Any], label: str) -> bool:
         tensors: dict[int, Any] = {id(value): value for value in inputs if isinstance(value, MLTensor)}

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from threading import RLock
 
 lock = RLock()
-"""Held while pending arrays are computed."""
 
 _waiting: deque[Callable[[], object]] = deque()
 

@@ -59,7 +59,7 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
         borrowed = borrow(values)
         if not copy and data_type in (None, borrowed.data_type):
             return borrowed
-        context, source = borrowed._context, borrowed.numpy()
+        context, source = borrowed.context, borrowed.numpy()
     elif isinstance(values, (np.ndarray, np.generic)) or hasattr(values, "__dlpack__") or hasattr(values, "__array__"):
         source = values if type(values) is np.ndarray else as_array(values, "values")
         if not copy and data_type in (None, source.dtype.name):
@@ -70,16 +70,16 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
     desc = describe(source, "values") if data_type is None else Desc(data_type, source.shape)
     own = pool.room(check_desc(desc, context.backend.max_byte_length, "values"))
     np.copyto(own, source, casting="unsafe")
-    if context._space.is_host:
+    space = context.backend.space
+    if space.is_host:
         memory.copies.add(own.nbytes, "array()")
         return Array(context, desc, code_of(desc), array=own)
-    on_device = context._space.allocate(desc)
-    context._space.write(on_device, own, "array()")
+    on_device = space.allocate(desc)
+    space.write(on_device, own, "array()")
     return Array(context, desc, code_of(desc), array=on_device)
 
 
 def _from_numbers(values: Any, data_type: DataType | None) -> tuple[np.ndarray, DataType]:
-    """Convert nested lists of Python numbers; return the array and a data type that can represent the numbers."""
     try:
         numbers = np.array(values)
     except ValueError as error:
@@ -101,12 +101,7 @@ def _from_numbers(values: Any, data_type: DataType | None) -> tuple[np.ndarray, 
 
 
 class _Locked(list[np.ndarray]):
-    """NumPy arrays over the memory of one owner that are read-only now. No `__init__`: it would cost 0.1 us a call.
-
-    Attributes:
-        owner: the array that owns the memory.
-        readers: number of `Adopted` and `Captured` objects that read the memory.
-    """
+    """Read-only NumPy arrays over memory that `readers` objects read. No `__init__`: it would cost 0.1 us a call."""
 
     __slots__ = ("owner", "readers")
 
@@ -116,7 +111,6 @@ class _Locked(list[np.ndarray]):
 
 _locked: dict[int, _Locked] = {}
 _adopted: dict[int, ref[Adopted]] = {}
-"""The `Adopted` array of each NumPy array in use, by `id`."""
 # Reentrant: `__del__` takes the lock, too, and may run at any time.
 _lock = RLock()
 
@@ -128,18 +122,15 @@ def after_fork() -> None:
 
 
 class Adopted(Array):
-    """A caller's NumPy array, which must not change while a pending operation reads it.
+    """A caller's NumPy array, which is read-only while this object exists: NumPy does not report writes."""
 
-    NumPy does not report writes, so the caller's array is read-only while this object exists.
-    """
-
-    __slots__ = ("_owner", "_source")
+    __slots__ = ("_owner", "source")
 
     def __init__(self, context: MLContext, desc: Desc, code: int, array: np.ndarray, is_writable: bool) -> None:
         # As `Array.__init__`, but faster. The view is made first, so that it stays writable: old versions of DLPack need that.
-        self._context, self._desc, self._code = context, desc, code
-        self._node, self._array, self._reads = None, array.view(), 0
-        self._source = owner = array
+        self.context, self._desc, self.code = context, desc, code
+        self.node, self.memory, self.reads = None, array.view(), 0
+        self.source = owner = array
         base = array.base
         while base is not None and isinstance(base, np.ndarray):
             owner, base = base, base.base
@@ -171,7 +162,7 @@ class Adopted(Array):
         lock = _lock
         try:
             lock.acquire()
-            source = id(self._source)
+            source = id(self.source)
             reference = _adopted.get(source)
             adopted = reference() if reference is not None else None
             # Else the entry belongs to another context.
@@ -183,7 +174,7 @@ class Adopted(Array):
 
 
 def _release(number: int) -> None:
-    """Remove one reader of an owner's memory; after the last one, make the arrays writable. The caller holds `_lock`."""
+    """Remove one reader of an owner's memory; the last one makes the arrays writable. The caller holds `_lock`."""
     locked = _locked[number]
     locked.readers -= 1
     if locked.readers:
@@ -197,7 +188,6 @@ def _release(number: int) -> None:
 
 
 def _depth(array: np.ndarray) -> int:
-    """Return the number of arrays that an array is a view of, directly or through other views."""
     depth, base = 0, array.base
     while isinstance(base, np.ndarray):
         depth, base = depth + 1, base.base
@@ -205,10 +195,7 @@ def _depth(array: np.ndarray) -> int:
 
 
 def _is_writable_buffer(base: object) -> bool:
-    """Whether NumPy can make arrays over the memory of an object writable again.
-
-    NumPy asks the object for a writable buffer. The base of an array from DLPack or the array interface has none.
-    """
+    """Whether NumPy can make arrays over an object's memory writable again, as the base of an array from DLPack cannot."""
     try:
         with memoryview(base) as buffer:  # type: ignore[arg-type]
             return not buffer.readonly
@@ -217,7 +204,7 @@ def _is_writable_buffer(base: object) -> bool:
 
 
 def adopt(context: MLContext, value: np.ndarray, desc: Desc, code: int) -> Array:
-    """Return an array that shares the memory of a NumPy array, or a copy if engines cannot read the memory directly."""
+    """Return an array that shares the memory of a NumPy array, or a copy if engines cannot read that."""
     flags = value.flags
     # Writable, contiguous and aligned.
     is_writable = flags.carray
@@ -228,18 +215,15 @@ def adopt(context: MLContext, value: np.ndarray, desc: Desc, code: int) -> Array
         is_writable = flags.writeable
         reference = _adopted.get(id(value))
         adopted = reference() if reference is not None else None
-        if adopted is not None and adopted._context is context and adopted._source is value and adopted._code == code:
+        if adopted is not None and adopted.context is context and adopted.source is value and adopted.code == code:
             return adopted
     return Adopted(context, desc, code, value, is_writable)
 
 
 class Captured:
-    """A NumPy array that is a constant of a cached graph.
+    """A NumPy array that is a constant of a cached graph. It, and all arrays that it is a view of, are read-only.
 
-    The array, and all arrays that it is a view of, are read-only while this object exists.
-
-    Attributes:
-        array: the values: a view of the array if it owns its memory or is immutable, else of a copy.
+    `array` is a view of it if it owns its memory or is immutable, else a copy.
     """
 
     __slots__ = ("_owners", "_source", "array")
@@ -276,13 +260,9 @@ class Captured:
 
 
 def source_of(value: Any) -> np.ndarray | None:
-    """Return the caller's NumPy array, or a view of another library's memory; None for arrays that own their values.
-
-    Raises:
-        ValidationError: `value` is no array.
-    """
+    """Return the caller's NumPy array, or a view of another library's memory; None for arrays that own their values."""
     if isinstance(value, Array):
-        return value._source if isinstance(value, Adopted) else None
+        return value.source if isinstance(value, Adopted) else None
     plain = as_array(value, "an array")
     # For a subclass, return the original: a locked view would leave the original writable.
     return value if isinstance(value, np.ndarray) else plain
@@ -312,44 +292,43 @@ def _segments(array: np.ndarray) -> list[tuple[list[np.ndarray], object]]:
 class Borrowed(Watched):
     """The memory of a tensor. `settle` computes the pending operations that read the tensor before it is written."""
 
-    __slots__ = ("_tensor",)
-    _is_of_tensor = True
+    __slots__ = ("tensor_ref",)
+    is_of_tensor = True
 
     def __init__(self, tensor: MLTensor) -> None:
         super().__init__(tensor.context, tensor.desc, code_of(tensor.desc), array=tensor._memory())
-        self._tensor = ref(tensor)
+        self.tensor_ref = ref(tensor)
 
     def _is_immutable(self) -> bool:
-        tensor = self._tensor()
-        is_on_host = isinstance(self._array, np.ndarray)
-        return is_on_host and tensor is not None and tensor._constant and not tensor.destroyed
+        tensor = self.tensor_ref()
+        is_on_host = isinstance(self.memory, np.ndarray)
+        return is_on_host and tensor is not None and tensor.constant and not tensor.destroyed
 
     def tell(self, who: Any) -> None:
         """Call `who.release()` when the tensor is destroyed."""
-        tensor = self._tensor()
+        tensor = self.tensor_ref()
         if tensor is not None:
             tensor._bindings.add(who)
 
     def _watch(self, outputs: Sequence[ref[Array]]) -> None:
-        """Record the pending results of a call that reads the tensor."""
-        tensor = self._tensor()
+        tensor = self.tensor_ref()
         if tensor is None or tensor._constant:
             return
         with tensor._lock:
-            if not self._readers:
+            if not self.readers:
                 # The next dispatch that writes the tensor must bind again, which calls `settle`.
                 tensor._release_bindings()
             super()._watch(outputs)
 
     def settle(self) -> None:
         """Compute the pending results that depend on the tensor. If one fails, the tensor cannot be written."""
-        if not self._readers:
+        if not self.readers:
             return
-        readers, self._readers = self._readers, []
+        readers, self.readers = self.readers, []
         try:
-            force([array for reader in readers if (array := reader()) is not None and array._array is None])
+            force([array for reader in readers if (array := reader()) is not None and array.memory is None])
         except BaseException:
-            self._readers += readers
+            self.readers += readers
             raise
 
 
@@ -360,10 +339,10 @@ def borrow(tensor: MLTensor) -> Borrowed:
     """Return the memory of a tensor as an array: the same object while it is referenced."""
     with tensor._lock:
         borrowed = tensor._borrowed() if tensor._borrowed is not None else None
-        if borrowed is None or borrowed._array is not tensor._memory():
+        if borrowed is None or borrowed.memory is not tensor._memory():
             borrowed = Borrowed(tensor)
             tensor._borrowed = ref(borrowed)
-            if tensor._constant:
+            if tensor.constant:
                 # The same object for each call, so that `weights` recognises it.
                 _lasting[tensor] = borrowed
         return borrowed
@@ -371,7 +350,7 @@ def borrow(tensor: MLTensor) -> Borrowed:
 
 def locks_of(arrays: Sequence[Array]) -> AbstractContextManager[Any]:
     """Return the locks of all tensors that the computation of arrays reads."""
-    stack = [node for array in arrays if (node := array._node) is not None and node.borrows]
+    stack = [node for array in arrays if (node := array.node) is not None and node.borrows]
     if not stack:
         return nullcontext()
     seen: set[int] = set()
@@ -382,9 +361,9 @@ def locks_of(arrays: Sequence[Array]) -> AbstractContextManager[Any]:
             continue
         seen.add(id(node))
         for array in node.inputs:
-            producer = array._node
+            producer = array.node
             if producer is not None and producer.borrows:
                 stack.append(producer)
-            elif isinstance(array, Borrowed) and (tensor := array._tensor()) is not None:
+            elif isinstance(array, Borrowed) and (tensor := array.tensor_ref()) is not None:
                 tensors[id(tensor)] = tensor
     return Locks(list(tensors.values()))

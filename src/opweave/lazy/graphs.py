@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..context.context import MLContext
     from ..run.program import Program
 
-Kept = tuple[int, int, Array]
+ResultSlot = tuple[int, int, Array]
 """A result to write: number of the call, position among the results of the call, array that receives the values."""
 
 
@@ -26,12 +26,11 @@ class CallGraph:
     """Calls that are compiled together.
 
     Attributes:
-        templates: the calls, in order.
         refs: the operands of each call: number of a call and position among its results, or -1 and position of an input.
         kept: the results to write: number of the call, position among its results.
     """
 
-    def __init__(self, context: MLContext, nodes: Sequence[PendingCall], kept: Sequence[Kept]) -> None:
+    def __init__(self, context: MLContext, nodes: Sequence[PendingCall], kept: Sequence[ResultSlot]) -> None:
         self.backend, self.device, self.power = context.backend, context.device.name, context.power_preference
         self.templates = [node.template for node in nodes]
         self.kept = [(number, position) for number, position, _ in kept]
@@ -41,7 +40,7 @@ class CallGraph:
         for node in nodes:
             refs = []
             for array in node.inputs:
-                producer = array._node
+                producer = array.node
                 if producer is not None:
                     refs.append((numbers[id(producer)], _position(array, producer)))
                 else:
@@ -57,11 +56,7 @@ class CallGraph:
         return graph
 
     def graph(self, constants: Mapping[int, np.ndarray] | None = None) -> Graph:
-        """Build a graph with inputs `x0`, … and outputs `y0`, …. The label of a node is the number of its call.
-
-        Args:
-            constants: values of the inputs that become constants, by position.
-        """
+        """Build a graph with inputs `x0`, …, outputs `y0`, …, and `constants` for inputs. Labels are numbers of calls."""
         builder = Operations()
         inputs: dict[int, Operand] = {}
         results: list[tuple[Operand, ...]] = []
@@ -85,7 +80,6 @@ class CallGraph:
 
 
 def _position(array: Array, node: PendingCall) -> int:
-    """Return the position of an array among the results of its call."""
     if len(node.outputs) == 1:
         return 0
     return next(k for k, output in enumerate(node.outputs) if output() is array)
@@ -101,7 +95,7 @@ def calls_for(arrays: Sequence[Array]) -> tuple[list[PendingCall], dict[int, int
     seen: set[int] = set()
     uses: dict[int, int] = {}
     # Depth first, without recursion. After None comes a call whose operands are in `order` already.
-    stack: list[PendingCall | None] = [array._node for array in reversed(arrays) if array._node is not None]
+    stack: list[PendingCall | None] = [array.node for array in reversed(arrays) if array.node is not None]
     while stack:
         node = stack.pop()
         if node is None:
@@ -112,7 +106,7 @@ def calls_for(arrays: Sequence[Array]) -> tuple[list[PendingCall], dict[int, int
         seen.add(id(node))
         stack += (node, None)
         for array in reversed(node.inputs):
-            key, producer = id(array), array._node
+            key, producer = id(array), array.node
             uses[key] = uses[key] + 1 if key in uses else 1
             if producer is not None and id(producer) not in seen:
                 stack.append(producer)
@@ -120,13 +114,12 @@ def calls_for(arrays: Sequence[Array]) -> tuple[list[PendingCall], dict[int, int
 
 
 def signature(
-    context: MLContext, nodes: Sequence[PendingCall], kept: Sequence[Kept]
+    context: MLContext, nodes: Sequence[PendingCall], kept: Sequence[ResultSlot]
 ) -> tuple[tuple[Any, ...], list[Array]]:
     """Return the cache key of a graph of calls, and the arrays that are inputs of the graph.
 
     The key lists for each call the serial number of the template, then its operands: two numbers for a result (number of the
-    call, position among its results), one negative number for an input. The template fixes the number of operands, so the
-    sequence is unambiguous.
+    call, position among its results), one negative number for an input. The template fixes the number of operands.
     """
     key: list[Any] = [context._place]
     numbers: dict[int, int] = {}
@@ -136,7 +129,7 @@ def signature(
     for number, node in enumerate(nodes):
         add(node.template.serial)
         for array in node.inputs:
-            producer = array._node
+            producer = array.node
             if producer is not None:
                 add(numbers[id(producer)])
                 add(0 if len(producer.outputs) == 1 else _position(array, producer))
@@ -155,7 +148,6 @@ def signature(
 
 
 def _reference_count(output: ref[Array]) -> int:
-    """Return the number of references to an array, including those of this function."""
     array = output()
     return sys.getrefcount(array)
 
@@ -168,7 +160,7 @@ _probe: Any = _Probe()
 _OWN_REFERENCES = _reference_count(ref(_probe)) - 1
 
 
-def kept_results(nodes: Sequence[PendingCall], uses: dict[int, int], asked: set[int]) -> list[Kept]:
+def kept_results(nodes: Sequence[PendingCall], uses: dict[int, int], asked: set[int]) -> list[ResultSlot]:
     """Return the results to write: results that are asked for or that have references from outside of these calls."""
     kept = []
     for number, node in enumerate(nodes):

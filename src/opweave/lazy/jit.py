@@ -1,7 +1,7 @@
 """`@jit`: functions of arrays that run as graphs.
 
-A function is traced once for each combination of shapes, data types and static arguments: it is called with operands, which
-have the operators and methods of arrays, but no values. The operations that it calls become the graph that later calls run.
+A function is traced once for each combination of shapes, data types and static arguments: called with operands, which have the
+operators and methods of arrays, but no values. Their operations become the graph that later calls run.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from ..context.context import MLContext, current_context
 from ..context.tensor import MLTensor
+from ..context.tensors import check_alive
 from ..core import dtypes
 from ..core.graph import Operand
 from ..memory.arrays import as_array, describe
@@ -154,7 +155,7 @@ class Jitted(Generic[P, R]):
         context = self._context(leaves)
         # Unique, because the cached graph keeps the context alive.
         key.append(id(context))
-        context._check_alive()
+        check_alive(context)
         whole = tuple(key)
         try:
             program = self.graphs.get(whole)
@@ -182,7 +183,6 @@ class Jitted(Generic[P, R]):
         return context or current_context()
 
     def _trace(self, context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TracedFunction:
-        """Call the function with operands, and compile the operations that it calls."""
         tracer = JitTracer(context, f"jit {self._name!r}")
         positional = [a if k in self._positions else tracer.stand_in(a) for k, a in enumerate(args)]
         named = {name: a if name in self._static else tracer.stand_in(a) for name, a in kwargs.items()}
@@ -208,7 +208,7 @@ class Jitted(Generic[P, R]):
 
 
 class _HasOperand(Exception):  # noqa: N818  (never seen by users)
-    """An argument is an operand."""
+    pass
 
 
 def _flatten(value: Any, key: list[Any], leaves: list[Any]) -> None:
@@ -242,7 +242,6 @@ def _flatten(value: Any, key: list[Any], leaves: list[Any]) -> None:
 
 
 def _identity(value: Any) -> Any:
-    """Return the key of a static value; dictionaries are compared by their items."""
     kind = type(value)
     if kind is tuple or kind is list:
         return kind, tuple(map(_identity, value))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .array import Array
+from .array import Array, host_values
 
 
 class ArrayMask(Array):
@@ -20,7 +20,7 @@ class ArrayMask(Array):
         return np.dtype(np.bool_)
 
     def _as_read(self) -> np.ndarray:
-        return super()._as_read().view(np.bool_)
+        return host_values(self).view(np.bool_)
 
     def numpy(self) -> np.ndarray:
         """A read-only view of the values, of type bool; pending values are computed first."""
@@ -31,10 +31,7 @@ class ArrayMask(Array):
 
 
 def as_mask(array: Array) -> ArrayMask:
-    """Turn a new result of operations, of 0 and 1, into truth values.
-
-    The class of the object changes: pending calls refer to their results weakly, so the object must stay the same.
-    """
+    """Turn a new result of 0 and 1 into truth values. The object must stay the same, as pending calls refer to it weakly."""
     if type(array) is Array:
         array.__class__ = ArrayMask
     assert isinstance(array, ArrayMask), type(array)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.graph import title
 from .array import PendingCall
-from .graphs import Kept
+from .graphs import ResultSlot
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Record:
 
     @classmethod
     def of(
-        cls, nodes: Sequence[PendingCall], kept: Sequence[Kept], asked: set[int], whole: bool, *numbers: Any
+        cls, nodes: Sequence[PendingCall], kept: Sequence[ResultSlot], asked: set[int], whole: bool, *numbers: Any
     ) -> Record:
         """Return the record of a run that has just ended."""
         calls = tuple(title(node.template.op.name, node.label) for node in nodes)

@@ -1,7 +1,6 @@
-"""Array objects of the Python array API standard: https://data-apis.org/array-api/.
+"""Operators of arrays, which call `opweave.array_api`: truth values are of type bool, and data types are promoted.
 
-The operators call the functions of `opweave.array_api`, which follow the standard's rules: truth values are of type bool, and
-operands of the same kind are promoted to a common type.
+https://data-apis.org/array-api/
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ COMPARISONS = {
     "gt": "greater",
     "ge": "greater_equal",
 }
-"""Comparisons of Python -> functions of the standard."""
 
 _BINARY = {
     "and": "bitwise_and",
@@ -40,10 +38,8 @@ _BINARY = {
     "floordiv": "floor_divide",
     "mod": "remainder",
 }
-"""Infix operators that operations of WebNN do not have -> functions of the standard."""
 
 _PROMOTED = {"add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "pow": "pow", "matmul": "matmul"}
-"""Operations of infix operators -> functions of the standard."""
 
 
 class StandardArray(Operators):
@@ -54,9 +50,7 @@ class StandardArray(Operators):
     __hash__ = object.__hash__
 
     if TYPE_CHECKING:
-
-        @property
-        def context(self) -> MLContext: ...  # noqa: D102  (`Array.context`)
+        context: MLContext
 
         def __lt__(self, other: Any) -> Array: ...
         def __le__(self, other: Any) -> Array: ...
@@ -149,8 +143,6 @@ def _is_value(other: Any) -> bool:
 
 
 def _operator(function: str, swap: bool = False) -> Callable[[Any, Any], Any]:
-    """Return the method for `array op other`, or for `other op array` with `swap`."""
-
     def method(self: StandardArray, other: Any) -> Any:
         if not _is_value(other):
             return NotImplemented
@@ -160,7 +152,7 @@ def _operator(function: str, swap: bool = False) -> Callable[[Any, Any], Any]:
 
 
 def _promoting(operation: str, swap: bool) -> Callable[[Any, Any], Any]:
-    """Return the method of an operator that is an operation of WebNN. Other operands go to the standard's function."""
+    """Return the method of an operator that is an operation of WebNN; the standard's function promotes other operands."""
     name = f"__{'r' if swap else ''}{next(key for key, value in INFIX.items() if value == operation)}__"
     plain: Callable[[Any, Any], Any] = getattr(Operators, name)
     function = _PROMOTED[operation]

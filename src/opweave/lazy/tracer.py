@@ -28,7 +28,7 @@ from ..support import hints
 from ..support.errors import ValidationError
 from ..support.names import file_name, shown
 from . import from_memory
-from .array import Array, ArrayLike, allocate, code_of, force
+from .array import Array, ArrayLike, allocate, code_of, force, host_values, values_of
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Structures of arrays
@@ -63,7 +63,7 @@ def map_leaves(value: Any, leaf: Callable[[Any], Any]) -> Any:
 
 
 class NoValueError(ValidationError):
-    """The traced function needs the value of an operand. The message is complete."""
+    """The traced function needs the value of an operand."""
 
 
 _WHERE = "ow.ops.where(condition, a, b) chooses by values"
@@ -99,7 +99,7 @@ _SIGNS = {name: sign for sign, name in _COMPARISONS.values()}
 
 
 class Traced(ArrayLike, MLOperand):
-    """An operand that stands for an array while a function is traced; asking for its values is an error."""
+    """An operand that stands for an array while a function is traced."""
 
     __slots__ = ()
     __hash__ = object.__hash__
@@ -115,12 +115,11 @@ class Traced(ArrayLike, MLOperand):
             self._refuse("iteration", _STATIC)
         return super().__iter__()
 
-    def _refuse(self, asks: str, advice: str) -> NoReturn:
-        """Raise an error with the source line that needs values."""
+    def _refuse(self, question: str, advice: str) -> NoReturn:
         tracer = self._builder
         assert isinstance(tracer, JitTracer)
         raise NoValueError(
-            f"{tracer.title}: {asks} asks for the values of {self._desc}, which are not known while the function is traced"
+            f"{tracer.title}: {question} asks for the values of {self._desc}, which are not known while the function is traced"
             f"{_users_line()}; {advice}"
         )
 
@@ -137,9 +136,9 @@ class Traced(ArrayLike, MLOperand):
         self._refuse(f"np.{function.__name__}", "ow.ops has such functions")
 
 
-def _question(name: str, asks: str, advice: str) -> Callable[..., NoReturn]:
+def _question(name: str, question: str, advice: str) -> Callable[..., NoReturn]:
     def refuse(self: Traced, *_: Any, **__: Any) -> NoReturn:
-        self._refuse(asks, advice)
+        self._refuse(question, advice)
 
     refuse.__name__ = name
     return refuse
@@ -158,10 +157,10 @@ def _comparison(name: str, sign: str, by_name: str) -> Callable[[Traced, Any], A
     return compare
 
 
-for _name, (_asks, _advice) in _QUESTIONS.items():
-    setattr(Traced, _name, _question(_name, _asks, _advice))
-for _name, (_asks, _advice) in _COMPARISONS.items():
-    setattr(Traced, _name, _comparison(_name, _asks, _advice))
+for _name, (_question_text, _advice) in _QUESTIONS.items():
+    setattr(Traced, _name, _question(_name, _question_text, _advice))
+for _name, (_question_text, _advice) in _COMPARISONS.items():
+    setattr(Traced, _name, _comparison(_name, _question_text, _advice))
 
 
 def _users_line() -> str:
@@ -175,16 +174,12 @@ def _users_line() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """Marker of a result that is argument `number`."""
-
+class _ArgumentMarker:
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """Marker of a result that is output `number` of the graph."""
-
+class _OutputMarker:
     number: int
 
 
@@ -196,50 +191,38 @@ class JitTracer(MLGraphBuilder):
     def __init__(self, context: MLContext, title: str) -> None:
         super().__init__(context)
         self.title, self.is_open = title, True
-        self._arguments: dict[Operand, int] = {}
-        self._captured: dict[int, tuple[Any, Operand]] = {}
-        self._tensors: dict[str, MLTensor] = {}
+        self.arguments: dict[Operand, int] = {}
+        self.captured: dict[int, tuple[Any, Operand]] = {}
+        self.tensors: dict[str, MLTensor] = {}
         self._outputs: dict[str, Operand] = {}
-        self._markers: dict[Operand, _Made] = {}
-
-    def input(self, name: str, data_type: DataType, shape: Sequence[int]) -> MLOperand:
-        """Add a `Traced` input."""
-        desc = self.context._check_desc(data_type, shape)
-        operand = self.inputs[name] = Traced(self, desc, name=name)
-        return operand
-
-    def constant(self, *args: Any) -> MLOperand:
-        """Add a `Traced` constant."""
-        operand = super().constant(*args)
-        return Traced(self, operand.desc, value=operand.value)
+        self._markers: dict[Operand, _OutputMarker] = {}
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:
-        """Return the operand for an array that is not an argument: a constant, or a hidden input for a tensor."""
         if isinstance(value, (int, float, Sequence)):
             return super()._as_operand(value, data_type)
-        captured = self._captured.get(id(value))
+        captured = self.captured.get(id(value))
         if captured is not None:
             return captured[1]
         if isinstance(value, (Array, MLTensor)) and value.context is not self.context:
             raise ValidationError(f"an array of {value.context!r} in a function that runs in {self.context!r}")
         operand: Operand
-        # Kept alive, because `id` is the key of `_captured`.
+        # Kept alive, because `id` is the key of `captured`.
         keep: Any = value
         if isinstance(value, MLTensor) and not value.constant:
-            name = f"tensor{len(self._tensors)}"
+            name = f"tensor{len(self.tensors)}"
             operand = self.input(name, value.data_type, value.shape)
-            self._tensors[name] = value
+            self.tensors[name] = value
         elif isinstance(value, MLTensor):
             operand = self.constant(value)
         else:
             if (source := from_memory.source_of(value)) is None:
-                desc, constant = value.desc, value._on_host()
+                desc, constant = value.desc, host_values(value)
             else:
                 desc = check_desc(describe(source, "an array"), self._max_byte_length, "an array")
                 keep = from_memory.Captured(source)
                 constant = keep.array
             operand = Traced(self, desc, value=constant)
-        self._captured[id(value)] = (value, keep), operand
+        self.captured[id(value)] = (value, keep), operand
         return operand
 
     def stand_in(self, value: Any) -> Any:
@@ -249,8 +232,8 @@ class JitTracer(MLGraphBuilder):
             if not isinstance(item, (Array, MLTensor)) and not is_array(item):
                 return item
             desc = item.desc if isinstance(item, (Array, MLTensor)) else describe(as_array(item, "it"), "it")
-            operand = self.input(f"x{len(self._arguments)}", desc.data_type, desc.shape)
-            self._arguments[operand] = len(self._arguments)
+            operand = self.input(f"x{len(self.arguments)}", desc.data_type, desc.shape)
+            self.arguments[operand] = len(self.arguments)
             return operand
 
         return map_leaves(value, leaf)
@@ -263,20 +246,19 @@ class JitTracer(MLGraphBuilder):
         return TracedFunction(self, tree, graph)
 
     def _mark(self, value: Any) -> Any:
-        """Return the marker for a computed result or an argument; any other value itself."""
         if isinstance(value, np.ndarray):
             value = self._as_operand(value, "float32")
         if isinstance(value, Operand):
             if value.builder is not self:
                 raise ValidationError(f"{self.title}: a result is an operand of another graph: {shown(value)}")
-            if value in self._arguments:
-                return _Given(self._arguments[value])
+            if value in self.arguments:
+                return _ArgumentMarker(self.arguments[value])
             if value.is_input:
-                return self._tensors[value.name]
+                return self.tensors[value.name]
             if value.is_constant:
                 return _copy(self.context, value.value, value.desc)
             if value not in self._markers:
-                self._markers[value] = _Made(len(self._outputs))
+                self._markers[value] = _OutputMarker(len(self._outputs))
                 self._outputs[f"y{len(self._outputs)}"] = value
             return self._markers[value]
         if not isinstance(value, (Array, MLTensor)):
@@ -288,7 +270,7 @@ class JitTracer(MLGraphBuilder):
                     f"got a {type(value).__name__}"
                 ) from None
         elif isinstance(value, Array):
-            value._values()
+            values_of(value)
         return value
 
 
@@ -297,27 +279,20 @@ class JitTracer(MLGraphBuilder):
 
 
 class TracedFunction:
-    """A traced function.
+    """A traced function, with the returned structure (`tree`), which has markers for values that depend on arguments.
 
-    Args:
-        tracer: the builder of the graph.
-        tree: the returned structure, with markers for values that depend on arguments.
-        graph: the traced operations; None if there are none.
-
-    Attributes:
-        sources: for each input of the graph, the number of an argument, or a captured tensor.
-        captured: the owners of the memory of the graph's constants.
+    `sources` has the number of an argument or a tensor for each input of the graph; `captured` owns the memory of constants.
     """
 
     def __init__(self, tracer: JitTracer, tree: Any, graph: MLGraph | None) -> None:
-        self.context, self.tree, self.graph, self.captured = tracer.context, tree, graph, tracer._captured
+        self.context, self.tree, self.graph, self.captured = tracer.context, tree, graph, tracer.captured
         source_by_name: dict[str, int | MLTensor] = {
-            operand.name: number for operand, number in tracer._arguments.items()
+            operand.name: number for operand, number in tracer.arguments.items()
         }
-        source_by_name |= tracer._tensors
+        source_by_name |= tracer.tensors
         self.sources = [source_by_name[name] for name in graph.inputs] if graph is not None else []
-        self.takes_all = self.sources == list(range(len(tracer._arguments)))
-        space = self.context._space
+        self.takes_all = self.sources == list(range(len(tracer.arguments)))
+        space = self.context.backend.space
         self.allocate = memory.empty if space.is_host else space.allocate
         self.program = graph._check_alive() if graph is not None else None
         descs = graph.outputs.values() if graph is not None else ()
@@ -328,7 +303,7 @@ class TracedFunction:
         results: list[Array] = []
         if self.program is not None:
             inputs = leaves if self.takes_all else [leaves[s] if type(s) is int else s for s in self.sources]
-            pending = [leaf for leaf in inputs if isinstance(leaf, Array) and leaf._array is None]
+            pending = [leaf for leaf in inputs if isinstance(leaf, Array) and leaf.memory is None]
             if pending:
                 # Before the locks below: `force` takes locks of tensors, too.
                 force(pending)
@@ -337,15 +312,14 @@ class TracedFunction:
                     results = self._compute(inputs)
             else:
                 results = self._compute(inputs)
-        if type(self.tree) is _Made:
+        if type(self.tree) is _OutputMarker:
             return results[self.tree.number]
         return map_leaves(self.tree, lambda value: self._result(value, results, leaves))
 
     def _result(self, value: Any, results: Sequence[Array], leaves: Sequence[Any]) -> Any:
-        """Return the result that a marker stands for."""
-        if type(value) is _Made:
+        if type(value) is _OutputMarker:
             return results[value.number]
-        leaf = leaves[value.number] if type(value) is _Given else value
+        leaf = leaves[value.number] if type(value) is _ArgumentMarker else value
         if isinstance(leaf, MLTensor):
             with leaf._lock:
                 return _copy(self.context, self.context._own(leaf, "a result"), leaf.desc)
@@ -355,7 +329,7 @@ class TracedFunction:
         sources = [
             contiguous(leaf)
             if type(leaf) is np.ndarray
-            else leaf._values()
+            else values_of(leaf)
             if isinstance(leaf, Array)
             else self.context._own(leaf, "an argument")
             for leaf in inputs
@@ -370,10 +344,9 @@ class TracedFunction:
 
 
 def _copy(context: MLContext, values: Memory, desc: Desc) -> Array:
-    """Copy values into an array with new memory, in the space of the context."""
     own, reason = allocate(context, desc), "a result that is not computed"
     if isinstance(values, np.ndarray):
-        context._space.write(own, contiguous(values), reason)
+        context.backend.space.write(own, contiguous(values), reason)
     else:
-        context._space.copy(own, values, reason)
+        context.backend.space.copy(own, values, reason)
     return Array(context, desc, code_of(desc), array=own)

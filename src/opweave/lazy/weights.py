@@ -1,12 +1,10 @@
 """Weights: turn inputs that are the same arrays on each read of a graph into constants, which engines pack once.
 
-A graph is first compiled with all arrays as inputs. After several reads with the same arrays, it is compiled again with these
-arrays as constants. That program runs while the arrays stay the same. Only immutable memory qualifies: arrays that own their
-memory, and constant tensors.
+After several reads with the same arrays, a graph is compiled again with these arrays as constants. That program runs while the
+arrays stay the same. Only immutable memory qualifies: arrays that own their memory, and constant tensors.
 
-Two rules find weights without hints from the user: an array must recur, and it must not be the first operand of its call.
-The first operand is the data, the others are filters or scales. Data stays an input: if it were a constant, the engine would
-fold results that depend on it, although the data may change later.
+An array is a weight if it recurs, and is not the first operand of its call, which is the data. If the data were a constant,
+the engine would fold results that depend on it, although the data may change later.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ PATIENCE = 4
 """Factor for the number of misses before compilation if not all candidates have recurred."""
 
 VARIANTS = 8
-"""Maximum number of programs with constants for one graph; the least recently used is dropped first."""
+"""Maximum number of programs with constants for one graph."""
 
 SHARE = 4
 """All constants together take at most 1/SHARE of the machine's memory, because engines keep packed copies."""
@@ -46,14 +44,7 @@ change from one read to the next."""
 
 
 class Specialised(Recurring):
-    """A graph with constants in place of some inputs.
-
-    Attributes:
-        positions: positions of the inputs that are constants.
-        values: memory of the constants, compared by identity.
-        size: bytes of all constants.
-        others: positions of the remaining inputs.
-    """
+    """A graph with constants, the memory `values`, in place of the inputs at `positions`; `others` are the other inputs."""
 
     __slots__ = ("__weakref__", "_graph", "_leaves", "is_dropped", "others", "positions", "size", "values")
 
@@ -108,22 +99,16 @@ class Specialised(Recurring):
 specialised: Cache[Specialised, Specialised] = Cache(
     max_bytes=memory.physical() // SHARE, raw=True, on_drop=Specialised.drop
 )
-"""All programs with constants."""
 
 
 def _release(variant: ref[Specialised], _: object) -> None:
-    """Drop a program after one of its constants has been deleted."""
     live = variant()
     if live is not None:
         live.release()
 
 
 class WholeWeight(Recurring):
-    """A graph that has been read, and its programs with weights as constants.
-
-    Attributes:
-        variants: programs with constants, the most recently used first.
-    """
+    """A graph that has been read, and its programs with weights as constants, the most recently used first."""
 
     __slots__ = ("_candidates", "_misses", "_needed", "_numbers", "variants")
 
@@ -181,8 +166,8 @@ class WholeWeight(Recurring):
                 if self._is_steady(position, inputs[position]):
                     hot.add(position)
             elif leaf._is_immutable():
-                leaf._reads += 1
-                if leaf._reads >= RECURRENCES:
+                leaf.reads += 1
+                if leaf.reads >= RECURRENCES:
                     hot.add(position)
                     has_arrays = True
                 else:
@@ -238,8 +223,7 @@ def candidates(calls: CallGraph, leaves: Sequence[Array]) -> tuple[int, ...]:
 def choose(calls: CallGraph, hot: set[int], leaves: Sequence[Array]) -> list[int]:
     """Return the inputs of `hot` that become constants; none if only numbers are left.
 
-    If all operands of a call would be constants, the first one stays an input, unless it is the only one. If a result would
-    depend on constants only, these stay inputs.
+    If all arrays of a call would be constants, the first of several stays an input, and so do all that determine a result.
     """
     numbers = {position for position in hot if isinstance(leaves[position], Number)}
     fixed = set(hot)
@@ -249,7 +233,6 @@ def choose(calls: CallGraph, hot: set[int], leaves: Sequence[Array]) -> list[int
 
 
 def _find_data(calls: CallGraph, fixed: set[int], numbers: set[int]) -> frozenset[int]:
-    """Return inputs that must not be constants together with the others; empty if all may be constants."""
     roots: dict[tuple[int, int], frozenset[int]] = {(-1, k): frozenset({k}) - numbers for k in fixed}
     for number, (template, refs) in enumerate(zip(calls.templates, calls.refs, strict=True)):
         if not refs or not all(operand in roots for operand in refs):
@@ -266,7 +249,6 @@ def _find_data(calls: CallGraph, fixed: set[int], numbers: set[int]) -> frozense
 
 
 def _operands_of(template: ArrayTemplate, refs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the operands of a call in the order of the parameters; of a sequence only the first."""
     operands = []
     for value in template.inputs.values():
         number = value[0] if isinstance(value, tuple) else value

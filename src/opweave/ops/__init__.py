@@ -1,4 +1,4 @@
-"""The 95 operations of the specification, one file for each family."""
+"""The 95 operations of the specification, one file for each family. `docs.py` adds sentences that their docstrings share."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from . import (  # noqa: F401  (`_FAMILIES` below)
     recurrent,
     reduction,
 )
+from .docs import complete
 
 if TYPE_CHECKING:
     from .signatures import *  # noqa: F403  (the operations, with exact signatures)
@@ -70,8 +71,6 @@ class Operations(Builder, BuilderMethods):
 
 
 def _method(op: Op[..., Any]) -> Callable[..., Any]:
-    """An operation as a method of its first operand."""
-
     def method(self: Operators, /, *args: Any, **kwargs: Any) -> Any:
         return self._apply(op.name, self, *args, **kwargs)
 
@@ -84,6 +83,7 @@ def _method(op: Op[..., Any]) -> Callable[..., Any]:
 
 globals().update(_LISTING)  # type checkers read the names in `signatures`
 for _name, _op in _LISTING.items():
+    _op.__doc__ = complete(_op)
     setattr(Operations, _name, _op)  # type checkers see `BuilderMethods`
     if _op.positional[0] not in _op.sequences:
         setattr(Operators, _name, _method(_op))

@@ -18,6 +18,7 @@ from ..core.shapes import (
     window_extent,
 )
 from ..support.errors import ValidationError, require
+from .constants import constant
 
 if TYPE_CHECKING:
     from . import Operations
@@ -45,31 +46,21 @@ def conv2d(
 ) -> Desc:
     """Convolve a batch of images with a bank of filters.
 
-    All operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [batches, input channels, height, width], in the order of `input_layout`.
         filter: [output channels, input channels / groups, height, width], in the order of `filter_layout`.
         padding: rows and columns of zeros around the input: [top, bottom, left, right].
-        strides: stride along [height, width], each at least 1.
-        dilations: dilation factor along [height, width], each at least 1.
         groups: number of groups of input and output channels that are convolved separately; a depthwise convolution has
             one group per channel.
-        input_layout: "nchw" or "nhwc", the layout of the input and of the result.
         filter_layout: "oihw", "hwio", "ohwi" or "ihwo".
         bias: [output channels], added to the result.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `input`, [batches, output channels, height, width] in `input_layout`, where a
+    Returns: An operand of the data type of `input`, [batches, output channels, height, width] in `input_layout`, where a
         size is floor((size + paddings - (filter size - 1) * dilation - 1) / stride) + 1.
-
-    Raises:
-        ValidationError: options out of range, channels that do not fit, or a filter larger than the padded input.
+    Raises: options out of range, channels that do not fit, or a filter larger than the padded input.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-conv2d
 
-    >>> import numpy as np, opweave as ow
     >>> image = np.float32([[1, 2, 3], [4, 5, 6], [7, 8, 9]]).reshape(1, 1, 3, 3)
     >>> sums = np.ones([1, 1, 2, 2], "float32")
     >>> ow.ops.conv2d(image, sums).tolist()
@@ -114,34 +105,25 @@ def conv_transpose2d(
 ) -> Desc:
     """Transposed convolution of a batch of images, the gradient of `conv2d` with respect to its input.
 
-    All operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [batches, input channels, height, width], in the order of `input_layout`.
         filter: [input channels, output channels / groups, height, width], in the order of `filter_layout`.
         padding: rows and columns removed from the result: [top, bottom, left, right].
         strides: stride in the result along [height, width], each at least 1.
-        dilations: dilation factor along [height, width], each at least 1.
         output_padding: rows and columns added at the end of the result, [height, width], each less than the stride.
         output_sizes: [height, width] of the result; overrides `output_padding`.
         groups: number of groups of input and output channels that are convolved separately; divides the input channels.
-        input_layout: "nchw" or "nhwc", the layout of the input and of the result.
         filter_layout: "iohw", "hwoi" or "ohwi".
         bias: [output channels], added to the result.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `input`, [batches, output channels, height, width] in `input_layout`, where a
+    Returns: An operand of the data type of `input`, [batches, output channels, height, width] in `input_layout`, where a
         size is (size - 1) * stride + (filter size - 1) * dilation + 1 - paddings + output padding, unless
         `output_sizes` is given.
-
-    Raises:
-        ValidationError: options out of range, channels that do not fit, or sizes of the result that strides cannot
-            reach.
+    Raises: options out of range, channels that do not fit, or sizes of the result that strides cannot
+        reach.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-convtranspose2d
 
-    >>> import numpy as np, opweave as ow
     >>> image = np.float32([[1, 2], [3, 4]]).reshape(1, 1, 2, 2)
     >>> ow.ops.conv_transpose2d(image, np.ones([1, 1, 1, 2], "float32"), strides=[1, 2]).tolist()
     [[[[1.0, 1.0, 2.0, 2.0], [3.0, 3.0, 4.0, 4.0]]]]
@@ -249,18 +231,13 @@ def resample2d(
         scales: a factor greater than 0 for each of `axes`, which determines the size only.
         sizes: the new size of each of `axes`; overrides `scales`.
         axes: the two axes, in the order of `scales` or `sizes`.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type and shape of `input`, except along `axes`, where a size is `sizes` or floor(size *
+    Returns: An operand of the data type and shape of `input`, except along `axes`, where a size is `sizes` or floor(size *
         scale).
-
-    Raises:
-        ValidationError: options out of range, an axis named twice, or a size of 0.
+    Raises: options out of range, an axis named twice, or a size of 0.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-resample2d-method
 
-    >>> import numpy as np, opweave as ow
     >>> image = np.float32([[1, 2], [3, 4]]).reshape(1, 1, 2, 2)
     >>> ow.ops.resample2d(image, scales=[1, 2]).tolist()
     [[[[1.0, 1.0, 2.0, 2.0], [3.0, 3.0, 4.0, 4.0]]]]
@@ -306,7 +283,7 @@ def _(b: Operations, input: Operand, mode: str, sizes: Sequence[int], axes: Sequ
         sampled = input
         for axis, size in zip(axes, sizes, strict=True):
             nearest = nearest_positions(input.shape[axis], size)
-            sampled = b.gather(sampled, b._as_operand(nearest, "uint32"), axis=axis)
+            sampled = b.gather(sampled, constant(b, nearest, "uint32"), axis=axis)
         return sampled
     # Use integer weights and divide at the end, which is exact for integers.
     total, divisor = b.cast(input, "float32"), 1
@@ -314,10 +291,10 @@ def _(b: Operations, input: Operand, mode: str, sizes: Sequence[int], axes: Sequ
         numerators, denominator = sample_positions(input.shape[axis], size)
         before = [numerator // denominator for numerator in numerators]
         after = [-(-numerator // denominator) for numerator in numerators]
-        parts = b._as_operand([numerator % denominator for numerator in numerators], "float32")
+        parts = constant(b, [numerator % denominator for numerator in numerators], "float32")
         weight = b.reshape(parts, [size if a == axis else 1 for a in range(4)])
-        low = b.gather(total, b._as_operand(before, "uint32"), axis=axis)
-        high = b.gather(total, b._as_operand(after, "uint32"), axis=axis)
+        low = b.gather(total, constant(b, before, "uint32"), axis=axis)
+        high = b.gather(total, constant(b, after, "uint32"), axis=axis)
         total = low * (denominator - weight) + high * weight
         divisor *= denominator
     mean = total / divisor

@@ -14,6 +14,7 @@ from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, Op, op
 from ..core.shapes import broadcast
 from ..support.errors import require
+from .constants import constant
 
 if TYPE_CHECKING:
     from . import Operations
@@ -29,19 +30,12 @@ def _binary(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
     """Combine `a` and `b` element by element.
 
     Args:
-        a: any data type, any rank.
         b: the data type of `a`; its shape and that of `a` broadcast to each other.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `a` and the broadcast shape.
-
-    Raises:
-        ValidationError: the data types differ, or the shapes do not broadcast.
+    Returns: An operand of the data type of `a` and the broadcast shape.
+    Raises: the data types differ, or the shapes do not broadcast.
 
     Integers wrap around on overflow. https://www.w3.org/TR/webnn/#api-mlgraphbuilder-binary
-
-    >>> import numpy as np, opweave as ow
     """
     return Desc(a.data_type, broadcast(a.shape, b.shape))
 
@@ -49,59 +43,38 @@ def _binary(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
 add = _binary.named(
     "add",
     "Add `a` and `b`, element by element.",
-    """
-    >>> ow.ops.add(np.float32([1, 2]), np.float32([[10], [20]])).tolist()
-    [[11.0, 12.0], [21.0, 22.0]]
-    """,
+    ">>> ow.ops.add(np.float32([1, 2]), np.float32([[10], [20]])).tolist()\n[[11.0, 12.0], [21.0, 22.0]]",
 )
 sub = _binary.named(
     "sub",
     "Subtract `b` from `a`, element by element.",
-    """
-    >>> ow.ops.sub(np.float32([5, 7]), np.float32([1, 2])).tolist()
-    [4.0, 5.0]
-    """,
+    ">>> ow.ops.sub(np.float32([5, 7]), np.float32([1, 2])).tolist()\n[4.0, 5.0]",
 )
 mul = _binary.named(
     "mul",
     "Multiply `a` and `b`, element by element.",
-    """
-    >>> ow.ops.mul(np.float32([1, 2]), np.float32([3, 4])).tolist()
-    [3.0, 8.0]
-    """,
+    ">>> ow.ops.mul(np.float32([1, 2]), np.float32([3, 4])).tolist()\n[3.0, 8.0]",
 )
 div = _binary.named(
     "div",
     "Divide `a` by `b`, element by element.\n\nIntegers are truncated toward zero; an integer divided by 0 is 0.",
-    """
-    >>> ow.ops.div(np.int32([7, -7, 1]), np.int32([2, 2, 0])).tolist()
-    [3, -3, 0]
-    """,
+    ">>> ow.ops.div(np.int32([7, -7, 1]), np.int32([2, 2, 0])).tolist()\n[3, -3, 0]",
 )
 max = _binary.named(
     "max",
     "Maximum of `a` and `b`, element by element.\n\nThe result is NaN where either of them is.",
-    """
-    >>> ow.ops.max(np.float32([1, 5]), np.float32([4, 2])).tolist()
-    [4.0, 5.0]
-    """,
+    ">>> ow.ops.max(np.float32([1, 5]), np.float32([4, 2])).tolist()\n[4.0, 5.0]",
 )
 min = _binary.named(
     "min",
     "Minimum of `a` and `b`, element by element.\n\nThe result is NaN where either of them is.",
-    """
-    >>> ow.ops.min(np.float32([1, 5]), np.float32([4, 2])).tolist()
-    [1.0, 2.0]
-    """,
+    ">>> ow.ops.min(np.float32([1, 5]), np.float32([4, 2])).tolist()\n[1.0, 2.0]",
 )
 pow = _binary.named(
     "pow",
     "Raise `a` to the power of `b`, element by element.\n\n"
     "A negative power of an integer is 1 / a**-b, truncated toward zero.",
-    """
-    >>> ow.ops.pow(np.float32([2, 4]), np.float32([3, -1])).tolist()
-    [8.0, 0.25]
-    """,
+    ">>> ow.ops.pow(np.float32([2, 4]), np.float32([3, -1])).tolist()\n[8.0, 0.25]",
 )
 
 
@@ -109,110 +82,57 @@ pow = _binary.named(
 def _unary(self: Builder, input: Operand, *, label: str = "") -> Desc:
     """Map a function over the elements of `input`.
 
-    Args:
-        input: {input}, any rank.
-        label: a name for messages and tables.
-
-    Returns:
-        An operand of the data type and shape of `input`.
-
-    Raises:
-        ValidationError: `input` has another data type.
-
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-unary
-
-    >>> import numpy as np, opweave as ow
     """
     return input.desc
 
 
 ceil = _unary.named(
-    "ceil",
-    "Round each element up to an integer.",
-    """
-    >>> ow.ops.ceil(np.float32([-1.5, 1.5])).tolist()
-    [-1.0, 2.0]
-    """,
+    "ceil", "Round each element up to an integer.", ">>> ow.ops.ceil(np.float32([-1.5, 1.5])).tolist()\n[-1.0, 2.0]"
 )
 cos = _unary.named(
     "cos",
     "Cosine of each element, in radians.",
-    """
-    >>> print(np.round(ow.ops.cos(np.float32([0, np.pi])), 3))
-    [ 1. -1.]
-    """,
+    ">>> print(np.round(ow.ops.cos(np.float32([0, np.pi])), 3))\n[ 1. -1.]",
 )
 erf = _unary.named(
-    "erf",
-    "Error function of each element.",
-    """
-    >>> print(np.round(ow.ops.erf(np.float32([0, 1])), 3))
-    [0.    0.843]
-    """,
+    "erf", "Error function of each element.", ">>> print(np.round(ow.ops.erf(np.float32([0, 1])), 3))\n[0.    0.843]"
 )
 exp = _unary.named(
     "exp",
     "Raise e to the power of each element.",
-    """
-    >>> print(np.round(ow.ops.exp(np.float32([0, 1])), 3))
-    [1.    2.718]
-    """,
+    ">>> print(np.round(ow.ops.exp(np.float32([0, 1])), 3))\n[1.    2.718]",
 )
 floor = _unary.named(
-    "floor",
-    "Round each element down to an integer.",
-    """
-    >>> ow.ops.floor(np.float32([-1.5, 1.5])).tolist()
-    [-2.0, 1.0]
-    """,
+    "floor", "Round each element down to an integer.", ">>> ow.ops.floor(np.float32([-1.5, 1.5])).tolist()\n[-2.0, 1.0]"
 )
 log = _unary.named(
     "log",
     "Natural logarithm of each element.",
-    """
-    >>> print(np.round(ow.ops.log(np.float32([1, 10])), 3))
-    [0.    2.303]
-    """,
+    ">>> print(np.round(ow.ops.log(np.float32([1, 10])), 3))\n[0.    2.303]",
 )
 reciprocal = _unary.named(
-    "reciprocal",
-    "One divided by each element.",
-    """
-    >>> ow.ops.reciprocal(np.float32([2, -4])).tolist()
-    [0.5, -0.25]
-    """,
+    "reciprocal", "One divided by each element.", ">>> ow.ops.reciprocal(np.float32([2, -4])).tolist()\n[0.5, -0.25]"
 )
 round_even = _unary.named(
     "round_even",
     "Round each element to the nearest integer, halves to the even one.",
-    """
-    >>> ow.ops.round_even(np.float32([0.5, 1.5, 1.6])).tolist()
-    [0.0, 2.0, 2.0]
-    """,
+    ">>> ow.ops.round_even(np.float32([0.5, 1.5, 1.6])).tolist()\n[0.0, 2.0, 2.0]",
 )
 sin = _unary.named(
     "sin",
     "Sine of each element, in radians.",
-    """
-    >>> print(np.round(ow.ops.sin(np.float32([0, np.pi / 2])), 3))
-    [0. 1.]
-    """,
+    ">>> print(np.round(ow.ops.sin(np.float32([0, np.pi / 2])), 3))\n[0. 1.]",
 )
 sqrt = _unary.named(
     "sqrt",
     "Square root of each element; NaN for negative ones.",
-    """
-    >>> ow.ops.sqrt(np.float32([9, -1])).tolist()
-    [3.0, nan]
-    """,
+    ">>> ow.ops.sqrt(np.float32([9, -1])).tolist()\n[3.0, nan]",
 )
 tan = _unary.named(
     "tan",
     "Tangent of each element, in radians.",
-    """
-    >>> print(np.round(ow.ops.tan(np.float32([0, np.pi / 4])), 3))
-    [0. 1.]
-    """,
+    ">>> print(np.round(ow.ops.tan(np.float32([0, np.pi / 4])), 3))\n[0. 1.]",
 )
 
 
@@ -234,28 +154,19 @@ def _(b: Operations, input: Operand) -> Operand:
 abs = _unary.named(
     "abs",
     "Absolute value of each element.\n\nThe lowest integer stays as it is: its positive counterpart does not exist.",
-    """
-    >>> ow.ops.abs(np.int8([-3, 3, -128])).tolist()
-    [3, 3, -128]
-    """,
+    ">>> ow.ops.abs(np.int8([-3, 3, -128])).tolist()\n[3, 3, -128]",
     input=Limits(SIGNED),
 )
 neg = _unary.named(
     "neg",
     "Negate each element.\n\nThe lowest integer stays as it is: its positive counterpart does not exist.",
-    """
-    >>> ow.ops.neg(np.int8([-3, 3, -128])).tolist()
-    [3, -3, -128]
-    """,
+    ">>> ow.ops.neg(np.int8([-3, 3, -128])).tolist()\n[3, -3, -128]",
     input=Limits(SIGNED),
 )
 sign = _unary.named(
     "sign",
     "Sign of each element: 1 if it is greater than 0, -1 if it is less, 0 if neither (0 and NaN).",
-    """
-    >>> ow.ops.sign(np.float32([-2, 0, 3])).tolist()
-    [-1.0, 0.0, 1.0]
-    """,
+    ">>> ow.ops.sign(np.float32([-2, 0, 3])).tolist()\n[-1.0, 0.0, 1.0]",
     input=Limits(SIGNED),
 )
 
@@ -272,7 +183,7 @@ def _(b: Operations, input: Operand) -> Operand:
 
 @sign.decompose
 def _(b: Operations, input: Operand) -> Operand:
-    zero = b._as_operand(0, input.data_type)
+    zero = constant(b, 0, input.data_type)
     return b.cast(b.greater(input, zero), input.data_type) - b.cast(b.lesser(input, zero), input.data_type)
 
 
@@ -280,19 +191,11 @@ def _(b: Operations, input: Operand) -> Operand:
 def identity(self: Builder, input: Operand, *, label: str = "") -> Desc:
     """Return `input` unchanged.
 
-    Args:
-        input: any data type, any rank.
-        label: a name for messages and tables.
-
-    Returns:
-        An operand of the data type, shape and values of `input`.
-
-    Raises:
-        ValidationError: `input` is not an operand of this builder, an array or a number.
+    Returns: An operand of the data type, shape and values of `input`.
+    Raises: `input` is not an operand of this builder, an array or a number.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-unary
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.identity(np.float32([1, 2])).tolist()
     [1.0, 2.0]
     """
@@ -318,19 +221,13 @@ def cast(self: Builder, input: Operand, data_type: DataType, *, label: str = "")
     outside of the range of the integer type, and for NaN, depends on the back end.
 
     Args:
-        input: any data type, any rank.
         data_type: of the result.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of `data_type` and the shape of `input`.
-
-    Raises:
-        ValidationError: `data_type` is not a data type of WebNN.
+    Returns: An operand of `data_type` and the shape of `input`.
+    Raises: `data_type` is not a data type of WebNN.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-cast
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.cast(np.float32([1.7, -1.7]), "int32").tolist()
     [1, -1]
     >>> ow.ops.cast(np.int32([-1, 300]), "uint8").tolist()
@@ -354,21 +251,15 @@ def clamp(
     """Limit each element to the range from `min_value` to `max_value`.
 
     Args:
-        input: any data type, any rank.
         min_value: the lowest result, converted to the data type of `input`; None (or NaN, where that is a float): no
             bound.
         max_value: the highest result, likewise.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type and shape of `input`; NaN where that is NaN.
-
-    Raises:
-        ValidationError: `min_value` is greater than `max_value`, after conversion to the data type of `input`.
+    Returns: An operand of the data type and shape of `input`; NaN where that is NaN.
+    Raises: `min_value` is greater than `max_value`, after conversion to the data type of `input`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-clamp
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.clamp(np.float32([-1, 0.5, 3]), min_value=0, max_value=1).tolist()
     [0.0, 0.5, 1.0]
     """
@@ -390,8 +281,8 @@ def is_bound(value: Number | None) -> TypeGuard[Number]:
 @clamp.decompose
 def _(b: Operations, input: Operand, min_value: Number | None, max_value: Number | None) -> Operand:
     if is_bound(min_value):
-        input = b.max(input, b._as_operand(min_value, input.data_type))
-    return b.min(input, b._as_operand(max_value, input.data_type)) if is_bound(max_value) else input
+        input = b.max(input, constant(b, min_value, input.data_type))
+    return b.min(input, constant(b, max_value, input.data_type)) if is_bound(max_value) else input
 
 
 @clamp.expression
@@ -413,17 +304,12 @@ def where(self: Builder, condition: Operand, true_value: Operand, false_value: O
         condition: uint8, any rank; any value but 0 is true.
         true_value: the values where `condition` is true, any data type and rank.
         false_value: the values elsewhere, in the data type of `true_value`. The three shapes broadcast to each other.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `true_value` and the broadcast shape.
-
-    Raises:
-        ValidationError: the data types differ, or the shapes do not broadcast.
+    Returns: An operand of the data type of `true_value` and the broadcast shape.
+    Raises: the data types differ, or the shapes do not broadcast.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-where
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.where(np.uint8([1, 0]), np.float32([1, 2]), np.float32([3, 4])).tolist()
     [1.0, 4.0]
     """
@@ -437,7 +323,7 @@ def _(b: Operations, condition: Operand, true_value: Operand, false_value: Opera
     shape = broadcast(condition.shape, true_value.shape, false_value.shape)
     row = [1, math.prod(shape)]
     choices = b.concat([b.reshape(b.expand(value, shape), row) for value in (false_value, true_value)], 0)
-    is_true = b.cast(b.not_equal(b.expand(condition, shape), b._as_operand(0, "uint8")), "int32")
+    is_true = b.cast(b.not_equal(b.expand(condition, shape), constant(b, 0, "uint8")), "int32")
     return b.reshape(b.gather_elements(choices, b.reshape(is_true, row), axis=0), shape)
 
 

@@ -12,6 +12,7 @@ from ..core.dtypes import ANY, INDICES
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N, op
 from ..support.errors import require
+from .constants import constant
 
 if TYPE_CHECKING:
     from . import Operations
@@ -22,21 +23,15 @@ def gather(self: Builder, input: Operand, indices: Operand, *, axis: int = 0, la
     """Pick slices of `input` along `axis`, one for each index.
 
     Args:
-        input: any data type, rank 1 or more.
         indices: int32, uint32 or int64, any rank; negative ones count from the end, others out of range are clamped.
         axis: in [0, rank of `input`).
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `input`; its shape is that of `input` with the axis replaced by the shape of
+    Returns: An operand of the data type of `input`; its shape is that of `input` with the axis replaced by the shape of
         `indices`.
-
-    Raises:
-        ValidationError: `axis` is out of range.
+    Raises: `axis` is out of range.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gather
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.gather(np.float32([[1, 2], [3, 4], [5, 6]]), np.int32([2, 0])).tolist()
     [[5.0, 6.0], [1.0, 2.0]]
     """
@@ -45,7 +40,6 @@ def gather(self: Builder, input: Operand, indices: Operand, *, axis: int = 0, la
 
 
 def _check_aligned(input: Operand, indices: Operand, axis: int) -> None:
-    """Require that `indices` has the shape of `input`, except along `axis`."""
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     wanted = (*input.shape[:axis], indices.shape[axis], *input.shape[axis + 1 :])
     require(
@@ -61,7 +55,7 @@ def _coordinates(b: Operations, indices: Operand, axis: int) -> Operand:
         if dimension == axis:
             values = indices
         else:
-            line = b._as_operand(range(size), indices.data_type)
+            line = constant(b, range(size), indices.data_type)
             sizes = [size if d == dimension else 1 for d in range(indices.rank)]
             values = b.expand(b.reshape(line, sizes), indices.shape)
         columns.append(b.reshape(values, [indices.desc.element_count, 1]))
@@ -73,22 +67,15 @@ def gather_elements(self: Builder, input: Operand, indices: Operand, *, axis: in
     """Pick single elements of `input`: each index replaces its own coordinate along `axis`.
 
     Args:
-        input: any data type, rank 1 or more.
         indices: int32, uint32 or int64, of the shape of `input`, but of any size along `axis`; negative ones count from
             the end, others out of range are clamped.
-        axis: in [0, rank).
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `input` and the shape of `indices`: for axis 0 and rank 2,
+    Returns: An operand of the data type of `input` and the shape of `indices`: for axis 0 and rank 2,
         `output[i, j] = input[indices[i, j], j]`.
-
-    Raises:
-        ValidationError: `axis` is out of range, or the shapes do not fit.
+    Raises: `axis` is out of range, or the shapes do not fit.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gatherelements
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.gather_elements(np.float32([[1, 2], [3, 4]]), np.int32([[1, 0]])).tolist()
     [[3.0, 2.0]]
     """
@@ -102,7 +89,6 @@ def _(b: Operations, input: Operand, indices: Operand, axis: int) -> Operand:
 
 
 def _slice_shape(input: Operand, indices: Operand) -> tuple[int, ...]:
-    """The shape of the slices at the coordinates in `indices`."""
     *counts, coordinates = indices.shape
     require(
         coordinates <= input.rank,
@@ -116,20 +102,14 @@ def gather_nd(self: Builder, input: Operand, indices: Operand, *, label: str = "
     """Pick slices of `input` by their coordinates in its leading dimensions.
 
     Args:
-        input: any data type, rank 1 or more.
         indices: int32, uint32 or int64 [..., coordinates], with at most as many coordinates as `input` has dimensions;
             negative ones count from the end, others out of range are clamped.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `input` and the shape [..., *input.shape[coordinates:]].
-
-    Raises:
-        ValidationError: more coordinates than dimensions.
+    Returns: An operand of the data type of `input` and the shape [..., *input.shape[coordinates:]].
+    Raises: more coordinates than dimensions.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gathernd
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.gather_nd(np.float32([[1, 2], [3, 4]]), np.int32([[1, 0], [0, 1]])).tolist()
     [3.0, 2.0]
     """
@@ -148,24 +128,17 @@ def scatter_elements(
     """Replace single elements of `input` by `updates`: each index replaces its own coordinate along `axis`.
 
     Args:
-        input: any data type, rank 1 or more.
         indices: int32, uint32 or int64, of the shape of `input`, but of any size along `axis`; negative ones count from
             the end, others out of range are clamped. If several refer to one element, which update is written is
             undefined.
         updates: the data type of `input`, the shape of `indices`.
-        axis: in [0, rank).
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type and shape of `input`: a copy of it in which, for axis 0 and rank 2,
+    Returns: An operand of the data type and shape of `input`: a copy of it in which, for axis 0 and rank 2,
         `output[indices[i, j], j] = updates[i, j]`.
-
-    Raises:
-        ValidationError: `axis` is out of range, or the shapes do not fit.
+    Raises: `axis` is out of range, or the shapes do not fit.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-scatterelements
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.scatter_elements(np.float32([[1, 2], [3, 4]]), np.int32([[1, 0]]), np.float32([[10, 20]])).tolist()
     [[1.0, 20.0], [10.0, 4.0]]
     """
@@ -179,8 +152,8 @@ def scatter_elements(
 
 @scatter_elements.decompose
 def _(b: Operations, input: Operand, indices: Operand, updates: Operand, axis: int) -> Operand:
-    flat = b.reshape(updates, [updates.desc.element_count])
-    return b.scatter_nd(input, _coordinates(b, indices, axis), flat)
+    lines = b.reshape(updates, [updates.desc.element_count])
+    return b.scatter_nd(input, _coordinates(b, indices, axis), lines)
 
 
 @op(
@@ -193,22 +166,15 @@ def scatter_nd(self: Builder, input: Operand, indices: Operand, updates: Operand
     """Replace slices of `input` by `updates`, at coordinates in its leading dimensions.
 
     Args:
-        input: any data type, rank 1 or more.
         indices: int32, uint32 or int64 [..., coordinates], with at most as many coordinates as `input` has dimensions;
             negative ones count from the end, others out of range are clamped. If several refer to one slice, which
             update is written is undefined.
         updates: the data type of `input`, [..., *input.shape[coordinates:]].
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type and shape of `input`.
-
-    Raises:
-        ValidationError: more coordinates than dimensions, or updates of another shape.
+    Raises: more coordinates than dimensions, or updates of another shape.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-scatternd
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.scatter_nd(np.float32([1, 2, 3]), np.int32([[2], [0]]), np.float32([10, 20])).tolist()
     [20.0, 2.0, 10.0]
     """

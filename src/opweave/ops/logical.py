@@ -11,6 +11,7 @@ from ..core.dtypes import ANY, FLOATS, LOGICAL
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, Op, op
 from ..core.shapes import broadcast
+from .constants import constant
 from .elementwise import on_arguments
 
 if TYPE_CHECKING:
@@ -22,20 +23,13 @@ def _comparison(self: Builder, a: Operand, b: Operand, *, label: str = "") -> De
     """Compare `a` and `b` element by element.
 
     Args:
-        a: any data type, any rank.
         b: the data type of `a`; its shape and that of `a` broadcast to each other.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of uint8, 1 where it is true and 0 elsewhere, of the broadcast shape.
-
-    Raises:
-        ValidationError: the data types differ, or the shapes do not broadcast.
+    Returns: An operand of uint8, 1 where it is true and 0 elsewhere, of the broadcast shape.
+    Raises: the data types differ, or the shapes do not broadcast.
 
     NaN is unequal to everything, itself included, and neither greater nor lesser than anything.
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
-
-    >>> import numpy as np, opweave as ow
     """
     return Desc("uint8", broadcast(a.shape, b.shape))
 
@@ -43,50 +37,32 @@ def _comparison(self: Builder, a: Operand, b: Operand, *, label: str = "") -> De
 equal = _comparison.named(
     "equal",
     "Whether `a` is equal to `b`, element by element.",
-    """
-    >>> ow.ops.equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()
-    [0, 1, 0]
-    """,
+    ">>> ow.ops.equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()\n[0, 1, 0]",
 )
 not_equal = _comparison.named(
     "not_equal",
     "Whether `a` differs from `b`, element by element.",
-    """
-    >>> ow.ops.not_equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()
-    [1, 0, 1]
-    """,
+    ">>> ow.ops.not_equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()\n[1, 0, 1]",
 )
 greater = _comparison.named(
     "greater",
     "Whether `a` is greater than `b`, element by element.",
-    """
-    >>> ow.ops.greater(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()
-    [0, 0, 1]
-    """,
+    ">>> ow.ops.greater(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()\n[0, 0, 1]",
 )
 greater_or_equal = _comparison.named(
     "greater_or_equal",
     "Whether `a` is greater than `b` or equal to it, by element.",
-    """
-    >>> ow.ops.greater_or_equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()
-    [0, 1, 1]
-    """,
+    ">>> ow.ops.greater_or_equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()\n[0, 1, 1]",
 )
 lesser = _comparison.named(
     "lesser",
     "Whether `a` is less than `b`, element by element.",
-    """
-    >>> ow.ops.lesser(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()
-    [1, 0, 0]
-    """,
+    ">>> ow.ops.lesser(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()\n[1, 0, 0]",
 )
 lesser_or_equal = _comparison.named(
     "lesser_or_equal",
     "Whether `a` is less than `b` or equal to it, element by element.",
-    """
-    >>> ow.ops.lesser_or_equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()
-    [1, 1, 0]
-    """,
+    ">>> ow.ops.lesser_or_equal(np.float32([1, 2, 3]), np.float32([2, 2, 2])).tolist()\n[1, 1, 0]",
 )
 
 
@@ -121,17 +97,11 @@ def _logical(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
     Args:
         a: uint8, any rank; any value but 0 is true.
         b: uint8; its shape and that of `a` broadcast to each other.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of uint8, 1 for true and 0 for false, of the broadcast shape.
-
-    Raises:
-        ValidationError: an operand is not uint8, or the shapes do not broadcast.
+    Returns: An operand of uint8, 1 for true and 0 for false, of the broadcast shape.
+    Raises: an operand is not uint8, or the shapes do not broadcast.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
-
-    >>> import numpy as np, opweave as ow
     """
     return Desc("uint8", broadcast(a.shape, b.shape))
 
@@ -139,26 +109,17 @@ def _logical(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
 logical_and = _logical.named(
     "logical_and",
     "Whether both `a` and `b` are true, element by element.",
-    """
-    >>> ow.ops.logical_and(np.uint8([0, 0, 1, 2]), np.uint8([0, 1, 0, 1])).tolist()
-    [0, 0, 0, 1]
-    """,
+    ">>> ow.ops.logical_and(np.uint8([0, 0, 1, 2]), np.uint8([0, 1, 0, 1])).tolist()\n[0, 0, 0, 1]",
 )
 logical_or = _logical.named(
     "logical_or",
     "Whether `a` or `b` or both are true, element by element.",
-    """
-    >>> ow.ops.logical_or(np.uint8([0, 0, 1, 2]), np.uint8([0, 1, 0, 1])).tolist()
-    [0, 1, 1, 1]
-    """,
+    ">>> ow.ops.logical_or(np.uint8([0, 0, 1, 2]), np.uint8([0, 1, 0, 1])).tolist()\n[0, 1, 1, 1]",
 )
 logical_xor = _logical.named(
     "logical_xor",
     "Whether exactly one of `a` and `b` is true, element by element.",
-    """
-    >>> ow.ops.logical_xor(np.uint8([0, 0, 1, 2]), np.uint8([0, 1, 0, 1])).tolist()
-    [0, 1, 1, 0]
-    """,
+    ">>> ow.ops.logical_xor(np.uint8([0, 0, 1, 2]), np.uint8([0, 1, 0, 1])).tolist()\n[0, 1, 1, 0]",
 )
 
 
@@ -178,17 +139,11 @@ def logical_not(self: Builder, a: Operand, *, label: str = "") -> Desc:
 
     Args:
         a: uint8, any rank; any value but 0 is true.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of uint8, 1 where `a` is 0 and 0 elsewhere, of the shape of `a`.
-
-    Raises:
-        ValidationError: `a` has another data type.
+    Returns: An operand of uint8, 1 where `a` is 0 and 0 elsewhere, of the shape of `a`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.logical_not(np.uint8([0, 1, 2])).tolist()
     [1, 0, 0]
     """
@@ -197,7 +152,7 @@ def logical_not(self: Builder, a: Operand, *, label: str = "") -> Desc:
 
 @logical_not.decompose
 def _(builder: Operations, a: Operand) -> Operand:
-    return builder.equal(a, builder._as_operand(0, "uint8"))
+    return builder.equal(a, constant(builder, 0, "uint8"))
 
 
 @logical_not.expression
@@ -209,20 +164,10 @@ def _(a: expr.Traced) -> expr.Traced:
 def _kind(self: Builder, a: Operand, *, label: str = "") -> Desc:
     """Test each element.
 
-    Args:
-        a: float32 or float16, any rank.
-        label: a name for messages and tables.
-
-    Returns:
-        An operand of uint8, 1 where it is true and 0 elsewhere, of the shape of `a`.
-
-    Raises:
-        ValidationError: `a` has another data type.
+    Returns: An operand of uint8, 1 where it is true and 0 elsewhere, of the shape of `a`.
 
     The specification's table allows any data type, but its steps allow floats only.
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-logical
-
-    >>> import numpy as np, opweave as ow
     """
     return Desc("uint8", a.shape)
 
@@ -230,18 +175,12 @@ def _kind(self: Builder, a: Operand, *, label: str = "") -> Desc:
 is_nan = _kind.named(
     "is_nan",
     "Whether each element of `a` is NaN.",
-    """
-    >>> ow.ops.is_nan(np.float32([1, np.nan, np.inf])).tolist()
-    [0, 1, 0]
-    """,
+    ">>> ow.ops.is_nan(np.float32([1, np.nan, np.inf])).tolist()\n[0, 1, 0]",
 )
 is_infinite = _kind.named(
     "is_infinite",
     "Whether each element of `a` is infinite, positive or negative.",
-    """
-    >>> ow.ops.is_infinite(np.float32([1, np.nan, -np.inf])).tolist()
-    [0, 0, 1]
-    """,
+    ">>> ow.ops.is_infinite(np.float32([1, np.nan, -np.inf])).tolist()\n[0, 0, 1]",
 )
 
 
@@ -252,7 +191,7 @@ def _(builder: Operations, a: Operand) -> Operand:
 
 @is_infinite.decompose
 def _(builder: Operations, a: Operand) -> Operand:
-    return builder.equal(builder.abs(a), builder._as_operand(math.inf, a.data_type))
+    return builder.equal(builder.abs(a), constant(builder, math.inf, a.data_type))
 
 
 def _combine(name: str, a: expr.Traced, b: expr.Traced) -> expr.Traced:

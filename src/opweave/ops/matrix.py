@@ -19,22 +19,15 @@ if TYPE_CHECKING:
 def matmul(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
     """Multiply matrices, or stacks of matrices.
 
-    All operands have the data type of `a`.
-
     Args:
         a: float32 or float16 [..., rows, inner].
         b: [..., inner, columns]; the leading dimensions of both broadcast to each other.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `a`, [..., rows, columns].
-
-    Raises:
-        ValidationError: the inner dimensions differ, or the leading ones do not broadcast.
+    Returns: An operand of the data type of `a`, [..., rows, columns].
+    Raises: the inner dimensions differ, or the leading ones do not broadcast.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-matmul
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.matmul(np.float32([[1, 2], [3, 4]]), np.float32([[1], [10]])).tolist()
     [[21.0], [43.0]]
     >>> ow.ops.matmul(np.ones([8, 2, 3], "float32"), np.ones([3, 4], "float32")).shape
@@ -61,8 +54,6 @@ def gemm(
 ) -> Desc:
     """Compute alpha * a @ b + beta * c, for matrices.
 
-    All operands have the data type of `a`.
-
     Args:
         a: float32 or float16 [rows, inner], or [inner, rows] with `a_transpose`.
         b: [inner, columns], or [columns, inner] with `b_transpose`.
@@ -71,17 +62,12 @@ def gemm(
         beta: the factor of `c`, rounded to the data type.
         a_transpose: whether to transpose `a` first.
         b_transpose: whether to transpose `b` first.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `a`, [rows, columns].
-
-    Raises:
-        ValidationError: the inner dimensions differ, or `c` does not broadcast to the result.
+    Returns: An operand of the data type of `a`, [rows, columns].
+    Raises: the inner dimensions differ, or `c` does not broadcast to the result.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gemm
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.gemm(np.float32([[1, 2]]), np.float32([[1, 10]]), c=np.float32([100]), b_transpose=True).tolist()
     [[121.0]]
     """
@@ -140,8 +126,8 @@ def _(
         result = total if alpha == 1 else total * alpha
         if c is None:
             return expr.cast(result, data_type)
-        at = [0 if size == 1 else place for size, place in zip(c.shape, (row, column)[2 - c.rank :], strict=True)]
-        added = expr.cast(c[tuple(at)] if at else c, "float32")
+        index = [0 if size == 1 else place for size, place in zip(c.shape, (row, column)[2 - c.rank :], strict=True)]
+        added = expr.cast(c[tuple(index)] if index else c, "float32")
         return expr.cast(result + (added if beta == 1 else added * beta), data_type)
 
     return expr.compute((rows, columns), element)

@@ -12,6 +12,7 @@ from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N, op
 from ..core.shapes import broadcasts_to, check_axes
 from ..support.errors import require
+from .constants import constant
 
 if TYPE_CHECKING:
     from . import Operations
@@ -39,18 +40,12 @@ def concat(self: Builder, inputs: Sequence[Operand], axis: int, *, label: str = 
 
     Args:
         inputs: 1 to 8192 operands that differ in their size along `axis` only: any data type, rank 1 or more.
-        axis: in [0, rank).
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the same data type; its size along `axis` is the sum of theirs.
-
-    Raises:
-        ValidationError: no inputs or too many, an axis out of range, or data types or shapes that differ.
+    Returns: An operand of the same data type; its size along `axis` is the sum of theirs.
+    Raises: no inputs or too many, an axis out of range, or data types or shapes that differ.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-concat
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.concat([np.float32([[1, 2]]), np.float32([[3, 4]])], 0).tolist()
     [[1.0, 2.0], [3.0, 4.0]]
     >>> ow.ops.concat([np.float32([[1, 2]]), np.float32([[3, 4]])], 1).tolist()
@@ -76,19 +71,13 @@ def expand(self: Builder, input: Operand, new_shape: Sequence[int], *, label: st
     """Stretch dimensions of size 1, and add leading ones, by repeating the elements of `input`.
 
     Args:
-        input: any data type, any rank.
         new_shape: the shape to broadcast to.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `input` and the shape `new_shape`.
-
-    Raises:
-        ValidationError: `input` cannot be broadcast to `new_shape`.
+    Returns: An operand of the data type of `input` and the shape `new_shape`.
+    Raises: `input` cannot be broadcast to `new_shape`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-expand
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.expand(np.float32([[1], [2]]), [2, 3]).tolist()
     [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]
     """
@@ -110,23 +99,17 @@ def pad(
     """Add elements around `input`.
 
     Args:
-        input: any data type, any rank.
         beginning_padding: number of elements to add at the beginning of each dimension.
         ending_padding: number of elements to add at the end of each dimension.
         mode: what to add: "constant" adds `value`, "edge" repeats the first and last element of the dimension,
             "reflection" mirrors the elements next to these.
         value: the added elements in mode "constant", rounded and clamped to the data type of `input`.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `input`, of size beginning padding + size + ending padding in each dimension.
-
-    Raises:
-        ValidationError: not one padding for each dimension, or a reflection of more elements than there are.
+    Returns: An operand of the data type of `input`, of size beginning padding + size + ending padding in each dimension.
+    Raises: not one padding for each dimension, or a reflection of more elements than there are.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-pad
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.pad(np.float32([1, 2, 3]), [1], [2]).tolist()
     [0.0, 1.0, 2.0, 3.0, 0.0, 0.0]
     >>> ow.ops.pad(np.float32([1, 2, 3]), [1], [2], mode="reflection").tolist()
@@ -159,7 +142,7 @@ def _(
         """`count` elements before, or after, those of `part` along `axis`."""
         size = part.shape[axis]
         if mode == "constant":
-            return b.expand(b._as_operand(value, part.data_type), _along(part, axis, 0, count)[1])
+            return b.expand(constant(b, value, part.data_type), _along(part, axis, 0, count)[1])
         if mode == "edge":
             edge = b.slice(part, *_along(part, axis, 0 if before else size - 1, 1))
             return b.expand(edge, _along(part, axis, 0, count)[1])
@@ -180,19 +163,13 @@ def reshape(self: Builder, input: Operand, new_shape: Sequence[int], *, label: s
     """Change the shape of `input`, keeping the order of its elements.
 
     Args:
-        input: any data type, any rank.
         new_shape: a shape with the same number of elements; `[]` is a scalar.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `input` and the shape `new_shape`.
-
-    Raises:
-        ValidationError: `new_shape` has another number of elements.
+    Returns: An operand of the data type of `input` and the shape `new_shape`.
+    Raises: `new_shape` has another number of elements.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-reshape-method
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.reshape(np.float32([[1, 2, 3], [4, 5, 6]]), [3, 2]).tolist()
     [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
     """
@@ -208,19 +185,12 @@ def reverse(self: Builder, input: Operand, *, axes: Sequence[int] | None = None,
     """Reverse the order of the elements along `axes`.
 
     Args:
-        input: any data type, any rank.
         axes: different axes in [0, rank); default: all of them. `[]` changes nothing.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type and shape of `input`.
-
-    Raises:
-        ValidationError: an axis out of range, or named twice.
+    Raises: an axis out of range, or named twice.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-reverse-method
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.reverse(np.float32([[1, 2], [3, 4]]), axes=[1]).tolist()
     [[2.0, 1.0], [4.0, 3.0]]
     """
@@ -237,7 +207,7 @@ def _(input: Operand) -> tuple[int, ...]:
 @reverse.decompose
 def _(b: Operations, input: Operand, axes: Sequence[int]) -> Operand:
     for axis in axes:
-        backwards = b._as_operand(range(input.shape[axis])[::-1], "int64")
+        backwards = constant(b, range(input.shape[axis])[::-1], "int64")
         input = b.gather(input, backwards, axis=axis)
     return input
 
@@ -255,23 +225,17 @@ def slice(
     """Extract a window of `input`, with strides.
 
     Args:
-        input: any data type, any rank.
         starts: the first element of the window in each dimension.
         sizes: the size of the window in each dimension, before the stride is applied; start + size <= the dimension.
         strides: the step through the window in each dimension, from 1; default: all 1.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `input`, of ceil(size / stride) elements in each dimension.
-
-    Raises:
-        ValidationError: not one value for each dimension, sizes or strides of 0, or a window that ends outside of
-            `input`.
+    Returns: An operand of the data type of `input`, of ceil(size / stride) elements in each dimension.
+    Raises: not one value for each dimension, sizes or strides of 0, or a window that ends outside of
+        `input`.
 
     `x[2:8:3, ..., 0]` is the same on an operand, in Python's syntax.
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-slice
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.slice(np.float32([[1, 2, 3], [4, 5, 6]]), [0, 1], [2, 2]).tolist()
     [[2.0, 3.0], [5.0, 6.0]]
     >>> ow.ops.slice(np.float32([1, 2, 3, 4, 5]), [0], [5], strides=[2]).tolist()
@@ -301,21 +265,14 @@ def split(
     """Split `input` into parts along `axis`.
 
     Args:
-        input: any data type, rank 1 or more.
         splits: the number of equal parts, which must divide the dimension, or the size of each part, whose sum must be
             the dimension; at most 8192 parts.
-        axis: in [0, rank).
-        label: a name for messages and tables.
 
-    Returns:
-        The parts in order, in the data type and rank of `input`.
-
-    Raises:
-        ValidationError: an axis out of range, no parts or too many, empty parts, or parts that do not make up `input`.
+    Returns: The parts in order, in the data type and rank of `input`.
+    Raises: an axis out of range, no parts or too many, empty parts, or parts that do not make up `input`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-split
 
-    >>> import numpy as np, opweave as ow
     >>> [part.tolist() for part in ow.ops.split(np.float32([1, 2, 3, 4]), 2)]
     [[1.0, 2.0], [3.0, 4.0]]
     >>> [part.tolist() for part in ow.ops.split(np.float32([1, 2, 3, 4]), [1, 3])]
@@ -356,19 +313,13 @@ def tile(self: Builder, input: Operand, repetitions: Sequence[int], *, label: st
     """Repeat `input` along each dimension.
 
     Args:
-        input: any data type, any rank.
         repetitions: number of repetitions of each dimension, at least 1.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `input`, of size * repetitions elements in each dimension.
-
-    Raises:
-        ValidationError: not one repetition for each dimension, or one that is 0.
+    Returns: An operand of the data type of `input`, of size * repetitions elements in each dimension.
+    Raises: not one repetition for each dimension, or one that is 0.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-tile
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.tile(np.float32([[1, 2]]), [2, 2]).tolist()
     [[1.0, 2.0, 1.0, 2.0], [1.0, 2.0, 1.0, 2.0]]
     """
@@ -393,19 +344,13 @@ def transpose(self: Builder, input: Operand, *, permutation: Sequence[int] | Non
     """Permute the dimensions of `input`.
 
     Args:
-        input: any data type, any rank.
         permutation: for each dimension of the result, the dimension of `input`; default: the reverse order.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `input`, with its dimensions permuted.
-
-    Raises:
-        ValidationError: `permutation` does not name each dimension once.
+    Returns: An operand of the data type of `input`, with its dimensions permuted.
+    Raises: `permutation` does not name each dimension once.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-transpose
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.transpose(np.float32([[1, 2, 3], [4, 5, 6]])).tolist()
     [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
     >>> ow.ops.transpose(np.ones([2, 3, 4], "float32"), permutation=[0, 2, 1]).shape
@@ -432,17 +377,11 @@ def triangular(self: Builder, input: Operand, *, upper: bool = True, diagonal: L
         input: any data type, [..., rows, columns].
         upper: whether to keep the elements on the diagonal and to the right of it, or to the left of it.
         diagonal: the diagonal: 0 is the main one, positive ones are to the right of it, negative ones to the left.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type and shape of `input`.
-
-    Raises:
-        ValidationError: `input` has a rank below 2.
+    Raises: `input` has a rank below 2.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-triangular
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.triangular(np.float32([[1, 2], [3, 4]])).tolist()
     [[1.0, 2.0], [0.0, 4.0]]
     >>> ow.ops.triangular(np.float32([[1, 2], [3, 4]]), upper=False, diagonal=-1).tolist()
@@ -454,7 +393,7 @@ def triangular(self: Builder, input: Operand, *, upper: bool = True, diagonal: L
 @triangular.decompose
 def _(b: Operations, input: Operand, upper: bool, diagonal: int) -> Operand:
     *_, rows, columns = input.shape
-    column = b._as_operand([range(columns)], "int64")
-    border = b._as_operand([[row + diagonal] for row in range(rows)], "int64")
+    column = constant(b, [range(columns)], "int64")
+    border = constant(b, [[row + diagonal] for row in range(rows)], "int64")
     kept = b.greater_or_equal(column, border) if upper else b.lesser_or_equal(column, border)
-    return b.where(kept, input, b._as_operand(0, input.data_type))
+    return b.where(kept, input, constant(b, 0, input.data_type))

@@ -12,7 +12,7 @@ from ..core.operation import Limits, N, op
 from ..core.shapes import check_axes
 from ..support.errors import require
 from .convolution import InputOperandLayout
-from .reduction import narrowed, widened
+from .reduction import narrow, widen
 
 if TYPE_CHECKING:
     from . import Operations
@@ -35,27 +35,18 @@ def batch_normalization(
 ) -> Desc:
     """Normalise each channel of `input` with a given mean and variance.
 
-    All operands have the data type of `input`.
-
     Args:
-        input: float32 or float16, rank 1 or more.
         mean: of each channel, [channels].
         variance: of each channel, [channels].
         scale: factor of each channel, applied after normalisation, [channels]; default: ones.
         bias: added to each channel at the end, [channels]; default: zeros.
         axis: the dimension of the channels, in [0, rank).
-        epsilon: added to the variance, to avoid division by zero.
-        label: a name for messages and tables.
 
-    Returns:
-        `scale * (input - mean) / sqrt(variance + epsilon) + bias`, in the data type and shape of `input`.
-
-    Raises:
-        ValidationError: there is no such axis, or the size of an operand is not the number of channels.
+    Returns: `scale * (input - mean) / sqrt(variance + epsilon) + bias`, in the data type and shape of `input`.
+    Raises: there is no such axis, or the size of an operand is not the number of channels.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-batchnorm
 
-    >>> import numpy as np, opweave as ow
     >>> x = np.float32([[1, 10], [3, 30]])
     >>> ow.ops.batch_normalization(x, np.float32([1, 10]), np.float32([4, 100]), epsilon=0.0).tolist()
     [[0.0, 0.0], [1.0, 2.0]]
@@ -82,25 +73,17 @@ def instance_normalization(
 ) -> Desc:
     """Normalise each channel of each image of the batch with its own mean and variance.
 
-    All operands have the data type of `input`.
-
     Args:
         input: float32 or float16, [batches, channels, height, width], in the order of `layout`.
         scale: factor of each channel, applied after normalisation, [channels]; default: ones.
         bias: added to each channel at the end, [channels]; default: zeros.
-        epsilon: added to the variance, to avoid division by zero.
         layout: "nchw" or "nhwc", the order of the dimensions of `input`.
-        label: a name for messages and tables.
 
-    Returns:
-        `scale * (input - mean) / sqrt(variance + epsilon) + bias`, in the data type and shape of `input`.
-
-    Raises:
-        ValidationError: the size of `scale` or `bias` is not the number of channels.
+    Returns: `scale * (input - mean) / sqrt(variance + epsilon) + bias`, in the data type and shape of `input`.
+    Raises: the size of `scale` or `bias` is not the number of channels.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-instancenorm
 
-    >>> import numpy as np, opweave as ow
     >>> x = np.float32([1, 3]).reshape(1, 1, 1, 2)
     >>> ow.ops.instance_normalization(x, bias=np.float32([5]), epsilon=0.0).tolist()
     [[[[4.0, 6.0]]]]
@@ -125,26 +108,17 @@ def layer_normalization(
 ) -> Desc:
     """Normalise `input` with mean and variance along `axes`.
 
-    All operands have the data type of `input`.
-
     Args:
-        input: float32 or float16, any rank.
         scale: factor of the normalised values, with the sizes of `axes` in their order; default: ones.
         bias: added at the end, with the sizes of `axes` in their order; default: zeros.
         axes: the dimensions to normalise over, in any order, each in [0, rank) and named once; default: all but the
             first. Without axes (the default for rank 1), each value is its own mean, and the result is the bias.
-        epsilon: added to the variance, to avoid division by zero.
-        label: a name for messages and tables.
 
-    Returns:
-        `scale * (input - mean) / sqrt(variance + epsilon) + bias`, in the data type and shape of `input`.
-
-    Raises:
-        ValidationError: an axis does not exist or is named twice, or `scale` or `bias` do not have the sizes of `axes`.
+    Returns: `scale * (input - mean) / sqrt(variance + epsilon) + bias`, in the data type and shape of `input`.
+    Raises: an axis does not exist or is named twice, or `scale` or `bias` do not have the sizes of `axes`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-layernorm
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.layer_normalization(np.float32([[1, 3], [20, 40]]), epsilon=0.0).tolist()
     [[-1.0, 1.0], [-1.0, 1.0]]
     """
@@ -167,20 +141,10 @@ def _(input: Operand) -> tuple[int, ...]:
 def softmax(self: Builder, input: Operand, axis: int, *, label: str = "") -> Desc:
     """Normalise `input` along `axis` so that every slice is positive and sums to one.
 
-    Args:
-        input: float32 or float16, rank 1 or more.
-        axis: in [0, rank).
-        label: a name for messages and tables.
-
-    Returns:
-        `exp(input) / sum of exp(input)`, in the data type and shape of `input`; no exponential overflows.
-
-    Raises:
-        ValidationError: there is no such axis.
+    Returns: `exp(input) / sum of exp(input)`, in the data type and shape of `input`; no exponential overflows.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-softmax-method
 
-    >>> import numpy as np, opweave as ow
     >>> print(np.round(ow.ops.softmax(np.float32([[0, 0], [0, 1]]), 1), 3))
     [[0.5   0.5  ]
      [0.269 0.731]]
@@ -214,17 +178,16 @@ def _normalize(
     """Divide `centred` by the standard deviation, and apply scale and bias. `centred` and `variance` are float32."""
     y = centred / b.sqrt(variance + epsilon)
     if scale is not None:
-        y = widened(b, scale) * y
+        y = widen(b, scale) * y
     if bias is not None:
-        y = y + widened(b, bias)
-    return narrowed(b, y, input)
+        y = y + widen(b, bias)
+    return narrow(b, y, input)
 
 
 def _normalize_along(
     b: Operations, input: Operand, reduce: Sequence[int], scale: Operand | None, bias: Operand | None, epsilon: float
 ) -> Operand:
-    """Normalise with the mean and variance along the axes `reduce`."""
-    x = widened(b, input)
+    x = widen(b, input)
     centred = x - b.reduce_mean(x, axes=reduce, keep_dimensions=True)
     variance = b.reduce_mean(centred * centred, axes=reduce, keep_dimensions=True)
     return _normalize(b, input, centred, variance, scale, bias, epsilon)
@@ -242,9 +205,9 @@ def _(
     epsilon: float,
 ) -> Operand:
     shape = [size if a == axis else 1 for a, size in enumerate(input.shape)]
-    m, v = (widened(b, b.reshape(vector, shape)) for vector in (mean, variance))
+    m, v = (widen(b, b.reshape(vector, shape)) for vector in (mean, variance))
     k, c = (None if vector is None else b.reshape(vector, shape) for vector in (scale, bias))
-    return _normalize(b, input, widened(b, input) - m, v, k, c, epsilon)
+    return _normalize(b, input, widen(b, input) - m, v, k, c, epsilon)
 
 
 @instance_normalization.decompose

@@ -41,23 +41,15 @@ def _pool2d(
         input: {input} [batches, channels, height, width], in the order of `layout`.
         window_dimensions: [height, width] of the window; default: those of the input, which is global pooling.
         padding: rows and columns around the input that windows may cover: [top, bottom, left, right].
-        strides: stride along [height, width], each at least 1.
-        dilations: dilation factor along [height, width], each at least 1.
         layout: "nchw" or "nhwc", of the input and of the result.
         output_shape_rounding: whether a partial last window is left out ("floor") or included ("ceil").
         output_sizes: [height, width] of the result, one of the two roundings; overrides `output_shape_rounding`.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `input`, [batches, channels, height, width] in `layout`, where a size is
+    Returns: An operand of the data type of `input`, [batches, channels, height, width] in `layout`, where a size is
         1 + (size + paddings - (window size - 1) * dilation - 1) / stride, rounded.
-
-    Raises:
-        ValidationError: options out of range, or a window larger than the padded input.
+    Raises: options out of range, or a window larger than the padded input.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-pool2d
-
-    >>> import numpy as np, opweave as ow
     """
     # The specification sets the padding to 0 if outputSizes is given, and requires outputSizes < strides. Both are mistakes:
     # the conformance tests and browsers use both options together, and sizes are rarely smaller than strides.

@@ -10,7 +10,7 @@ from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, op
 from ..core.shapes import blockwise_broadcasts_to
 from ..support.errors import require
-from .reduction import narrowed, widened
+from .reduction import narrow, widen
 
 if TYPE_CHECKING:
     from . import Operations
@@ -37,22 +37,16 @@ def dequantize_linear(self: Builder, input: Operand, scale: Operand, zero_point:
     """Convert quantised integers to floats: `(input - zero_point) * scale`.
 
     Args:
-        input: uint8, int8, uint32 or int32, any rank.
         scale: float32 or float16, positive, the rank of `input`; each dimension divides that of `input`, so that an
             element applies to a block of the input.
         zero_point: the data type of `input` and the shape of `scale`.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `scale` and the shape of `input`; the difference is exact, even if it exceeds the
+    Returns: An operand of the data type of `scale` and the shape of `input`; the difference is exact, even if it exceeds the
         range of the data type of `input`.
-
-    Raises:
-        ValidationError: `zero_point` does not have the shape of `scale`, or that does not divide the shape of `input`.
+    Raises: `zero_point` does not have the shape of `scale`, or that does not divide the shape of `input`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-dequantizelinear
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.dequantize_linear(np.uint8([0, 128, 130]), np.float32([0.5]), np.uint8([128])).tolist()
     [-64.0, 0.0, 1.0]
     """
@@ -70,22 +64,16 @@ def quantize_linear(self: Builder, input: Operand, scale: Operand, zero_point: O
     """Quantise floats: `input / scale`, rounded to nearest even, plus `zero_point`, saturated.
 
     Args:
-        input: float32 or float16, any rank.
         scale: positive, the data type of `input` and the same rank; each dimension divides that of `input`, so that an element
             applies to a block of the input.
         zero_point: uint8, int8, uint32 or int32, the shape of `scale`.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `zero_point` and the shape of `input`, clamped to the range of the data type; the
+    Returns: An operand of the data type of `zero_point` and the shape of `input`, clamped to the range of the data type; the
         result of NaN is unspecified.
-
-    Raises:
-        ValidationError: `zero_point` does not have the shape of `scale`, or that does not divide the shape of `input`.
+    Raises: `zero_point` does not have the shape of `scale`, or that does not divide the shape of `input`.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-quantizelinear
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.quantize_linear(np.float32([-64, 0.3, 1, 100]), np.float32([0.5]), np.uint8([128])).tolist()
     [0, 129, 130, 255]
     """
@@ -114,14 +102,14 @@ def _(b: Operations, input: Operand, scale: Operand, zero_point: Operand) -> Ope
     # Subtract in an integer type that is wide enough; float32 would round 32-bit integers.
     exact: DataType = "int32" if INFO[input.data_type].bits == 8 else "int64"
     difference = b.cast(input, exact) - b.cast(z, exact)
-    return narrowed(b, b.cast(difference, "float32") * widened(b, s), scale)
+    return narrow(b, b.cast(difference, "float32") * widen(b, s), scale)
 
 
 @quantize_linear.decompose
 def _(b: Operations, input: Operand, scale: Operand, zero_point: Operand) -> Operand:
     s, z = (_repeat_blocks(b, operand, input.shape) for operand in (scale, zero_point))
     info = INFO[zero_point.data_type]
-    steps = b.round_even(widened(b, input) / widened(b, s))
+    steps = b.round_even(widen(b, input) / widen(b, s))
     if info.bits == 8:
         shifted = steps + b.cast(z, "float32")
     else:

@@ -1,4 +1,4 @@
-"""A builder without a context, for decompositions, composites and passes."""
+"""A builder without a context."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from ..core.dtypes import cast_number, check
-from ..core.graph import Desc, Operand
+from ..core.graph import Operand
 from ..memory.arrays import describe
 from ..support.errors import ValidationError
 from . import Operations
+from .constants import constant
 
 
 class Recorder(Operations):
@@ -30,12 +31,3 @@ class Recorder(Operations):
                 return self._as_operand(values, describe(values, "constant: array").data_type)
         types = ", ".join(type(value).__name__ for value in args)
         raise ValidationError(f"constant: takes (array) or (data_type, number) in a decomposition, got ({types})")
-
-
-def constant(builder: Operations, value: Any, data_type: Any) -> Operand:
-    """Make a constant operand of a number or an array, outside of a user's builder."""
-    array = np.asarray(value, dtype=data_type)
-    return Operand(builder, Desc(data_type, array.shape), value=array)
-
-
-__all__ = ["Recorder", "constant"]

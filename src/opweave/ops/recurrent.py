@@ -15,6 +15,7 @@ from ..core.dtypes import FLOATS
 from ..core.graph import MAX_DIMENSION, Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, Op, call_with, op
 from ..support.errors import require
+from .constants import constant
 
 if TYPE_CHECKING:
     from . import Operations
@@ -29,7 +30,7 @@ PEEPHOLES = "iof"
 
 
 def direction_count(direction: str) -> int:
-    """The number of directions, which is the first dimension of weights, biases and states."""
+    """The first dimension of weights, biases and states."""
     return 2 if direction == "both" else 1
 
 
@@ -45,11 +46,7 @@ def _network(shared: Mapping[str, str], **others: str) -> Callable[[Callable[...
     """Decorator: declare an operation by the axes of its operands and results, which define the shape rule.
 
     The decorated function has only a signature and a docstring, and is never called. The numbers of gates and of activations
-    are the lengths of the defaults of `layout` and `activations`.
-
-    Args:
-        shared: the axes of operands that several operations have, by name.
-        others: the axes of the other operands and of the results, by name. Names of results begin with "output".
+    are the lengths of the defaults of `layout` and `activations`. Names of results begin with "output".
     """
     axes = {**shared, **others}
     outputs = [name for name in axes if name.startswith("output")]
@@ -122,34 +119,22 @@ def gru(
 ) -> tuple[Desc, ...]:
     """Run a gated recurrent unit (GRU) over a sequence.
 
-    All operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [steps, batches, input size].
         weight: weights of the input, [directions, 3 * hidden_size, input size]; directions is 2 for "both", else 1.
         recurrent_weight: weights of the hidden state, [directions, 3 * hidden_size, hidden_size].
         steps: number of time steps, the first dimension of `input`.
-        hidden_size: number of features of the hidden state.
         bias: added to the weighted input, [directions, 3 * hidden_size].
         recurrent_bias: added to the weighted hidden state, [directions, 3 * hidden_size].
-        initial_hidden_state: [directions, batches, hidden_size]; default: zeros.
-        reset_after: whether the reset gate is applied after the product with `recurrent_weight` (else before).
-        return_sequence: whether to also return the hidden state of every step.
-        direction: the order in which steps are processed: "forward", "backward", or "both".
         layout: "zrn" or "rzn", the order of the update (z), reset (r) and new (n) gate in weights and biases.
         activations: two of "relu", "sigmoid" and "tanh": for the update and reset gates, and for the new gate.
-        label: a name for messages and tables.
 
-    Returns:
-        The last hidden state, [directions, batches, hidden_size]. With `return_sequence`, also the hidden state of every step
-        of the input, [steps, directions, batches, hidden_size]. All have the data type of `input`.
-
-    Raises:
-        ValidationError: inconsistent sizes, or not two activations.
+    Returns: The last hidden state, [directions, batches, hidden_size]. With `return_sequence`, also the hidden state of
+        every step of the input, [steps, directions, batches, hidden_size]. All have the data type of `input`.
+    Raises: inconsistent sizes, or not two activations.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-gru
 
-    >>> import numpy as np, opweave as ow
     >>> x, weight, recurrent_weight = (np.zeros(shape, "float32") for shape in ([2, 1, 3], [1, 3, 3], [1, 3, 1]))
     >>> (last,) = ow.ops.gru(x, weight, recurrent_weight, 2, 1, initial_hidden_state=np.float32([[[8]]]))
     >>> last.tolist()  # weights of 0 make all gates 0.5: each of the 2 steps halves the state
@@ -176,30 +161,21 @@ def gru_cell(
 ) -> Desc:
     """Run a gated recurrent unit (GRU) for one time step.
 
-    All operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [batches, input size].
         weight: weights of the input, [3 * hidden_size, input size].
         recurrent_weight: weights of the hidden state, [3 * hidden_size, hidden_size].
         hidden_state: [batches, hidden_size].
-        hidden_size: number of features of the hidden state.
         bias: added to the weighted input, [3 * hidden_size].
         recurrent_bias: added to the weighted hidden state, [3 * hidden_size].
-        reset_after: whether the reset gate is applied after the product with `recurrent_weight` (else before).
         layout: "zrn" or "rzn", the order of the update (z), reset (r) and new (n) gate in weights and biases.
         activations: two of "relu", "sigmoid" and "tanh": for the update and reset gates, and for the new gate.
-        label: a name for messages and tables.
 
-    Returns:
-        The next hidden state, [batches, hidden_size], in the data type of `input`.
-
-    Raises:
-        ValidationError: inconsistent sizes, or not two activations.
+    Returns: The next hidden state, [batches, hidden_size], in the data type of `input`.
+    Raises: inconsistent sizes, or not two activations.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-grucell
 
-    >>> import numpy as np, opweave as ow
     >>> x, weight, recurrent_weight = (np.zeros(shape, "float32") for shape in ([1, 3], [3, 3], [3, 1]))
     >>> ow.ops.gru_cell(x, weight, recurrent_weight, np.float32([[8]]), 1).tolist()  # gates of 0.5 halve the state
     [[4.0]]
@@ -229,8 +205,6 @@ def lstm(
 ) -> tuple[Desc, ...]:
     """Run a long short-term memory (LSTM) over a sequence.
 
-    All operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [steps, batches, input size].
         weight: weights of the input, [directions, 4 * hidden_size, input size]; directions is 2 for "both", else 1.
@@ -241,27 +215,18 @@ def lstm(
         recurrent_bias: added to the weighted hidden state, [directions, 4 * hidden_size].
         peephole_weight: weights of the cell state for the input, output and forget gate, in this order in every layout,
             [directions, 3 * hidden_size].
-        initial_hidden_state: [directions, batches, hidden_size]; default: zeros.
-        initial_cell_state: [directions, batches, hidden_size]; default: zeros.
-        return_sequence: whether to also return the hidden state of every step.
-        direction: the order in which steps are processed: "forward", "backward", or "both".
         layout: "iofg" or "ifgo", the order of the input (i), output (o), forget (f) and cell (g) gate in weights and biases.
         activations: three of "relu", "sigmoid" and "tanh": for the input, forget and output gates; for the cell gate; and for
             the new cell state, from which the hidden state is computed.
-        label: a name for messages and tables.
 
-    Returns:
-        The last hidden state and the last cell state, both [directions, batches, hidden_size]. With `return_sequence`, also
-        the hidden state of every step of the input, [steps, directions, batches, hidden_size]. All have the data type of
-        `input`.
-
-    Raises:
-        ValidationError: inconsistent sizes, or not three activations.
+    Returns: The last hidden state and the last cell state, both [directions, batches, hidden_size]. With
+        `return_sequence`, also the hidden state of every step of the input, [steps, directions, batches, hidden_size].
+        All have the data type of `input`.
+    Raises: inconsistent sizes, or not three activations.
 
     The peepholes of all three gates read the cell state of the previous step. (In ONNX, the output gate reads the new one.)
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-lstm
 
-    >>> import numpy as np, opweave as ow
     >>> x, weight, recurrent_weight = (np.zeros(shape, "float32") for shape in ([2, 1, 3], [1, 4, 3], [1, 4, 1]))
     >>> hidden, cell = ow.ops.lstm(x, weight, recurrent_weight, 2, 1, initial_cell_state=np.float32([[[8]]]))
     >>> cell.tolist()
@@ -289,8 +254,6 @@ def lstm_cell(
 ) -> tuple[Desc, ...]:
     """Run a long short-term memory (LSTM) for one time step.
 
-    All operands have the data type of `input`.
-
     Args:
         input: float32 or float16 [batches, input size].
         weight: weights of the input, [4 * hidden_size, input size].
@@ -305,17 +268,12 @@ def lstm_cell(
         layout: "iofg" or "ifgo", the order of the input (i), output (o), forget (f) and cell (g) gate in weights and biases.
         activations: three of "relu", "sigmoid" and "tanh": for the input, forget and output gates; for the cell gate; and for
             the new cell state, from which the hidden state is computed.
-        label: a name for messages and tables.
 
-    Returns:
-        The next hidden state and the next cell state, both [batches, hidden_size], in the data type of `input`.
-
-    Raises:
-        ValidationError: inconsistent sizes, or not three activations.
+    Returns: The next hidden state and the next cell state, both [batches, hidden_size], in the data type of `input`.
+    Raises: inconsistent sizes, or not three activations.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-lstmcell
 
-    >>> import numpy as np, opweave as ow
     >>> x, weight, recurrent_weight = (np.zeros(shape, "float32") for shape in ([1, 3], [4, 3], [4, 1]))
     >>> hidden, cell = ow.ops.lstm_cell(x, weight, recurrent_weight, np.float32([[0]]), np.float32([[8]]), 1)
     >>> cell.tolist()
@@ -328,7 +286,6 @@ def lstm_cell(
 
 
 def _pick(b: Operations, operand: Operand, index: int) -> Operand:
-    """`operand[index]`."""
     rest = operand.shape[1:]
     return b.reshape(b.slice(operand, [index, *[0] * len(rest)], [1, *rest]), rest)
 
@@ -392,7 +349,6 @@ def _lstm_step(
 
 
 def _sum_of_biases(bias: Operand | None, recurrent_bias: Operand | None) -> Operand | None:
-    """The sum of the biases that exist; None if there are none."""
     if bias is None or recurrent_bias is None:
         return bias if recurrent_bias is None else recurrent_bias
     total: Operand = bias + recurrent_bias
@@ -435,19 +391,12 @@ def _over_time(
 ) -> tuple[Operand, ...]:
     """Run `step` for each direction and time step. One matrix product computes the weighted inputs of all steps.
 
-    Args:
-        b: the builder.
-        step: computes the next states, the hidden state first. The arguments are the builder, the weighted input, the
-            states, and arguments in `others` that are named like a parameter of `step`.
-        initial_states: the states before the first step, [directions, batches, hidden_size]; None for zeros.
-        input: [steps, batches, input size].
-        direction: the order in which steps are processed.
-        return_sequence: whether to also return the hidden state of every step.
-        others: the other arguments of the network; the first axis of all operands is the direction.
+    The input is [steps, batches, input size]. `step` computes the next states, the hidden state first, from the builder, the
+    weighted input, the states ([directions, batches, hidden_size], None for zeros), and arguments in `others` by name.
     """
     steps, batches, input_size = input.shape
     rows, state_shape = b.reshape(input, [steps * batches, input_size]), [batches, others["hidden_size"]]
-    zeros = b.expand(b._as_operand(0, input.data_type), state_shape)
+    zeros = b.expand(constant(b, 0, input.data_type), state_shape)
     last, sequences = [], []
     for k in range(direction_count(direction)):
         picked = {name: _pick(b, value, k) if isinstance(value, Operand) else value for name, value in others.items()}

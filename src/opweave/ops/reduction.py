@@ -12,6 +12,7 @@ from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N, Op, op
 from ..core.shapes import reduced_shape
 from ..support.errors import require
+from .constants import constant
 
 if TYPE_CHECKING:
     from . import Operations
@@ -30,22 +31,14 @@ def _arg_extreme(
     """Find the position of an extreme value along `axis`.
 
     Args:
-        input: any data type, rank 1 or more.
-        axis: in [0, rank).
         keep_dimensions: whether `axis` stays, with size 1.
         output_data_type: int32 or int64.
-        label: a name for messages and tables.
 
-    Returns:
-        Positions in [0, size of the axis), of `output_data_type`: the first of equal values, and any position if there
+    Returns: Positions in [0, size of the axis), of `output_data_type`: the first of equal values, and any position if there
         is a NaN.
-
-    Raises:
-        ValidationError: there is no such axis, or the data type is neither int32 nor int64.
+    Raises: there is no such axis, or the data type is neither int32 nor int64.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-argminmax
-
-    >>> import numpy as np, opweave as ow
     """
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     require(output_data_type in ("int32", "int64"), f"output_data_type must be int32 or int64, got {output_data_type}")
@@ -56,18 +49,12 @@ def _arg_extreme(
 arg_min = _arg_extreme.named(
     "arg_min",
     "Find the position of the smallest value along `axis`.",
-    """
-    >>> ow.ops.arg_min(np.float32([[3, 1], [2, 4]]), 0).tolist()
-    [1, 0]
-    """,
+    ">>> ow.ops.arg_min(np.float32([[3, 1], [2, 4]]), 0).tolist()\n[1, 0]",
 )
 arg_max = _arg_extreme.named(
     "arg_max",
     "Find the position of the largest value along `axis`.",
-    """
-    >>> ow.ops.arg_max(np.float32([[3, 1], [2, 4]]), 1).tolist()
-    [0, 1]
-    """,
+    ">>> ow.ops.arg_max(np.float32([[3, 1], [2, 4]]), 1).tolist()\n[0, 1]",
 )
 
 
@@ -78,21 +65,13 @@ def cumulative_sum(
     """Compute the partial sums along `axis`.
 
     Args:
-        input: float32, float16, int32, uint32, int64 or uint64, rank 1 or more.
-        axis: in [0, rank).
         exclusive: whether each sum excludes its own element: [1, 2, 3] gives [0, 1, 3] instead of [1, 3, 6].
         reversed: whether to start from the end: [1, 2, 3] gives [6, 5, 3].
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type and shape of `input`. Integers wrap around on overflow.
-
-    Raises:
-        ValidationError: there is no such axis.
+    Returns: An operand of the data type and shape of `input`. Integers wrap around on overflow.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-cumulativesum
 
-    >>> import numpy as np, opweave as ow
     >>> ow.ops.cumulative_sum(np.float32([1, 2, 3]), 0).tolist()
     [1.0, 3.0, 6.0]
     """
@@ -112,21 +91,14 @@ def _reduce(
     """Reduce `input` along `axes`.
 
     Args:
-        input: {input}, any rank.
         axes: the dimensions to reduce, each in [0, rank) and named once; default: all. `[]` applies the function to
             each element separately.
         keep_dimensions: whether the reduced dimensions stay, with size 1.
-        label: a name for messages and tables.
 
-    Returns:
-        An operand of the data type of `input`. Integers wrap around on overflow.
-
-    Raises:
-        ValidationError: an axis does not exist, or is named twice.
+    Returns: An operand of the data type of `input`. Integers wrap around on overflow.
+    Raises: an axis does not exist, or is named twice.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-reduce
-
-    >>> import numpy as np, opweave as ow
     """
     assert axes is not None  # the default below
     return Desc(input.data_type, reduced_shape(input.shape, axes, keep_dimensions))
@@ -142,72 +114,48 @@ _ONLY_FLOATS = Limits(FLOATS)
 reduce_l1 = _reduce.named(
     "reduce_l1",
     "Sum the absolute values along `axes`.",
-    """
-    >>> ow.ops.reduce_l1(np.float32([[-1, 2], [3, -4]]), axes=[1]).tolist()
-    [3.0, 7.0]
-    """,
+    ">>> ow.ops.reduce_l1(np.float32([[-1, 2], [3, -4]]), axes=[1]).tolist()\n[3.0, 7.0]",
 )
 reduce_l2 = _reduce.named(
     "reduce_l2",
     "Take the square root of the sum of squares along `axes`.",
-    """
-    >>> ow.ops.reduce_l2(np.float32([[3, 4], [5, 12]]), axes=[1]).tolist()
-    [5.0, 13.0]
-    """,
+    ">>> ow.ops.reduce_l2(np.float32([[3, 4], [5, 12]]), axes=[1]).tolist()\n[5.0, 13.0]",
     input=_ONLY_FLOATS,
 )
 reduce_log_sum = _reduce.named(
     "reduce_log_sum",
     "Take the natural logarithm of the sum along `axes`.",
-    """
-    >>> print(np.round(ow.ops.reduce_log_sum(np.float32([[0.25, 0.75], [4, 6]]), axes=[1]), 3))
-    [0.    2.303]
-    """,
+    ">>> print(np.round(ow.ops.reduce_log_sum(np.float32([[0.25, 0.75], [4, 6]]), axes=[1]), 3))\n[0.    2.303]",
     input=_ONLY_FLOATS,
 )
 reduce_log_sum_exp = _reduce.named(
     "reduce_log_sum_exp",
     "Take the natural logarithm of the sum of exponentials along `axes`, without intermediate overflow.",
-    """
-    >>> print(np.round(ow.ops.reduce_log_sum_exp(np.float32([[0, 0], [500, 500]]), axes=[1]), 3))
-    [  0.693 500.693]
-    """,
+    ">>> print(np.round(ow.ops.reduce_log_sum_exp(np.float32([[0, 0], [500, 500]]), axes=[1]), 3))\n[  0.693 500.693]",
     input=_ONLY_FLOATS,
 )
 reduce_max = _reduce.named(
     "reduce_max",
     "Find the largest value along `axes`; where one is NaN, NaN may be ignored.",
-    """
-    >>> ow.ops.reduce_max(np.float32([[1, 2], [3, 4]]), axes=[0]).tolist()
-    [3.0, 4.0]
-    """,
+    ">>> ow.ops.reduce_max(np.float32([[1, 2], [3, 4]]), axes=[0]).tolist()\n[3.0, 4.0]",
     input=Limits(ANY),
 )
 reduce_mean = _reduce.named(
     "reduce_mean",
     "Average the values along `axes`.",
-    """
-    >>> ow.ops.reduce_mean(np.float32([[1, 2], [3, 4]]), axes=[0]).tolist()
-    [2.0, 3.0]
-    """,
+    ">>> ow.ops.reduce_mean(np.float32([[1, 2], [3, 4]]), axes=[0]).tolist()\n[2.0, 3.0]",
     input=_ONLY_FLOATS,
 )
 reduce_min = _reduce.named(
     "reduce_min",
     "Find the smallest value along `axes`; where one is NaN, NaN may be ignored.",
-    """
-    >>> ow.ops.reduce_min(np.float32([[1, 2], [3, 4]]), axes=[0]).tolist()
-    [1.0, 2.0]
-    """,
+    ">>> ow.ops.reduce_min(np.float32([[1, 2], [3, 4]]), axes=[0]).tolist()\n[1.0, 2.0]",
     input=Limits(ANY),
 )
 reduce_product = _reduce.named(
     "reduce_product",
     "Multiply the values along `axes`.",
-    """
-    >>> ow.ops.reduce_product(np.float32([[1, 2], [3, 4]]), axes=[0]).tolist()
-    [3.0, 8.0]
-    """,
+    ">>> ow.ops.reduce_product(np.float32([[1, 2], [3, 4]]), axes=[0]).tolist()\n[3.0, 8.0]",
 )
 reduce_sum = _reduce.named(
     "reduce_sum",
@@ -222,20 +170,17 @@ reduce_sum = _reduce.named(
 reduce_sum_square = _reduce.named(
     "reduce_sum_square",
     "Sum the squares of the values along `axes`.",
-    """
-    >>> ow.ops.reduce_sum_square(np.float32([[1, 2], [3, 4]]), axes=[0]).tolist()
-    [10.0, 20.0]
-    """,
+    ">>> ow.ops.reduce_sum_square(np.float32([[1, 2], [3, 4]]), axes=[0]).tolist()\n[10.0, 20.0]",
 )
 
 
-def widened(b: Operations, input: Operand) -> Operand:
+def widen(b: Operations, input: Operand) -> Operand:
     """Convert float16 to float32: sums and squares of float16 overflow, or lose precision, before their mean does."""
     return b.cast(input, "float32") if input.data_type == "float16" else input
 
 
-def narrowed(b: Operations, result: Operand, input: Operand) -> Operand:
-    """Convert the result of a computation on `widened(b, input)` to the data type of `input`."""
+def narrow(b: Operations, result: Operand, input: Operand) -> Operand:
+    """Convert the result of a computation on `widen(b, input)` to the data type of `input`."""
     return b.cast(result, "float16") if input.data_type == "float16" else result
 
 
@@ -247,30 +192,30 @@ def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool)
 
 @reduce_l2.decompose
 def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool) -> Operand:
-    squares = b.reduce_sum_square(widened(b, input), axes=axes, keep_dimensions=keep_dimensions)
-    return narrowed(b, b.sqrt(squares), input)
+    squares = b.reduce_sum_square(widen(b, input), axes=axes, keep_dimensions=keep_dimensions)
+    return narrow(b, b.sqrt(squares), input)
 
 
 @reduce_log_sum.decompose
 def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool) -> Operand:
-    total = b.reduce_sum(widened(b, input), axes=axes, keep_dimensions=keep_dimensions)
-    return narrowed(b, b.log(total), input)
+    total = b.reduce_sum(widen(b, input), axes=axes, keep_dimensions=keep_dimensions)
+    return narrow(b, b.log(total), input)
 
 
 @reduce_log_sum_exp.decompose
 def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool) -> Operand:
     # log Σ eˣ = m + log Σ eˣ⁻ᵐ: with m = max(x) no exponential overflows. An infinite m would give ∞ - ∞.
-    x = widened(b, input)
+    x = widen(b, input)
     largest = b.reduce_max(x, axes=axes, keep_dimensions=True)
-    m = b.where(b.is_infinite(largest), b._as_operand(0, x.data_type), largest)
+    m = b.where(b.is_infinite(largest), constant(b, 0, x.data_type), largest)
     total = m + b.log(b.reduce_sum(b.exp(x - m), axes=axes, keep_dimensions=True))
-    return narrowed(b, b.reshape(total, reduced_shape(input.shape, axes, keep_dimensions)), input)
+    return narrow(b, b.reshape(total, reduced_shape(input.shape, axes, keep_dimensions)), input)
 
 
 @reduce_mean.decompose
 def _(b: Operations, input: Operand, axes: Sequence[int], keep_dimensions: bool) -> Operand:
     count = prod(input.shape[axis] for axis in axes)
-    return narrowed(b, b.reduce_sum(widened(b, input), axes=axes, keep_dimensions=keep_dimensions) / count, input)
+    return narrow(b, b.reduce_sum(widen(b, input), axes=axes, keep_dimensions=keep_dimensions) / count, input)
 
 
 @reduce_sum_square.decompose

@@ -318,7 +318,7 @@ class ShapeCache:
             return True
         # The task keeps only inputs that may determine shapes.
         small = {n: np.array(a) for n, a in feed.items() if may_decide(a)} if recent.seen else {}
-        recent.come(lambda: self._compile_recurring(key, shapes, small))
+        recent.count_use(lambda: self._compile_recurring(key, shapes, small))
         return False
 
     def _compile_recurring(self, key: Key, shapes: Shapes, feed: Mapping[str, Any]) -> Any:

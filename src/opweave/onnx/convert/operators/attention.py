@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from ....composites import group_query_attention, multi_head_attention, rotary_embedding
-from ....composites.attend import Mask, attend, heads_first, heads_joined
+from ....composites.attend import Mask, attend, join_heads, split_heads
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
 from ...model.protobuf import TensorProto
@@ -45,7 +45,7 @@ def _(
         raise Unsupported("it outputs scores, or softmax_precision is not the type of Q")
     joined = q.rank == 3
     if joined:
-        q, k, v = heads_first(b, q, q_num_heads), heads_first(b, k, kv_num_heads), heads_first(b, v, kv_num_heads)
+        q, k, v = split_heads(b, q, q_num_heads), split_heads(b, k, kv_num_heads), split_heads(b, v, kv_num_heads)
     k, v, past = _with_past(b, past_key, past_value, k, v)
     queries, keys = q.shape[2], k.shape[2]
     mask = Mask()
@@ -56,7 +56,7 @@ def _(
     if is_causal:
         mask.restrict(np.tri(queries, keys, past, dtype=bool))
     y = attend(b, q, k, v, mask, scale=scale, softcap=softcap)
-    return heads_joined(b, y) if joined else y, k, v
+    return join_heads(b, y) if joined else y, k, v
 
 
 def _with_past(
@@ -106,8 +106,8 @@ def _(
             b, q, k, v, heads=num_heads, causal=bool(unidirectional), scale=scale or None
         )
         return (whole,)
-    q = heads_first(b, q, num_heads)
-    k, v = (heads_first(b, x, num_heads) if x.rank == 3 else x for x in (k, v))
+    q = split_heads(b, q, num_heads)
+    k, v = (split_heads(b, x, num_heads) if x.rank == 3 else x for x in (k, v))
     k, v, past = _with_past(b, past_key, past_value, k, v)
     queries, keys = q.shape[2], k.shape[2]
     mask = Mask()
@@ -118,7 +118,7 @@ def _(
     if attention_bias is not None:
         # finite: like ONNX Runtime, no special case for queries whose keys are all masked
         mask.add(attention_bias, finite=True)
-    return heads_joined(b, attend(b, q, k, v, mask, scale=scale or None)), k, v
+    return join_heads(b, attend(b, q, k, v, mask, scale=scale or None)), k, v
 
 
 def _padding_bias(

@@ -13,7 +13,7 @@ from ....context.builder import MLGraphBuilder
 from ....core.dtypes import INFO
 from ....core.graph import MLOperand
 from ....core.operation import Op
-from ....ops.reduction import narrowed, widened
+from ....ops.reduction import narrow, widen
 from ...model.registry import Tensor, by_name, converts, integers, normalize_axis, unsupported_if
 from .elementwise import is_float
 
@@ -100,21 +100,21 @@ converts("ArgMin")(_position(ops.arg_min))
 
 @converts("LpNormalization")
 def _(b: MLGraphBuilder, input: MLOperand, *, axis: int = -1, p: int = 2) -> Tensor:
-    x = widened(b, input)
+    x = widen(b, input)
     unsupported_if(p not in (1, 2), f"p is {p}, not 1 or 2")
     reduce = b.reduce_l1 if p == 1 else b.reduce_l2
     norm = reduce(x, axes=[normalize_axis(axis, x.rank)], keep_dimensions=True)
     # Where all elements are 0, the result is 0, not 0 / 0.
     result = b.div(x, b.clamp(norm, min_value=float(np.finfo("float32").tiny)))
-    return narrowed(b, result, input)
+    return narrow(b, result, input)
 
 
 @converts("MeanVarianceNormalization")
 def _(b: MLGraphBuilder, X: MLOperand, *, axes: Sequence[int] = (0, 2, 3)) -> Tensor:
-    x = widened(b, X)
+    x = widen(b, X)
     reduced = [normalize_axis(axis, x.rank) for axis in axes]
     centred = b.sub(x, b.reduce_mean(x, axes=reduced, keep_dimensions=True))
     length = b.reduce_l2(centred, axes=reduced, keep_dimensions=True)
     count = prod(x.shape[axis] for axis in reduced)
     result = b.div(centred, b.linear(length, alpha=1 / sqrt(count), beta=1e-9))
-    return narrowed(b, result, X)
+    return narrow(b, result, X)

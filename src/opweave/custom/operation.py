@@ -1,0 +1,285 @@
+"""The class of custom operations."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeAlias, TypeVar, get_args, overload
+
+import numpy as np
+
+from ..core.conversion import Converter
+from ..core.graph import Builder, Desc, Operand, iter_operands
+from ..core.operation import Limits, Op, call_with
+from ..expr.array import Traced as Traced
+from ..kernels import Kernel
+from ..kernels.expression import descs_of, program_of
+from ..kernels.host import HostKernel
+from ..ops import Operations
+from ..support.errors import ValidationError, require
+from ..support.lazy_imports import call_custom
+from ..support.names import shown
+from .signatures import plain_converter, public, read_signature
+
+if TYPE_CHECKING:
+    from ..kernels.wgsl import Shader
+    from ..kernels.wgsl.sources import SourceKernel
+    from ..lazy.array import Array
+    from ..run.tensor import MLTensor
+
+DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]
+
+Declared = TypeVar("Declared", covariant=True)
+
+Kind = TypeVar("Kind", Traced, "Array", "MLTensor", np.ndarray)
+"""Type of operands and results of a call without a builder."""
+
+One: TypeAlias = "Traced | Operand | Desc"
+Several: TypeAlias = "tuple[Any, ...]"
+Plain: TypeAlias = "np.ndarray | np.number[Any] | float | str | Sequence[Any] | None"
+"""Arguments that do not decide the device of a call."""
+
+
+class CustomOp(Op[..., Any], Generic[Declared]):
+    """A custom operation. Created by `opweave.op`, `opweave.expression` and `opweave.composite`.
+
+    Called with operands, it adds a node to their graph; called with arrays or tensors, it computes. `label=` names the node
+    in messages and tables.
+
+    >>> import numpy as np, opweave as ow
+    >>> @ow.expression
+    ... def swiglu(x, gate):
+    ...     return x * gate * ow.expr.sigmoid(gate)
+    >>> swiglu(np.float32([1, 2]), np.float32([0, 0])).tolist()
+    [0.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        rule: Callable[..., Any],
+        source: Callable[..., Any],
+        *,
+        skip: int,
+        limits: Mapping[str, Limits],
+        annotated: bool = False,
+    ) -> None:
+        """Declare an operation by its shape rule, and by the user's function `source`, whose parameters are the operation's.
+
+        The first `skip` parameters of `source` are not. With `annotated`, annotations tell which parameters are operands;
+        otherwise, the positional ones are.
+        """
+        self._annotated = annotated
+        self.source = source
+        signature = read_signature(source, skip)
+        rule.__signature__ = signature  # type: ignore[attr-defined]
+        rule.__module__ = source.__module__
+        super().__init__(rule, source.__name__, inspect.getdoc(source) or "", limits)
+        self.__wrapped__, self.__qualname__ = source, source.__qualname__
+        self.__signature__ = public(signature)
+        self._check_declared(limits)
+
+    def __repr__(self) -> str:
+        forms = [*(f"kernel {name}" for name in self.kernels)]
+        forms += ["expression"] if self.formula is not None else []
+        forms += ["decomposition"] if self.decomposition is not None else []
+        return f"<CustomOp {self.name}: {', '.join(forms) or 'nothing that computes it'}>"
+
+    # Declaration -----------------------------------------------------------------------------------------------------
+
+    @overload
+    def kernel(self, device: DeviceName, /) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+    @overload
+    def kernel(self, device: Literal["wasm"], module: Any, export: str, /, signature: str | None = None) -> None: ...
+    @overload
+    def kernel(
+        self,
+        device: Literal["webgpu"],
+        source: str | Shader | Sequence[str | Shader] | Callable[..., Any],
+        /,
+        *,
+        invocations: int | Sequence[int] | None = None,
+        workgroups: int | Sequence[int] | None = None,
+        workgroup_size: int | None = None,
+        constants: Mapping[str, Any] = ...,
+        scratch: Mapping[str, Desc] = ...,
+    ) -> None: ...
+    @overload
+    def kernel(
+        self,
+        device: Literal["cuda"],
+        source: Any,
+        /,
+        *,
+        invocations: int | Sequence[int] | None = None,
+        grid: int | Sequence[int] | None = None,
+        block: int | Sequence[int] = 256,
+        arguments: Sequence[Any] | None = None,
+        constants: Mapping[str, Any] = ...,
+        scratch: Mapping[str, Desc] = ...,
+        shared: int = 0,
+        num_warps: int = 4,
+        num_stages: int = 3,
+    ) -> None: ...
+    @overload
+    def kernel(self, device: DeviceName, function: Callable[..., Any], /) -> None: ...
+    def kernel(self, device: DeviceName, /, *args: Any, **options: Any) -> Any:
+        """Declare a kernel that computes the operation on a device.
+
+        - `@op.kernel("cpu")` decorates a function of NumPy views (`opweave.kernels.host`), or `op.kernel("cpu", function)`;
+        - `op.kernel("wasm", module, "export")`: a function of a WebAssembly module (`help(opweave.wasm)` says more);
+        - `op.kernel("webgpu", "fn main(i: u32) { out[i] = x[i] * x[i]; }")`: WGSL; or `@op.kernel("webgpu")` decorates a
+          function that returns it (`help(opweave.wgsl)` says more);
+        - `op.kernel("cuda", "void main(unsigned i) { out[i] = x[i] * x[i]; }")`: CUDA C++, or a kernel of Triton, CuPy or
+          Numba, or `@op.kernel("cuda")` above a function that makes it (`help(opweave.cuda)` says more).
+
+        Raises:
+            ValidationError: the device is unknown, or the kernel is invalid: a function must take `out`, and parameters of
+                the operation by name.
+        """
+        devices = get_args(DeviceName)
+        require(device in devices, f"{self.name}: kernels are for {', '.join(map(repr, devices))}, got {shown(device)}")
+        if not args:
+            return lambda function: self._add_kernel(device, function, options)
+        self._add_kernel(device, *args, options)
+        return None
+
+    def _add_kernel(self, device: str, *arguments: Any) -> Any:
+        *args, options = arguments
+        try:
+            kernel: Kernel | SourceKernel
+            if device == "wasm":
+                from ..kernels.wasm import WasmKernel
+
+                kernel = WasmKernel(*args, **options)
+                kernel.check_names(self.operands, tuple(self.attributes))
+            elif device == "webgpu":
+                from ..kernels.wgsl import WgslKernel
+
+                kernel = WgslKernel(*args, **options)
+            elif device == "cuda":
+                from ..kernels.cuda import CudaKernel
+
+                kernel = CudaKernel(*args, **options)
+            else:
+                kernel = HostKernel(*args, **options)
+        except ValidationError as error:
+            raise ValidationError(f"{self.name}: {error}") from None
+        self.kernels[device] = kernel
+        self.forget_calls()
+        return args[0]
+
+    def forget_calls(self) -> None:
+        """Drop the compiled programs of calls on arrays, after a new kernel, decomposition or expression."""
+        self.templates.clear()
+
+    def decompose(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare the decomposition: `function(b, ...)` takes a builder, and operands and attributes by name."""
+        self._check_form(function, 1)
+        super().decompose(function)
+        self.forget_calls()
+        return function
+
+    def expression(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare the formula of an element: `function(...)` takes arrays of `opweave.expr` and attributes by name."""
+        self._check_form(function, 0)
+        super().expression(function)
+        if self.decomposition is None:
+            self.decomposition, self.is_derived = _decomposition(self), True
+        self.forget_calls()
+        return function
+
+    def _check_form(self, function: Callable[..., Any], leading: int) -> None:
+        require(callable(function), f"{self.name}: expected a function, got {shown(function)}")
+        allowed = (*self.operands, *self.attributes)
+        unknown = [name for name in list(inspect.signature(function).parameters)[leading:] if name not in allowed]
+        renamed = "every operation has an argument 'label', which names it in messages; rename the attribute"
+        require("label" not in unknown, f"{self.name}: {renamed}")
+        require(not unknown, f"{self.name}: the function takes {unknown}; the operation has {list(allowed)}")
+
+    def _check_declared(self, limits: Mapping[str, Limits]) -> None:
+        for name, limit in limits.items():
+            is_declared = name in self.operands or name.startswith("output")
+            require(is_declared, f"{self.name}: limits are for the operands {list(self.operands)}, got {name!r}")
+            require(isinstance(limit, Limits), f"{self.name}: {name} must be opweave.Limits, got {shown(limit)}")
+            for field, value, rest in (
+                ("data_types", limit.data_types, "a tuple of data types"),
+                ("ranks", limit.ranks, "the smallest and the largest rank"),
+            ):
+                fits = value in self.operands if isinstance(value, str) else isinstance(value, tuple)
+                require(
+                    fits,
+                    f"{self.name}: {field} of {name} must be {rest}, or the name of an operand, got {shown(value)}",
+                )
+
+    def _is_operand(self, parameter: inspect.Parameter) -> bool:
+        if self._annotated and parameter.annotation:
+            return super()._is_operand(parameter)
+        return parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+
+    def _converter(self, parameter: inspect.Parameter) -> Converter:
+        annotation = parameter.annotation.removesuffix(" | None")
+        if re.fullmatch(r"(int|float|bool|str)", annotation):
+            return plain_converter(annotation)
+        if annotation == "DataType" or annotation.startswith("Literal["):
+            return super()._converter(parameter)
+        return lambda name, value: tuple(value) if isinstance(value, list) else value
+
+    # Calls -----------------------------------------------------------------------------------------------------------
+
+    # For type checkers, the result is of the kind of the operands. `Never` matches functions without annotations. Their result
+    # may also be a tuple; type checkers cannot tell, because arrays and operands can be unpacked, too.
+    @overload
+    def __call__(self: CustomOp[Never], first: MLTensor, /, *args: Any, **kwargs: Any) -> Any: ...
+    @overload
+    def __call__(self: CustomOp[One], first: Builder | Operand, /, *args: Any, **kwargs: Any) -> Operand: ...
+    @overload
+    def __call__(self: CustomOp[One], first: Kind, /, *args: Plain | Kind, **kwargs: Any) -> Kind: ...
+    @overload
+    def __call__(
+        self: CustomOp[Several], first: Builder | Operand, /, *args: Any, **kwargs: Any
+    ) -> tuple[Operand, ...]: ...
+    @overload
+    def __call__(self: CustomOp[Several], first: Kind, /, *args: Plain | Kind, **kwargs: Any) -> tuple[Kind, ...]: ...
+    @overload
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[misc]  # (mypy on *args: Any)
+        """Add a node to the graph of the operands, or compute the results of arrays and tensors.
+
+        Calls on NumPy arrays return NumPy arrays, calls on tensors return tensors; calls on an `opweave.Array` are computed
+        later. An expression that another expression calls with its arrays becomes part of that expression.
+        """
+        if args and isinstance(args[0], Builder):
+            return self.add(args[0], args[1:], kwargs)
+        return (call_custom.function or call_custom.load())(self, args, kwargs)
+
+    def inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Inline the operation into another expression that is being traced."""
+        formula = self.formula
+        if formula is None:
+            raise ValidationError(f"{self.name}: has no expression that another one could hold")
+        try:
+            bound = inspect.signature(self).bind(None, *args, **kwargs)
+        except TypeError as error:
+            raise ValidationError(f"{self.name}: {error}") from None
+        bound.apply_defaults()
+        values = bound.arguments
+        for name in self.attributes:
+            if values[name] is not None:
+                values[name] = self._converters[name](f"{self.name}: {name}", values[name])
+        return call_with(formula, values)
+
+
+def _decomposition(op: CustomOp[Any]) -> Callable[..., Any]:
+    """Return the decomposition of an operation with an expression: the formula in operations on whole arrays."""
+
+    def decomposition(builder: Operations, /, **arguments: Any) -> Any:
+        from ..expr.decompose import decompose
+
+        operands = {name: arguments[name] for name in op.operands}
+        attributes = {name: arguments[name] for name in op.attributes}
+        program = program_of(op, descs_of(operands), attributes)
+        results = decompose(program, builder, list(iter_operands(operands)))
+        return results if len(results) > 1 else results[0]
+
+    return decomposition
