@@ -38,12 +38,7 @@ class LimitError(DataError):
 
 
 class Budget:
-    """The memory and time that a template has left.
-
-    Args:
-        what: the name of the template in messages.
-        limit: maximum characters of the text.
-    """
+    """The memory and time that a template (`what`, in messages) has left."""
 
     def __init__(self, what: str, limit: int) -> None:
         self._what = what
@@ -90,13 +85,9 @@ class Budget:
             raise self._limit_error(f"makes a text of more than {MAX_TEXT:,} characters")
 
     def require_small(self, value: Any) -> int:
-        """Require that a value is not too large.
+        """Require that a value is not too large; return the bytes of the value and of all nested values.
 
-        Args:
-            value: any value of a template. A nested list that occurs twice counts twice, since it is written twice.
-
-        Returns:
-            The bytes of the value and of all nested values.
+        A nested list that occurs twice counts twice, since it is written twice.
         """
         pending, total = [value], 0
         while pending:

@@ -39,7 +39,6 @@ SCALARS = {
 STRING, ARRAY = 8, 9
 
 MAX_RANK = 4
-"""Maximum rank of a tensor, that of the format."""
 
 MAX_SIZE = 2**31 - 1
 """Maximum dimension of a tensor, that of WebNN."""
@@ -49,13 +48,8 @@ MAX_SIZE = 2**31 - 1
 class Blocks:
     """A quantized matrix, in the form of `composites.matmul_n_bits`.
 
-    The elements are `(numbers - 2 ** (bits - 1)) * scale`, or `numbers * scale + minimum` if there is a minimum.
-
-    Attributes:
-        bits: 4 or 8.
-        numbers: uint8 [rows, blocks, block size].
-        scale: float32 [rows, blocks].
-        minimum: None, or float32 [rows, blocks].
+    Elements are `(numbers - 2 ** (bits - 1)) * scale`, or `numbers * scale + minimum` if there is a minimum. `numbers` is
+    uint8 [rows, blocks, block size]; `scale` and `minimum` are float32 [rows, blocks].
     """
 
     bits: int
@@ -115,14 +109,7 @@ def _q6_k(block: Array) -> Blocks:
 
 @dataclass(frozen=True)
 class Format:
-    """A type of weights.
-
-    Attributes:
-        name: the name in the format.
-        elements: the number of elements in a block.
-        layout: the fields of a block.
-        blocks: converts blocks to `Blocks`; None for floats.
-    """
+    """A type of weights: the fields of a block of so many elements, and their conversion to `Blocks`; None for floats."""
 
     name: str
     elements: int
@@ -148,13 +135,7 @@ UNREAD = {6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 13: "Q5_K", 1
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor of a file.
-
-    Attributes:
-        format: the type of the elements.
-        shape: the dimensions; the last one is contiguous in memory.
-        data: the mapped part of the file, in the layout of the format [..., blocks in a row].
-    """
+    """A tensor of a file. The last dimension is contiguous; `data` is mapped, in the format's layout [..., blocks]."""
 
     format: Format
     shape: tuple[int, ...]
@@ -233,7 +214,6 @@ class GGUF:
             self.weights[name] = self._weight(name, shape, kind, start + at)
 
     def _take(self, count: int) -> Array:
-        """Take the next `count` bytes."""
         end = self._at + count
         if end > len(self._bytes):
             raise ValueError(f"{count} bytes are wanted, and {len(self._bytes) - self._at} are left")

@@ -16,14 +16,9 @@ MAX_COUNT = 2**31 - 1
 
 
 class Metadata:
-    """The metadata of a file.
+    """The metadata of a file, or those properties whose names have a prefix.
 
-    All methods raise `DataError` for a value that breaks the rule. For a missing property they return `default`; without a
-    default, they raise `DataError`.
-
-    Args:
-        file: the file.
-        prefix: the prefix of the names of properties.
+    All methods raise `DataError` for a value that breaks the rule, and for a missing property without a default.
     """
 
     def __init__(self, file: GGUF, prefix: str = "") -> None:
@@ -85,13 +80,7 @@ class Metadata:
         return list(value)
 
     def numbers(self, name: str, count: int, *, whole: bool) -> np.ndarray:
-        """Numbers, one for each token.
-
-        Args:
-            name: the name of the property.
-            count: the number of tokens.
-            whole: whether the numbers must be integers.
-        """
+        """Numbers, one for each of `count` tokens; integers if `whole`."""
         value = self._value(name, ...)
         values = np.asarray(value) if isinstance(value, (list, np.ndarray)) else np.array(None)
         if values.ndim != 1 or values.dtype.kind not in ("iu" if whole else "iuf"):

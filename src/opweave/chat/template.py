@@ -37,16 +37,7 @@ REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 class Template:
-    """A chat template.
-
-    Args:
-        source: the template.
-        path: the file of the template, for messages.
-
-    Raises:
-        DataError: the template is not valid.
-        MissingExtraError: without the extra `chat`.
-    """
+    """A chat template; `path` is for messages."""
 
     def __init__(self, source: str, path: object) -> None:
         self._what = f"the chat template of {path}"
@@ -58,18 +49,7 @@ class Template:
         self._template = self._environment.from_string(source)
 
     def render(self, variables: Mapping[str, Any], limit: int = MAX_TEXT) -> str:
-        """Write a text.
-
-        Args:
-            variables: plain data that the template reads.
-            limit: maximum characters of the text.
-
-        Returns:
-            The text.
-
-        Raises:
-            LimitError: the text is longer, or the template takes too much memory or time.
-        """
+        """Write a text of at most `limit` characters, from plain data."""
         with self._lock:
             self._budget.begin(limit)
             for value in variables.values():
@@ -98,16 +78,9 @@ def first_surrogate(text: str) -> str:
 
 
 def plain_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
-    """Convert the messages of a conversation to plain data.
+    """Convert messages (mappings, dataclasses or objects of Pydantic) to dictionaries; entries that are None are missing.
 
-    Args:
-        messages: mappings, dataclasses or objects of Pydantic. Entries that are None count as missing.
-
-    Returns:
-        Dictionaries. The reasoning of a message is copied to all names that templates read.
-
-    Raises:
-        ValidationError: there are no messages, or a message is no mapping.
+    The reasoning of a message is copied to all names that templates read.
     """
     require(isinstance(messages, Iterable) and not isinstance(messages, (str, bytes, Mapping)),
             f"messages must be a list of messages, got {shown(messages)}")  # fmt: skip
@@ -125,11 +98,7 @@ def plain_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def plain_mappings(name: str, values: Iterable[Any] | None) -> list[dict[str, Any]] | None:
-    """Convert a list of mappings to plain data; None stays None.
-
-    Raises:
-        ValidationError: a value is no mapping.
-    """
+    """Convert a list of mappings to plain data; None stays None."""
     if values is None:
         return None
     require(isinstance(values, Iterable) and not isinstance(values, (str, bytes, Mapping)),
@@ -143,16 +112,7 @@ def plain_mappings(name: str, values: Iterable[Any] | None) -> list[dict[str, An
 def plain_data(value: Any, name: str, depth: int = 0) -> Any:
     """Convert a value to types of JSON, so that a template reaches no methods of other objects.
 
-    Args:
-        value: any value. Objects of other types become the name of the type, as "<ndarray>".
-        name: the name of the value for messages.
-        depth: the number of containers around the value.
-
-    Returns:
-        None, a bool, int, float or str, or lists, tuples and dictionaries of them.
-
-    Raises:
-        ValidationError: a text has a lone surrogate, or lists and dictionaries are nested too deep.
+    Objects of other types become the name of the type, as "<ndarray>".
     """
     require(depth <= MAX_NESTING, f"{name} must be nested at most {MAX_NESTING} deep")
     if isinstance(value, np.generic):
@@ -277,8 +237,6 @@ def _environment_class() -> Any:
         return nodes.ExprStmt(counter(nodes.Const(size, lineno=node.lineno), "step"), lineno=node.lineno)
 
     class Sandbox(sandbox.ImmutableSandboxedEnvironment):
-        """Runs templates within a budget."""
-
         intercepted_binops = frozenset(["+", "*", "**", "%"])
 
         def __init__(self, what: str, budget: Budget) -> None:
@@ -438,8 +396,6 @@ def _environment_class() -> Any:
             return "".join(chunks)
 
     class Fields:
-        """Checks the fields of a format before it writes them."""
-
         _env: Any
 
         def format_field(self, value: Any, form: str) -> Any:

@@ -101,7 +101,6 @@ class Vocabulary:
         return len(self._tokens)
 
     def _token(self, name: str) -> int:
-        """Read the number of a token from the metadata."""
         number: int = self._about.count(name, least=0, most=len(self._tokens) - 1)
         return number
 
@@ -119,7 +118,6 @@ class Vocabulary:
             raise DataError(f"{what} of {self._file.path} is not valid: {error}") from None
 
     def _byte_tokenizer(self) -> Any:
-        """Create a tokenizer that merges bytes, as for GPT-2."""
         lib, split = self._library, self._about.text("pre")
         if split not in SPLITS:
             raise NotSupportedError(f"{self._file.path} splits text as {split} does; {', '.join(SPLITS)} are known")

@@ -95,7 +95,6 @@ def bench(
 
 
 def _records(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """The results without outputs and single times."""
     first = next(result for result in results if result.turns)
     return [_record(result, first) for result in results]
 
@@ -113,7 +112,6 @@ def _record(result: Result, first: Result) -> dict[str, Any]:
 
 
 def _print(results: Sequence[Result]) -> None:
-    """Print a table; engines that cannot run the model have the reason in their row."""
     from ..support.words import duration, size, table
 
     first = next(result for result in results if result.turns)

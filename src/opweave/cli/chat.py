@@ -100,7 +100,6 @@ def _lines() -> Iterator[str]:
 
 
 def _reply(conversation: Conversation, message: str, limit: int | None) -> None:
-    """Print a reply while it is generated, then its time."""
     reply = conversation.say(message, limit)
     try:
         for part in reply:

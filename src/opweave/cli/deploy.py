@@ -128,11 +128,7 @@ def gpu_share(count: int, replicas: int) -> float:
 
 
 def _check_port(host: str, port: int) -> None:
-    """Require that nothing listens on the port.
-
-    Raises:
-        OperationError: something does, or the address is not this machine's.
-    """
+    """Require that nothing listens on the port."""
     try:
         with socket.create_server((host, port)):
             pass
@@ -144,14 +140,9 @@ def _check_port(host: str, port: int) -> None:
 
 @contextmanager
 def _running(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterator[tuple[str, Stop]]:
-    """Run an application on a new Ray, which ends with the block.
+    """Run an application on a new Ray, which ends with the block; yield the folder of the logs, and whether a signal came.
 
-    Yields:
-        The folder of the replicas' logs, and whether a signal came.
-
-    Raises:
-        KeyboardInterrupt: a signal of `STOPPING` came; Ray has ended.
-        OperationError: the application cannot be started.
+    Raises `KeyboardInterrupt` after the end of Ray if a signal of `STOPPING` came.
     """
     import ray
     from ray import serve

@@ -55,12 +55,7 @@ def faults_of(extra: str) -> list[str]:
 def missing(extra: str, package: str = "opweave") -> list[str]:
     """The requirements of an extra, and of its requirements' extras, that are missing here or have another version.
 
-    Args:
-        extra: its name.
-        package: the package that has it.
-
-    Raises:
-        NotSupportedError: the package has no metadata, as in a checkout that is not installed, or they do not have the extra.
+    Raises `NotSupportedError` if the package has no metadata, as in a checkout that is not installed.
     """
     from packaging.requirements import Requirement  # which ONNX Runtime needs, too
 

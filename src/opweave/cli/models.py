@@ -56,7 +56,7 @@ Std = Annotated[str, typer.Option("--std", help="Divisor of images after that: o
 def open_session(
     model: Path, fixed: list[str] | None, limit: list[str] | None, device: str | None, precision: str = "float32"
 ) -> InferenceSession:
-    """A session for a model on a device, with the options of the command line."""
+    """Open a session for a model, with the options of the command line."""
     from ..context.context import ml
     from ..onnx.session.session import InferenceSession
     from .inputs import limits, sizes

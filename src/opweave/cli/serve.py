@@ -118,7 +118,6 @@ def serve(
 
 
 def _print_uses(server: Server, folders: list[Path]) -> None:
-    """Print how a page and a program of Node.js use the server."""
     if server.path is None:
         query = "" if server.token is None else f"?token={server.token}"
         console.print("\nIn a page, before its other scripts:")
@@ -140,8 +139,6 @@ def _print_uses(server: Server, folders: list[Path]) -> None:
 
 
 class _Printed(logging.Handler):
-    """Prints the reports of the server."""
-
     def __init__(self, target: PlainConsole) -> None:
         super().__init__()
         self._target = target

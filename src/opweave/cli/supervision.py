@@ -51,11 +51,7 @@ def _stop_at_end(reader: int) -> None:
 
 
 class Stop:
-    """Handlers by which the first signal of `STOPPING` raises KeyboardInterrupt once `check` was called; others do nothing.
-
-    Attributes:
-        is_asked: whether a signal came.
-    """
+    """Handlers of signals: the first of `STOPPING` raises KeyboardInterrupt once `check` was called; others do nothing."""
 
     def __init__(self) -> None:
         self.is_asked, self._raises = False, False

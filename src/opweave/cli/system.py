@@ -174,7 +174,6 @@ def doctor() -> None:
 
 
 def _state(extra: str, purpose: str) -> Text:
-    """The state of an extra: installed, broken or missing."""
     try:
         lacking = missing(extra)
     except NotSupportedError as error:

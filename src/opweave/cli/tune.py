@@ -126,7 +126,6 @@ def _shapes(session: InferenceSession, sizes: Mapping[str, int | list[int]]) -> 
 
 
 def _print(measured: Iterable[Measurement]) -> None:
-    """Show measurements as a table, whose lines are never cut off."""
     from ..compile.engines import Tuning
 
     console.print(str(Tuning(tuple(measured))), soft_wrap=True)

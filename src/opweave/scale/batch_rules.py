@@ -20,13 +20,8 @@ class NotApart(Exception):  # noqa: N818  (the result of a search for a proof)
 class BatchAxis:
     """The axis of a value along which the rows of the batch are stored.
 
-    A reshape may merge the batch with the axes before and after it: then element i of the axis belongs to row
+    A reshape may merge the batch with the axes before and after it: then element i of axis `number` belongs to row
     `i // block % rows`, and the axis has `repeats * rows * block` elements.
-
-    Attributes:
-        number: the axis.
-        block: the number of adjacent elements along the axis that belong to one row.
-        repeats: the number of times that all rows repeat along the axis.
     """
 
     number: int
@@ -48,12 +43,7 @@ Axis: TypeAlias = BatchAxis | None
 
 @dataclass(frozen=True, slots=True)
 class BatchCall:
-    """A node, and the batch axes of its operands.
-
-    Attributes:
-        node: the node, for the first number of rows.
-        axes: the batch axes by the name of the operand; a tuple for a sequence.
-    """
+    """A node of the first graph, and the batch axes of its operands by name: a tuple for a sequence."""
 
     node: Node
     axes: Mapping[str, Any]
@@ -95,7 +85,6 @@ SIZES = {ops.reshape: "new_shape", ops.expand: "new_shape", ops.slice: "sizes"}
 
 
 def _rule(*operations: Op[..., Any]) -> Callable[[Rule], Rule]:
-    """Declare the rule of operations."""
 
     def declare(rule: Rule) -> Rule:
         RULES.update(dict.fromkeys(operations, rule))
@@ -113,14 +102,7 @@ def _common_axis(call: BatchCall, axes: Sequence[Axis]) -> BatchAxis:
 
 
 def _broadcast_axis(call: BatchCall, operands: Mapping[str, Operand], rank: int, shift: int = 0) -> BatchAxis:
-    """The batch axis of operands that are broadcast to `rank` axes.
-
-    Args:
-        call: the node.
-        operands: the operands by name.
-        rank: the rank of the result.
-        shift: the number of axes at the end that are not broadcast.
-    """
+    """The batch axis of operands that are broadcast to `rank` axes, but for the last `shift` ones."""
     axes = {
         name: axis.with_number(axis.number + rank - operand.rank)
         for name, operand in operands.items()
@@ -188,7 +170,6 @@ def _(call: BatchCall) -> Axis:
 
 
 def _axis_after_reduction(call: BatchCall, axis: BatchAxis, axes: Sequence[int]) -> BatchAxis:
-    """The batch axis after a reduction of `axes`."""
     if axis.number in axes:
         raise call.mixing_error()
     return (
@@ -345,7 +326,7 @@ def _(call: BatchCall) -> Axis:
 
 
 def _same_axis(call: BatchCall, names: Sequence[str]) -> Axis:
-    """The batch axis that all operands must share; indices are along another axis."""
+    """The batch axis that all operands must share; the operation reads along another axis."""
     common = _common_axis(call, [call.axes[name] for name in names])
     if common.number == call["axis"]:
         raise call.mixing_error()
@@ -393,7 +374,7 @@ def _(call: BatchCall) -> tuple[Axis, ...]:
 
 
 def _recurrent_axis(call: BatchCall, batches: Mapping[str, int]) -> BatchAxis:
-    """The batch axis of a recurrent network; each operand has its batch in the axis that `batches` gives, or is absent."""
+    """The batch axis of a recurrent network; `batches` gives the axis of each operand that has the batch."""
     present = {name: value for name, value in call.node.inputs.items() if value is not None}
     call.require_fixed(*(name for name in present if name not in batches))
     common = _common_axis(call, [axis.with_number(0) for name in batches if (axis := call.axes.get(name)) is not None])

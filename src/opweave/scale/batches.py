@@ -25,12 +25,9 @@ MAX_REASONS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """A run of the model.
+    """A run of the model, with nanoseconds for joining the inputs, running the model, and splitting the outputs.
 
-    Attributes:
-        rows: the size of the batch.
-        started: the start, by `perf_counter_ns`.
-        durations: nanoseconds for joining the inputs, running the model, and splitting the outputs.
+    `started` is the start by `perf_counter_ns`.
     """
 
     rows: int
@@ -40,13 +37,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """The result of a request.
-
-    Attributes:
-        outcome: the outputs by name, or the error.
-        rows: the number of rows of the request.
-        execution: the run that computed the outputs; None after an error.
-    """
+    """The outputs or the error of a request, and the run that computed the outputs."""
 
     outcome: Mapping[str, np.ndarray] | MLError
     rows: int = 1
@@ -56,14 +47,9 @@ class BatchAnswer:
 class BatchedModel:
     """Runs requests of many clients; an error in one does not affect the others.
 
-    Requests are joined along the first dimension if it is dynamic in all inputs and outputs, the other dimensions of the
-    requests agree, and a proof for these dimensions shows that rows are independent (see `batch_axis`). The contents of a
-    request never decide whether others are joined.
-
-    Args:
-        session: the model.
-        interface: the inputs and outputs of the model.
-        batch: the maximum number of rows to join; 1 runs each request alone.
+    Requests are joined along the first dimension, up to `batch` rows, if it is dynamic in all inputs and outputs, the other
+    dimensions of the requests agree, and a proof for these dimensions shows that rows are independent (see `batch_axis`). The
+    contents of a request never decide whether others are joined.
     """
 
     def __init__(self, session: InferenceSession, interface: Interface, batch: int) -> None:
@@ -88,11 +74,7 @@ class BatchedModel:
         return bool(self._why_never or self._reasons.get(self._shapes_of(request)))
 
     def check(self, request: InferenceRequest) -> InferenceRequest:
-        """Check the inputs of a request for the declared shapes and ranges; return it with arrays that the engine can read.
-
-        Raises:
-            ValidationError: an input does not fit.
-        """
+        """Check the inputs of a request for the declared shapes and ranges; return it with arrays that the engine can read."""
         session = self._session
         feed = {a.name: a.as_input(request.feed[a.name], session.context) for a in session._inputs}
         for indices in session._ranges:
@@ -100,14 +82,7 @@ class BatchedModel:
         return replace(request, feed=feed)
 
     def run(self, requests: Sequence[InferenceRequest]) -> list[BatchAnswer]:
-        """Run checked requests.
-
-        Returns:
-            An answer for each request, in order.
-
-        Raises:
-            Exception: a defect of a kernel or of this package; answers contain errors of Opweave.
-        """
+        """Run checked requests, and return their answers in order. Only defects of a kernel or of this package raise."""
         answers: dict[int, BatchAnswer] = {}
         for group in self._groups(requests):
             answers |= zip(group, self._run_group([requests[number] for number in group]), strict=True)
@@ -171,11 +146,7 @@ class BatchedModel:
         return BatchAnswer(dict(zip(self._names, results, strict=True)), rows, execution)
 
     def _run_joined(self, group: Sequence[InferenceRequest]) -> list[BatchAnswer]:
-        """Run requests as one batch.
-
-        Raises:
-            MLError: the engine failed, or an output does not have the rows of the inputs.
-        """
+        """Run requests as one batch; `MLError` if the engine fails, or an output does not have the rows of the inputs."""
         times = [perf_counter_ns()]
         names = list(group[0].feed)
         counts = [request.feed[names[0]].shape[0] for request in group]

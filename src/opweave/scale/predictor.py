@@ -149,7 +149,6 @@ class Predictor:
                 raise ValidationError(f"column {column!r} must have as many rows as the inputs, {rows}, got {got}")
 
     def _run(self, feed: Mapping[str, np.ndarray], rows: int) -> dict[str, Any]:
-        """Run the model on all rows."""
         if not rows:
             return {name: _no_rows(self._session._outputs[name]) for name in self._outputs}
         size = self._rows or rows
@@ -167,12 +166,7 @@ class Predictor:
         return whole
 
     def _run_part(self, feed: Mapping[str, np.ndarray], first: int) -> dict[str, Any]:
-        """Run the model on as many rows as it takes.
-
-        Args:
-            feed: the inputs.
-            first: the index of the first row in the batch, for messages.
-        """
+        """Run the model on as many rows as it takes; `first` is the index of the first one, for messages."""
         rows, names = len(next(iter(feed.values()))), self._names
         try:
             results = self._session.run(names, feed)
@@ -201,13 +195,7 @@ def open_session(
     precision: Precision,
     operations: str | Callable[[], object] | None,
 ) -> InferenceSession:
-    """Open a session in a process of a cluster, or any other; the arguments are those of `Predictor`.
-
-    Raises:
-        DataError: the model cannot be read.
-        ValidationError: an argument is wrong, or Ray has assigned fewer processors, or no GPU.
-        NotSupportedError: there is no such device here, or it cannot compute in this precision.
-    """
+    """Open a session in a process of a cluster, or any other; the arguments are those of `Predictor`."""
     context = ml.create_context(device=assigned_device(device), threads=threads, precision=precision)
     _take_share(context.backend.threads)
     if isinstance(operations, str):
@@ -232,9 +220,6 @@ def assigned_device(device: str) -> str:
     """The device to run on: in a worker of Ray, "gpu" is the GPU assigned to the worker.
 
     Ray hides other GPUs from CUDA alone: otherwise all workers of a machine would run on the first GPU.
-
-    Raises:
-        ValidationError: Ray has assigned no GPU to this worker.
     """
     worker = _ray_worker()
     if worker is None or device != "gpu":
@@ -249,7 +234,7 @@ def assigned_device(device: str) -> str:
 
 
 def _content(model: Any) -> Any:
-    """Convert a model for a session: resolve references to Ray's object store, and view arrays as bytes."""
+    """Resolve references to Ray's object store, and view arrays as bytes."""
     ray = sys.modules.get("ray")
     if ray is not None and isinstance(model, ray.ObjectRef):
         model = ray.get(model)
@@ -257,11 +242,7 @@ def _content(model: Any) -> Any:
 
 
 def _take_share(threads: int | None) -> None:
-    """In a worker of Ray, use the assigned processors alone.
-
-    Raises:
-        ValidationError: `threads` is larger.
-    """
+    """In a worker of Ray, use the assigned processors alone."""
     worker = _ray_worker()
     if worker is None:
         return
@@ -273,7 +254,6 @@ def _take_share(threads: int | None) -> None:
 
 
 def _ray_worker() -> Any:
-    """Ray's runtime context if this process is a worker of Ray, else None."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
         return None
@@ -300,7 +280,6 @@ def _by_column(declared: Sequence[Argument], inputs: Mapping[str, str] | None) -
 
 
 def _by_output(declared: Mapping[str, Argument], outputs: Mapping[str, str] | None) -> dict[str, str]:
-    """The column of each output."""
     columns = _name_mapping("outputs", {name: name for name in declared} if outputs is None else outputs)
     _check_known("{output: column}", "output", columns, list(columns), list(declared))
     require(len(set(columns.values())) == len(columns), f"outputs must go to different columns, got {columns}")
@@ -318,15 +297,7 @@ def _name_mapping(what: str, mapping: Any) -> dict[str, str]:
 def _check_known(
     form: str, kind: str, columns: Mapping[str, str], names: Sequence[str], declared: Sequence[str]
 ) -> None:
-    """Require that a mapping between columns and inputs, or outputs, has names of the model only.
-
-    Args:
-        form: the form of the mapping, for the message.
-        kind: "input" or "output".
-        columns: the mapping.
-        names: the names of inputs or outputs in the mapping.
-        declared: the names in the model.
-    """
+    """Require names of the model in a mapping between columns and inputs, or outputs."""
     unknown = [name for name in names if name not in declared]
     if not unknown:
         return
@@ -380,7 +351,7 @@ def _array(column: str, values: Any, argument: Argument) -> np.ndarray:
 
 
 def _of_column(error: ValidationError, array: np.ndarray, argument: Argument, what: str) -> ValidationError:
-    """The error for an array that does not fit an input, with NumPy's names of data types, as for columns."""
+    """Name data types as NumPy does, in an error about a column."""
     got, expected = array.dtype, argument.dtype
     if got == expected or expected.kind == "O":
         return error

@@ -65,7 +65,6 @@ MAX_DIGITS = 18
 """Maximum digits of a size: Python takes seconds to read a million digits, and refuses to write them."""
 
 MAX_DIMENSIONS = 64
-"""Maximum rank, that of NumPy."""
 
 REFUSED = ("classification", "sequence_", "shared_memory_")
 """Prefixes of parameters that would change results or the location of data. Others are ignored, as the protocol allows."""
@@ -83,10 +82,8 @@ _JSON_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf"}
 class InferenceRequest:
     """An inference request.
 
-    Attributes:
-        id: the id that the response repeats; None if there was none.
-        feed: the input arrays by name. Binary ones are read-only, and views of the body if aligned there.
-        outputs: the names of the requested outputs, and whether each is to be binary.
+    Arrays of binary data in `feed` are read-only, and views of the body if aligned there. `outputs` are the names of the
+    requested outputs, and whether each is to be binary.
     """
 
     id: str | None
@@ -98,15 +95,11 @@ class InferenceRequest:
 class Interface:
     """The inputs and outputs of a model under the name by which clients know it.
 
-    Attributes:
+    Args:
         name: letters, digits, ".", "_" and "-".
         inputs: the declared inputs.
         outputs: the declared outputs.
         max_json: maximum bytes of memory for the JSON of a request; 0 for `MAX_JSON_BYTES`.
-
-    Raises:
-        ValidationError: the name has other characters.
-        NotSupportedError: the protocol has no data type for an input or output.
     """
 
     name: str
@@ -127,12 +120,7 @@ class Interface:
     def load(cls, model: ModelFile, name: str | None = None) -> Interface:
         """Read the inputs and outputs that a model declares, without compiling it.
 
-        Args:
-            model: the path of an `.onnx` file, the bytes of one, or a ModelProto.
-            name: the model's name in requests. Default: that of the file, with "-" for other characters; "model" for bytes.
-
-        Raises:
-            DataError: the model cannot be read.
+        The default name is that of the file, with "-" for characters that requests cannot have.
         """
         loaded = Model.load(model)
         if name is None:
@@ -157,18 +145,7 @@ class Interface:
         }
 
     def parse(self, body: bytes, header_length: str | None = None) -> InferenceRequest:
-        """Read an inference request.
-
-        Args:
-            body: the body of the HTTP request, uncompressed.
-            header_length: the value of the HTTP header `Inference-Header-Content-Length`, None if there was none.
-
-        Returns:
-            The request; its arrays have the declared names and data types, but not yet the declared shapes.
-
-        Raises:
-            ValidationError: the body is not a request for this model.
-        """
+        """Read an uncompressed inference request. Its arrays have the declared data types, but not yet the declared shapes."""
         size = len(body)
         if header_length is not None:
             _require(header_length.isdecimal(), f"{HEADER_LENGTH} must be a whole number of bytes", header_length)
@@ -194,18 +171,7 @@ class Interface:
         return InferenceRequest(id, feed, self._requested_outputs(message))
 
     def respond(self, request: InferenceRequest, results: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
-        """Write the response to a request.
-
-        Args:
-            request: the request.
-            results: the requested outputs by name.
-
-        Returns:
-            The body of the HTTP response, and headers.
-
-        Raises:
-            NotSupportedError: an output in JSON is not finite.
-        """
+        """Write the body and headers of the response. An output in JSON must be finite."""
         entries, parts = [], []
         types = {a.name: datatype(a) for a in self.outputs}
         for name, is_binary in request.outputs.items():
@@ -271,16 +237,7 @@ def protocol_shape(argument: Argument) -> list[int]:
 
 
 def decompress(body: bytes, encoding: str | None, limit: int | None = None) -> bytes:
-    """Decompress a body by the HTTP header `Content-Encoding`: gzip or deflate.
-
-    Args:
-        body: the body as received.
-        encoding: the value of the header.
-        limit: maximum bytes of the result. Default: `MAX_BODY_BYTES`.
-
-    Raises:
-        ValidationError: another encoding, damaged data, or more bytes than `limit`.
-    """
+    """Decompress a body by the HTTP header `Content-Encoding`, to at most `limit` bytes."""
     name, limit = (encoding or "").strip().lower(), MAX_BODY_BYTES if limit is None else limit
     bits = {"gzip": 31, "x-gzip": 31, "deflate": 15}
     if name in ("", "identity"):
@@ -315,8 +272,6 @@ def _require(holds: bool, rule: str, got: Any) -> None:
 
 
 class _Binary:
-    """The bytes after the JSON of a request; inputs take them in order."""
-
     def __init__(self, data: memoryview, max_bytes: int) -> None:
         self._data, self._position, self._max_bytes = data, 0, max_bytes
 
@@ -366,7 +321,6 @@ def _entries(message: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]
 
 
 def _parameters(entry: Mapping[str, Any], what: str) -> Mapping[str, Any]:
-    """The parameters of a request, an input or an output."""
     parameters = entry.get("parameters") or {}
     _require(isinstance(parameters, dict), f"{what}: 'parameters' must be an object", parameters)
     refused = [name for name in parameters if name.startswith(REFUSED)]
@@ -381,7 +335,6 @@ def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.ndarray:
-    """Read the array of an input of a request."""
     what, expected = f"input {argument.name!r}", datatype(argument)
     got, shape = entry.get("datatype"), entry.get("shape")
     if got is None or shape is None:
@@ -493,7 +446,6 @@ def _binary_data(array: np.ndarray) -> bytes:
 
 
 def _json_data(array: np.ndarray, name: str) -> list[Any]:
-    """The elements of an output as a flat list."""
     if array.dtype.kind in "OUS":
         return [text.decode() if isinstance(text, bytes) else str(text) for text in array.flat]
     if array.dtype.kind in "fV" and not np.isfinite(array).all():

@@ -35,10 +35,8 @@ INLINE_BYTES = 1 << 16
 """Uncompressed bodies up to this size are parsed in the event loop: that takes a millisecond at most."""
 
 MAX_ERROR = 4000
-"""Maximum characters of an error message."""
 
 MIN_COMPRESSED_BYTES = 1024
-"""Minimum size of a response that is compressed."""
 
 MAX_ONGOING = 100
 """Maximum number of requests in a replica, unless two batches have more; further requests wait in Ray's proxy."""
@@ -249,11 +247,6 @@ class Replica:
         return answers
 
     def _check_model(self, http: HTTPRequest) -> None:
-        """Require the name and version of the deployed model.
-
-        Raises:
-            HTTPException: the URL names another model or version.
-        """
         name, version = http.path_params["name"], http.path_params.get("version", VERSION)
         if name != self._interface.name:
             place = f"{http.scope.get('root_path', '')}/v2/models/{self._interface.name}"
@@ -263,11 +256,7 @@ class Replica:
 
 
 async def _body(http: HTTPRequest, max_bytes: int) -> bytes:
-    """Receive the body of a request.
-
-    Raises:
-        HTTPException: the body is larger than `max_bytes`.
-    """
+    """Receive the body of a request, at most `max_bytes`."""
     announced = http.headers.get("content-length", "0")
     size = int(announced) if announced.isdecimal() and len(announced) <= protocol.MAX_DIGITS else 0
     too_large = HTTPException(413, f"the body must have at most {max_bytes:,} bytes")

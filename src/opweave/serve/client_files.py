@@ -1,8 +1,4 @@
-"""The files for JavaScript clients: the script of a page, the package for Node.js, and the extension for browsers.
-
-`webnn_js` builds `webnn.js` on first use, from the table of operations and the parts in the folder `js`, without comments,
-indentation, and most line breaks.
-"""
+"""The files for JavaScript clients: the script of a page, the package for Node.js, and the extension for browsers."""
 
 from __future__ import annotations
 
@@ -41,10 +37,7 @@ _HEAD = """// navigator.ml on Opweave. Made from src/opweave/serve/js, which has
 
 @cache
 def webnn_js() -> str:
-    """The script that defines `navigator.ml` in a page or worker; `opweaveOptions` has the address of the server.
-
-    The table of operations comes first, because conversions need the enumerations in it.
-    """
+    """The script that defines `navigator.ml` in a page or worker; `opweaveOptions` has the address of the server."""
     parts = (FOLDER / "js" / f"{part}.js" for part in PARTS)
     lines = (line.lstrip() for part in parts for line in part.read_text(encoding="utf-8").splitlines())
     code = (re.sub(r"(?<=[;,{]) // .*", "", line) for line in lines if line and not line.startswith("// "))
@@ -68,17 +61,9 @@ def options_script(**options: Any) -> str:
 
 
 def write_clients(folder: Path, **options: Any) -> list[Path]:
-    """Write the package for Node.js and the extension for browsers.
+    """Write the folders `opweave-webnn` (for Node.js) and `opweave-extension`, and return them.
 
-    Args:
-        folder: gets the folders `opweave-webnn` and `opweave-extension`; existing files are replaced.
-        options: as for `options_script`, for the extension.
-
-    Returns:
-        The two folders.
-
-    Raises:
-        DataError: a file cannot be written.
+    `options` are those of `options_script`, for the extension.
     """
     package, extension = folder / "opweave-webnn", folder / "opweave-extension"
     files = {extension / "options.js": options_script(**options).encode()}

@@ -40,8 +40,6 @@ SLOW = ("build", "tensor")
 
 @dataclass
 class _RecordingPlace:
-    """A context of the connection, and its lane."""
-
     number: int
     context: ServedContext
     lane: Lane
@@ -51,12 +49,7 @@ class _RecordingPlace:
 
 
 class Connection:
-    """A connection of a page, a worker or a process of Node.js; `run` receives until it ends.
-
-    Attributes:
-        key: the secret by which `/sync` finds the connection.
-        origin: the origin of the page; `/sync` must come from the same.
-    """
+    """Serves a page, a worker or a process of Node.js. `POST /sync` must send the `key`, from the same `origin`."""
 
     def __init__(
         self,
@@ -165,7 +158,6 @@ class Connection:
     # Handling --------------------------------------------------------------------------------------------------------
 
     def _handle(self, place: _RecordingPlace, message: Message, payload: np.ndarray | None) -> None:
-        """Execute a message, and answer."""
         if place.is_ended or self._has_failed:
             return
         try:
@@ -225,11 +217,7 @@ class Connection:
         self._messages.send(text_of({"r": request, "error": describe_error(error)}))
 
     def sync(self, number: int, builder: int, log: Log) -> Message:
-        """Return the answer to `POST /sync`: the descriptors of results, and the first error.
-
-        Raises:
-            ProtocolError: the log is malformed.
-        """
+        """Answer `POST /sync`: the descriptors of results, and the first error."""
         place = self._places.get(number)
         try:
             if place is None or place.is_ended:
@@ -258,7 +246,6 @@ class Connection:
         place.lane.finish(place.context.destroy)
 
     def _destroy(self, place: _RecordingPlace) -> None:
-        """Free a context that its client has destroyed, and forget it."""
         place.is_ended = True
         place.context.destroy()
         place.lane.close()
@@ -290,7 +277,6 @@ class Connection:
         self._handover.abandon(self._offered)  # the receiving thread may wait for a context
 
     def _end(self) -> None:
-        """Free everything, on the receiving thread."""
         with self._failing:  # wait for a thread that sends the reason to the client
             self._has_failed = True
         self._messages.stop()

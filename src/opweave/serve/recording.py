@@ -30,14 +30,7 @@ class Recording:
     """A folder of the graphs that clients build.
 
     `graph-0001.onnx` is the first graph, and `graph-0001.txt` describes it. Numbering continues after an earlier recording.
-    A graph with the same operations and weights as an earlier one is not written again.
-
-    Args:
-        folder: the folder, created if it does not exist.
-        max_bytes: bytes of weights after which graphs are written as text only.
-
-    Raises:
-        DataError: the folder cannot be made or read.
+    Equal graphs are written once. After `max_bytes` of weights, graphs are written as text only.
     """
 
     def __init__(self, folder: str | Path, max_bytes: int = MAX_BYTES) -> None:
@@ -52,12 +45,7 @@ class Recording:
         self._lock = Lock()  # of the three above
 
     def add(self, graph: MLGraph, origin: str | None) -> None:
-        """Write a graph. Errors are logged and do not reach the client.
-
-        Args:
-            graph: the graph, not destroyed.
-            origin: the origin of the page that built the graph; None for a program.
-        """
+        """Write a graph; `origin` is None for a program. Errors are logged and do not reach the client."""
         recorded = graph._graph
         if recorded is None:
             return

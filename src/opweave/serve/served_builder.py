@@ -36,13 +36,7 @@ class ServedConstant:
 
 
 class LogError(Exception):
-    """An entry of a log has failed.
-
-    Attributes:
-        at: the number of the entry.
-        error: the cause.
-        before: the descriptors of the results of the earlier entries.
-    """
+    """An entry of a log has failed; `before` has the descriptors of the results of the earlier entries."""
 
     def __init__(self, at: int, error: Exception, before: list[list[Desc]]) -> None:
         super().__init__(str(error))
@@ -52,8 +46,7 @@ class LogError(Exception):
 class ServedBuilder:
     """A graph builder of a client, used by the thread of its context and by those of `POST /sync`.
 
-    Attributes:
-        reserved: bytes taken from the budget for constants, operands, the graph and intermediates.
+    `reserved` are the bytes taken from the budget for constants, operands, the graph and intermediates.
     """
 
     def __init__(
@@ -72,13 +65,7 @@ class ServedBuilder:
         self.reserved = 0
 
     def constant(self, number: int, data_type: Any, shape: Any) -> ServedConstant:
-        """Return the memory of a constant, allocated on the first call.
-
-        Raises:
-            ValidationError: no such data type, or invalid dimensions.
-            OperationError: out of memory, or the limit of the connection is reached.
-            ProtocolError: log and payload differ in data type or shape.
-        """
+        """Return the memory of a constant, allocated on the first call."""
         desc = self._context._check_desc(data_type, shape)
         with self._lock:
             constant = self._constants.get(number)
@@ -94,15 +81,7 @@ class ServedBuilder:
         self.reserved += count
 
     def add(self, log: Log) -> list[list[Desc]]:
-        """Replay entries of a log.
-
-        Returns:
-            The descriptors of the results of each entry.
-
-        Raises:
-            LogError: an entry has failed; those before it stay.
-            ProtocolError: the log is malformed.
-        """
+        """Replay entries of a log, and return the descriptors of each one's results. Entries before an error stay."""
         descs: list[list[Desc]] = []
         with self._lock:
             for at, entry in enumerate(log):
@@ -157,14 +136,7 @@ class ServedBuilder:
         return self._builder.constant(data_type, decode(value, self._operand))
 
     def build(self, log: Log, outputs: dict[str, int]) -> MLGraph:
-        """Replay the last entries, and compile the graph.
-
-        Raises:
-            LogError: an entry has failed.
-            MLError: as `MLGraphBuilder.build`.
-            OperationError: the intermediates exceed the memory limit of the connection.
-            ProtocolError: the payload of a constant is missing, or the log is malformed.
-        """
+        """Replay the last entries, and compile the graph."""
         with self._lock:
             self.add(log)
             results = {name: self._operand(number) for name, number in outputs.items()}
@@ -187,7 +159,7 @@ class ServedBuilder:
             return graph
 
     def release(self) -> int:
-        """Drop all operands, and return their memory to the budget; return the number of bytes."""
+        """Drop all operands, and return the bytes that the budget gets back."""
         with self._lock:
             self._operands.clear()
             self._constants.clear()
@@ -206,7 +178,6 @@ _SOURCES = {
 
 
 def _fields(name: str, arguments: list[Any]) -> Sequence[Any]:
-    """The arguments of one of `_SOURCES`."""
     match name, arguments:
         case "input", [text, {"dataType": data_type, "shape": shape}]:
             return text, data_type, shape
@@ -220,15 +191,11 @@ def _fields(name: str, arguments: list[Any]) -> Sequence[Any]:
 
 
 def decode_options(options: dict[str, Any], operand: Callable[[int], MLOperand]) -> dict[str, Any]:
-    """The options of an operation, with operands and numbers decoded."""
+    """Decode the operands and numbers in the options of an operation."""
     return {name: decode(value, operand) for name, value in options.items()}
 
 
 def check_length(desc: Desc, size: int) -> None:
-    """Require that a payload has the length of a tensor, before memory is allocated.
-
-    Raises:
-        ProtocolError: the lengths differ.
-    """
+    """Require that a payload has the length of a tensor, before memory is allocated."""
     if desc.byte_length != size:
         raise ProtocolError(f"{desc} has {desc.byte_length} bytes, and a payload of {size} was announced")

@@ -70,18 +70,10 @@ class Answer:
 
 
 def create_context(options: Mapping[str, Any], device: str | None) -> MLContext:
-    """Create the context for the options of a page (`MLContextOptions`).
+    """Create the context for the options of a page (`MLContextOptions`), or on `device`.
 
     Threads sleep soon after a run, unless the page asks for high performance: the browser needs the processors, too. Between
     the operations of a run they spin, since waking a thread takes as long as a small operation.
-
-    Args:
-        options: `powerPreference`, `accelerated`; and `deviceType`, which the specification had until 2025.
-        device: the device of all contexts; None to choose by the options.
-
-    Raises:
-        ValidationError: an option has a wrong value.
-        NotSupportedError: there is no such device here.
     """
     kind = options.get("deviceType")
     if kind not in (None, "cpu", "gpu", "npu"):
@@ -100,13 +92,9 @@ def create_context(options: Mapping[str, Any], device: str | None) -> MLContext:
 
 
 class ServedContext:
-    """A context of a client.
+    """A context of a client. `report` is called with each new graph.
 
-    One thread at a time handles all messages, in order; `/sync` comes from other threads, and uses builders only. `report` is
-    called with each new graph.
-
-    Attributes:
-        context: the context itself.
+    One thread at a time handles all messages, in order; `/sync` comes from other threads, and uses builders only.
     """
 
     def __init__(
@@ -131,12 +119,7 @@ class ServedContext:
     # Payloads --------------------------------------------------------------------------------------------------------
 
     def memory_for(self, message: Message) -> np.ndarray:
-        """Return the memory that receives the payload of a `write`, `const` or constant `tensor`, as bytes.
-
-        Raises:
-            MLError: there is no such tensor, or it is not writable, or too large.
-            ProtocolError: the payload does not have the length of the tensor.
-        """
+        """Return the memory that receives the payload of a `write`, `const` or constant `tensor`, as bytes."""
         match message["m"]:
             case "write":
                 tensor = self._tensor(message["id"])
@@ -169,20 +152,7 @@ class ServedContext:
     # Messages --------------------------------------------------------------------------------------------------------
 
     def handle(self, message: Message, payload: np.ndarray | None) -> Answer | None:
-        """Execute a message.
-
-        Args:
-            message: a message other than `hello` and `destroy`.
-            payload: the result of `memory_for`, filled.
-
-        Returns:
-            The answer to a request; None for other messages.
-
-        Raises:
-            MLError: the error of the API's method.
-            LogError: an entry of a log has failed.
-            ProtocolError: an id is in use, or a log is malformed.
-        """
+        """Execute a message other than `hello` and `destroy`. The payload, if any, is in the memory of `memory_for`."""
         answer: Answer | None = getattr(self, f"_on_{message['m']}")(message, payload)
         return answer
 
@@ -274,13 +244,7 @@ class ServedContext:
                 _garbage.add(builder.release())
 
     def sync(self, number: int, log: Log) -> list[list[Desc]]:
-        """Add operations to a builder, and return the descriptors of their results.
-
-        Raises:
-            LogError: an entry has failed; those before it stay.
-            InvalidStateError: the context is lost.
-            ProtocolError: the log is malformed.
-        """
+        """Add operations to a builder, and return the descriptors of their results."""
         return self._builder(number).add(log)
 
     def destroy(self) -> None:
@@ -319,7 +283,6 @@ class ServedContext:
         return ServedConstant(tensor.desc, tensor.contents.view(tensor.desc.data_type).reshape(tensor.desc.shape), True)
 
     def _builder(self, number: int) -> ServedBuilder:
-        """The builder of a number, created on first use."""
         with self._builders_lock:
             builder = self._builders.get(number)
             if builder is None:
@@ -335,7 +298,6 @@ def descriptor_of(desc: Desc) -> Message:
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
-    """The memory of a contiguous array as bytes."""
     return array.reshape(-1).view(np.uint8)
 
 

@@ -36,7 +36,6 @@ from .wire import Messages, PlainMessages, WebSocketMessages
 logger = logging.getLogger("opweave.serve")
 
 PORT = 8801
-"""The default port."""
 
 MAX_CLIENTS = 256
 """Maximum number of simultaneous connections: pages, and their requests, for which a browser opens up to six each."""
@@ -255,7 +254,6 @@ class Server:
         return True
 
     def _serve(self, stream: Stream) -> None:
-        """Answer the requests of a client, one after the other."""
         try:
             stream.set_deadline(self._limits.handshake)
             while self._answer(stream):
@@ -275,12 +273,7 @@ class Server:
                 self._clients.pop(stream, None)
 
     def _answer(self, stream: Stream) -> bool:
-        """Answer one request; return whether the client may send another.
-
-        Raises:
-            HttpError: the request is refused.
-            DisconnectedError: the client has disconnected.
-        """
+        """Answer one request; return whether the client may send another."""
         request = read_request(stream)
         if not request.is_for_this_machine():
             raise HttpError(403, "the Host is not this machine")
@@ -296,7 +289,7 @@ class Server:
             raise
 
     def _respond(self, stream: Stream, request: Request, body: bytes, headers: dict[str, str]) -> bool:
-        """Answer a request other than an upgrade, as `_answer` does; `headers` let the page read the response."""
+        """Answer a request other than an upgrade; `headers` let the page read the response."""
         match request.method, request.path:
             case "POST", "/sync":
                 return self._sync(stream, request, body, headers)
@@ -330,11 +323,6 @@ class Server:
         return origin is None or self._any_origin or origin in self.origins
 
     def _check_origin(self, request: Request) -> None:
-        """Refuse pages of origins that may not connect.
-
-        Raises:
-            HttpError: the request comes from such a page.
-        """
         if not self._allows(request.origin):
             origin = request.shown_origin
             hint = f"; --origin {origin} allows it" if origin == request.origin else ""
@@ -342,11 +330,6 @@ class Server:
             raise HttpError(403, f"pages of {origin} may not connect; `opweave serve --origin` allows them")
 
     def _check_token(self, request: Request, client_token: str) -> None:
-        """Refuse clients without the token.
-
-        Raises:
-            HttpError: the token is another one, or empty.
-        """
         if self.token is None or hmac.compare_digest(client_token.encode(), self.token.encode()):
             return
         client = request.shown_origin if request.origin else "this machine"
@@ -354,7 +337,6 @@ class Server:
         raise HttpError(401, "the token is wrong" if client_token else "no token was sent; set OPWEAVE_TOKEN")
 
     def _cors_headers(self, request: Request) -> dict[str, str]:
-        """The headers that let a page of an allowed origin read the response."""
         if request.origin is None:
             return {}
         if not self._allows(request.origin):
@@ -444,11 +426,7 @@ class Server:
 
 
 def _check_type(request: Request) -> None:
-    """Refuse content types that our clients never send.
-
-    Raises:
-        HttpError: the body is of another type.
-    """
+    """Refuse content types that our clients never send."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in ("text/plain", "application/json"):
         raise HttpError(415, "the Content-Type must be text/plain or application/json")

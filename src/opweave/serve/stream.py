@@ -28,7 +28,6 @@ _ENDED = getattr(select, "POLLRDHUP", 0)
 
 
 Buffer: TypeAlias = "bytes | memoryview"
-"""Data to send."""
 
 
 class DisconnectedError(Exception):
@@ -36,11 +35,7 @@ class DisconnectedError(Exception):
 
 
 class WireError(Exception):
-    """The other side broke the rules.
-
-    Attributes:
-        code: the code to close the connection with.
-    """
+    """The other side broke the rules; the connection closes with `code`."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -50,9 +45,7 @@ class WireError(Exception):
 class Stream:
     """Reads from a socket: small pieces through a buffer, large ones directly into the memory of the caller.
 
-    Attributes:
-        socket: the socket.
-        is_trusted: whether the other side has sent a valid token or key, where one is needed.
+    `is_trusted` says whether the other side has sent a valid token or key, where one is needed.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -109,11 +102,7 @@ class Stream:
         return self._view[start : start + count].tobytes()
 
     def read_head(self) -> bytes:
-        """Read up to the first empty line, inclusive.
-
-        Raises:
-            WireError: the first 16 KiB have no empty line.
-        """
+        """Read up to the first empty line, inclusive; at most 16 KiB."""
         while (at := self._buffer.find(b"\r\n\r\n", self._start, min(self._end, self._start + MAX_HEAD_BYTES))) < 0:
             held = self._end - self._start
             if held >= MAX_HEAD_BYTES:
