@@ -231,25 +231,63 @@ class Model:
         return frequencies
 
     def rotations(self, room: int) -> tuple[Array, Array]:
-        """The cosines and sines of the rotation at each of `room` positions, float32 [room, pairs]."""
+        """Compute the cosines and sines of the rotation at each position.
+
+        Args:
+            room: the number of positions.
+
+        Returns:
+            The cosines and the sines, both float32 [room, pairs].
+        """
         angles = np.arange(room)[:, None] * self.frequencies
         return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
     def embedded(self, tokens: Array) -> Array:
-        """Look up the embeddings of tokens: integers [tokens] to float32 [1, tokens, width]."""
+        """Look up the embeddings of tokens.
+
+        Args:
+            tokens: integers [tokens], each less than the size of the vocabulary.
+
+        Returns:
+            A float32 array [1, tokens, width].
+        """
         return self.file.weights["token_embd.weight"].real(tokens)[None]
 
     def normalized(self, x: MLOperand, name: str) -> MLOperand:
-        """Add an RMS normalisation of the last axis to the graph; `name` is that of the weight, without ".weight"."""
+        """Add an RMS normalisation of the last axis to the graph.
+
+        Args:
+            x: float32 [..., width].
+            name: the name of the weight in the file, without ".weight".
+
+        Returns:
+            An operand of the shape of `x`.
+        """
         weight = self.file.weights[f"{name}.weight"].real()
         return composites.rms_norm(x, weight, epsilon=self.sizes.epsilon, label=name)
 
     def linear(self, x: MLOperand, name: str) -> MLOperand:
-        """Add a matrix product to the graph, plus the bias if there is one: [1, tokens, columns] to [1, tokens, rows]."""
+        """Add the product with a matrix to the graph, plus the bias if there is one.
+
+        Args:
+            x: float32 [1, tokens, columns].
+            name: the name of the matrix in the file, without ".weight".
+
+        Returns:
+            A float32 operand [1, tokens, rows].
+        """
         return self.linears(x, [name])[0]
 
     def linears(self, x: MLOperand, names: Sequence[str]) -> list[MLOperand]:
-        """Add the products with several matrices to the graph; matrices of the same format share one product."""
+        """Add the products with several matrices to the graph; matrices of the same format share one product.
+
+        Args:
+            x: float32 [1, tokens, columns].
+            names: the names of the matrices in the file, without ".weight".
+
+        Returns:
+            For each matrix, a float32 operand [1, tokens, rows].
+        """
         weights = [self.file.weights[f"{name}.weight"] for name in names]
         biases = [self.file.weights[f"{name}.bias"].real() for name in names if f"{name}.bias" in self.file.weights]
         is_quantized = self.quantized and weights[0].format.blocks is not None

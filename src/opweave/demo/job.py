@@ -30,7 +30,6 @@ PHOTO = Path(__file__).with_name("astronaut.jpg")
 LIMIT = 2**27
 """Maximum number of pixels of the large picture, which takes up to 4 GB of memory."""
 SECONDS = 1.5
-"""Approximate duration of all measured runs together."""
 
 
 def compare(context: MLContext, enlarger: Enlarger, rgb: Pixels) -> tuple[float, float, dict[str, float]]:
@@ -171,7 +170,6 @@ def _check_output(path: Path, photo: Path | None) -> str:
 
 
 def _write(image: Image.Image, path: Path, format: str, profile: bytes | None = None) -> None:
-    """Write an image file completely or not at all."""
     options: dict[str, Any] = {"quality": 95} if format in ("JPEG", "WEBP") else {}
     encoded = io.BytesIO()
     try:

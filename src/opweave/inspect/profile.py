@@ -260,19 +260,7 @@ def profile_model(
     remarks: Sequence[str] = (),
     shared: Pairs = (),
 ) -> Profile:
-    """Measure a program on given memory.
-
-    Args:
-        program: the program to measure.
-        sources: the memory of the inputs.
-        targets: the memory of the outputs.
-        space: the memory space of the device.
-        device: the name of the device.
-        repeat: the number of runs to measure.
-        detail: whether to measure kernels, too.
-        remarks: remarks on the program.
-        shared: the positions of inputs and outputs that share memory.
-    """
+    """Measure a program on given memory; `shared` are the positions of inputs and outputs that share memory."""
     require(
         isinstance(repeat, int) and not isinstance(repeat, bool) and repeat > 0,
         f"profile: repeat must be a positive integer, got {repeat!r}",
@@ -301,7 +289,6 @@ def profile_model(
 def _kernels(
     program: Program, sources: Sequence[Memory], targets: Sequence[Memory], shared: Pairs, repeat: int
 ) -> tuple[KernelTime, ...]:
-    """Measure kernels by their engines; empty if no engine can."""
     measured = program.measured()
     if measured is None:
         return ()
@@ -314,7 +301,6 @@ def _kernels(
 def _arrays(
     graph: MLGraph, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[MLTensor]]:
-    """The memory of all inputs and outputs, and the tensors among them."""
     for kind, mapping in {"inputs": inputs, "outputs": outputs}.items():
         is_mapping = mapping is None or isinstance(mapping, Mapping)
         require(is_mapping, f"profile: {kind} must map names to arrays or tensors, got {mapping!r}")
@@ -354,7 +340,6 @@ def _array(graph: MLGraph, label: str, desc: Desc, value: Any, written: bool = F
 
 
 def _steps(program: Program, call: Binding, times: list[list[int]]) -> tuple[StepProfile, ...]:
-    """The profiles of a program's steps; `times` has a list for each run."""
     middles = [median(column) / 1e9 for column in zip(*times, strict=True)]
     leasts = [min(column) / 1e9 for column in zip(*times, strict=True)]
     total = sum(middles) or 1.0
@@ -379,7 +364,6 @@ def engine(placements: Sequence[Placement]) -> str:
 
 
 def _copies_of(call: Any) -> tuple[CopyProfile, ...]:
-    """Count the copies of one run."""
     before = {reason: (tally.count, tally.bytes) for reason, tally in memory.copies.by_reason.items()}
     call()
     copies = []

@@ -60,7 +60,6 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
 
 
 def _sources(graph: MLGraph, inputs: Mapping[str, Any] | None) -> list[np.ndarray]:
-    """An array for each input of a graph."""
     require(
         inputs is None or isinstance(inputs, Mapping), f"tune: inputs must map names to arrays, got {shown(inputs)}"
     )

@@ -25,7 +25,6 @@ from .module import JsModule
 from .safetensors import write
 
 SUFFIXES = (".js", ".mjs")
-"""Allowed suffixes of a module."""
 
 
 def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
@@ -76,11 +75,7 @@ def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
 
 
 def webnn_only(graph: Graph) -> Graph:
-    """Decompose all operations that WebNN does not have, recursively.
-
-    Raises:
-        NotSupportedError: an operation has no decomposition.
-    """
+    """Decompose all operations that WebNN does not have, recursively."""
 
     def is_built_in(node: Node) -> bool:
         return Operations.listing().get(node.op.name) is node.op

@@ -51,16 +51,9 @@ RESERVED = frozenset(_WORDS.split())
 
 
 class JsModule:
-    """A graph as a module.
+    """A graph of WebNN's operations as a module.
 
-    Args:
-        graph: of WebNN's operations only.
-        name: the name of its file.
-        weights_name: the name of the file of weights.
-        title: origin of the graph; may be empty.
-
-    Attributes:
-        weights: the constants that are not in the module, by name; complete once `text` has been called.
+    Constants that are not in the module are in `weights`, by name, once `text` has been called.
     """
 
     def __init__(self, graph: Graph, name: str, weights_name: str, title: str = "") -> None:
@@ -197,7 +190,6 @@ class JsModule:
         return _call(f"  const {target} = builder.{operation.name}", positional, options)
 
     def _value(self, variable: str, node: Node, name: str, value: Any) -> str:
-        """Return an argument as JavaScript."""
         if isinstance(value, Operand):
             return self._names.get(value) or self._constant(variable, name, value)
         if isinstance(value, (tuple, list)):
@@ -262,7 +254,6 @@ function reader(builder, file) {
 
 
 def _call(start: str, positional: list[str], options: list[str]) -> str:
-    """Write a statement that calls a function, on several lines if it is long."""
     parts = [*positional, *([f"{{ {', '.join(options)} }}"] if options else [])]
     line = f"{start}({', '.join(parts)});"
     if len(line) <= MAX_LINE:
@@ -318,7 +309,6 @@ def _identifier(text: str) -> str:
 
 
 def _key(name: str) -> str:
-    """Write the name of a property in an object."""
     # `__proto__` without brackets would set the prototype.
     if name == "__proto__":
         return '["__proto__"]'

@@ -154,7 +154,6 @@ def _record(
     limits: ModelLimits,
     is_second: bool = False,
 ) -> tuple[Graph, dict[str, np.ndarray]]:
-    """Return the graph of an `MLGraph` or a model, and an array for each input."""
     if isinstance(model, MLGraph):
         model._check_alive()
         assert model._graph is not None
@@ -182,7 +181,6 @@ def _record(
 
 
 def _feed(graph: Graph, inputs: Mapping[str, Any] | None, seed: int) -> dict[str, np.ndarray]:
-    """An array for each input of a graph."""
     descs = {name: operand.desc for name, operand in graph.inputs.items()}
     if inputs is None:
         generator = np.random.default_rng(seed)

@@ -13,7 +13,6 @@ from .result import OperationDifference
 WIDTH, HEIGHT = 1080, 150
 """Size of the chart of errors along the graph, in pixels."""
 LEFT, TOP, BOTTOM = 56, 14, 22
-"""Space for the labels of a chart, in pixels."""
 
 
 def along(rows: Sequence[OperationDifference], count: int) -> str:

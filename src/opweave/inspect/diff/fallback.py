@@ -40,20 +40,13 @@ from ...ops.recorder import Recorder
 from ...support.errors import NotSupportedError, OperationError
 
 FALLBACK_RUNS = "ONNX Runtime: WebNN cannot express it"
-"""Description of the engine for such nodes."""
 
 RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 """Operators whose results differ in each run."""
 
 
 class FallbackNode:
-    """A node of an ONNX model as a separate model. Equal nodes compute the same.
-
-    Args:
-        model: the model, with inputs and outputs, without constants.
-        constants: the arrays of the constants, by name.
-        results: the `Desc` of each output.
-    """
+    """A node of an ONNX model as a model without constants, and their arrays. Equal nodes compute the same."""
 
     def __init__(self, model: ModelProto, constants: Mapping[str, np.ndarray], results: tuple[Desc, ...]) -> None:
         self.model, self.constants, self.results = model, constants, results
@@ -102,11 +95,7 @@ class FallbackNode:
             return None
 
     def evaluate(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Run the node in ONNX's evaluator.
-
-        Raises:
-            OperationError: the evaluator failed, or computed other shapes than the engine.
-        """
+        """Run the node in ONNX's evaluator; `OperationError` if it fails, or computes other shapes than the engine."""
         infos = self.model.graph.input
         types = [bool if info.type.tensor_type.elem_type == TensorProto.BOOL else None for info in infos]
         feed = {info.name: a.astype(t) if t else a for info, a, t in zip(infos, inputs, types, strict=True)}
@@ -148,17 +137,9 @@ def _(inputs: Any, node: FallbackNode) -> tuple[np.ndarray, ...]:
 
 
 def record_whole(source: Model, context: MLContext, arrays: Mapping[str, np.ndarray]) -> Graph:
-    """Record a whole model as one graph, for given inputs.
+    """Record a whole model as one graph, for inputs by name.
 
     Sizes that depend on values come from a run of the model in ONNX Runtime on these inputs.
-
-    Args:
-        source: the model.
-        context: the context to run in.
-        arrays: the inputs, by name.
-
-    Raises:
-        NotSupportedError: a value is no tensor of a data type that WebNN has, or a node is random.
     """
     shapes = {name: array.shape for name, array in arrays.items()}
     _, trace = trace_model(source, context, shapes, arrays)
@@ -197,8 +178,6 @@ def _observe_types(source: Model, arrays: Mapping[str, np.ndarray], names: Seque
 
 
 class _Assembly:
-    """Joins the sections of a trace into one graph."""
-
     def __init__(self, source: Model, trace: Trace) -> None:
         self.source, self.trace = source, trace
         self.recorder = Recorder()
@@ -226,7 +205,6 @@ class _Assembly:
         return Graph.reaching(ends)
 
     def _of(self, name: str, reader: str = "an output of the model") -> Operand:
-        """Operand of a value that a run computes."""
         value = self.trace.values[name]
         if isinstance(value, Tensor):
             return self.operands[value.operand]
@@ -241,7 +219,6 @@ class _Assembly:
         return Operand(self.recorder, Desc(array.dtype.name, array.shape), value=np.asarray(array, order="C"))
 
     def _add_operations(self, takes: Sequence[str], gives: Sequence[str]) -> None:
-        """Add the operations of a section of WebNN."""
         values = self.trace.values
         starts = dict.fromkeys(value.operand for name in takes if isinstance(value := values[name], Tensor))
         results = dict.fromkeys(value.operand for name in gives if isinstance(value := values[name], Tensor))
@@ -261,7 +238,6 @@ class _Assembly:
         self.operands.update(zip(ends, map(copies.__getitem__, graph.outputs.values()), strict=True))
 
     def _add_fallback(self, step: TracedNode) -> None:
-        """Add a node that ONNX Runtime runs."""
         node, values = step.node, self.trace.values
         title = f"{node.op_type} {node.name!r}" if node.name else node.op_type
         if node.op_type in RANDOM:

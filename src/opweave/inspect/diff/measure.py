@@ -96,10 +96,10 @@ def error(
     tolerance: Tolerance | None = None,
     magnitudes: np.ndarray | None = None,
 ) -> Error:
-    """Compare arrays of the same shape.
+    """Compare arrays of the same shape; of two floating-point types, the less precise one counts.
 
     Args:
-        got: the array; if the two have different floating-point types, the less precise type counts.
+        got: the array.
         expected: the expected array.
         values: statistics of the expected array.
         scale: the size of a typical element, if it is larger than in the expected array.

@@ -19,12 +19,9 @@ FLOATS = ("float32", "float16")
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Corresponding operands and nodes of two graphs.
+    """Corresponding operands and nodes of two graphs, in topological order of both.
 
-    Attributes:
-        operands: for each input and result in the first graph, its counterpart in the second.
-        steps: pairs of corresponding nodes, in topological order of both graphs; None beside a conversion between float32 and
-            float16 that the other graph lacks.
+    A node is None beside a conversion between float32 and float16 that the other graph lacks.
     """
 
     operands: Mapping[Operand, Operand]
@@ -36,9 +33,6 @@ def match_graphs(a: Graph, b: Graph) -> Pairs:
 
     Both graphs must apply the same operations in the same order to corresponding operands. Constants and attributes may
     differ, as may float32 and float16, and conversions between these two types.
-
-    Raises:
-        ValidationError: the structures differ; the message names the first difference.
     """
     counterparts: dict[Operand, Operand] = {}
     sources: dict[Operand, Operand] = {}  # result of a conversion that only b has -> its operand

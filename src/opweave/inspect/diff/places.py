@@ -21,15 +21,7 @@ from ...support.names import shown
 
 
 def context_of(place: MLContext | str) -> MLContext:
-    """Return the context that a place denotes.
-
-    Args:
-        place: a context, or `DEVICE[:BACKEND][@PRECISION]`: "reference", "cpu:openvino", "gpu", "cpu:openvino@bfloat16".
-
-    Raises:
-        ValidationError: `place` is neither.
-        NotSupportedError: there is no such device or back end here, or it lacks the precision.
-    """
+    """Return the context that a place denotes: `DEVICE[:BACKEND][@PRECISION]`, as "cpu:openvino@bfloat16"."""
     if isinstance(place, MLContext):
         return place
     if not isinstance(place, str):
@@ -47,15 +39,8 @@ def context_of(place: MLContext | str) -> MLContext:
 class Side:
     """A graph in a context.
 
-    Args:
-        context: the context to run in.
-        graph: the graph to run.
-        fuse: whether chains of element-wise operations become loops where that is faster.
-
-    Attributes:
-        backend: the back end of all parts: the engine that is chosen for the whole graph. An engine that needs a trial runs in
-            another process: it was verified for the whole graph, not for parts.
-        nodes: the nodes of the graph, in order.
+    All parts run on the engine that is chosen for the whole graph. An engine that needs a trial runs in another process: it
+    was verified for the whole graph, not for parts.
     """
 
     def __init__(self, context: MLContext, graph: Graph, fuse: bool = True) -> None:

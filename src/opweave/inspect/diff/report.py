@@ -10,7 +10,6 @@ from .drawing import drawings
 from .result import Difference, OperationDifference, number
 
 MAX_NAME = 36
-"""Maximum characters of a name above a histogram."""
 
 STYLE = """
 :root { color-scheme: light dark; --back: #f6f7f9; --card: #ffffff; --text: #1d2433; --soft: #5d687b; --line: #d9dee6;

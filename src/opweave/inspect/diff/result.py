@@ -20,7 +20,6 @@ Verdict = Literal["ok", "differs", "overflow", "changed"]
 that was "changed"."""
 
 MAX_TITLE = 60
-"""Maximum characters of a title in a table; `OperationDifference.title` has the full title."""
 MAX_ROWS = 16
 """Maximum rows of the table that is printed; `rows` and the report have all of them."""
 
@@ -285,7 +284,6 @@ def number(value: float) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert to data that JSON can hold."""
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

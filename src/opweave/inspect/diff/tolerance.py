@@ -42,15 +42,12 @@ UNIT: Mapping[Precision, float] = {"float32": 0.0, "ieee": 0.0, "tf32": 2**-10, 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The tolerance for the results of a node.
-
-    An element passes if it is within any of the limits.
+    """The tolerance for the results of a node. An element passes if it is within any of the limits.
 
     Attributes:
         ulp: units in the last place of the expected element; for integers the difference.
         absolute: the absolute difference.
-        near_zero: units in the last place of the typical element; 0 for operations that round once, which keep to `ulp` at all
-            sizes.
+        near_zero: units in the last place of the typical element; 0 for operations that round once.
         rounding: relative to the typical element, for engines that round float32 to a smaller type.
         terms: the number of terms of the sum behind an element; 0 if there is no sum.
     """
@@ -72,11 +69,8 @@ class Tolerance:
     ) -> np.ndarray:
         """The largest allowed difference for each element.
 
-        Args:
-            expected: the expected elements, finite ones of any data type.
-            typical: the size of a typical element of the tensor.
-            unit_type: the floating-point type whose last place counts; None for integers.
-            magnitudes: for each element, the sum of the magnitudes of its terms, if known.
+        `typical` is the size of a typical element of the tensor; `unit_type` the floating-point type whose last place counts,
+        or None for integers; `magnitudes` are, for each element, the sums of the magnitudes of its terms, if known.
         """
         if unit_type is None:
             return np.full(expected.shape, max(self.ulp, self.absolute))
@@ -99,12 +93,9 @@ class Tolerance:
 
 
 def tolerance_of(node: Node, precision: Precision = "float32", factor: float = 1.0) -> Tolerance:
-    """The tolerance for the results of a node.
+    """The tolerance for the results of a node, by the data type of the first one.
 
-    Args:
-        node: the node; the data type of its first result counts.
-        precision: the precision of the less precise context; "float16" if inputs were rounded to float16.
-        factor: a factor for all limits.
+    The precision is that of the less precise context, or "float16" if inputs were rounded to float16.
     """
     is_float = node.outputs[0].data_type in ("float32", "float16")
     half = node.outputs[0].data_type == "float16"
@@ -134,7 +125,6 @@ def _has_floats(node: Node) -> bool:
 
 
 def _effective_terms(terms: int) -> float:
-    """Return terms if terms <= LONG_SUM, else sqrt(LONG_SUM * terms)."""
     return terms if terms <= LONG_SUM else sqrt(LONG_SUM * terms)
 
 
@@ -212,7 +202,6 @@ _SUMS: dict[str, Callable[[Node, float], float]] = {
 
 
 def _terms(node: Node) -> int:
-    """The number of terms behind one element of the result."""
     name, inputs, attributes = node.op.name, node.inputs, node.attributes
     first = node.operands[0]
     shape: tuple[int, ...] = first.shape
@@ -237,11 +226,9 @@ def _terms(node: Node) -> int:
 
 
 def scale_of(node: Node, sizes: Mapping[str, float]) -> float:
-    """Size of a typical element if the terms of its sum do not cancel; 0 to use the size of the result.
+    """The size of a typical element if the terms of its sum do not cancel; 0 to use the size of the result.
 
-    Args:
-        node: a node.
-        sizes: the root mean square of each operand, by parameter.
+    `sizes` are the root mean squares of the operands, by parameter.
     """
     pairs: dict[str, tuple[str, str]] = {
         "conv2d": ("input", "filter"),

@@ -68,12 +68,7 @@ def render(picture: Picture, title: str) -> Drawing:
 
 
 def save(drawing: str, path: str | Path) -> None:
-    """Write a drawing into a file.
-
-    Raises:
-        ValidationError: the name of the file does not end with .svg.
-        DataError: the file cannot be written.
-    """
+    """Write a drawing into an .svg file."""
     require(Path(path).suffix.lower() == ".svg", f"draw: the name of the file must end with .svg, got {str(path)!r}")
     with atomic_writer(path) as file:
         file.write(drawing.encode())

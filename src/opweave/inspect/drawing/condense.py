@@ -36,7 +36,6 @@ def condense(picture: Picture) -> Picture:
 
 
 def _inner(picture: Picture) -> list[int]:
-    """The boxes that are operations."""
     return [index for index, box in enumerate(picture.boxes) if box.style not in ("input", "output")]
 
 

@@ -29,12 +29,7 @@ PORT_WEIGHT = 1e-4
 
 @dataclass
 class Item:
-    """A box to place.
-
-    Attributes:
-        width: width of the box.
-        lane: number of its lane, from the top.
-    """
+    """A box to place in a lane; lanes are numbered from the top."""
 
     width: float
     lane: int
@@ -42,12 +37,9 @@ class Item:
 
 @dataclass
 class DrawnLink:
-    """A line between two items. Lines from the same port share their places in crossed layers.
+    """A line between two items; `port` is the offset of its start from the middle of the first one.
 
-    Attributes:
-        source: the index of the item where the line starts.
-        port: the offset of the line's start from the middle of the item.
-        target: the index of the item where the line ends.
+    Lines from the same port share their places in crossed layers.
     """
 
     source: int
@@ -57,14 +49,7 @@ class DrawnLink:
 
 @dataclass
 class Placed:
-    """The result of `layout`.
-
-    Attributes:
-        x: the middle of each item.
-        layer: the layer of each item.
-        routes: for each link, its positions in the layers that it crosses.
-        layers: the number of layers.
-    """
+    """The result of `layout`: the middle and the layer of each item, and the positions of each link in layers it crosses."""
 
     x: list[float]
     layer: list[int]
@@ -76,13 +61,7 @@ class Placed:
 class _Place:
     """A box, or the point where a line crosses a layer.
 
-    Attributes:
-        width: width of the box or line.
-        layer: number of the layer.
-        is_line: whether it is a line.
-        x: the position of the middle.
-        above: for each line from above, the index of the place where it starts, and the port.
-        below: for each line to below, the index of the place where it ends, and the port where it starts.
+    `above` and `below` are the places at the other ends of its lines, each with the port where the line starts.
     """
 
     width: float
@@ -98,13 +77,7 @@ class _Place:
 
 
 def layout(items: Sequence[Item], links: Sequence[DrawnLink], lanes: int) -> Placed:
-    """Place boxes, and the lines between them.
-
-    Args:
-        items: the boxes, in topological order; the boxes of a lane follow each other.
-        links: the lines, each from a box to a later one.
-        lanes: number of lanes.
-    """
+    """Place boxes in topological order, lane by lane, and the lines from each to later ones."""
     layer = _layers(items, links, lanes)
     places = [_Place(item.width, layer[index]) for index, item in enumerate(items)]
     crossed = _lines(places, links, layer)
