@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,33 +16,14 @@ NODE = ("package.json", "node.mjs", "node-sync.mjs", "playwright.mjs", "server.m
 TYPES = ("node.d.mts", "playwright.d.mts", "server.d.mts")
 EXTENSION = ("extension/manifest.json",)
 
-_SPACED = re.compile(
-    r"""(                                   # what stays as it is:
-      "(?:[^"\\]|\\.)*"                     # a string,
-    | `(?:[^`$]|\$(?!{)|\${[^`}]*(?:`[^`]*`)?[^`}]*})*`   # a template, which may have another in it,
-    | (?<![\w)\]])/[^/ ].*?/(?=\w*[.,)])     # a regular expression: what precedes is no operand
-    )
-    | [ ]*([=(){}\[\],;:?<>&|*!])[ ]*       # punctuation; `+`, `-` and `/` keep their spaces: `a + +b`
-    """,
-    re.VERBOSE,
-)
-"""A literal, or punctuation with the spaces around it."""
-
-_HEAD = """// navigator.ml on Opweave. Made from src/opweave/serve/js, which has the comments.
-(() => {
-"use strict";
-"""
-
 
 @cache
 def webnn_js() -> str:
     """The script that defines `navigator.ml` in a page or worker; `opweaveOptions` has the address of the server."""
-    parts = (FOLDER / "js" / f"{part}.js" for part in PARTS)
-    lines = (line.lstrip() for part in parts for line in part.read_text(encoding="utf-8").splitlines())
-    code = (re.sub(r"(?<=[;,{]) // .*", "", line) for line in lines if line and not line.startswith("// "))
-    compact = (_SPACED.sub(lambda match: match[1] or match[2], line) for line in code)
-    joined = re.sub(r"(?<=[;,{}(\[])\n", "", "\n".join(compact))
-    return f"{_HEAD}{idl.table()}\n{joined}\n}})();\n"
+    parts = [(FOLDER / "js" / f"{part}.js").read_text(encoding="utf-8") for part in PARTS]
+    head = '// navigator.ml on Opweave, made from src/opweave/serve/js.\n(() => {\n"use strict";'
+    # The table comes first: conversions need the enumerations in it.
+    return "\n".join([head, idl.table(), *parts, "})();", ""])
 
 
 def options_script(**options: Any) -> str:
