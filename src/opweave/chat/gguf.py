@@ -183,8 +183,8 @@ class GGUF:
 
     def release(self) -> None:
         """Free the pages that were read; later accesses read them from the file again."""
-        mapping = self._bytes._mmap  # type: ignore[attr-defined]
-        if hasattr(mapping, "madvise"):  # not on Windows
+        mapping = self._bytes.base
+        if isinstance(mapping, mmap.mmap) and hasattr(mapping, "madvise"):  # not on Windows
             mapping.madvise(mmap.MADV_DONTNEED)
 
     def _read(self) -> None:

@@ -270,8 +270,8 @@ def _environment_class() -> Any:
             for name, function in counting.items():
                 self.filters[f"{name} counted"] = utils.pass_context(_without_context(function))
 
-        def _parse(self, source: str, name: Any, filename: Any) -> Any:
-            return Counted().visit(super()._parse(source, name, filename))
+        def from_string(self, source: Any, *args: Any, **options: Any) -> Any:
+            return super().from_string(Counted().visit(self.parse(source)), *args, **options)
 
         # Filters that count
 
@@ -346,6 +346,7 @@ def _environment_class() -> Any:
             if hasattr(owner, "__html__"):
                 make: Any = HtmlFormatter
                 formatter = make(self, escape=owner.escape)
+            formatter.budget = self._budget
 
             def format_text(*args: Any, **options: Any) -> str:
                 if is_map:
@@ -396,12 +397,11 @@ def _environment_class() -> Any:
             return "".join(chunks)
 
     class Fields:
-        _env: Any
+        budget: Budget
 
         def format_field(self, value: Any, form: str) -> Any:
-            budget: Budget = self._env._budget
-            budget.require_text(sum(int(digits[:20]) for digits in re.findall(r"\d+", form)))
-            return budget.admit(super().format_field(value, form))  # type: ignore[misc]
+            self.budget.require_text(sum(int(digits[:20]) for digits in re.findall(r"\d+", form)))
+            return self.budget.admit(super().format_field(value, form))  # type: ignore[misc]
 
     class Formatter(Fields, sandbox.SandboxedFormatter):
         pass

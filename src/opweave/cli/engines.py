@@ -291,10 +291,12 @@ def _prepare(engine: EngineRow, job: Job) -> tuple[Callable[[], list[Any]], Call
 def _chosen_by(session: InferenceSession) -> str:
     """The engine that runs the calls of a session."""
     from ..compile.engines import chosen_in
+    from ..onnx.session.access import parts_of
     from ..onnx.session.compiled import CompiledModel
 
-    last = session._shape_cache.last()
+    cache = parts_of(session).shape_cache
+    last = cache.last()
     model = None if last is None else last[1]
     if not isinstance(model, CompiledModel):
         return BASE_LINE
-    return chosen_in(model.choice) or next(iter(session._shape_cache.ways))
+    return chosen_in(model.choice) or next(iter(cache.ways))

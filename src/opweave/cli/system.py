@@ -193,8 +193,8 @@ def _version(package: str) -> Text:
 
 
 def _cpu_features() -> list[str]:
-    import numpy as np
+    # NumPy has no public name for them.
+    from numpy._core._multiarray_umath import __cpu_features__ as features  # type: ignore[import-not-found]
 
-    features: dict[str, bool] = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]
     wanted = ["SSE41", "AVX", "F16C", "FMA3", "AVX2", "AVX512F", "AVX512_SKX", "AVX512_SPR", "NEON", "ASIMD", "SVE"]
     return [name for name in wanted if features.get(name)]

@@ -14,6 +14,7 @@ from ..compile.driver import compile
 from ..compile.engines import Tuning
 from ..memory.arrays import as_array, contiguous, fit
 from ..ops import quantize_linear
+from ..run.access import is_fused, program_of, recorded_graph, replace_program
 from ..run.graph import MLGraph, check_names
 from ..run.program import Program
 from ..support import lazy_imports
@@ -25,18 +26,17 @@ from .profile import random
 @lazy_imports.tune.provide
 def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tuning:
     """See `MLGraph.tune`."""
-    graph._check_alive()
+    user_graph = recorded_graph(graph)
     tuning.check_seconds(seconds)
     sources = _sources(graph, inputs)
-    context, user_graph = graph.context, graph._graph
-    assert user_graph is not None
+    context = graph.context
     ways = context.backend.tunable(user_graph)
     programs: dict[str, Program] = {}
 
     def build(name: str, process: EngineProcess | None) -> list[tuning.Run]:
         device, preference = context.device.name, context.power_preference
         backend = ways[name] if process is None else process.backend(ways[name])
-        program = compile(user_graph, backend, device=device, power_preference=preference, fuse=graph._fuse)
+        program = compile(user_graph, backend, device=device, power_preference=preference, fuse=is_fused(graph))
         programs[name] = program
         targets = [memory.empty(desc) for desc in graph.outputs.values()]
         call = program.bind(sources, targets)
@@ -49,13 +49,13 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
 
     what = f"a graph of {counted(len(user_graph.nodes), 'operation')}"
     digest, is_quantised = engines.digest(user_graph), any(node.op is quantize_linear for node in user_graph.nodes)
-    current = engines.chosen_in(graph._check_alive().choice)
+    current = engines.chosen_in(program_of(graph).choice)
     names, outputs = list(ways), list(graph.outputs)
     measurement = tuning.measure("", what, digest, ways, build, names, outputs, seconds, is_quantised, current)
     if measurement.chosen in programs:
         program = programs[measurement.chosen]
         program.choice, program.untried = measurement.reason, {}
-        graph._replace_program(program)
+        replace_program(graph, program)
     return Tuning((measurement,))
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from ..compile.legalise import legalise
 from ..core.graph import Graph, Node
 from ..ops import Operations
+from ..run.access import recorded_graph
 from ..run.graph import MLGraph
 from ..support.errors import require
 from ..support.files import atomic_writer
@@ -61,10 +62,9 @@ def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
     require(isinstance(title, str), f"save: title must be a string, got {shown(title)}")
     path = Path(path)
     require(path.suffix in SUFFIXES, f"save: the name of a module must end in .js or .mjs, got {str(path)!r}")
-    graph._check_alive()
-    assert graph._graph is not None
+    recorded = recorded_graph(graph)
     weights_path = path.with_suffix(".safetensors")
-    module = JsModule(webnn_only(graph._graph), path.name, weights_path.name, title)
+    module = JsModule(webnn_only(recorded), path.name, weights_path.name, title)
     text = module.text()
     with ExitStack() as stack:
         # Files are renamed in reverse order: the weights are in place before the module that reads them.

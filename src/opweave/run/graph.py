@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from ..backends import Pairs, Placement
     from ..compile.engines import Tuning
     from ..context.context import MLContext
-    from ..inspect.drawing import Drawing
-    from ..inspect.profile import Profile
     from ..verification.uses import Use
+    from .drawing import Drawing
+    from .profile import Profile
     from .program import Program
 
 MAX_BINDINGS = 64

@@ -11,6 +11,7 @@ from time import perf_counter_ns
 import numpy as np
 
 from ..onnx.model.arguments import Argument
+from ..onnx.session.access import parts_of
 from ..onnx.session.session import InferenceSession
 from ..support.cache import Cache
 from ..support.errors import MLError, OperationError
@@ -53,7 +54,7 @@ class BatchedModel:
     """
 
     def __init__(self, session: InferenceSession, interface: Interface, batch: int) -> None:
-        self._session, self._batch = session, batch
+        self._session, self._parts, self._batch = session, parts_of(session), batch
         self._names = [output.name for output in interface.outputs]
         self._proofs, self._is_joined = Proofs(session), False
         self._reasons: Cache[Shapes, str] = Cache(MAX_REASONS)
@@ -75,9 +76,9 @@ class BatchedModel:
 
     def check(self, request: InferenceRequest) -> InferenceRequest:
         """Check the inputs of a request for the declared shapes and ranges; return it with arrays that the engine can read."""
-        session = self._session
-        feed = {a.name: a.as_input(request.feed[a.name], session.context) for a in session._inputs}
-        for indices in session._ranges:
+        context = self._session.context
+        feed = {a.name: a.as_input(request.feed[a.name], context) for a in self._parts.inputs}
+        for indices in self._parts.ranges:
             indices.check(feed)
         return replace(request, feed=feed)
 
@@ -128,7 +129,7 @@ class BatchedModel:
         return ""
 
     def _shapes_of(self, request: InferenceRequest) -> Shapes:
-        return tuple(request.feed[argument.name].shape[1:] for argument in self._session._inputs)
+        return tuple(request.feed[argument.name].shape[1:] for argument in self._parts.inputs)
 
     def _run_alone(self, request: InferenceRequest) -> BatchAnswer:
         started = perf_counter_ns()

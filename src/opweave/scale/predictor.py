@@ -17,6 +17,7 @@ from .. import memory
 from ..backends import Precision, devices
 from ..context.context import ml
 from ..onnx.model.arguments import Argument, shape_text
+from ..onnx.session.access import parts_of
 from ..onnx.session.session import InferenceSession
 from ..support.errors import MLError, ValidationError, require
 from ..support.hints import names as meant_names
@@ -88,9 +89,10 @@ class Predictor:
         make = partial(type(self), threads=threads, device=device, precision=precision, operations=operations)
         self._recipe = make, (model, inputs, outputs)
         self._session = open_session(model, threads, device, precision, operations)
-        self._rows = _fixed_rows(self._session._inputs)
-        self._inputs = _by_column(self._session._inputs, inputs)
-        self._outputs = _by_output(self._session._outputs, outputs)
+        parts = parts_of(self._session)
+        self._rows = _fixed_rows(parts.inputs)
+        self._inputs = _by_column(parts.inputs, inputs)
+        self._outputs = _by_output(parts.outputs, outputs)
         self._names = list(self._outputs)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
@@ -150,7 +152,7 @@ class Predictor:
 
     def _run(self, feed: Mapping[str, np.ndarray], rows: int) -> dict[str, Any]:
         if not rows:
-            return {name: _no_rows(self._session._outputs[name]) for name in self._outputs}
+            return {name: _no_rows(parts_of(self._session).outputs[name]) for name in self._outputs}
         size = self._rows or rows
         if rows == size:
             return self._run_part(feed, 0)

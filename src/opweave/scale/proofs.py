@@ -9,6 +9,7 @@ from ..core.graph import Operand
 from ..onnx.convert.trace import Trace
 from ..onnx.model.protobuf import NodeProto
 from ..onnx.model.values import Constant, Tensor, shape_of, type_of
+from ..onnx.session.access import parts_of
 from ..onnx.session.session import InferenceSession
 from ..support.cache import Cache
 from ..support.errors import MLError
@@ -57,7 +58,7 @@ class Proofs:
     """
 
     def __init__(self, session: InferenceSession) -> None:
-        self._session = session
+        self._parts = parts_of(session)
         self._traces: Cache[tuple[Shapes, int], Trace] = Cache(MAX_TRACES)
         self._reasons: Cache[tuple[Shapes, int, int], str] = Cache(MAX_REASONS)
 
@@ -68,8 +69,8 @@ class Proofs:
     def _prove(self, shapes: Shapes, rows: int, part: int) -> str:
         try:
             one, other = (self._trace(shapes, count) for count in (rows, part))
-            values = _ProvenValues(one, other, (rows, part), [argument.name for argument in self._session._inputs])
-            for name in self._session._outputs:
+            values = _ProvenValues(one, other, (rows, part), [argument.name for argument in self._parts.inputs])
+            for name in self._parts.outputs:
                 if values.axis(name) != BatchAxis(0):
                     raise NotApart(f"output {shown(name)} does not have the rows of the batch")
         except (NotApart, MLError) as error:
@@ -81,11 +82,11 @@ class Proofs:
     def _trace(self, shapes: Shapes, rows: int) -> Trace:
 
         def trace() -> Trace:
-            names = (argument.name for argument in self._session._inputs)
+            names = (argument.name for argument in self._parts.inputs)
             sizes: Mapping[str, tuple[int, ...] | None] = {
                 name: (rows, *shape) for name, shape in zip(names, shapes, strict=True)
             }
-            return self._session._shape_cache.traced(sizes, {}, {})[1]
+            return self._parts.shape_cache.traced(sizes, {}, {})[1]
 
         return self._traces.make((shapes, rows), trace)
 

@@ -11,8 +11,9 @@ from threading import Lock
 import numpy as np
 
 from ..onnx.export import save
+from ..run.access import recorded_graph
 from ..run.graph import MLGraph
-from ..support.errors import DataError, MLError
+from ..support.errors import DataError, InvalidStateError, MLError
 from ..support.files import atomic_writer, make_folder
 from ..support.names import counted
 from ..support.words import size
@@ -46,8 +47,9 @@ class Recording:
 
     def add(self, graph: MLGraph, origin: str | None) -> None:
         """Write a graph; `origin` is None for a program. Errors are logged and do not reach the client."""
-        recorded = graph._graph
-        if recorded is None:
+        try:
+            recorded = recorded_graph(graph)
+        except InvalidStateError:  # the client has destroyed its context
             return
         client = f"a page of {shown_origin(origin)}" if origin is not None else "a program"
         constants = [np.ascontiguousarray(operand.value) for operand in recorded.constants]

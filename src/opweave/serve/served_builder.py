@@ -12,7 +12,9 @@ import numpy as np
 from .. import memory
 from ..context.builder import MLGraphBuilder
 from ..context.context import MLContext
-from ..core.graph import Desc, Graph, MLOperand
+from ..core.conversion import converted_desc
+from ..core.graph import Desc, Graph, MLOperand, check_desc
+from ..run.access import program_of
 from ..run.graph import MLGraph
 from ..support.errors import NotSupportedError, OperationError
 from ..support.names import shown
@@ -66,7 +68,7 @@ class ServedBuilder:
 
     def constant(self, number: int, data_type: Any, shape: Any) -> ServedConstant:
         """Return the memory of a constant, allocated on the first call."""
-        desc = self._context._check_desc(data_type, shape)
+        desc = describe(self._context, data_type, shape)
         with self._lock:
             constant = self._constants.get(number)
             if constant is None:
@@ -147,13 +149,13 @@ class ServedBuilder:
             needed = intermediate_bytes(Graph.reaching(results)) if results else 0
             self._reserve(needed, INTERMEDIATES)
             graph = self._builder.build(results)
-            if (program := graph._program) is not None:  # decompositions add intermediates
-                compiled = max(program.plan.peak, intermediate_bytes(program.graph))
-                try:
-                    self._reserve(max(compiled - needed, 0), INTERMEDIATES)
-                except OperationError:
-                    graph.destroy()
-                    raise
+            program = program_of(graph)
+            compiled = max(program.plan.peak, intermediate_bytes(program.graph))  # decompositions add intermediates
+            try:
+                self._reserve(max(compiled - needed, 0), INTERMEDIATES)
+            except OperationError:
+                graph.destroy()
+                raise
             self._operands.clear()
             self._constants.clear()
             return graph
@@ -193,6 +195,11 @@ def _fields(name: str, arguments: list[Any]) -> Sequence[Any]:
 def decode_options(options: dict[str, Any], operand: Callable[[int], MLOperand]) -> dict[str, Any]:
     """Decode the operands and numbers in the options of an operation."""
     return {name: decode(value, operand) for name, value in options.items()}
+
+
+def describe(context: MLContext, data_type: object, shape: object) -> Desc:
+    """A descriptor that is valid in a context, or `ValidationError`."""
+    return check_desc(converted_desc(data_type, shape), context.backend.max_byte_length)
 
 
 def check_length(desc: Desc, size: int) -> None:

@@ -19,7 +19,7 @@ from ..support.errors import InvalidStateError, MLError, ValidationError
 from ..support.names import camel_case
 from .limits import ConnectionLimits, ServerBudget
 from .messages import Message, ProtocolError
-from .served_builder import Log, ServedBuilder, ServedConstant, check_length
+from .served_builder import Log, ServedBuilder, ServedConstant, check_length, describe
 
 COLLECT_BYTES = 64 * 2**20
 """Collect garbage each time this many bytes were freed: nodes and their results are reference cycles, which keep the constants
@@ -128,7 +128,7 @@ class ServedContext:
                     raise ValidationError(f"the tensor {tensor.desc} was not created with writable: true")
                 return _bytes(memory.empty(tensor.desc)) if tensor.contents is None else tensor.contents
             case "const":
-                check_length(self.context._check_desc(message["dataType"], message["shape"]), message["bin"])
+                check_length(self._desc_of(message), message["bin"])
                 builder = self._builder(message["b"])
                 constant = builder.constant(message["id"], message["dataType"], message["shape"])
                 if constant.is_filled:
@@ -136,10 +136,13 @@ class ServedContext:
                 constant.is_filled = True  # early, but `build` follows in the same connection
                 return _bytes(constant.array)
             case "tensor":
-                desc = self.context._check_desc(message["dataType"], message["shape"])
+                desc = self._desc_of(message)
                 check_length(desc, message["bin"])
                 return _bytes(self._allocate(desc))
         raise ProtocolError(f"{message['m']} has no payload")
+
+    def _desc_of(self, message: Message) -> Desc:
+        return describe(self.context, message["dataType"], message["shape"])
 
     def _allocate(self, desc: Desc) -> np.ndarray:
         self._budget.reserve(desc.byte_length)
@@ -160,7 +163,7 @@ class ServedContext:
         number = message["id"]
         if number in self._tensors:
             raise ProtocolError(f"tensor {number} exists already")
-        desc = self.context._check_desc(message["dataType"], message["shape"])
+        desc = self._desc_of(message)
         if message.get("constant"):
             if payload is None:
                 raise ProtocolError(f"constant tensor {number} has no payload")

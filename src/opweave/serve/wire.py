@@ -136,6 +136,9 @@ class Messages(ABC):
             done += self._read_part(target[done:])
 
     def _read_part(self, target: np.ndarray) -> int:
+        return self._read_left(target)
+
+    def _read_left(self, target: np.ndarray) -> int:
         count = self._take(target.size)
         self.stream.read_into(target[:count])
         return count
@@ -230,7 +233,7 @@ class WebSocketMessages(Messages):
 
     def _read_part(self, target: np.ndarray) -> int:
         if self._left or min(self._rest, target.size) <= BUFFER_BYTES:
-            return super()._read_part(target)
+            return self._read_left(target)
         piece = target[: min(self._rest, PIECE_BYTES)]
         self.stream.read_into(piece)
         self._unmask(piece.data)

@@ -14,6 +14,7 @@ from ...onnx.model.booleans import bool_as_uint8
 from ...onnx.model.limits import DEFAULT, ModelLimits
 from ...onnx.model.model import Model
 from ...onnx.session.load import declared
+from ...run.access import is_fused, recorded_graph
 from ...run.graph import MLGraph, check_names
 from ...support.errors import require
 from ...support.names import counted, shown
@@ -121,11 +122,11 @@ def comparison(
     )
     arrays = dict(inputs) if inputs is not None else None
     first, feed = _record(model, mine, arrays, seed, fix_shapes, limits)
-    a = Side(mine, first, getattr(model, "_fuse", True))
+    a = Side(mine, first, _is_fused(model))
     b = Side(theirs, first, a.fuse)
     if other is not None:
         second, _ = _record(other, theirs, feed, seed, fix_shapes, limits, is_second=True)
-        b = Side(theirs, second, getattr(other, "_fuse", True))
+        b = Side(theirs, second, _is_fused(other))
     return Comparison(a, b, feed, tolerance, title or _title(model, other))
 
 
@@ -137,6 +138,10 @@ def _title(model: Any, other: Any) -> str:
     if other is None:
         return names[0]
     return f"two {names[0]}s" if names[0] == names[1] else f"{names[0]} and {names[1]}"
+
+
+def _is_fused(model: Any) -> bool:
+    return not isinstance(model, MLGraph) or is_fused(model)
 
 
 def _context(place: MLContext | str | None, model: Any) -> MLContext:
@@ -155,9 +160,7 @@ def _record(
     is_second: bool = False,
 ) -> tuple[Graph, dict[str, np.ndarray]]:
     if isinstance(model, MLGraph):
-        model._check_alive()
-        assert model._graph is not None
-        graph = model._graph
+        graph = recorded_graph(model)
         return graph, {} if is_second else _feed(graph, inputs, seed)
     source = Model.load(model, limits)
     arguments = {argument.name: argument for argument in declared(source, fix_shapes)}

@@ -14,11 +14,9 @@ REACH = 4
 """Number of operations to draw before and after the first difference, if a graph is too large for one drawing."""
 
 
-def drawings(difference: Difference) -> list[tuple[str, Drawing]]:
-    """Draw a comparison; return captions and drawings, none if there is no graph."""
-    graph, first = difference._graph, difference.first
-    if graph is None:
-        return []
+def drawings(difference: Difference, graph: Graph) -> list[tuple[str, Drawing]]:
+    """Draw a comparison; return captions and drawings."""
+    first = difference.first
     whole = render_nodes(difference, graph, graph.nodes)
     if len(graph.nodes) <= LARGE or first is None:
         return [("The graph", whole)]

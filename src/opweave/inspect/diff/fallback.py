@@ -52,7 +52,8 @@ class FallbackNode:
         self.model, self.constants, self.results = model, constants, results
 
     @cached_property
-    def _digest(self) -> bytes:
+    def digest(self) -> bytes:
+        """A hash of the model and the constants."""
         hasher = hashlib.sha256(self.model.SerializeToString(deterministic=True))
         for name, array in sorted(self.constants.items()):
             hasher.update(f"{name} {array.dtype} {array.shape}".encode())
@@ -60,13 +61,13 @@ class FallbackNode:
         return hasher.digest()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FallbackNode) and self._digest == other._digest
+        return isinstance(other, FallbackNode) and self.digest == other.digest
 
     def __hash__(self) -> int:
-        return hash(self._digest)
+        return hash(self.digest)
 
     def __repr__(self) -> str:
-        return f"<{self.model.graph.node[0].op_type} {self._digest.hex()[:8]}>"
+        return f"<{self.model.graph.node[0].op_type} {self.digest.hex()[:8]}>"
 
     @cached_property
     def _session(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ... import __version__
+from ...core.graph import Graph
 from ...support.names import counted
 from ...support.words import markup, shortened
 from .charts import along, histogram, sparkline
@@ -85,7 +86,7 @@ document.querySelectorAll(".drawing, .along").forEach((box) => {
 HEAD = ("", "operation", "result", "own error", "of allowed", "ULP", "end to end", "own errors", "")
 
 
-def html(difference: Difference) -> str:
+def html(difference: Difference, graph: Graph | None) -> str:
     """Write the report as HTML."""
     first = difference.first
     focus = first or max(difference.rows, key=lambda row: row.own.ratio, default=None)
@@ -106,7 +107,7 @@ def html(difference: Difference) -> str:
         parts.append(
             f'<section class="card"><h2>Histograms</h2><div class="histograms">{"".join(charts)}</div></section>'
         )
-    for caption, drawing in drawings(difference):
+    for caption, drawing in drawings(difference, graph) if graph is not None else ():
         parts.append(f'<section class="card"><h2>{caption}</h2><div class="drawing">{drawing}</div></section>')
     parts.append(_table(difference))
     note = (

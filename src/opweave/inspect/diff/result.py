@@ -188,7 +188,7 @@ class Difference:
         from .report import html
 
         check_report(path)
-        text = html(self)
+        text = html(self, self._graph)
         with atomic_writer(path) as file:
             file.write(text.encode())
 

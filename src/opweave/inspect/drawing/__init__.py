@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...run.access import program_of, recorded_graph
+from ...run.drawing import Drawing
 from ...run.graph import MLGraph
 from ...support import lazy_imports
 from ...support.errors import require
@@ -19,31 +20,11 @@ if TYPE_CHECKING:
     from ...onnx.session.compiled import CompiledModel
 
 
-class Drawing(str):
-    """The text of an SVG file. Notebooks show the drawing, and `repr` is short.
-
-    >>> Drawing('<svg width="80" height="20"></svg>')
-    <Drawing 80 x 20, 34 characters of SVG>
-    """
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        size = re.search(r'width="(\d+)" height="(\d+)"', self)
-        return f"<Drawing {f'{size[1]} x {size[2]}, ' if size else ''}{len(self):,} characters of SVG>"
-
-    def _repr_html_(self) -> str:
-        # Not part of the file: other viewers than browsers take height:auto for a height of 0.
-        return self.replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
-
-
 @lazy_imports.draw.provide
 def draw(graph: MLGraph, path: str | Path | None = None) -> Drawing:
     """Draw a user's graph; see `MLGraph.draw`."""
-    program, recorded = graph._check_alive(), graph._graph
-    assert recorded is not None
     inputs, outputs = ", ".join(graph.inputs), ", ".join(graph.outputs)
-    drawing = render(picture(recorded, program), f"graph from {inputs} to {outputs}")
+    drawing = render(picture(recorded_graph(graph), program_of(graph)), f"graph from {inputs} to {outputs}")
     if path is not None:
         save(drawing, path)
     return drawing
