@@ -40,8 +40,8 @@ class LimitError(DataError):
 class Budget:
     """The memory and time that a template (`what`, in messages) has left."""
 
-    def __init__(self, what: str, limit: int) -> None:
-        self._what = what
+    def __init__(self, title: str, limit: int) -> None:
+        self._title = title
         self.begin(limit)
 
     def begin(self, limit: int) -> None:
@@ -51,7 +51,7 @@ class Budget:
         self._end = thread_time() + MAX_SECONDS
 
     def _limit_error(self, rule: str) -> LimitError:
-        return LimitError(f"{self._what} {rule}")
+        return LimitError(f"{self._title} {rule}")
 
     def step(self, size: int = 0) -> str:
         """Count a step, and text of `size` characters; return an empty text, since the template writes the result."""

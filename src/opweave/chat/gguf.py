@@ -175,11 +175,11 @@ class GGUF:
         except OSError as error:
             hint = "; the path of a .gguf file is needed" if self.path.suffix != ".gguf" else ""
             raise DataError(f"{path}: {error.strerror}{hint}") from error
-        self._at = 0
+        self._position = 0
         try:
             self._read()
         except (ValueError, struct.error, OverflowError) as error:
-            raise DataError(f"{path} is damaged or ends too early, at byte {self._at}: {error}") from None
+            raise DataError(f"{path} is damaged or ends too early, at byte {self._position}: {error}") from None
 
     def release(self) -> None:
         """Free the pages that were read; later accesses read them from the file again."""
@@ -193,7 +193,7 @@ class GGUF:
             raise DataError(f"{self.path} is no GGUF file: it begins with {magic!r}")
         if version not in (2, 3):
             raise NotSupportedError(f"{self.path} is GGUF of version {version}; 2 and 3 are read")
-        self._at = 8
+        self._position = 8
         tensors, entries = self._number("<u8"), self._number("<u8")
         self.metadata: dict[str, Any] = {}
         for _ in range(entries):
@@ -206,19 +206,19 @@ class GGUF:
         is_number = isinstance(alignment, int) and not isinstance(alignment, bool)
         if not is_number or alignment < 8 or alignment % 8:
             raise ValueError(f"general.alignment must be a positive multiple of 8, got {shown(alignment)}")
-        start = -(-self._at // alignment) * alignment
+        start = -(-self._position // alignment) * alignment
         self.weights: dict[str, Weight] = {}
-        for name, shape, kind, at in infos:
+        for name, shape, kind, offset in infos:
             if name in self.weights:
                 raise ValueError(f"two tensors have the name {shown(name)}")
-            self.weights[name] = self._weight(name, shape, kind, start + at)
+            self.weights[name] = self._weight(name, shape, kind, start + offset)
 
     def _take(self, count: int) -> Array:
-        end = self._at + count
+        end = self._position + count
         if end > len(self._bytes):
-            raise ValueError(f"{count} bytes are wanted, and {len(self._bytes) - self._at} are left")
-        part = self._bytes[self._at : end]
-        self._at = end
+            raise ValueError(f"{count} bytes are wanted, and {len(self._bytes) - self._position} are left")
+        part = self._bytes[self._position : end]
+        self._position = end
         return part
 
     def _number(self, data_type: str) -> Any:
@@ -229,14 +229,14 @@ class GGUF:
 
     def _strings(self, count: int) -> list[str]:
         """Read strings, faster than with `_string`: a vocabulary has a hundred thousand tokens."""
-        buffer, at, strings = self._bytes.data, self._at, []
+        buffer, position, strings = self._bytes.data, self._position, []
         for _ in range(count):
-            (length,) = struct.unpack_from("<Q", buffer, at)
-            at += 8 + length
-            if at > len(buffer):
-                raise ValueError(f"a string of {length} bytes ends at byte {at}, and the file has {len(buffer)}")
-            strings.append(str(buffer[at - length : at], "utf-8", "replace"))
-        self._at = at
+            (length,) = struct.unpack_from("<Q", buffer, position)
+            position += 8 + length
+            if position > len(buffer):
+                raise ValueError(f"a string of {length} bytes ends at byte {position}, and the file has {len(buffer)}")
+            strings.append(str(buffer[position - length : position], "utf-8", "replace"))
+        self._position = position
         return strings
 
     def _value(self, kind: int) -> Any:
@@ -277,5 +277,5 @@ class GGUF:
         if columns % form.elements:
             raise ValueError(f"rows of {shown(name)} have {columns} elements, not a multiple of {form.elements}")
         blocks = (*shape[:-1], columns // form.elements)
-        self._at = start
+        self._position = start
         return Weight(form, shape, self._take(prod(blocks) * form.layout.itemsize).view(form.layout).reshape(blocks))

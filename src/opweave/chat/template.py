@@ -40,12 +40,12 @@ class Template:
     """A chat template; `path` is for messages."""
 
     def __init__(self, source: str, path: object) -> None:
-        self._what = f"the chat template of {path}"
+        self._title = f"the chat template of {path}"
         if len(source) > MAX_TEMPLATE:
-            raise DataError(f"{self._what} has {len(source):,} characters; at most {MAX_TEMPLATE:,} are read")
+            raise DataError(f"{self._title} has {len(source):,} characters; at most {MAX_TEMPLATE:,} are read")
         self._lock = Lock()
-        self._budget = Budget(self._what, MAX_TEXT)
-        self._environment = _environment_class()(self._what, self._budget)
+        self._budget = Budget(self._title, MAX_TEXT)
+        self._environment = _environment_class()(self._title, self._budget)
         self._template = self._environment.from_string(source)
 
     def render(self, variables: Mapping[str, Any], limit: int = MAX_TEXT) -> str:
@@ -59,8 +59,8 @@ class Template:
                 self._budget.write(part)
                 parts.append(part)
         text = "".join(parts)
-        if at := first_surrogate(text):
-            raise DataError(f"{self._what} writes {at}")
+        if surrogate := first_surrogate(text):
+            raise DataError(f"{self._title} writes {surrogate}")
         return text
 
 
@@ -120,8 +120,8 @@ def plain_data(value: Any, name: str, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        at = first_surrogate(value)
-        require(not at, f"{name} must be text, got {at}")
+        surrogate = first_surrogate(value)
+        require(not surrogate, f"{name} must be text, got {surrogate}")
         return str.__str__(value)
     if isinstance(value, int):
         return int.__int__(value)
@@ -169,11 +169,11 @@ def _environment_class() -> Any:
         def parse(self, parser: Any) -> Any:
             # Transformers makes the block a macro, which has a separate scope.
             scope = nodes.CallBlock(lineno=next(parser.stream).lineno)
-            scope.call, scope.args, scope.defaults = self.call_method("_written"), [], []
+            scope.call, scope.args, scope.defaults = self.call_method("_write_body"), [], []
             scope.body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return scope
 
-        def _written(self, caller: Callable[[], str]) -> str:
+        def _write_body(self, caller: Callable[[], str]) -> str:
             return caller()
 
     class Namespace(utils.Namespace):
@@ -239,13 +239,13 @@ def _environment_class() -> Any:
     class Sandbox(sandbox.ImmutableSandboxedEnvironment):
         intercepted_binops = frozenset(["+", "*", "**", "%"])
 
-        def __init__(self, what: str, budget: Budget) -> None:
+        def __init__(self, title: str, budget: Budget) -> None:
             extensions = [Generation, "jinja2.ext.loopcontrols"]
             super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
             self._budget = budget
 
             def refuse(message: object = "") -> NoReturn:
-                raise DataError(f"{what} says: {message}")
+                raise DataError(f"{title} says: {message}")
 
             self.globals |= {
                 "raise_exception": refuse,
@@ -257,7 +257,7 @@ def _environment_class() -> Any:
             self.filters["tojson"] = self._to_json
             for table in (self.filters, self.tests):
                 wrapped: dict[str, Any] = {
-                    name: self._wrap_counting(name, each) for name, each in dict[str, Any](table).items()
+                    name: self._wrap_counting(name, callback) for name, callback in dict[str, Any](table).items()
                 }
                 table |= wrapped
             counting: dict[str, Callable[[Any], Any]] = {

@@ -105,7 +105,7 @@ class Vocabulary:
         return number
 
     @contextmanager
-    def _convert_errors(self, what: str) -> Iterator[None]:
+    def _convert_errors(self, part: str) -> Iterator[None]:
         """Raise `DataError` for any error that the contents of the file cause in a library."""
         try:
             yield
@@ -115,7 +115,7 @@ class Vocabulary:
             # Panics of Rust libraries do not derive from `Exception`.
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
-            raise DataError(f"{what} of {self._file.path} is not valid: {error}") from None
+            raise DataError(f"{part} of {self._file.path} is not valid: {error}") from None
 
     def _byte_tokenizer(self) -> Any:
         lib, split = self._library, self._about.text("pre")
@@ -174,8 +174,8 @@ class Vocabulary:
         """
         require(isinstance(text, str), f"text must be a str, got {shown(text)}")
         require(len(text) <= MAX_TEXT, f"text must have at most {MAX_TEXT:,} characters, got {len(text):,}")
-        at = first_surrogate(text)
-        require(not at, f"text must be Unicode, got {at}")
+        surrogate = first_surrogate(text)
+        require(not surrogate, f"text must be Unicode, got {surrogate}")
         with self._convert_errors("the vocabulary"):
             tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return tokens if self._begin is None or tokens[:1] == [self._begin] else [self._begin, *tokens]

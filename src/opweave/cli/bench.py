@@ -87,9 +87,9 @@ def bench(
     if advice:
         (errors if as_json else console).print(advice, soft_wrap=True)
     if chart is not None:
-        from .chart import chart as drawn
+        from .chart import chart as chart_of
 
-        chart.write_text(drawn(results, f"{model.name}: milliseconds a run"), encoding="utf-8")
+        chart.write_text(chart_of(results, f"{model.name}: milliseconds a run"), encoding="utf-8")
         errors.print(f"wrote {chart}", soft_wrap=True)
     if is_interrupted:
         errors.print("interrupted; these are the results until then")

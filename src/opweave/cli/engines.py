@@ -127,7 +127,7 @@ def engines(wanted: Sequence[str] | None) -> list[EngineRow]:
         if (not device.is_software) if wanted is None else not names.isdisjoint(wanted):
             candidates.append(EngineRow(name, device.name, device.backend))
     if wanted is not None:
-        choices = {AUTO, *(each for device in available for each in (device.name, device.backend))}
+        choices = {AUTO, *(label for device in available for label in (device.name, device.backend))}
         if unknown := [name for name in wanted if name not in choices]:
             raise NotSupportedError(f"there is no engine {unknown[0]!r} here; there are {', '.join(sorted(choices))}")
         candidates = [engine for engine in candidates if engine.name != AUTO or AUTO in wanted]

@@ -52,7 +52,7 @@ def faults_of(extra: str) -> list[str]:
     return faults
 
 
-def missing(extra: str, package: str = "opweave") -> list[str]:
+def missing_requirements(extra: str, package: str = "opweave") -> list[str]:
     """The requirements of an extra, and of its requirements' extras, that are missing here or have another version.
 
     Raises `NotSupportedError` if the package has no metadata, as in a checkout that is not installed.
@@ -76,7 +76,7 @@ def missing(extra: str, package: str = "opweave") -> list[str]:
             continue
         for own in requirement.extras:
             if (requirement.name, own) != (package, extra):
-                lacking |= dict.fromkeys(missing(own, requirement.name))
+                lacking |= dict.fromkeys(missing_requirements(own, requirement.name))
     return list(lacking)
 
 

@@ -55,7 +55,7 @@ def limits(texts: Sequence[str]) -> ModelLimits:
 
 
 @contextmanager
-def assuming(arguments: Sequence[Argument]) -> Iterator[None]:
+def explain_assumption(arguments: Sequence[Argument]) -> Iterator[None]:
     """Explain in the error of a model that dynamic dimensions are assumed to be 1: many models need more."""
     try:
         yield

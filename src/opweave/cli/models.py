@@ -91,7 +91,7 @@ def run(
     import numpy as np
 
     from ..onnx.session.access import parts_of
-    from .inputs import assuming, best, gather, numbers, save_arrays
+    from .inputs import best, explain_assumption, gather, numbers, save_arrays
 
     session = open_session(model, fix_shapes, limit, device, precision)
     arguments = parts_of(session).inputs
@@ -99,7 +99,7 @@ def run(
     names = [argument.name for argument in session.get_outputs()]
     start = perf_counter()
     is_random = any(text.rpartition("=")[2] == "random" for text in inputs or [])
-    with assuming(arguments) if is_random else nullcontext():
+    with explain_assumption(arguments) if is_random else nullcontext():
         results = dict(zip(names, session.run(None, feed), strict=True))
     seconds = perf_counter() - start
     table = Table("output", "type", "shape", "min", "mean", "max", box=None, header_style="bold")
@@ -146,7 +146,7 @@ def info(
     from ..onnx.session.access import parts_of
     from ..onnx.session.summary import customs, heading
     from ..onnx.session.verification import state_of
-    from .inputs import assuming, assumption
+    from .inputs import assumption, explain_assumption
 
     session = open_session(model, fix_shapes, limit, device, precision)
     parts = parts_of(session)
@@ -160,12 +160,12 @@ def info(
     summary.add_row("parameters", f"{sum(weights):,} in {counted(len(weights), 'tensor')}")
     console.print(summary)
     table = Table("", "name", "type", "shape", box=None, header_style="bold")
-    for what, arguments in (("input", session.get_inputs()), ("output", session.get_outputs())):
+    for kind, arguments in (("input", session.get_inputs()), ("output", session.get_outputs())):
         for argument in arguments:
-            table.add_row(what, argument.name, argument.type, shape_text(argument.shape))
+            table.add_row(kind, argument.name, argument.type, shape_text(argument.shape))
     console.print(table)
 
-    with assuming(parts.inputs):
+    with explain_assumption(parts.inputs):
         shapes = {a.name: a.assumed_shape() for a in parts.inputs if a.element_type}
         compiled = parts.compiled_for(shapes)
     operators = Counter(step.node.op_type for step in compiled.trace.steps if step.kind != "folded")

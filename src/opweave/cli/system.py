@@ -15,7 +15,7 @@ from rich.text import Text
 from .. import __version__
 from ..support.errors import NotSupportedError
 from .common import BadParameter, Verbose, app, console, errors
-from .extras import PURPOSES, faults_of, missing
+from .extras import PURPOSES, faults_of, missing_requirements
 from .serve import state_of_port
 
 
@@ -175,7 +175,7 @@ def doctor() -> None:
 
 def _state(extra: str, purpose: str) -> Text:
     try:
-        lacking = missing(extra)
+        lacking = missing_requirements(extra)
     except NotSupportedError as error:
         return Text.assemble(("unknown", "yellow"), f": {error} ({purpose})")
     if not lacking and (faults := faults_of(extra)):

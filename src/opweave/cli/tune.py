@@ -66,13 +66,13 @@ def tune(
         return
     from ..compile.engines import find
     from ..onnx.session.access import parts_of
-    from .inputs import assuming, sizes
+    from .inputs import explain_assumption, sizes
 
     session = open_session(model, fix_shapes, limit, device)
     inputs, cache = parts_of(session).inputs, parts_of(session).shape_cache
     wanted = [_shapes(inputs, sizes(_parts(text))) for text in shape or []] or [_shapes(inputs, {})]
     try:
-        with assuming(inputs):
+        with explain_assumption(inputs):
             _print(session.tune(wanted, seconds=seconds).measurements)
     except KeyboardInterrupt:
         measured = find(cache.digest, cache.ways)
@@ -108,7 +108,7 @@ def _other_engines(session: InferenceSession) -> list[str]:
 def _shapes(inputs: Sequence[Argument], sizes: Mapping[str, int | list[int]]) -> dict[str, list[int]]:
     """The shape of each input, given by its name, or by the names of dimensions."""
     arguments = {argument.name: argument for argument in inputs if argument.element_type}
-    names = {size for each in arguments.values() for size in each.dims or () if isinstance(size, str)}
+    names = {size for declared in arguments.values() for size in declared.dims or () if isinstance(size, str)}
     if unknown := [name for name in sizes if name not in arguments and name not in names]:
         choices = ", ".join([*arguments, *sorted(names)])
         raise BadParameter(f"--shape: there is no input or dimension {unknown[0]!r}, only {choices}")

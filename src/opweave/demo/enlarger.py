@@ -78,7 +78,7 @@ def starts(size: int, window: int, margin: int) -> list[int]:
     return [*range(0, size - window, window - 2 * margin), size - window]
 
 
-def around_network(context: MLContext, height: int, width: int) -> Callable[[Pixels], Pixels]:
+def enlarger_with_numpy(context: MLContext, height: int, width: int) -> Callable[[Pixels], Pixels]:
     """Return a function that enlarges a picture like `Enlarger`, with NumPy and Pillow for the colours, for comparison."""
     network = Network.load()
     builder = MLGraphBuilder(context)

@@ -23,7 +23,7 @@ from ..support.errors import DataError
 from ..support.files import atomic_writer
 from . import sheet
 from .colours import Pixels, bicubic, psnr
-from .enlarger import Enlarger, around_network
+from .enlarger import Enlarger, enlarger_with_numpy
 from .network import FACTOR
 
 PHOTO = Path(__file__).with_name("astronaut.jpg")
@@ -36,7 +36,7 @@ def compare(context: MLContext, enlarger: Enlarger, rgb: Pixels) -> tuple[float,
     """Measure the first window: median seconds of one graph, of the network with NumPy around, and of the graph's steps."""
     height, width = enlarger.shape
     window = rgb[:height, :width].copy()
-    enlarge_around = around_network(context, height, width)
+    enlarge_around = enlarger_with_numpy(context, height, width)
 
     def measure() -> list[float]:
         start = perf_counter()

@@ -47,11 +47,11 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
 
         return [run]
 
-    what = f"a graph of {counted(len(user_graph.nodes), 'operation')}"
+    title = f"a graph of {counted(len(user_graph.nodes), 'operation')}"
     digest, is_quantised = engines.digest(user_graph), any(node.op is quantize_linear for node in user_graph.nodes)
     current = engines.chosen_in(program_of(graph).choice)
     names, outputs = list(ways), list(graph.outputs)
-    measurement = tuning.measure("", what, digest, ways, build, names, outputs, seconds, is_quantised, current)
+    measurement = tuning.measure("", title, digest, ways, build, names, outputs, seconds, is_quantised, current)
     if measurement.chosen in programs:
         program = programs[measurement.chosen]
         program.choice, program.untried = measurement.reason, {}

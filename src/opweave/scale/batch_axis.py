@@ -167,7 +167,7 @@ class BatchComparison:
         self._check_shapes(axis, one.shape, other.shape, node.title)
         return axis
 
-    def _check_shapes(self, axis: Axis, one: Sequence[int], other: Sequence[int], what: str) -> None:
+    def _check_shapes(self, axis: Axis, one: Sequence[int], other: Sequence[int], label: str) -> None:
         """Require shapes that differ in the batch axis alone, and a batch axis of whole rows."""
         expected, sizes = list(one), list(self._rows)
         if axis is not None and axis.number < len(expected) and expected[axis.number] == axis.size(sizes[0]):
@@ -175,7 +175,7 @@ class BatchComparison:
         elif axis is not None:
             expected = []
         if expected != list(other) or (axis is not None and axis.block < 1):
-            raise NotApart(f"{what} has other sizes than those of the batch: {list(one)} and {list(other)}")
+            raise NotApart(f"{label} has other sizes than those of the batch: {list(one)} and {list(other)}")
 
     def _check_attribute(self, first: Node, second: Node, name: str, axis: Axis) -> None:
         """Require attributes that differ in the size of the batch axis alone."""

@@ -171,12 +171,12 @@ class BatchedModel:
 
 def why_alone(inputs: Sequence[Argument], outputs: Sequence[Argument]) -> str:
     """The reason why declarations forbid joining requests along the first dimension; empty if they allow it."""
-    for what, arguments in (("input", inputs), ("output", outputs)):
+    for kind, arguments in (("input", inputs), ("output", outputs)):
         for argument in arguments:
             if not argument.dims:
-                return f"{what} {argument.name!r} has no first dimension"
+                return f"{kind} {argument.name!r} has no first dimension"
             if isinstance(argument.dims[0], int):
-                return f"the first dimension of {what} {argument.name!r} is {argument.dims[0]}"
+                return f"the first dimension of {kind} {argument.name!r} is {argument.dims[0]}"
     names = sorted({a.dims[0] for a in inputs if a.dims and isinstance(a.dims[0], str)})
     if len(names) > 1:
         return f"the first dimensions of the inputs are different ones: {names}"

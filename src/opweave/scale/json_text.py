@@ -155,22 +155,22 @@ def _numbers(data: bytes, start: int, end: int) -> list[np.ndarray]:
     return parts
 
 
-def flatten(data: list[Any] | Numbers, what: str) -> tuple[list[int], list[Any] | np.ndarray]:
+def flatten(data: list[Any] | Numbers, label: str) -> tuple[list[int], list[Any] | np.ndarray]:
     """Flatten nested lists; return the shape and the elements, as an array if some lists are `Numbers`."""
     shape, lists = [len(data)], (list, Numbers)
     while isinstance(data, list) and data and isinstance(data[0], lists):
         lengths = set(map(len, data)) if set(map(type, data)) <= {*lists} else set()
-        require(len(lengths) == 1, f"{what}: the lists in 'data' must have equal lengths")
+        require(len(lengths) == 1, f"{label}: the lists in 'data' must have equal lengths")
         shape += lengths
         if any(isinstance(item, Numbers) for item in data):
             kinds = {type(value) for item in data if isinstance(item, list) for value in item}
             require(
-                kinds <= {bool, int, float}, f"{what}: the lists in 'data' must have equal lengths, and hold numbers"
+                kinds <= {bool, int, float}, f"{label}: the lists in 'data' must have equal lengths, and hold numbers"
             )
             data = Numbers([item.array if isinstance(item, Numbers) else np.array(item) for item in data])
         else:
             data = list(chain.from_iterable(data))
     if isinstance(data, Numbers):
         return shape, data.array
-    require(not {*lists} & set(map(type, data)), f"{what}: the lists in 'data' must have equal lengths")
+    require(not {*lists} & set(map(type, data)), f"{label}: the lists in 'data' must have equal lengths")
     return shape, data

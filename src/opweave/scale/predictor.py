@@ -288,11 +288,11 @@ def _by_output(declared: Mapping[str, Argument], outputs: Mapping[str, str] | No
     return columns
 
 
-def _name_mapping(what: str, mapping: Any) -> dict[str, str]:
+def _name_mapping(label: str, mapping: Any) -> dict[str, str]:
     fits = (
         isinstance(mapping, Mapping) and all(isinstance(n, str) for pair in mapping.items() for n in pair) and mapping
     )
-    require(bool(fits), f"{what} must map names to names, got {shown(mapping)}")
+    require(bool(fits), f"{label} must map names to names, got {shown(mapping)}")
     return dict(mapping)
 
 
@@ -322,43 +322,43 @@ def _fixed_rows(inputs: Sequence[Argument]) -> int | None:
 
 def _array(column: str, values: Any, argument: Argument) -> np.ndarray:
     """Convert a column to an array that fits an input, with any number of rows."""
-    what = f"column {column!r} (input {argument.name!r})"
+    label = f"column {column!r} (input {argument.name!r})"
     if isinstance(values, np.ndarray) and (values.dtype != object or argument.dtype == object):
-        require(values.ndim > 0, f"{what} must be an array of rows, got a scalar")
+        require(values.ndim > 0, f"{label} must be an array of rows, got a scalar")
         try:
-            argument.check(values, what)
+            argument.check(values, label)
         except ValidationError as error:
-            raise _of_column(error, values, argument, what) from None
+            raise _of_column(error, values, argument, label) from None
         return values
     if not np.iterable(values):
-        raise ValidationError(f"{what} must be an array of rows, got {type(values).__name__}")
+        raise ValidationError(f"{label} must be an array of rows, got {type(values).__name__}")
     rows = [np.asarray(row) for row in values]
     inner = replace(argument, dims=None if argument.dims is None else argument.dims[1:])
     expected = argument.dtype
     if expected.kind != "O" and rows and all(row.dtype not in (expected, object) for row in rows):
-        text = f"{what} must be {expected}, got rows of {rows[0].dtype}"
+        text = f"{label} must be {expected}, got rows of {rows[0].dtype}"
         raise ValidationError(f"{text}; np.asarray(rows, {expected.name!r}) converts them")
     for number, row in enumerate(rows):
         is_none = row.dtype == object and row.ndim == 0 and row.item() is None
-        require(not is_none, f"{what}: row {number} is None")
+        require(not is_none, f"{label}: row {number} is None")
         try:
-            inner.check(row, f"{what}, row {number},")
+            inner.check(row, f"{label}, row {number},")
         except ValidationError as error:
-            raise _of_column(error, row, inner, f"{what}, row {number},") from None
-        same = f"{what}, row {number}, must have the shape of row 0, {list(rows[0].shape)}, got {list(row.shape)}"
+            raise _of_column(error, row, inner, f"{label}, row {number},") from None
+        same = f"{label}, row {number}, must have the shape of row 0, {list(rows[0].shape)}, got {list(row.shape)}"
         require(row.shape == rows[0].shape, same)
     array = np.stack(rows) if rows else _no_rows(argument)
     memory.copies.add(array.nbytes, SEPARATE_ROWS)
     return array
 
 
-def _of_column(error: ValidationError, array: np.ndarray, argument: Argument, what: str) -> ValidationError:
+def _of_column(error: ValidationError, array: np.ndarray, argument: Argument, label: str) -> ValidationError:
     """Name data types as NumPy does, in an error about a column."""
     got, expected = array.dtype, argument.dtype
     if got == expected or expected.kind == "O":
         return error
     hint = f"; .astype({expected.name!r}) converts it" if got.kind in "biuf" else ""
-    return ValidationError(f"{what} must be {expected}, got {got}{hint}")
+    return ValidationError(f"{label} must be {expected}, got {got}{hint}")
 
 
 def _count(values: Any) -> int | None:

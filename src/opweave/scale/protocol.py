@@ -110,10 +110,10 @@ class Interface:
     def __post_init__(self) -> None:
         is_name = isinstance(self.name, str) and re.fullmatch(r"[\w.-]+", self.name, re.ASCII)
         _require(bool(is_name), "name must be letters, digits, '.', '_' and '-'", self.name)
-        for what, arguments in (("input", self.inputs), ("output", self.outputs)):
+        for kind, arguments in (("input", self.inputs), ("output", self.outputs)):
             for argument in arguments:
                 if not argument.element_type or argument.dtype.name not in DATATYPES:
-                    text = f"{what} {argument.name!r} is {argument.type}, for which the Open Inference Protocol has no type"
+                    text = f"{kind} {argument.name!r} is {argument.type}, for which the Open Inference Protocol has no type"
                     raise NotSupportedError(text)
 
     @classmethod
@@ -198,12 +198,12 @@ class Interface:
         require(len(self.inputs) == 1, f"{one}; this model has {len(self.inputs)} inputs")
         argument = self.inputs[0]
         shape = protocol_shape(argument)
-        what = f"{argument.name!r} is {datatype(argument)} of shape {shape_text(argument.dims or ())}"
+        text = f"{argument.name!r} is {datatype(argument)} of shape {shape_text(argument.dims or ())}"
         fits = argument.dims is not None and argument.dtype.kind != "O" and shape.count(-1) <= 1
-        require(fits, f"{one}; {what}")
+        require(fits, f"{one}; {text}")
         fixed_bytes = prod(size for size in shape if size >= 0) * argument.dtype.itemsize
         whole = len(body) == fixed_bytes if -1 not in shape else fixed_bytes > 0 and len(body) % fixed_bytes == 0
-        require(whole, f"input {what}, got {len(body)} bytes")
+        require(whole, f"input {text}, got {len(body)} bytes")
         array = _view(memoryview(body), argument.dtype).reshape(shape)
         return InferenceRequest(None, {argument.name: array}, {output.name: True for output in self.outputs})
 
@@ -275,16 +275,16 @@ class _Binary:
     def __init__(self, data: memoryview, max_bytes: int) -> None:
         self._data, self._position, self._max_bytes = data, 0, max_bytes
 
-    def check_memory(self, needed: int, what: str) -> None:
+    def check_memory(self, needed: int, label: str) -> None:
         """Require that the Python objects made from the data fit the memory limit of JSON."""
-        rule = f"{what}: strings may take {self._max_bytes:,} bytes of memory when they are read"
+        rule = f"{label}: strings may take {self._max_bytes:,} bytes of memory when they are read"
         require(needed <= self._max_bytes, f"{rule}, got about {needed:,}")
 
-    def take(self, size: Any, what: str) -> memoryview:
+    def take(self, size: Any, label: str) -> memoryview:
         """Take the next `size` bytes."""
         left = len(self._data) - self._position
         fits = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= left
-        _require(fits, f"{what}: binary_data_size must be at most {left}, the bytes that are left", size)
+        _require(fits, f"{label}: binary_data_size must be at most {left}, the bytes that are left", size)
         self._position += size
         return self._data[self._position - size : self._position]
 
@@ -320,11 +320,11 @@ def _entries(message: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]
         yield entry
 
 
-def _parameters(entry: Mapping[str, Any], what: str) -> Mapping[str, Any]:
+def _parameters(entry: Mapping[str, Any], label: str) -> Mapping[str, Any]:
     parameters = entry.get("parameters") or {}
-    _require(isinstance(parameters, dict), f"{what}: 'parameters' must be an object", parameters)
+    _require(isinstance(parameters, dict), f"{label}: 'parameters' must be an object", parameters)
     refused = [name for name in parameters if name.startswith(REFUSED)]
-    require(not refused, f"{what}: the parameters {shown(refused)} are not supported")
+    require(not refused, f"{label}: the parameters {shown(refused)} are not supported")
     return dict(parameters)
 
 
@@ -335,46 +335,46 @@ def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.ndarray:
-    what, expected = f"input {argument.name!r}", datatype(argument)
+    label, expected = f"input {argument.name!r}", datatype(argument)
     got, shape = entry.get("datatype"), entry.get("shape")
     if got is None or shape is None:
-        raise ValidationError(f"{what}: {'datatype' if got is None else 'shape'!r} is missing")
-    _require(got == expected, f"{what} must be {expected}, which is {argument.type}", got)
+        raise ValidationError(f"{label}: {'datatype' if got is None else 'shape'!r} is missing")
+    _require(got == expected, f"{label} must be {expected}, which is {argument.type}", got)
     sizes: list[Any] = shape if isinstance(shape, list) else [None]
     fits = all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes)
-    _require(fits, f"{what}: 'shape' must be a list of sizes", shape)
+    _require(fits, f"{label}: 'shape' must be a list of sizes", shape)
     if len(sizes) > MAX_DIMENSIONS or max(sizes, default=0) >= 10**MAX_DIGITS:  # their product would take seconds
-        raise ValidationError(f"{what}: no array can have the shape {shown(shape)}")
+        raise ValidationError(f"{label}: no array can have the shape {shown(shape)}")
     try:
         values = _values(entry, sizes, argument, binary)
     except ValidationError:
         if argument.takes(sizes):
             raise
         # The number of values follows from the shape, which is checked when the request has been read.
-        raise ValidationError(f"{what} must have shape {shape_text(argument.dims or ())}, got {sizes}") from None
+        raise ValidationError(f"{label} must have shape {shape_text(argument.dims or ())}, got {sizes}") from None
     try:
         return values.reshape(sizes)
     except (ValueError, OverflowError):  # too many dimensions, or their product overflows even if one of them is 0
-        raise ValidationError(f"{what}: no array can have the shape {shown(shape)}") from None
+        raise ValidationError(f"{label}: no array can have the shape {shown(shape)}") from None
 
 
 def _values(entry: Mapping[str, Any], sizes: list[int], argument: Argument, binary: _Binary) -> np.ndarray:
     """Read the elements of an input; `_array` reshapes them."""
-    what, dtype = f"input {argument.name!r}", argument.dtype
-    parameters = _parameters(entry, what)
+    label, dtype = f"input {argument.name!r}", argument.dtype
+    parameters = _parameters(entry, label)
     if "binary_data_size" not in parameters:
-        require("data" in entry, f"{what}: 'data' is missing")
-        return _from_json(entry["data"], sizes, dtype, what)
-    require("data" not in entry, f"{what} has both 'data' and binary_data_size")
-    data = binary.take(parameters["binary_data_size"], what)
+        require("data" in entry, f"{label}: 'data' is missing")
+        return _from_json(entry["data"], sizes, dtype, label)
+    require("data" not in entry, f"{label} has both 'data' and binary_data_size")
+    data = binary.take(parameters["binary_data_size"], label)
     if dtype.kind == "O":
         most = min(prod(sizes), len(data) // 4)
-        binary.check_memory(json_text.WEIGHTS[ord(",")] * most, what)
-        texts = list(_strings(data, prod(sizes), what))
-        require(len(texts) == prod(sizes), f"{what}: shape {sizes} needs {prod(sizes)} strings, got {len(texts)}")
+        binary.check_memory(json_text.WEIGHTS[ord(",")] * most, label)
+        texts = list(_strings(data, prod(sizes), label))
+        require(len(texts) == prod(sizes), f"{label}: shape {sizes} needs {prod(sizes)} strings, got {len(texts)}")
         return np.array(texts, object)
     needed = prod(sizes) * dtype.itemsize
-    text = f"{what}: {datatype(argument)} of shape {sizes} needs {needed} bytes, got {len(data)}"
+    text = f"{label}: {datatype(argument)} of shape {sizes} needs {needed} bytes, got {len(data)}"
     require(len(data) == needed, text)
     return _view(data, dtype)
 
@@ -391,20 +391,20 @@ def _view(data: memoryview, dtype: np.dtype[Any]) -> np.ndarray:
     return np.frombuffer(bytes(data), dtype)
 
 
-def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> np.ndarray:
+def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], label: str) -> np.ndarray:
     """Convert 'data', nested or flat, to an array. Conversions must keep each value, except for rounding of floats."""
-    _require(isinstance(data, (list, Numbers)), f"{what}: 'data' must be a list", data)
-    nested_shape, elements = flatten(data, what)
+    _require(isinstance(data, (list, Numbers)), f"{label}: 'data' must be a list", data)
+    nested_shape, elements = flatten(data, label)
     fits = nested_shape == shape if len(nested_shape) > 1 else len(elements) == prod(shape)
     got = f"lists of shape {nested_shape}" if len(nested_shape) > 1 else f"{len(elements)} values"
-    require(fits, f"{what}: 'data' must have shape {shape} or {prod(shape)} values, got {got}")
+    require(fits, f"{label}: 'data' must have shape {shape} or {prod(shape)} values, got {got}")
     name, kinds = DATATYPES[dtype.name], {float} if isinstance(elements, np.ndarray) else set(map(type, elements))
     if dtype.kind == "O":
         odd = [item for item in elements if not isinstance(item, str)]
-        _require(not odd, f"{what}: 'data' must hold strings", odd[:1])
+        _require(not odd, f"{label}: 'data' must hold strings", odd[:1])
         return np.array(elements, object)
     # NumPy would make an array of fixed-width strings, each as wide as the longest.
-    _require(kinds <= {bool, int, float}, f"{what}: 'data' must hold {name}", data)
+    _require(kinds <= {bool, int, float}, f"{label}: 'data' must hold {name}", data)
     numbers = np.asarray(elements)
     if not numbers.size:
         return np.empty(0, dtype)
@@ -413,29 +413,29 @@ def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> 
         numbers = (
             exact.astype(dtype) if all(type(item) is int and 0 <= item < 2**64 for item in exact.flat) else numbers
         )
-    _require(numbers.dtype.kind in _JSON_KINDS[dtype.kind], f"{what}: 'data' must hold {name}", data)
+    _require(numbers.dtype.kind in _JSON_KINDS[dtype.kind], f"{label}: 'data' must hold {name}", data)
     with np.errstate(over="ignore"):
         array = numbers.astype(dtype)
     if dtype.kind in "iu":
         fits = bool((array == numbers).all())
     else:
         fits = bool((np.isfinite(array) == np.isfinite(numbers)).all())
-    require(fits, f"{what}: 'data' has values that {name} cannot hold")
+    require(fits, f"{label}: 'data' has values that {name} cannot hold")
     return array
 
 
-def _strings(data: memoryview, count: int, what: str) -> Iterator[str]:
+def _strings(data: memoryview, count: int, label: str) -> Iterator[str]:
     """Yield the strings of binary BYTES, at most `count + 1`. Each has its length in four bytes, then UTF-8."""
     position = total = 0
     while position < len(data) and total <= count:
         total += 1
         start = position + 4
         position = start + int.from_bytes(data[position:start], "little")
-        require(position <= len(data), f"{what}: a string of BYTES ends after the data")
+        require(position <= len(data), f"{label}: a string of BYTES ends after the data")
         try:
             yield str(data[start:position], "utf-8")
         except UnicodeDecodeError as error:
-            raise ValidationError(f"{what}: strings must be UTF-8 ({error})") from None
+            raise ValidationError(f"{label}: strings must be UTF-8 ({error})") from None
 
 
 def _binary_data(array: np.ndarray) -> bytes:

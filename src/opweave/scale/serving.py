@@ -85,9 +85,9 @@ def deployment(
         NotSupportedError: the protocol has no type for an input or output of the model.
     """
     counts = {"batch": batch, "threads": threads, "replicas": replicas, "max_body": max_body, "max_json": max_json}
-    for what, value in counts.items():
+    for option, value in counts.items():
         is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        require(is_count, f"{what} must be a positive integer, got {shown(value)}")
+        require(is_count, f"{option} must be a positive integer, got {shown(value)}")
     is_time = isinstance(wait, (int, float)) and not isinstance(wait, bool) and 0 <= wait < float("inf")
     require(is_time, f"wait must be a number of seconds, got {shown(wait)}")
     require(isinstance(device, str), f"device must be a name, got {shown(device)}")

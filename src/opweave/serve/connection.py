@@ -226,7 +226,7 @@ class Connection:
             results = place.context.sync(builder, log)
         except LogError as error:
             before = [[descriptor_of(desc) for desc in descs] for descs in error.before]
-            return {"operands": before, "at": error.at, "error": describe_error(error.error)}
+            return {"operands": before, "at": error.index, "error": describe_error(error.error)}
         except (MLError, MemoryError) as error:
             return {"operands": [], "at": 0, "error": describe_error(error)}
         except ProtocolError as error:

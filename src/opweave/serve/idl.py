@@ -127,5 +127,5 @@ def _lines() -> Iterator[str]:
         parts = (" ".join(f"{name}:{kind}" for name, kind in part.items()) for part in (op.arguments, op.options))
         return ";".join([*parts, "[]"] if op.several else parts)
 
-    for alike, ops in groupby(OPERATIONS.values(), rest):
-        yield f"{' '.join(op.name for op in ops)};{alike}"
+    for signature, ops in groupby(OPERATIONS.values(), rest):
+        yield f"{' '.join(op.name for op in ops)};{signature}"

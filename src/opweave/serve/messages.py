@@ -138,7 +138,7 @@ def parse_message(text: bytes) -> Message:
 
 
 def check_fields(
-    what: str,
+    kind: str,
     message: Message,
     required: Mapping[str, Callable[[Any], bool]],
     optional: Mapping[str, Callable[[Any], bool]],
@@ -146,12 +146,12 @@ def check_fields(
     """Require fields and their types."""
     for name, is_valid in required.items():
         if name not in message:
-            raise ProtocolError(f"{what}: the field {name} is missing")
+            raise ProtocolError(f"{kind}: the field {name} is missing")
         if not is_valid(message[name]):
-            raise ProtocolError(f"{what}: the field {name} must not be {shown(message[name])}")
+            raise ProtocolError(f"{kind}: the field {name} must not be {shown(message[name])}")
     for name, is_valid in optional.items():
         if name in message and not is_valid(message[name]):
-            raise ProtocolError(f"{what}: the field {name} must not be {shown(message[name])}")
+            raise ProtocolError(f"{kind}: the field {name} must not be {shown(message[name])}")
 
 
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, "-0": -0.0}

@@ -40,9 +40,9 @@ class ServedConstant:
 class LogError(Exception):
     """An entry of a log has failed; `before` has the descriptors of the results of the earlier entries."""
 
-    def __init__(self, at: int, error: Exception, before: list[list[Desc]]) -> None:
+    def __init__(self, index: int, error: Exception, before: list[list[Desc]]) -> None:
         super().__init__(str(error))
-        self.at, self.error, self.before = at, error, before
+        self.index, self.error, self.before = index, error, before
 
 
 class ServedBuilder:
@@ -86,7 +86,7 @@ class ServedBuilder:
         """Replay entries of a log, and return the descriptors of each one's results. Entries before an error stay."""
         descs: list[list[Desc]] = []
         with self._lock:
-            for at, entry in enumerate(log):
+            for index, entry in enumerate(log):
                 match entry:
                     case [str(name), first, list(arguments), dict(options)] if is_id(first):
                         pass
@@ -97,7 +97,7 @@ class ServedBuilder:
                 except (ProtocolError, AssertionError):
                     raise
                 except Exception as error:
-                    raise LogError(at, error, descs) from error
+                    raise LogError(index, error, descs) from error
                 descs.append([result.desc for result in results])
         return descs
 

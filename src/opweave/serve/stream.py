@@ -88,7 +88,7 @@ class Stream:
         while self._end < count:
             self._end += self._receive(self._view[self._end :])
 
-    def ahead(self, most: int) -> memoryview:
+    def peek(self, most: int) -> memoryview:
         """A view of the next bytes in the buffer, 1 to `most`, without consuming them."""
         self._fill(1)
         return self._view[self._start : min(self._end, self._start + most)]
@@ -103,12 +103,12 @@ class Stream:
 
     def read_head(self) -> bytes:
         """Read up to the first empty line, inclusive; at most 16 KiB."""
-        while (at := self._buffer.find(b"\r\n\r\n", self._start, min(self._end, self._start + MAX_HEAD_BYTES))) < 0:
+        while (end := self._buffer.find(b"\r\n\r\n", self._start, min(self._end, self._start + MAX_HEAD_BYTES))) < 0:
             held = self._end - self._start
             if held >= MAX_HEAD_BYTES:
                 raise WireError(TOO_LARGE, f"the headers have more than {MAX_HEAD_BYTES} bytes")
             self._fill(held + 1)
-        return self.read(at + 4 - self._start)
+        return self.read(end + 4 - self._start)
 
     def read_some(self, target: memoryview) -> int:
         """Read at least one byte into the target; return the number of bytes."""

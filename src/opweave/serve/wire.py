@@ -54,8 +54,8 @@ def unmask(data: memoryview, key: bytes, offset: int = 0) -> None:
     >>> data
     bytearray(b'````d')
     """
-    size, at = len(data), offset % 4
-    key = key[at:] + key[:at]
+    size, shift = len(data), offset % 4
+    key = key[shift:] + key[:shift]
     if size <= SHORT_BYTES:
         mask = int.from_bytes((key * (size // 4 + 1))[:size], "little")
         data[:] = (int.from_bytes(data, "little") ^ mask).to_bytes(size, "little")
@@ -227,7 +227,7 @@ class WebSocketMessages(Messages):
         if not self._rest:
             self._next_frame()
         if self._rest:
-            part = self.stream.ahead(self._rest)
+            part = self.stream.peek(self._rest)
             self._unmask(part)
             self._left = len(part)
 

@@ -68,7 +68,7 @@ class Comparison:
             progress(done, len(a.nodes), a.nodes[min(done, len(a.nodes) - 1)].title)
             b.step(theirs, expected)
             a.step(mine, got)
-            own = a.alone(mine, {operand: _as(expected[self.pair[operand]], operand) for operand in _reads(mine)})
+            own = a.run_alone(mine, {operand: _as(expected[self.pair[operand]], operand) for operand in _reads(mine)})
             wanted = self._expected_results(steps, expected)
             for node, other in steps:
                 number = len(self.rows)
@@ -107,10 +107,10 @@ class Comparison:
             for operand, counterpart in zip(node.operands, other.operands, strict=True)
             if not counterpart.is_constant
         }
-        results.update(self.b.alone([other for _, other in mixed], rounded))
+        results.update(self.b.run_alone([other for _, other in mixed], rounded))
         if self.b.backend is not reference:
             rest = [other for _, other in pairs if other.outputs[0] not in results]
-            results.update(self.b.alone(rest, {operand: expected[operand] for operand in _reads(rest)}))
+            results.update(self.b.run_alone(rest, {operand: expected[operand] for operand in _reads(rest)}))
         return ChainMap(results, cast("dict[Operand, np.ndarray]", expected))
 
     def _sizes(self) -> Iterator[int]:

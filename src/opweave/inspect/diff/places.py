@@ -26,8 +26,8 @@ def context_of(place: MLContext | str) -> MLContext:
         return place
     if not isinstance(place, str):
         raise ValidationError(f"diff: a place must be a context or DEVICE[:BACKEND][@PRECISION], got {shown(place)}")
-    where, at, precision = place.partition("@")
-    if at and precision not in PRECISIONS:
+    where, sign, precision = place.partition("@")
+    if sign and precision not in PRECISIONS:
         raise ValidationError(f"diff: the precision of {place!r} must be one of {', '.join(PRECISIONS)}")
     device, colon, backend = where.rpartition(":")  # names of devices may contain colons
     if not colon or backend not in (*discover(), "auto"):
@@ -91,7 +91,7 @@ class Side:
         graph, reads = cut_out(values, outputs)
         values.update(zip(outputs, self.run(graph, [values[operand] for operand in reads]), strict=True))
 
-    def alone(self, nodes: Sequence[Node], values: Mapping[Operand, np.ndarray]) -> dict[Operand, np.ndarray]:
+    def run_alone(self, nodes: Sequence[Node], values: Mapping[Operand, np.ndarray]) -> dict[Operand, np.ndarray]:
         """Run nodes independently, each on `values` of its operands; return all results."""
         if not nodes:
             return {}

@@ -6,7 +6,7 @@ from ... import __version__
 from ...core.graph import Graph
 from ...support.names import counted
 from ...support.words import markup, shortened
-from .charts import along, histogram, sparkline
+from .charts import error_charts, histogram, sparkline
 from .drawing import drawings
 from .result import Difference, OperationDifference, number
 
@@ -95,7 +95,7 @@ def html(difference: Difference, graph: Graph | None) -> str:
         f'<div class="soft">{markup(difference.on)} against {markup(difference.against)}</div>',
         _verdict(difference),
         '<section class="card"><h2>Errors along the graph</h2><div class="wide along">',
-        f"{along(difference.rows, difference.count)}</div></section>",
+        f"{error_charts(difference.rows, difference.count)}</div></section>",
     ]
     if focus is not None:
         name = f"{focus.number} {shortened(focus.title, MAX_NAME)}"

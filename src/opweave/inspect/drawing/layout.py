@@ -149,7 +149,7 @@ def _order(places: list[_Place], rows: list[list[int]]) -> list[list[int]]:
         if not fewest:
             break
         down = number % 2 == 0
-        spot = {index: float(at) for row in rows for at, index in enumerate(row)}
+        spot = {index: float(position) for row in rows for position, index in enumerate(row)}
         for row in rows if down else reversed(rows):
             keys = {}
             for index in row:
@@ -157,7 +157,7 @@ def _order(places: list[_Place], rows: list[list[int]]) -> list[list[int]]:
                 total = sum(spot[other] + (port * PORT_WEIGHT if down else 0) for other, port in others)
                 keys[index] = total / len(others) if others else spot[index]
             row.sort(key=keys.__getitem__)
-            spot.update((index, float(at)) for at, index in enumerate(row))
+            spot.update((index, float(position)) for position, index in enumerate(row))
         count = _crossings(places, rows)
         if count < fewest:
             best, fewest = [list(row) for row in rows], count
@@ -168,7 +168,7 @@ def _crossings(places: Sequence[_Place], rows: Sequence[Sequence[int]]) -> int:
     """The number of crossings of lines between neighbouring rows. Lines from the same port do not cross each other."""
     count = 0
     for above, below in pairwise(rows):
-        spot = {index: at for at, index in enumerate(below)}
+        spot = {index: position for position, index in enumerate(below)}
         ends: list[int] = []  # sorted ends of the lines from ports further left
         for index in above:
             lines = sorted((port, spot[target]) for target, port in places[index].below)

@@ -221,7 +221,10 @@ def summary(count: int, operations: Sequence[str], weights: int) -> tuple[str, t
     words = [name if number == 1 else f"{number} {name}" for name, number in Counter(operations).items()]
     if len(words) > 6:
         words[5:] = ["…"]
-    lines = [", ".join(words[at : at + 2]) + ("," if at + 2 < len(words) else "") for at in range(0, len(words), 2)]
+    lines = [
+        ", ".join(words[start : start + 2]) + ("," if start + 2 < len(words) else "")
+        for start in range(0, len(words), 2)
+    ]
     return (f"{count} × ({title})" if count > 1 else title), tuple(lines), chips
 
 
