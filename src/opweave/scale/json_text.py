@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..support.errors import require
+from ..support.errors import ValidationError, require
+from ..support.words import size
 
 MAX_DEPTH = 64
 """Maximum depth of nested lists and objects; NumPy's arrays have at most 64 dimensions."""
@@ -86,8 +87,9 @@ def _memory(counts: Mapping[int, int]) -> int:
 
 
 def _check_memory(needed: int, max_bytes: int) -> None:
-    rule = f"the JSON of a request may take {max_bytes:,} bytes of memory when it is read"
-    require(needed <= max_bytes, f"{rule}, got about {needed:,}; send tensors as binary data")
+    if needed > max_bytes:
+        rule = f"more than the limit of {size(max_bytes)}; send tensors as binary data"
+        raise ValidationError(f"the JSON of the request would take about {size(needed)} of memory, {rule}")
 
 
 def _counts(data: bytes) -> dict[int, int]:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from ..support.names import shown
+from ..support.words import size
 from .stream import DisconnectedError, Stream, WireError
 
 MAX_HEADERS = 100
@@ -109,7 +110,7 @@ def read_body(stream: Stream, request: Request, limit: int) -> bytes:
     if re.fullmatch(r"[0-9]{1,15}", text) is None:
         raise HttpError(400, "Content-Length is not a number")
     if int(text) > limit:
-        raise HttpError(413, f"the body has {int(text)} bytes, and at most {limit} are allowed")
+        raise HttpError(413, f"the body has {size(int(text))}, more than the limit of {size(limit)}")
     body = np.empty(int(text), np.uint8)
     stream.read_into(body)
     return body.tobytes()

@@ -10,6 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ..support.words import size
+
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, TOO_LARGE, INTERNAL_ERROR = 1000, 1001, 1002, 1009, 1011
 """Codes of close frames (RFC 6455, 7.4.1)."""
 
@@ -106,7 +108,7 @@ class Stream:
         while (end := self._buffer.find(b"\r\n\r\n", self._start, min(self._end, self._start + MAX_HEAD_BYTES))) < 0:
             held = self._end - self._start
             if held >= MAX_HEAD_BYTES:
-                raise WireError(TOO_LARGE, f"the headers have more than {MAX_HEAD_BYTES} bytes")
+                raise WireError(TOO_LARGE, f"the headers are larger than the limit of {size(MAX_HEAD_BYTES)}")
             self._fill(held + 1)
         return self.read(end + 4 - self._start)
 

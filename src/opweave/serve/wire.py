@@ -18,6 +18,7 @@ from threading import Lock
 
 import numpy as np
 
+from ..support import words
 from .stream import (
     BUFFER_BYTES,
     LINGER_SECONDS,
@@ -119,7 +120,7 @@ class Messages(ABC):
         """Receive the text of the next message; `WireError` beyond `limit` bytes."""
         size = int.from_bytes(self._read_few(4), "little")
         if size > limit:
-            raise WireError(TOO_LARGE, f"a text has {size} bytes, more than {limit}")
+            raise WireError(TOO_LARGE, f"a text has {words.size(size)}, more than the limit of {words.size(limit)}")
         if size <= SHORT_BYTES:
             return self._read_few(size)
         whole = bytearray()
