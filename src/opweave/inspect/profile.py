@@ -17,10 +17,16 @@ from ..run.access import memory_of, program_of, shared_pairs
 from ..run.binding import Binding
 from ..run.graph import MLGraph, check_names
 from ..run.locks import Locks
-from ..run.profile import CopyProfile, KernelTotal, Profile, StepProfile
+from ..run.profile import (
+    CopyProfile as CopyProfile,
+    KernelTotal as KernelTotal,
+    Profile as Profile,
+    StepProfile as StepProfile,
+)
 from ..run.tensor import MLTensor
 from ..support import lazy_imports
 from ..support.errors import require
+from .inputs import random
 
 if TYPE_CHECKING:
     from ..backends import KernelTime, Pairs, Placement
@@ -165,16 +171,3 @@ def _copies_of(call: Any) -> tuple[CopyProfile, ...]:
         if tally.count > count:
             copies.append(CopyProfile(reason, tally.count - count, tally.bytes - moved))
     return tuple(copies)
-
-
-def random(descs: Mapping[str, Desc]) -> dict[str, np.ndarray]:
-    """Random values, the same in each call: normally distributed floats; integers 0 and 1, valid as indices and as masks."""
-    generator = np.random.default_rng(0)
-    arrays = {name: memory.allocate(desc) for name, desc in descs.items()}
-    for array in arrays.values():
-        is_float = array.dtype.kind == "f"
-        array[...] = generator.standard_normal(array.shape) if is_float else generator.integers(0, 2, array.shape)
-    return arrays
-
-
-__all__ = ["CopyProfile", "KernelTotal", "Profile", "StepProfile", "engine", "profile", "profile_model", "random"]

@@ -12,15 +12,13 @@ from ..backends.isolation import EngineProcess
 from ..compile import engines, tuning
 from ..compile.driver import compile
 from ..compile.engines import Tuning
-from ..memory.arrays import as_array, contiguous, fit
 from ..ops import quantize_linear
 from ..run.access import is_fused, program_of, recorded_graph, replace_program
-from ..run.graph import MLGraph, check_names
+from ..run.graph import MLGraph
 from ..run.program import Program
 from ..support import lazy_imports
-from ..support.errors import require
-from ..support.names import counted, shown
-from .profile import random
+from ..support.names import counted
+from .inputs import input_arrays
 
 
 @lazy_imports.tune.provide
@@ -28,7 +26,7 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
     """See `MLGraph.tune`."""
     user_graph = recorded_graph(graph)
     tuning.check_seconds(seconds)
-    sources = _sources(graph, inputs)
+    sources = list(input_arrays("tune", graph.inputs, inputs).values())
     context = graph.context
     ways = context.backend.tunable(user_graph)
     programs: dict[str, Program] = {}
@@ -57,17 +55,3 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
         program.choice, program.untried = measurement.reason, {}
         replace_program(graph, program)
     return Tuning((measurement,))
-
-
-def _sources(graph: MLGraph, inputs: Mapping[str, Any] | None) -> list[np.ndarray]:
-    require(
-        inputs is None or isinstance(inputs, Mapping), f"tune: inputs must map names to arrays, got {shown(inputs)}"
-    )
-    if inputs is None:
-        return list(random(graph.inputs).values())
-    check_names("tune: inputs", inputs, graph.inputs)
-    arrays = []
-    for name, desc in graph.inputs.items():
-        label = f"tune: input {name!r}"
-        arrays.append(contiguous(fit(as_array(inputs[name], label, desc.data_type), label, desc)))
-    return arrays

@@ -338,6 +338,3 @@ def _wrap(start: str, words: Iterable[str]) -> list[str]:
             line = " " * len(start)
         line += f"{word}, "
     return [*lines, line.rstrip().rstrip(",")]
-
-
-__all__ = ["JsModule"]

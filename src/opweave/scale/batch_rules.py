@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, TypeAlias
@@ -70,6 +70,13 @@ class BatchCall:
         assert isinstance(axis, BatchAxis)
         return axis
 
+    def axis_outside(self, axes: Collection[int]) -> BatchAxis:
+        """The batch axis of `input`, which is none of the axes along which the operation computes."""
+        axis = self.only("input")
+        if axis.number in axes:
+            raise self.mixing_error()
+        return axis
+
     def mixing_error(self) -> NotApart:
         """The error for an operation that computes along the batch axis."""
         return NotApart(f"{self.node.title} computes along the batch")
@@ -134,68 +141,51 @@ def _elementwise(call: BatchCall) -> Axis:
 
 @_rule(ops.triangular)
 def _(call: BatchCall) -> Axis:
-    axis = call.only("input")
-    if axis.number >= call.operand("input").rank - 2:
-        raise call.mixing_error()
-    return axis
+    rank = call.operand("input").rank
+    return call.axis_outside((rank - 2, rank - 1))
 
 
 @_rule(ops.softmax, ops.cumulative_sum, ops.batch_normalization, ops.split)
 @_rule(composites.log_softmax, composites.hard_max, composites.top_k)
 def _along_axis(call: BatchCall) -> tuple[Axis, ...]:
-    axis = call.only("input")
-    if axis.number == call["axis"]:
-        raise call.mixing_error()
-    return (axis,) * len(call.node.outputs)
+    return (call.axis_outside((call["axis"],)),) * len(call.node.outputs)
 
 
 @_rule(ops.layer_normalization, ops.reverse, ops.resample2d)
 def _along_axes(call: BatchCall) -> Axis:
-    axis = call.only("input")
-    if axis.number in call["axes"]:
-        raise call.mixing_error()
-    return axis
+    return call.axis_outside(call["axes"])
 
 
 @_rule(*(op for name, op in ops.Operations.listing().items() if name.startswith("reduce_")))
 def _reduction(call: BatchCall) -> Axis:
-    axis = call.only("input")
-    return _axis_after_reduction(call, axis, call["axes"])
+    return _axis_after_reduction(call, call["axes"])
 
 
 @_rule(ops.arg_max, ops.arg_min)
 def _(call: BatchCall) -> Axis:
-    axis = call.only("input")
-    return _axis_after_reduction(call, axis, (call["axis"],))
+    return _axis_after_reduction(call, (call["axis"],))
 
 
-def _axis_after_reduction(call: BatchCall, axis: BatchAxis, axes: Sequence[int]) -> BatchAxis:
-    if axis.number in axes:
-        raise call.mixing_error()
-    return (
-        axis if call["keep_dimensions"] else axis.with_number(axis.number - sum(other < axis.number for other in axes))
-    )
+def _axis_after_reduction(call: BatchCall, axes: Sequence[int]) -> BatchAxis:
+    axis = call.axis_outside(axes)
+    removed = 0 if call["keep_dimensions"] else sum(other < axis.number for other in axes)
+    return axis.with_number(axis.number - removed)
 
 
 @_rule(ops.instance_normalization, ops.conv2d, ops.conv_transpose2d)
 def _of_images(call: BatchCall) -> Axis:
-    axis = call.only("input")
-    if axis.number != _layout(call).index("n"):
-        raise call.mixing_error()
-    return axis
+    return call.axis_outside(_axes_but(call, "n"))
 
 
 @_rule(ops.average_pool2d, ops.l2_pool2d, ops.max_pool2d)
 def _(call: BatchCall) -> Axis:
-    axis = call.only("input")
-    if _layout(call)[axis.number] not in "nc":
-        raise call.mixing_error()
-    return axis
+    return call.axis_outside(_axes_but(call, "nc"))
 
 
-def _layout(call: BatchCall) -> str:
+def _axes_but(call: BatchCall, letters: str) -> list[int]:
+    """The axes of the layout that have other letters."""
     layout: str = call.node.attributes.get("layout") or call["input_layout"]
-    return layout
+    return [number for number, letter in enumerate(layout) if letter not in letters]
 
 
 @_rule(ops.matmul)
@@ -234,10 +224,7 @@ def _(call: BatchCall) -> Axis:
 
 @_rule(composites.matmul_n_bits)
 def _(call: BatchCall) -> Axis:
-    axis = call.only("input")
-    if axis.number == call.operand("input").rank - 1:
-        raise call.mixing_error()
-    return axis
+    return call.axis_outside((call.operand("input").rank - 1,))
 
 
 @_rule(ops.concat)
@@ -253,27 +240,19 @@ def _(call: BatchCall) -> Axis:
 
 @_rule(ops.slice)
 def _(call: BatchCall) -> Axis:
-    axis, input = call.only("input"), call.operand("input")
-    number = axis.number
-    if (call["starts"][number], call["sizes"][number], call["strides"][number]) != (0, input.shape[number], 1):
-        raise call.mixing_error()
-    return axis
+    parts = zip(call["starts"], call["sizes"], call["strides"], call.operand("input").shape, strict=True)
+    return call.axis_outside([number for number, part in enumerate(parts) if part[:3] != (0, part[3], 1)])
 
 
 @_rule(ops.pad)
 def _(call: BatchCall) -> Axis:
-    axis = call.only("input")
-    if call["beginning_padding"][axis.number] or call["ending_padding"][axis.number]:
-        raise call.mixing_error()
-    return axis
+    pairs = zip(call["beginning_padding"], call["ending_padding"], strict=True)
+    return call.axis_outside([number for number, pair in enumerate(pairs) if any(pair)])
 
 
 @_rule(ops.tile)
 def _(call: BatchCall) -> Axis:
-    axis = call.only("input")
-    if call["repetitions"][axis.number] != 1:
-        raise call.mixing_error()
-    return axis
+    return call.axis_outside([number for number, count in enumerate(call["repetitions"]) if count != 1])
 
 
 @_rule(ops.expand)

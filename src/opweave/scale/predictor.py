@@ -372,6 +372,3 @@ def _count(values: Any) -> int | None:
 def _no_rows(argument: Argument) -> np.ndarray:
     sizes = [size if isinstance(size, int) else 0 for size in (argument.dims or ())[1:]]
     return np.empty([0, *sizes], argument.dtype)
-
-
-__all__ = ["Predictor", "gpus", "is_gpu", "open_session"]

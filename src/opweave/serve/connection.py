@@ -39,7 +39,7 @@ SLOW = ("build", "tensor")
 
 
 @dataclass
-class _RecordingPlace:
+class _OpenContext:
     number: int
     context: ServedContext
     lane: Lane
@@ -66,7 +66,7 @@ class Connection:
         self._recording = recording
         self.key = secrets.token_urlsafe(32)
         self._budget = ServerBudget(limits.memory)
-        self._places: dict[int, _RecordingPlace] = {}
+        self._places: dict[int, _OpenContext] = {}
         self._ended: set[int] = set()
         self._lock = Lock()  # of the two above
         self._past = Counts()  # of contexts that have ended
@@ -138,7 +138,7 @@ class Connection:
             self._answer_error(message["r"], error)
             return
         lane = Lane(f"opweave.serve context {number}", self._messages.stream.has_ended)
-        place = _RecordingPlace(number, context, lane, Counts(contexts=1))
+        place = _OpenContext(number, context, lane, Counts(contexts=1))
         place.counts.messages["hello"] += 1
         with self._lock:
             self._places[number] = place
@@ -157,7 +157,7 @@ class Connection:
 
     # Handling --------------------------------------------------------------------------------------------------------
 
-    def _handle(self, place: _RecordingPlace, message: Message, payload: np.ndarray | None) -> None:
+    def _handle(self, place: _OpenContext, message: Message, payload: np.ndarray | None) -> None:
         if place.is_ended or self._has_failed:
             return
         try:
@@ -183,7 +183,7 @@ class Connection:
         except Exception as error:
             self._refuse(place, message, error)
 
-    def _refuse(self, place: _RecordingPlace, message: Message, error: BaseException) -> None:
+    def _refuse(self, place: _OpenContext, message: Message, error: BaseException) -> None:
         """Answer a request with an error. If the message is no request, end the context."""
         try:
             if "r" in REQUIRED[message["m"]]:
@@ -236,7 +236,7 @@ class Connection:
 
     # The end ---------------------------------------------------------------------------------------------------------
 
-    def _on_loss(self, place: _RecordingPlace, reason: str) -> None:
+    def _on_loss(self, place: _OpenContext, reason: str) -> None:
         """Tell the client that a context is lost, and free the context, unless the client has destroyed it."""
         if place.is_ended:
             return
@@ -245,7 +245,7 @@ class Connection:
             self._messages.send(text_of({"c": place.number, "lost": reason}))
         place.lane.finish(place.context.destroy)
 
-    def _destroy(self, place: _RecordingPlace) -> None:
+    def _destroy(self, place: _OpenContext) -> None:
         place.is_ended = True
         place.context.destroy()
         place.lane.close()

@@ -89,6 +89,3 @@ class Recording:
         except MLError as error:
             return f"not written as ONNX: {error}"
         return f"written as {name}.onnx"
-
-
-__all__ = ["MAX_BYTES", "Recording"]

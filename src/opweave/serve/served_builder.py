@@ -102,11 +102,13 @@ class ServedBuilder:
         return descs
 
     def _add(self, name: str, first: int, arguments: list[Any], options: dict[str, Any]) -> Sequence[MLOperand]:
-        if name in _SOURCES:
-            results: Sequence[MLOperand] = [getattr(self, _SOURCES[name])(first, *_fields(name, arguments))]
-        else:
+        source = self._add_source(name, first, arguments)
+        if source is None:
             values = [decode(value, self._operand) for value in arguments]
-            results = call(self._builder, name, values, decode_options(options, self._operand))
+            keywords = {option: decode(value, self._operand) for option, value in options.items()}
+            results = call(self._builder, name, values, keywords)
+        else:
+            results = (source,)
         if len(self._operands) + len(results) > self._max_operands:
             raise NotSupportedError(f"{name}: a graph may have {self._max_operands:,} operands here")
         self._reserve(OPERAND_BYTES * len(results))
@@ -122,20 +124,23 @@ class ServedBuilder:
         except KeyError:
             raise ProtocolError(f"there is no operand {number}") from None
 
-    def _input(self, number: int, name: Any, data_type: Any, shape: Any) -> MLOperand:
-        return self._builder.input(name, data_type, shape)
-
-    def _new_constant(self, number: int, data_type: Any, shape: Any) -> MLOperand:
-        self._builder._check_open()
-        constant = self.constant(number, data_type, shape)
-        return self._builder.constant(constant.desc.data_type, constant.desc.shape, constant.array)
-
-    def _constant_of_tensor(self, number: int, tensor: Any) -> MLOperand:
-        constant = self._constant_tensor(tensor)
-        return self._builder.constant(constant.desc.data_type, constant.desc.shape, constant.array)
-
-    def _constant_of_number(self, number: int, data_type: Any, value: Any) -> MLOperand:
-        return self._builder.constant(data_type, decode(value, self._operand))
+    def _add_source(self, name: str, number: int, arguments: list[Any]) -> MLOperand | None:
+        """Add an input or a constant; None if `name` is that of an operation."""
+        match name, arguments:
+            case "input", [text, {"dataType": data_type, "shape": shape}]:
+                return self._builder.input(text, data_type, shape)
+            case "constant", [{"dataType": data_type, "shape": shape}]:
+                self._builder._check_open()
+                constant = self.constant(number, data_type, shape)
+                return self._builder.constant(constant.desc.data_type, constant.desc.shape, constant.array)
+            case "constantTensor", [int(tensor)]:
+                constant = self._constant_tensor(tensor)
+                return self._builder.constant(constant.desc.data_type, constant.desc.shape, constant.array)
+            case "constantNumber", [data_type, value]:
+                return self._builder.constant(data_type, decode(value, self._operand))
+            case "input" | "constant" | "constantTensor" | "constantNumber", _:
+                raise ProtocolError(f"{name}: the arguments must not be {shown(arguments)}")
+        return None
 
     def build(self, log: Log, outputs: dict[str, int]) -> MLGraph:
         """Replay the last entries, and compile the graph."""
@@ -168,33 +173,6 @@ class ServedBuilder:
             released, self.reserved = self.reserved, 0
             self._budget.release(released)
             return released
-
-
-_SOURCES = {
-    "input": "_input",
-    "constant": "_new_constant",
-    "constantTensor": "_constant_of_tensor",
-    "constantNumber": "_constant_of_number",
-}
-"""Methods for the entries of a log that are no operations."""
-
-
-def _fields(name: str, arguments: list[Any]) -> Sequence[Any]:
-    match name, arguments:
-        case "input", [text, {"dataType": data_type, "shape": shape}]:
-            return text, data_type, shape
-        case "constant", [{"dataType": data_type, "shape": shape}]:
-            return data_type, shape
-        case "constantTensor", [int(tensor)]:
-            return (tensor,)
-        case "constantNumber", [data_type, value]:
-            return data_type, value
-    raise ProtocolError(f"{name}: the arguments must not be {shown(arguments)}")
-
-
-def decode_options(options: dict[str, Any], operand: Callable[[int], MLOperand]) -> dict[str, Any]:
-    """Decode the operands and numbers in the options of an operation."""
-    return {name: decode(value, operand) for name, value in options.items()}
 
 
 def describe(context: MLContext, data_type: object, shape: object) -> Desc:

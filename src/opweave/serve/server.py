@@ -10,7 +10,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -296,27 +296,17 @@ class Server:
             case "POST", "/payload":
                 return self._payload(stream, request, body, headers)
             case "OPTIONS", _ if request.origin is not None and self._allows(request.origin):
-                respond(stream, 204, keeps_alive=request.keeps_alive, headers=headers | _preflight(request))
+                return _reply(stream, request, headers | _preflight(request), status=204)
             case "GET" | "HEAD", "/webnn.js":
-                script = {
-                    "Content-Type": "text/javascript; charset=utf-8",
-                    "Cross-Origin-Resource-Policy": "cross-origin",
-                }
-                respond(stream, 200, webnn_js(), keeps_alive=request.keeps_alive, headers=headers | script)
+                headers |= {"Cross-Origin-Resource-Policy": "cross-origin"}
+                return _reply(stream, request, headers, webnn_js(), "text/javascript; charset=utf-8")
             case "GET", "/stats":
                 self._check_origin(request)
                 self._check_token(request, request.headers.get("authorization", "").removeprefix("Bearer "))
-                json_type = {"Content-Type": "application/json"}
-                respond(
-                    stream, 200, self.stats().to_json(), keeps_alive=request.keeps_alive, headers=headers | json_type
-                )
+                return _reply(stream, request, headers, self.stats().to_json())
             case "GET", "/health":
-                fields = json.dumps({"opweave": __version__, "protocol": VERSION})
-                json_type = {"Content-Type": "application/json"}
-                respond(stream, 200, fields, keeps_alive=request.keeps_alive, headers=headers | json_type)
-            case _:
-                raise HttpError(404, "there is nothing here")
-        return request.keeps_alive
+                return _reply(stream, request, headers, json.dumps({"opweave": __version__, "protocol": VERSION}))
+        raise HttpError(404, "there is nothing here")
 
     def _allows(self, origin: str | None) -> bool:
         """Whether a page of this origin may connect; None stands for programs other than browsers."""
@@ -393,11 +383,8 @@ class Server:
             stream.is_trusted = True
             stream.set_deadline(None)
             if key != text:
-                respond(stream, 204, keeps_alive=request.keeps_alive, headers=headers)
-                return request.keeps_alive
-            type_of_bytes = {"Content-Type": "application/octet-stream"}
-            respond(stream, 200, payload.data, keeps_alive=request.keeps_alive, headers=headers | type_of_bytes)
-        return request.keeps_alive
+                return _reply(stream, request, headers, status=204)
+            return _reply(stream, request, headers, payload.data, "application/octet-stream")
 
     def _sync(self, stream: Stream, request: Request, body: bytes, headers: dict[str, str]) -> bool:
         """`POST /sync`: add operations to a builder while JavaScript waits."""
@@ -418,11 +405,21 @@ class Server:
             answer = connection.sync(message["c"], message["b"], message["log"])
         except ProtocolError as error:
             raise HttpError(400, str(error)) from None
-        text = text_of(answer)
-        respond(
-            stream, 200, text, keeps_alive=request.keeps_alive, headers={**headers, "Content-Type": "application/json"}
-        )
-        return request.keeps_alive
+        return _reply(stream, request, headers, text_of(answer))
+
+
+def _reply(
+    stream: Stream,
+    request: Request,
+    headers: Mapping[str, str],
+    body: str | bytes | memoryview = b"",
+    content_type: str = "application/json",
+    status: int = 200,
+) -> bool:
+    """Respond to a request; return whether the client may send another."""
+    fields = {**headers, "Content-Type": content_type} if status == 200 else headers
+    respond(stream, status, body, keeps_alive=request.keeps_alive, headers=fields)
+    return request.keeps_alive
 
 
 def _check_type(request: Request) -> None:

@@ -18,10 +18,10 @@ from ...backends.reference import reference
 from ...core.dtypes import FLOATS
 from ...core.graph import Node, Operand, each
 from ...support.names import counted
-from ..drawing.picture import is_built_in
+from ..drawing.picture import is_built_in, named_operands
 from .fallback import FALLBACK_RUNS, onnx_node
 from .measure import Error, Values, error
-from .pairs import changes, match_graphs, named_operands
+from .pairs import changes, match_graphs
 from .places import Side
 from .result import Difference, OperationDifference, OutputDifference, Read
 from .tolerance import LINEAR, UNIT, scale_of, tolerance_of
@@ -172,7 +172,7 @@ class Comparison:
         with np.errstate(over="ignore"):
             wanted = whole.astype(np.float16)
         values = Values.of(whole)
-        reads = tuple(Read(name, str(operand.desc), values, False) for name, operand in named_operands(node))
+        reads = tuple(Read(name, str(operand.desc), values, False) for name, operand in named_operands(node.inputs))
         tolerance = tolerance_of(node, self.precision, self.factor)
         mine, total = error(own[output], wanted, values, 0, tolerance), error(got[output], whole, values)
         overflow = _overflow(node, own[output], whole, expected, reads)
@@ -201,7 +201,7 @@ class Comparison:
                 Values.of(operand.value if operand.is_constant else expected[operand]),
                 operand.is_constant,
             )
-            for name, operand in named_operands(other)
+            for name, operand in named_operands(other.inputs)
         )
         scale = scale_of(node, {read.name: read.values.size for read in reads})
         errors: list[tuple[Error, Error, Values, Operand]] = []

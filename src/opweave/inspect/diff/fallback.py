@@ -268,6 +268,3 @@ class _Assembly:
             output=[ValueInfoProto(name=name, type=type_of(values[name])) for name in gives],
         )
         return ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, graph=graph)
-
-
-__all__ = ["FallbackNode", "onnx_node", "record_whole"]

@@ -12,6 +12,7 @@ from ...core.graph import Graph, Node, Operand
 from ...ops import Operations
 from ...support.errors import ValidationError
 from ...support.names import counted, shown
+from ..drawing.picture import named_operands
 from .measure import Values, error
 
 FLOATS = ("float32", "float16")
@@ -116,7 +117,7 @@ def changes(a: Node, b: Node) -> Iterator[str]:
         is_float = {*FLOATS}.issuperset((value, other)) if name == "data_type" else False
         if value != other and not is_float and not (value != value and other != other):
             yield f"{name} is {shown(value)}, expected {shown(other)}"
-    for (name, operand), (_, other) in zip(named_operands(a), named_operands(b), strict=True):
+    for (name, operand), (_, other) in zip(named_operands(a.inputs), named_operands(b.inputs), strict=True):
         if operand.is_constant and (text := _describe_change(operand.value, other.value)):
             yield f"{name} {operand.desc} {text}"
 
@@ -136,12 +137,3 @@ def _describe_change(a: np.ndarray, b: np.ndarray) -> str:
         return ""
     where = f" at {list(change.where)}" if change.where else ""
     return f"differs in {different:,} of {a.size:,} elements, most{where}: {change.got:.6g}, expected {change.expected:.6g}"
-
-
-def named_operands(node: Node) -> Iterator[tuple[str, Operand]]:
-    """Yield the operands of a node by parameter; operands in a sequence get their index."""
-    for name, value in node.inputs.items():
-        if isinstance(value, tuple):
-            yield from ((f"{name}[{number}]", operand) for number, operand in enumerate(value))
-        elif value is not None:
-            yield name, value

@@ -23,7 +23,7 @@ import numpy as np
 
 from ...backends import Precision
 from ...core.graph import Node, Operand
-from ...ops import Operations
+from ..drawing.picture import is_built_in
 
 LONG_SUM = 64
 """Number of terms up to which the limit of a sum is the worst case, 1 ULP for each term. Beyond it, the limit grows with the
@@ -99,10 +99,9 @@ def tolerance_of(node: Node, precision: Precision = "float32", factor: float = 1
     """
     is_float = node.outputs[0].data_type in ("float32", "float16")
     half = node.outputs[0].data_type == "float16"
-    built_in = Operations.listing().get(node.op.name) is node.op
     terms = 0
     ulp = near_zero = absolute = rounding = 0.0
-    if not built_in:
+    if not is_built_in(node):
         ulp, near_zero = (UNKNOWN_ULP, UNKNOWN_ULP) if is_float else (1 if _has_floats(node) else 0, 0)
     elif not is_float:
         ulp, near_zero = 1 if node.op.name == "quantize_linear" else 0, 0
@@ -281,6 +280,3 @@ LINEAR = frozenset(
 def ops_with_rules() -> set[str]:
     """The names of the operations in the tables."""
     return {*_FIXED, *_ABSOLUTE, *_SUMS}
-
-
-__all__ = ["LINEAR", "Tolerance", "ops_with_rules", "scale_of", "tolerance_of"]

@@ -157,6 +157,3 @@ def _merge_boxes(picture: Picture, indices: Sequence[int], count: int) -> Box:
     tooltip = "\n".join(labels[:40] + ["…"] * (len(labels) > 40))
     mark = max((box.mark for box in boxes), key=["", "found", "first"].index)
     return Box(title, boxes[0].lane, "several", lines, chips, tooltip, tuple(operations), weights, mark)
-
-
-__all__ = ["condense", "merge"]

@@ -273,6 +273,3 @@ def spread(wanted: Sequence[float], weights: Sequence[float], gaps: Sequence[flo
         pools.append((mean, total, count))
     means = [mean for mean, _, count in pools for _ in range(count)]
     return [mean + offset for mean, offset in zip(means, offsets, strict=True)]
-
-
-__all__ = ["DrawnLink", "Item", "Placed", "chains", "layout", "spread"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -166,7 +166,7 @@ def _lane(placements: Sequence[Placement], number: int | None = None) -> DrawnLa
 
 def _box(unit: _Unit, lane: int) -> Box:
     node = unit.shown
-    constants = {name: o for name, o in _named_operands(node.inputs) if o.is_constant}
+    constants = {name: o for name, o in named_operands(node.inputs) if o.is_constant}
     arguments = dict(node.op.given(node.arguments))
     attributes = [f"{name} = {_short(value)}" for name, value in arguments.items() if name in node.attributes]
     where = f"{unit.placement.how} on {unit.placement.device}: {unit.placement.detail}"
@@ -188,7 +188,8 @@ def is_built_in(node: Node) -> bool:
     return Operations.listing().get(node.op.name) is node.op
 
 
-def _named_operands(inputs: Mapping[str, Any]) -> Iterable[tuple[str, Operand]]:
+def named_operands(inputs: Mapping[str, Any]) -> Iterator[tuple[str, Operand]]:
+    """Yield the operands of a node by parameter; operands in a sequence get their index."""
     for name, value in inputs.items():
         if isinstance(value, tuple):
             yield from ((f"{name}[{number}]", item) for number, item in enumerate(value))
@@ -226,18 +227,3 @@ def summary(count: int, operations: Sequence[str], weights: int) -> tuple[str, t
         for start in range(0, len(words), 2)
     ]
     return (f"{count} × ({title})" if count > 1 else title), tuple(lines), chips
-
-
-__all__ = [
-    "Box",
-    "DrawnLane",
-    "Edge",
-    "Mark",
-    "Picture",
-    "Sketch",
-    "Style",
-    "Tint",
-    "is_built_in",
-    "picture",
-    "summary",
-]

@@ -292,6 +292,3 @@ def _curve(x: float, y: float, to_x: float, to_y: float) -> str:
         return f"L{to_x:.1f} {to_y:.1f}"
     half = (y + to_y) / 2
     return f"C{x:.1f} {half:.1f} {to_x:.1f} {half:.1f} {to_x:.1f} {to_y:.1f}"
-
-
-__all__ = ["svg", "text_width"]
