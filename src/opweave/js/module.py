@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,10 @@ MLGraphBuilder Infinity NaN Number Error Uint8Array ArrayBuffer DataView TextDec
 RESERVED = frozenset(_WORDS.split())
 
 
+READER = Path(__file__).with_name("reader.js")
+"""The function of modules that makes constants from a .safetensors file."""
+
+
 class JsModule:
     """A graph of WebNN's operations as a module.
 
@@ -86,7 +91,8 @@ class JsModule:
         parts = [self._comment(), *self._descriptors(), ""]
         if self.weights:
             parts += [self._loader(), ""]
-        return "\n".join([*parts, *doc, *head, "", *body, "}", *([_READER] if self.weights else []), ""])
+        reader = ["", READER.read_text(encoding="utf-8").rstrip()] if self.weights else []
+        return "\n".join([*parts, *doc, *head, "", *body, "}", *reader, ""])
 
     # The head --------------------------------------------------------------------------------------------------------
 
@@ -234,23 +240,6 @@ class JsModule:
             name = f"{base}_{number}"
         self._taken.add(name)
         return name
-
-
-_READER = """
-/** What makes a constant of a builder by its name in the bytes of a .safetensors file. */
-function reader(builder, file) {
-  let bytes = ArrayBuffer.isView(file) ? new Uint8Array(file.buffer, file.byteOffset, file.byteLength) : new Uint8Array(file);
-  if (bytes.byteOffset % 8) bytes = bytes.slice(); // views of numbers must be aligned
-  const size = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
-  const table = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + size)));
-  return (name) => {
-    if (!(name in table)) throw new Error(`the weights have no tensor ${name}`);
-    const { dtype, shape, data_offsets: [begin, end] } = table[name];
-    const [dataType, View] = types[dtype];
-    const view = new View(bytes.buffer, bytes.byteOffset + 8 + size + begin, (end - begin) / View.BYTES_PER_ELEMENT);
-    return builder.constant({ dataType, shape }, view);
-  };
-}"""
 
 
 def _call(start: str, positional: list[str], options: list[str]) -> str:

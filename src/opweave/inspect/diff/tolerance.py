@@ -246,33 +246,13 @@ def scale_of(node: Node, sizes: Mapping[str, float]) -> float:
     return size if node.op.name in _LIKE_INPUT else 0.0
 
 
-_LIKE_INPUT = frozenset(
-    {
-        "average_pool2d",
-        "batch_normalization",
-        "elu",
-        "gelu",
-        "hard_swish",
-        "reduce_mean",
-        "resample2d",
-        "softplus",
-        "tanh",
-    }
-)
+_AS_LARGE = "average_pool2d batch_normalization elu gelu hard_swish reduce_mean resample2d softplus tanh"
+_LIKE_INPUT = frozenset(_AS_LARGE.split())
 """Operations whose results are as large as their input, unless terms cancel."""
 
 
 LINEAR = frozenset(
-    {
-        "average_pool2d",
-        "conv2d",
-        "conv_transpose2d",
-        "cumulative_sum",
-        "gemm",
-        "matmul",
-        "reduce_mean",
-        "reduce_sum",
-    }
+    ["average_pool2d", "conv2d", "conv_transpose2d", "cumulative_sum", "gemm", "matmul", "reduce_mean", "reduce_sum"]
 )
 """Operations f, sums of products or of elements, for which f(abs(operands)) = sum(abs(terms))."""
 
