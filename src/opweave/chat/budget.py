@@ -38,7 +38,7 @@ class LimitError(DataError):
 
 
 class Budget:
-    """The memory and time that a template (`what`, in messages) has left."""
+    """The memory and time that a template has left; `title` is its name in messages."""
 
     def __init__(self, title: str, limit: int) -> None:
         self._title = title

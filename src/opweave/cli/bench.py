@@ -80,10 +80,11 @@ def bench(
         kinds = {result.error for result in results[1:] if result.reason}
         kind = kinds.pop() if len(kinds) == 1 else OperationError
         raise kind(f"no engine runs the model: {'; '.join(reasons)}{'. ' if advice else ''}{advice}")
+    first = next(result for result in results if result.turns)
     if as_json:
-        console.print(json.dumps(_records(results), indent=2), soft_wrap=True)
+        console.print(json.dumps([_record(result, first) for result in results], indent=2), soft_wrap=True)
     else:
-        _print(results)
+        _print(results, first)
     if advice:
         (errors if as_json else console).print(advice, soft_wrap=True)
     if chart is not None:
@@ -94,11 +95,6 @@ def bench(
     if is_interrupted:
         errors.print("interrupted; these are the results until then")
         raise typer.Exit(INTERRUPTED)
-
-
-def _records(results: Sequence[Result]) -> list[dict[str, Any]]:
-    first = next(result for result in results if result.turns)
-    return [_record(result, first) for result in results]
 
 
 def _record(result: Result, first: Result) -> dict[str, Any]:
@@ -113,10 +109,9 @@ def _record(result: Result, first: Result) -> dict[str, Any]:
     return record | {"chosen": result.chosen or None} | times | ratios | rest
 
 
-def _print(results: Sequence[Result]) -> None:
+def _print(results: Sequence[Result], first: Result) -> None:
     from ..support.words import duration, size, table
 
-    first = next(result for result in results if result.turns)
     rows = [("engine", "median", "quartiles", "ratio", "build", "memory", "difference")]
     for result in results:
         if not result.turns:

@@ -155,7 +155,7 @@ def measure(
 ) -> list[Result]:
     """Run a job on engines alternately, each in a separate process. A turn begins when the engine before is quiet.
 
-    If the user interrupts, `results` has those until then.
+    After Ctrl-C, `results` has what was measured until then.
     """
     spawn = get_context("spawn")  # engines must not be forked
     results, workers = [] if results is None else results, []

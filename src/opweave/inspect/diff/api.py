@@ -113,7 +113,8 @@ def comparison(
     is_mapping = inputs is None or isinstance(inputs, Mapping)
     require(is_mapping, f"diff: inputs must map names to arrays, got {shown(inputs)}")
     default = other if against is None and other is not None else None
-    mine = _context(on, model)
+    own = model.context if isinstance(model, MLGraph) else None
+    mine = context_of(on) if on is not None else own or ml.create_context()
     theirs = (
         default.context
         if isinstance(default, MLGraph)
@@ -143,12 +144,6 @@ def _title(model: Any, other: Any) -> str:
 
 def _is_fused(model: Any) -> bool:
     return not isinstance(model, MLGraph) or is_fused(model)
-
-
-def _context(place: MLContext | str | None, model: Any) -> MLContext:
-    if place is not None:
-        return context_of(place)
-    return model.context if isinstance(model, MLGraph) else ml.create_context()
 
 
 def _record(

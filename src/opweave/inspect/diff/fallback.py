@@ -145,7 +145,8 @@ def record_whole(source: Model, context: MLContext, arrays: Mapping[str, np.ndar
     shapes = {name: array.shape for name, array in arrays.items()}
     _, trace = trace_model(source, context, shapes, arrays)
     outputs = [info.name for info in source.proto.graph.output]
-    unknown = [name for step in _fallback(trace, outputs) for name in step.node.output if _is_dynamic(trace, name)]
+    results = [name for step in _fallback(trace, outputs) for name in step.node.output if name]
+    unknown = [name for name in results if isinstance(trace.values[name], Dynamic)]
     if unknown:
         _, trace = trace_model(source, context, shapes, arrays, _observe_types(source, arrays, unknown))
     label_nodes(trace)
@@ -154,10 +155,6 @@ def record_whole(source: Model, context: MLContext, arrays: Mapping[str, np.ndar
 
 def _fallback(trace: Trace, outputs: Sequence[str]) -> list[TracedNode]:
     return [step for section in sections(trace, outputs) if section.kind == "fallback" for step in section.nodes]
-
-
-def _is_dynamic(trace: Trace, name: str) -> bool:
-    return bool(name) and isinstance(trace.values[name], Dynamic)
 
 
 def _observe_types(source: Model, arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, TypeProto]:

@@ -102,12 +102,13 @@ def tolerance_of(node: Node, precision: Precision = "float32", factor: float = 1
     terms = 0
     ulp = near_zero = absolute = rounding = 0.0
     if not is_built_in(node):
-        ulp, near_zero = (UNKNOWN_ULP, UNKNOWN_ULP) if is_float else (1 if _has_floats(node) else 0, 0)
+        reads_floats = any(operand.data_type in ("float32", "float16") for operand in node.operands)
+        ulp, near_zero = (UNKNOWN_ULP, UNKNOWN_ULP) if is_float else (int(reads_floats), 0)
     elif not is_float:
         ulp, near_zero = 1 if node.op.name == "quantize_linear" else 0, 0
     elif (rule := _SUMS.get(node.op.name)) is not None:
         terms = _terms(node)
-        ulp, near_zero = rule(node, _effective_terms(terms)), 4 + 2 * sqrt(terms)
+        ulp, near_zero = rule(node, min(terms, sqrt(LONG_SUM * terms))), 4 + 2 * sqrt(terms)
     elif node.op.name in _ABSOLUTE:
         ulp, absolute = 0, _ABSOLUTE[node.op.name][half]
     else:
@@ -117,14 +118,6 @@ def tolerance_of(node: Node, precision: Precision = "float32", factor: float = 1
     if is_float:
         rounding = UNIT[precision] * (8 + sqrt(terms)) * factor
     return Tolerance(ulp * factor, absolute * factor, near_zero * factor, rounding, terms)
-
-
-def _has_floats(node: Node) -> bool:
-    return any(operand.data_type in ("float32", "float16") for operand in node.operands)
-
-
-def _effective_terms(terms: int) -> float:
-    return terms if terms <= LONG_SUM else sqrt(LONG_SUM * terms)
 
 
 # ULP for float32 and for float16; operations that are in no table copy elements or compare them, and are exact.
