@@ -52,8 +52,7 @@ def bench(
     from rich.progress import Progress
 
     from ..context.context import ml
-    from ..onnx.session.access import parts_of
-    from ..onnx.session.session import InferenceSession
+    from ..onnx.session.session import InferenceSession, parts_of
     from .inputs import assumption, gather, limits, numbers, sizes
 
     wanted = engines.split(",") if engines else [device] if device else None

@@ -291,8 +291,8 @@ def _prepare(engine: EngineRow, job: Job) -> tuple[Callable[[], list[Any]], Call
 def _chosen_by(session: InferenceSession) -> str:
     """The engine that runs the calls of a session."""
     from ..compile.engines import chosen_in
-    from ..onnx.session.access import parts_of
     from ..onnx.session.compiled import CompiledModel
+    from ..onnx.session.session import parts_of
 
     cache = parts_of(session).shape_cache
     last = cache.last()

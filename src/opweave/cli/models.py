@@ -90,7 +90,7 @@ def run(
 
     import numpy as np
 
-    from ..onnx.session.access import parts_of
+    from ..onnx.session.session import parts_of
     from .inputs import best, explain_assumption, gather, numbers, save_arrays
 
     session = open_session(model, fix_shapes, limit, device, precision)
@@ -143,7 +143,7 @@ def info(
     from ..compile.engines import described
     from ..onnx.model.arguments import shape_text
     from ..onnx.model.parameters import parameters
-    from ..onnx.session.access import parts_of
+    from ..onnx.session.session import parts_of
     from ..onnx.session.summary import customs, heading
     from ..onnx.session.verification import state_of
     from .inputs import assumption, explain_assumption
@@ -167,7 +167,7 @@ def info(
 
     with explain_assumption(parts.inputs):
         shapes = {a.name: a.assumed_shape() for a in parts.inputs if a.element_type}
-        compiled = parts.compiled_for(shapes)
+        compiled = parts.compile_for(shapes)
     operators = Counter(step.node.op_type for step in compiled.trace.steps if step.kind != "folded")
     folded = sum(step.kind == "folded" for step in compiled.trace.steps)
     console.print("\noperators", style="bold")

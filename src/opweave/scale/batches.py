@@ -11,8 +11,7 @@ from time import perf_counter_ns
 import numpy as np
 
 from ..onnx.model.arguments import Argument
-from ..onnx.session.access import parts_of
-from ..onnx.session.session import InferenceSession
+from ..onnx.session.session import InferenceSession, parts_of
 from ..support.cache import Cache
 from ..support.errors import MLError, OperationError
 from .proofs import Proofs, Shapes

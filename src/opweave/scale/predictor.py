@@ -17,8 +17,7 @@ from .. import memory
 from ..backends import Precision, devices
 from ..context.context import ml
 from ..onnx.model.arguments import Argument, shape_text
-from ..onnx.session.access import parts_of
-from ..onnx.session.session import InferenceSession
+from ..onnx.session.session import InferenceSession, parts_of
 from ..support.errors import MLError, ValidationError, require
 from ..support.hints import names as meant_names
 from ..support.names import shown

@@ -9,8 +9,7 @@ from ..core.graph import Operand
 from ..onnx.convert.trace import Trace
 from ..onnx.model.protobuf import NodeProto
 from ..onnx.model.values import Constant, Tensor, shape_of, type_of
-from ..onnx.session.access import parts_of
-from ..onnx.session.session import InferenceSession
+from ..onnx.session.session import InferenceSession, parts_of
 from ..support.cache import Cache
 from ..support.errors import MLError
 from ..support.names import shown

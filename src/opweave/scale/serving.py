@@ -24,7 +24,7 @@ from starlette.routing import Route
 from .. import __version__
 from ..backends import PRECISIONS, Precision
 from ..onnx.model.protobuf import ModelProto
-from ..onnx.session.access import parts_of
+from ..onnx.session.session import parts_of
 from ..support import words
 from ..support.errors import MLError, require
 from ..support.names import shown
