@@ -51,10 +51,6 @@ MLGraphBuilder Infinity NaN Number Error Uint8Array ArrayBuffer DataView TextDec
 RESERVED = frozenset(_WORDS.split())
 
 
-READER = Path(__file__).with_name("reader.js")
-"""The function of modules that makes constants from a .safetensors file."""
-
-
 class JsModule:
     """A graph of WebNN's operations as a module.
 
@@ -90,8 +86,8 @@ class JsModule:
         doc += [" * @returns {Promise<MLGraph>}", " */"]
         parts = [self._comment(), *self._descriptors(), ""]
         if self.weights:
-            parts += [self._loader(), ""]
-        reader = ["", READER.read_text(encoding="utf-8").rstrip()] if self.weights else []
+            parts += self._loader()
+        reader = ["", _script("reader")] if self.weights else []
         return "\n".join([*parts, *doc, *head, "", *body, "}", *reader, ""])
 
     # The head --------------------------------------------------------------------------------------------------------
@@ -128,29 +124,11 @@ class JsModule:
             lines.append("};")
         return lines
 
-    def _loader(self) -> str:
-        name = json.dumps(self.weights_name)
-        return "\n".join(
-            [
-                "/** Fetch the weights from the folder of this module. Node.js fetches no files: use readFileSync(). */",
-                "export async function loadWeights() {",
-                f"  const url = new URL({name}, import.meta.url);",
-                "  const response = await fetch(url).catch((cause) => {",
-                "    throw new Error(`${url} cannot be fetched; in Node.js: build(context, readFileSync(…))`, { cause });",
-                "  });",
-                "  if (!response.ok) throw new Error(`${response.url}: ${response.status} ${response.statusText}`);",
-                "  return response.arrayBuffer();",
-                "}",
-                "",
-                "const types = {",
-                *(
-                    f"  {TYPES[name]}: [{json.dumps(name)}, {view}],"
-                    for name, view in VIEWS.items()
-                    if any(array.dtype.name == name for array in self.weights.values())
-                ),
-                "};",
-            ]
-        )
+    def _loader(self) -> list[str]:
+        names = {array.dtype.name for array in self.weights.values()}
+        types = [f"  {TYPES[name]}: [{json.dumps(name)}, {view}]," for name, view in VIEWS.items() if name in names]
+        loader = _script("loader").replace('"WEIGHTS"', json.dumps(self.weights_name))
+        return [loader, "", "const types = {", *types, "};", ""]
 
     # The body --------------------------------------------------------------------------------------------------------
 
@@ -240,6 +218,10 @@ class JsModule:
             name = f"{base}_{number}"
         self._taken.add(name)
         return name
+
+
+def _script(name: str) -> str:
+    return Path(__file__).with_name(f"{name}.js").read_text(encoding="utf-8").rstrip()
 
 
 def _call(start: str, positional: list[str], options: list[str]) -> str:

@@ -136,14 +136,8 @@ class Interface:
         def describe(arguments: Sequence[Argument]) -> list[dict[str, Any]]:
             return [{"name": a.name, "datatype": datatype(a), "shape": protocol_shape(a)} for a in arguments]
 
-        inputs, outputs = describe(self.inputs), describe(self.outputs)
-        return {
-            "name": self.name,
-            "versions": [VERSION],
-            "platform": "onnx_onnxv1",
-            "inputs": inputs,
-            "outputs": outputs,
-        }
+        about = {"name": self.name, "versions": [VERSION], "platform": "onnx_onnxv1"}
+        return {**about, "inputs": describe(self.inputs), "outputs": describe(self.outputs)}
 
     def parse(self, body: bytes, header_length: str | None = None) -> InferenceRequest:
         """Read an uncompressed inference request. Its arrays have the declared data types, but not yet the declared shapes."""
