@@ -206,11 +206,11 @@ def test_engines_that_cannot_run_a_model_are_rows_with_the_reason(capfd: pytest.
         Result(EngineRow("a"), turns=[[0.8e-3, 2e-3, 3e-3], [2e-3]], chosen="c"),
         Result(EngineRow("b<"), reason="no kernel for Det"),
     ]
-    bench._print(results)
+    bench._print(results, results[0])
     text = capfd.readouterr().out
     assert re.search(r"a = c +2\.00 ms  1\.70 ms to 2\.25 ms  1\.00 \(1\.00 to 1\.00\)", text)
     assert "b< cannot run it: no kernel for Det" in text
-    able, unable = bench._records(results)
+    able, unable = (bench._record(result, results[0]) for result in results)
     assert (able["runs"], able["chosen"], able["ratio"]) == (4, "c", 1)
     assert unable["reason"] == "no kernel for Det"
     drawn = [e.text for e in ElementTree.fromstring(chart(results, "t")).iter("{http://www.w3.org/2000/svg}text")]

@@ -176,7 +176,7 @@ def test_one_graph_gives_what_numpy_around_the_network_gives(height: int, width:
     context = ow.ml.create_context()
     whole = enlarger.Enlarger(context, height, width)
     assert whole.expression_engine.lower().startswith(engine)
-    check_alike(whole(rgb), enlarger.around_network(context, height, width)(rgb))
+    check_alike(whole(rgb), enlarger.enlarger_with_numpy(context, height, width)(rgb))
 
 
 def test_the_network_lies_between_expressions() -> None:
@@ -203,7 +203,7 @@ def test_pixels_are_read_and_written_where_they_are() -> None:
         rgb[...] = pixels
         context.dispatch(whole.graph, {"small": source}, {"large": target})
         assert ow.memory.copies.count == 0
-        check_alike(large, enlarger.around_network(context, 20, 30)(rgb))
+        check_alike(large, enlarger.enlarger_with_numpy(context, 20, 30)(rgb))
         ow.memory.copies.reset()
 
 

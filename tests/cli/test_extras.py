@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from opweave import NotSupportedError
 from opweave.cli import app
-from opweave.cli.extras import PURPOSES, missing
+from opweave.cli.extras import PURPOSES, missing_requirements
 
 FOR_DEVELOPERS = {"all", "dev", "site", "torch"}
 
@@ -56,14 +56,14 @@ def _packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_an_extra_lacks(extra: str, lacking: list[str]) -> None:
-    assert missing(extra, "us") == lacking
+    assert missing_requirements(extra, "us") == lacking
 
 
 def test_unknown_packages_and_extras() -> None:
     with pytest.raises(NotSupportedError, match="nothing is not installed as a package"):
-        missing("fast", "nothing")
+        missing_requirements("fast", "nothing")
     with pytest.raises(NotSupportedError, match="the installed package us has no extra 'slow'"):
-        missing("slow", "us")
+        missing_requirements("slow", "us")
 
 
 def test_each_extra_for_users_has_a_purpose() -> None:
@@ -74,7 +74,7 @@ def test_each_extra_for_users_has_a_purpose() -> None:
 
 def test_doctor_says_which_packages_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"halide": ["engine>=2", "gone"]}
-    monkeypatch.setattr("opweave.cli.system.missing", lambda extra: found.get(extra, []))
+    monkeypatch.setattr("opweave.cli.system.missing_requirements", lambda extra: found.get(extra, []))
     lines = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "200"}).output.splitlines()
     (line,) = (line for line in lines if "extra halide" in line)
     assert "missing engine>=2, gone: pip install 'opweave[halide]'" in line

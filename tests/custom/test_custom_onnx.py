@@ -56,9 +56,9 @@ def test_explain_begins_with_the_custom_operations() -> None:
     lines = session.explain().splitlines()
     line, section = lines[(at := lines.index("custom operations:")) + 1 : at + 3]
     assert line.startswith("  top_k for com.example.TopK2: 1 node, kernel, Python kernel, custom_operations.py:")
-    assert section == "section 0: 3 nodes, WebNN on cpu, in 3 segments"  # as many as the profile of the graph has
+    assert section == "section 0: 3 nodes, WebNN on cpu (ONNX Runtime + Python kernel), in 3 segments"
     graph = ow.onnx.load(model(count=2), ow.ml.create_context(device="cpu"), fix_shapes={"n": 1})
-    assert len({step.segment for step in graph.profile(repeat=1).steps}) == 3
+    assert len({step.segment for step in graph.profile(repeat=1).steps}) == 3  # the segments of the section
     plain = helper.make_model(
         helper.make_graph(
             [helper.make_node("Neg", ["x"], ["y"])],

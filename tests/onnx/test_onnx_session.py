@@ -344,7 +344,7 @@ def test_fallback_can_be_refused() -> None:
 
 def test_explain_says_which_node_runs_where_and_why() -> None:
     text = session(mixed_model()).explain()
-    assert re.search(r"section 0: 1 node, WebNN on cpu\n  Relu\n", text)
+    assert re.search(r"section 0: 1 node, WebNN on cpu \(ONNX Runtime\)\n  Relu\n", text)
     assert re.search(r"ONNX Runtime \(fallback\)\n  Cast: .+\n  Cast: .+\n", text)
     assert text.endswith("0 nodes computed when the model was compiled")
 

@@ -22,6 +22,7 @@ from opweave.scale import protocol
 from opweave.scale.examples import example
 from opweave.scale.protocol import Interface
 from opweave.scale.statistics import ServingStatistics, report
+from opweave.support import words
 
 
 def entry(**changed: Any) -> dict[str, Any]:
@@ -352,7 +353,7 @@ def test_compressed_bodies() -> None:
 def test_a_compressed_body_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "MAX_BODY_BYTES", 1000)
     assert len(protocol.decompress(gzip.compress(bytes(1000)), "gzip")) == 1000
-    with pytest.raises(ow.ValidationError, match="at most 1,000 bytes"):
+    with pytest.raises(ow.ValidationError, match="larger than the limit of 1000 B"):
         protocol.decompress(gzip.compress(bytes(10**6)), "gzip")
 
 
@@ -364,7 +365,7 @@ def test_uncompressed_bounds_what_it_returns(encoding: str) -> None:
         assert protocol.decompress(pack(data), encoding) == data
         if pack is not bytes:
             assert protocol.decompress(pack(data), encoding, size) == data
-            with pytest.raises(ow.ValidationError, match=f"at most {max(size - 1, 0):,} bytes"):
+            with pytest.raises(ow.ValidationError, match=f"larger than the limit of {words.size(max(size - 1, 0))}"):
                 protocol.decompress(pack(data + b"1"), encoding, max(size - 1, 0))
 
 
@@ -379,7 +380,7 @@ def test_uncompressed_takes_the_parts_of_a_gzip_body() -> None:
     assert protocol.decompress(many * protocol.MAX_MEMBERS, "gzip") == b"1" * protocol.MAX_MEMBERS
     with pytest.raises(ow.ValidationError, match="at most 4,096 parts"):
         protocol.decompress(many * (protocol.MAX_MEMBERS + 1), "gzip")
-    with pytest.raises(ow.ValidationError, match="at most 6 bytes"):
+    with pytest.raises(ow.ValidationError, match="larger than the limit of 6 B"):
         protocol.decompress(many * 7, "gzip", 6)
 
 
@@ -432,7 +433,7 @@ def test_parse_bounds_the_memory_of_json(unit: str, where: str, max_json: int) -
     finally:
         tracemalloc.stop()
     assert peak < 3 * max_json + 8 * len(text % texts)
-    assert f"may take {max_json:,} bytes of memory" in str(caught.value)
+    assert f"more than the limit of {words.size(max_json)}" in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["[", "{", '{"a":', '[{"a":['])

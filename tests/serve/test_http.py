@@ -64,8 +64,8 @@ def test_only_pages_of_allowed_origins_may_read(server: Server) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "headers", "status", "reason"),
     [
-        ("/payload", b"x" * (MAX_KEY_BYTES + 1), {}, 413, "the body has 257 bytes, and at most 256 are allowed"),
-        ("/health", b"x", {}, 413, "the body has 1 bytes, and at most 0 are allowed"),
+        ("/payload", b"x" * (MAX_KEY_BYTES + 1), {}, 413, "the body has 257 B, more than the limit of 256 B"),
+        ("/health", b"x", {}, 413, "the body has 1 B, more than the limit of 0 B"),
         ("/sync", b"", {"Content-Length": "many"}, 400, "Content-Length is not a number"),
         ("/sync", b"", {"Transfer-Encoding": "chunked"}, 501, "a body must have a Content-Length"),
         ("/sync", b"", {"Content-Type": "image/png"}, 415, "the Content-Type must be"),

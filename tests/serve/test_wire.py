@@ -184,7 +184,7 @@ def test_what_is_sent(kind: type[Messages], size: int) -> None:
 def test_texts_have_a_limit_before_they_come(kind: type[Messages]) -> None:
     size = (101).to_bytes(4, "little")
     with fed(size if kind is PlainMessages else frame(2, size, b"abcd", False)) as (stream, _):
-        with pytest.raises(WireError, match="more than 100") as found:
+        with pytest.raises(WireError, match="more than the limit of 100 B") as found:
             kind(stream).text(100)
         assert found.value.code == 1009
 

@@ -38,15 +38,10 @@ class LimitError(DataError):
 
 
 class Budget:
-    """The memory and time that a template has left.
+    """The memory and time that a template has left; `title` is its name in messages."""
 
-    Args:
-        what: the name of the template in messages.
-        limit: maximum characters of the text.
-    """
-
-    def __init__(self, what: str, limit: int) -> None:
-        self._what = what
+    def __init__(self, title: str, limit: int) -> None:
+        self._title = title
         self.begin(limit)
 
     def begin(self, limit: int) -> None:
@@ -56,7 +51,7 @@ class Budget:
         self._end = thread_time() + MAX_SECONDS
 
     def _limit_error(self, rule: str) -> LimitError:
-        return LimitError(f"{self._what} {rule}")
+        return LimitError(f"{self._title} {rule}")
 
     def step(self, size: int = 0) -> str:
         """Count a step, and text of `size` characters; return an empty text, since the template writes the result."""
@@ -90,13 +85,9 @@ class Budget:
             raise self._limit_error(f"makes a text of more than {MAX_TEXT:,} characters")
 
     def require_small(self, value: Any) -> int:
-        """Require that a value is not too large.
+        """Require that a value is not too large; return the bytes of the value and of all nested values.
 
-        Args:
-            value: any value of a template. A nested list that occurs twice counts twice, since it is written twice.
-
-        Returns:
-            The bytes of the value and of all nested values.
+        A nested list that occurs twice counts twice, since it is written twice.
         """
         pending, total = [value], 0
         while pending:

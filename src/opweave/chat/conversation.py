@@ -118,6 +118,5 @@ class Conversation:
 
 
 def _common_length(first: list[int], second: list[int]) -> int:
-    """The length of the common prefix of two lists of tokens."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((k for k, (a, b) in pairs if a != b), min(len(first), len(second)))

@@ -107,7 +107,6 @@ class Decoder:
             self._graph(count)
 
     def _graph(self, count: int) -> MLGraph:
-        """The graph that reads `count` tokens."""
         if count not in self._graphs:
             builder = MLGraphBuilder(self.context)
             self._graphs[count] = builder.build(network(builder, self.model, count, self.room))

@@ -39,7 +39,6 @@ SCALARS = {
 STRING, ARRAY = 8, 9
 
 MAX_RANK = 4
-"""Maximum rank of a tensor, that of the format."""
 
 MAX_SIZE = 2**31 - 1
 """Maximum dimension of a tensor, that of WebNN."""
@@ -49,13 +48,8 @@ MAX_SIZE = 2**31 - 1
 class Blocks:
     """A quantized matrix, in the form of `composites.matmul_n_bits`.
 
-    The elements are `(numbers - 2 ** (bits - 1)) * scale`, or `numbers * scale + minimum` if there is a minimum.
-
-    Attributes:
-        bits: 4 or 8.
-        numbers: uint8 [rows, blocks, block size].
-        scale: float32 [rows, blocks].
-        minimum: None, or float32 [rows, blocks].
+    Elements are `(numbers - 2 ** (bits - 1)) * scale`, or `numbers * scale + minimum` if there is a minimum. `numbers` is
+    uint8 [rows, blocks, block size]; `scale` and `minimum` are float32 [rows, blocks].
     """
 
     bits: int
@@ -115,14 +109,7 @@ def _q6_k(block: Array) -> Blocks:
 
 @dataclass(frozen=True)
 class Format:
-    """A type of weights.
-
-    Attributes:
-        name: the name in the format.
-        elements: the number of elements in a block.
-        layout: the fields of a block.
-        blocks: converts blocks to `Blocks`; None for floats.
-    """
+    """A type of weights: the fields of a block of so many elements, and their conversion to `Blocks`; None for floats."""
 
     name: str
     elements: int
@@ -148,13 +135,7 @@ UNREAD = {6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 13: "Q5_K", 1
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor of a file.
-
-    Attributes:
-        format: the type of the elements.
-        shape: the dimensions; the last one is contiguous in memory.
-        data: the mapped part of the file, in the layout of the format [..., blocks in a row].
-    """
+    """A tensor of a file. The last dimension is contiguous; `data` is mapped, in the format's layout [..., blocks]."""
 
     format: Format
     shape: tuple[int, ...]
@@ -194,16 +175,16 @@ class GGUF:
         except OSError as error:
             hint = "; the path of a .gguf file is needed" if self.path.suffix != ".gguf" else ""
             raise DataError(f"{path}: {error.strerror}{hint}") from error
-        self._at = 0
+        self._position = 0
         try:
             self._read()
         except (ValueError, struct.error, OverflowError) as error:
-            raise DataError(f"{path} is damaged or ends too early, at byte {self._at}: {error}") from None
+            raise DataError(f"{path} is damaged or ends too early, at byte {self._position}: {error}") from None
 
     def release(self) -> None:
         """Free the pages that were read; later accesses read them from the file again."""
-        mapping = self._bytes._mmap  # type: ignore[attr-defined]
-        if hasattr(mapping, "madvise"):  # not on Windows
+        mapping = self._bytes.base
+        if isinstance(mapping, mmap.mmap) and hasattr(mapping, "madvise"):  # not on Windows
             mapping.madvise(mmap.MADV_DONTNEED)
 
     def _read(self) -> None:
@@ -212,7 +193,7 @@ class GGUF:
             raise DataError(f"{self.path} is no GGUF file: it begins with {magic!r}")
         if version not in (2, 3):
             raise NotSupportedError(f"{self.path} is GGUF of version {version}; 2 and 3 are read")
-        self._at = 8
+        self._position = 8
         tensors, entries = self._number("<u8"), self._number("<u8")
         self.metadata: dict[str, Any] = {}
         for _ in range(entries):
@@ -225,20 +206,19 @@ class GGUF:
         is_number = isinstance(alignment, int) and not isinstance(alignment, bool)
         if not is_number or alignment < 8 or alignment % 8:
             raise ValueError(f"general.alignment must be a positive multiple of 8, got {shown(alignment)}")
-        start = -(-self._at // alignment) * alignment
+        start = -(-self._position // alignment) * alignment
         self.weights: dict[str, Weight] = {}
-        for name, shape, kind, at in infos:
+        for name, shape, kind, offset in infos:
             if name in self.weights:
                 raise ValueError(f"two tensors have the name {shown(name)}")
-            self.weights[name] = self._weight(name, shape, kind, start + at)
+            self.weights[name] = self._weight(name, shape, kind, start + offset)
 
     def _take(self, count: int) -> Array:
-        """Take the next `count` bytes."""
-        end = self._at + count
+        end = self._position + count
         if end > len(self._bytes):
-            raise ValueError(f"{count} bytes are wanted, and {len(self._bytes) - self._at} are left")
-        part = self._bytes[self._at : end]
-        self._at = end
+            raise ValueError(f"{count} bytes are wanted, and {len(self._bytes) - self._position} are left")
+        part = self._bytes[self._position : end]
+        self._position = end
         return part
 
     def _number(self, data_type: str) -> Any:
@@ -249,14 +229,14 @@ class GGUF:
 
     def _strings(self, count: int) -> list[str]:
         """Read strings, faster than with `_string`: a vocabulary has a hundred thousand tokens."""
-        buffer, at, strings = self._bytes.data, self._at, []
+        buffer, position, strings = self._bytes.data, self._position, []
         for _ in range(count):
-            (length,) = struct.unpack_from("<Q", buffer, at)
-            at += 8 + length
-            if at > len(buffer):
-                raise ValueError(f"a string of {length} bytes ends at byte {at}, and the file has {len(buffer)}")
-            strings.append(str(buffer[at - length : at], "utf-8", "replace"))
-        self._at = at
+            (length,) = struct.unpack_from("<Q", buffer, position)
+            position += 8 + length
+            if position > len(buffer):
+                raise ValueError(f"a string of {length} bytes ends at byte {position}, and the file has {len(buffer)}")
+            strings.append(str(buffer[position - length : position], "utf-8", "replace"))
+        self._position = position
         return strings
 
     def _value(self, kind: int) -> Any:
@@ -297,5 +277,5 @@ class GGUF:
         if columns % form.elements:
             raise ValueError(f"rows of {shown(name)} have {columns} elements, not a multiple of {form.elements}")
         blocks = (*shape[:-1], columns // form.elements)
-        self._at = start
+        self._position = start
         return Weight(form, shape, self._take(prod(blocks) * form.layout.itemsize).view(form.layout).reshape(blocks))

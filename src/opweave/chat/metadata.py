@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
 from typing import Any, NoReturn
 
@@ -16,14 +17,9 @@ MAX_COUNT = 2**31 - 1
 
 
 class Metadata:
-    """The metadata of a file.
+    """The metadata of a file, or those properties whose names have a prefix.
 
-    All methods raise `DataError` for a value that breaks the rule. For a missing property they return `default`; without a
-    default, they raise `DataError`.
-
-    Args:
-        file: the file.
-        prefix: the prefix of the names of properties.
+    All methods raise `DataError` for a value that breaks the rule, and for a missing property without a default.
     """
 
     def __init__(self, file: GGUF, prefix: str = "") -> None:
@@ -37,67 +33,55 @@ class Metadata:
         value = self._values.get(self._prefix + name)
         raise DataError(f"{self._path}: {self._prefix}{name} must be {rule}, got {shown(value)}")
 
-    def _value(self, name: str, default: Any) -> Any:
+    def _value(self, name: str, default: Any, rule: str, fits: Callable[[Any], bool]) -> Any:
         value = self._values.get(self._prefix + name)
-        if value is None and default is ...:
+        if value is not None:
+            return value if fits(value) else self.refuse(name, rule)
+        if default is ...:
             raise DataError(f"{self._path} lacks {self._prefix}{name}")
-        return value
+        return default
 
     def text(self, name: str, default: Any = ...) -> Any:
         """A text."""
-        value = self._value(name, default)
-        if value is None:
-            return default
-        return value if isinstance(value, str) else self.refuse(name, "text")
+        return self._value(name, default, "text", lambda value: isinstance(value, str))
 
     def count(self, name: str, default: Any = ..., *, least: int = 1, most: int = MAX_COUNT) -> Any:
         """An integer in [least, most]."""
-        value = self._value(name, default)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            self.refuse(name, f"an integer in [{least}, {most}]")
-        return value
+        rule = f"an integer in [{least}, {most}]"
+        return self._value(name, default, rule, lambda value: _is_number(value, int) and least <= value <= most)
 
-    def real(self, name: str, default: Any = ...) -> Any:
+    def real(self, name: str, default: Any = ...) -> float:
         """A finite number greater than 0."""
-        value = self._value(name, default)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (isfinite(value) and value > 0):
-            self.refuse(name, "a finite number greater than 0")
-        return float(value)
+
+        def fits(value: Any) -> bool:
+            return _is_number(value, (int, float)) and isfinite(value) and value > 0
+
+        return float(self._value(name, default, "a finite number greater than 0", fits))
 
     def flag(self, name: str, default: bool) -> bool:
         """A boolean; some files have 0 or 1."""
-        value = self._value(name, default)
-        if value is None:
-            return default
-        if not isinstance(value, int) or value not in (0, 1):
-            self.refuse(name, "true or false")
-        return bool(value)
+        return bool(self._value(name, default, "true or false", lambda v: isinstance(v, int) and v in (0, 1)))
 
     def texts(self, name: str) -> list[str]:
         """A list of texts."""
-        value = self._value(name, ...)
-        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-            self.refuse(name, "a list of texts")
-        return list(value)
+
+        def fits(value: Any) -> bool:
+            return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+        return list(self._value(name, ..., "a list of texts", fits))
 
     def numbers(self, name: str, count: int, *, whole: bool) -> np.ndarray:
-        """Numbers, one for each token.
-
-        Args:
-            name: the name of the property.
-            count: the number of tokens.
-            whole: whether the numbers must be integers.
-        """
-        value = self._value(name, ...)
-        values = np.asarray(value) if isinstance(value, (list, np.ndarray)) else np.array(None)
+        """Numbers, one for each of `count` tokens; integers if `whole`."""
+        rule = f"a list of {'integers' if whole else 'numbers'}"
+        values = np.asarray(self._value(name, ..., rule, lambda value: isinstance(value, (list, np.ndarray))))
         if values.ndim != 1 or values.dtype.kind not in ("iu" if whole else "iuf"):
-            self.refuse(name, f"a list of {'integers' if whole else 'numbers'}")
+            self.refuse(name, rule)
         if len(values) != count:
             self.refuse(name, f"of {count} elements, as many as there are tokens")
         if np.isnan(values).any():
             self.refuse(name, "a list of numbers without NaN")
         return values
+
+
+def _is_number(value: Any, kinds: type | tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)

@@ -316,6 +316,5 @@ class Model:
         return self._operands[name]
 
     def _pack(self, weights: Sequence[Weight]) -> Matrix:
-        """Pack the rows of all matrices."""
         blocks: Any = replace(weights[0], data=np.concatenate([weight.data for weight in weights])).blocks()
         return composites.pack_blocks(blocks.numbers, blocks.scale, blocks.minimum, bits=blocks.bits)

@@ -63,5 +63,5 @@ class Sampler:
         weights = np.exp((scores - scores[0]) / self._temperature)
         weights /= weights.sum()
         count = int(np.searchsorted(weights.cumsum(), self._top_p)) + 1
-        kept = weights[:count] / weights[:count].sum()
-        return int(tokens[self._random.choice(len(kept), p=kept)])
+        probabilities = weights[:count] / weights[:count].sum()
+        return int(tokens[self._random.choice(len(probabilities), p=probabilities)])

@@ -37,39 +37,19 @@ REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 class Template:
-    """A chat template.
-
-    Args:
-        source: the template.
-        path: the file of the template, for messages.
-
-    Raises:
-        DataError: the template is not valid.
-        MissingExtraError: without the extra `chat`.
-    """
+    """A chat template; `path` is for messages."""
 
     def __init__(self, source: str, path: object) -> None:
-        self._what = f"the chat template of {path}"
+        self._title = f"the chat template of {path}"
         if len(source) > MAX_TEMPLATE:
-            raise DataError(f"{self._what} has {len(source):,} characters; at most {MAX_TEMPLATE:,} are read")
+            raise DataError(f"{self._title} has {len(source):,} characters; at most {MAX_TEMPLATE:,} are read")
         self._lock = Lock()
-        self._budget = Budget(self._what, MAX_TEXT)
-        self._environment = _environment_class()(self._what, self._budget)
+        self._budget = Budget(self._title, MAX_TEXT)
+        self._environment = _environment_class()(self._title, self._budget)
         self._template = self._environment.from_string(source)
 
     def render(self, variables: Mapping[str, Any], limit: int = MAX_TEXT) -> str:
-        """Write a text.
-
-        Args:
-            variables: plain data that the template reads.
-            limit: maximum characters of the text.
-
-        Returns:
-            The text.
-
-        Raises:
-            LimitError: the text is longer, or the template takes too much memory or time.
-        """
+        """Write a text of at most `limit` characters, from plain data."""
         with self._lock:
             self._budget.begin(limit)
             for value in variables.values():
@@ -79,8 +59,8 @@ class Template:
                 self._budget.write(part)
                 parts.append(part)
         text = "".join(parts)
-        if at := first_surrogate(text):
-            raise DataError(f"{self._what} writes {at}")
+        if surrogate := first_surrogate(text):
+            raise DataError(f"{self._title} writes {surrogate}")
         return text
 
 
@@ -98,16 +78,9 @@ def first_surrogate(text: str) -> str:
 
 
 def plain_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
-    """Convert the messages of a conversation to plain data.
+    """Convert messages (mappings, dataclasses or objects of Pydantic) to dictionaries; entries that are None are missing.
 
-    Args:
-        messages: mappings, dataclasses or objects of Pydantic. Entries that are None count as missing.
-
-    Returns:
-        Dictionaries. The reasoning of a message is copied to all names that templates read.
-
-    Raises:
-        ValidationError: there are no messages, or a message is no mapping.
+    The reasoning of a message is copied to all names that templates read.
     """
     require(isinstance(messages, Iterable) and not isinstance(messages, (str, bytes, Mapping)),
             f"messages must be a list of messages, got {shown(messages)}")  # fmt: skip
@@ -125,11 +98,7 @@ def plain_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def plain_mappings(name: str, values: Iterable[Any] | None) -> list[dict[str, Any]] | None:
-    """Convert a list of mappings to plain data; None stays None.
-
-    Raises:
-        ValidationError: a value is no mapping.
-    """
+    """Convert a list of mappings to plain data; None stays None."""
     if values is None:
         return None
     require(isinstance(values, Iterable) and not isinstance(values, (str, bytes, Mapping)),
@@ -143,16 +112,7 @@ def plain_mappings(name: str, values: Iterable[Any] | None) -> list[dict[str, An
 def plain_data(value: Any, name: str, depth: int = 0) -> Any:
     """Convert a value to types of JSON, so that a template reaches no methods of other objects.
 
-    Args:
-        value: any value. Objects of other types become the name of the type, as "<ndarray>".
-        name: the name of the value for messages.
-        depth: the number of containers around the value.
-
-    Returns:
-        None, a bool, int, float or str, or lists, tuples and dictionaries of them.
-
-    Raises:
-        ValidationError: a text has a lone surrogate, or lists and dictionaries are nested too deep.
+    Objects of other types become the name of the type, as "<ndarray>".
     """
     require(depth <= MAX_NESTING, f"{name} must be nested at most {MAX_NESTING} deep")
     if isinstance(value, np.generic):
@@ -160,8 +120,8 @@ def plain_data(value: Any, name: str, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        at = first_surrogate(value)
-        require(not at, f"{name} must be text, got {at}")
+        surrogate = first_surrogate(value)
+        require(not surrogate, f"{name} must be text, got {surrogate}")
         return str.__str__(value)
     if isinstance(value, int):
         return int.__int__(value)
@@ -209,11 +169,11 @@ def _environment_class() -> Any:
         def parse(self, parser: Any) -> Any:
             # Transformers makes the block a macro, which has a separate scope.
             scope = nodes.CallBlock(lineno=next(parser.stream).lineno)
-            scope.call, scope.args, scope.defaults = self.call_method("_written"), [], []
+            scope.call, scope.args, scope.defaults = self.call_method("_write_body"), [], []
             scope.body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return scope
 
-        def _written(self, caller: Callable[[], str]) -> str:
+        def _write_body(self, caller: Callable[[], str]) -> str:
             return caller()
 
     class Namespace(utils.Namespace):
@@ -277,17 +237,15 @@ def _environment_class() -> Any:
         return nodes.ExprStmt(counter(nodes.Const(size, lineno=node.lineno), "step"), lineno=node.lineno)
 
     class Sandbox(sandbox.ImmutableSandboxedEnvironment):
-        """Runs templates within a budget."""
-
         intercepted_binops = frozenset(["+", "*", "**", "%"])
 
-        def __init__(self, what: str, budget: Budget) -> None:
+        def __init__(self, title: str, budget: Budget) -> None:
             extensions = [Generation, "jinja2.ext.loopcontrols"]
             super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
             self._budget = budget
 
             def refuse(message: object = "") -> NoReturn:
-                raise DataError(f"{what} says: {message}")
+                raise DataError(f"{title} says: {message}")
 
             self.globals |= {
                 "raise_exception": refuse,
@@ -299,7 +257,7 @@ def _environment_class() -> Any:
             self.filters["tojson"] = self._to_json
             for table in (self.filters, self.tests):
                 wrapped: dict[str, Any] = {
-                    name: self._wrap_counting(name, each) for name, each in dict[str, Any](table).items()
+                    name: self._wrap_counting(name, callback) for name, callback in dict[str, Any](table).items()
                 }
                 table |= wrapped
             counting: dict[str, Callable[[Any], Any]] = {
@@ -312,8 +270,8 @@ def _environment_class() -> Any:
             for name, function in counting.items():
                 self.filters[f"{name} counted"] = utils.pass_context(_without_context(function))
 
-        def _parse(self, source: str, name: Any, filename: Any) -> Any:
-            return Counted().visit(super()._parse(source, name, filename))
+        def from_string(self, source: Any, *args: Any, **options: Any) -> Any:
+            return super().from_string(Counted().visit(self.parse(source)), *args, **options)
 
         # Filters that count
 
@@ -388,6 +346,7 @@ def _environment_class() -> Any:
             if hasattr(owner, "__html__"):
                 make: Any = HtmlFormatter
                 formatter = make(self, escape=owner.escape)
+            formatter.budget = self._budget
 
             def format_text(*args: Any, **options: Any) -> str:
                 if is_map:
@@ -438,14 +397,11 @@ def _environment_class() -> Any:
             return "".join(chunks)
 
     class Fields:
-        """Checks the fields of a format before it writes them."""
-
-        _env: Any
+        budget: Budget
 
         def format_field(self, value: Any, form: str) -> Any:
-            budget: Budget = self._env._budget
-            budget.require_text(sum(int(digits[:20]) for digits in re.findall(r"\d+", form)))
-            return budget.admit(super().format_field(value, form))  # type: ignore[misc]
+            self.budget.require_text(sum(int(digits[:20]) for digits in re.findall(r"\d+", form)))
+            return self.budget.admit(super().format_field(value, form))  # type: ignore[misc]
 
     class Formatter(Fields, sandbox.SandboxedFormatter):
         pass

@@ -101,12 +101,11 @@ class Vocabulary:
         return len(self._tokens)
 
     def _token(self, name: str) -> int:
-        """Read the number of a token from the metadata."""
         number: int = self._about.count(name, least=0, most=len(self._tokens) - 1)
         return number
 
     @contextmanager
-    def _convert_errors(self, what: str) -> Iterator[None]:
+    def _convert_errors(self, part: str) -> Iterator[None]:
         """Raise `DataError` for any error that the contents of the file cause in a library."""
         try:
             yield
@@ -116,10 +115,9 @@ class Vocabulary:
             # Panics of Rust libraries do not derive from `Exception`.
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
-            raise DataError(f"{what} of {self._file.path} is not valid: {error}") from None
+            raise DataError(f"{part} of {self._file.path} is not valid: {error}") from None
 
     def _byte_tokenizer(self) -> Any:
-        """Create a tokenizer that merges bytes, as for GPT-2."""
         lib, split = self._library, self._about.text("pre")
         if split not in SPLITS:
             raise NotSupportedError(f"{self._file.path} splits text as {split} does; {', '.join(SPLITS)} are known")
@@ -176,8 +174,8 @@ class Vocabulary:
         """
         require(isinstance(text, str), f"text must be a str, got {shown(text)}")
         require(len(text) <= MAX_TEXT, f"text must have at most {MAX_TEXT:,} characters, got {len(text):,}")
-        at = first_surrogate(text)
-        require(not at, f"text must be Unicode, got {at}")
+        surrogate = first_surrogate(text)
+        require(not surrogate, f"text must be Unicode, got {surrogate}")
         with self._convert_errors("the vocabulary"):
             tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return tokens if self._begin is None or tokens[:1] == [self._begin] else [self._begin, *tokens]

@@ -52,12 +52,13 @@ def bench(
     from rich.progress import Progress
 
     from ..context.context import ml
-    from ..onnx.session.session import InferenceSession
+    from ..onnx.session.session import InferenceSession, parts_of
     from .inputs import assumption, gather, limits, numbers, sizes
 
     wanted = engines.split(",") if engines else [device] if device else None
     options = {"fix_shapes": sizes(fix_shapes or []), "limits": limits(limit or [])}
-    arguments = InferenceSession(model, ml.create_context(device="cpu"), **options)._inputs  # type: ignore[arg-type]
+    session = InferenceSession(model, ml.create_context(device="cpu"), **options)  # type: ignore[arg-type]
+    arguments = parts_of(session).inputs
     feed = gather(arguments, [*(inputs or []), "random"], seed, numbers(mean, "--mean"), numbers(std, "--std"))
     advice = assumption([a for a in arguments if np.shape(feed[a.name]) == a.assumed_shape()])
     candidates, results, is_interrupted = find_engines(wanted), list[Result](), False
@@ -78,26 +79,21 @@ def bench(
         kinds = {result.error for result in results[1:] if result.reason}
         kind = kinds.pop() if len(kinds) == 1 else OperationError
         raise kind(f"no engine runs the model: {'; '.join(reasons)}{'. ' if advice else ''}{advice}")
+    first = next(result for result in results if result.turns)
     if as_json:
-        console.print(json.dumps(_records(results), indent=2), soft_wrap=True)
+        console.print(json.dumps([_record(result, first) for result in results], indent=2), soft_wrap=True)
     else:
-        _print(results)
+        _print(results, first)
     if advice:
         (errors if as_json else console).print(advice, soft_wrap=True)
     if chart is not None:
-        from .chart import chart as drawn
+        from .chart import chart as chart_of
 
-        chart.write_text(drawn(results, f"{model.name}: milliseconds a run"), encoding="utf-8")
+        chart.write_text(chart_of(results, f"{model.name}: milliseconds a run"), encoding="utf-8")
         errors.print(f"wrote {chart}", soft_wrap=True)
     if is_interrupted:
         errors.print("interrupted; these are the results until then")
         raise typer.Exit(INTERRUPTED)
-
-
-def _records(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """The results without outputs and single times."""
-    first = next(result for result in results if result.turns)
-    return [_record(result, first) for result in results]
 
 
 def _record(result: Result, first: Result) -> dict[str, Any]:
@@ -112,11 +108,9 @@ def _record(result: Result, first: Result) -> dict[str, Any]:
     return record | {"chosen": result.chosen or None} | times | ratios | rest
 
 
-def _print(results: Sequence[Result]) -> None:
-    """Print a table; engines that cannot run the model have the reason in their row."""
+def _print(results: Sequence[Result], first: Result) -> None:
     from ..support.words import duration, size, table
 
-    first = next(result for result in results if result.turns)
     rows = [("engine", "median", "quartiles", "ratio", "build", "memory", "difference")]
     for result in results:
         if not result.turns:

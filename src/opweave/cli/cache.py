@@ -26,14 +26,14 @@ def list_(verbose: Verbose = False) -> None:
     table = Table("file", "what", "size", "last used", box=None, header_style="bold")
     for entry in entries:
         name = f"{entry.path.name[:20]}…{entry.path.name[-10:]}"
-        what = entry.kind
-        if what == disk_cache.KINDS[engines.KIND] and (titles := engines.titles(entry.key)):
-            what = f"{what} of {', '.join(titles)}"
-        table.add_row(name, what, size(entry.bytes), f"{_age(time.time() - entry.used)} ago")
+        content = entry.kind
+        if content == disk_cache.KINDS[engines.KIND] and (titles := engines.titles(entry.key)):
+            content = f"{content} of {', '.join(titles)}"
+        table.add_row(name, content, size(entry.bytes), f"{_age(time.time() - entry.used)} ago")
     if entries:
         console.print(table)
-    where = disk_cache.directory() or "no directory: this user has none"
-    console.print(f"{_total(entries)} of {size(disk_cache.limit())} in {where}", soft_wrap=True)
+    place = disk_cache.directory() or "no directory: this user has none"
+    console.print(f"{_total(entries)} of {size(disk_cache.limit())} in {place}", soft_wrap=True)
 
 
 @cache.command()

@@ -12,12 +12,7 @@ ROW, LABELS, BARS, NUMBERS, MARGIN = 30, 190, 400, 150, 16
 
 
 def chart(results: Sequence[Result], title: str) -> str:
-    """The text of an SVG file: a bar for the median of each engine, a line between its quartiles.
-
-    Args:
-        results: of the engines; those that cannot run the model have a text in place of a bar.
-        title: above the bars.
-    """
+    """The text of an SVG file: a bar for the median of each engine, a line between its quartiles."""
     longest = max((result.quartiles[2] for result in results if result.turns), default=1.0)
     left, width = MARGIN + LABELS, MARGIN * 2 + LABELS + BARS + NUMBERS
     height = MARGIN * 2 + ROW * (len(results) + 1)

@@ -100,7 +100,6 @@ def _lines() -> Iterator[str]:
 
 
 def _reply(conversation: Conversation, message: str, limit: int | None) -> None:
-    """Print a reply while it is generated, then its time."""
     reply = conversation.say(message, limit)
     try:
         for part in reply:
@@ -109,7 +108,7 @@ def _reply(conversation: Conversation, message: str, limit: int | None) -> None:
     except KeyboardInterrupt:
         reply.close()
     console.print()
-    took = conversation.reply
-    if took.end in ENDS:
-        errors.print(Text(ENDS[took.end], "yellow"), soft_wrap=True)
-    errors.print(Text(str(took), "dim"))
+    statistics = conversation.reply
+    if statistics.end in ENDS:
+        errors.print(Text(ENDS[statistics.end], "yellow"), soft_wrap=True)
+    errors.print(Text(str(statistics), "dim"))

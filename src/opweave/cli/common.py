@@ -27,10 +27,9 @@ app = typer.Typer(
 
 
 class PlainConsole(Console):
-    """A console that prints strings literally: names of models and nodes may contain brackets, emoji codes and escape
-    sequences.
+    """A console that prints strings literally: names of models may contain brackets, emoji codes and escape sequences.
 
-    Use `rich.text.Text` for styled text. The same holds for table cells.
+    Use `rich.text.Text` for styled text, also in cells of tables.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -75,9 +74,6 @@ def bytes_of(text: str) -> int:
 
     >>> bytes_of("512M"), bytes_of("2 GiB"), bytes_of("1024")
     (536870912, 2147483648, 1024)
-
-    Raises:
-        ValidationError: the text is not a size.
     """
     match = re.fullmatch(r"([0-9]{1,12}) ?([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
     if match is None or int(match[1]) == 0:

@@ -101,7 +101,7 @@ def deploy(
     )
     continue_in_child()
     try:
-        with _running(served, host, port, threads * replicas, gpu_count) as (logs, stop):
+        with _run_on_ray(served, host, port, threads * replicas, gpu_count) as (logs, stop):
             url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}/v2/models/{interface.name}"
             count = f"{counted(replicas, 'replica')} of {counted(threads, 'thread')}"
             console.print(f"{model.name} is served on {device} by {count}:", url, sep="\n", soft_wrap=True)
@@ -128,11 +128,7 @@ def gpu_share(count: int, replicas: int) -> float:
 
 
 def _check_port(host: str, port: int) -> None:
-    """Require that nothing listens on the port.
-
-    Raises:
-        OperationError: something does, or the address is not this machine's.
-    """
+    """Require that nothing listens on the port."""
     try:
         with socket.create_server((host, port)):
             pass
@@ -143,15 +139,10 @@ def _check_port(host: str, port: int) -> None:
 
 
 @contextmanager
-def _running(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterator[tuple[str, Stop]]:
-    """Run an application on a new Ray, which ends with the block.
+def _run_on_ray(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iterator[tuple[str, Stop]]:
+    """Run an application on a new Ray, which ends with the block; yield the folder of the logs, and whether a signal came.
 
-    Yields:
-        The folder of the replicas' logs, and whether a signal came.
-
-    Raises:
-        KeyboardInterrupt: a signal of `STOPPING` came; Ray has ended.
-        OperationError: the application cannot be started.
+    Raises `KeyboardInterrupt` after the end of Ray if a signal of `STOPPING` came.
     """
     import ray
     from ray import serve
@@ -200,7 +191,9 @@ def _why_not_started() -> str:
     from ray import serve
 
     application = serve.status().applications.get(APPLICATION)
-    messages = [each.message for each in application.deployments.values()] if application is not None else []
+    messages = (
+        [deployment.message for deployment in application.deployments.values()] if application is not None else []
+    )
     # The message of the last exception: a separate line after the traceback, maybe coloured.
     plain = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(messages))
     errors = re.findall(r"^(?:\w+\.)*(\w+): (.+)$", plain, re.MULTILINE)

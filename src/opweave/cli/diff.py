@@ -16,7 +16,7 @@ from .models import Bounds, Inputs, Mean, ModelFile, Seed, Sizes, Std
 from .tune import INTERRUPTED
 
 DIFFERENT = 1
-"""The exit status if operations differ, as `diff` has it."""
+"""The exit status if operations differ, that of `diff` in Unix."""
 
 
 @app.command()
@@ -69,7 +69,7 @@ def diff(
     from ..inspect.diff.result import check_report
     from ..onnx.model.model import Model
     from ..onnx.session.load import declared
-    from .inputs import assuming, gather, limits, numbers, sizes
+    from .inputs import explain_assumption, gather, limits, numbers, sizes
 
     if report is not None:
         check_report(report)  # before the comparison, which may take minutes
@@ -78,7 +78,7 @@ def diff(
     arguments = declared(source, fixed)
     feed = gather(arguments, inputs or ["random"], seed, numbers(mean, "--mean"), numbers(std, "--std"))
     place = None if on is None else context_of(on)
-    with assuming(arguments):
+    with explain_assumption(arguments):
         compared = comparison(
             model,
             other,

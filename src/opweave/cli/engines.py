@@ -50,13 +50,7 @@ SETTLE_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class EngineRow:
-    """An engine that may run a model.
-
-    Attributes:
-        name: as `--engines` takes it.
-        device: the device of its context; empty for ONNX Runtime without Opweave.
-        backend: the back end that drives the device.
-    """
+    """An engine that may run a model: the name that `--engines` takes, the device, and the back end that drives it."""
 
     name: str
     device: str = ""
@@ -65,15 +59,7 @@ class EngineRow:
 
 @dataclass(frozen=True)
 class Job:
-    """A model to run, with inputs and options.
-
-    Attributes:
-        model: the path of the .onnx file.
-        feed: an array for each input, by name.
-        options: for Opweave's session.
-        precision: of the context.
-        operations: the module that declares operations of the user; None if there is none.
-    """
+    """A model to run, with inputs, options of Opweave's session, and the module of the user's operations."""
 
     model: str
     feed: Mapping[str, Any]
@@ -84,18 +70,11 @@ class Job:
 
 @dataclass
 class Result:
-    """The measurements of an engine.
+    """The measurements of an engine, or the reason why it cannot run the model.
 
-    Attributes:
-        engine: the engine.
-        reason: why it cannot run it; empty if it can.
-        error: the class of the error that is the reason.
-        turns: the times of the runs of each turn, in seconds.
-        chosen: the name of the engine that Opweave has chosen; empty if there was no choice.
-        build: seconds until the result of the first run.
-        memory: bytes that its process has grown by.
-        outputs: of the model.
-        difference: the largest from the first engine's outputs (`agreement.difference`); None if they cannot be compared.
+    `turns` are the times of the runs of each turn; `chosen` is the engine that Opweave has chosen, if there was a choice;
+    `build` are the seconds until the first result; `memory` are the bytes by which its process grew; `difference` is the
+    largest from the first engine's outputs (`agreement.difference`), or None if they cannot be compared.
     """
 
     engine: EngineRow
@@ -136,12 +115,7 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 def engines(wanted: Sequence[str] | None) -> list[EngineRow]:
     """The engines to compare, ONNX Runtime itself first.
 
-    Args:
-        wanted: names of back ends, of devices, or "auto"; None for all but those that are software in place of hardware
-            (`Device.is_software`), which are slow.
-
-    Raises:
-        NotSupportedError: there is no such engine here.
+    `wanted` are names of back ends, of devices, or "auto"; None leaves out software in place of hardware, which is slow.
     """
     from ..backends import devices
 
@@ -153,7 +127,7 @@ def engines(wanted: Sequence[str] | None) -> list[EngineRow]:
         if (not device.is_software) if wanted is None else not names.isdisjoint(wanted):
             candidates.append(EngineRow(name, device.name, device.backend))
     if wanted is not None:
-        choices = {AUTO, *(each for device in available for each in (device.name, device.backend))}
+        choices = {AUTO, *(label for device in available for label in (device.name, device.backend))}
         if unknown := [name for name in wanted if name not in choices]:
             raise NotSupportedError(f"there is no engine {unknown[0]!r} here; there are {', '.join(sorted(choices))}")
         candidates = [engine for engine in candidates if engine.name != AUTO or AUTO in wanted]
@@ -181,15 +155,7 @@ def measure(
 ) -> list[Result]:
     """Run a job on engines alternately, each in a separate process. A turn begins when the engine before is quiet.
 
-    Args:
-        candidates: the engines.
-        job: the job.
-        seconds: time to measure, all engines together.
-        progress: called with the share that is done.
-        results: a list to fill, which has the results until then if the user interrupts it.
-
-    Raises:
-        KeyboardInterrupt: the user interrupts it.
+    After Ctrl-C, `results` has what was measured until then.
     """
     spawn = get_context("spawn")  # engines must not be forked
     results, workers = [] if results is None else results, []
@@ -222,7 +188,6 @@ def measure(
 
 
 def _seconds_to_build(results: Sequence[Result]) -> float:
-    """The time after which an engine that is not done with its first run hangs."""
     return BUILD_SECONDS + BUILD_FACTOR * (results[0].build if results else 0.0)
 
 
@@ -258,7 +223,6 @@ def _compare(results: Sequence[Result]) -> None:
 
 
 def _work(connection: Any, engine: EngineRow, job: Job) -> None:
-    """Run a job whenever the connection asks for it, until that is closed."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # engines print to them
         os.dup2(nowhere, stream)
@@ -328,9 +292,11 @@ def _chosen_by(session: InferenceSession) -> str:
     """The engine that runs the calls of a session."""
     from ..compile.engines import chosen_in
     from ..onnx.session.compiled import CompiledModel
+    from ..onnx.session.session import parts_of
 
-    last = session._shape_cache.last()
+    cache = parts_of(session).shape_cache
+    last = cache.last()
     model = None if last is None else last[1]
     if not isinstance(model, CompiledModel):
         return BASE_LINE
-    return chosen_in(model.choice) or next(iter(session._shape_cache.ways))
+    return chosen_in(model.choice) or next(iter(cache.ways))

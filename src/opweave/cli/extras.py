@@ -52,15 +52,10 @@ def faults_of(extra: str) -> list[str]:
     return faults
 
 
-def missing(extra: str, package: str = "opweave") -> list[str]:
+def missing_requirements(extra: str, package: str = "opweave") -> list[str]:
     """The requirements of an extra, and of its requirements' extras, that are missing here or have another version.
 
-    Args:
-        extra: its name.
-        package: the package that has it.
-
-    Raises:
-        NotSupportedError: the package has no metadata, as in a checkout that is not installed, or they do not have the extra.
+    Raises `NotSupportedError` if the package has no metadata, as in a checkout that is not installed.
     """
     from packaging.requirements import Requirement  # which ONNX Runtime needs, too
 
@@ -81,7 +76,7 @@ def missing(extra: str, package: str = "opweave") -> list[str]:
             continue
         for own in requirement.extras:
             if (requirement.name, own) != (package, extra):
-                lacking |= dict.fromkeys(missing(own, requirement.name))
+                lacking |= dict.fromkeys(missing_requirements(own, requirement.name))
     return list(lacking)
 
 

@@ -55,13 +55,8 @@ def limits(texts: Sequence[str]) -> ModelLimits:
 
 
 @contextmanager
-def assuming(arguments: Sequence[Argument]) -> Iterator[None]:
-    """If a model fails while its dynamic dimensions are assumed to be 1, explain that in the error: many models need
-    more.
-
-    Raises:
-        OperationError: it failed; the message names the dimensions, and the option that sets them.
-    """
+def explain_assumption(arguments: Sequence[Argument]) -> Iterator[None]:
+    """Explain in the error of a model that dynamic dimensions are assumed to be 1: many models need more."""
     try:
         yield
     except MLError as error:
@@ -134,7 +129,6 @@ def gather(
 
 
 def _read(argument: Argument, source: str, seed: int, mean: Sequence[float], std: Sequence[float]) -> Any:
-    """The array of one source."""
     if source == "random":
         return argument.random(argument.assumed_shape(), np.random.default_rng(seed))
     suffix = Path(source).suffix.lower()

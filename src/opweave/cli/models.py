@@ -6,7 +6,7 @@ from collections import Counter
 from math import prod
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -56,7 +56,7 @@ Std = Annotated[str, typer.Option("--std", help="Divisor of images after that: o
 def open_session(
     model: Path, fixed: list[str] | None, limit: list[str] | None, device: str | None, precision: str = "float32"
 ) -> InferenceSession:
-    """A session for a model on a device, with the options of the command line."""
+    """Open a session for a model, with the options of the command line."""
     from ..context.context import ml
     from ..onnx.session.session import InferenceSession
     from .inputs import limits, sizes
@@ -64,12 +64,6 @@ def open_session(
     # `create_context` checks the names
     context, bounds = ml.create_context(device=device, precision=precision), limits(limit or [])  # type: ignore[arg-type]
     return InferenceSession(model, context, fix_shapes=sizes(fixed or []), limits=bounds)
-
-
-def _feed(session: InferenceSession, sources: list[str] | None, seed: int, mean: str, std: str) -> dict[str, Any]:
-    from .inputs import gather, numbers
-
-    return gather(session._inputs, sources or [], seed, numbers(mean, "--mean"), numbers(std, "--std"))
 
 
 @app.command()
@@ -96,22 +90,24 @@ def run(
 
     import numpy as np
 
-    from .inputs import assuming, best, save_arrays
+    from ..onnx.session.session import parts_of
+    from .inputs import best, explain_assumption, gather, numbers, save_arrays
 
     session = open_session(model, fix_shapes, limit, device, precision)
-    feed = _feed(session, inputs, seed, mean, std)
+    arguments = parts_of(session).inputs
+    feed = gather(arguments, inputs or [], seed, numbers(mean, "--mean"), numbers(std, "--std"))
     names = [argument.name for argument in session.get_outputs()]
     start = perf_counter()
     is_random = any(text.rpartition("=")[2] == "random" for text in inputs or [])
-    with assuming(session._inputs) if is_random else nullcontext():
+    with explain_assumption(arguments) if is_random else nullcontext():
         results = dict(zip(names, session.run(None, feed), strict=True))
     seconds = perf_counter() - start
     table = Table("output", "type", "shape", "min", "mean", "max", box=None, header_style="bold")
     for name, array in results.items():
         if isinstance(array, np.ndarray) and array.dtype.kind in "fiub" and array.size:
             wide = array.astype(np.float64)
-            numbers = [f"{value:.4g}" for value in (wide.min(), wide.mean(), wide.max())]
-            table.add_row(name, str(array.dtype), str(list(array.shape)), *numbers)
+            cells = [f"{value:.4g}" for value in (wide.min(), wide.mean(), wide.max())]
+            table.add_row(name, str(array.dtype), str(list(array.shape)), *cells)
         else:
             table.add_row(name, type(array).__name__, str(list(np.shape(array))) if hasattr(array, "shape") else "")
     console.print(table)
@@ -147,13 +143,15 @@ def info(
     from ..compile.engines import described
     from ..onnx.model.arguments import shape_text
     from ..onnx.model.parameters import parameters
+    from ..onnx.session.session import parts_of
     from ..onnx.session.summary import customs, heading
     from ..onnx.session.verification import state_of
-    from .inputs import assuming, assumption
+    from .inputs import assumption, explain_assumption
 
     session = open_session(model, fix_shapes, limit, device, precision)
-    proto = session._model.proto
-    producer = " ".join(part for part in (proto.producer_name, proto.producer_version) if part) or "unknown"
+    parts = parts_of(session)
+    proto = parts.model.proto
+    producer = " ".join(filter(None, (proto.producer_name, proto.producer_version))) or "unknown"
     opsets = ", ".join(f"{entry.domain or 'ai.onnx'} {entry.version}" for entry in proto.opset_import)
     weights = [prod(tensor.dims) for tensor in parameters(proto.graph)]
     summary = Table(show_header=False, box=None)
@@ -162,14 +160,14 @@ def info(
     summary.add_row("parameters", f"{sum(weights):,} in {counted(len(weights), 'tensor')}")
     console.print(summary)
     table = Table("", "name", "type", "shape", box=None, header_style="bold")
-    for what, arguments in (("input", session.get_inputs()), ("output", session.get_outputs())):
+    for kind, arguments in (("input", session.get_inputs()), ("output", session.get_outputs())):
         for argument in arguments:
-            table.add_row(what, argument.name, argument.type, shape_text(argument.shape))
+            table.add_row(kind, argument.name, argument.type, shape_text(argument.shape))
     console.print(table)
 
-    with assuming(session._inputs):
-        shapes = {a.name: a.assumed_shape() for a in session._inputs if a.element_type}
-        compiled = session._compiled_for(shapes)
+    with explain_assumption(parts.inputs):
+        shapes = {a.name: a.assumed_shape() for a in parts.inputs if a.element_type}
+        compiled = parts.compile_for(shapes)
     operators = Counter(step.node.op_type for step in compiled.trace.steps if step.kind != "folded")
     folded = sum(step.kind == "folded" for step in compiled.trace.steps)
     console.print("\noperators", style="bold")
@@ -177,7 +175,7 @@ def info(
     if folded:
         console.print(f"  {counted(folded, 'node')} more, computed when the model is compiled")
     console.print("\nwhat runs where", style="bold")
-    if assumed := assumption(session._inputs):
+    if assumed := assumption(parts.inputs):
         console.print(f"  {assumed}", soft_wrap=True)
         console.print("  With real sizes, engines, segments and reasons may differ from these:")
     if compiled.choice:

@@ -29,7 +29,7 @@ PORT = 8801
 
 @app.command(context_settings={"allow_extra_args": True})
 def serve(
-    given: typer.Context,
+    context: typer.Context,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 for any free port.")] = PORT,
     origin: Annotated[
         list[str] | None,
@@ -81,11 +81,11 @@ def serve(
     from ..serve import ConnectionLimits, Server
     from ..serve.client_files import write_clients
 
-    if given.args:
+    if context.args:
         purpose = "serve is for web pages (navigator.ml)"
-        raise BadParameter(f"{purpose}; to serve a model over HTTP: opweave deploy {' '.join(given.args)}")
+        raise BadParameter(f"{purpose}; to serve a model over HTTP: opweave deploy {' '.join(context.args)}")
     if no_token and token is not None:
-        source = given.get_parameter_source("token")  # an enumeration of Click, or of Typer's copy of Click
+        source = context.get_parameter_source("token")  # an enumeration of Click, or of Typer's copy of Click
         name = "OPWEAVE_TOKEN" if source is not None and source.name == "ENVIRONMENT" else "--token"
         raise BadParameter(f"--no-token and {name} exclude each other")
     host: Literal["127.0.0.1", "::1"] = "::1" if ipv6 else "127.0.0.1"
@@ -100,7 +100,7 @@ def serve(
         limits=ConnectionLimits(memory=bytes_of(max_memory), contexts=max_contexts),
         record=record,
     )
-    with _log_to_errors(stats, record is not None), _until_stopped() as stopped:
+    with _log_to_errors(stats, record is not None), _stop_event() as stopped:
         with closing(server):
             options = {"url": server.url} if server.token is None else {"url": server.url, "token": server.token}
             # Before the server starts: a program that waits for /health needs them.
@@ -118,7 +118,6 @@ def serve(
 
 
 def _print_uses(server: Server, folders: list[Path]) -> None:
-    """Print how a page and a program of Node.js use the server."""
     if server.path is None:
         query = "" if server.token is None else f"?token={server.token}"
         console.print("\nIn a page, before its other scripts:")
@@ -140,8 +139,6 @@ def _print_uses(server: Server, folders: list[Path]) -> None:
 
 
 class _Printed(logging.Handler):
-    """Prints the reports of the server."""
-
     def __init__(self, target: PlainConsole) -> None:
         super().__init__()
         self._target = target
@@ -169,7 +166,7 @@ def _log_to_errors(stats: bool, record: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _until_stopped() -> Iterator[Event]:
+def _stop_event() -> Iterator[Event]:
     """An event that SIGINT and SIGTERM set."""
     stopped = Event()
     before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from os import _exit as exit_at_once
 from threading import Thread
 
 STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -41,7 +42,7 @@ def continue_in_child() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     sys.stdout.flush()
-    os._exit(status if status >= 0 else 128 - status)
+    exit_at_once(status if status >= 0 else 128 - status)
 
 
 def _stop_at_end(reader: int) -> None:
@@ -51,11 +52,7 @@ def _stop_at_end(reader: int) -> None:
 
 
 class Stop:
-    """Handlers by which the first signal of `STOPPING` raises KeyboardInterrupt once `check` was called; others do nothing.
-
-    Attributes:
-        is_asked: whether a signal came.
-    """
+    """Handlers of signals: the first of `STOPPING` raises KeyboardInterrupt once `check` was called; others do nothing."""
 
     def __init__(self) -> None:
         self.is_asked, self._raises = False, False

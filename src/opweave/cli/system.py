@@ -15,7 +15,7 @@ from rich.text import Text
 from .. import __version__
 from ..support.errors import NotSupportedError
 from .common import BadParameter, Verbose, app, console, errors
-from .extras import PURPOSES, faults_of, missing
+from .extras import PURPOSES, faults_of, missing_requirements
 from .serve import state_of_port
 
 
@@ -174,9 +174,8 @@ def doctor() -> None:
 
 
 def _state(extra: str, purpose: str) -> Text:
-    """The state of an extra: installed, broken or missing."""
     try:
-        lacking = missing(extra)
+        lacking = missing_requirements(extra)
     except NotSupportedError as error:
         return Text.assemble(("unknown", "yellow"), f": {error} ({purpose})")
     if not lacking and (faults := faults_of(extra)):
@@ -194,8 +193,8 @@ def _version(package: str) -> Text:
 
 
 def _cpu_features() -> list[str]:
-    import numpy as np
+    # NumPy has no public name for them.
+    from numpy._core._multiarray_umath import __cpu_features__ as features  # type: ignore[import-not-found]
 
-    features: dict[str, bool] = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]
     wanted = ["SSE41", "AVX", "F16C", "FMA3", "AVX2", "AVX512F", "AVX512_SKX", "AVX512_SPR", "NEON", "ASIMD", "SVE"]
     return [name for name in wanted if features.get(name)]

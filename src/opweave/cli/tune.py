@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +14,7 @@ from .models import Bounds, DeviceName, Sizes, open_session
 
 if TYPE_CHECKING:
     from ..compile.engines import Measurement
+    from ..onnx.model.arguments import Argument
     from ..onnx.session.session import InferenceSession
 
 INTERRUPTED = 130
@@ -64,13 +65,14 @@ def tune(
             console.print("nothing is kept")
         return
     from ..compile.engines import find
-    from .inputs import assuming, sizes
+    from ..onnx.session.session import parts_of
+    from .inputs import explain_assumption, sizes
 
     session = open_session(model, fix_shapes, limit, device)
-    wanted = [_shapes(session, sizes(_parts(text))) for text in shape or []] or [_shapes(session, {})]
-    cache = session._shape_cache
+    inputs, cache = parts_of(session).inputs, parts_of(session).shape_cache
+    wanted = [_shapes(inputs, sizes(_parts(text))) for text in shape or []] or [_shapes(inputs, {})]
     try:
-        with assuming(session._inputs):
+        with explain_assumption(inputs):
             _print(session.tune(wanted, seconds=seconds).measurements)
     except KeyboardInterrupt:
         measured = find(cache.digest, cache.ways)
@@ -103,10 +105,10 @@ def _other_engines(session: InferenceSession) -> list[str]:
     return [f"{hint} adds an engine" for hint in hints]
 
 
-def _shapes(session: InferenceSession, sizes: Mapping[str, int | list[int]]) -> dict[str, list[int]]:
+def _shapes(inputs: Sequence[Argument], sizes: Mapping[str, int | list[int]]) -> dict[str, list[int]]:
     """The shape of each input, given by its name, or by the names of dimensions."""
-    arguments = {argument.name: argument for argument in session._inputs if argument.element_type}
-    names = {size for each in arguments.values() for size in each.dims or () if isinstance(size, str)}
+    arguments = {argument.name: argument for argument in inputs if argument.element_type}
+    names = {size for declared in arguments.values() for size in declared.dims or () if isinstance(size, str)}
     if unknown := [name for name in sizes if name not in arguments and name not in names]:
         choices = ", ".join([*arguments, *sorted(names)])
         raise BadParameter(f"--shape: there is no input or dimension {unknown[0]!r}, only {choices}")
@@ -126,7 +128,6 @@ def _shapes(session: InferenceSession, sizes: Mapping[str, int | list[int]]) -> 
 
 
 def _print(measured: Iterable[Measurement]) -> None:
-    """Show measurements as a table, whose lines are never cut off."""
     from ..compile.engines import Tuning
 
     console.print(str(Tuning(tuple(measured))), soft_wrap=True)

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from ..backends import Pairs, Placement
     from ..compile.engines import Tuning
-    from ..inspect.drawing import Drawing
-    from ..inspect.profile import Profile
+    from ..run.drawing import Drawing
+    from ..run.profile import Profile
     from ..run.program import Program
     from ..verification.uses import Use
     from .context import MLContext

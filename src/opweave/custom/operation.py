@@ -23,10 +23,10 @@ from ..support.names import shown
 from .signatures import plain_converter, public, read_signature
 
 if TYPE_CHECKING:
+    from ..context.tensor import MLTensor
     from ..kernels.wgsl import Shader
     from ..kernels.wgsl.sources import SourceKernel
     from ..lazy.array import Array
-    from ..run.tensor import MLTensor
 
 DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]
 

@@ -23,10 +23,6 @@ def run(photo: Path | None, output: Path, *, enlarge: bool = False, console: Con
         output: the image file to write, in the format of its suffix. It is replaced only if there is no error.
         enlarge: enlarge the photograph itself, and write the result alone.
         console: where to print; None for standard output.
-
-    Raises:
-        MissingExtraError: Pillow or safetensors is not installed.
-        DataError: the photograph cannot be read or is too small or too large, or the output cannot be written.
     """
     for package in ("PIL", "safetensors"):
         import_extra(package, "demo", "the demo")

@@ -25,14 +25,9 @@ TILE = 512
 class Enlarger:
     """Graph that enlarges pictures of `height` by `width` pixels.
 
-    To bound the memory, a picture larger than about `tile` by `tile` pixels is enlarged in windows of equal size. Results in
+    To bound the memory, a picture larger than about `tile` by `tile` pixels is enlarged in `windows` of equal size. Results in
     the margin of a window depend on pixels outside of the window, so windows overlap by two margins. Each pixel is taken from
     a window that has it outside of the margin (except at the edge of the picture), so no seams are visible.
-
-    Attributes:
-        graph: enlarges one window.
-        shape: height and width of a window.
-        windows: number of windows of a picture; the graph runs once for each.
     """
 
     def __init__(self, context: MLContext, height: int, width: int, *, tile: int = TILE) -> None:
@@ -83,11 +78,8 @@ def starts(size: int, window: int, margin: int) -> list[int]:
     return [*range(0, size - window, window - 2 * margin), size - window]
 
 
-def around_network(context: MLContext, height: int, width: int) -> Callable[[Pixels], Pixels]:
-    """Return a function that enlarges a picture like `Enlarger`, for comparison.
-
-    It uses one window, a graph of the network alone, and NumPy and Pillow for the colours.
-    """
+def enlarger_with_numpy(context: MLContext, height: int, width: int) -> Callable[[Pixels], Pixels]:
+    """Return a function that enlarges a picture like `Enlarger`, with NumPy and Pillow for the colours, for comparison."""
     network = Network.load()
     builder = MLGraphBuilder(context)
     shape = [1, 1, height + 2 * network.halo, width + 2 * network.halo]

@@ -1,9 +1,7 @@
 """Custom operations around the network, as expressions: formulas of one element of the result.
 
-An expression is traced when it is called in a graph, and compiled to vectorised, parallel code (NumPy evaluates it if no
-compiler is installed). The code reads and writes the memory of neighbouring operations, so nothing is copied.
-
-`height` and `width` are the size of the small picture. Each small pixel becomes a block of rows `i` and columns `j`.
+An expression is traced when it is called in a graph, and compiled. `height` and `width` are the size of the small picture.
+Each small pixel becomes a block of rows `i` and columns `j`.
 """
 
 from __future__ import annotations
@@ -60,10 +58,7 @@ def _filter(pixel: Callable[[Traced], Traced], position: Traced, size: int, taps
 def merged(luma: Traced, chroma: Traced, from_ycbcr: Traced) -> Traced:
     """Merge luma and chroma into the large picture, uint8 [3 * height, 3 * width, 3].
 
-    Args:
-        luma: blocks from the network, float32 [1, 9, height, width].
-        chroma: float32 [2, 3, 3, height, width].
-        from_ycbcr: float32 [3, 3], whose rows give red, green and blue.
+    `luma` are blocks from the network, float32 [1, 9, height, width]; `chroma` is float32 [2, 3, 3, height, width].
     """
     _, _, height, width = luma.shape
 

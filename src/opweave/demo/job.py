@@ -23,21 +23,20 @@ from ..support.errors import DataError
 from ..support.files import atomic_writer
 from . import sheet
 from .colours import Pixels, bicubic, psnr
-from .enlarger import Enlarger, around_network
+from .enlarger import Enlarger, enlarger_with_numpy
 from .network import FACTOR
 
 PHOTO = Path(__file__).with_name("astronaut.jpg")
 LIMIT = 2**27
 """Maximum number of pixels of the large picture, which takes up to 4 GB of memory."""
 SECONDS = 1.5
-"""Approximate duration of all measured runs together."""
 
 
 def compare(context: MLContext, enlarger: Enlarger, rgb: Pixels) -> tuple[float, float, dict[str, float]]:
     """Measure the first window: median seconds of one graph, of the network with NumPy around, and of the graph's steps."""
     height, width = enlarger.shape
     window = rgb[:height, :width].copy()
-    enlarge_around = around_network(context, height, width)
+    enlarge_around = enlarger_with_numpy(context, height, width)
 
     def measure() -> list[float]:
         start = perf_counter()
@@ -171,7 +170,6 @@ def _check_output(path: Path, photo: Path | None) -> str:
 
 
 def _write(image: Image.Image, path: Path, format: str, profile: bytes | None = None) -> None:
-    """Write an image file completely or not at all."""
     options: dict[str, Any] = {"quality": 95} if format in ("JPEG", "WEBP") else {}
     encoded = io.BytesIO()
     try:

@@ -44,9 +44,8 @@ def bicubic_filter() -> NDArray[np.float32]:
 class Network:
     """The trained weights.
 
-    Attributes:
-        layers: weight, float32 [outputs, inputs, k, k], and bias, float32 [outputs], of each convolution.
-        metadata: origin of the weights: architecture, training, held-out photographs, PSNR, versions.
+    `layers` are weight, float32 [outputs, inputs, k, k], and bias, float32 [outputs], of each convolution; `metadata` tells
+    the origin of the weights: architecture, training, held-out photographs, PSNR, versions.
     """
 
     layers: tuple[tuple[NDArray[np.float32], NDArray[np.float32]], ...]

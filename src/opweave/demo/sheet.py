@@ -11,7 +11,6 @@ from .colours import Pixels, squared_error
 
 BACKGROUND, TEXT, FAINT = "#16181d", "#f2f3f5", "#9aa1ad"
 ACCENTS = ("#ffb43a", "#4cc9f0")
-"""Colours of the frames of the two details."""
 MARGIN, GAP, FRAME = 28, 12, 3
 PANEL, NARROWEST = 540, 420
 """Maximum and minimum width of a column; pictures are resized to fit."""

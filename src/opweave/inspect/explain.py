@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..backends import PRECISIONS
 from ..compile.engines import SWITCHED_OFF, described
+from ..context.access import program_of, recorded_graph, use_of
 from ..context.graph import MLGraph
 from ..support import lazy_imports
 from ..support.words import intermediates, table
@@ -12,14 +13,15 @@ from ..support.words import intermediates, table
 @lazy_imports.explain.provide
 def explain(graph: MLGraph) -> str:
     """See `MLGraph.explain`."""
-    program = graph._check_alive()
+    program = program_of(graph)
     has_segments = len(program.steps) > 1
     rows = [(p.node, p.device, p.how, p.detail) for p in program.placements]
     cells = [(str(p.segment), *row) if has_segments else row for p, row in zip(program.placements, rows, strict=True)]
     precision = graph.context.precision
-    lines = [f"{graph._graph}", "", f"precision {precision}: {PRECISIONS[precision]}"]
+    lines = [f"{recorded_graph(graph)}", "", f"precision {precision}: {PRECISIONS[precision]}"]
     if program.choice:
-        state = SWITCHED_OFF if graph._use is None else graph._use.state(())
+        use = use_of(graph)
+        state = SWITCHED_OFF if use is None else use.state(())
         lines.append(f"engine: {described(program.choice, program.untried, state)}")
     lines += ["", "what runs where:", *(f"  {line}" for line in table(cells, words=5))]
     if has_segments:

@@ -12,31 +12,29 @@ from ..backends.isolation import EngineProcess
 from ..compile import engines, tuning
 from ..compile.driver import compile
 from ..compile.engines import Tuning
-from ..context.graph import MLGraph, check_names
-from ..memory.arrays import as_array, contiguous, fit
+from ..context.access import is_fused, program_of, recorded_graph, replace_program
+from ..context.graph import MLGraph
 from ..ops import quantize_linear
 from ..run.program import Program
 from ..support import lazy_imports
-from ..support.errors import require
-from ..support.names import counted, shown
-from .profile import random
+from ..support.names import counted
+from .inputs import input_arrays
 
 
 @lazy_imports.tune.provide
 def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tuning:
     """See `MLGraph.tune`."""
-    graph._check_alive()
+    user_graph = recorded_graph(graph)
     tuning.check_seconds(seconds)
-    sources = _sources(graph, inputs)
-    context, user_graph = graph.context, graph._graph
-    assert user_graph is not None
+    sources = list(input_arrays("tune", graph.inputs, inputs).values())
+    context = graph.context
     ways = context.backend.tunable(user_graph)
     programs: dict[str, Program] = {}
 
     def build(name: str, process: EngineProcess | None) -> list[tuning.Run]:
         device, preference = context.device.name, context.power_preference
         backend = ways[name] if process is None else process.backend(ways[name])
-        program = compile(user_graph, backend, device=device, power_preference=preference, fuse=graph._fuse)
+        program = compile(user_graph, backend, device=device, power_preference=preference, fuse=is_fused(graph))
         programs[name] = program
         targets = [memory.empty(desc) for desc in graph.outputs.values()]
         call = program.bind(sources, targets)
@@ -47,28 +45,13 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
 
         return [run]
 
-    what = f"a graph of {counted(len(user_graph.nodes), 'operation')}"
+    title = f"a graph of {counted(len(user_graph.nodes), 'operation')}"
     digest, is_quantised = engines.digest(user_graph), any(node.op is quantize_linear for node in user_graph.nodes)
-    current = engines.chosen_in(graph._check_alive().choice)
+    current = engines.chosen_in(program_of(graph).choice)
     names, outputs = list(ways), list(graph.outputs)
-    measurement = tuning.measure("", what, digest, ways, build, names, outputs, seconds, is_quantised, current)
+    measurement = tuning.measure("", title, digest, ways, build, names, outputs, seconds, is_quantised, current)
     if measurement.chosen in programs:
         program = programs[measurement.chosen]
         program.choice, program.untried = measurement.reason, {}
-        graph._replace_program(program)
+        replace_program(graph, program)
     return Tuning((measurement,))
-
-
-def _sources(graph: MLGraph, inputs: Mapping[str, Any] | None) -> list[np.ndarray]:
-    """An array for each input of a graph."""
-    require(
-        inputs is None or isinstance(inputs, Mapping), f"tune: inputs must map names to arrays, got {shown(inputs)}"
-    )
-    if inputs is None:
-        return list(random(graph.inputs).values())
-    check_names("tune: inputs", inputs, graph.inputs)
-    arrays = []
-    for name, desc in graph.inputs.items():
-        label = f"tune: input {name!r}"
-        arrays.append(contiguous(fit(as_array(inputs[name], label, desc.data_type), label, desc)))
-    return arrays

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,16 +52,9 @@ RESERVED = frozenset(_WORDS.split())
 
 
 class JsModule:
-    """A graph as a module.
+    """A graph of WebNN's operations as a module.
 
-    Args:
-        graph: of WebNN's operations only.
-        name: the name of its file.
-        weights_name: the name of the file of weights.
-        title: origin of the graph; may be empty.
-
-    Attributes:
-        weights: the constants that are not in the module, by name; complete once `text` has been called.
+    Constants that are not in the module are in `weights`, by name, once `text` has been called.
     """
 
     def __init__(self, graph: Graph, name: str, weights_name: str, title: str = "") -> None:
@@ -92,8 +86,9 @@ class JsModule:
         doc += [" * @returns {Promise<MLGraph>}", " */"]
         parts = [self._comment(), *self._descriptors(), ""]
         if self.weights:
-            parts += [self._loader(), ""]
-        return "\n".join([*parts, *doc, *head, "", *body, "}", *([_READER] if self.weights else []), ""])
+            parts += self._loader()
+        reader = ["", _script("reader")] if self.weights else []
+        return "\n".join([*parts, *doc, *head, "", *body, "}", *reader, ""])
 
     # The head --------------------------------------------------------------------------------------------------------
 
@@ -129,29 +124,11 @@ class JsModule:
             lines.append("};")
         return lines
 
-    def _loader(self) -> str:
-        name = json.dumps(self.weights_name)
-        return "\n".join(
-            [
-                "/** Fetch the weights from the folder of this module. Node.js fetches no files: use readFileSync(). */",
-                "export async function loadWeights() {",
-                f"  const url = new URL({name}, import.meta.url);",
-                "  const response = await fetch(url).catch((cause) => {",
-                "    throw new Error(`${url} cannot be fetched; in Node.js: build(context, readFileSync(…))`, { cause });",
-                "  });",
-                "  if (!response.ok) throw new Error(`${response.url}: ${response.status} ${response.statusText}`);",
-                "  return response.arrayBuffer();",
-                "}",
-                "",
-                "const types = {",
-                *(
-                    f"  {TYPES[name]}: [{json.dumps(name)}, {view}],"
-                    for name, view in VIEWS.items()
-                    if any(array.dtype.name == name for array in self.weights.values())
-                ),
-                "};",
-            ]
-        )
+    def _loader(self) -> list[str]:
+        names = {array.dtype.name for array in self.weights.values()}
+        types = [f"  {TYPES[name]}: [{json.dumps(name)}, {view}]," for name, view in VIEWS.items() if name in names]
+        loader = _script("loader").replace('"WEIGHTS"', json.dumps(self.weights_name))
+        return [loader, "", "const types = {", *types, "};", ""]
 
     # The body --------------------------------------------------------------------------------------------------------
 
@@ -197,7 +174,6 @@ class JsModule:
         return _call(f"  const {target} = builder.{operation.name}", positional, options)
 
     def _value(self, variable: str, node: Node, name: str, value: Any) -> str:
-        """Return an argument as JavaScript."""
         if isinstance(value, Operand):
             return self._names.get(value) or self._constant(variable, name, value)
         if isinstance(value, (tuple, list)):
@@ -244,25 +220,11 @@ class JsModule:
         return name
 
 
-_READER = """
-/** What makes a constant of a builder by its name in the bytes of a .safetensors file. */
-function reader(builder, file) {
-  let bytes = ArrayBuffer.isView(file) ? new Uint8Array(file.buffer, file.byteOffset, file.byteLength) : new Uint8Array(file);
-  if (bytes.byteOffset % 8) bytes = bytes.slice(); // views of numbers must be aligned
-  const size = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
-  const table = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + size)));
-  return (name) => {
-    if (!(name in table)) throw new Error(`the weights have no tensor ${name}`);
-    const { dtype, shape, data_offsets: [begin, end] } = table[name];
-    const [dataType, View] = types[dtype];
-    const view = new View(bytes.buffer, bytes.byteOffset + 8 + size + begin, (end - begin) / View.BYTES_PER_ELEMENT);
-    return builder.constant({ dataType, shape }, view);
-  };
-}"""
+def _script(name: str) -> str:
+    return Path(__file__).with_name(f"{name}.js").read_text(encoding="utf-8").rstrip()
 
 
 def _call(start: str, positional: list[str], options: list[str]) -> str:
-    """Write a statement that calls a function, on several lines if it is long."""
     parts = [*positional, *([f"{{ {', '.join(options)} }}"] if options else [])]
     line = f"{start}({', '.join(parts)});"
     if len(line) <= MAX_LINE:
@@ -318,7 +280,6 @@ def _identifier(text: str) -> str:
 
 
 def _key(name: str) -> str:
-    """Write the name of a property in an object."""
     # `__proto__` without brackets would set the prototype.
     if name == "__proto__":
         return '["__proto__"]'
@@ -348,6 +309,3 @@ def _wrap(start: str, words: Iterable[str]) -> list[str]:
             line = " " * len(start)
         line += f"{word}, "
     return [*lines, line.rstrip().rstrip(",")]
-
-
-__all__ = ["JsModule"]

@@ -18,19 +18,13 @@ TYPES: Mapping[str, str] = {
     "int8": "I8",
     "uint8": "U8",
 }
-"""Names of the data types in the format."""
 
 ALIGNMENT = 8
 """Alignment of tensors in bytes: the largest element size, so that readers need no copy."""
 
 
 def write(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays, large elements first, which keeps all arrays aligned.
-
-    Args:
-        file: open for writing.
-        arrays: by name, of WebNN's data types.
-    """
+    """Write arrays by name, large elements first, which keeps all arrays aligned."""
     ordered = sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
     header: dict[str, object] = {}
     end = 0

@@ -21,15 +21,12 @@ from .batch_rules import RULES, SIZES, Axis, BatchAxis, BatchCall, NotApart
 
 
 class BatchComparison:
-    """Two graphs of one model, for different numbers of rows.
+    """Two graphs of one model, for different numbers of rows (`rows`: 2 or more in the first graph).
 
     Args:
-        rows: the numbers of rows of the first graph, 2 or more, and of the second graph; they differ.
-        axes: the batch axes of inputs, by pairs of operands, one of each graph.
+        rows: the numbers of rows of both graphs; they differ.
+        axes: the batch axes of inputs, by pairs of operands, one of each graph; `axis` adds those of all compared pairs.
         follow: returns the batch axis of another input by name, or raises `NotApart`.
-
-    Attributes:
-        axes: the batch axes of all compared pairs.
     """
 
     def __init__(
@@ -42,11 +39,7 @@ class BatchComparison:
         self._rows, self._follow = rows, follow
 
     def axis(self, one: Operand, other: Operand) -> Axis:
-        """The batch axis of a value, given as the corresponding operands of both graphs.
-
-        Raises:
-            NotApart: rows are mixed, or no rule proves the opposite.
-        """
+        """The batch axis of a value, given as the corresponding operands of both graphs; `NotApart` without a proof."""
         axes, pending = self.axes, [(one, other)]
         while pending:
             pair = pending[-1]
@@ -60,11 +53,7 @@ class BatchComparison:
         return axes[one, other]
 
     def axis_of_constant(self, one: np.ndarray, other: np.ndarray) -> Axis:
-        """The batch axis of a constant with equal rows.
-
-        Raises:
-            NotApart: the values, or several dimensions, depend on the number of rows.
-        """
+        """The batch axis of a constant with equal rows; `NotApart` if its values depend on the number of rows."""
         if one.shape == other.shape:
             if _is_same(one, other):
                 return None
@@ -131,13 +120,11 @@ class BatchComparison:
             self._check_attribute(first, second, name, axes[0])
 
     def _axes_of(self, value: Any, other: Any) -> Any:
-        """The batch axes of an argument: one operand, several, or none."""
         if isinstance(value, tuple):
             return tuple(self.axes[pair] for pair in zip(value, other, strict=True))
         return None if value is None else self.axes[value, other]
 
     def _axes_of_results(self, call: BatchCall, second: Node) -> tuple[Axis, ...]:
-        """The batch axes of the results of a pair of nodes."""
         node, count = call.node, len(call.node.outputs)
         axes = [axis for value in call.axes.values() for axis in (value if isinstance(value, tuple) else (value,))]
         if not any(axis is not None for axis in axes):
@@ -180,7 +167,7 @@ class BatchComparison:
         self._check_shapes(axis, one.shape, other.shape, node.title)
         return axis
 
-    def _check_shapes(self, axis: Axis, one: Sequence[int], other: Sequence[int], what: str) -> None:
+    def _check_shapes(self, axis: Axis, one: Sequence[int], other: Sequence[int], label: str) -> None:
         """Require shapes that differ in the batch axis alone, and a batch axis of whole rows."""
         expected, sizes = list(one), list(self._rows)
         if axis is not None and axis.number < len(expected) and expected[axis.number] == axis.size(sizes[0]):
@@ -188,7 +175,7 @@ class BatchComparison:
         elif axis is not None:
             expected = []
         if expected != list(other) or (axis is not None and axis.block < 1):
-            raise NotApart(f"{what} has other sizes than those of the batch: {list(one)} and {list(other)}")
+            raise NotApart(f"{label} has other sizes than those of the batch: {list(one)} and {list(other)}")
 
     def _check_attribute(self, first: Node, second: Node, name: str, axis: Axis) -> None:
         """Require attributes that differ in the size of the batch axis alone."""
@@ -200,7 +187,7 @@ class BatchComparison:
 
 
 def _decompose(node: Node) -> tuple[list[Operand], list[Operand]]:
-    """The operands and the results of an operation's decomposition, in a separate graph."""
+    """The operands and the results of an operation's decomposition."""
     builder = Recorder()
     operands: list[Operand] = []
 

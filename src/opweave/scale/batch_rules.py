@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, TypeAlias
@@ -20,13 +20,8 @@ class NotApart(Exception):  # noqa: N818  (the result of a search for a proof)
 class BatchAxis:
     """The axis of a value along which the rows of the batch are stored.
 
-    A reshape may merge the batch with the axes before and after it: then element i of the axis belongs to row
+    A reshape may merge the batch with the axes before and after it: then element i of axis `number` belongs to row
     `i // block % rows`, and the axis has `repeats * rows * block` elements.
-
-    Attributes:
-        number: the axis.
-        block: the number of adjacent elements along the axis that belong to one row.
-        repeats: the number of times that all rows repeat along the axis.
     """
 
     number: int
@@ -48,12 +43,7 @@ Axis: TypeAlias = BatchAxis | None
 
 @dataclass(frozen=True, slots=True)
 class BatchCall:
-    """A node, and the batch axes of its operands.
-
-    Attributes:
-        node: the node, for the first number of rows.
-        axes: the batch axes by the name of the operand; a tuple for a sequence.
-    """
+    """A node of the first graph, and the batch axes of its operands by name: a tuple for a sequence."""
 
     node: Node
     axes: Mapping[str, Any]
@@ -80,6 +70,13 @@ class BatchCall:
         assert isinstance(axis, BatchAxis)
         return axis
 
+    def axis_outside(self, axes: Collection[int]) -> BatchAxis:
+        """The batch axis of `input`, which is none of the axes along which the operation computes."""
+        axis = self.only("input")
+        if axis.number in axes:
+            raise self.mixing_error()
+        return axis
+
     def mixing_error(self) -> NotApart:
         """The error for an operation that computes along the batch axis."""
         return NotApart(f"{self.node.title} computes along the batch")
@@ -95,7 +92,6 @@ SIZES = {ops.reshape: "new_shape", ops.expand: "new_shape", ops.slice: "sizes"}
 
 
 def _rule(*operations: Op[..., Any]) -> Callable[[Rule], Rule]:
-    """Declare the rule of operations."""
 
     def declare(rule: Rule) -> Rule:
         RULES.update(dict.fromkeys(operations, rule))
@@ -113,14 +109,7 @@ def _common_axis(call: BatchCall, axes: Sequence[Axis]) -> BatchAxis:
 
 
 def _broadcast_axis(call: BatchCall, operands: Mapping[str, Operand], rank: int, shift: int = 0) -> BatchAxis:
-    """The batch axis of operands that are broadcast to `rank` axes.
-
-    Args:
-        call: the node.
-        operands: the operands by name.
-        rank: the rank of the result.
-        shift: the number of axes at the end that are not broadcast.
-    """
+    """The batch axis of operands that are broadcast to `rank` axes, but for the last `shift` ones."""
     axes = {
         name: axis.with_number(axis.number + rank - operand.rank)
         for name, operand in operands.items()
@@ -152,69 +141,51 @@ def _elementwise(call: BatchCall) -> Axis:
 
 @_rule(ops.triangular)
 def _(call: BatchCall) -> Axis:
-    axis = call.only("input")
-    if axis.number >= call.operand("input").rank - 2:
-        raise call.mixing_error()
-    return axis
+    rank = call.operand("input").rank
+    return call.axis_outside((rank - 2, rank - 1))
 
 
 @_rule(ops.softmax, ops.cumulative_sum, ops.batch_normalization, ops.split)
 @_rule(composites.log_softmax, composites.hard_max, composites.top_k)
 def _along_axis(call: BatchCall) -> tuple[Axis, ...]:
-    axis = call.only("input")
-    if axis.number == call["axis"]:
-        raise call.mixing_error()
-    return (axis,) * len(call.node.outputs)
+    return (call.axis_outside((call["axis"],)),) * len(call.node.outputs)
 
 
 @_rule(ops.layer_normalization, ops.reverse, ops.resample2d)
 def _along_axes(call: BatchCall) -> Axis:
-    axis = call.only("input")
-    if axis.number in call["axes"]:
-        raise call.mixing_error()
-    return axis
+    return call.axis_outside(call["axes"])
 
 
 @_rule(*(op for name, op in ops.Operations.listing().items() if name.startswith("reduce_")))
 def _reduction(call: BatchCall) -> Axis:
-    axis = call.only("input")
-    return _axis_after_reduction(call, axis, call["axes"])
+    return _axis_after_reduction(call, call["axes"])
 
 
 @_rule(ops.arg_max, ops.arg_min)
 def _(call: BatchCall) -> Axis:
-    axis = call.only("input")
-    return _axis_after_reduction(call, axis, (call["axis"],))
+    return _axis_after_reduction(call, (call["axis"],))
 
 
-def _axis_after_reduction(call: BatchCall, axis: BatchAxis, axes: Sequence[int]) -> BatchAxis:
-    """The batch axis after a reduction of `axes`."""
-    if axis.number in axes:
-        raise call.mixing_error()
-    return (
-        axis if call["keep_dimensions"] else axis.with_number(axis.number - sum(other < axis.number for other in axes))
-    )
+def _axis_after_reduction(call: BatchCall, axes: Sequence[int]) -> BatchAxis:
+    axis = call.axis_outside(axes)
+    removed = 0 if call["keep_dimensions"] else sum(other < axis.number for other in axes)
+    return axis.with_number(axis.number - removed)
 
 
 @_rule(ops.instance_normalization, ops.conv2d, ops.conv_transpose2d)
 def _of_images(call: BatchCall) -> Axis:
-    axis = call.only("input")
-    if axis.number != _layout(call).index("n"):
-        raise call.mixing_error()
-    return axis
+    return call.axis_outside(_axes_but(call, "n"))
 
 
 @_rule(ops.average_pool2d, ops.l2_pool2d, ops.max_pool2d)
 def _(call: BatchCall) -> Axis:
-    axis = call.only("input")
-    if _layout(call)[axis.number] not in "nc":
-        raise call.mixing_error()
-    return axis
+    return call.axis_outside(_axes_but(call, "nc"))
 
 
-def _layout(call: BatchCall) -> str:
+def _axes_but(call: BatchCall, letters: str) -> list[int]:
+    """The axes of the layout that have other letters."""
     layout: str = call.node.attributes.get("layout") or call["input_layout"]
-    return layout
+    return [number for number, letter in enumerate(layout) if letter not in letters]
 
 
 @_rule(ops.matmul)
@@ -253,10 +224,7 @@ def _(call: BatchCall) -> Axis:
 
 @_rule(composites.matmul_n_bits)
 def _(call: BatchCall) -> Axis:
-    axis = call.only("input")
-    if axis.number == call.operand("input").rank - 1:
-        raise call.mixing_error()
-    return axis
+    return call.axis_outside((call.operand("input").rank - 1,))
 
 
 @_rule(ops.concat)
@@ -272,27 +240,19 @@ def _(call: BatchCall) -> Axis:
 
 @_rule(ops.slice)
 def _(call: BatchCall) -> Axis:
-    axis, input = call.only("input"), call.operand("input")
-    number = axis.number
-    if (call["starts"][number], call["sizes"][number], call["strides"][number]) != (0, input.shape[number], 1):
-        raise call.mixing_error()
-    return axis
+    parts = zip(call["starts"], call["sizes"], call["strides"], call.operand("input").shape, strict=True)
+    return call.axis_outside([number for number, part in enumerate(parts) if part[:3] != (0, part[3], 1)])
 
 
 @_rule(ops.pad)
 def _(call: BatchCall) -> Axis:
-    axis = call.only("input")
-    if call["beginning_padding"][axis.number] or call["ending_padding"][axis.number]:
-        raise call.mixing_error()
-    return axis
+    pairs = zip(call["beginning_padding"], call["ending_padding"], strict=True)
+    return call.axis_outside([number for number, pair in enumerate(pairs) if any(pair)])
 
 
 @_rule(ops.tile)
 def _(call: BatchCall) -> Axis:
-    axis = call.only("input")
-    if call["repetitions"][axis.number] != 1:
-        raise call.mixing_error()
-    return axis
+    return call.axis_outside([number for number, count in enumerate(call["repetitions"]) if count != 1])
 
 
 @_rule(ops.expand)
@@ -345,7 +305,7 @@ def _(call: BatchCall) -> Axis:
 
 
 def _same_axis(call: BatchCall, names: Sequence[str]) -> Axis:
-    """The batch axis that all operands must share; indices are along another axis."""
+    """The batch axis that all operands must share; the operation reads along another axis."""
     common = _common_axis(call, [call.axes[name] for name in names])
     if common.number == call["axis"]:
         raise call.mixing_error()
@@ -393,7 +353,7 @@ def _(call: BatchCall) -> tuple[Axis, ...]:
 
 
 def _recurrent_axis(call: BatchCall, batches: Mapping[str, int]) -> BatchAxis:
-    """The batch axis of a recurrent network; each operand has its batch in the axis that `batches` gives, or is absent."""
+    """The batch axis of a recurrent network; `batches` gives the axis of each operand that has the batch."""
     present = {name: value for name, value in call.node.inputs.items() if value is not None}
     call.require_fixed(*(name for name in present if name not in batches))
     common = _common_axis(call, [axis.with_number(0) for name in batches if (axis := call.axes.get(name)) is not None])

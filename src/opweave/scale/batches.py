@@ -11,7 +11,7 @@ from time import perf_counter_ns
 import numpy as np
 
 from ..onnx.model.arguments import Argument
-from ..onnx.session.session import InferenceSession
+from ..onnx.session.session import InferenceSession, parts_of
 from ..support.cache import Cache
 from ..support.errors import MLError, OperationError
 from .proofs import Proofs, Shapes
@@ -25,12 +25,9 @@ MAX_REASONS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """A run of the model.
+    """A run of the model, with nanoseconds for joining the inputs, running the model, and splitting the outputs.
 
-    Attributes:
-        rows: the size of the batch.
-        started: the start, by `perf_counter_ns`.
-        durations: nanoseconds for joining the inputs, running the model, and splitting the outputs.
+    `started` is the start by `perf_counter_ns`.
     """
 
     rows: int
@@ -40,13 +37,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """The result of a request.
-
-    Attributes:
-        outcome: the outputs by name, or the error.
-        rows: the number of rows of the request.
-        execution: the run that computed the outputs; None after an error.
-    """
+    """The outputs or the error of a request, and the run that computed the outputs."""
 
     outcome: Mapping[str, np.ndarray] | MLError
     rows: int = 1
@@ -56,18 +47,13 @@ class BatchAnswer:
 class BatchedModel:
     """Runs requests of many clients; an error in one does not affect the others.
 
-    Requests are joined along the first dimension if it is dynamic in all inputs and outputs, the other dimensions of the
-    requests agree, and a proof for these dimensions shows that rows are independent (see `batch_axis`). The contents of a
-    request never decide whether others are joined.
-
-    Args:
-        session: the model.
-        interface: the inputs and outputs of the model.
-        batch: the maximum number of rows to join; 1 runs each request alone.
+    Requests are joined along the first dimension, up to `batch` rows, if it is dynamic in all inputs and outputs, the other
+    dimensions of the requests agree, and a proof for these dimensions shows that rows are independent (see `batch_axis`). The
+    contents of a request never decide whether others are joined.
     """
 
     def __init__(self, session: InferenceSession, interface: Interface, batch: int) -> None:
-        self._session, self._batch = session, batch
+        self._session, self._parts, self._batch = session, parts_of(session), batch
         self._names = [output.name for output in interface.outputs]
         self._proofs, self._is_joined = Proofs(session), False
         self._reasons: Cache[Shapes, str] = Cache(MAX_REASONS)
@@ -88,26 +74,15 @@ class BatchedModel:
         return bool(self._why_never or self._reasons.get(self._shapes_of(request)))
 
     def check(self, request: InferenceRequest) -> InferenceRequest:
-        """Check the inputs of a request for the declared shapes and ranges; return it with arrays that the engine can read.
-
-        Raises:
-            ValidationError: an input does not fit.
-        """
-        session = self._session
-        feed = {a.name: a.as_input(request.feed[a.name], session.context) for a in session._inputs}
-        for indices in session._ranges:
+        """Check the inputs of a request for the declared shapes and ranges; return it with arrays that the engine can read."""
+        context = self._session.context
+        feed = {a.name: a.as_input(request.feed[a.name], context) for a in self._parts.inputs}
+        for indices in self._parts.ranges:
             indices.check(feed)
         return replace(request, feed=feed)
 
     def run(self, requests: Sequence[InferenceRequest]) -> list[BatchAnswer]:
-        """Run checked requests.
-
-        Returns:
-            An answer for each request, in order.
-
-        Raises:
-            Exception: a defect of a kernel or of this package; answers contain errors of Opweave.
-        """
+        """Run checked requests, and return their answers in order. Only defects of a kernel or of this package raise."""
         answers: dict[int, BatchAnswer] = {}
         for group in self._groups(requests):
             answers |= zip(group, self._run_group([requests[number] for number in group]), strict=True)
@@ -153,7 +128,7 @@ class BatchedModel:
         return ""
 
     def _shapes_of(self, request: InferenceRequest) -> Shapes:
-        return tuple(request.feed[argument.name].shape[1:] for argument in self._session._inputs)
+        return tuple(request.feed[argument.name].shape[1:] for argument in self._parts.inputs)
 
     def _run_alone(self, request: InferenceRequest) -> BatchAnswer:
         started = perf_counter_ns()
@@ -171,11 +146,7 @@ class BatchedModel:
         return BatchAnswer(dict(zip(self._names, results, strict=True)), rows, execution)
 
     def _run_joined(self, group: Sequence[InferenceRequest]) -> list[BatchAnswer]:
-        """Run requests as one batch.
-
-        Raises:
-            MLError: the engine failed, or an output does not have the rows of the inputs.
-        """
+        """Run requests as one batch; `MLError` if the engine fails, or an output does not have the rows of the inputs."""
         times = [perf_counter_ns()]
         names = list(group[0].feed)
         counts = [request.feed[names[0]].shape[0] for request in group]
@@ -199,12 +170,12 @@ class BatchedModel:
 
 def why_alone(inputs: Sequence[Argument], outputs: Sequence[Argument]) -> str:
     """The reason why declarations forbid joining requests along the first dimension; empty if they allow it."""
-    for what, arguments in (("input", inputs), ("output", outputs)):
+    for kind, arguments in (("input", inputs), ("output", outputs)):
         for argument in arguments:
             if not argument.dims:
-                return f"{what} {argument.name!r} has no first dimension"
+                return f"{kind} {argument.name!r} has no first dimension"
             if isinstance(argument.dims[0], int):
-                return f"the first dimension of {what} {argument.name!r} is {argument.dims[0]}"
+                return f"the first dimension of {kind} {argument.name!r} is {argument.dims[0]}"
     names = sorted({a.dims[0] for a in inputs if a.dims and isinstance(a.dims[0], str)})
     if len(names) > 1:
         return f"the first dimensions of the inputs are different ones: {names}"

@@ -12,12 +12,7 @@ from .protocol import Interface, datatype, protocol_shape
 
 
 def example(interface: Interface, size: int = 1) -> tuple[bytes, int]:
-    """A request of zeros and empty strings, as bytes, and the size of the JSON in it.
-
-    Args:
-        interface: the inputs and outputs of a model.
-        size: as for `example_shapes`. Inputs of more than 64 elements in total are binary.
-    """
+    """A request of zeros and empty strings, as bytes, and the size of the JSON in it. Large inputs are binary."""
     shapes = example_shapes(interface, size)
     is_binary = sum(map(prod, shapes.values())) > 64
     entries, total = [], 0

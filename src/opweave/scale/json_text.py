@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..support.errors import require
+from ..support.errors import ValidationError, require
+from ..support.words import size
 
 MAX_DEPTH = 64
 """Maximum depth of nested lists and objects; NumPy's arrays have at most 64 dimensions."""
@@ -21,7 +22,6 @@ LONG_BYTES = 1 << 16
 """Lists of numbers with more bytes of text are read in pieces of this size, each of which takes about a millisecond."""
 
 COUNTED_BYTES = 1 << 20
-"""The size of the pieces in which characters are counted."""
 
 NUMBER_BYTES = 16
 """Estimated bytes of a number in a long list: 8 in an array, and 8 in the copy of another type."""
@@ -37,11 +37,7 @@ _RISES[list(b"[{")], _RISES[list(b"]}")] = 1, -1
 
 
 class Numbers:
-    """A long list of numbers, as an array.
-
-    Attributes:
-        array: the numbers; integers are exact if one data type holds all of them.
-    """
+    """A long list of numbers, as an array. Integers are exact if one data type holds all of them."""
 
     def __init__(self, parts: list[np.ndarray]) -> None:
         kinds = {part.dtype.kind for part in parts}
@@ -59,12 +55,8 @@ class Numbers:
 def loads(data: bytes, max_bytes: int) -> Any:
     """Parse a JSON text; long lists of numbers become `Numbers`.
 
-    Args:
-        data: the text.
-        max_bytes: maximum memory of the value, estimated before parsing.
-
     Raises:
-        ValidationError: the value takes more memory.
+        ValidationError: the value would take more than `max_bytes` of memory, as estimated before parsing.
         RecursionError: the text is nested more than `MAX_DEPTH` deep.
         ValueError: the text is not JSON.
     """
@@ -95,12 +87,12 @@ def _memory(counts: Mapping[int, int]) -> int:
 
 
 def _check_memory(needed: int, max_bytes: int) -> None:
-    rule = f"the JSON of a request may take {max_bytes:,} bytes of memory when it is read"
-    require(needed <= max_bytes, f"{rule}, got about {needed:,}; send tensors as binary data")
+    if needed > max_bytes:
+        rule = f"more than the limit of {size(max_bytes)}; send tensors as binary data"
+        raise ValidationError(f"the JSON of the request would take about {size(needed)} of memory, {rule}")
 
 
 def _counts(data: bytes) -> dict[int, int]:
-    """Count each character of `WEIGHTS` in a text."""
     if len(data) <= LONG_BYTES:
         return {character: data.count(character) for character in WEIGHTS}
     # `bytes.count` is slow for frequent characters, and holds the GIL.
@@ -139,11 +131,7 @@ def _long_lists(data: bytes) -> Iterator[tuple[int, int, Numbers]]:
 
 
 def _numbers(data: bytes, start: int, end: int) -> list[np.ndarray]:
-    """Read the numbers in `data[start:end]` in pieces; empty if there are other values.
-
-    Raises:
-        ValueError: the text is not JSON.
-    """
+    """Read the numbers in `data[start:end]` in pieces; empty if there are other values."""
     parts: list[np.ndarray] = []
     if data[start:end].isspace():
         return parts
@@ -169,26 +157,22 @@ def _numbers(data: bytes, start: int, end: int) -> list[np.ndarray]:
     return parts
 
 
-def flatten(data: list[Any] | Numbers, what: str) -> tuple[list[int], list[Any] | np.ndarray]:
-    """Flatten nested lists; return the shape and the elements, as an array if some lists are `Numbers`.
-
-    Raises:
-        ValidationError: the lengths of lists differ.
-    """
+def flatten(data: list[Any] | Numbers, label: str) -> tuple[list[int], list[Any] | np.ndarray]:
+    """Flatten nested lists; return the shape and the elements, as an array if some lists are `Numbers`."""
     shape, lists = [len(data)], (list, Numbers)
     while isinstance(data, list) and data and isinstance(data[0], lists):
         lengths = set(map(len, data)) if set(map(type, data)) <= {*lists} else set()
-        require(len(lengths) == 1, f"{what}: the lists in 'data' must have equal lengths")
+        require(len(lengths) == 1, f"{label}: the lists in 'data' must have equal lengths")
         shape += lengths
         if any(isinstance(item, Numbers) for item in data):
             kinds = {type(value) for item in data if isinstance(item, list) for value in item}
             require(
-                kinds <= {bool, int, float}, f"{what}: the lists in 'data' must have equal lengths, and hold numbers"
+                kinds <= {bool, int, float}, f"{label}: the lists in 'data' must have equal lengths, and hold numbers"
             )
             data = Numbers([item.array if isinstance(item, Numbers) else np.array(item) for item in data])
         else:
             data = list(chain.from_iterable(data))
     if isinstance(data, Numbers):
         return shape, data.array
-    require(not {*lists} & set(map(type, data)), f"{what}: the lists in 'data' must have equal lengths")
+    require(not {*lists} & set(map(type, data)), f"{label}: the lists in 'data' must have equal lengths")
     return shape, data

@@ -17,7 +17,7 @@ from .. import memory
 from ..backends import Precision, devices
 from ..context.context import ml
 from ..onnx.model.arguments import Argument, shape_text
-from ..onnx.session.session import InferenceSession
+from ..onnx.session.session import InferenceSession, parts_of
 from ..support.errors import MLError, ValidationError, require
 from ..support.hints import names as meant_names
 from ..support.names import shown
@@ -88,9 +88,10 @@ class Predictor:
         make = partial(type(self), threads=threads, device=device, precision=precision, operations=operations)
         self._recipe = make, (model, inputs, outputs)
         self._session = open_session(model, threads, device, precision, operations)
-        self._rows = _fixed_rows(self._session._inputs)
-        self._inputs = _by_column(self._session._inputs, inputs)
-        self._outputs = _by_output(self._session._outputs, outputs)
+        parts = parts_of(self._session)
+        self._rows = _fixed_rows(parts.inputs)
+        self._inputs = _by_column(parts.inputs, inputs)
+        self._outputs = _by_output(parts.outputs, outputs)
         self._names = list(self._outputs)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
@@ -149,9 +150,8 @@ class Predictor:
                 raise ValidationError(f"column {column!r} must have as many rows as the inputs, {rows}, got {got}")
 
     def _run(self, feed: Mapping[str, np.ndarray], rows: int) -> dict[str, Any]:
-        """Run the model on all rows."""
         if not rows:
-            return {name: _no_rows(self._session._outputs[name]) for name in self._outputs}
+            return {name: _no_rows(parts_of(self._session).outputs[name]) for name in self._outputs}
         size = self._rows or rows
         if rows == size:
             return self._run_part(feed, 0)
@@ -167,12 +167,7 @@ class Predictor:
         return whole
 
     def _run_part(self, feed: Mapping[str, np.ndarray], first: int) -> dict[str, Any]:
-        """Run the model on as many rows as it takes.
-
-        Args:
-            feed: the inputs.
-            first: the index of the first row in the batch, for messages.
-        """
+        """Run the model on as many rows as it takes; `first` is the index of the first one, for messages."""
         rows, names = len(next(iter(feed.values()))), self._names
         try:
             results = self._session.run(names, feed)
@@ -201,13 +196,7 @@ def open_session(
     precision: Precision,
     operations: str | Callable[[], object] | None,
 ) -> InferenceSession:
-    """Open a session in a process of a cluster, or any other; the arguments are those of `Predictor`.
-
-    Raises:
-        DataError: the model cannot be read.
-        ValidationError: an argument is wrong, or Ray has assigned fewer processors, or no GPU.
-        NotSupportedError: there is no such device here, or it cannot compute in this precision.
-    """
+    """Open a session in a process of a cluster, or any other; the arguments are those of `Predictor`."""
     context = ml.create_context(device=assigned_device(device), threads=threads, precision=precision)
     _take_share(context.backend.threads)
     if isinstance(operations, str):
@@ -232,9 +221,6 @@ def assigned_device(device: str) -> str:
     """The device to run on: in a worker of Ray, "gpu" is the GPU assigned to the worker.
 
     Ray hides other GPUs from CUDA alone: otherwise all workers of a machine would run on the first GPU.
-
-    Raises:
-        ValidationError: Ray has assigned no GPU to this worker.
     """
     worker = _ray_worker()
     if worker is None or device != "gpu":
@@ -249,7 +235,7 @@ def assigned_device(device: str) -> str:
 
 
 def _content(model: Any) -> Any:
-    """Convert a model for a session: resolve references to Ray's object store, and view arrays as bytes."""
+    """Resolve references to Ray's object store, and view arrays as bytes."""
     ray = sys.modules.get("ray")
     if ray is not None and isinstance(model, ray.ObjectRef):
         model = ray.get(model)
@@ -257,11 +243,7 @@ def _content(model: Any) -> Any:
 
 
 def _take_share(threads: int | None) -> None:
-    """In a worker of Ray, use the assigned processors alone.
-
-    Raises:
-        ValidationError: `threads` is larger.
-    """
+    """In a worker of Ray, use the assigned processors alone."""
     worker = _ray_worker()
     if worker is None:
         return
@@ -273,7 +255,6 @@ def _take_share(threads: int | None) -> None:
 
 
 def _ray_worker() -> Any:
-    """Ray's runtime context if this process is a worker of Ray, else None."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
         return None
@@ -300,33 +281,24 @@ def _by_column(declared: Sequence[Argument], inputs: Mapping[str, str] | None) -
 
 
 def _by_output(declared: Mapping[str, Argument], outputs: Mapping[str, str] | None) -> dict[str, str]:
-    """The column of each output."""
     columns = _name_mapping("outputs", {name: name for name in declared} if outputs is None else outputs)
     _check_known("{output: column}", "output", columns, list(columns), list(declared))
     require(len(set(columns.values())) == len(columns), f"outputs must go to different columns, got {columns}")
     return columns
 
 
-def _name_mapping(what: str, mapping: Any) -> dict[str, str]:
+def _name_mapping(label: str, mapping: Any) -> dict[str, str]:
     fits = (
         isinstance(mapping, Mapping) and all(isinstance(n, str) for pair in mapping.items() for n in pair) and mapping
     )
-    require(bool(fits), f"{what} must map names to names, got {shown(mapping)}")
+    require(bool(fits), f"{label} must map names to names, got {shown(mapping)}")
     return dict(mapping)
 
 
 def _check_known(
     form: str, kind: str, columns: Mapping[str, str], names: Sequence[str], declared: Sequence[str]
 ) -> None:
-    """Require that a mapping between columns and inputs, or outputs, has names of the model only.
-
-    Args:
-        form: the form of the mapping, for the message.
-        kind: "input" or "output".
-        columns: the mapping.
-        names: the names of inputs or outputs in the mapping.
-        declared: the names in the model.
-    """
+    """Require names of the model in a mapping between columns and inputs, or outputs."""
     unknown = [name for name in names if name not in declared]
     if not unknown:
         return
@@ -349,43 +321,43 @@ def _fixed_rows(inputs: Sequence[Argument]) -> int | None:
 
 def _array(column: str, values: Any, argument: Argument) -> np.ndarray:
     """Convert a column to an array that fits an input, with any number of rows."""
-    what = f"column {column!r} (input {argument.name!r})"
+    label = f"column {column!r} (input {argument.name!r})"
     if isinstance(values, np.ndarray) and (values.dtype != object or argument.dtype == object):
-        require(values.ndim > 0, f"{what} must be an array of rows, got a scalar")
+        require(values.ndim > 0, f"{label} must be an array of rows, got a scalar")
         try:
-            argument.check(values, what)
+            argument.check(values, label)
         except ValidationError as error:
-            raise _of_column(error, values, argument, what) from None
+            raise _of_column(error, values, argument, label) from None
         return values
     if not np.iterable(values):
-        raise ValidationError(f"{what} must be an array of rows, got {type(values).__name__}")
+        raise ValidationError(f"{label} must be an array of rows, got {type(values).__name__}")
     rows = [np.asarray(row) for row in values]
     inner = replace(argument, dims=None if argument.dims is None else argument.dims[1:])
     expected = argument.dtype
     if expected.kind != "O" and rows and all(row.dtype not in (expected, object) for row in rows):
-        text = f"{what} must be {expected}, got rows of {rows[0].dtype}"
+        text = f"{label} must be {expected}, got rows of {rows[0].dtype}"
         raise ValidationError(f"{text}; np.asarray(rows, {expected.name!r}) converts them")
     for number, row in enumerate(rows):
         is_none = row.dtype == object and row.ndim == 0 and row.item() is None
-        require(not is_none, f"{what}: row {number} is None")
+        require(not is_none, f"{label}: row {number} is None")
         try:
-            inner.check(row, f"{what}, row {number},")
+            inner.check(row, f"{label}, row {number},")
         except ValidationError as error:
-            raise _of_column(error, row, inner, f"{what}, row {number},") from None
-        same = f"{what}, row {number}, must have the shape of row 0, {list(rows[0].shape)}, got {list(row.shape)}"
+            raise _of_column(error, row, inner, f"{label}, row {number},") from None
+        same = f"{label}, row {number}, must have the shape of row 0, {list(rows[0].shape)}, got {list(row.shape)}"
         require(row.shape == rows[0].shape, same)
     array = np.stack(rows) if rows else _no_rows(argument)
     memory.copies.add(array.nbytes, SEPARATE_ROWS)
     return array
 
 
-def _of_column(error: ValidationError, array: np.ndarray, argument: Argument, what: str) -> ValidationError:
-    """The error for an array that does not fit an input, with NumPy's names of data types, as for columns."""
+def _of_column(error: ValidationError, array: np.ndarray, argument: Argument, label: str) -> ValidationError:
+    """Name data types as NumPy does, in an error about a column."""
     got, expected = array.dtype, argument.dtype
     if got == expected or expected.kind == "O":
         return error
     hint = f"; .astype({expected.name!r}) converts it" if got.kind in "biuf" else ""
-    return ValidationError(f"{what} must be {expected}, got {got}{hint}")
+    return ValidationError(f"{label} must be {expected}, got {got}{hint}")
 
 
 def _count(values: Any) -> int | None:
@@ -399,6 +371,3 @@ def _count(values: Any) -> int | None:
 def _no_rows(argument: Argument) -> np.ndarray:
     sizes = [size if isinstance(size, int) else 0 for size in (argument.dims or ())[1:]]
     return np.empty([0, *sizes], argument.dtype)
-
-
-__all__ = ["Predictor", "gpus", "is_gpu", "open_session"]

@@ -9,7 +9,7 @@ from ..core.graph import Operand
 from ..onnx.convert.trace import Trace
 from ..onnx.model.protobuf import NodeProto
 from ..onnx.model.values import Constant, Tensor, shape_of, type_of
-from ..onnx.session.session import InferenceSession
+from ..onnx.session.session import InferenceSession, parts_of
 from ..support.cache import Cache
 from ..support.errors import MLError
 from ..support.names import shown
@@ -27,7 +27,8 @@ Tan Tanh ThresholdedRelu
 
 ELEMENTWISE = {"": frozenset(_UNARY.split()), "ai.onnx.ml": frozenset({"Binarizer", "CategoryMapper", "LabelEncoder"})}
 """ONNX operators by domain that are element-wise in the first input if the other inputs are constants. Used for nodes that the
-engine runs, such as operators on strings; other nodes are followed as operations of WebNN."""
+engine runs, such as operators on strings.
+"""
 
 _OF_MATRICES = """
 ArrayFeatureExtractor Imputer LinearClassifier LinearRegressor Normalizer SVMClassifier SVMRegressor Scaler
@@ -52,30 +53,23 @@ MAX_REASONS = 4096
 class Proofs:
     """Proves for a model and shapes of requests that rows are independent (see `batch_axis`).
 
-    Args:
-        session: the model, whose inputs and outputs have the batch in their first dimension.
+    Inputs and outputs of the model have the batch in their first dimension.
     """
 
     def __init__(self, session: InferenceSession) -> None:
-        self._session = session
+        self._parts = parts_of(session)
         self._traces: Cache[tuple[Shapes, int], Trace] = Cache(MAX_TRACES)
         self._reasons: Cache[tuple[Shapes, int, int], str] = Cache(MAX_REASONS)
 
     def why_mixed(self, shapes: Shapes, rows: int, part: int) -> str:
-        """The reason why a request may get other results in a batch than alone; empty if proved that it does not.
-
-        Args:
-            shapes: the shapes of the request's inputs.
-            rows: the number of rows of the batch, at least 2.
-            part: the number of rows of the request.
-        """
+        """The reason why a request of `part` rows may get other results in a batch of `rows` than alone; empty for a proof."""
         return self._reasons.make((shapes, rows, part), lambda: self._prove(shapes, rows, part))
 
     def _prove(self, shapes: Shapes, rows: int, part: int) -> str:
         try:
             one, other = (self._trace(shapes, count) for count in (rows, part))
-            values = _ProvenValues(one, other, (rows, part), [argument.name for argument in self._session._inputs])
-            for name in self._session._outputs:
+            values = _ProvenValues(one, other, (rows, part), [argument.name for argument in self._parts.inputs])
+            for name in self._parts.outputs:
                 if values.axis(name) != BatchAxis(0):
                     raise NotApart(f"output {shown(name)} does not have the rows of the batch")
         except (NotApart, MLError) as error:
@@ -85,27 +79,19 @@ class Proofs:
         return ""
 
     def _trace(self, shapes: Shapes, rows: int) -> Trace:
-        """Trace the model for a number of rows."""
 
         def trace() -> Trace:
-            names = (argument.name for argument in self._session._inputs)
+            names = (argument.name for argument in self._parts.inputs)
             sizes: Mapping[str, tuple[int, ...] | None] = {
                 name: (rows, *shape) for name, shape in zip(names, shapes, strict=True)
             }
-            return self._session._shape_cache.traced(sizes, {}, {})[1]
+            return self._parts.shape_cache.traced(sizes, {}, {})[1]
 
         return self._traces.make((shapes, rows), trace)
 
 
 class _ProvenValues:
-    """The values of a model, traced for two numbers of rows.
-
-    Args:
-        one: the first trace.
-        other: the second trace.
-        rows: the numbers of rows of both traces.
-        inputs: the names of the inputs, which have the batch in their first dimension.
-    """
+    """The values of a model, traced for two numbers of rows; inputs have the batch in their first dimension."""
 
     def __init__(self, one: Trace, other: Trace, rows: tuple[int, int], inputs: Sequence[str]) -> None:
         _check_interpolation(one)
@@ -120,11 +106,7 @@ class _ProvenValues:
         self._comparison = BatchComparison(rows, pairs, self._follow)
 
     def axis(self, name: str) -> Axis:
-        """The batch axis of a value.
-
-        Raises:
-            NotApart: rows are mixed, or there is no proof of the opposite.
-        """
+        """The batch axis of a value; `NotApart` without a proof."""
         match self._one.values[name], self._other.values[name]:
             case Tensor(left), Tensor(right):
                 return self._comparison.axis(left, right)

@@ -25,6 +25,7 @@ from ..context.graph import check_names
 from ..onnx.model.arguments import Argument, shape_text
 from ..onnx.model.model import Model
 from ..onnx.model.protobuf import ModelProto
+from ..support import words
 from ..support.errors import NotSupportedError, ValidationError, require
 from ..support.names import shown
 from . import json_text
@@ -65,7 +66,6 @@ MAX_DIGITS = 18
 """Maximum digits of a size: Python takes seconds to read a million digits, and refuses to write them."""
 
 MAX_DIMENSIONS = 64
-"""Maximum rank, that of NumPy."""
 
 REFUSED = ("classification", "sequence_", "shared_memory_")
 """Prefixes of parameters that would change results or the location of data. Others are ignored, as the protocol allows."""
@@ -83,10 +83,8 @@ _JSON_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf"}
 class InferenceRequest:
     """An inference request.
 
-    Attributes:
-        id: the id that the response repeats; None if there was none.
-        feed: the input arrays by name. Binary ones are read-only, and views of the body if aligned there.
-        outputs: the names of the requested outputs, and whether each is to be binary.
+    Arrays of binary data in `feed` are read-only, and views of the body if aligned there. `outputs` are the names of the
+    requested outputs, and whether each is to be binary.
     """
 
     id: str | None
@@ -98,15 +96,11 @@ class InferenceRequest:
 class Interface:
     """The inputs and outputs of a model under the name by which clients know it.
 
-    Attributes:
+    Args:
         name: letters, digits, ".", "_" and "-".
         inputs: the declared inputs.
         outputs: the declared outputs.
         max_json: maximum bytes of memory for the JSON of a request; 0 for `MAX_JSON_BYTES`.
-
-    Raises:
-        ValidationError: the name has other characters.
-        NotSupportedError: the protocol has no data type for an input or output.
     """
 
     name: str
@@ -117,22 +111,17 @@ class Interface:
     def __post_init__(self) -> None:
         is_name = isinstance(self.name, str) and re.fullmatch(r"[\w.-]+", self.name, re.ASCII)
         _require(bool(is_name), "name must be letters, digits, '.', '_' and '-'", self.name)
-        for what, arguments in (("input", self.inputs), ("output", self.outputs)):
+        for kind, arguments in (("input", self.inputs), ("output", self.outputs)):
             for argument in arguments:
                 if not argument.element_type or argument.dtype.name not in DATATYPES:
-                    text = f"{what} {argument.name!r} is {argument.type}, for which the Open Inference Protocol has no type"
+                    text = f"{kind} {argument.name!r} is {argument.type}, for which the Open Inference Protocol has no type"
                     raise NotSupportedError(text)
 
     @classmethod
     def load(cls, model: ModelFile, name: str | None = None) -> Interface:
         """Read the inputs and outputs that a model declares, without compiling it.
 
-        Args:
-            model: the path of an `.onnx` file, the bytes of one, or a ModelProto.
-            name: the model's name in requests. Default: that of the file, with "-" for other characters; "model" for bytes.
-
-        Raises:
-            DataError: the model cannot be read.
+        The default name is that of the file, with "-" for characters that requests cannot have.
         """
         loaded = Model.load(model)
         if name is None:
@@ -147,28 +136,11 @@ class Interface:
         def describe(arguments: Sequence[Argument]) -> list[dict[str, Any]]:
             return [{"name": a.name, "datatype": datatype(a), "shape": protocol_shape(a)} for a in arguments]
 
-        inputs, outputs = describe(self.inputs), describe(self.outputs)
-        return {
-            "name": self.name,
-            "versions": [VERSION],
-            "platform": "onnx_onnxv1",
-            "inputs": inputs,
-            "outputs": outputs,
-        }
+        about = {"name": self.name, "versions": [VERSION], "platform": "onnx_onnxv1"}
+        return {**about, "inputs": describe(self.inputs), "outputs": describe(self.outputs)}
 
     def parse(self, body: bytes, header_length: str | None = None) -> InferenceRequest:
-        """Read an inference request.
-
-        Args:
-            body: the body of the HTTP request, uncompressed.
-            header_length: the value of the HTTP header `Inference-Header-Content-Length`, None if there was none.
-
-        Returns:
-            The request; its arrays have the declared names and data types, but not yet the declared shapes.
-
-        Raises:
-            ValidationError: the body is not a request for this model.
-        """
+        """Read an uncompressed inference request. Its arrays have the declared data types, but not yet the declared shapes."""
         size = len(body)
         if header_length is not None:
             _require(header_length.isdecimal(), f"{HEADER_LENGTH} must be a whole number of bytes", header_length)
@@ -194,18 +166,7 @@ class Interface:
         return InferenceRequest(id, feed, self._requested_outputs(message))
 
     def respond(self, request: InferenceRequest, results: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
-        """Write the response to a request.
-
-        Args:
-            request: the request.
-            results: the requested outputs by name.
-
-        Returns:
-            The body of the HTTP response, and headers.
-
-        Raises:
-            NotSupportedError: an output in JSON is not finite.
-        """
+        """Write the body and headers of the response. An output in JSON must be finite."""
         entries, parts = [], []
         types = {a.name: datatype(a) for a in self.outputs}
         for name, is_binary in request.outputs.items():
@@ -232,12 +193,12 @@ class Interface:
         require(len(self.inputs) == 1, f"{one}; this model has {len(self.inputs)} inputs")
         argument = self.inputs[0]
         shape = protocol_shape(argument)
-        what = f"{argument.name!r} is {datatype(argument)} of shape {shape_text(argument.dims or ())}"
+        text = f"{argument.name!r} is {datatype(argument)} of shape {shape_text(argument.dims or ())}"
         fits = argument.dims is not None and argument.dtype.kind != "O" and shape.count(-1) <= 1
-        require(fits, f"{one}; {what}")
+        require(fits, f"{one}; {text}")
         fixed_bytes = prod(size for size in shape if size >= 0) * argument.dtype.itemsize
         whole = len(body) == fixed_bytes if -1 not in shape else fixed_bytes > 0 and len(body) % fixed_bytes == 0
-        require(whole, f"input {what}, got {len(body)} bytes")
+        require(whole, f"input {text}, got {len(body)} bytes")
         array = _view(memoryview(body), argument.dtype).reshape(shape)
         return InferenceRequest(None, {argument.name: array}, {output.name: True for output in self.outputs})
 
@@ -271,16 +232,7 @@ def protocol_shape(argument: Argument) -> list[int]:
 
 
 def decompress(body: bytes, encoding: str | None, limit: int | None = None) -> bytes:
-    """Decompress a body by the HTTP header `Content-Encoding`: gzip or deflate.
-
-    Args:
-        body: the body as received.
-        encoding: the value of the header.
-        limit: maximum bytes of the result. Default: `MAX_BODY_BYTES`.
-
-    Raises:
-        ValidationError: another encoding, damaged data, or more bytes than `limit`.
-    """
+    """Decompress a body by the HTTP header `Content-Encoding`, to at most `limit` bytes."""
     name, limit = (encoding or "").strip().lower(), MAX_BODY_BYTES if limit is None else limit
     bits = {"gzip": 31, "x-gzip": 31, "deflate": 15}
     if name in ("", "identity"):
@@ -298,7 +250,7 @@ def decompress(body: bytes, encoding: str | None, limit: int | None = None) -> b
                 raise ValidationError(f"the body is not {name}: {error}") from None
             rest, left = rest[SLICE_BYTES:], left - len(part)
             parts.append(part)
-            require(left >= 0, f"the uncompressed body must have at most {limit:,} bytes")
+            require(left >= 0, f"the uncompressed body is larger than the limit of {words.size(limit)}")
         if stream.eof:
             rest = memoryview(body)[len(body) - len(rest) - len(stream.unused_data) :]
         is_next = name != "deflate" and bytes(rest[:2]) == b"\x1f\x8b"
@@ -315,21 +267,20 @@ def _require(holds: bool, rule: str, got: Any) -> None:
 
 
 class _Binary:
-    """The bytes after the JSON of a request; inputs take them in order."""
-
     def __init__(self, data: memoryview, max_bytes: int) -> None:
         self._data, self._position, self._max_bytes = data, 0, max_bytes
 
-    def check_memory(self, needed: int, what: str) -> None:
+    def check_memory(self, needed: int, label: str) -> None:
         """Require that the Python objects made from the data fit the memory limit of JSON."""
-        rule = f"{what}: strings may take {self._max_bytes:,} bytes of memory when they are read"
-        require(needed <= self._max_bytes, f"{rule}, got about {needed:,}")
+        if needed > self._max_bytes:
+            rule = f"more than the limit of {words.size(self._max_bytes)}"
+            raise ValidationError(f"{label}: its strings would take about {words.size(needed)} of memory, {rule}")
 
-    def take(self, size: Any, what: str) -> memoryview:
+    def take(self, size: Any, label: str) -> memoryview:
         """Take the next `size` bytes."""
         left = len(self._data) - self._position
         fits = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= left
-        _require(fits, f"{what}: binary_data_size must be at most {left}, the bytes that are left", size)
+        _require(fits, f"{label}: binary_data_size must be at most {left}, the bytes that are left", size)
         self._position += size
         return self._data[self._position - size : self._position]
 
@@ -365,12 +316,11 @@ def _entries(message: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]
         yield entry
 
 
-def _parameters(entry: Mapping[str, Any], what: str) -> Mapping[str, Any]:
-    """The parameters of a request, an input or an output."""
+def _parameters(entry: Mapping[str, Any], label: str) -> Mapping[str, Any]:
     parameters = entry.get("parameters") or {}
-    _require(isinstance(parameters, dict), f"{what}: 'parameters' must be an object", parameters)
+    _require(isinstance(parameters, dict), f"{label}: 'parameters' must be an object", parameters)
     refused = [name for name in parameters if name.startswith(REFUSED)]
-    require(not refused, f"{what}: the parameters {shown(refused)} are not supported")
+    require(not refused, f"{label}: the parameters {shown(refused)} are not supported")
     return dict(parameters)
 
 
@@ -381,47 +331,46 @@ def _flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.ndarray:
-    """Read the array of an input of a request."""
-    what, expected = f"input {argument.name!r}", datatype(argument)
+    label, expected = f"input {argument.name!r}", datatype(argument)
     got, shape = entry.get("datatype"), entry.get("shape")
     if got is None or shape is None:
-        raise ValidationError(f"{what}: {'datatype' if got is None else 'shape'!r} is missing")
-    _require(got == expected, f"{what} must be {expected}, which is {argument.type}", got)
+        raise ValidationError(f"{label}: {'datatype' if got is None else 'shape'!r} is missing")
+    _require(got == expected, f"{label} must be {expected}, which is {argument.type}", got)
     sizes: list[Any] = shape if isinstance(shape, list) else [None]
     fits = all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes)
-    _require(fits, f"{what}: 'shape' must be a list of sizes", shape)
+    _require(fits, f"{label}: 'shape' must be a list of sizes", shape)
     if len(sizes) > MAX_DIMENSIONS or max(sizes, default=0) >= 10**MAX_DIGITS:  # their product would take seconds
-        raise ValidationError(f"{what}: no array can have the shape {shown(shape)}")
+        raise ValidationError(f"{label}: no array can have the shape {shown(shape)}")
     try:
         values = _values(entry, sizes, argument, binary)
     except ValidationError:
         if argument.takes(sizes):
             raise
         # The number of values follows from the shape, which is checked when the request has been read.
-        raise ValidationError(f"{what} must have shape {shape_text(argument.dims or ())}, got {sizes}") from None
+        raise ValidationError(f"{label} must have shape {shape_text(argument.dims or ())}, got {sizes}") from None
     try:
         return values.reshape(sizes)
     except (ValueError, OverflowError):  # too many dimensions, or their product overflows even if one of them is 0
-        raise ValidationError(f"{what}: no array can have the shape {shown(shape)}") from None
+        raise ValidationError(f"{label}: no array can have the shape {shown(shape)}") from None
 
 
 def _values(entry: Mapping[str, Any], sizes: list[int], argument: Argument, binary: _Binary) -> np.ndarray:
     """Read the elements of an input; `_array` reshapes them."""
-    what, dtype = f"input {argument.name!r}", argument.dtype
-    parameters = _parameters(entry, what)
+    label, dtype = f"input {argument.name!r}", argument.dtype
+    parameters = _parameters(entry, label)
     if "binary_data_size" not in parameters:
-        require("data" in entry, f"{what}: 'data' is missing")
-        return _from_json(entry["data"], sizes, dtype, what)
-    require("data" not in entry, f"{what} has both 'data' and binary_data_size")
-    data = binary.take(parameters["binary_data_size"], what)
+        require("data" in entry, f"{label}: 'data' is missing")
+        return _from_json(entry["data"], sizes, dtype, label)
+    require("data" not in entry, f"{label} has both 'data' and binary_data_size")
+    data = binary.take(parameters["binary_data_size"], label)
     if dtype.kind == "O":
         most = min(prod(sizes), len(data) // 4)
-        binary.check_memory(json_text.WEIGHTS[ord(",")] * most, what)
-        texts = list(_strings(data, prod(sizes), what))
-        require(len(texts) == prod(sizes), f"{what}: shape {sizes} needs {prod(sizes)} strings, got {len(texts)}")
+        binary.check_memory(json_text.WEIGHTS[ord(",")] * most, label)
+        texts = list(_strings(data, prod(sizes), label))
+        require(len(texts) == prod(sizes), f"{label}: shape {sizes} needs {prod(sizes)} strings, got {len(texts)}")
         return np.array(texts, object)
     needed = prod(sizes) * dtype.itemsize
-    text = f"{what}: {datatype(argument)} of shape {sizes} needs {needed} bytes, got {len(data)}"
+    text = f"{label}: {datatype(argument)} of shape {sizes} needs {needed} bytes, got {len(data)}"
     require(len(data) == needed, text)
     return _view(data, dtype)
 
@@ -438,20 +387,20 @@ def _view(data: memoryview, dtype: np.dtype[Any]) -> np.ndarray:
     return np.frombuffer(bytes(data), dtype)
 
 
-def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> np.ndarray:
+def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], label: str) -> np.ndarray:
     """Convert 'data', nested or flat, to an array. Conversions must keep each value, except for rounding of floats."""
-    _require(isinstance(data, (list, Numbers)), f"{what}: 'data' must be a list", data)
-    nested_shape, elements = flatten(data, what)
+    _require(isinstance(data, (list, Numbers)), f"{label}: 'data' must be a list", data)
+    nested_shape, elements = flatten(data, label)
     fits = nested_shape == shape if len(nested_shape) > 1 else len(elements) == prod(shape)
     got = f"lists of shape {nested_shape}" if len(nested_shape) > 1 else f"{len(elements)} values"
-    require(fits, f"{what}: 'data' must have shape {shape} or {prod(shape)} values, got {got}")
+    require(fits, f"{label}: 'data' must have shape {shape} or {prod(shape)} values, got {got}")
     name, kinds = DATATYPES[dtype.name], {float} if isinstance(elements, np.ndarray) else set(map(type, elements))
     if dtype.kind == "O":
         odd = [item for item in elements if not isinstance(item, str)]
-        _require(not odd, f"{what}: 'data' must hold strings", odd[:1])
+        _require(not odd, f"{label}: 'data' must hold strings", odd[:1])
         return np.array(elements, object)
     # NumPy would make an array of fixed-width strings, each as wide as the longest.
-    _require(kinds <= {bool, int, float}, f"{what}: 'data' must hold {name}", data)
+    _require(kinds <= {bool, int, float}, f"{label}: 'data' must hold {name}", data)
     numbers = np.asarray(elements)
     if not numbers.size:
         return np.empty(0, dtype)
@@ -460,29 +409,29 @@ def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], what: str) -> 
         numbers = (
             exact.astype(dtype) if all(type(item) is int and 0 <= item < 2**64 for item in exact.flat) else numbers
         )
-    _require(numbers.dtype.kind in _JSON_KINDS[dtype.kind], f"{what}: 'data' must hold {name}", data)
+    _require(numbers.dtype.kind in _JSON_KINDS[dtype.kind], f"{label}: 'data' must hold {name}", data)
     with np.errstate(over="ignore"):
         array = numbers.astype(dtype)
     if dtype.kind in "iu":
         fits = bool((array == numbers).all())
     else:
         fits = bool((np.isfinite(array) == np.isfinite(numbers)).all())
-    require(fits, f"{what}: 'data' has values that {name} cannot hold")
+    require(fits, f"{label}: 'data' has values that {name} cannot hold")
     return array
 
 
-def _strings(data: memoryview, count: int, what: str) -> Iterator[str]:
+def _strings(data: memoryview, count: int, label: str) -> Iterator[str]:
     """Yield the strings of binary BYTES, at most `count + 1`. Each has its length in four bytes, then UTF-8."""
     position = total = 0
     while position < len(data) and total <= count:
         total += 1
         start = position + 4
         position = start + int.from_bytes(data[position:start], "little")
-        require(position <= len(data), f"{what}: a string of BYTES ends after the data")
+        require(position <= len(data), f"{label}: a string of BYTES ends after the data")
         try:
             yield str(data[start:position], "utf-8")
         except UnicodeDecodeError as error:
-            raise ValidationError(f"{what}: strings must be UTF-8 ({error})") from None
+            raise ValidationError(f"{label}: strings must be UTF-8 ({error})") from None
 
 
 def _binary_data(array: np.ndarray) -> bytes:
@@ -493,7 +442,6 @@ def _binary_data(array: np.ndarray) -> bytes:
 
 
 def _json_data(array: np.ndarray, name: str) -> list[Any]:
-    """The elements of an output as a flat list."""
     if array.dtype.kind in "OUS":
         return [text.decode() if isinstance(text, bytes) else str(text) for text in array.flat]
     if array.dtype.kind in "fV" and not np.isfinite(array).all():

@@ -24,6 +24,8 @@ from starlette.routing import Route
 from .. import __version__
 from ..backends import PRECISIONS, Precision
 from ..onnx.model.protobuf import ModelProto
+from ..onnx.session.session import parts_of
+from ..support import words
 from ..support.errors import MLError, require
 from ..support.names import shown
 from . import protocol, statistics
@@ -35,10 +37,8 @@ INLINE_BYTES = 1 << 16
 """Uncompressed bodies up to this size are parsed in the event loop: that takes a millisecond at most."""
 
 MAX_ERROR = 4000
-"""Maximum characters of an error message."""
 
 MIN_COMPRESSED_BYTES = 1024
-"""Minimum size of a response that is compressed."""
 
 MAX_ONGOING = 100
 """Maximum number of requests in a replica, unless two batches have more; further requests wait in Ray's proxy."""
@@ -86,9 +86,9 @@ def deployment(
         NotSupportedError: the protocol has no type for an input or output of the model.
     """
     counts = {"batch": batch, "threads": threads, "replicas": replicas, "max_body": max_body, "max_json": max_json}
-    for what, value in counts.items():
+    for option, value in counts.items():
         is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        require(is_count, f"{what} must be a positive integer, got {shown(value)}")
+        require(is_count, f"{option} must be a positive integer, got {shown(value)}")
     is_time = isinstance(wait, (int, float)) and not isinstance(wait, bool) and 0 <= wait < float("inf")
     require(is_time, f"wait must be a number of seconds, got {shown(wait)}")
     require(isinstance(device, str), f"device must be a name, got {shown(device)}")
@@ -143,7 +143,8 @@ class Replica:
             logging.getLogger("opweave").addHandler(handler)
         session = open_session(model, threads, device, precision, operations)
         self._max_body, max_json = limits
-        self._interface = Interface(name, session._inputs, list(session._outputs.values()), max_json)
+        parts = parts_of(session)
+        self._interface = Interface(name, parts.inputs, list(parts.outputs.values()), max_json)
         self._model = BatchedModel(session, self._interface, batch)
         self._statistics, self._replicas = statistics.ServingStatistics(), replicas
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="opweave-serving")  # engines use threads of their own
@@ -249,11 +250,6 @@ class Replica:
         return answers
 
     def _check_model(self, http: HTTPRequest) -> None:
-        """Require the name and version of the deployed model.
-
-        Raises:
-            HTTPException: the URL names another model or version.
-        """
         name, version = http.path_params["name"], http.path_params.get("version", VERSION)
         if name != self._interface.name:
             place = f"{http.scope.get('root_path', '')}/v2/models/{self._interface.name}"
@@ -263,14 +259,10 @@ class Replica:
 
 
 async def _body(http: HTTPRequest, max_bytes: int) -> bytes:
-    """Receive the body of a request.
-
-    Raises:
-        HTTPException: the body is larger than `max_bytes`.
-    """
+    """Receive the body of a request, at most `max_bytes`."""
     announced = http.headers.get("content-length", "0")
     size = int(announced) if announced.isdecimal() and len(announced) <= protocol.MAX_DIGITS else 0
-    too_large = HTTPException(413, f"the body must have at most {max_bytes:,} bytes")
+    too_large = HTTPException(413, f"the body is larger than the limit of {words.size(max_bytes)}")
     if size > max_bytes:
         raise too_large
     parts, size = [], 0

@@ -27,26 +27,14 @@ class ServingStatistics:
         self._batch_durations: dict[int, Sequence[int]] = {}
 
     def add_execution(self, rows: int, durations: Sequence[int]) -> None:
-        """Count an execution of the model.
-
-        Args:
-            rows: the size of the batch.
-            durations: nanoseconds of each of `STAGES`.
-        """
+        """Count an execution of the model; `durations` are nanoseconds of each of `STAGES`."""
         self._executions += 1
         self._batches[rows] += 1
         before = self._batch_durations.get(rows, (0,) * len(STAGES))
         self._batch_durations[rows] = tuple(a + b for a, b in zip(before, durations, strict=True))
 
     def add_success(self, rows: int, total: int, queue: int, durations: Sequence[int]) -> None:
-        """Count an answered request.
-
-        Args:
-            rows: the number of rows.
-            total: nanoseconds from arrival to answer.
-            queue: nanoseconds of waiting, a part of `total`.
-            durations: nanoseconds of each of `STAGES` for the batch of the request.
-        """
+        """Count an answered request, in nanoseconds: `queue` is a part of `total`, `durations` are those of its batch."""
         self._inferences += rows
         self._last = int(time() * 1000)
         for name, duration in zip(("success", "queue", *STAGES), (total, queue, *durations), strict=True):
@@ -75,13 +63,7 @@ class ServingStatistics:
 
 
 def report(name: str, version: str, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Add up the statistics of a model over all replicas.
-
-    Args:
-        name: the name of the model.
-        version: the version of the model.
-        states: the results of `ServingStatistics.state`, one for each replica.
-    """
+    """Add up the statistics of a model over all replicas; `states` are the results of `ServingStatistics.state`."""
     sizes = sorted({rows for state in states for rows in state["batches"]})
     batch_stats = []
     for rows in sizes:

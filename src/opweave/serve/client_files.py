@@ -1,13 +1,8 @@
-"""The files for JavaScript clients: the script of a page, the package for Node.js, and the extension for browsers.
-
-`webnn_js` builds `webnn.js` on first use, from the table of operations and the parts in the folder `js`, without comments,
-indentation, and most line breaks.
-"""
+"""The files for JavaScript clients: the script of a page, the package for Node.js, and the extension for browsers."""
 
 from __future__ import annotations
 
 import json
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,36 +16,14 @@ NODE = ("package.json", "node.mjs", "node-sync.mjs", "playwright.mjs", "server.m
 TYPES = ("node.d.mts", "playwright.d.mts", "server.d.mts")
 EXTENSION = ("extension/manifest.json",)
 
-_SPACED = re.compile(
-    r"""(                                   # what stays as it is:
-      "(?:[^"\\]|\\.)*"                     # a string,
-    | `(?:[^`$]|\$(?!{)|\${[^`}]*(?:`[^`]*`)?[^`}]*})*`   # a template, which may have another in it,
-    | (?<![\w)\]])/[^/ ].*?/(?=\w*[.,)])     # a regular expression: what precedes is no operand
-    )
-    | [ ]*([=(){}\[\],;:?<>&|*!])[ ]*       # punctuation; `+`, `-` and `/` keep their spaces: `a + +b`
-    """,
-    re.VERBOSE,
-)
-"""A literal, or punctuation with the spaces around it."""
-
-_HEAD = """// navigator.ml on Opweave. Made from src/opweave/serve/js, which has the comments.
-(() => {
-"use strict";
-"""
-
 
 @cache
 def webnn_js() -> str:
-    """The script that defines `navigator.ml` in a page or worker; `opweaveOptions` has the address of the server.
-
-    The table of operations comes first, because conversions need the enumerations in it.
-    """
-    parts = (FOLDER / "js" / f"{part}.js" for part in PARTS)
-    lines = (line.lstrip() for part in parts for line in part.read_text(encoding="utf-8").splitlines())
-    code = (re.sub(r"(?<=[;,{]) // .*", "", line) for line in lines if line and not line.startswith("// "))
-    compact = (_SPACED.sub(lambda match: match[1] or match[2], line) for line in code)
-    joined = re.sub(r"(?<=[;,{}(\[])\n", "", "\n".join(compact))
-    return f"{_HEAD}{idl.table()}\n{joined}\n}})();\n"
+    """The script that defines `navigator.ml` in a page or worker; `opweaveOptions` has the address of the server."""
+    parts = [(FOLDER / "js" / f"{part}.js").read_text(encoding="utf-8") for part in PARTS]
+    head = '// navigator.ml on Opweave, made from src/opweave/serve/js.\n(() => {\n"use strict";'
+    # The table comes first: conversions need the enumerations in it.
+    return "\n".join([head, idl.table(), *parts, "})();", ""])
 
 
 def options_script(**options: Any) -> str:
@@ -68,17 +41,9 @@ def options_script(**options: Any) -> str:
 
 
 def write_clients(folder: Path, **options: Any) -> list[Path]:
-    """Write the package for Node.js and the extension for browsers.
+    """Write the folders `opweave-webnn` (for Node.js) and `opweave-extension`, and return them.
 
-    Args:
-        folder: gets the folders `opweave-webnn` and `opweave-extension`; existing files are replaced.
-        options: as for `options_script`, for the extension.
-
-    Returns:
-        The two folders.
-
-    Raises:
-        DataError: a file cannot be written.
+    `options` are those of `options_script`, for the extension.
     """
     package, extension = folder / "opweave-webnn", folder / "opweave-extension"
     files = {extension / "options.js": options_script(**options).encode()}

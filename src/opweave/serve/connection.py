@@ -39,9 +39,7 @@ SLOW = ("build", "tensor")
 
 
 @dataclass
-class _RecordingPlace:
-    """A context of the connection, and its lane."""
-
+class _OpenContext:
     number: int
     context: ServedContext
     lane: Lane
@@ -51,12 +49,7 @@ class _RecordingPlace:
 
 
 class Connection:
-    """A connection of a page, a worker or a process of Node.js; `run` receives until it ends.
-
-    Attributes:
-        key: the secret by which `/sync` finds the connection.
-        origin: the origin of the page; `/sync` must come from the same.
-    """
+    """Serves a page, a worker or a process of Node.js. `POST /sync` must send the `key`, from the same `origin`."""
 
     def __init__(
         self,
@@ -73,7 +66,7 @@ class Connection:
         self._recording = recording
         self.key = secrets.token_urlsafe(32)
         self._budget = ServerBudget(limits.memory)
-        self._places: dict[int, _RecordingPlace] = {}
+        self._places: dict[int, _OpenContext] = {}
         self._ended: set[int] = set()
         self._lock = Lock()  # of the two above
         self._past = Counts()  # of contexts that have ended
@@ -145,7 +138,7 @@ class Connection:
             self._answer_error(message["r"], error)
             return
         lane = Lane(f"opweave.serve context {number}", self._messages.stream.has_ended)
-        place = _RecordingPlace(number, context, lane, Counts(contexts=1))
+        place = _OpenContext(number, context, lane, Counts(contexts=1))
         place.counts.messages["hello"] += 1
         with self._lock:
             self._places[number] = place
@@ -164,8 +157,7 @@ class Connection:
 
     # Handling --------------------------------------------------------------------------------------------------------
 
-    def _handle(self, place: _RecordingPlace, message: Message, payload: np.ndarray | None) -> None:
-        """Execute a message, and answer."""
+    def _handle(self, place: _OpenContext, message: Message, payload: np.ndarray | None) -> None:
         if place.is_ended or self._has_failed:
             return
         try:
@@ -191,7 +183,7 @@ class Connection:
         except Exception as error:
             self._refuse(place, message, error)
 
-    def _refuse(self, place: _RecordingPlace, message: Message, error: BaseException) -> None:
+    def _refuse(self, place: _OpenContext, message: Message, error: BaseException) -> None:
         """Answer a request with an error. If the message is no request, end the context."""
         try:
             if "r" in REQUIRED[message["m"]]:
@@ -225,11 +217,7 @@ class Connection:
         self._messages.send(text_of({"r": request, "error": describe_error(error)}))
 
     def sync(self, number: int, builder: int, log: Log) -> Message:
-        """Return the answer to `POST /sync`: the descriptors of results, and the first error.
-
-        Raises:
-            ProtocolError: the log is malformed.
-        """
+        """Answer `POST /sync`: the descriptors of results, and the first error."""
         place = self._places.get(number)
         try:
             if place is None or place.is_ended:
@@ -238,7 +226,7 @@ class Connection:
             results = place.context.sync(builder, log)
         except LogError as error:
             before = [[descriptor_of(desc) for desc in descs] for descs in error.before]
-            return {"operands": before, "at": error.at, "error": describe_error(error.error)}
+            return {"operands": before, "at": error.index, "error": describe_error(error.error)}
         except (MLError, MemoryError) as error:
             return {"operands": [], "at": 0, "error": describe_error(error)}
         except ProtocolError as error:
@@ -248,7 +236,7 @@ class Connection:
 
     # The end ---------------------------------------------------------------------------------------------------------
 
-    def _on_loss(self, place: _RecordingPlace, reason: str) -> None:
+    def _on_loss(self, place: _OpenContext, reason: str) -> None:
         """Tell the client that a context is lost, and free the context, unless the client has destroyed it."""
         if place.is_ended:
             return
@@ -257,8 +245,7 @@ class Connection:
             self._messages.send(text_of({"c": place.number, "lost": reason}))
         place.lane.finish(place.context.destroy)
 
-    def _destroy(self, place: _RecordingPlace) -> None:
-        """Free a context that its client has destroyed, and forget it."""
+    def _destroy(self, place: _OpenContext) -> None:
         place.is_ended = True
         place.context.destroy()
         place.lane.close()
@@ -290,7 +277,6 @@ class Connection:
         self._handover.abandon(self._offered)  # the receiving thread may wait for a context
 
     def _end(self) -> None:
-        """Free everything, on the receiving thread."""
         with self._failing:  # wait for a thread that sends the reason to the client
             self._has_failed = True
         self._messages.stop()

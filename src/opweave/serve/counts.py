@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from ..support.names import camel_case, counted
 from ..support.words import size
@@ -38,15 +38,7 @@ class Counts:
     sent_bytes: int = 0
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.messages + other.messages,
-            self.connections + other.connections,
-            self.contexts + other.contexts,
-            self.graphs + other.graphs,
-            self.dispatches + other.dispatches,
-            self.received_bytes + other.received_bytes,
-            self.sent_bytes + other.sent_bytes,
-        )
+        return Counts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
     def to_json(self) -> str:
         """Write the counts as a JSON object.

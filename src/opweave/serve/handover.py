@@ -14,8 +14,6 @@ from .stream import Stream
 
 
 class _Offer:
-    """A payload that waits for its page."""
-
     def __init__(self, payload: np.ndarray, origin: str | None) -> None:
         self.payload, self.origin = payload, origin
         self.key = secrets.token_urlsafe(32)
@@ -43,10 +41,9 @@ class Handover:
             return self._offer.key
 
     def wait(self, key: str, timeout: float) -> bool:
-        """Wait until the page has fetched a payload, at most `timeout` seconds for the request, or until `abandon`.
+        """Wait until the page has fetched or declined a payload.
 
-        Returns:
-            Whether the page is done: it got the payload, or declined it.
+        Returns False if no request comes within `timeout` seconds, and after `abandon`.
         """
         with self._changed:
             offer = self._offer
@@ -60,10 +57,7 @@ class Handover:
 
     @contextmanager
     def take(self, key: str, origin: str | None, stream: Stream) -> Iterator[np.ndarray | None]:
-        """Yield the payload for a key; the block answers the request.
-
-        Yields None if there is no payload for this key and origin, or another request has taken it.
-        """
+        """Yield the payload for a key and an origin, or None; the block answers the request."""
         with self._changed:
             offer = self._offer
             is_right = offer is not None and compare_digest(offer.key.encode(), key.encode()) and offer.origin == origin

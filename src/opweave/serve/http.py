@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from ..support.names import shown
+from ..support.words import size
 from .stream import DisconnectedError, Stream, WireError
 
 MAX_HEADERS = 100
@@ -37,12 +38,7 @@ def shown_origin(origin: str | None) -> str:
 
 
 class HttpError(Exception):
-    """A request that is refused.
-
-    Attributes:
-        status: the status of the response.
-        headers: headers of the response.
-    """
+    """A request that is refused, with the status and the headers of the response."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -52,14 +48,7 @@ class HttpError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """The head of a request.
-
-    Attributes:
-        method: "GET", "POST", …
-        path: the path, without a query.
-        headers: by name in lower case; several of one name are joined by commas.
-        keeps_alive: whether the client may send another request after this one.
-    """
+    """The head of a request; `headers` by name in lower case, several of one name joined by commas."""
 
     method: str
     path: str
@@ -68,19 +57,16 @@ class Request:
 
     @property
     def origin(self) -> str | None:
-        """The origin of the page that asks; None for programs other than browsers."""
+        """The origin of the page; None for programs other than browsers."""
         return self.headers.get("origin")
 
     @property
     def shown_origin(self) -> str:
-        """The origin for logs and messages; quoted and escaped unless it has the form scheme://host:port."""
+        """The origin for logs and messages."""
         return shown_origin(self.origin)
 
     def is_for_this_machine(self) -> bool:
-        """Whether the Host header names this machine: localhost, 127.0.0.1 or [::1].
-
-        With DNS rebinding, the name of another site resolves to this machine, and browsers treat the server as that site.
-        """
+        """Whether the Host header names this machine. With DNS rebinding, another site's name resolves to this machine."""
         return _LOOPBACK.fullmatch(self.headers.get("host", "")) is not None
 
     def upgrades(self) -> str:
@@ -94,12 +80,7 @@ class Request:
 
 
 def read_request(stream: Stream) -> Request:
-    """Read the head of a request.
-
-    Raises:
-        HttpError: the head is malformed, or too large.
-        DisconnectedError: no request came.
-    """
+    """Read the head of a request; `HttpError` if it is malformed or too large."""
     try:
         head = stream.read_head().decode("latin-1")
     except WireError as error:
@@ -122,19 +103,14 @@ def read_request(stream: Stream) -> Request:
 
 
 def read_body(stream: Stream, request: Request, limit: int) -> bytes:
-    """Read the body of a request, of at most `limit` bytes.
-
-    Raises:
-        HttpError: the body is too large, or its length is missing.
-        DisconnectedError: the body is not complete.
-    """
+    """Read the body of a request; `HttpError` beyond `limit` bytes."""
     if "transfer-encoding" in request.headers:
         raise HttpError(501, "a body must have a Content-Length, and no Transfer-Encoding")
     text = request.headers.get("content-length", "0")
     if re.fullmatch(r"[0-9]{1,15}", text) is None:
         raise HttpError(400, "Content-Length is not a number")
     if int(text) > limit:
-        raise HttpError(413, f"the body has {int(text)} bytes, and at most {limit} are allowed")
+        raise HttpError(413, f"the body has {size(int(text))}, more than the limit of {size(limit)}")
     body = np.empty(int(text), np.uint8)
     stream.read_into(body)
     return body.tobytes()
@@ -148,11 +124,7 @@ def respond(
     keeps_alive: bool = False,
     headers: Mapping[str, str],
 ) -> None:
-    """Send a response.
-
-    Raises:
-        DisconnectedError: the client has disconnected.
-    """
+    """Send a response."""
     data = body.encode() if isinstance(body, str) else body
     fields = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **headers}
     if status >= 200 and status != 204:

@@ -41,13 +41,9 @@ names from the specification, without the prefix `ML`."""
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation of the specification, with its names.
+    """An operation with its names in camelCase, and kinds of arguments (see `CODES`).
 
-    Attributes:
-        name: in camelCase.
-        arguments: the kinds of its positional arguments, by name.
-        options: the kinds of its options but `label`, by name, in the order in which Web IDL reads them.
-        several: whether it returns a sequence of operands.
+    `options` has no `label`, and the order in which Web IDL reads a dictionary; `several` is true for sequences of results.
     """
 
     name: str
@@ -98,7 +94,6 @@ def table() -> str:
 
 
 TYPES = {"o": "MLOperand", "u": "number", "i": "number", "d": "number", "f": "number", "b": "boolean", "n": "MLNumber"}
-"""The types in TypeScript, by the kind of an argument."""
 
 
 def type_of(kind: str) -> str:
@@ -132,5 +127,5 @@ def _lines() -> Iterator[str]:
         parts = (" ".join(f"{name}:{kind}" for name, kind in part.items()) for part in (op.arguments, op.options))
         return ";".join([*parts, "[]"] if op.several else parts)
 
-    for alike, ops in groupby(OPERATIONS.values(), rest):
-        yield f"{' '.join(op.name for op in ops)};{alike}"
+    for signature, ops in groupby(OPERATIONS.values(), rest):
+        yield f"{' '.join(op.name for op in ops)};{signature}"

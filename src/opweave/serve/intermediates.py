@@ -19,8 +19,7 @@ MAX_PLANNED = 128
 def intermediate_bytes(graph: Graph) -> int:
     """Estimate the memory of all intermediates of a run. Intermediates whose lifetimes do not overlap share memory.
 
-    An engine that fuses operations takes less. Results that depend on constants alone are alive for the whole run: engines
-    fold constants and keep the results.
+    Fused operations take less. Engines fold constants, so results of constants alone stay in memory.
     """
     outputs, last = set(graph.outputs.values()), len(graph.nodes)
     used = {operand: step for step, node in enumerate(graph.nodes) for operand in node.operands}

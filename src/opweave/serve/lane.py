@@ -22,11 +22,7 @@ class Lane:
     """Runs tasks one after the other. One thread, the caller, submits them.
 
     An inline task runs at once on the caller's thread if no other task waits or runs: switching threads takes longer than
-    most messages.
-
-    Args:
-        name: the name of the lane's thread.
-        has_ended: tells whether the client has gone. A caller that waits for tasks receives nothing, so it must ask.
+    most messages. A caller that waits for tasks receives nothing, so `has_ended` tells whether the client has gone.
     """
 
     def __init__(self, name: str, has_ended: Callable[[], bool]) -> None:
@@ -38,15 +34,7 @@ class Lane:
         self._thread: Thread | None = None
 
     def submit(self, task: Callable[[], None], *, inline: bool) -> None:
-        """Run a task after all earlier ones.
-
-        Args:
-            task: must not raise.
-            inline: whether the task may run on the caller's thread.
-
-        Raises:
-            DisconnectedError: the client has gone while the caller waited.
-        """
+        """Run a task, which must not raise, after all earlier ones. Raises `DisconnectedError` if the client goes."""
         with self._lock:
             if self._is_ending():
                 return
@@ -67,11 +55,7 @@ class Lane:
                 self._changed.notify_all()
 
     def settle(self) -> None:
-        """Wait until all tasks have run.
-
-        Raises:
-            DisconnectedError: the client has gone.
-        """
+        """Wait until all tasks have run. Raises `DisconnectedError` if the client goes meanwhile."""
         with self._lock:
             self._wait(lambda: self._is_closed or not (self._tasks or self._is_busy))
 

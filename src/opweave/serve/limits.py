@@ -60,15 +60,7 @@ class ServerBudget:
         self.used = 0
 
     def reserve(self, count: int, purpose: str = "") -> None:
-        """Add to the memory in use.
-
-        Args:
-            count: bytes.
-            purpose: their use, for the error message: " for intermediates".
-
-        Raises:
-            OperationError: the sum would exceed the limit.
-        """
+        """Add bytes to the memory in use; an error names their purpose (" for intermediates")."""
         with self._lock:
             if self.used + count > self._limit:
                 raise OperationError(

@@ -14,11 +14,7 @@ BACKLOG = 64
 
 
 def listen_on_port(host: str, port: int) -> socket.socket:
-    """Listen on a port.
-
-    Raises:
-        OperationError: the port is taken, or may not be used.
-    """
+    """Listen on a port; `OperationError` if it is taken, or may not be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -29,11 +25,7 @@ def listen_on_port(host: str, port: int) -> socket.socket:
 
 
 def listen_on_path(path: Path) -> socket.socket:
-    """Listen on a Unix socket, which only this user can open. An abandoned socket is replaced.
-
-    Raises:
-        OperationError: something listens there already, there is another file, or none can be made.
-    """
+    """Listen on a Unix socket, which only this user can open. An abandoned socket is replaced."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.exists() and not _is_abandoned(path):

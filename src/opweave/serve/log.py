@@ -24,7 +24,6 @@ def operations() -> dict[str, Op[..., Any]]:
 
 @cache
 def _parameters(op: Op[..., Any]) -> dict[str, str]:
-    """The parameters of an operation that are options in JavaScript, by their names there."""
     return {camel_case(name): name for name in op.parameters if name not in op.positional}
 
 
@@ -48,12 +47,7 @@ def in_javascript(message: str, heading: str = "") -> str:
 
 
 def decode(value: Any, operand: Callable[[int], MLOperand], depth: int = 0) -> Any:
-    """Decode an argument: references to operands, and numbers that JSON lacks; other values stay.
-
-    Raises:
-        ProtocolError: another object, an integer beyond JavaScript's numbers, or lists nested deeper than in the
-            specification.
-    """
+    """Decode an argument: references to operands, and numbers that JSON lacks."""
     if depth > 2:
         raise ProtocolError("the lists of an argument are nested too deeply")
     if isinstance(value, dict):
@@ -74,18 +68,7 @@ def decode(value: Any, operand: Callable[[int], MLOperand], depth: int = 0) -> A
 
 
 def call(builder: MLGraphBuilder, name: str, arguments: Sequence[Any], options: dict[str, Any]) -> Sequence[MLOperand]:
-    """Add an operation to a builder, and return its results.
-
-    Args:
-        builder: the builder.
-        name: the operation's name in JavaScript.
-        arguments: its positional arguments, decoded.
-        options: its options by their names in JavaScript, decoded.
-
-    Raises:
-        ProtocolError: there is no such operation or option.
-        MLError: the error of the operation, with names as in JavaScript.
-    """
+    """Add an operation to a builder. Names of options are those of JavaScript, in errors, too; values are decoded."""
     op = operations().get(name)
     if op is None:
         raise ProtocolError(f"there is no operation {shown(name)}")

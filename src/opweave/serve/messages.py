@@ -18,7 +18,6 @@ from ..support.errors import (
 from ..support.names import shown
 
 VERSION = 1
-"""The version of the protocol."""
 
 PROTOCOL = f"opweave.webnn.{VERSION}"
 """The name of the protocol, as a subprotocol of WebSocket."""
@@ -103,11 +102,7 @@ SYNC = {"session": _is(str), **_CONTEXT, **_LOG}
 
 
 def parse(text: bytes) -> Any:
-    """Parse a JSON text.
-
-    Raises:
-        ProtocolError: the text is not JSON in UTF-8, or nested too deeply.
-    """
+    """Parse a JSON text."""
     try:
         return _DECODER.decode(text.decode())
     except RecursionError:
@@ -126,20 +121,12 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 def text_of(fields: Message) -> bytes:
-    """Encode a message.
-
-    >>> text_of({"r": 1})
-    b'{"r":1}'
-    """
+    """Encode a message."""
     return _ENCODER.encode(fields).encode()
 
 
 def parse_message(text: bytes) -> Message:
-    """Parse a message, and check its fields.
-
-    Raises:
-        ProtocolError: the text is malformed, or no message of the protocol.
-    """
+    """Parse a message, and check its fields."""
     message: Message = parse(text)
     kind = message.get("m") if isinstance(message, dict) else None
     if not isinstance(kind, str) or kind not in REQUIRED:
@@ -151,24 +138,18 @@ def parse_message(text: bytes) -> Message:
 
 
 def check_fields(
-    what: str,
+    kind: str,
     message: Message,
     required: Mapping[str, Callable[[Any], bool]],
     optional: Mapping[str, Callable[[Any], bool]],
 ) -> None:
-    """Require fields and their types.
-
-    Raises:
-        ProtocolError: a field is missing, or has another type.
-    """
-    for name, is_valid in required.items():
+    """Require fields and their types."""
+    for name in required:
         if name not in message:
-            raise ProtocolError(f"{what}: the field {name} is missing")
-        if not is_valid(message[name]):
-            raise ProtocolError(f"{what}: the field {name} must not be {shown(message[name])}")
-    for name, is_valid in optional.items():
+            raise ProtocolError(f"{kind}: the field {name} is missing")
+    for name, is_valid in {**required, **optional}.items():
         if name in message and not is_valid(message[name]):
-            raise ProtocolError(f"{what}: the field {name} must not be {shown(message[name])}")
+            raise ProtocolError(f"{kind}: the field {name} must not be {shown(message[name])}")
 
 
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, "-0": -0.0}
@@ -179,9 +160,6 @@ def number(text: Any) -> float | int:
 
     >>> number("-0"), number("-Infinity"), number("12n"), number("1e300")
     (-0.0, -inf, 12, 1e+300)
-
-    Raises:
-        ProtocolError: the text is no number.
     """
     if isinstance(text, str):
         if text in _SPECIAL:

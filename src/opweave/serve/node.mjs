@@ -1,7 +1,7 @@
 // navigator.ml for Node.js: `import "opweave-webnn/node.mjs"`.
 //
-// Where the server is: `globalThis.opweaveOptions` ({ url, token, mode, force }) if set before, or else the environment
-// (OPWEAVE_URL, OPWEAVE_TOKEN, OPWEAVE_MODE). A URL is http://127.0.0.1:PORT, or unix:/path/of/a/socket.
+// The address of the server: `globalThis.opweaveOptions` ({ url, token, mode, force }) if set before, or else the
+// environment (OPWEAVE_URL, OPWEAVE_TOKEN, OPWEAVE_MODE). A URL is http://127.0.0.1:PORT, or unix:/path/of/a/socket.
 //
 // Messages go over one connection without the frames of WebSocket (`Upgrade: opweave`): the size of a text (u32,
 // little-endian), the text, and the payload that it announces. The last one may be { end: code, reason }. Synchronous
@@ -123,7 +123,7 @@ class Reader {
     return `${head.split(" ", 2)[1] ?? "no answer"} ${body.join(" ").trim()}`;
   }
 
-  // Where to receive to.
+  // The memory to receive into.
   space() {
     this.isDirect = this.body !== null && this.body.length - this.at >= COMMON_BYTES;
     return this.isDirect ? this.body.subarray(this.at) : this.common;

@@ -10,9 +10,10 @@ from threading import Lock
 
 import numpy as np
 
+from ..context.access import recorded_graph
 from ..context.graph import MLGraph
 from ..onnx.export import save
-from ..support.errors import DataError, MLError
+from ..support.errors import DataError, InvalidStateError, MLError
 from ..support.files import atomic_writer, make_folder
 from ..support.names import counted
 from ..support.words import size
@@ -30,14 +31,7 @@ class Recording:
     """A folder of the graphs that clients build.
 
     `graph-0001.onnx` is the first graph, and `graph-0001.txt` describes it. Numbering continues after an earlier recording.
-    A graph with the same operations and weights as an earlier one is not written again.
-
-    Args:
-        folder: the folder, created if it does not exist.
-        max_bytes: bytes of weights after which graphs are written as text only.
-
-    Raises:
-        DataError: the folder cannot be made or read.
+    Equal graphs are written once. After `max_bytes` of weights, graphs are written as text only.
     """
 
     def __init__(self, folder: str | Path, max_bytes: int = MAX_BYTES) -> None:
@@ -52,14 +46,10 @@ class Recording:
         self._lock = Lock()  # of the three above
 
     def add(self, graph: MLGraph, origin: str | None) -> None:
-        """Write a graph. Errors are logged and do not reach the client.
-
-        Args:
-            graph: the graph, not destroyed.
-            origin: the origin of the page that built the graph; None for a program.
-        """
-        recorded = graph._graph
-        if recorded is None:
+        """Write a graph; `origin` is None for a program. Errors are logged and do not reach the client."""
+        try:
+            recorded = recorded_graph(graph)
+        except InvalidStateError:  # the client has destroyed its context
             return
         client = f"a page of {shown_origin(origin)}" if origin is not None else "a program"
         constants = [np.ascontiguousarray(operand.value) for operand in recorded.constants]
@@ -99,6 +89,3 @@ class Recording:
         except MLError as error:
             return f"not written as ONNX: {error}"
         return f"written as {name}.onnx"
-
-
-__all__ = ["MAX_BYTES", "Recording"]

@@ -10,10 +10,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .. import memory
+from ..context.access import program_of
 from ..context.builder import MLGraphBuilder
 from ..context.context import MLContext
 from ..context.graph import MLGraph
-from ..core.graph import Desc, Graph, MLOperand
+from ..core.graph import Desc, Graph, MLOperand, check_desc
 from ..support.errors import NotSupportedError, OperationError
 from ..support.names import shown
 from .intermediates import intermediate_bytes
@@ -36,24 +37,17 @@ class ServedConstant:
 
 
 class LogError(Exception):
-    """An entry of a log has failed.
+    """An entry of a log has failed; `before` has the descriptors of the results of the earlier entries."""
 
-    Attributes:
-        at: the number of the entry.
-        error: the cause.
-        before: the descriptors of the results of the earlier entries.
-    """
-
-    def __init__(self, at: int, error: Exception, before: list[list[Desc]]) -> None:
+    def __init__(self, index: int, error: Exception, before: list[list[Desc]]) -> None:
         super().__init__(str(error))
-        self.at, self.error, self.before = at, error, before
+        self.index, self.error, self.before = index, error, before
 
 
 class ServedBuilder:
     """A graph builder of a client, used by the thread of its context and by those of `POST /sync`.
 
-    Attributes:
-        reserved: bytes taken from the budget for constants, operands, the graph and intermediates.
+    `reserved` are the bytes taken from the budget for constants, operands, the graph and intermediates.
     """
 
     def __init__(
@@ -72,14 +66,8 @@ class ServedBuilder:
         self.reserved = 0
 
     def constant(self, number: int, data_type: Any, shape: Any) -> ServedConstant:
-        """Return the memory of a constant, allocated on the first call.
-
-        Raises:
-            ValidationError: no such data type, or invalid dimensions.
-            OperationError: out of memory, or the limit of the connection is reached.
-            ProtocolError: log and payload differ in data type or shape.
-        """
-        desc = self._context._check_desc(data_type, shape)
+        """Return the memory of a constant, allocated on the first call."""
+        desc = describe(self._context, data_type, shape)
         with self._lock:
             constant = self._constants.get(number)
             if constant is None:
@@ -94,18 +82,10 @@ class ServedBuilder:
         self.reserved += count
 
     def add(self, log: Log) -> list[list[Desc]]:
-        """Replay entries of a log.
-
-        Returns:
-            The descriptors of the results of each entry.
-
-        Raises:
-            LogError: an entry has failed; those before it stay.
-            ProtocolError: the log is malformed.
-        """
+        """Replay entries of a log, and return the descriptors of each one's results. Entries before an error stay."""
         descs: list[list[Desc]] = []
         with self._lock:
-            for at, entry in enumerate(log):
+            for index, entry in enumerate(log):
                 match entry:
                     case [str(name), first, list(arguments), dict(options)] if is_id(first):
                         pass
@@ -116,16 +96,18 @@ class ServedBuilder:
                 except (ProtocolError, AssertionError):
                     raise
                 except Exception as error:
-                    raise LogError(at, error, descs) from error
+                    raise LogError(index, error, descs) from error
                 descs.append([result.desc for result in results])
         return descs
 
     def _add(self, name: str, first: int, arguments: list[Any], options: dict[str, Any]) -> Sequence[MLOperand]:
-        if name in _SOURCES:
-            results: Sequence[MLOperand] = [getattr(self, _SOURCES[name])(first, *_fields(name, arguments))]
-        else:
+        source = self._add_source(name, first, arguments)
+        if source is None:
             values = [decode(value, self._operand) for value in arguments]
-            results = call(self._builder, name, values, decode_options(options, self._operand))
+            keywords = {option: decode(value, self._operand) for option, value in options.items()}
+            results = call(self._builder, name, values, keywords)
+        else:
+            results = (source,)
         if len(self._operands) + len(results) > self._max_operands:
             raise NotSupportedError(f"{name}: a graph may have {self._max_operands:,} operands here")
         self._reserve(OPERAND_BYTES * len(results))
@@ -141,30 +123,26 @@ class ServedBuilder:
         except KeyError:
             raise ProtocolError(f"there is no operand {number}") from None
 
-    def _input(self, number: int, name: Any, data_type: Any, shape: Any) -> MLOperand:
-        return self._builder.input(name, data_type, shape)
-
-    def _new_constant(self, number: int, data_type: Any, shape: Any) -> MLOperand:
-        self._builder._check_open()
-        constant = self.constant(number, data_type, shape)
-        return self._builder.constant(constant.desc.data_type, constant.desc.shape, constant.array)
-
-    def _constant_of_tensor(self, number: int, tensor: Any) -> MLOperand:
-        constant = self._constant_tensor(tensor)
-        return self._builder.constant(constant.desc.data_type, constant.desc.shape, constant.array)
-
-    def _constant_of_number(self, number: int, data_type: Any, value: Any) -> MLOperand:
-        return self._builder.constant(data_type, decode(value, self._operand))
+    def _add_source(self, name: str, number: int, arguments: list[Any]) -> MLOperand | None:
+        """Add an input or a constant; None if `name` is that of an operation."""
+        match name, arguments:
+            case "input", [text, {"dataType": data_type, "shape": shape}]:
+                return self._builder.input(text, data_type, shape)
+            case "constant", [{"dataType": data_type, "shape": shape}]:
+                self._builder._check_open()
+                constant = self.constant(number, data_type, shape)
+                return self._builder.constant(constant.desc.data_type, constant.desc.shape, constant.array)
+            case "constantTensor", [int(tensor)]:
+                constant = self._constant_tensor(tensor)
+                return self._builder.constant(constant.desc.data_type, constant.desc.shape, constant.array)
+            case "constantNumber", [data_type, value]:
+                return self._builder.constant(data_type, decode(value, self._operand))
+            case "input" | "constant" | "constantTensor" | "constantNumber", _:
+                raise ProtocolError(f"{name}: the arguments must not be {shown(arguments)}")
+        return None
 
     def build(self, log: Log, outputs: dict[str, int]) -> MLGraph:
-        """Replay the last entries, and compile the graph.
-
-        Raises:
-            LogError: an entry has failed.
-            MLError: as `MLGraphBuilder.build`.
-            OperationError: the intermediates exceed the memory limit of the connection.
-            ProtocolError: the payload of a constant is missing, or the log is malformed.
-        """
+        """Replay the last entries, and compile the graph."""
         with self._lock:
             self.add(log)
             results = {name: self._operand(number) for name, number in outputs.items()}
@@ -175,19 +153,19 @@ class ServedBuilder:
             needed = intermediate_bytes(Graph.reaching(results)) if results else 0
             self._reserve(needed, INTERMEDIATES)
             graph = self._builder.build(results)
-            if (program := graph._program) is not None:  # decompositions add intermediates
-                compiled = max(program.plan.peak, intermediate_bytes(program.graph))
-                try:
-                    self._reserve(max(compiled - needed, 0), INTERMEDIATES)
-                except OperationError:
-                    graph.destroy()
-                    raise
+            program = program_of(graph)
+            compiled = max(program.plan.peak, intermediate_bytes(program.graph))  # decompositions add intermediates
+            try:
+                self._reserve(max(compiled - needed, 0), INTERMEDIATES)
+            except OperationError:
+                graph.destroy()
+                raise
             self._operands.clear()
             self._constants.clear()
             return graph
 
     def release(self) -> int:
-        """Drop all operands, and return their memory to the budget; return the number of bytes."""
+        """Drop all operands, and return the bytes that the budget gets back."""
         with self._lock:
             self._operands.clear()
             self._constants.clear()
@@ -196,39 +174,12 @@ class ServedBuilder:
             return released
 
 
-_SOURCES = {
-    "input": "_input",
-    "constant": "_new_constant",
-    "constantTensor": "_constant_of_tensor",
-    "constantNumber": "_constant_of_number",
-}
-"""Methods for the entries of a log that are no operations."""
-
-
-def _fields(name: str, arguments: list[Any]) -> Sequence[Any]:
-    """The arguments of one of `_SOURCES`."""
-    match name, arguments:
-        case "input", [text, {"dataType": data_type, "shape": shape}]:
-            return text, data_type, shape
-        case "constant", [{"dataType": data_type, "shape": shape}]:
-            return data_type, shape
-        case "constantTensor", [int(tensor)]:
-            return (tensor,)
-        case "constantNumber", [data_type, value]:
-            return data_type, value
-    raise ProtocolError(f"{name}: the arguments must not be {shown(arguments)}")
-
-
-def decode_options(options: dict[str, Any], operand: Callable[[int], MLOperand]) -> dict[str, Any]:
-    """The options of an operation, with operands and numbers decoded."""
-    return {name: decode(value, operand) for name, value in options.items()}
+def describe(context: MLContext, data_type: object, shape: object) -> Desc:
+    """A descriptor that is valid in a context, or `ValidationError`."""
+    return check_desc(converted_desc(data_type, shape), context.backend.max_byte_length)
 
 
 def check_length(desc: Desc, size: int) -> None:
-    """Require that a payload has the length of a tensor, before memory is allocated.
-
-    Raises:
-        ProtocolError: the lengths differ.
-    """
+    """Require that a payload has the length of a tensor, before memory is allocated."""
     if desc.byte_length != size:
         raise ProtocolError(f"{desc} has {desc.byte_length} bytes, and a payload of {size} was announced")

@@ -19,7 +19,7 @@ from ..support.errors import InvalidStateError, MLError, ValidationError
 from ..support.names import camel_case
 from .limits import ConnectionLimits, ServerBudget
 from .messages import Message, ProtocolError
-from .served_builder import Log, ServedBuilder, ServedConstant, check_length
+from .served_builder import Log, ServedBuilder, ServedConstant, check_length, describe
 
 COLLECT_BYTES = 64 * 2**20
 """Collect garbage each time this many bytes were freed: nodes and their results are reference cycles, which keep the constants
@@ -70,18 +70,10 @@ class Answer:
 
 
 def create_context(options: Mapping[str, Any], device: str | None) -> MLContext:
-    """Create the context for the options of a page (`MLContextOptions`).
+    """Create the context for the options of a page (`MLContextOptions`), or on `device`.
 
     Threads sleep soon after a run, unless the page asks for high performance: the browser needs the processors, too. Between
     the operations of a run they spin, since waking a thread takes as long as a small operation.
-
-    Args:
-        options: `powerPreference`, `accelerated`; and `deviceType`, which the specification had until 2025.
-        device: the device of all contexts; None to choose by the options.
-
-    Raises:
-        ValidationError: an option has a wrong value.
-        NotSupportedError: there is no such device here.
     """
     kind = options.get("deviceType")
     if kind not in (None, "cpu", "gpu", "npu"):
@@ -100,13 +92,9 @@ def create_context(options: Mapping[str, Any], device: str | None) -> MLContext:
 
 
 class ServedContext:
-    """A context of a client.
+    """A context of a client. `report` is called with each new graph.
 
-    One thread at a time handles all messages, in order; `/sync` comes from other threads, and uses builders only. `report` is
-    called with each new graph.
-
-    Attributes:
-        context: the context itself.
+    One thread at a time handles all messages, in order; `/sync` comes from other threads, and uses builders only.
     """
 
     def __init__(
@@ -131,12 +119,7 @@ class ServedContext:
     # Payloads --------------------------------------------------------------------------------------------------------
 
     def memory_for(self, message: Message) -> np.ndarray:
-        """Return the memory that receives the payload of a `write`, `const` or constant `tensor`, as bytes.
-
-        Raises:
-            MLError: there is no such tensor, or it is not writable, or too large.
-            ProtocolError: the payload does not have the length of the tensor.
-        """
+        """Return the memory that receives the payload of a `write`, `const` or constant `tensor`, as bytes."""
         match message["m"]:
             case "write":
                 tensor = self._tensor(message["id"])
@@ -145,7 +128,7 @@ class ServedContext:
                     raise ValidationError(f"the tensor {tensor.desc} was not created with writable: true")
                 return _bytes(memory.empty(tensor.desc)) if tensor.contents is None else tensor.contents
             case "const":
-                check_length(self.context._check_desc(message["dataType"], message["shape"]), message["bin"])
+                check_length(self._desc_of(message), message["bin"])
                 builder = self._builder(message["b"])
                 constant = builder.constant(message["id"], message["dataType"], message["shape"])
                 if constant.is_filled:
@@ -153,10 +136,13 @@ class ServedContext:
                 constant.is_filled = True  # early, but `build` follows in the same connection
                 return _bytes(constant.array)
             case "tensor":
-                desc = self.context._check_desc(message["dataType"], message["shape"])
+                desc = self._desc_of(message)
                 check_length(desc, message["bin"])
                 return _bytes(self._allocate(desc))
         raise ProtocolError(f"{message['m']} has no payload")
+
+    def _desc_of(self, message: Message) -> Desc:
+        return describe(self.context, message["dataType"], message["shape"])
 
     def _allocate(self, desc: Desc) -> np.ndarray:
         self._budget.reserve(desc.byte_length)
@@ -169,20 +155,7 @@ class ServedContext:
     # Messages --------------------------------------------------------------------------------------------------------
 
     def handle(self, message: Message, payload: np.ndarray | None) -> Answer | None:
-        """Execute a message.
-
-        Args:
-            message: a message other than `hello` and `destroy`.
-            payload: the result of `memory_for`, filled.
-
-        Returns:
-            The answer to a request; None for other messages.
-
-        Raises:
-            MLError: the error of the API's method.
-            LogError: an entry of a log has failed.
-            ProtocolError: an id is in use, or a log is malformed.
-        """
+        """Execute a message other than `hello` and `destroy`. The payload, if any, is in the memory of `memory_for`."""
         answer: Answer | None = getattr(self, f"_on_{message['m']}")(message, payload)
         return answer
 
@@ -190,7 +163,7 @@ class ServedContext:
         number = message["id"]
         if number in self._tensors:
             raise ProtocolError(f"tensor {number} exists already")
-        desc = self.context._check_desc(message["dataType"], message["shape"])
+        desc = self._desc_of(message)
         if message.get("constant"):
             if payload is None:
                 raise ProtocolError(f"constant tensor {number} has no payload")
@@ -274,13 +247,7 @@ class ServedContext:
                 _garbage.add(builder.release())
 
     def sync(self, number: int, log: Log) -> list[list[Desc]]:
-        """Add operations to a builder, and return the descriptors of their results.
-
-        Raises:
-            LogError: an entry has failed; those before it stay.
-            InvalidStateError: the context is lost.
-            ProtocolError: the log is malformed.
-        """
+        """Add operations to a builder, and return the descriptors of their results."""
         return self._builder(number).add(log)
 
     def destroy(self) -> None:
@@ -319,7 +286,6 @@ class ServedContext:
         return ServedConstant(tensor.desc, tensor.contents.view(tensor.desc.data_type).reshape(tensor.desc.shape), True)
 
     def _builder(self, number: int) -> ServedBuilder:
-        """The builder of a number, created on first use."""
         with self._builders_lock:
             builder = self._builders.get(number)
             if builder is None:
@@ -335,7 +301,6 @@ def descriptor_of(desc: Desc) -> Message:
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
-    """The memory of a contiguous array as bytes."""
     return array.reshape(-1).view(np.uint8)
 
 

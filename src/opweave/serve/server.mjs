@@ -3,7 +3,7 @@
 import http from "node:http";
 import { text } from "node:stream/consumers";
 
-// What `http.request` takes for a server's URL; `net.connect` calls a socket's path otherwise.
+// The options of `http.request` for a server's URL; `net.connect` has another name for the path of a socket.
 export function address(url) {
   if (url.startsWith("unix:")) return { socketPath: url.slice("unix:".length), host: "localhost" };
   if (!/^http:\/\//.test(url)) throw new TypeError(`opweave: the URL must be http://… or unix:/…, got ${url}`);
@@ -11,7 +11,7 @@ export function address(url) {
   return { host: hostname.replace(/^\[|\]$/g, ""), port: Number(port || 80) };
 }
 
-// What all clients of a server have done since it started: { connections, contexts, graphs, dispatches, receivedBytes,
+// The counts of all clients since the server started: { connections, contexts, graphs, dispatches, receivedBytes,
 // sentBytes, messages: { dispatch, … } }. Counts of one test are differences of two calls. Options: `url` and `token`
 // as `opweave serve` prints them.
 export async function stats({ url, token } = {}) {

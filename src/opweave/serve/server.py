@@ -10,7 +10,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,6 @@ from .wire import Messages, PlainMessages, WebSocketMessages
 logger = logging.getLogger("opweave.serve")
 
 PORT = 8801
-"""The default port."""
 
 MAX_CLIENTS = 256
 """Maximum number of simultaneous connections: pages, and their requests, for which a browser opens up to six each."""
@@ -255,7 +254,6 @@ class Server:
         return True
 
     def _serve(self, stream: Stream) -> None:
-        """Answer the requests of a client, one after the other."""
         try:
             stream.set_deadline(self._limits.handshake)
             while self._answer(stream):
@@ -275,12 +273,7 @@ class Server:
                 self._clients.pop(stream, None)
 
     def _answer(self, stream: Stream) -> bool:
-        """Answer one request; return whether the client may send another.
-
-        Raises:
-            HttpError: the request is refused.
-            DisconnectedError: the client has disconnected.
-        """
+        """Answer one request; return whether the client may send another."""
         request = read_request(stream)
         if not request.is_for_this_machine():
             raise HttpError(403, "the Host is not this machine")
@@ -296,45 +289,30 @@ class Server:
             raise
 
     def _respond(self, stream: Stream, request: Request, body: bytes, headers: dict[str, str]) -> bool:
-        """Answer a request other than an upgrade, as `_answer` does; `headers` let the page read the response."""
+        """Answer a request other than an upgrade; `headers` let the page read the response."""
         match request.method, request.path:
             case "POST", "/sync":
                 return self._sync(stream, request, body, headers)
             case "POST", "/payload":
                 return self._payload(stream, request, body, headers)
             case "OPTIONS", _ if request.origin is not None and self._allows(request.origin):
-                respond(stream, 204, keeps_alive=request.keeps_alive, headers=headers | _preflight(request))
+                return _reply(stream, request, headers | _preflight(request), status=204)
             case "GET" | "HEAD", "/webnn.js":
-                script = {
-                    "Content-Type": "text/javascript; charset=utf-8",
-                    "Cross-Origin-Resource-Policy": "cross-origin",
-                }
-                respond(stream, 200, webnn_js(), keeps_alive=request.keeps_alive, headers=headers | script)
+                headers |= {"Cross-Origin-Resource-Policy": "cross-origin"}
+                return _reply(stream, request, headers, webnn_js(), "text/javascript; charset=utf-8")
             case "GET", "/stats":
                 self._check_origin(request)
                 self._check_token(request, request.headers.get("authorization", "").removeprefix("Bearer "))
-                json_type = {"Content-Type": "application/json"}
-                respond(
-                    stream, 200, self.stats().to_json(), keeps_alive=request.keeps_alive, headers=headers | json_type
-                )
+                return _reply(stream, request, headers, self.stats().to_json())
             case "GET", "/health":
-                fields = json.dumps({"opweave": __version__, "protocol": VERSION})
-                json_type = {"Content-Type": "application/json"}
-                respond(stream, 200, fields, keeps_alive=request.keeps_alive, headers=headers | json_type)
-            case _:
-                raise HttpError(404, "there is nothing here")
-        return request.keeps_alive
+                return _reply(stream, request, headers, json.dumps({"opweave": __version__, "protocol": VERSION}))
+        raise HttpError(404, "there is nothing here")
 
     def _allows(self, origin: str | None) -> bool:
         """Whether a page of this origin may connect; None stands for programs other than browsers."""
         return origin is None or self._any_origin or origin in self.origins
 
     def _check_origin(self, request: Request) -> None:
-        """Refuse pages of origins that may not connect.
-
-        Raises:
-            HttpError: the request comes from such a page.
-        """
         if not self._allows(request.origin):
             origin = request.shown_origin
             hint = f"; --origin {origin} allows it" if origin == request.origin else ""
@@ -342,11 +320,6 @@ class Server:
             raise HttpError(403, f"pages of {origin} may not connect; `opweave serve --origin` allows them")
 
     def _check_token(self, request: Request, client_token: str) -> None:
-        """Refuse clients without the token.
-
-        Raises:
-            HttpError: the token is another one, or empty.
-        """
         if self.token is None or hmac.compare_digest(client_token.encode(), self.token.encode()):
             return
         client = request.shown_origin if request.origin else "this machine"
@@ -354,7 +327,6 @@ class Server:
         raise HttpError(401, "the token is wrong" if client_token else "no token was sent; set OPWEAVE_TOKEN")
 
     def _cors_headers(self, request: Request) -> dict[str, str]:
-        """The headers that let a page of an allowed origin read the response."""
         if request.origin is None:
             return {}
         if not self._allows(request.origin):
@@ -411,11 +383,8 @@ class Server:
             stream.is_trusted = True
             stream.set_deadline(None)
             if key != text:
-                respond(stream, 204, keeps_alive=request.keeps_alive, headers=headers)
-                return request.keeps_alive
-            type_of_bytes = {"Content-Type": "application/octet-stream"}
-            respond(stream, 200, payload.data, keeps_alive=request.keeps_alive, headers=headers | type_of_bytes)
-        return request.keeps_alive
+                return _reply(stream, request, headers, status=204)
+            return _reply(stream, request, headers, payload.data, "application/octet-stream")
 
     def _sync(self, stream: Stream, request: Request, body: bytes, headers: dict[str, str]) -> bool:
         """`POST /sync`: add operations to a builder while JavaScript waits."""
@@ -436,19 +405,25 @@ class Server:
             answer = connection.sync(message["c"], message["b"], message["log"])
         except ProtocolError as error:
             raise HttpError(400, str(error)) from None
-        text = text_of(answer)
-        respond(
-            stream, 200, text, keeps_alive=request.keeps_alive, headers={**headers, "Content-Type": "application/json"}
-        )
-        return request.keeps_alive
+        return _reply(stream, request, headers, text_of(answer))
+
+
+def _reply(
+    stream: Stream,
+    request: Request,
+    headers: Mapping[str, str],
+    body: str | bytes | memoryview = b"",
+    content_type: str = "application/json",
+    status: int = 200,
+) -> bool:
+    """Respond to a request; return whether the client may send another."""
+    fields = {**headers, "Content-Type": content_type} if status == 200 else headers
+    respond(stream, status, body, keeps_alive=request.keeps_alive, headers=fields)
+    return request.keeps_alive
 
 
 def _check_type(request: Request) -> None:
-    """Refuse content types that our clients never send.
-
-    Raises:
-        HttpError: the body is of another type.
-    """
+    """Refuse content types that our clients never send."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in ("text/plain", "application/json"):
         raise HttpError(415, "the Content-Type must be text/plain or application/json")

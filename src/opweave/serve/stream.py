@@ -10,6 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ..support.words import size
+
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, TOO_LARGE, INTERNAL_ERROR = 1000, 1001, 1002, 1009, 1011
 """Codes of close frames (RFC 6455, 7.4.1)."""
 
@@ -28,7 +30,6 @@ _ENDED = getattr(select, "POLLRDHUP", 0)
 
 
 Buffer: TypeAlias = "bytes | memoryview"
-"""Data to send."""
 
 
 class DisconnectedError(Exception):
@@ -36,11 +37,7 @@ class DisconnectedError(Exception):
 
 
 class WireError(Exception):
-    """The other side broke the rules.
-
-    Attributes:
-        code: the code to close the connection with.
-    """
+    """The other side broke the rules; the connection closes with `code`."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -50,9 +47,7 @@ class WireError(Exception):
 class Stream:
     """Reads from a socket: small pieces through a buffer, large ones directly into the memory of the caller.
 
-    Attributes:
-        socket: the socket.
-        is_trusted: whether the other side has sent a valid token or key, where one is needed.
+    `is_trusted` says whether the other side has sent a valid token or key, where one is needed.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -95,7 +90,7 @@ class Stream:
         while self._end < count:
             self._end += self._receive(self._view[self._end :])
 
-    def ahead(self, most: int) -> memoryview:
+    def peek(self, most: int) -> memoryview:
         """A view of the next bytes in the buffer, 1 to `most`, without consuming them."""
         self._fill(1)
         return self._view[self._start : min(self._end, self._start + most)]
@@ -109,17 +104,13 @@ class Stream:
         return self._view[start : start + count].tobytes()
 
     def read_head(self) -> bytes:
-        """Read up to the first empty line, inclusive.
-
-        Raises:
-            WireError: the first 16 KiB have no empty line.
-        """
-        while (at := self._buffer.find(b"\r\n\r\n", self._start, min(self._end, self._start + MAX_HEAD_BYTES))) < 0:
+        """Read up to the first empty line, inclusive; at most 16 KiB."""
+        while (end := self._buffer.find(b"\r\n\r\n", self._start, min(self._end, self._start + MAX_HEAD_BYTES))) < 0:
             held = self._end - self._start
             if held >= MAX_HEAD_BYTES:
-                raise WireError(TOO_LARGE, f"the headers have more than {MAX_HEAD_BYTES} bytes")
+                raise WireError(TOO_LARGE, f"the headers are larger than the limit of {size(MAX_HEAD_BYTES)}")
             self._fill(held + 1)
-        return self.read(at + 4 - self._start)
+        return self.read(end + 4 - self._start)
 
     def read_some(self, target: memoryview) -> int:
         """Read at least one byte into the target; return the number of bytes."""

@@ -1,8 +1,9 @@
 """Messages over sockets: in WebSocket frames (RFC 6455) for browsers, and without frames for Node.js.
 
-Large payloads move directly between the socket and the memory of the caller. The libraries `picows` 2.3 and `websockets` 17.4
-return their own buffers, from which the data must be copied: with messages of 64 MiB, both had less than two thirds of this
-module's throughput. They also need an event loop, while contexts run on threads.
+Large payloads move directly between the socket and the memory of the caller. Servers of libraries accept GET alone
+(`websockets`), but `/sync` and `/payload` are POST requests to the same port. They also return payloads in buffers of their
+own, which must be copied: with messages of 64 MiB, `picows` 2.3 and `websockets` 17.4 had less than two thirds of this
+module's throughput.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from threading import Lock
 
 import numpy as np
 
+from ..support import words
 from .stream import (
     BUFFER_BYTES,
     LINGER_SECONDS,
@@ -46,20 +48,15 @@ MAX_JOINED_BYTES = 2**16
 
 
 def unmask(data: memoryview, key: bytes, offset: int = 0) -> None:
-    """Combine bytes with the mask of a frame, in place (RFC 6455, 5.3).
-
-    Args:
-        data: the bytes.
-        key: the four bytes of the mask.
-        offset: the position of the first byte in the frame.
+    """Combine bytes with the four bytes of a frame's mask, in place (RFC 6455, 5.3); `offset` is the position in the frame.
 
     >>> data = bytearray([1, 2, 3, 4, 5])
     >>> unmask(memoryview(data), b"abcd")
     >>> data
     bytearray(b'````d')
     """
-    size, at = len(data), offset % 4
-    key = key[at:] + key[:at]
+    size, shift = len(data), offset % 4
+    key = key[shift:] + key[:shift]
     if size <= SHORT_BYTES:
         mask = int.from_bytes((key * (size // 4 + 1))[:size], "little")
         data[:] = (int.from_bytes(data, "little") ^ mask).to_bytes(size, "little")
@@ -80,12 +77,7 @@ class Messages(ABC):
 
     The client sends a stream of bytes. For each message: the size of the text (4 bytes, little endian), the text, the payload.
     Frames may divide this stream anywhere, so a client can send several small messages in one frame, and need not copy a
-    large payload behind its text.
-
-    One thread receives; several may send.
-
-    Attributes:
-        stream: the stream of the socket.
+    large payload behind its text. One thread receives; several may send.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -125,15 +117,10 @@ class Messages(ABC):
         return data
 
     def text(self, limit: int) -> bytes:
-        """Receive the text of the next message, of at most `limit` bytes.
-
-        Raises:
-            WireError: the text is larger, or a frame breaks the rules.
-            DisconnectedError: no message came.
-        """
+        """Receive the text of the next message; `WireError` beyond `limit` bytes."""
         size = int.from_bytes(self._read_few(4), "little")
         if size > limit:
-            raise WireError(TOO_LARGE, f"a text has {size} bytes, more than {limit}")
+            raise WireError(TOO_LARGE, f"a text has {words.size(size)}, more than the limit of {words.size(limit)}")
         if size <= SHORT_BYTES:
             return self._read_few(size)
         whole = bytearray()
@@ -144,18 +131,15 @@ class Messages(ABC):
         return bytes(whole)
 
     def payload(self, target: np.ndarray) -> None:
-        """Receive the payload of the current message into an array of bytes of the same length.
-
-        Raises:
-            WireError: a frame breaks the rules.
-            DisconnectedError: the payload is incomplete.
-        """
+        """Receive the payload of the current message into an array of bytes of the same length."""
         done = 0
         while done < target.size:
             done += self._read_part(target[done:])
 
     def _read_part(self, target: np.ndarray) -> int:
-        """Receive some bytes into an array; return their number."""
+        return self._read_left(target)
+
+    def _read_left(self, target: np.ndarray) -> int:
         count = self._take(target.size)
         self.stream.read_into(target[:count])
         return count
@@ -169,11 +153,7 @@ class Messages(ABC):
             size -= part.size
 
     def send(self, text: bytes, payload: Buffer = b"") -> None:
-        """Send a message.
-
-        Raises:
-            DisconnectedError: the connection is closed.
-        """
+        """Send a message."""
         self._send(self._frame(text, payload))
 
     def _send(self, parts: list[Buffer]) -> None:
@@ -248,20 +228,19 @@ class WebSocketMessages(Messages):
         if not self._rest:
             self._next_frame()
         if self._rest:
-            part = self.stream.ahead(self._rest)
+            part = self.stream.peek(self._rest)
             self._unmask(part)
             self._left = len(part)
 
     def _read_part(self, target: np.ndarray) -> int:
         if self._left or min(self._rest, target.size) <= BUFFER_BYTES:
-            return super()._read_part(target)
+            return self._read_left(target)
         piece = target[: min(self._rest, PIECE_BYTES)]
         self.stream.read_into(piece)
         self._unmask(piece.data)
         return piece.size
 
     def _unmask(self, part: memoryview) -> None:
-        """Unmask the next part of the frame in place."""
         unmask(part, self._key, self._at)
         self._at += len(part)
         self._rest -= len(part)
@@ -280,7 +259,7 @@ class WebSocketMessages(Messages):
         self._is_whole, self._at, self._rest, self._key = final, 0, count, key
 
     def _frame_header(self) -> tuple[bool, int, int]:
-        """Receive a frame header; return the FIN bit, the opcode and the size."""
+        """Return the FIN bit, the opcode and the size."""
         first, second = self.stream.read(2)
         opcode, count = first & 0x0F, second & 0x7F
         if first & 0x70:
@@ -299,7 +278,6 @@ class WebSocketMessages(Messages):
         return bool(first & 0x80), opcode, count
 
     def _control(self, opcode: int, count: int, key: bytes) -> None:
-        """Answer a ping; end the connection after a close frame."""
         data = bytearray(self.stream.read(count))
         unmask(memoryview(data), key)
         if opcode == _PING:

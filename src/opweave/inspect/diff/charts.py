@@ -13,10 +13,9 @@ from .result import OperationDifference
 WIDTH, HEIGHT = 1080, 150
 """Size of the chart of errors along the graph, in pixels."""
 LEFT, TOP, BOTTOM = 56, 14, 22
-"""Space for the labels of a chart, in pixels."""
 
 
-def along(rows: Sequence[OperationDifference], count: int) -> str:
+def error_charts(rows: Sequence[OperationDifference], count: int) -> str:
     """Draw two charts over the operations: the own error relative to the allowed one, and the error end to end."""
     ratios = _chart(rows, count, [row.own.ratio for row in rows], (-4, 3), "own error / allowed", limit=True)
     totals = _chart(rows, count, [row.total.relative for row in rows], (-9, 1), "end to end, relative")
@@ -41,9 +40,9 @@ def _chart(
 
     parts = [f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"><title>{caption} of each operation</title>']
     for power in range(low, high + 1, 1 if high - low < 8 else 2):
-        at = y(10.0**power)
-        parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{WIDTH - 10}"/>')
-        parts.append(f'<text class="axis" x="{LEFT - 6}" y="{at + 3.5:.1f}" text-anchor="end">{_power(power)}</text>')
+        tick = y(10.0**power)
+        parts.append(f'<path class="grid" d="M{LEFT} {tick:.1f}H{WIDTH - 10}"/>')
+        parts.append(f'<text class="axis" x="{LEFT - 6}" y="{tick + 3.5:.1f}" text-anchor="end">{_power(power)}</text>')
     parts.append(
         f'<text class="axis" x="{LEFT}" y="{HEIGHT - 5}">{caption}; operations 0 to {max(count - 1, 0)}</text>'
     )

@@ -1,7 +1,7 @@
 """Compare a graph on two sides, operation by operation: each on the same inputs (its own error), and end to end.
 
-The graph is compared in slices: a few operations are compiled as one graph, with all results as outputs. This saves a
-compilation for each operation, and memory holds only the intermediates of a slice and the values that later slices read.
+Graphs are compared in slices of a few operations. This saves a compilation for each operation, and memory holds only the
+intermediates of a slice and the values that later slices read.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ...backends.reference import reference
 from ...core.dtypes import FLOATS
 from ...core.graph import Node, Operand, map_operands
 from ...support.names import counted
-from ..drawing.picture import is_built_in
+from ..drawing.picture import is_built_in, named_operands
 from .fallback import FALLBACK_RUNS, onnx_node
 from .measure import Error, Values, error
-from .pairs import changes, match_graphs, named_operands
+from .pairs import changes, match_graphs
 from .places import Side
 from .result import Difference, OperationDifference, OutputDifference, Read
 from .tolerance import LINEAR, UNIT, scale_of, tolerance_of
@@ -37,18 +37,7 @@ Progress = Callable[[int, int, str], object]
 
 
 class Comparison:
-    """A comparison in progress.
-
-    Args:
-        a: the side that is examined.
-        b: the side to compare with; a graph of the same structure.
-        inputs: the arrays of the inputs of `a`, by name.
-        factor: a factor for all tolerances.
-        title: the title of the result.
-
-    Raises:
-        ValidationError: the graphs differ in structure.
-    """
+    """A comparison in progress: the examined side `a`, and a graph of the same structure on side `b`."""
 
     def __init__(
         self, a: Side, b: Side, inputs: Mapping[str, np.ndarray], factor: float = 1.0, title: str = "graph"
@@ -79,7 +68,7 @@ class Comparison:
             progress(done, len(a.nodes), a.nodes[min(done, len(a.nodes) - 1)].title)
             b.step(theirs, expected)
             a.step(mine, got)
-            own = a.alone(mine, {operand: _as(expected[self.pair[operand]], operand) for operand in _reads(mine)})
+            own = a.run_alone(mine, {operand: _as(expected[self.pair[operand]], operand) for operand in _reads(mine)})
             wanted = self._expected_results(steps, expected)
             for node, other in steps:
                 number = len(self.rows)
@@ -118,10 +107,10 @@ class Comparison:
             for operand, counterpart in zip(node.operands, other.operands, strict=True)
             if not counterpart.is_constant
         }
-        results.update(self.b.alone([other for _, other in mixed], rounded))
+        results.update(self.b.run_alone([other for _, other in mixed], rounded))
         if self.b.backend is not reference:
             rest = [other for _, other in pairs if other.outputs[0] not in results]
-            results.update(self.b.alone(rest, {operand: expected[operand] for operand in _reads(rest)}))
+            results.update(self.b.run_alone(rest, {operand: expected[operand] for operand in _reads(rest)}))
         return ChainMap(results, cast("dict[Operand, np.ndarray]", expected))
 
     def _sizes(self) -> Iterator[int]:
@@ -136,7 +125,7 @@ class Comparison:
         yield count
 
     def _last_uses(self) -> dict[Operand, float]:
-        """Last step that reads or computes each operand of both graphs; infinite for outputs."""
+        """The last step that reads or computes each operand of both graphs; infinite for outputs."""
         last_use: dict[Operand, float] = {}
         for number, nodes in enumerate(self.steps):
             for node in filter(None, nodes):
@@ -177,13 +166,13 @@ class Comparison:
         expected: Mapping[Operand, np.ndarray],
         runs: str,
     ) -> OperationDifference:
-        """Row of a conversion that the other graph lacks: compared with the operand, rounded to float16."""
+        """The row of a conversion that the other graph lacks: compared with the operand, rounded to float16."""
         (output,) = node.outputs
         whole = expected[self.pair[output]]
         with np.errstate(over="ignore"):
             wanted = whole.astype(np.float16)
         values = Values.of(whole)
-        reads = tuple(Read(name, str(operand.desc), values, False) for name, operand in named_operands(node))
+        reads = tuple(Read(name, str(operand.desc), values, False) for name, operand in named_operands(node.inputs))
         tolerance = tolerance_of(node, self.precision, self.factor)
         mine, total = error(own[output], wanted, values, 0, tolerance), error(got[output], whole, values)
         overflow = _overflow(node, own[output], whole, expected, reads)
@@ -212,7 +201,7 @@ class Comparison:
                 Values.of(operand.value if operand.is_constant else expected[operand]),
                 operand.is_constant,
             )
-            for name, operand in named_operands(other)
+            for name, operand in named_operands(other.inputs)
         )
         scale = scale_of(node, {read.name: read.values.size for read in reads})
         errors: list[tuple[Error, Error, Values, Operand]] = []
@@ -238,7 +227,6 @@ def _is_mixed(node: Node, other: Node) -> bool:
 
 
 def _reads(nodes: Sequence[Node]) -> list[Operand]:
-    """Operands of nodes, each once, without constants."""
     return list(dict.fromkeys(operand for node in nodes for operand in node.operands if not operand.is_constant))
 
 
@@ -278,15 +266,7 @@ HALF_MAX = float(np.finfo(np.float16).max)
 def _overflow(
     node: Node, got: np.ndarray, expected: np.ndarray, values: Mapping[Operand, np.ndarray], reads: Sequence[Read]
 ) -> str:
-    """Count elements that are too large for float16, as text; empty if there are none, or if inputs are infinite.
-
-    Args:
-        node: the node on the side to compare with.
-        got: the result of the examined side, on the same inputs.
-        expected: the expected result.
-        values: the inputs of the node.
-        reads: statistics of these inputs.
-    """
+    """Count elements that are too large for float16, as text; empty if there are none, or if inputs are infinite."""
     if got.dtype.kind != "f" or bool(np.isfinite(got).all()):
         return ""
     bad = ~np.isfinite(got)

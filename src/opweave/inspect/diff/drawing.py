@@ -14,39 +14,37 @@ REACH = 4
 """Number of operations to draw before and after the first difference, if a graph is too large for one drawing."""
 
 
-def drawings(difference: Difference) -> list[tuple[str, Drawing]]:
-    """Draw a comparison; return captions and drawings, none if there is no graph."""
-    graph, first = difference._graph, difference.first
-    if graph is None:
-        return []
+def drawings(difference: Difference, graph: Graph) -> list[tuple[str, Drawing]]:
+    """Draw a comparison; return captions and drawings."""
+    first = difference.first
     whole = render_nodes(difference, graph, graph.nodes)
     if len(graph.nodes) <= LARGE or first is None:
         return [("The graph", whole)]
-    near = around(graph, graph.nodes[first.number], REACH)
+    near = neighbourhood(graph, graph.nodes[first.number], REACH)
     return [
         (f"Around operation {first.number}", render_nodes(difference, graph, near)),
         ("The graph, condensed", whole),
     ]
 
 
-def around(graph: Graph, node: Node, reach: int) -> list[Node]:
+def neighbourhood(graph: Graph, node: Node, reach: int) -> list[Node]:
     """Nodes that are at most `reach` edges before or after a node, in order."""
     readers: dict[Operand, list[Node]] = {}
     for other in graph.nodes:
         for operand in other.operands:
             readers.setdefault(operand, []).append(other)
 
-    def before(at: Node) -> Iterable[Node]:
-        return (operand.node for operand in at.operands if operand.node is not None)
+    def before(member: Node) -> Iterable[Node]:
+        return (operand.node for operand in member.operands if operand.node is not None)
 
-    def after(at: Node) -> Iterable[Node]:
-        return (reader for output in at.outputs for reader in readers.get(output, ()))
+    def after(member: Node) -> Iterable[Node]:
+        return (reader for output in member.outputs for reader in readers.get(output, ()))
 
     seen = {node}
     for step in (before, after):
         edge = {node}
         for _ in range(reach):
-            edge = {other for at in edge for other in step(at)}
+            edge = {other for member in edge for other in step(member)}
             seen |= edge
     return [other for other in graph.nodes if other in seen]
 

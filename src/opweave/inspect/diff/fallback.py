@@ -40,26 +40,20 @@ from ...ops.recorder import Recorder
 from ...support.errors import NotSupportedError, OperationError
 
 FALLBACK_RUNS = "ONNX Runtime: WebNN cannot express it"
-"""Description of the engine for such nodes."""
 
 RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 """Operators whose results differ in each run."""
 
 
 class FallbackNode:
-    """A node of an ONNX model as a separate model. Equal nodes compute the same.
-
-    Args:
-        model: the model, with inputs and outputs, without constants.
-        constants: the arrays of the constants, by name.
-        results: the `Desc` of each output.
-    """
+    """A node of an ONNX model as a model without constants, and their arrays. Equal nodes compute the same."""
 
     def __init__(self, model: ModelProto, constants: Mapping[str, np.ndarray], results: tuple[Desc, ...]) -> None:
         self.model, self.constants, self.results = model, constants, results
 
     @cached_property
-    def _digest(self) -> bytes:
+    def digest(self) -> bytes:
+        """A hash of the model and the constants."""
         hasher = hashlib.sha256(self.model.SerializeToString(deterministic=True))
         for name, array in sorted(self.constants.items()):
             hasher.update(f"{name} {array.dtype} {array.shape}".encode())
@@ -67,13 +61,13 @@ class FallbackNode:
         return hasher.digest()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FallbackNode) and self._digest == other._digest
+        return isinstance(other, FallbackNode) and self.digest == other.digest
 
     def __hash__(self) -> int:
-        return hash(self._digest)
+        return hash(self.digest)
 
     def __repr__(self) -> str:
-        return f"<{self.model.graph.node[0].op_type} {self._digest.hex()[:8]}>"
+        return f"<{self.model.graph.node[0].op_type} {self.digest.hex()[:8]}>"
 
     @cached_property
     def _session(self) -> Any:
@@ -102,11 +96,7 @@ class FallbackNode:
             return None
 
     def evaluate(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Run the node in ONNX's evaluator.
-
-        Raises:
-            OperationError: the evaluator failed, or computed other shapes than the engine.
-        """
+        """Run the node in ONNX's evaluator; `OperationError` if it fails, or computes other shapes than the engine."""
         infos = self.model.graph.input
         types = [bool if info.type.tensor_type.elem_type == TensorProto.BOOL else None for info in infos]
         feed = {info.name: a.astype(t) if t else a for info, a, t in zip(infos, inputs, types, strict=True)}
@@ -148,22 +138,15 @@ def _(inputs: Any, node: FallbackNode) -> tuple[np.ndarray, ...]:
 
 
 def record_whole(source: Model, context: MLContext, arrays: Mapping[str, np.ndarray]) -> Graph:
-    """Record a whole model as one graph, for given inputs.
+    """Record a whole model as one graph, for inputs by name.
 
     Sizes that depend on values come from a run of the model in ONNX Runtime on these inputs.
-
-    Args:
-        source: the model.
-        context: the context to run in.
-        arrays: the inputs, by name.
-
-    Raises:
-        NotSupportedError: a value is no tensor of a data type that WebNN has, or a node is random.
     """
     shapes = {name: array.shape for name, array in arrays.items()}
     _, trace = trace_model(source, context, shapes, arrays)
     outputs = [info.name for info in source.proto.graph.output]
-    unknown = [name for step in _fallback(trace, outputs) for name in step.node.output if _is_dynamic(trace, name)]
+    results = [name for step in _fallback(trace, outputs) for name in step.node.output if name]
+    unknown = [name for name in results if isinstance(trace.values[name], Dynamic)]
     if unknown:
         _, trace = trace_model(source, context, shapes, arrays, _observe_types(source, arrays, unknown))
     label_nodes(trace)
@@ -172,10 +155,6 @@ def record_whole(source: Model, context: MLContext, arrays: Mapping[str, np.ndar
 
 def _fallback(trace: Trace, outputs: Sequence[str]) -> list[TracedNode]:
     return [step for section in sections(trace, outputs) if section.kind == "fallback" for step in section.nodes]
-
-
-def _is_dynamic(trace: Trace, name: str) -> bool:
-    return bool(name) and isinstance(trace.values[name], Dynamic)
 
 
 def _observe_types(source: Model, arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, TypeProto]:
@@ -197,8 +176,6 @@ def _observe_types(source: Model, arrays: Mapping[str, np.ndarray], names: Seque
 
 
 class _Assembly:
-    """Joins the sections of a trace into one graph."""
-
     def __init__(self, source: Model, trace: Trace) -> None:
         self.source, self.trace = source, trace
         self.recorder = Recorder()
@@ -226,7 +203,6 @@ class _Assembly:
         return Graph.reaching(ends)
 
     def _of(self, name: str, reader: str = "an output of the model") -> Operand:
-        """Operand of a value that a run computes."""
         value = self.trace.values[name]
         if isinstance(value, Tensor):
             return self.operands[value.operand]
@@ -241,7 +217,6 @@ class _Assembly:
         return Operand(self.recorder, Desc(array.dtype.name, array.shape), value=np.asarray(array, order="C"))
 
     def _add_operations(self, takes: Sequence[str], gives: Sequence[str]) -> None:
-        """Add the operations of a section of WebNN."""
         values = self.trace.values
         starts = dict.fromkeys(value.operand for name in takes if isinstance(value := values[name], Tensor))
         results = dict.fromkeys(value.operand for name in gives if isinstance(value := values[name], Tensor))
@@ -261,7 +236,6 @@ class _Assembly:
         self.operands.update(zip(ends, map(copies.__getitem__, graph.outputs.values()), strict=True))
 
     def _add_fallback(self, step: TracedNode) -> None:
-        """Add a node that ONNX Runtime runs."""
         node, values = step.node, self.trace.values
         title = f"{node.op_type} {node.name!r}" if node.name else node.op_type
         if node.op_type in RANDOM:
@@ -291,6 +265,3 @@ class _Assembly:
             output=[ValueInfoProto(name=name, type=type_of(values[name])) for name in gives],
         )
         return ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, graph=graph)
-
-
-__all__ = ["FallbackNode", "onnx_node", "record_whole"]

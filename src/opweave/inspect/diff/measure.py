@@ -96,10 +96,10 @@ def error(
     tolerance: Tolerance | None = None,
     magnitudes: np.ndarray | None = None,
 ) -> Error:
-    """Compare arrays of the same shape.
+    """Compare arrays of the same shape; of two floating-point types, the less precise one counts.
 
     Args:
-        got: the array; if the two have different floating-point types, the less precise type counts.
+        got: the array.
         expected: the expected array.
         values: statistics of the expected array.
         scale: the size of a typical element, if it is larger than in the expected array.
@@ -141,9 +141,9 @@ def error(
             allowed = None if tolerance is None else tolerance.limits(want, typical, unit_type, sum_)
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratios = off if allowed is None else np.where(same, 0.0, off / allowed)
-            at = int(np.argmax(ratios))
-            if worst < 0 or ratios.flat[at] > ratio:
-                ratio, worst = float(ratios.flat[at]), start + at
+            index = int(np.argmax(ratios))
+            if worst < 0 or ratios.flat[index] > ratio:
+                ratio, worst = float(ratios.flat[index]), start + index
             beyond += int((ratios > 1).sum()) if allowed is not None else 0
         start += a.size
     shown = max(worst, 0)
@@ -169,5 +169,5 @@ def _ulp(off: np.ndarray, size: np.ndarray, unit_type: np.dtype[np.floating]) ->
 
 
 def _pieces(array: np.ndarray) -> Sequence[np.ndarray]:
-    flat = np.ascontiguousarray(array).reshape(-1)
-    return [flat[at : at + PIECE] for at in range(0, max(flat.size, 1), PIECE)]
+    elements = np.ascontiguousarray(array).reshape(-1)
+    return [elements[start : start + PIECE] for start in range(0, max(elements.size, 1), PIECE)]

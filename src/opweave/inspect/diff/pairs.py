@@ -12,6 +12,7 @@ from ...core.graph import Graph, Node, Operand
 from ...ops import Operations
 from ...support.errors import ValidationError
 from ...support.names import counted, shown
+from ..drawing.picture import named_operands
 from .measure import Values, error
 
 FLOATS = ("float32", "float16")
@@ -19,12 +20,9 @@ FLOATS = ("float32", "float16")
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Corresponding operands and nodes of two graphs.
+    """Corresponding operands and nodes of two graphs, in topological order of both.
 
-    Attributes:
-        operands: for each input and result in the first graph, its counterpart in the second.
-        steps: pairs of corresponding nodes, in topological order of both graphs; None beside a conversion between float32 and
-            float16 that the other graph lacks.
+    A node is None beside a conversion between float32 and float16 that the other graph lacks.
     """
 
     operands: Mapping[Operand, Operand]
@@ -36,9 +34,6 @@ def match_graphs(a: Graph, b: Graph) -> Pairs:
 
     Both graphs must apply the same operations in the same order to corresponding operands. Constants and attributes may
     differ, as may float32 and float16, and conversions between these two types.
-
-    Raises:
-        ValidationError: the structures differ; the message names the first difference.
     """
     counterparts: dict[Operand, Operand] = {}
     sources: dict[Operand, Operand] = {}  # result of a conversion that only b has -> its operand
@@ -122,7 +117,7 @@ def changes(a: Node, b: Node) -> Iterator[str]:
         is_float = {*FLOATS}.issuperset((value, other)) if name == "data_type" else False
         if value != other and not is_float and not (value != value and other != other):
             yield f"{name} is {shown(value)}, expected {shown(other)}"
-    for (name, operand), (_, other) in zip(named_operands(a), named_operands(b), strict=True):
+    for (name, operand), (_, other) in zip(named_operands(a.inputs), named_operands(b.inputs), strict=True):
         if operand.is_constant and (text := _describe_change(operand.value, other.value)):
             yield f"{name} {operand.desc} {text}"
 
@@ -142,12 +137,3 @@ def _describe_change(a: np.ndarray, b: np.ndarray) -> str:
         return ""
     where = f" at {list(change.where)}" if change.where else ""
     return f"differs in {different:,} of {a.size:,} elements, most{where}: {change.got:.6g}, expected {change.expected:.6g}"
-
-
-def named_operands(node: Node) -> Iterator[tuple[str, Operand]]:
-    """Yield the operands of a node by parameter; operands in a sequence get their index."""
-    for name, value in node.inputs.items():
-        if isinstance(value, tuple):
-            yield from ((f"{name}[{number}]", operand) for number, operand in enumerate(value))
-        elif value is not None:
-            yield name, value

@@ -21,21 +21,13 @@ from ...support.names import shown
 
 
 def context_of(place: MLContext | str) -> MLContext:
-    """Return the context that a place denotes.
-
-    Args:
-        place: a context, or `DEVICE[:BACKEND][@PRECISION]`: "reference", "cpu:openvino", "gpu", "cpu:openvino@bfloat16".
-
-    Raises:
-        ValidationError: `place` is neither.
-        NotSupportedError: there is no such device or back end here, or it lacks the precision.
-    """
+    """Return the context that a place denotes: `DEVICE[:BACKEND][@PRECISION]`, as "cpu:openvino@bfloat16"."""
     if isinstance(place, MLContext):
         return place
     if not isinstance(place, str):
         raise ValidationError(f"diff: a place must be a context or DEVICE[:BACKEND][@PRECISION], got {shown(place)}")
-    where, at, precision = place.partition("@")
-    if at and precision not in PRECISIONS:
+    where, sign, precision = place.partition("@")
+    if sign and precision not in PRECISIONS:
         raise ValidationError(f"diff: the precision of {place!r} must be one of {', '.join(PRECISIONS)}")
     device, colon, backend = where.rpartition(":")  # names of devices may contain colons
     if not colon or backend not in (*discover(), "auto"):
@@ -47,15 +39,8 @@ def context_of(place: MLContext | str) -> MLContext:
 class Side:
     """A graph in a context.
 
-    Args:
-        context: the context to run in.
-        graph: the graph to run.
-        fuse: whether chains of element-wise operations become loops where that is faster.
-
-    Attributes:
-        backend: the back end of all parts: the engine that is chosen for the whole graph. An engine that needs a trial runs in
-            another process: it was verified for the whole graph, not for parts.
-        nodes: the nodes of the graph, in order.
+    All parts run on the engine that is chosen for the whole graph. An engine that needs a trial runs in another process: it
+    was verified for the whole graph, not for parts.
     """
 
     def __init__(self, context: MLContext, graph: Graph, fuse: bool = True) -> None:
@@ -106,7 +91,7 @@ class Side:
         graph, reads = cut_out(values, outputs)
         values.update(zip(outputs, self.run(graph, [values[operand] for operand in reads]), strict=True))
 
-    def alone(self, nodes: Sequence[Node], values: Mapping[Operand, np.ndarray]) -> dict[Operand, np.ndarray]:
+    def run_alone(self, nodes: Sequence[Node], values: Mapping[Operand, np.ndarray]) -> dict[Operand, np.ndarray]:
         """Run nodes independently, each on `values` of its operands; return all results."""
         if not nodes:
             return {}

@@ -2,92 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ... import __version__
+from ...core.graph import Graph
 from ...support.names import counted
 from ...support.words import markup, shortened
-from .charts import along, histogram, sparkline
+from .charts import error_charts, histogram, sparkline
 from .drawing import drawings
 from .result import Difference, OperationDifference, number
 
 MAX_NAME = 36
-"""Maximum characters of a name above a histogram."""
 
-STYLE = """
-:root { color-scheme: light dark; --back: #f6f7f9; --card: #ffffff; --text: #1d2433; --soft: #5d687b; --line: #d9dee6;
-  --blue: #3b74c9; --same: #9fb0c8; --bad: #d1242f; --bad-back: #ffefed; --warn: #b7791f;
-  --good: #1a7f4b; --good-back: #e8f6ee; }
-@media (prefers-color-scheme: dark) { :root { --back: #101318; --card: #191d25; --text: #e7eaf0; --soft: #9aa4b5;
-  --line: #323a47; --blue: #6ea3ee; --same: #55647c; --bad: #ff7b72; --bad-back: #3a1b1a; --warn: #e0b04a; --good: #57c98a;
-  --good-back: #15301f; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--back); color: var(--text);
-  font: 15px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "DejaVu Sans", sans-serif; }
-main { max-width: 1180px; margin: 0 auto; padding: 26px 24px 60px; }
-h1 { font-size: 23px; margin: 0 0 4px; } h2 { font-size: 17px; margin: 0 0 12px; } h1, h2 { overflow-wrap: anywhere; }
-.soft { color: var(--soft); } .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
-  padding: 18px 20px; margin-top: 18px; }
-.verdict { border-left: 5px solid var(--good); background: var(--good-back); }
-.verdict.bad { border-left-color: var(--bad); background: var(--bad-back); } .verdict h2 { margin-bottom: 6px; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 3px 18px; margin: 8px 0 0; }
-dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
-.wide { overflow: auto; } table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
-th { text-align: left; color: var(--soft); font-weight: 600; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th button { all: unset; cursor: pointer; padding: 5px 0; } th button:focus-visible { outline: 2px solid var(--blue); }
-th[aria-sort=ascending] button::after { content: " ↑"; } th[aria-sort=descending] button::after { content: " ↓"; }
-td, th { padding: 5px 12px 5px 0; vertical-align: top; } td { border-bottom: 1px solid var(--line); }
-.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-tr.differs td:first-child, tr.overflow td:first-child { box-shadow: inset 3px 0 var(--bad); }
-tr.changed td:first-child { box-shadow: inset 3px 0 var(--warn); } td:first-child { padding-left: 9px; }
-tr.first td { background: var(--bad-back); }
-.tag { border-radius: 9px; padding: 1px 8px; font-size: 12px; color: var(--card); }
-.tag.differs, .tag.overflow { background: var(--bad); } .tag.changed { background: var(--warn); }
-td:nth-child(3) { white-space: nowrap; } details { min-width: 13em; overflow-wrap: anywhere; }
-summary { cursor: pointer; } pre { margin: 6px 0 2px; font-size: 12.5px; white-space: pre-wrap; overflow-wrap: anywhere; }
-.chart { width: 100%; display: block; } .along .chart { min-width: 640px; } .grid { stroke: var(--line); fill: none; }
-.axis, .tick { fill: var(--soft); font-size: 11px; } .tick { font-size: 10px; text-anchor: middle; }
-.name { fill: var(--text); font-size: 13px; font-weight: 600; }
-.limit { stroke: var(--bad); stroke-dasharray: 5 4; fill: none; } .stem { stroke: var(--line); }
-.dot { fill: var(--blue); } .dot.differs, .dot.overflow { fill: var(--bad); } .dot.changed { fill: var(--warn); }
-.bar { fill: var(--blue); } .same { fill: var(--same); } rect.bad { fill: var(--bad); }
-.histograms { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(400px, 100%), 1fr)); gap: 10px 26px; }
-.drawing { overflow: auto; max-height: 820px; text-align: center; border-radius: 8px; }
-@media (max-width: 600px) { main { padding: 14px 10px 40px; } .card { padding: 12px; } }
-label { font-size: 13.5px; } footer { margin-top: 22px; font-size: 12.5px; }
-"""
-
-SCRIPT = """
-const body = document.querySelector("#operations tbody");
-document.querySelectorAll("#operations th").forEach((head, column) => {
-  head.firstChild.addEventListener("click", () => {
-    const up = head.getAttribute("aria-sort") === "descending";
-    document.querySelectorAll("#operations th").forEach((other) => other.removeAttribute("aria-sort"));
-    head.setAttribute("aria-sort", up ? "ascending" : "descending");
-    const value = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent;
-    const rows = [...body.rows].sort((a, b) => {
-      const [x, y] = [value(a), value(b)], [m, n] = [Number(x), Number(y)];
-      const order = Number.isNaN(m) || Number.isNaN(n) ? x.localeCompare(y) : m === n ? 0 : m - n;
-      return (up ? order : -order) || a.dataset.number - b.dataset.number;
-    });
-    body.append(...rows);
-  });
-});
-document.querySelector("#only").addEventListener("change", (event) => {
-  for (const row of body.rows) row.hidden = event.target.checked && row.classList.contains("ok");
-});
-document.querySelectorAll(".drawing, .along").forEach((box) => {
-  const first = box.querySelector("rect.first, .dot.differs, .dot.overflow, .dot.changed");
-  if (!first) return;
-  const [at, around] = [first.getBoundingClientRect(), box.getBoundingClientRect()];
-  box.scrollTop += at.top + at.height / 2 - around.top - box.clientHeight / 2;
-  box.scrollLeft += at.left + at.width / 2 - around.left - box.clientWidth / 2;
-});
-"""
 
 HEAD = ("", "operation", "result", "own error", "of allowed", "ULP", "end to end", "own errors", "")
 
 
-def html(difference: Difference) -> str:
+def html(difference: Difference, graph: Graph | None) -> str:
     """Write the report as HTML."""
+    style, script = (Path(__file__).with_name(f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     first = difference.first
     focus = first or max(difference.rows, key=lambda row: row.own.ratio, default=None)
     parts = [
@@ -95,7 +28,7 @@ def html(difference: Difference) -> str:
         f'<div class="soft">{markup(difference.on)} against {markup(difference.against)}</div>',
         _verdict(difference),
         '<section class="card"><h2>Errors along the graph</h2><div class="wide along">',
-        f"{along(difference.rows, difference.count)}</div></section>",
+        f"{error_charts(difference.rows, difference.count)}</div></section>",
     ]
     if focus is not None:
         name = f"{focus.number} {shortened(focus.title, MAX_NAME)}"
@@ -107,7 +40,7 @@ def html(difference: Difference) -> str:
         parts.append(
             f'<section class="card"><h2>Histograms</h2><div class="histograms">{"".join(charts)}</div></section>'
         )
-    for caption, drawing in drawings(difference):
+    for caption, drawing in drawings(difference, graph) if graph is not None else ():
         parts.append(f'<section class="card"><h2>{caption}</h2><div class="drawing">{drawing}</div></section>')
     parts.append(_table(difference))
     note = (
@@ -121,8 +54,8 @@ def html(difference: Difference) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width">\n'
-        f"<title>{markup(difference.title)}: opweave diff</title>\n<style>{STYLE}</style></head>\n"
-        f"<body><main>{''.join(parts)}</main>\n<script>{SCRIPT}</script></body></html>\n"
+        f"<title>{markup(difference.title)}: opweave diff</title>\n<style>\n{style}</style></head>\n"
+        f"<body><main>{''.join(parts)}</main>\n<script>\n{script}</script></body></html>\n"
     )
 
 

@@ -20,7 +20,6 @@ Verdict = Literal["ok", "differs", "overflow", "changed"]
 that was "changed"."""
 
 MAX_TITLE = 60
-"""Maximum characters of a title in a table; `OperationDifference.title` has the full title."""
 MAX_ROWS = 16
 """Maximum rows of the table that is printed; `rows` and the report have all of them."""
 
@@ -189,7 +188,7 @@ class Difference:
         from .report import html
 
         check_report(path)
-        text = html(self)
+        text = html(self, self._graph)
         with atomic_writer(path) as file:
             file.write(text.encode())
 
@@ -249,7 +248,6 @@ OPTIMISED = 1e-3
 
 _HEAD = ("", "operation", "result", "own error", "of allowed", "ULP", "end to end", "")
 _OUTPUT_HEAD = ("output", "end to end", "largest", "by optimisation")
-_MARKS: dict[Verdict, str] = {"ok": "", "differs": "differs", "overflow": "overflow", "changed": "changed"}
 
 
 def _last(rows: Sequence[OperationDifference]) -> float:
@@ -266,7 +264,7 @@ def _cells(row: OperationDifference) -> tuple[str, ...]:
         number(own.ratio),
         number(own.ulp),
         number(row.total.relative),
-        _MARKS[row.verdict],
+        "" if row.verdict == "ok" else row.verdict,
     )
 
 
@@ -285,7 +283,6 @@ def number(value: float) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert to data that JSON can hold."""
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

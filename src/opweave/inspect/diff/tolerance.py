@@ -23,7 +23,7 @@ import numpy as np
 
 from ...backends import Precision
 from ...core.graph import Node, Operand
-from ...ops import Operations
+from ..drawing.picture import is_built_in
 
 LONG_SUM = 64
 """Number of terms up to which the limit of a sum is the worst case, 1 ULP for each term. Beyond it, the limit grows with the
@@ -42,15 +42,12 @@ UNIT: Mapping[Precision, float] = {"float32": 0.0, "ieee": 0.0, "tf32": 2**-10, 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The tolerance for the results of a node.
-
-    An element passes if it is within any of the limits.
+    """The tolerance for the results of a node. An element passes if it is within any of the limits.
 
     Attributes:
         ulp: units in the last place of the expected element; for integers the difference.
         absolute: the absolute difference.
-        near_zero: units in the last place of the typical element; 0 for operations that round once, which keep to `ulp` at all
-            sizes.
+        near_zero: units in the last place of the typical element; 0 for operations that round once.
         rounding: relative to the typical element, for engines that round float32 to a smaller type.
         terms: the number of terms of the sum behind an element; 0 if there is no sum.
     """
@@ -72,11 +69,8 @@ class Tolerance:
     ) -> np.ndarray:
         """The largest allowed difference for each element.
 
-        Args:
-            expected: the expected elements, finite ones of any data type.
-            typical: the size of a typical element of the tensor.
-            unit_type: the floating-point type whose last place counts; None for integers.
-            magnitudes: for each element, the sum of the magnitudes of its terms, if known.
+        `typical` is the size of a typical element of the tensor; `unit_type` the floating-point type whose last place counts,
+        or None for integers; `magnitudes` are, for each element, the sums of the magnitudes of its terms, if known.
         """
         if unit_type is None:
             return np.full(expected.shape, max(self.ulp, self.absolute))
@@ -99,25 +93,22 @@ class Tolerance:
 
 
 def tolerance_of(node: Node, precision: Precision = "float32", factor: float = 1.0) -> Tolerance:
-    """The tolerance for the results of a node.
+    """The tolerance for the results of a node, by the data type of the first one.
 
-    Args:
-        node: the node; the data type of its first result counts.
-        precision: the precision of the less precise context; "float16" if inputs were rounded to float16.
-        factor: a factor for all limits.
+    The precision is that of the less precise context, or "float16" if inputs were rounded to float16.
     """
     is_float = node.outputs[0].data_type in ("float32", "float16")
     half = node.outputs[0].data_type == "float16"
-    built_in = Operations.listing().get(node.op.name) is node.op
     terms = 0
     ulp = near_zero = absolute = rounding = 0.0
-    if not built_in:
-        ulp, near_zero = (UNKNOWN_ULP, UNKNOWN_ULP) if is_float else (1 if _has_floats(node) else 0, 0)
+    if not is_built_in(node):
+        reads_floats = any(operand.data_type in ("float32", "float16") for operand in node.operands)
+        ulp, near_zero = (UNKNOWN_ULP, UNKNOWN_ULP) if is_float else (int(reads_floats), 0)
     elif not is_float:
         ulp, near_zero = 1 if node.op.name == "quantize_linear" else 0, 0
     elif (rule := _SUMS.get(node.op.name)) is not None:
         terms = _terms(node)
-        ulp, near_zero = rule(node, _effective_terms(terms)), 4 + 2 * sqrt(terms)
+        ulp, near_zero = rule(node, min(terms, sqrt(LONG_SUM * terms))), 4 + 2 * sqrt(terms)
     elif node.op.name in _ABSOLUTE:
         ulp, absolute = 0, _ABSOLUTE[node.op.name][half]
     else:
@@ -127,15 +118,6 @@ def tolerance_of(node: Node, precision: Precision = "float32", factor: float = 1
     if is_float:
         rounding = UNIT[precision] * (8 + sqrt(terms)) * factor
     return Tolerance(ulp * factor, absolute * factor, near_zero * factor, rounding, terms)
-
-
-def _has_floats(node: Node) -> bool:
-    return any(operand.data_type in ("float32", "float16") for operand in node.operands)
-
-
-def _effective_terms(terms: int) -> float:
-    """Return terms if terms <= LONG_SUM, else sqrt(LONG_SUM * terms)."""
-    return terms if terms <= LONG_SUM else sqrt(LONG_SUM * terms)
 
 
 # ULP for float32 and for float16; operations that are in no table copy elements or compare them, and are exact.
@@ -212,7 +194,6 @@ _SUMS: dict[str, Callable[[Node, float], float]] = {
 
 
 def _terms(node: Node) -> int:
-    """The number of terms behind one element of the result."""
     name, inputs, attributes = node.op.name, node.inputs, node.attributes
     first = node.operands[0]
     shape: tuple[int, ...] = first.shape
@@ -237,11 +218,9 @@ def _terms(node: Node) -> int:
 
 
 def scale_of(node: Node, sizes: Mapping[str, float]) -> float:
-    """Size of a typical element if the terms of its sum do not cancel; 0 to use the size of the result.
+    """The size of a typical element if the terms of its sum do not cancel; 0 to use the size of the result.
 
-    Args:
-        node: a node.
-        sizes: the root mean square of each operand, by parameter.
+    `sizes` are the root mean squares of the operands, by parameter.
     """
     pairs: dict[str, tuple[str, str]] = {
         "conv2d": ("input", "filter"),
@@ -260,33 +239,13 @@ def scale_of(node: Node, sizes: Mapping[str, float]) -> float:
     return size if node.op.name in _LIKE_INPUT else 0.0
 
 
-_LIKE_INPUT = frozenset(
-    {
-        "average_pool2d",
-        "batch_normalization",
-        "elu",
-        "gelu",
-        "hard_swish",
-        "reduce_mean",
-        "resample2d",
-        "softplus",
-        "tanh",
-    }
-)
+_AS_LARGE = "average_pool2d batch_normalization elu gelu hard_swish reduce_mean resample2d softplus tanh"
+_LIKE_INPUT = frozenset(_AS_LARGE.split())
 """Operations whose results are as large as their input, unless terms cancel."""
 
 
 LINEAR = frozenset(
-    {
-        "average_pool2d",
-        "conv2d",
-        "conv_transpose2d",
-        "cumulative_sum",
-        "gemm",
-        "matmul",
-        "reduce_mean",
-        "reduce_sum",
-    }
+    ["average_pool2d", "conv2d", "conv_transpose2d", "cumulative_sum", "gemm", "matmul", "reduce_mean", "reduce_sum"]
 )
 """Operations f, sums of products or of elements, for which f(abs(operands)) = sum(abs(terms))."""
 
@@ -294,6 +253,3 @@ LINEAR = frozenset(
 def ops_with_rules() -> set[str]:
     """The names of the operations in the tables."""
     return {*_FIXED, *_ABSOLUTE, *_SUMS}
-
-
-__all__ = ["LINEAR", "Tolerance", "ops_with_rules", "scale_of", "tolerance_of"]

@@ -36,7 +36,6 @@ def condense(picture: Picture) -> Picture:
 
 
 def _inner(picture: Picture) -> list[int]:
-    """The boxes that are operations."""
     return [index for index, box in enumerate(picture.boxes) if box.style not in ("input", "output")]
 
 
@@ -91,25 +90,25 @@ def _blocks(picture: Picture, indices: Sequence[int]) -> list[list[int]]:
 def _runs(picture: Picture, blocks: list[list[int]]) -> list[list[list[int]]]:
     looks = [_look(picture, block) for block in blocks]
     groups: list[list[list[int]]] = []
-    at = 0
-    while at < len(blocks):
+    first = 0
+    while first < len(blocks):
         best = 1, 1
         for period in range(1, LONGEST_PERIOD + 1):
             count = 1
-            pattern = looks[at : at + period]
+            pattern = looks[first : first + period]
             if any(one == next_one for one, next_one in pairwise(pattern)):
                 break  # the repetition within the pattern is merged first
-            while len(pattern) == period and looks[at + count * period : at + (count + 1) * period] == pattern:
+            while len(pattern) == period and looks[first + count * period : first + (count + 1) * period] == pattern:
                 count += 1
             if count > 1 and period * count > best[0] * best[1]:
                 best = period, count
         period, count = best
         if count > 1:
-            parts = [blocks[at + k * period : at + (k + 1) * period] for k in range(count)]
+            parts = [blocks[first + k * period : first + (k + 1) * period] for k in range(count)]
             groups.append([[index for block in part for index in block] for part in parts])
         else:
-            groups += [[[index]] for index in blocks[at]]
-        at += period * count
+            groups += [[[index]] for index in blocks[first]]
+        first += period * count
     return groups
 
 
@@ -158,6 +157,3 @@ def _merge_boxes(picture: Picture, indices: Sequence[int], count: int) -> Box:
     tooltip = "\n".join(labels[:40] + ["…"] * (len(labels) > 40))
     mark = max((box.mark for box in boxes), key=["", "found", "first"].index)
     return Box(title, boxes[0].lane, "several", lines, chips, tooltip, tuple(operations), weights, mark)
-
-
-__all__ = ["condense", "merge"]

@@ -29,12 +29,7 @@ PORT_WEIGHT = 1e-4
 
 @dataclass
 class Item:
-    """A box to place.
-
-    Attributes:
-        width: width of the box.
-        lane: number of its lane, from the top.
-    """
+    """A box to place in a lane; lanes are numbered from the top."""
 
     width: float
     lane: int
@@ -42,12 +37,9 @@ class Item:
 
 @dataclass
 class DrawnLink:
-    """A line between two items. Lines from the same port share their places in crossed layers.
+    """A line between two items; `port` is the offset of its start from the middle of the first one.
 
-    Attributes:
-        source: the index of the item where the line starts.
-        port: the offset of the line's start from the middle of the item.
-        target: the index of the item where the line ends.
+    Lines from the same port share their places in crossed layers.
     """
 
     source: int
@@ -57,14 +49,7 @@ class DrawnLink:
 
 @dataclass
 class Placed:
-    """The result of `layout`.
-
-    Attributes:
-        x: the middle of each item.
-        layer: the layer of each item.
-        routes: for each link, its positions in the layers that it crosses.
-        layers: the number of layers.
-    """
+    """The result of `layout`: the middle and the layer of each item, and the positions of each link in layers it crosses."""
 
     x: list[float]
     layer: list[int]
@@ -76,13 +61,7 @@ class Placed:
 class _Place:
     """A box, or the point where a line crosses a layer.
 
-    Attributes:
-        width: width of the box or line.
-        layer: number of the layer.
-        is_line: whether it is a line.
-        x: the position of the middle.
-        above: for each line from above, the index of the place where it starts, and the port.
-        below: for each line to below, the index of the place where it ends, and the port where it starts.
+    `above` and `below` are the places at the other ends of its lines, each with the port where the line starts.
     """
 
     width: float
@@ -98,13 +77,7 @@ class _Place:
 
 
 def layout(items: Sequence[Item], links: Sequence[DrawnLink], lanes: int) -> Placed:
-    """Place boxes, and the lines between them.
-
-    Args:
-        items: the boxes, in topological order; the boxes of a lane follow each other.
-        links: the lines, each from a box to a later one.
-        lanes: number of lanes.
-    """
+    """Place boxes in topological order, lane by lane, and the lines from each to later ones."""
     layer = _layers(items, links, lanes)
     places = [_Place(item.width, layer[index]) for index, item in enumerate(items)]
     crossed = _lines(places, links, layer)
@@ -176,7 +149,7 @@ def _order(places: list[_Place], rows: list[list[int]]) -> list[list[int]]:
         if not fewest:
             break
         down = number % 2 == 0
-        spot = {index: float(at) for row in rows for at, index in enumerate(row)}
+        spot = {index: float(position) for row in rows for position, index in enumerate(row)}
         for row in rows if down else reversed(rows):
             keys = {}
             for index in row:
@@ -184,7 +157,7 @@ def _order(places: list[_Place], rows: list[list[int]]) -> list[list[int]]:
                 total = sum(spot[other] + (port * PORT_WEIGHT if down else 0) for other, port in others)
                 keys[index] = total / len(others) if others else spot[index]
             row.sort(key=keys.__getitem__)
-            spot.update((index, float(at)) for at, index in enumerate(row))
+            spot.update((index, float(position)) for position, index in enumerate(row))
         count = _crossings(places, rows)
         if count < fewest:
             best, fewest = [list(row) for row in rows], count
@@ -195,7 +168,7 @@ def _crossings(places: Sequence[_Place], rows: Sequence[Sequence[int]]) -> int:
     """The number of crossings of lines between neighbouring rows. Lines from the same port do not cross each other."""
     count = 0
     for above, below in pairwise(rows):
-        spot = {index: at for at, index in enumerate(below)}
+        spot = {index: position for position, index in enumerate(below)}
         ends: list[int] = []  # sorted ends of the lines from ports further left
         for index in above:
             lines = sorted((port, spot[target]) for target, port in places[index].below)
@@ -300,6 +273,3 @@ def spread(wanted: Sequence[float], weights: Sequence[float], gaps: Sequence[flo
         pools.append((mean, total, count))
     means = [mean for mean, _, count in pools for _ in range(count)]
     return [mean + offset for mean, offset in zip(means, offsets, strict=True)]
-
-
-__all__ = ["DrawnLink", "Item", "Placed", "chains", "layout", "spread"]

@@ -19,13 +19,7 @@ KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 
 
 def model_picture(compiled: CompiledModel, inputs: list[str], outputs: list[str]) -> Picture:
-    """Build the picture of a compiled model.
-
-    Args:
-        compiled: the model, compiled for given shapes.
-        inputs: names of the model's inputs.
-        outputs: names of the model's outputs.
-    """
+    """Build the picture of a compiled model."""
     lanes = [_lane(number, section, compiled) for number, section in enumerate(compiled.sections)]
     sketch, trace = Sketch(lanes), compiled.trace
     used = {name for section in compiled.sections for name in section.inputs} | set(outputs)

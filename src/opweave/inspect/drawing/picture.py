@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,19 +29,7 @@ Tint = Literal["plain", "engine", "kernel", "expression", "fallback"]
 
 @dataclass
 class Box:
-    """A box: an input, an output, an operation, or several.
-
-    Attributes:
-        title: the first line.
-        lane: the number of its lane.
-        style: the kind of box.
-        lines: further lines.
-        chips: short descriptions of its constants.
-        tooltip: all details.
-        operations: the names of its operations.
-        weights: bytes of its constants.
-        mark: the mark of a comparison.
-    """
+    """A box: an input, an output, an operation, or several. Chips are short descriptions of constants; `weights` are bytes."""
 
     title: str
     lane: int
@@ -56,15 +44,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Edge:
-    """A value that one box computes and another reads.
-
-    Attributes:
-        source: the index of the box that computes it.
-        port: the number of the value among the results of that box.
-        target: the index of the box that reads it.
-        text: data type and shape.
-        is_copied: whether it is copied in between.
-    """
+    """A value that one box computes and another reads; `port` is its number among the results of the first box."""
 
     source: int
     port: int
@@ -75,12 +55,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class DrawnLane:
-    """A group of boxes that run together.
-
-    Attributes:
-        caption: the lines of text; the first is the heading.
-        tint: the kind of engine.
-    """
+    """A group of boxes that run together; the first line of the caption is the heading."""
 
     caption: tuple[str, ...] = ()
     tint: Tint = "plain"
@@ -96,14 +71,9 @@ class Picture:
 
 
 class Sketch:
-    """Builds a picture box by box.
+    """Builds a picture box by box, and adds lanes of inputs and outputs.
 
-    Args:
-        lanes: the lanes of operations; lanes of inputs and outputs are added.
-
-    Attributes:
-        picture: the boxes so far, and the values between them.
-        homes: for each value, the index and the port of the box that computes it.
+    `homes` has the box and the port that computes each value.
     """
 
     def __init__(self, lanes: Sequence[DrawnLane]) -> None:
@@ -111,13 +81,7 @@ class Sketch:
         self.homes: dict[Hashable, tuple[int, int]] = {}
 
     def add(self, box: Box, reads: Iterable[tuple[Hashable, str, bool]], makes: Iterable[Hashable]) -> None:
-        """Add a box.
-
-        Args:
-            box: the box.
-            reads: the values that the box reads, each with data type and shape, and whether it is copied.
-            makes: the values that the box computes.
-        """
+        """Add a box. Values that it reads come with data type and shape, and whether they are copied."""
         index = len(self.picture.boxes)
         self.picture.boxes.append(box)
         self.picture.edges += [Edge(*self.homes[value], index, text, is_copied) for value, text, is_copied in reads]
@@ -130,8 +94,6 @@ class Sketch:
 
 @dataclass
 class _Unit:
-    """The nodes of one box."""
-
     shown: Node
     placement: Placement
     segment: int
@@ -189,7 +151,6 @@ def _units(program: Program, placements: Mapping[Node, Placement]) -> list[_Unit
 
 
 def _operands_read(nodes: Sequence[Node]) -> list[Operand]:
-    """Operands that nodes read from other nodes, each once."""
     own = {operand for node in nodes for operand in node.outputs}
     operands = dict.fromkeys(operand for node in nodes for operand in node.operands)
     return [operand for operand in operands if operand not in own and not operand.is_constant]
@@ -205,7 +166,7 @@ def _lane(placements: Sequence[Placement], number: int | None = None) -> DrawnLa
 
 def _box(unit: _Unit, lane: int) -> Box:
     node = unit.shown
-    constants = {name: o for name, o in _named_operands(node.inputs) if o.is_constant}
+    constants = {name: o for name, o in named_operands(node.inputs) if o.is_constant}
     arguments = dict(node.op.explicit_arguments(node.arguments))
     attributes = [f"{name} = {_short(value)}" for name, value in arguments.items() if name in node.attributes]
     where = f"{unit.placement.how} on {unit.placement.device}: {unit.placement.detail}"
@@ -227,7 +188,8 @@ def is_built_in(node: Node) -> bool:
     return Operations.listing().get(node.op.name) is node.op
 
 
-def _named_operands(inputs: Mapping[str, Any]) -> Iterable[tuple[str, Operand]]:
+def named_operands(inputs: Mapping[str, Any]) -> Iterator[tuple[str, Operand]]:
+    """Yield the operands of a node by parameter; operands in a sequence get their index."""
     for name, value in inputs.items():
         if isinstance(value, tuple):
             yield from ((f"{name}[{number}]", item) for number, item in enumerate(value))
@@ -260,20 +222,8 @@ def summary(count: int, operations: Sequence[str], weights: int) -> tuple[str, t
     words = [name if number == 1 else f"{number} {name}" for name, number in Counter(operations).items()]
     if len(words) > 6:
         words[5:] = ["…"]
-    lines = [", ".join(words[at : at + 2]) + ("," if at + 2 < len(words) else "") for at in range(0, len(words), 2)]
+    lines = [
+        ", ".join(words[start : start + 2]) + ("," if start + 2 < len(words) else "")
+        for start in range(0, len(words), 2)
+    ]
     return (f"{count} × ({title})" if count > 1 else title), tuple(lines), chips
-
-
-__all__ = [
-    "Box",
-    "DrawnLane",
-    "Edge",
-    "Mark",
-    "Picture",
-    "Sketch",
-    "Style",
-    "Tint",
-    "is_built_in",
-    "picture",
-    "summary",
-]

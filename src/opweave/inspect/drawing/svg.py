@@ -88,17 +88,9 @@ def text_width(text: str, font: float = 12, bold: bool = False) -> float:
 
 
 class _Shape:
-    """A box with a size.
+    """A box with a size, and labels by port: the type of a result, and whether all readers get a copy.
 
-    Args:
-        box: the box to draw.
-        labels: by port, the type of a result, and whether all readers get a copy.
-
-    Attributes:
-        chips: the texts of the constants.
-        width: the width of the box itself.
-        room: the width of the box with its labels.
-        ports: by port, the offset of a line from the middle of the box; the line starts at the middle of its label.
+    `room` is the width of the box with its labels; `ports` are the offsets of lines from the middle of the box.
     """
 
     def __init__(self, box: Box, labels: Mapping[int, tuple[str, bool]]) -> None:
@@ -132,8 +124,6 @@ def svg(picture: Picture, title: str) -> str:
 
 
 class _SvgWriter:
-    """Writes a picture whose boxes have positions."""
-
     def __init__(self, picture: Picture, shapes: Sequence[_Shape], placed: Placed, title: str) -> None:
         self.picture, self.shapes, self.placed, self.title = picture, shapes, placed, title
         self.captions = [_caption(lane) for lane in picture.lanes]
@@ -145,7 +135,6 @@ class _SvgWriter:
         self._rows()
 
     def _rows(self) -> None:
-        """Compute the y of layers and lanes, from top to bottom."""
         heights: dict[int, dict[int, float]] = {}  # of each layer of each lane
         for layer, shape in zip(self.placed.layer, self.shapes, strict=True):
             layers = heights.setdefault(shape.box.lane, {})
@@ -294,7 +283,6 @@ def _text(style: str, x: float, y: float, text: str) -> str:
 
 
 def _row_width(chips: Sequence[str]) -> float:
-    """The width of chips in a row."""
     return sum(text_width(chip, 10) + 12 for chip in chips) + 6 * max(len(chips) - 1, 0)
 
 
@@ -304,6 +292,3 @@ def _curve(x: float, y: float, to_x: float, to_y: float) -> str:
         return f"L{to_x:.1f} {to_y:.1f}"
     half = (y + to_y) / 2
     return f"C{x:.1f} {half:.1f} {to_x:.1f} {half:.1f} {to_x:.1f} {to_y:.1f}"
-
-
-__all__ = ["svg", "text_width"]

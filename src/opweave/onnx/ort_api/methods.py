@@ -59,7 +59,7 @@ class OnnxRuntimeMethods:
     ({}, [])
     >>> print(session.explain({"x": [2]}))
     precision float32...
-    section 0: 1 node, WebNN on cpu
+    section 0: 1 node, WebNN on cpu (ONNX Runtime)
       Relu
     0 nodes computed when the model was compiled
     >>> import asyncio

@@ -19,8 +19,8 @@ from .tuning import random_feed
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ...inspect.drawing import Drawing
-    from ...inspect.profile import Profile
+    from ...run.drawing import Drawing
+    from ...run.profile import Profile
     from .session import InferenceSession
 
 UNKNOWN = "the model has dynamic dimensions; run it first, or pass input_shapes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
@@ -33,7 +34,7 @@ from ..ort_api.methods import OnnxRuntimeMethods
 from ..ort_api.options import Settings, check_run_options, write_optimized
 from ..ort_api.ort_values import unwrapped
 from .direct import direct_call
-from .index_ranges import find_ranges
+from .index_ranges import Range, find_ranges
 from .inspection import InspectionMethods
 from .model_program import Fallback, ModelProgram
 from .pickling import Recipe
@@ -551,3 +552,21 @@ def _check_choice(label: str, value: Any, allowed: Any) -> None:
     """Require one of the values of a `Literal`."""
     choices = [repr(choice) for choice in get_args(allowed)]
     require(value in get_args(allowed), f"{label} must be {listed(choices)}, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionParts:
+    """The parts of a session, which users do not see; `compile_for` returns the model compiled for shapes of its inputs."""
+
+    model: Model
+    inputs: Sequence[Argument]
+    outputs: Mapping[str, Argument]
+    ranges: Sequence[Range]
+    shape_cache: ShapeCache
+    compile_for: Callable[[Mapping[str, Sequence[int]]], CompiledModel]
+
+
+def parts_of(session: InferenceSession) -> SessionParts:
+    """The parts of a session, for rooms that inspect it."""
+    s = session
+    return SessionParts(s._model, s._inputs, s._outputs, s._ranges, s._shape_cache, s._compiled_for)

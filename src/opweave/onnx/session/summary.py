@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -84,8 +85,9 @@ def heading(compiled: CompiledModel, number: int) -> str:
     if section.kind == "fallback":
         return f"section {number}: {nodes}, ONNX Runtime (fallback)"
     segments = compiled.segment_count(number)
+    engines = dict.fromkeys(re.split("[,:]", p.detail, maxsplit=1)[0] for p in compiled.placements(number))
     divided = f", in {segments} segments" if segments > 1 else ""
-    return f"section {number}: {nodes}, WebNN on {compiled.context.device.name}{divided}"
+    return f"section {number}: {nodes}, WebNN on {compiled.context.device.name} ({' + '.join(engines)}){divided}"
 
 
 def customs(compiled: CompiledModel) -> list[str]:

@@ -245,7 +245,7 @@ function broadcast(a, b) {
   return shape;
 }
 
-// How many operands an operation gives: the first is numbered by its entry, the others follow.
+// The number of results of an operation: the first has the number of the entry, the others follow.
 const RESULTS = {
   split: ([, splits]) => (typeof splits === "number" ? splits : splits.length),
   gru: (_, { returnSequence }) => (returnSequence ? 2 : 1),

@@ -1,6 +1,6 @@
 // The connection to the server: one for all contexts of a window, worker or process.
 
-// How much may wait to be sent: as much as the server's default for all of a connection's tensors and constants.
+// Maximum of bytes that wait to be sent: the server's default limit for all of a connection's tensors and constants.
 // Waiting for less is not possible: browsers send nothing while a page waits in a synchronous request (measured in
 // Chromium).
 const MAX_QUEUED_BYTES = 2 ** 31;

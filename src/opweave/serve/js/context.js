@@ -176,7 +176,7 @@ async function newTensor(context, fields, payload) {
   return create(MLTensor, tensor);
 }
 
-// Where a tensor is given to dispatch(): `inputs["x"]`.
+// The name of an argument of dispatch() in messages: `inputs["x"]`.
 function placesOf(tensor, inputs, outputs) {
   const places = (what, named) =>
     [...named].filter(([, one]) => one === tensor).map(([name]) => `${what}[${shown(name)}]`);

@@ -107,7 +107,7 @@ function dictionary(value, members, what) {
   return found;
 }
 
-// As Web IDL has it, members that are not known are ignored: `pads` for `padding` would be, too. Each is told once.
+// Web IDL ignores unknown members, such as `pads` for `padding`. Warn of each once.
 const warned = new Set();
 function warnOfNames(keys, members, what) {
   for (const key of keys) {
@@ -186,7 +186,7 @@ function checkBuffer(source, { dataType, shape }, what) {
   }
 }
 
-// What is sent: a view of memory that nothing else changes meanwhile.
+// The bytes to send; shared memory is copied, since other threads may change it.
 const unshared = ({ bytes, shared }) => (shared ? new Uint8Array(bytes) : bytes);
 
 const KINDS = {

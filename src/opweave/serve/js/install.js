@@ -1,7 +1,7 @@
-// Where this is loaded, and how it reaches the server.
+// Installation in a page or worker, and the WebSocket to the server.
 
-// What one task sends is joined to pieces of this size, because browsers need time for each frame, and Node.js for each
-// call of the system; what is larger is a piece of its own. 64 MiB in frames of 63 KiB take 1.4 to 1.6 times as long
+// Messages of one task are joined to pieces of this size, because browsers need time for each frame, and Node.js for
+// each system call; larger messages are not joined. 64 MiB in frames of 63 KiB take 1.4 to 1.6 times as long
 // (in Chromium 156).
 const FRAME_BYTES = 255 * 2 ** 10;
 
@@ -194,8 +194,8 @@ class GPUDevice {
   }
 }
 
-// What to connect to: `opweaveOptions`, or the address that this was loaded from (`/webnn.js?token=…`). Workers and
-// modules know that from stack traces only.
+// The address and options of the server: `opweaveOptions`, or those in the URL of this script (`/webnn.js?token=…`).
+// Workers and modules know that URL from stack traces only.
 function pageOptions() {
   if (globalThis.opweaveOptions) return globalThis.opweaveOptions;
   const [source] =

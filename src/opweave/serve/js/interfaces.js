@@ -1,4 +1,4 @@
-// Interfaces: who owns an object is told by its internal slots, which no script can reach or forge.
+// Interfaces of objects with internal slots, which scripts cannot reach or forge.
 
 const INTERNAL = Symbol("internal");
 const slots = new WeakMap();

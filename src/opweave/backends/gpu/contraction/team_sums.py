@@ -72,7 +72,9 @@ class TeamSums:
         is_four = self._stores_fours or (self.fours and not section.is_swapped)
         keeps = self.features.dialect.kept > 0 and is_four and self.turns == 1 and section.count <= MAX_GIVEN_VECTORS
         has_vectors = section.vectors(self.features) and section.problems[0].contiguous
-        return [load for load in section.end.aligned_loads if keeps and has_vectors and computed_type(load.type) == "f32"]
+        return [
+            load for load in section.end.aligned_loads if keeps and has_vectors and computed_type(load.type) == "f32"
+        ]
 
     def reads(
         self, section: Section, loads: Sequence[Load], module: GpuModule, stack: str, block: str

@@ -1,0 +1,57 @@
+"""Access to the parts of graphs, which users do not see, for the rooms that inspect graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..core.graph import Graph
+from ..memory.spaces import Memory, TensorSpace
+from .graph import MLGraph
+from .tensor import MLTensor
+
+if TYPE_CHECKING:
+    from ..backends import Pairs
+    from ..run.program import Program
+    from ..verification.uses import Use
+
+
+def program_of(graph: MLGraph) -> Program:
+    """The program of a graph; `InvalidStateError` once the graph is destroyed or its context lost."""
+    return graph._check_alive()
+
+
+def recorded_graph(graph: MLGraph) -> Graph:
+    """The operations of a graph as the user built it; `InvalidStateError` as for `program_of`."""
+    recorded = graph._graph
+    if recorded is None:
+        graph._check_alive()  # raises
+    assert recorded is not None
+    return recorded
+
+
+def is_fused(graph: MLGraph) -> bool:
+    """Whether the graph was built with fusion."""
+    return graph._fuse
+
+
+def use_of(graph: MLGraph) -> Use | None:
+    """The record of the graph's use, if other engines may be verified for it."""
+    return graph._use
+
+
+def replace_program(graph: MLGraph, program: Program) -> None:
+    """Run another program of the same graph from the next run on; runs in progress end with the old one."""
+    graph._replace_program(program)
+
+
+def memory_of(graph: MLGraph, tensor: MLTensor, label: str) -> Any:
+    """The memory of a tensor of the graph's context; `ValidationError` if the tensor is of another one."""
+    return graph.context._own(tensor, label)
+
+
+def shared_pairs(
+    graph: MLGraph, space: TensorSpace, inputs: Mapping[str, Memory], outputs: Mapping[str, Memory]
+) -> Pairs:
+    """The pairs of inputs and outputs that share memory; `ValidationError` unless the graph may update them in place."""
+    return graph._check_overlap(space, inputs, outputs)

@@ -1,0 +1,178 @@
+"""`opweave.diff`, and the comparison that it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...context.access import is_fused, recorded_graph
+from ...context.context import MLContext, ml
+from ...context.graph import MLGraph, check_names
+from ...core.graph import Graph
+from ...memory.arrays import contiguous
+from ...onnx.model.booleans import bool_as_uint8
+from ...onnx.model.limits import DEFAULT, ModelLimits
+from ...onnx.model.model import Model
+from ...onnx.session.load import declared
+from ...support.errors import require
+from ...support.names import counted, shown
+from ...support.progress import reported
+from ..inputs import input_arrays
+from .compare import Comparison, Progress
+from .fallback import record_whole
+from .places import Side, context_of
+from .result import Difference
+
+
+def diff(
+    model: Any,
+    other: Any = None,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    on: MLContext | str | None = None,
+    against: MLContext | str | None = None,
+    seed: int = 0,
+    tolerance: float = 1.0,
+    fix_shapes: Mapping[str, int | Sequence[int]] | None = None,
+    limits: ModelLimits = DEFAULT,
+    progress: Progress | None = None,
+) -> Difference:
+    """Run a graph or a model on two devices, engines or precisions, and find the first operation whose results differ.
+
+    Each operation is compared twice: on the same inputs, which are the results of the other side, so that only its own error
+    counts; and end to end, where the errors of all operations before it have accumulated. The verdict depends on the first.
+    The tolerance depends on operation, data type and size; it follows the Web Platform Tests of WebNN.
+
+    >>> import numpy as np, opweave as ow
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu"))
+    >>> graph = builder.build({"y": builder.softmax(builder.input("x", "float32", [2, 3]), 1)})
+    >>> found = ow.diff(graph, against="reference")
+    >>> found.first is None, [row.title for row in found.rows]
+    (True, ['softmax'])
+
+    Args:
+        model: an `MLGraph`; or an ONNX model: the path of an .onnx file, its bytes, or a `ModelProto`. Nodes that
+            WebNN cannot express are compared, too; they run in ONNX Runtime, on the reference in ONNX's own evaluator.
+        other: another graph or model of the same structure, which `model` is compared with; None for itself. Constants and
+            attributes may differ, as may float32 and float16.
+        inputs: an array for each input, by name, of the data type that `model` has; None for random ones.
+        on: where `model` runs: a context, or "DEVICE[:BACKEND][@PRECISION]" as in "cpu:openvino@bfloat16". Default: the
+            context of a graph, the best device for a model.
+        against: where the other side runs, likewise. Default: "reference", or with `other` the context of that graph, or `on`.
+        seed: the seed of random inputs: normally distributed floats, and integers 0 and 1.
+        tolerance: a factor for all tolerances.
+        fix_shapes: sizes of the dynamic dimensions of models; the shapes of `inputs` precede it, and what is left counts as 1.
+        limits: bounds for loading models.
+        progress: called with the number of operations that are done, of all, and the title of the next one.
+
+    Returns:
+        A table to `print`, its numbers, and a report to `save`.
+
+    Raises:
+        ValidationError: missing or unknown inputs; arrays that do not fit; graphs of different structure, with the first
+            difference; an invalid place or tolerance.
+        NotSupportedError: a device cannot run a model; or a model has random nodes, or values between nodes that are empty or
+            of types that WebNN does not have.
+        DataError: a model cannot be read.
+        InvalidStateError: a graph is destroyed, or a context lost.
+        OperationError: an engine refuses a part.
+    """
+    compared = comparison(
+        model,
+        other,
+        inputs,
+        on=on,
+        against=against,
+        seed=seed,
+        tolerance=tolerance,
+        fix_shapes=fix_shapes,
+        limits=limits,
+    )
+    with reported(f"comparing {counted(len(compared.a.nodes), 'operation')}"):
+        return compared.run(progress) if progress is not None else compared.run()
+
+
+def comparison(
+    model: Any,
+    other: Any = None,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    on: MLContext | str | None = None,
+    against: MLContext | str | None = None,
+    seed: int = 0,
+    tolerance: float = 1.0,
+    fix_shapes: Mapping[str, int | Sequence[int]] | None = None,
+    limits: ModelLimits = DEFAULT,
+    title: str = "",
+) -> Comparison:
+    """Prepare the comparison that `diff` runs; the arguments are those of `diff`."""
+    is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
+    require(is_number and tolerance >= 0, f"diff: tolerance must be a number from 0 on, got {shown(tolerance)}")
+    is_mapping = inputs is None or isinstance(inputs, Mapping)
+    require(is_mapping, f"diff: inputs must map names to arrays, got {shown(inputs)}")
+    default = other if against is None and other is not None else None
+    own = model.context if isinstance(model, MLGraph) else None
+    mine = context_of(on) if on is not None else own or ml.create_context()
+    theirs = (
+        default.context
+        if isinstance(default, MLGraph)
+        else mine
+        if default is not None
+        else context_of(against or "reference")
+    )
+    arrays = dict(inputs) if inputs is not None else None
+    first, feed = _record(model, mine, arrays, seed, fix_shapes, limits)
+    a = Side(mine, first, _is_fused(model))
+    b = Side(theirs, first, a.fuse)
+    if other is not None:
+        second, _ = _record(other, theirs, feed, seed, fix_shapes, limits, is_second=True)
+        b = Side(theirs, second, _is_fused(other))
+    return Comparison(a, b, feed, tolerance, title or _title(model, other))
+
+
+def _title(model: Any, other: Any) -> str:
+    names = [
+        item.name if hasattr(item, "name") else "graph" if isinstance(item, MLGraph) else "model"
+        for item in (model, other)
+    ]
+    if other is None:
+        return names[0]
+    return f"two {names[0]}s" if names[0] == names[1] else f"{names[0]} and {names[1]}"
+
+
+def _is_fused(model: Any) -> bool:
+    return not isinstance(model, MLGraph) or is_fused(model)
+
+
+def _record(
+    model: Any,
+    context: MLContext,
+    inputs: Mapping[str, Any] | None,
+    seed: int,
+    fix_shapes: Mapping[str, int | Sequence[int]] | None,
+    limits: ModelLimits,
+    is_second: bool = False,
+) -> tuple[Graph, dict[str, np.ndarray]]:
+    if isinstance(model, MLGraph):
+        return recorded_graph(model), {} if is_second else input_arrays("diff", model.inputs, inputs, seed)
+    source = Model.load(model, limits)
+    arguments = {argument.name: argument for argument in declared(source, fix_shapes)}
+    generator = np.random.default_rng(seed)
+    if inputs is None or is_second:
+        values = {name: argument.random(argument.assumed_shape(), generator) for name, argument in arguments.items()}
+    else:
+        values = dict(inputs)
+    if is_second and inputs is not None:
+        # Arrays of the first model, which may have other data types; other shapes are refused later.
+        fitting = {
+            name: argument
+            for name, argument in arguments.items()
+            if name in inputs and argument.takes(inputs[name].shape)
+        }
+        values |= {name: inputs[name].astype(argument.dtype) for name, argument in fitting.items()}
+    check_names("diff: inputs", values, arguments)
+    arrays = {name: contiguous(argument.as_input(values[name], context)) for name, argument in arguments.items()}
+    graph = record_whole(source, context, arrays)
+    return graph, {} if is_second else {name: bool_as_uint8(arrays[name]) for name in graph.inputs}

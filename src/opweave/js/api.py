@@ -1,0 +1,74 @@
+"""Write a graph as a JavaScript module, and its weights beside it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from ..compile.legalise import legalise
+from ..context.access import recorded_graph
+from ..context.graph import MLGraph
+from ..core.graph import Graph, Node
+from ..ops import Operations
+from ..support.errors import require
+from ..support.files import atomic_writer
+from ..support.names import shown
+from .module import JsModule
+from .safetensors import write
+
+SUFFIXES = (".js", ".mjs")
+
+
+def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
+    """Write a graph as a JavaScript module that builds it with WebNN.
+
+    The module has one statement for each operation, named after its label. Weights are in a file in the same folder
+    that ends in `.safetensors`; constants of a few numbers are in the module. Composites and other operations that
+    WebNN does not have are decomposed into operations of WebNN. Existing files are replaced once the new files are
+    complete.
+
+    Args:
+        graph: as returned by `MLGraphBuilder.build` or `opweave.onnx.load`.
+        path: the file to write; its name ends in .js or .mjs.
+        title: origin of the graph, for the first line of the module.
+
+    Returns:
+        The files that were written: the module, and the weights if there are any.
+
+    Raises:
+        ValidationError: `graph` is no graph, or the name of the file ends otherwise.
+        NotSupportedError: an operation is neither one of WebNN's, nor has it a decomposition; the message names it.
+        InvalidStateError: the graph is destroyed.
+        DataError: a file cannot be written.
+
+    >>> import numpy as np, opweave as ow, tempfile
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+    >>> weights = builder.constant(np.ones((64, 64), "float32"))
+    >>> graph = builder.build({"y": builder.matmul(builder.input("x", "float32", [1, 64]), weights)})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in ow.js.save(graph, f"{folder}/model.js")]
+    ['model.js', 'model.safetensors']
+    """
+    require(isinstance(graph, MLGraph), f"save takes an MLGraph, got {type(graph).__name__}")
+    require(isinstance(title, str), f"save: title must be a string, got {shown(title)}")
+    path = Path(path)
+    require(path.suffix in SUFFIXES, f"save: the name of a module must end in .js or .mjs, got {str(path)!r}")
+    recorded = recorded_graph(graph)
+    weights_path = path.with_suffix(".safetensors")
+    module = JsModule(webnn_only(recorded), path.name, weights_path.name, title)
+    text = module.text()
+    with ExitStack() as stack:
+        # Files are renamed in reverse order: the weights are in place before the module that reads them.
+        stack.enter_context(atomic_writer(path)).write(text.encode())
+        if module.weights:
+            write(stack.enter_context(atomic_writer(weights_path)), module.weights)
+    return [path, weights_path] if module.weights else [path]
+
+
+def webnn_only(graph: Graph) -> Graph:
+    """Decompose all operations that WebNN does not have, recursively."""
+
+    def is_built_in(node: Node) -> bool:
+        return Operations.listing().get(node.op.name) is node.op
+
+    return legalise(graph, is_built_in, "WebNN", has_results=True)[0]
