@@ -176,7 +176,7 @@ class ServedBuilder:
 
 def describe(context: MLContext, data_type: object, shape: object) -> Desc:
     """A descriptor that is valid in a context, or `ValidationError`."""
-    return check_desc(converted_desc(data_type, shape), context.backend.max_byte_length)
+    return check_desc(convert_desc(data_type, shape), context.backend.max_byte_length)
 
 
 def check_length(desc: Desc, size: int) -> None:
