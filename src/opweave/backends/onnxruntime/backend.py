@@ -55,7 +55,6 @@ class OnnxRuntime(Backend):
         return self._by_plugin[plugin]
 
     def with_provider_options(self, options: Mapping[str, str]) -> OnnxRuntime:
-        """Return a copy of the back end with these options for its plug-in provider."""
         assert self.plugin is not None
         backend = copy(self)
         backend.plugin, backend._variants = replace(self.plugin, options=dict(options)), {}
@@ -87,20 +86,14 @@ class OnnxRuntime(Backend):
     def rename(
         self, names: Mapping[Op[..., Any], str], when: Callable[..., bool] | None = None, domain: str = ""
     ) -> None:
-        """Register rules for ops that only differ from an ONNX operator in name.
-
-        Args:
-            names: the operator of each op.
-            when: predicate for the nodes that the operator supports; default: all.
-            domain: domain of the operators; empty for ONNX's own.
-        """
+        """Register a rule for each op that differs from an ONNX operator of `domain` only in its name."""
         for op, op_type in names.items():
             (self.lower_contrib if domain else self.lower)(op, when=when)(_operator_rule(op, op_type, domain))
 
     def lower_contrib(
         self, op: Op[..., Any], when: Callable[..., bool] | None = None
     ) -> Callable[[RuleFunction], RuleFunction]:
-        """Register the decorated function as a rule of `op` that emits operators outside of ONNX's own domain."""
+        """Register a rule that emits operators outside of ONNX's own domain."""
         self._contrib.add(op)
         return self.lower(op, when=when)
 
@@ -133,7 +126,7 @@ class OnnxRuntime(Backend):
         return session
 
     def emit(self, ctx: Emitter, graph: Graph) -> tuple[dict[str, Value], dict[Node, How]]:
-        """Emit all nodes of a legal graph; return the value of each output, and the kind of implementation of each node."""
+        """Emit the nodes of a legal graph; return the values of its outputs, and the kind of implementation of each node."""
         from .emit import Value
 
         ctx.graph = graph

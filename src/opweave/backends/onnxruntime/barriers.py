@@ -21,11 +21,9 @@ PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 def keep_casts_apart(ctx: Emitter, moves_first: Container[str]) -> None:
     """Insert barriers between casts and the averages or products of transposed matrices that read them.
 
-    Average: the engine's optimiser takes a cast and an average for the start of a layer normalisation, and fuses them
-    without the cast. The normalisation then mixes data types, or has integer operands, and the engine refuses its own graph.
-
-    Product: the optimiser swaps a transposition that moves the first axis with the cast after it, in order to fuse both
-    into the product. If the fusion fails, the engine ends the process.
+    The engine's optimiser takes a cast and an average for the start of a layer normalisation, and fuses them without the
+    cast: the engine then refuses its own graph, whose data types are mixed. Before a product, the optimiser swaps a cast with
+    a transposition of the first axis to fuse both; if the fusion fails, the engine ends the process.
     """
     cast = {node.outputs[0] for node in ctx.nodes if node.op_type == "Cast"}
     averages = {node.inputs[0] for node in ctx.nodes if node.op_type == "ReduceMean"}
@@ -87,7 +85,7 @@ def keep_outputs_apart(ctx: Emitter, outputs: Container[str]) -> None:
 
 
 def _insert_apart(ctx: Emitter, names: Collection[str]) -> None:
-    """Insert an Identity between each computed value in `names` and its readers; disable the pass that removes Identity."""
+    """Insert an Identity between each computed value in `names` and its readers."""
     if not names:
         return
     ctx.disabled_optimizers.add("EliminateIdentity")

@@ -50,12 +50,11 @@ class Value:
 
     @property
     def rank(self) -> int:
-        """Number of dimensions; the shape must be known."""
         return len(self.dims)
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The shape, which must be known."""
+        """The shape; an error if it is unknown."""
         assert self.shape is not None, f"the shape of {self.name} is not known; pass shape= where it is emitted"
         return self.shape
 
@@ -81,12 +80,7 @@ def _for_any_size(old: Sequence[int], new: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Widened:
-    """A float16 value in float32.
-
-    Attributes:
-        value: the float32 value.
-        maker: the node that computed the value and rounded it to float16; None for a value that was float16 before.
-    """
+    """A float16 value in float32. `maker` computed it and rounded it to float16; None if it was float16 before."""
 
     value: Value
     maker: Node | None
@@ -96,16 +90,13 @@ class Emitter:
     """Collect the ONNX nodes that the rules emit.
 
     Args:
-        portable: whether the model is written to a file for other engines; rules then omit rewrites for this engine, and
-            inputs keep their names.
+        portable: whether other engines read the model; rules then omit rewrites for this engine, and inputs keep their names.
         prefix: prefix of the names of intermediate values; no input or output may begin with it.
-        any_size: whether inputs may have any size in all dimensions but the last. Graphs that differ only in sizes then
+        any_size: whether inputs may have any size in all dimensions but the last, so that graphs that differ only in sizes
             become the same model.
-        precision: precision of the context.
         has_halves: whether all operators run in float16. The engine's provider for the CPU has few such kernels.
 
-    A rule gets the emitter, and the op's operands as `Value`s. While the rule runs, `node` is the node being lowered, and
-    `graph` is the graph of that node.
+    While a rule runs, `node` is the node being lowered, and `graph` is its graph.
     """
 
     graph: Graph
@@ -113,11 +104,10 @@ class Emitter:
     has_kernels: bool
     """Whether the engine has kernels of the same data type for all nodes emitted for `node`."""
     disabled_optimizers: set[str]
-    """Optimiser passes that the session must not run; rules add to the set."""
+    """Optimiser passes that the session must not run."""
     sizes: dict[str, int]
     """Size in bytes of inputs and of results of lowered nodes, by name."""
     parameters: dict[str, np.ndarray]
-    """Additional inputs of the model, with the values to pass: see `parameter`."""
 
     written: dict[Node, list[tuple[str, str]]]
     """Name and operator of each ONNX node emitted for a node."""
@@ -160,7 +150,6 @@ class Emitter:
 
     @property
     def output(self) -> Desc:
-        """Descriptor of the (first) result of the node being lowered."""
         return self.node.outputs[0].desc
 
     def emit(
@@ -177,17 +166,15 @@ class Emitter:
 
         Args:
             op_type: the ONNX operator.
-            domain: empty for ONNX's own operators, `MICROSOFT` for the engine's.
-            outputs: number of outputs.
             inputs: operands; None for an omitted optional operand.
             data_type: data type of the outputs; default: that of the first input that is not a bool.
             shape: shape of the outputs, if a later step of the rule needs it.
+            domain: empty for ONNX's own operators, `MICROSOFT` for the engine's.
             attributes: the ONNX attributes; None omits one. Floats must be Python floats.
 
         If the engine has no kernel for an integer type, operands are cast to the next wider type with a kernel, and the
-        result is cast back, which wraps around. Min, Max and Clip of int64 are composed, since their kernels are wrong.
-        float16 is widened to float32. Later operators read the float32 result, before it is rounded, unless `round` is
-        called.
+        result is cast back, which wraps around. float16 is widened to float32; later operators read the float32 result, before
+        it is rounded, unless `round` is called.
         """
         deciding = next((v for v in inputs if v is not None and v.data_type != "bool"), None)
         narrow = deciding.data_type if deciding is not None else "bool"
@@ -244,7 +231,6 @@ class Emitter:
         return self._values[key]
 
     def array_of(self, value: Value) -> np.ndarray | None:
-        """Return the array of a constant; None for a computed value."""
         return self.constants.get(value.name)
 
     def cast(self, value: Value, data_type: str) -> Value:
@@ -261,10 +247,9 @@ class Emitter:
         return Value(name, data_type, value.shape)
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
-        """Reshape `value`; no node if it has the shape.
+        """Reshape `value`; no node if it has the shape, and one for consecutive reshapes.
 
         Constants are reshaped at build time: the engine's optimiser ignores scales and zero points that a node computes.
-        Consecutive reshapes become one, which saves the overhead of a kernel in small networks.
         """
         value = self._before_reshape.get(value.name, value)
         if value.shape == tuple(shape):
@@ -294,7 +279,7 @@ class Emitter:
     def makers(self, name: str, through: Container[str] = ()) -> Iterator[OnnxNode]:
         """Yield the node that computes the value `name`; while its operator is in `through`, follow its first operand.
 
-        Casts and neutral operations, such as a product by 1, are skipped.
+        Nodes that change nothing are skipped.
         """
         while (node := self._makers.get(name)) is not None:
             kept = self.operand_of_nothing(node)
@@ -334,7 +319,6 @@ class Emitter:
     # For the back end ------------------------------------------------------------------------------------------------
 
     def add_input(self, name: str, desc: Desc) -> Value:
-        """Declare an input of the model."""
         dims: list[int | str | None] = list(desc.shape)
         if self.any_size:
             dims[:-1] = [f"{name}_{axis}" for axis in range(len(dims) - 1)]
@@ -418,7 +402,7 @@ class Emitter:
         return needed[::-1]
 
     def is_foldable(self, name: str) -> bool:
-        """Whether the value `name` is a constant, or computed from constants only, which the engine folds."""
+        """Whether the value `name` is a constant, or computed from constants only."""
         return name in self.constants or name in self._foldable
 
     def is_number(self, name: str) -> bool:
@@ -427,16 +411,13 @@ class Emitter:
         return name in self._foldable if array is None else array.size == 1
 
     def maker(self, name: str) -> OnnxNode | None:
-        """Return the node that computes the value `name`; None for inputs and constants."""
         return self._makers.get(name)
 
     def fresh(self) -> str:
-        """Return an unused name for a value."""
         self._count += 1
         return f"{self._prefix}t{self._count}"
 
     def _emit_by_comparison(self, op_type: str, first: Value, *others: Value | None) -> Value:
-        """Emit Clip, Max or Min of int64 without the faulty kernels."""
         self.has_kernels = False
         result = first
         steps = zip(("Max", "Min"), others, strict=False) if op_type == "Clip" else ((op_type, o) for o in others)
@@ -447,7 +428,7 @@ class Emitter:
         return result
 
     def _kernel_type(self, op_type: str, data_type: str, domain: str, inputs: Sequence[Value | None]) -> str:
-        """Return a data type for which the engine has a kernel of `op_type`, to run operands of `data_type` in."""
+        """Return a data type for which the engine has a kernel."""
         if data_type == "float32" or (data_type == "float16" and self._has_halves):
             return data_type  # every operator has a kernel; reading the registry would take megabytes
         have = kernels.data_types(op_type, domain)
@@ -466,8 +447,8 @@ class Emitter:
     def _widen(self, value: Value, data_type: str) -> Value:
         """Cast `value` to the wider data type of a kernel.
 
-        The engine would widen float16 operands itself, and then remove the new cast together with a preceding cast to float16,
-        even if the graph asks for that rounding. It keeps pairs of casts that the model contains.
+        The engine would widen float16 itself, and remove its cast together with a preceding cast to float16, so that the value
+        is not rounded. It keeps pairs of casts that the model contains.
         """
         if value.data_type != "float16":
             return self.cast(value, data_type)
@@ -484,7 +465,6 @@ class Emitter:
         return widened.value
 
     def _narrow(self, value: Value, data_type: str) -> Value:
-        """Cast the result of a kernel back to the data type of the operation."""
         result = self.cast(value, data_type)
         if data_type == "float16" and value is not result:
             self._widened_halves[result.name] = _Widened(value, self.node)

@@ -15,7 +15,6 @@ OPSET = 21
 POOLING_OPSET = 18
 """Operator set for graphs with AveragePool, if possible: from 19 on, the CPU kernel is several times slower."""
 IR_VERSION = 10
-"""Version of ONNX's file format that belongs to `OPSET`."""
 
 _UNCHANGED = """
 Add AveragePool BatchNormalization Clip Concat Conv ConvTranspose Div Elu Erf Exp Expand Gather Gemm GlobalAveragePool
@@ -27,7 +26,6 @@ _SAME_FOR_POOLING = frozenset(_UNCHANGED.split())
 """Operators with the same meaning and kernels for the same types in `POOLING_OPSET` and `OPSET`."""
 
 _NUMBERS = tuple(bytes([byte]) for byte in range(128))
-"""Encoded varints below 128."""
 
 
 def field(number: int, value: bytes | str | int) -> bytes:
@@ -70,16 +68,7 @@ def _dimension(size: int | str | None) -> bytes:
 
 @dataclass(slots=True)
 class OnnxNode:
-    """A node of the model.
-
-    Attributes:
-        op_type: the ONNX operator.
-        inputs: names of the operands; empty for an omitted one.
-        outputs: names of the results.
-        attributes: encoded attributes.
-        domain: domain of the operator.
-        name: name of the node.
-    """
+    """A node of the model, with encoded attributes; the name of an omitted operand is empty."""
 
     op_type: str
     inputs: list[str]
@@ -96,6 +85,5 @@ class OnnxNode:
 
 
 def opset_of(nodes: Sequence[OnnxNode]) -> int:
-    """Return the operator set to write nodes in."""
     pools = any(node.op_type == "AveragePool" for node in nodes)
     return POOLING_OPSET if pools and all(node.is_same_for_pooling for node in nodes) else OPSET

@@ -48,11 +48,7 @@ def compile(
     alone: bool = True,
     measures: bool = False,
 ) -> OrtSession:
-    """Compile `graph` into a session, a `MeasuredOrtSession` if `measures`.
-
-    Raises:
-        OperationError: the engine refuses the graph.
-    """
+    """Compile `graph` into a session, a `MeasuredOrtSession` if `measures`."""
     plugin = backend.plugin
     # Providers of accelerators may require static shapes.
     ctx, emitted, done = emit(backend, graph, any_size=plugin is None and packs_weights(graph))
@@ -95,20 +91,15 @@ def compile(
 
 
 def packs_weights(graph: Graph) -> bool:
-    """Whether a session of the graph holds a packed copy of the weights, and gains nothing from static shapes.
+    """Whether sessions hold a packed copy of the weights, and gain nothing from static shapes.
 
-    This holds for language models, which have one graph for the tokens of a prompt, and one for single tokens.
+    Language models have one graph for the tokens of a prompt, and one for single tokens.
     """
     return any(node.op in (matmul_n_bits, group_query_attention) for node in graph.nodes)
 
 
 class Loaded:
-    """A session of the engine with its weights.
-
-    Attributes:
-        session: the engine's session.
-        weights: arrays passed by reference, by name.
-    """
+    """A session of the engine with the arrays that it reads by reference."""
 
     def __init__(self, session: NativeSession, weights: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         self.session, self.weights, self._values = session, weights, values
@@ -123,7 +114,7 @@ _loaded: WeakValueDictionary[Any, Loaded] = WeakValueDictionary()
 
 
 def _share(model: bytes, weights: Mapping[str, np.ndarray], settings: Any, load: Callable[[], Loaded]) -> Loaded:
-    """Return a session in use of the same model with equal weights; load a new one if there is none."""
+    """Return a session in use of the same model with equal weights, or a new one."""
     key = model, settings
     cached = _loaded.get(key)
     if cached is None or not all(_is_equal(array, cached.weights[name]) for name, array in weights.items()):
@@ -132,7 +123,6 @@ def _share(model: bytes, weights: Mapping[str, np.ndarray], settings: Any, load:
 
 
 def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether arrays of the same type and shape have the same bytes."""
     return is_same(one, other) or np.array_equal(one.reshape(-1).view(np.uint8), other.reshape(-1).view(np.uint8))
 
 
@@ -143,7 +133,6 @@ def _load(
     options: SessionOptions,
     plugin: Plugin | None = None,
 ) -> Loaded:
-    """Load the model that `ctx` has written, on the CPU or on the plug-in's device in `options`."""
     nodes, disabled = ctx.nodes, sorted(ctx.disabled_optimizers)
     try:
         if plugin is None:
@@ -162,13 +151,11 @@ def _load(
 
 
 def gains_from_threads(graph: Graph) -> bool:
-    """Whether an operation of the graph is large enough for several threads."""
     operands = (operand for node in graph.nodes for operand in (*node.operands, *node.outputs))
     return any(is_large(operand.desc.element_count) for operand in operands)
 
 
 def is_large(elements: int) -> bool:
-    """Whether an operation on an array of this many elements may gain from several threads."""
     return elements >= SERIAL_ELEMENTS
 
 
@@ -184,21 +171,15 @@ def emit(
 
 
 class OrtSession(Runner):
-    """A compiled graph.
+    """A compiled graph. Several graphs may share the session in `loaded`.
 
     Args:
-        loaded: the session, which several graphs may share.
         parameters: additional inputs of the session, by name.
-        inputs: number of inputs of the graph.
-        outputs: number of outputs of the graph.
         done: kind of implementation of each node.
         again: makes a session of the graph that measures its kernels.
         threads: number of threads that the engine starts for the session.
         updates: inputs that kernels copy or update.
         notes: remarks on the precision of nodes, for tables.
-
-    Attributes:
-        threads: number of threads that the engine starts for the session.
     """
 
     def __init__(
@@ -222,7 +203,6 @@ class OrtSession(Runner):
         self._done = done
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """Bind the session to arrays, which it reads and writes in place."""
         call = OrtCall(self._session._sess, self._new_binding(inputs, outputs), [*inputs, *outputs])
         return wrap_to_count(call, self.updates, inputs, outputs)
 
@@ -238,7 +218,7 @@ class OrtSession(Runner):
     def returning(self, outputs: Sequence[int]) -> Returning:
         """Return a function from arrays to these outputs, in new memory of the engine.
 
-        The function needs no binding: for small networks, its overhead (the time without kernels) is half of that of `run`.
+        Without a binding, the overhead for small networks is half of that of `run`.
         """
         names = [self._outputs[k] for k in outputs]
         return engine_call(self._session._sess, self._inputs, names, self._parameters, self.updates, error_of)
@@ -255,19 +235,16 @@ class OrtSession(Runner):
         return binding
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        """Return the kind of implementation of nodes, and the engine's name with notes on precision."""
         notes = dict.fromkeys(self._notes[node] for node in nodes if node in self._notes)
         detail = ", ".join(("ONNX Runtime", *notes))
         return (self._done[nodes[0]] if len(nodes) == 1 else "decomposed"), detail
 
     def measured(self) -> Measured:
-        """Compile the graph once more, with measurement of kernels."""
         session: Measured = self._again()
         return session
 
 
 def error_of(error: Exception) -> OperationError:
-    """Convert an error of the engine."""
     return OperationError(f"ONNX Runtime failed: {error}")
 
 

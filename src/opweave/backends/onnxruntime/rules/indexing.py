@@ -1,7 +1,6 @@
 """ONNX Runtime rules: gather and scatter.
 
-Like WebNN, the engine counts negative indices from the end. It raises an error for indices out of range, which WebNN
-clamps, so the rules clamp indices: constants at build time, and only if necessary.
+The engine raises an error for indices out of range, which WebNN clamps, so the rules clamp indices where necessary.
 """
 
 from __future__ import annotations

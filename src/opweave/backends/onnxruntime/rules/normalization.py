@@ -23,7 +23,6 @@ from . import is_single
 def _scale_and_bias(
     ctx: Emitter, shape: Sequence[int], like: Value, scale: Value | None, bias: Value | None
 ) -> tuple[Value, Value]:
-    """Return scale and bias, with ones and zeros as defaults."""
     return scale or ctx.constant(np.ones(shape), like.data_type), bias or ctx.constant(np.zeros(shape), like.data_type)
 
 
