@@ -19,20 +19,16 @@ from ..support.processors import processors
 from .winners import wins
 
 HOST_KERNELS = ("cpu", "wasm")
-"""The devices of kernels that run on the host, the preferred one first."""
+"""The devices of users' kernels that run on the host, the preferred one first."""
 
 EXPRESSION = "expression"
-"""The kind of nodes that become part of a compiled loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to run a node.
+    """One way to run a node; `why_not` is empty if it applies.
 
-    Attributes:
-        kind: of the engine: nodes of one kind may run together; None for a decomposition, whose nodes are chosen one by
-            one.
-        why_not: why it does not apply; empty if it does.
+    Nodes of one `kind` may run together. None is a decomposition, whose nodes are chosen one by one.
     """
 
     kind: Hashable
@@ -43,8 +39,6 @@ class Chooser:
     """Chooses how to run the nodes of a graph.
 
     Args:
-        backend: of the device.
-        device: its name.
         host: the host's back end; `backend` itself if that runs on the host.
         stand_in: the host's back end for what `host` cannot run in any way; None if there is none.
         fallback: whether the host runs operations that the device lacks, or they are errors.
@@ -105,7 +99,7 @@ class Chooser:
         return "no compiler is installed, and the engine has kernels for its parts" if has_parts else ""
 
     def choose(self, node: Node) -> Candidate | None:
-        """The first candidate that applies; None if there is none.
+        """Return the first candidate that applies; None if there is none.
 
         Raises:
             NotSupportedError: the device cannot run it, and the host must not or cannot, either.

@@ -41,9 +41,7 @@ def compile(
     shares_processors: bool = False,
     wait: bool = True,
 ) -> Program:
-    """Compile a graph.
-
-    If several engines can run the graph, one is chosen for all of it (`choose_engine`).
+    """Compile a graph. If several engines can run all of it, choose one of them (`choose_engine`).
 
     Args:
         graph: the graph.
@@ -89,7 +87,6 @@ def _compile_for(
     fallback: Literal["auto", "error"],
     wait: bool,
 ) -> Program:
-    """Compile a graph for one back end."""
     backend = choice.backend
     if backend.space.is_host:
         host = backend
@@ -145,11 +142,7 @@ def abandoned_on_errors(parts: Sequence[CompiledSegment]) -> Iterator[None]:
 
 
 def _require_device(runner: Runner, graph: Graph, device: str) -> None:
-    """Require that the engine has not left operations to the CPU.
-
-    Raises:
-        NotSupportedError: it has.
-    """
+    """Require that the engine has not left operations to the CPU."""
     left = dict.fromkeys(node.title for node in graph.nodes if runner.is_left([node]))
     if left:
         raise NotSupportedError(f"{device} cannot run {', '.join(left)}, which would run on the CPU")
@@ -191,7 +184,6 @@ def _loops(
 
 
 def _expression(part: Segment[Node, Operand], chooser: Chooser, device: str) -> Callable[[], CompiledSegment]:
-    """A function that compiles the expressions of a part as one loop."""
     constants = dict.fromkeys(o for node in part.nodes for o in node.operands if o.is_constant)
     reads = [*constants, *part.inputs]
     rounds = chooser.backend.precision == "ieee"
@@ -206,8 +198,6 @@ def _expression(part: Segment[Node, Operand], chooser: Chooser, device: str) -> 
 
 
 class _ExpressionRunner(Runner):
-    """A compiled loop."""
-
     def __init__(
         self, name: str, title: str, kernel: kernels.ExpressionKernel, count: int, unrounded: set[Node]
     ) -> None:
@@ -240,7 +230,6 @@ class _ExpressionRunner(Runner):
 
 
 def _kernel(part: Segment[Node, Operand], device: str) -> CompiledSegment:
-    """A user kernel, which writes all of its results, used or not."""
     (node,) = part.nodes
     call = KernelCall(node.title, node.op, descs_of(node.inputs), node.attributes, tuple(o.desc for o in node.outputs))
     chosen = next(name for name in HOST_KERNELS if name in node.op.kernels)
@@ -251,8 +240,6 @@ def _kernel(part: Segment[Node, Operand], device: str) -> CompiledSegment:
 
 
 class _KernelRunner(Runner):
-    """Runs a user kernel, for one node."""
-
     def __init__(self, node: Node, prepared: Prepared, reads: list[Operand]) -> None:
         self.node, self.prepared, self.reads = node, prepared, reads
         self._running: set[int] = set()  # the threads that it runs in
@@ -289,7 +276,6 @@ def _placements(
     chooser: Chooser,
     host_device: str,
 ) -> list[Placement]:
-    """The placement of each node of the user's graph; `host_device` is that of the copies in a graph without parts."""
     homes = {
         node: (number, compiled)
         for number, part in enumerate(parts)

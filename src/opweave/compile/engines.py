@@ -3,8 +3,6 @@
 Engines rewrite graphs, and some rewrites are wrong or end the process. So without a request, an engine is used only for
 graphs on which its results were compared, after a trial in a separate process (`backends.isolation`): by `tune`, or by a
 child process beside a program that uses the graph (`verification`).
-
-Measurements are kept on disk (`disk_cache`), by graph, processor, threads and versions.
 """
 
 from __future__ import annotations
@@ -24,11 +22,10 @@ from .states import SWITCHED_OFF as SWITCHED_OFF, YET as YET
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Times of the engines for one graph.
+    """Times of the engines for one graph, or for a model and the shapes of its inputs, which `what` names.
 
     Attributes:
         model: the name of the model; empty for a graph.
-        what: the graph, or the shapes of the model's inputs, in a few words.
         chosen: the engine that runs it from now on; empty if the default engine stays.
         seconds: the median time of a run on each engine; the first engine is the one that others are compared with.
         refused: why the others were not measured or do not count, by engine.
@@ -97,11 +94,7 @@ class Measurement:
 
 @dataclass(frozen=True, repr=False)
 class Tuning:
-    """Measurements of `MLGraph.tune` and `InferenceSession.tune`; a prompt and `print` show them as a table.
-
-    Attributes:
-        measurements: one for each graph, or for each combination of shapes.
-    """
+    """Measurements of `MLGraph.tune` and `InferenceSession.tune`; a prompt and `print` show them as a table."""
 
     measurements: tuple[Measurement, ...]
 
@@ -119,12 +112,9 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The back end that runs a graph.
+    """The back end that runs a graph, without rivals; the reason is empty where there is no choice.
 
-    Attributes:
-        backend: the back end, without rivals.
-        reason: its name, and why it was chosen; empty where there is no choice.
-        untried: the rivals that may be faster and are not verified, and why they are expected to be.
+    `untried` are the rivals that may be faster and are not verified, and why they are expected to be.
     """
 
     backend: Backend
@@ -135,10 +125,7 @@ class Choice:
 def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> Choice:
     """Choose the engine for a graph of a context on `backend`: its own, unless a rival was measured to be faster.
 
-    Args:
-        graph: the graph.
-        backend: of the context; its rivals may run the graph instead.
-        alone: whether the graph does not run alternately with others: threads of two engines would compete.
+    A graph that is not `alone` keeps its own: threads of two engines would compete.
     """
     if not backend.rivals:
         return Choice(backend)
@@ -172,13 +159,7 @@ def expected(graph: Graph, rivals: Iterable[Backend]) -> tuple[dict[str, str], l
 
 
 def described(choice: str, untried: Mapping[str, str], state: str | Measurement = YET) -> str:
-    """The choice between engines, as `explain` shows it.
-
-    Args:
-        choice: why it was made.
-        untried: the rivals that may be faster and are not verified, and why they are expected to be.
-        state: of these rivals: one text for all, or the verdict, which later builds follow.
-    """
+    """The choice between engines, as `explain` shows it. `state` is the verdict on the untried rivals, or a text for all."""
     if isinstance(state, Measurement):
         return "; ".join([choice, *state.verdicts(), "what is built from now on follows this"]) if untried else choice
     return "; ".join([choice, *(f"{name} {state}: expected to be faster ({why})" for name, why in untried.items())])
@@ -190,19 +171,14 @@ def chosen_in(choice: str) -> str:
 
 
 def is_unverified(name: str, ways: Mapping[str, Backend]) -> bool:
-    """Whether a way to run a graph has another engine than the first way, so that it must be tried before use."""
+    """Whether a way to run a graph has another engine than the first way."""
     return name in ways and ways[name].name != next(iter(ways.values())).name
 
 
 def find(digest: Callable[[], str], ways: Mapping[str, Backend], on: str = "") -> dict[str, Measurement]:
     """Measurements of a graph or model on this machine with these versions, by `Measurement.what`.
 
-    Empty if there are none, or the file is damaged.
-
-    Args:
-        digest: gives the digest of the graph or model; called if anything was measured on this machine.
-        ways: the back ends that may run it.
-        on: the processor and threads that count, as `machine` has them. Default: those of this process and `ways`.
+    `digest` is called if anything was measured on this machine. `on` is a result of `machine`, by default that for `ways`.
     """
     if not disk_cache.has(KIND):
         return {}
@@ -211,7 +187,7 @@ def find(digest: Callable[[], str], ways: Mapping[str, Backend], on: str = "") -
 
 
 def keep(digest: str, measurement: Measurement) -> bool:
-    """Keep a measurement beside those for other shapes; returns whether that is possible."""
+    """Keep a measurement beside those for other shapes; return whether that is possible."""
     import json
 
     key = key_of(digest, measurement.machine, measurement.versions)
@@ -227,7 +203,7 @@ def kept_measurements() -> list[Measurement]:
 
 
 def titles(key: str) -> list[str]:
-    """The models and graphs whose measurements the cache keeps under a key; this does not count as a use of them."""
+    """The models and graphs whose measurements the cache keeps under a key, without counting as a use of them."""
     measurements = _parse(disk_cache.load(key, KIND, is_use=False))
     return list(dict.fromkeys(each.model or each.what for each in measurements))
 
@@ -253,7 +229,6 @@ def digest(graph: Graph) -> str:
 
 
 def _parse(data: bytes | None) -> list[Measurement]:
-    """Measurements as `keep` writes them; none for anything else."""
     if data is None:
         return []
     import json

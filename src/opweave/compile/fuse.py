@@ -1,12 +1,9 @@
 """Find nodes worth a compiled loop: chains of element-wise operations, and operations whose kernel is slow.
 
-Requires a graph whose nodes an engine could run one by one; the result says which of them to fuse.
-
-An engine reads and writes memory for each operation of a chain; a compiled loop does it once. That pays if the operands
-are large, and the saved traffic takes longer than switching to the other engine and back: threads of one engine have to
-sleep before those of the other can run (`benchmarks/fusion.py`). Operations that directly follow a convolution or a matrix
-product stay: engines fuse these as epilogues. A chain of any size is moved if one of its operations is in the table of
-`winners`.
+An engine reads and writes memory for each operation of a chain; a compiled loop does it once. That pays if the operands are
+large, and the saved traffic takes longer than switching to the other engine and back: threads of one engine have to sleep
+before those of the other can run (`benchmarks/fusion.py`). Operations that directly follow a convolution or a matrix product
+stay: engines fuse these as epilogues. A chain of any size is moved if one of its operations is in the table of `winners`.
 """
 
 from __future__ import annotations
@@ -26,22 +23,16 @@ MIN_NODES = 3
 
 MIN_SAVED_BY_THREAD = 2**21
 """Minimum number of elements that a chain between operations of the engine must save writing and reading again, for each
-thread. All threads save at the same time, while each has to sleep in one pool and to wake in the other. On two processors,
-chains between convolutions win if they save 2**22 elements or more; on 16, chains that save 2**24 and 7 * 2**22 took 1.21 and
-1.09 times as long (`benchmarks/fusion.py`)."""
+thread: each has to sleep in one pool and to wake in the other. On two processors, chains between convolutions win if they
+save 2**22 elements or more; on 16, chains that save 2**24 and 7 * 2**22 took 1.21 and 1.09 times as long
+(`benchmarks/fusion.py`)."""
 
 _HEAVY = {ops.conv2d, ops.conv_transpose2d, ops.gemm, ops.matmul, ops.batch_normalization}
 """Operations into which engines fuse the next one."""
 
 
 def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
-    """The nodes that an engine could run, but that are faster in compiled loops.
-
-    Args:
-        graph: the graph.
-        chooser: chooses for its nodes.
-        most: the largest work of a loop (`Chooser.work`).
-    """
+    """The nodes that an engine could run, but that are faster in loops, whose work (`Chooser.work`) is at most `most`."""
     winners = set(filter(chooser.wins, graph.nodes))
     is_large = any(output.desc.element_count >= MIN_ELEMENTS for node in graph.nodes for output in node.outputs)
     if not is_large and not winners and not any(map(chooser.is_expression, graph.nodes)):
@@ -85,7 +76,6 @@ def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
 
 
 def _groups_of(nodes: Iterable[Node]) -> list[list[Node]]:
-    """Group nodes that are connected by values of the same shape."""
     groups: dict[Node, list[Node]] = {}
     for node in nodes:
         group = groups[node] = [node]
@@ -103,7 +93,7 @@ def _groups_of(nodes: Iterable[Node]) -> list[list[Node]]:
 def _epilogues(graph: Graph, winners: set[Node]) -> set[Node]:
     """The operations that engines fuse as epilogues into a convolution or matrix product: bias or sum, activation.
 
-    Products that are faster as loops are left out: operations behind them are faster in their loops.
+    Operations behind products that are faster as loops are left out.
     """
     absorbed: set[Node] = set()
     for node in graph.nodes:

@@ -1,7 +1,6 @@
 """Replace operations that a back end lacks by their decompositions, recursively.
 
-Requires nothing; ensures that `supports` holds for every node of the result. The label of a
-node from a decomposition begins with the label of the node that it emulates.
+The label of a node from a decomposition begins with the label of the node that it emulates.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from ..support.errors import NotSupportedError, OperationError
 
 
 class _Rewriter(Recorder):
-    """A recorder that decomposes unsupported operations as they are added."""
-
     def __init__(self, supports: Callable[[Node], bool], backend: str) -> None:
         super().__init__()
         self.supports, self.backend = supports, backend
@@ -62,12 +59,8 @@ def legalise(
 ) -> tuple[Graph, Mapping[Node, Node]]:
     """The graph in which every node satisfies `supports`, and for each of its nodes the one that it comes from.
 
-    Args:
-        graph: the graph.
-        supports: whether a node stays as it is.
-        backend: for messages.
-        has_results: whether all outputs must be results of operations, as builders of WebNN require. Outputs that a
-            decomposition returns unchanged from the inputs then become an `identity` of them.
+    `backend` is for messages. With `has_results`, outputs that a decomposition returns unchanged from the inputs become an
+    `identity` of them: builders of WebNN require results of operations.
 
     Raises:
         NotSupportedError: a node has neither a rule nor a decomposition.
@@ -91,8 +84,7 @@ def legalise(
 def cut_out(inputs: Iterable[Operand], outputs: Iterable[Operand]) -> tuple[Graph, list[Operand]]:
     """The part of a graph that computes `outputs` from `inputs`, and the inputs that the part takes, in its order.
 
-    If an input is computed in the graph, the part is a copy, so that rules find no node behind the input: another engine
-    runs that node.
+    If an input is computed in the graph, the part is a copy, in which rules find no node behind the input.
     """
     names = {operand: f"x{k}" for k, operand in enumerate(inputs)}
     part = Graph.reaching({f"y{k}": operand for k, operand in enumerate(outputs)}, names)

@@ -1,7 +1,6 @@
 """Divide the nodes of a graph, or the steps of an ONNX model, into segments that one engine runs as a whole.
 
-Requires that every node has a kind of engine; ensures that each segment comes after those that compute its inputs, and
-that no node on a path between two nodes of a segment is outside of it.
+Each segment comes after those that compute its inputs, and no node on a path between two of its nodes is outside of it.
 
 A node's level is the number of changes of kind on the longest path to it. A node that is computed from constants alone gets
 the highest level that its readers allow, so that it joins their segment. Nodes of one level and kind form one segment. A
@@ -23,13 +22,10 @@ V = TypeVar("V", bound=Hashable)
 
 @dataclass(frozen=True)
 class Joining(Generic[N]):
-    """Nodes that share a segment only if they are connected by values and fit together.
+    """Nodes of one kind that share a segment only if they are connected by values and fit together.
 
-    Attributes:
-        kind: their kind.
-        fits: whether a node may join the segment of one that it takes a value from.
-        work: the cost of compiling a node, in units of the caller's.
-        most: the largest sum of `work` in a segment.
+    `fits` tells whether a node may join the segment of one that it takes a value from. `work` is the cost of compiling a node,
+    and `most` the largest sum of it in a segment.
     """
 
     kind: Hashable
@@ -40,14 +36,7 @@ class Joining(Generic[N]):
 
 @dataclass
 class Segment(Generic[N, V]):
-    """Nodes that run together.
-
-    Attributes:
-        kind: of the engine that runs them.
-        nodes: in order.
-        inputs: the values that they take from inputs of the whole and from other segments.
-        outputs: the values that others, or the outputs of the whole, take from them.
-    """
+    """Nodes that run together, with the values that they take from outside, and those that others take."""
 
     kind: Hashable
     nodes: list[N]
@@ -77,15 +66,9 @@ def divide(
     writes: Callable[[N], Iterable[V]],
     joining: Joining[N] | None = None,
 ) -> list[Segment[N, V]]:
-    """The segments of nodes.
+    """The segments of `nodes` in topological order, whose results `outputs` the whole returns.
 
-    Args:
-        nodes: in topological order.
-        outputs: the values that the whole returns.
-        kind: the engine of a node; something unique for nodes that stand alone.
-        reads: the values that a node takes, without constants.
-        writes: the values that it yields.
-        joining: the kind whose nodes do not share a segment for their level alone.
+    `kind` is the engine of a node, or something unique for nodes that stand alone. A node `reads` values without constants.
     """
     # Nodes are numbered by position.
     written = [tuple(writes(node)) for node in nodes]
@@ -143,14 +126,7 @@ def _split(
 
 
 class _Parts:
-    """Parts that are merged step by step (union-find). A merged part has the number of the larger one.
-
-    Args:
-        most: the largest work of a part.
-
-    Attributes:
-        members: the nodes of each part.
-    """
+    """Parts that are merged step by step (union-find). A merged part has the number of the larger one."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -166,7 +142,6 @@ class _Parts:
         return number in self._parent
 
     def add(self, number: int, work: int, makers: Collection[int]) -> None:
-        """Make a part of one node, which takes values from others."""
         self.members[number], self._needs[number] = [number], {self._find(maker) for maker in makers}
         self._parent[number] = self._first[number] = self._last[number] = number
         self._work[number] = work
@@ -195,7 +170,6 @@ class _Parts:
         self._last[kept] = max(self._last[kept], self._last[gone])
 
     def _find(self, number: int) -> int:
-        """The part that a part has been merged into, or itself."""
         while (parent := self._parent[number]) != number:
             self._parent[number] = self._parent[parent]  # path halving
             number = parent

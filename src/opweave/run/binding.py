@@ -19,8 +19,7 @@ Call = Callable[[], None]
 class Intermediates(list[Memory]):
     """The memory slots of one run: constants and intermediates; None for inputs and outputs.
 
-    Attributes:
-        calls: for each step that uses only these slots, the bound call, and None for other steps; None until the first run.
+    `calls` are the bound calls of the steps that use only these slots, from the first run on.
     """
 
     __slots__ = ("__weakref__", "calls")
@@ -71,7 +70,6 @@ class Binding:
         return times
 
     def _bind(self, intermediates: Intermediates) -> list[Call]:
-        """Bind the steps to memory, and keep the calls for as long as the intermediates exist."""
         arguments = self._given
         memory: list[Any] = [*arguments, *intermediates[len(arguments) :]]
         return self._calls.put(intermediates, [step.tie(memory) for step in self.layout.steps])

@@ -149,10 +149,9 @@ class MLGraph:
 
         Args:
             inputs: an array or tensor for each input, by name; None for random ones.
-            outputs: arrays or tensors to write results into, by name; those without one get memory of their own.
+            outputs: arrays or tensors to write results into, by name; others get memory of their own.
             repeat: how many runs to measure, after one that is not measured.
-            detail: whether to also measure each kernel of the engines that support it, with totals by name of kernel; this
-                compiles the graph again.
+            detail: whether to also measure each kernel of the engines that support it; this compiles the graph again.
 
         Returns:
             A table to `print`, and its numbers.
@@ -173,12 +172,11 @@ class MLGraph:
         return measured
 
     def tune(self, inputs: Mapping[str, Any] | None = None, *, seconds: float = 4.0) -> Tuning:
-        """Measure the engines that can run the graph, and use the fastest one from now on.
+        """Measure the engines that can run the graph, and use the fastest one from the next run on.
 
         Each engine compiles the graph, which temporarily takes memory. Runs alternate between the engines, with pauses.
-        The graph uses the fastest engine from its next run on. Results are stored in the cache on disk: equal graphs
-        (with the same operations, shapes and data types) that are built on this machine later use this engine, too. Ctrl-C
-        stops tuning; results are stored if each engine was measured at least three times.
+        Results are stored in the cache on disk: equal graphs (with the same operations, shapes and data types) that are built
+        on this machine later use this engine, too. Ctrl-C stops tuning, and keeps results of at least three rounds.
 
         Args:
             inputs: an array for each input, by name; None for random ones, with integers 0 and 1.
@@ -231,13 +229,11 @@ class MLGraph:
         return f"<pre>{markup(repr(self))}</pre>" if self.destroyed else self.draw()._repr_html_()
 
     def _watch(self) -> None:
-        """Note how long the graph is used, if another engine may run it faster."""
         program = self._program
         if program is not None and program.untried and self._context._verify:
             self._use = lazy_imports.watch_graph(self)
 
     def _ask_use(self) -> None:
-        """Let the next run note itself (`verification.uses`)."""
         program, use = self._program, self._use
         if program is None or use is None:
             return
@@ -262,7 +258,6 @@ class MLGraph:
         return lazy_imports.verify_graph(graph, driver, device, preference, self._fuse, sample)
 
     def _check_alive(self) -> Program:
-        """The program; `InvalidStateError` once the graph is destroyed or its context lost."""
         program = self._program
         if program is None:  # as in all graphs of a lost context
             self._context._check_alive()
@@ -270,11 +265,7 @@ class MLGraph:
         return program
 
     def _replace_program(self, program: Program) -> None:
-        """Run another program of the same graph from the next run on; runs in progress end with the old one.
-
-        Raises:
-            InvalidStateError: the graph is destroyed, or the context lost.
-        """
+        """Run another program of the same graph from the next run on; runs in progress end with the old one."""
         with self._lock:
             self._check_alive()
             self._program = program
@@ -301,7 +292,6 @@ class MLGraph:
         return f"<MLGraph ({listing(self._inputs)}) -> ({listing(self._outputs)}), {state}>"
 
     def _check_dispatch(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
-        """Validate the arguments of `dispatch` as the specification does."""
         self._check_alive()
         for what, tensors in {"inputs": inputs, "outputs": outputs}.items():
             require(isinstance(tensors, Mapping), f"dispatch: {what} must map names to tensors, got {shown(tensors)}")
@@ -326,14 +316,7 @@ class MLGraph:
         return any(source == name and outputs.get(output) is tensor for output, source in self._in_place.items())
 
     def _check_overlap(self, space: TensorSpace, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Pairs:
-        """Require outputs in separate memory, or in that of an input that they may update.
-
-        Returns:
-            Pairs of positions of an input and an output in the same memory.
-
-        Raises:
-            ValidationError: naming the two that overlap.
-        """
+        """Require outputs in separate memory, or in that of an input that they may update; return these pairs."""
         shared = memory.in_place(inputs, outputs, self._in_place) if self._in_place else {}
         alone = {name: array for name, array in inputs.items() if name not in shared.values()} if shared else inputs
         space.check_overlap(alone, outputs, self._constants)
@@ -343,7 +326,6 @@ class MLGraph:
         return tuple((sources.index(source), targets.index(name)) for name, source in shared.items())
 
     def _bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:
-        """Validate, bind to the tensors' memory, and remember the binding."""
         self._check_dispatch(inputs, outputs)
         all_tensors = list({id(tensor): tensor for tensor in (*inputs.values(), *outputs.values())}.values())
         for tensor in outputs.values():
@@ -373,7 +355,6 @@ class MLGraph:
         return binding
 
     def _compute(self, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
-        """Implements `MLContext.compute`."""
         program = self._check_alive()
         if not outputs and program.returning_all is not None and (arrays := self._as_they_are(inputs)) is not None:
             return dict(zip(self._outputs, program.returning_all(arrays)))  # noqa: B905  (strict=True takes 0.1 us)
@@ -459,14 +440,7 @@ class MLGraph:
 
 
 class DispatchBinding:
-    """A graph bound to tensors, until one of them is destroyed.
-
-    Args:
-        graph: the graph.
-        key: the arguments of `dispatch`, as a key.
-        call: runs the graph once.
-        tensors: those whose locks it holds while it runs.
-    """
+    """A graph bound to tensors, until one of them is destroyed. It holds the locks of `tensors` while it runs."""
 
     __slots__ = ("__weakref__", "_call", "_graph", "_key", "_locks")
 

@@ -35,7 +35,6 @@ class Program:
     Args:
         graph: the legalised graph.
         origin: for each of its nodes, the user's node that it comes from.
-        parts: the compiled segments, in order.
         placements: of the user's nodes.
         space: the default space of inputs and outputs.
         ranges: of the values of inputs, which are checked before each run.
@@ -110,10 +109,7 @@ class Program:
     def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Pairs = ()) -> Callable[[], None]:
         """Tie the program to memory of its inputs and outputs; the result runs it once.
 
-        Args:
-            inputs: their memory, in order.
-            outputs: likewise; it overlaps no other memory, except for `shared`.
-            shared: pairs of an input and an output in the same memory.
+        Outputs overlap no other memory, except that of the (input, output) pairs `shared`.
         """
         direct = self._direct
         if direct is not None and self._fits_direct(inputs, outputs, shared):
@@ -123,7 +119,7 @@ class Program:
         return checking(call, self._ranges, inputs)
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Pairs = ()) -> None:
-        """Run the program once, like `bind(inputs, outputs, shared)()`, on memory that is not used again."""
+        """Run the program once on memory that is not used again."""
         for each in self._ranges:
             each.check(inputs)
         direct = self._direct
@@ -248,7 +244,7 @@ class MeasuredProgram:
     engines: Mapping[int, Measured]
 
     def finish(self) -> list[KernelTime]:
-        """End the measurement; the kernels of all segments in order."""
+        """Return the kernels of all segments in order."""
         return [replace(time, segment=number) for number, engine in self.engines.items() for time in engine.finish()]
 
 
@@ -259,15 +255,10 @@ class MeasuredProgram:
 class Layout(Pool[Intermediates]):
     """A program for inputs and outputs in certain spaces: its steps with copies between them, and its memory slots.
 
-    Memory slots are numbered: inputs, outputs, then constants and intermediates.
+    Slots are numbered: inputs, outputs, then constants and intermediates. `reads` and `writes` of the steps are slots.
 
     An output that shares the memory of an input is written in place by a step whose engine updates that input, if no later
     step and no other output reads the input. Otherwise the output is computed in an intermediate, and copied at the end.
-
-    Attributes:
-        steps: all steps, copies included; their `reads` and `writes` are slots.
-        operands: the operand in each slot.
-        plan: of the intermediates.
     """
 
     def __init__(self, program: Program, spaces: Sequence[Space], shared: Pairs = ()) -> None:
@@ -328,8 +319,7 @@ class Layout(Pool[Intermediates]):
     def _share(self, shared: Mapping[int, int]) -> None:
         """Decide which outputs are written in place, and remove the others from the targets.
 
-        Args:
-            shared: for the slot of each output in the memory of an input, the slot of that input.
+        `shared` maps the slot of an output in the memory of an input to the slot of that input.
         """
         last = {value: number for number, step in enumerate(self.program.steps) for value in step.reads}
         passed_on = {value for value, _ in self._twins}
@@ -374,7 +364,6 @@ class Layout(Pool[Intermediates]):
         return at
 
     def _write(self, value: int, step: Step, home: Space) -> int:
-        """The slot into which a step writes a value."""
         at = self._targets.get(value, -1)
         if at < 0 or not reaches(step.space, self._spaces[at]):
             at = self._new(value, home)
@@ -429,7 +418,6 @@ class Layout(Pool[Intermediates]):
     # Memory ----------------------------------------------------------------------------------------------------------
 
     def _lay_out(self) -> tuple[Plan, list[tuple[list[int], Callable[[], list[Memory]]]]]:
-        """Plan the intermediates of each space."""
         own = set(self._own)
         lives: dict[int, tuple[int, int]] = {}
         for place, step in enumerate(self.steps):
@@ -464,7 +452,7 @@ class Layout(Pool[Intermediates]):
         super().give_back(memory)
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
-        """Run the program once, like `Binding`, but only steps between intermediates stay bound."""
+        """Run the program once, with only steps between intermediates bound."""
         intermediates = self.take()
         arguments = [*inputs, *outputs]
         memory = [*arguments, *intermediates[len(arguments) :]]
@@ -489,7 +477,6 @@ class Layout(Pool[Intermediates]):
 
 
 def _reason(operand: Operand, space: Space, title: str) -> str:
-    """The reason for copying an operand into a space for a step."""
     if space is HOST:
         return f"from the device for {title}"
     if space.is_host:

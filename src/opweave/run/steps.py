@@ -25,9 +25,7 @@ class CompiledSegment:
     """A segment of a graph, compiled.
 
     Attributes:
-        runner: computes it.
         space: of the memory that it reads and writes.
-        device: the name of the device that it runs on.
         nodes: the nodes of the graph that it computes; none for a part of an ONNX model, which names its nodes in errors.
         compiled: the same nodes, in the graph that the runner was compiled from.
         reads: the operands that it reads, in the order in which the runner takes them.
@@ -50,14 +48,12 @@ class Step:
     """A step of a program: a compiled segment, or copies.
 
     Attributes:
-        title: the operations that it computes, or what it copies.
         space: of the memory that it reads and writes.
         reads: the numbers of the values that it reads.
         writes: the numbers of the values that it writes.
         bind: ties it to memory, in the order of `reads` and `writes`; the result runs it once.
         segment: the number of the segment of the graph that it computes, or copies for.
         read_bytes: bytes that it reads, weights included.
-        written_bytes: bytes that it writes.
         part: the compiled segment; None for copies.
     """
 
@@ -72,11 +68,7 @@ class Step:
     part: CompiledSegment | None = None
 
     def tie(self, memory: Sequence[Memory]) -> Callable[[], None]:
-        """Bind it to its slots of a run's memory.
-
-        Raises:
-            OperationError: it cannot be bound; the message names the operations.
-        """
+        """Bind it to its slots of a run's memory. Errors name the operations."""
         try:
             return self.bind([memory[at] for at in self.reads], [memory[at] for at in self.writes])
         except OperationError as error:

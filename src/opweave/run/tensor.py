@@ -115,15 +115,11 @@ class MLTensor(Described):
             self._release_bindings()
 
     def _release_bindings(self) -> None:
-        """Release the bindings of graphs that were dispatched with the tensor; the next dispatch binds it again."""
         for binding in list(self._bindings):
             binding.release()
 
     def _use_in_steps(self) -> None:
-        """Note that a graph uses the tensor in several steps, between which no other one may write it.
-
-        The caller holds the lock. Graphs that were bound without it are bound again.
-        """
+        """Note, under the lock, that no other graph may write the tensor between the steps of one; graphs are bound again."""
         if not self._in_steps:
             self._in_steps = True
             self._release_bindings()
@@ -132,7 +128,6 @@ class MLTensor(Described):
         raise TypeError("a tensor belongs to its context and cannot be copied or pickled; tensor.numpy() can")
 
     def _memory(self) -> np.ndarray:
-        """The array itself, for back ends; `ValidationError` once the tensor is destroyed."""
         if self._array is None:
             raise ValidationError(f"the tensor {self._desc} is destroyed")
         return self._array
@@ -144,14 +139,14 @@ class MLTensor(Described):
             borrowed.settle()
 
     def _target(self) -> np.ndarray:
-        """The memory, to overwrite all of it; the caller holds the lock."""
+        """The memory, to overwrite all of it."""
         return self._memory()
 
     def numpy(self) -> np.ndarray:
         """A view of the contents without a copy. It waits for pending writes, and stays valid after `destroy`.
 
         The view can be written to if the tensor is writable. (PyTorch has no read-only tensors: do not write to the result of
-        `torch.from_dlpack` if the tensor is not writable.)
+        `torch.from_dlpack` then.)
 
         Raises:
             ValidationError: the tensor is destroyed, or not readable.
@@ -235,7 +230,6 @@ class DeviceTensor(MLTensor):
         return self._exported
 
     def _memory(self) -> Any:
-        """The memory itself, for back ends; `ValidationError` once the tensor is destroyed, or while it is exported."""
         array = super()._memory()
         if self._exported:
             raise InvalidStateError(

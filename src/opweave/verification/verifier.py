@@ -41,10 +41,8 @@ PAUSES = (0.0, 0.1)
 """Pauses before measurements in seconds: programs call a model again at once, or now and then. The slower ratio counts."""
 
 ROUNDS = 9
-"""Measurements of each engine after each pause."""
 
 SLICE_SECONDS = 0.03
-"""Approximate time for which an engine is called without a pause. After a pause, it is called once."""
 
 REST_SECONDS = 0.09
 """Pause before such calls, and before a warm-up call, so that the program beside it is hardly slower."""
@@ -59,15 +57,13 @@ MEMORY_FACTOR, MEMORY_BYTES = 3, 2**27
 IDLE_NICENESS = 19
 
 answers: list[BinaryIO] = []
-"""The stream to the parent, in the child."""
 
 
 def serve(is_idle: bool, lock: int) -> None:
     """Run the task from the standard input, and answer on the standard output. The end of the input ends the process.
 
-    Args:
-        is_idle: whether to have the lowest priority, and to pause.
-        lock: the lock that makes this process the only one of the machine; -1 if it must take the lock.
+    With `is_idle`, the process has the lowest priority, and pauses. `lock` makes it the only one of the machine; -1 if it must
+    take the lock.
     """
     with ExitStack() as stack:
         if is_idle:
@@ -174,15 +170,7 @@ def known(task: Task, digest: str, ways: Mapping[str, Backend], what: str) -> Me
 
 
 def unjudged(task: Task, model: str, what: str, ways: Mapping[str, Backend], note: str = "") -> Measurement:
-    """A verdict that changes nothing.
-
-    Args:
-        task: the task.
-        model: the name of the model.
-        what: the graph, or the shapes of the model's inputs.
-        ways: the engines.
-        note: the reason why no other engine is used.
-    """
+    """A verdict that changes nothing."""
     plain = tuning.unmeasured(model, what, ways)
     return replace(plain, chosen="", machine=task.machine, note=note)
 
@@ -203,19 +191,7 @@ def judge(
     outputs: Sequence[str],
     is_quantised: bool,
 ) -> Measurement:
-    """Try the rivals, compare their results and times, and keep the verdict.
-
-    Args:
-        task: the task.
-        model: the name of the model; empty for a graph.
-        what: the graph, or the shapes of the model's inputs.
-        digest: of the graph or model.
-        ways: the engines.
-        build: makes the functions that run the graph in one of the ways, for each set of inputs.
-        names: the default way, then those that may be faster.
-        outputs: the names of the outputs, in the order in which all ways return them.
-        is_quantised: whether results may differ more.
-    """
+    """Try the rivals, compare their results and times, and keep the verdict. The default way is the first of `names`."""
     if (verdict := known(task, digest, ways, what)) is not None:
         return verdict
     plain = unjudged(task, model, what, ways)
@@ -296,7 +272,6 @@ class _Clock:
         self._waited, self._begin = _stall_seconds(), time.perf_counter()
 
     def seconds(self) -> float:
-        """Seconds since the clock was created."""
         passed = time.perf_counter() - self._begin
         return max(passed - (_stall_seconds() - self._waited), 1e-9)
 
@@ -318,9 +293,6 @@ def feeds(sample: Mapping[str, Sample]) -> list[dict[str, np.ndarray]]:
 
     Both sets of a large input are drawn from its sampled values. Integers may be positions, lengths or words, and keep their
     order.
-
-    Args:
-        sample: the samples, by name.
     """
     generator = np.random.default_rng(0)
     sets: list[dict[str, np.ndarray]] = [{}, {}]

@@ -14,7 +14,7 @@ from .. import Device, Precision
 
 @cache
 def version() -> str:
-    """Read the engine's version from its source: processes that use OpenVINO never import it. Several distributions have it."""
+    """Read the engine's version from its source: processes that use OpenVINO never import it."""
     if "onnxruntime" not in sys.modules:
         spec = importlib.util.find_spec("onnxruntime")
         if spec is not None and spec.origin:

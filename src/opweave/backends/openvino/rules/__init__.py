@@ -1,8 +1,8 @@
 """OpenVINO rules, one file for each family of operations, including composites.
 
-Where OpenVINO deviates from WebNN, there is no rule, or a rule for some data types only; other nodes use the expression, the
-decomposition or ONNX Runtime. On CPUs the engine compares and divides int32 as float32, narrows 64-bit integers to 32 bits,
-and saturates 8-bit integers; `emit` carries integers in other types, so that moving them is exact.
+Where OpenVINO deviates from WebNN, there is no rule, or a rule for some data types only. On CPUs the engine compares and
+divides int32 as float32, narrows 64-bit integers to 32 bits, and saturates 8-bit integers; `emit` carries integers in other
+types, so that moving them is exact.
 """
 
 from __future__ import annotations
@@ -26,17 +26,11 @@ MAX_TAKEN = 3
 
 
 def is_float(input: Operand) -> bool:
-    """Whether `input` is float32 or float16."""
     return input.data_type in FLOATS
 
 
 def follows_sum(input: Operand, most: int = MAX_TAKEN) -> bool:
-    """Whether the kernel that computes `input`, a sum with its epilogue, fuses the next element-wise operation.
-
-    Args:
-        input: the operand.
-        most: largest number of operations in between.
-    """
+    """Whether the kernel of a sum, at most `most` operations before `input`, also fuses the next element-wise operation."""
     node = input.node
     if node is None or node.op in SUMS:
         return node is not None
@@ -48,7 +42,7 @@ def follows_sum(input: Operand, most: int = MAX_TAKEN) -> bool:
 def keep_nan(ctx: Emitter, input: Value, result: Value) -> Value:
     """Return `result`, but NaN where the input is NaN: the engine's maxima, minima and exponentials lose it.
 
-    Not for operations after a sum, where the engine's own operation becomes part of the epilogue.
+    Not for operations after a sum, which its epilogue fuses.
     """
     is_nan = ctx.emit("not_equal", input, input, data_type="bool")  # IsNaN would not be fused with its neighbours
     return ctx.emit("select", is_nan, input, result, data_type=result.data_type)

@@ -33,7 +33,6 @@ def _is_float(a: Operand) -> bool:
 
 
 def as_int32(ctx: Emitter, value: Value) -> Value:
-    """Cast integers of at most 32 bits to int32; return floats unchanged."""
     return value if value.data_type in FLOATS else ctx.cast(value, "int32")
 
 

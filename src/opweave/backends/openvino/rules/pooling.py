@@ -21,7 +21,6 @@ from . import is_float
 
 
 def _is_regular(window: Window) -> bool:
-    """Whether the engine's kernels support the padding."""
     return max(window.before, window.after) < window.taps and bool(inside(window).all())
 
 

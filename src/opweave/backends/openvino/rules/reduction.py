@@ -65,7 +65,6 @@ def _(ctx: Emitter, input: Value) -> Value:
 
 
 def _is_exact(input: Operand) -> bool:
-    """Whether all values are exact in float32, in which the engine compares."""
     return is_float(input) or input.data_type in ("int8", "uint8")
 
 
