@@ -53,6 +53,12 @@ class _Rewriter(Recorder):
             raise OperationError(f"{node.title}: its decomposition yields {got}, it must yield {wanted}")
         return outputs
 
+    def add_all(self, nodes: Iterable[Node], replaced: dict[Operand, Operand]) -> None:
+        """Add nodes like these, on the operands in `replaced`, which gets their results."""
+        for node in nodes:
+            self._source = node
+            replaced.update(zip(node.outputs, self._add_like(node, replaced.__getitem__, node.label), strict=True))
+
 
 def legalise(
     graph: Graph, supports: Callable[[Node], bool], backend: str = "given", *, has_results: bool = False
@@ -71,9 +77,7 @@ def legalise(
     replaced = {operand: Operand(rewriter, operand.desc, value=operand.value) for operand in graph.constants}
     for name, operand in graph.inputs.items():
         replaced[operand] = rewriter.inputs[name] = Operand(rewriter, operand.desc, name=name)
-    for node in graph.nodes:
-        rewriter._source = node
-        replaced.update(zip(node.outputs, rewriter._add_like(node, replaced.__getitem__, node.label), strict=True))
+    rewriter.add_all(graph.nodes, replaced)
     outputs_by_name = each(graph.outputs, replaced.__getitem__)
     if has_results:
         outputs_by_name = each(outputs_by_name, lambda o: rewriter.identity(o) if o.is_input else o)

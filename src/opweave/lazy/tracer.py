@@ -23,7 +23,7 @@ from ..memory.arrays import as_array, contiguous, describe
 from ..memory.spaces import Memory
 from ..run.graph import MLGraph
 from ..run.locks import Locks
-from ..run.tensor import MLTensor
+from ..run.tensor import MLTensor, guard_of
 from ..support import hints
 from ..support.errors import ValidationError
 from ..support.names import file_name, shown
@@ -347,7 +347,7 @@ class TracedFunction:
             return results[value.number]
         leaf = leaves[value.number] if type(value) is _Given else value
         if isinstance(leaf, MLTensor):
-            with leaf._lock:
+            with guard_of(leaf).lock:
                 return _copy(self.context, self.context._own(leaf, "a result"), leaf.desc)
         return _copy(self.context, leaf, describe(leaf, "a result")) if isinstance(leaf, np.ndarray) else leaf
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import ref
+from weakref import WeakMethod, ref
 
 import numpy as np
 
@@ -24,8 +24,8 @@ from ..support import hints, lazy_imports
 from ..support.cache import Cache
 from ..support.errors import InvalidStateError, ValidationError, require
 from ..support.names import shown
-from .locks import Locks
-from .tensor import MLTensor
+from .locks import Locks, locks_of
+from .tensor import MLTensor, guard_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -311,6 +311,13 @@ class MLGraph:
                     f"dispatch: {what} {name!r} must be {descs[name]}, got a tensor {tensor.desc}",
                 )
 
+    def _memory_of(self, tensor: MLTensor, what: str) -> Any:
+        return self._context._own(tensor, what)
+
+    def _unbind(self, key: tuple[Any, ...]) -> None:
+        with self._lock:
+            self._bindings.pop(key)
+
     def _may_share(self, name: str, tensor: MLTensor, outputs: Mapping[str, MLTensor]) -> bool:
         """Whether a tensor is an input, and also an output that may use the memory of that input."""
         return any(source == name and outputs.get(output) is tensor for output, source in self._in_place.items())
@@ -329,14 +336,14 @@ class MLGraph:
         self._check_dispatch(inputs, outputs)
         all_tensors = list({id(tensor): tensor for tensor in (*inputs.values(), *outputs.values())}.values())
         for tensor in outputs.values():
-            tensor._settle()
+            guard_of(tensor).settle()
         with Locks(all_tensors):
             with self._lock:
                 # Another thread may have destroyed a tensor or the graph before; from here on, it has to wait.
                 program = self._check_alive()
-                sources = {name: self._context._own(inputs[name], f"dispatch: {name!r}") for name in self._inputs}
-                targets = {name: self._context._own(outputs[name], f"dispatch: {name!r}") for name in self._outputs}
-                space = self._context._space
+                sources = {name: self._memory_of(inputs[name], f"dispatch: {name!r}") for name in self._inputs}
+                targets = {name: self._memory_of(outputs[name], f"dispatch: {name!r}") for name in self._outputs}
+                space = self._context.backend.space
                 for name, array in targets.items() if space.is_host else ():
                     require(bool(array.flags.writeable), f"dispatch: output {name!r} is read-only memory")
                 shared = self._check_overlap(space, sources, targets)
@@ -345,13 +352,18 @@ class MLGraph:
                 if self._use is not None:
                     self._use.note((), list(sources), list(sources.values()))
                 whole = call.max_whole if isinstance(call, Submission) else -1
-                locked = [tensor for tensor in all_tensors if tensor._in_steps or tensor.desc.byte_length > whole]
-                binding = DispatchBinding(self, key, call, locked)
+                guards = [guard_of(tensor) for tensor in all_tensors]
+                locked = [
+                    tensor
+                    for tensor, guard in zip(all_tensors, guards, strict=True)
+                    if guard.in_steps or tensor.desc.byte_length > whole
+                ]
+                binding = DispatchBinding(WeakMethod(self._unbind), key, call, locked)
                 self._bindings.put(key, binding)
-            for tensor in all_tensors:
+            for guard in guards:
                 if whole < 0:
-                    tensor._use_in_steps()  # takes locks of other graphs, so without this one's
-                tensor._bindings.add(binding)
+                    guard.use_in_steps()  # takes locks of other graphs, so without this one's
+                guard.bindings.add(binding)
         return binding
 
     def _compute(self, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
@@ -367,7 +379,7 @@ class MLGraph:
         for name, desc in self._inputs.items():
             value = inputs[name]
             if isinstance(value, MLTensor):
-                self._context._own(value, f"compute: input {name!r}")
+                self._memory_of(value, f"compute: input {name!r}")
                 tensors.append(value)
             elif type(value) is np.ndarray and value.shape == desc.shape and value.dtype == desc.data_type:
                 sources[name] = contiguous(value)
@@ -387,10 +399,10 @@ class MLGraph:
             for name, value in inputs.items():
                 if isinstance(value, MLTensor):
                     what = f"compute: input {name!r}"
-                    sources[name] = fit_tensor(value, self._context._own(value, what), what, self._inputs[name])
+                    sources[name] = fit_tensor(value, self._memory_of(value, what), what, self._inputs[name])
             if len(program.steps) > 1:
                 for tensor in tensors:
-                    tensor._use_in_steps()
+                    guard_of(tensor).use_in_steps()
             if outputs:
                 on_host = {name: array for name, array in sources.items() if isinstance(array, np.ndarray)}
                 shared = self._check_overlap(HOST, on_host, targets)
@@ -440,15 +452,21 @@ class MLGraph:
 
 
 class DispatchBinding:
-    """A graph bound to tensors, until one of them is destroyed. It holds the locks of `tensors` while it runs."""
+    """A graph bound to tensors, until one of them is destroyed. It holds the locks of `tensors` while it runs.
 
-    __slots__ = ("__weakref__", "_call", "_graph", "_key", "_locks")
+    `unbind` is the graph's method that forgets the binding of a key.
+    """
+
+    __slots__ = ("__weakref__", "_call", "_key", "_locks", "_unbind")
 
     def __init__(
-        self, graph: MLGraph, key: tuple[Any, ...], call: Callable[[], None], tensors: Sequence[MLTensor]
+        self,
+        unbind: WeakMethod[Callable[[tuple[Any, ...]], None]],
+        key: tuple[Any, ...],
+        call: Callable[[], None],
+        tensors: Sequence[MLTensor],
     ) -> None:
-        self._graph, self._key, self._call = ref(graph), key, call
-        self._locks = [tensor._lock for tensor in sorted(tensors, key=id)]
+        self._unbind, self._key, self._call, self._locks = unbind, key, call, locks_of(tensors)
 
     def run(self) -> None:
         """Run the graph once. A method, since calling an object takes 0.1 us more."""
@@ -484,10 +502,9 @@ class DispatchBinding:
 
     def release(self) -> None:
         """Forget the binding, and with it the tensors' memory."""
-        graph = self._graph()
-        if graph is not None:
-            with graph._lock:
-                graph._bindings.pop(self._key)
+        unbind = self._unbind()
+        if unbind is not None:
+            unbind(self._key)
 
 
 def fit_tensor(tensor: MLTensor, array: Any, what: str, desc: Desc) -> Any:

@@ -8,7 +8,6 @@ several threads can run one program at the same time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -89,10 +88,7 @@ class Program:
         self._spaces = (*(each for each in used if each is not HOST), HOST)
         self._layouts: dict[tuple[tuple[Space, ...], Pairs], Layout] = {}
         self._constants: dict[tuple[int, Space], Memory] = {}
-        self._find_direct()
-
-    def _find_direct(self) -> None:
-        """Find the runner of a single step that has the program's own inputs and outputs."""
+        # The runner of a single step that has the program's own inputs and outputs.
         self._direct: Runner | None = None
         self._in_place: set[tuple[int, int]] | None = None  # the pairs that it updates, if it copies none
         if len(self.steps) == 1:
@@ -221,19 +217,15 @@ class Program:
 
     def measured(self) -> MeasuredProgram | None:
         """A copy of the program whose engines measure their kernels; None if no engine can."""
-        program = copy(self)
-        program._layouts = {}
-        engines: dict[int, Measured] = {}
-        steps = []
-        for step in self.steps:
-            engine = step.part.runner.measured() if step.part else None
-            if step.part and engine is not None:
-                engines[step.segment] = engine
-                step = replace(step, part=replace(step.part, runner=engine), bind=engine.bind)
-            steps.append(step)
-        program.steps = tuple(steps)
-        program._find_direct()
-        return MeasuredProgram(program, engines) if engines else None
+        parts = [step.part for step in self.steps if step.part]
+        engines = {
+            number: engine for number, part in enumerate(parts) if (engine := part.runner.measured()) is not None
+        }
+        if not engines:
+            return None
+        parts = [replace(part, runner=engines.get(number, part.runner)) for number, part in enumerate(parts)]
+        program = Program(self.graph, self.origin, parts, self.placements, self.space, self._ranges, choice=self.choice)
+        return MeasuredProgram(program, engines)
 
 
 @record

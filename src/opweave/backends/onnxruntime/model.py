@@ -105,8 +105,7 @@ class ModelSession(Runner):
         takes = {name: k for k, name in enumerate(self.inputs)}
         gives = {name: k for k, name in enumerate(self.outputs) if self._can_bind}
         self.updates = find_updates(nodes, takes, gives)
-        # Bypass the Python wrapper, which costs microseconds.
-        self.session = session._sess
+        self.session = session.native
 
     def check_types(self) -> None:
         """Raise an error for an input or output whose values NumPy cannot hold."""

@@ -31,6 +31,11 @@ class NativeSession(InferenceSession):  # type: ignore[misc]
 
     __init__ = InferenceSession.__init__
 
+    @property
+    def native(self) -> Any:
+        """The engine's session without the Python wrapper, which costs several microseconds."""
+        return self._sess
+
 
 def engine_call(
     session: Any,

@@ -195,7 +195,7 @@ class OrtSession(Runner):
         notes: Mapping[Node, str],
     ) -> None:
         self._notes = notes
-        self._loaded, self._session = loaded, loaded.session
+        self._loaded, self._session, self._native = loaded, loaded.session, loaded.session.native
         self._again, self.threads, self.updates = again, threads, updates
         self._parameters = parameters
         self._inputs = [f"i{k}" for k in range(inputs)]
@@ -203,13 +203,13 @@ class OrtSession(Runner):
         self._done = done
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        call = OrtCall(self._session._sess, self._new_binding(inputs, outputs), [*inputs, *outputs])
+        call = OrtCall(self._native, self._new_binding(inputs, outputs), [*inputs, *outputs])
         return wrap_to_count(call, self.updates, inputs, outputs)
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Run the session once on arrays; a new binding costs less than caching one."""
         try:
-            self._session._sess.run_with_iobinding(self._new_binding(inputs, outputs), None)
+            self._native.run_with_iobinding(self._new_binding(inputs, outputs), None)
         except ENGINE_ERRORS as error:
             raise error_of(error) from error
         if self.updates:
@@ -221,11 +221,11 @@ class OrtSession(Runner):
         Without a binding, the overhead for small networks is half of that of `run`.
         """
         names = [self._outputs[k] for k in outputs]
-        return engine_call(self._session._sess, self._inputs, names, self._parameters, self.updates, error_of)
+        return engine_call(self._native, self._inputs, names, self._parameters, self.updates, error_of)
 
     def _new_binding(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Any:
-        # Bypass the Python wrappers of bindings, values and run(), which cost several microseconds.
-        binding = engine.SessionIOBinding(self._session._sess)
+        # Bypass the Python wrappers of bindings and values, too.
+        binding = engine.SessionIOBinding(self._native)
         for slot, array in zip(self._inputs, inputs, strict=True):
             binding.bind_input(slot, array)  # in place, since arrays are contiguous
         for name, array in self._parameters.items():

@@ -21,8 +21,8 @@ class MeasuredOpenVinoSession(OpenVinoSession, Measured):
         super().__init__(*arguments)
         self._runs: list[Sequence[Any]] = []
 
-    def _call(self, request: Any, arrays: Sequence[np.ndarray]) -> Callable[[], None]:
-        call = super()._call(request, arrays)
+    def call_of(self, request: Any, arrays: Sequence[np.ndarray]) -> Callable[[], None]:
+        call = super().call_of(request, arrays)
 
         def measured_call() -> None:
             call()

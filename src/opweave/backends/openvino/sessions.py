@@ -98,7 +98,7 @@ class OpenVinoSession(Runner):
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         request = self._compiled.create_infer_request()
         self._tie(request, inputs, outputs)
-        return self._call(request, [*inputs, *outputs])
+        return self.call_of(request, [*inputs, *outputs])
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Run the graph once on arrays; reuse an idle request."""
@@ -107,10 +107,11 @@ class OpenVinoSession(Runner):
         except IndexError:
             request = self._compiled.create_infer_request()
         self._tie(request, inputs, outputs)
-        self._call(request, ())()
+        self.call_of(request, ())()
         self._idle.append(request)
 
-    def _call(self, request: Any, arrays: Sequence[np.ndarray]) -> Callable[[], None]:
+    def call_of(self, request: Any, arrays: Sequence[np.ndarray]) -> Callable[[], None]:
+        """Return a function that runs a request, and keeps arrays: the request holds addresses only."""
         return OpenVinoCall(request, arrays)
 
     def _tie(self, request: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
@@ -139,7 +140,7 @@ class OpenVinoCall:
 
     def __init__(self, request: Any, arrays: Sequence[np.ndarray]) -> None:
         self._infer = request.infer
-        self._arrays = arrays  # the request holds addresses only
+        self._arrays = arrays
 
     def __call__(self) -> None:
         try:
