@@ -65,16 +65,16 @@ class Chooser:
         """All ways to run a node, the preferred one first."""
         backend = self.backend
         if backend is self.host:
-            yield from self._on_host(node)
+            yield from self._host_candidates(node)
             return
         reason = backend.why_not(node)
         yield Candidate(backend.name, "" if reason == "" else reason or "there is no kernel")
         obstacle = "" if reason is None else "its parts would have the same data types"
         if node.op.decomposition is not None:
             yield Candidate(None, obstacle)
-        yield from self._on_host(node)
+        yield from self._host_candidates(node)
 
-    def _on_host(self, node: Node) -> Iterator[Candidate]:
+    def _host_candidates(self, node: Node) -> Iterator[Candidate]:
         op = node.op
         refusal = self.host.why_not(node)
         yield Candidate(self.host.name, f"{self.host.name} has no rule for it" if refusal is None else refusal)

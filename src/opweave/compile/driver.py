@@ -22,7 +22,7 @@ from ..run.steps import CompiledSegment, title
 from ..support.errors import InvalidStateError, NotSupportedError, OperationError
 from .choose import EXPRESSION, HOST_KERNELS, Chooser
 from .engines import Choice, choose_engine
-from .fuse import fusible
+from .fuse import find_fusible
 from .legalise import cut_out, legalise
 from .partition import Joining, Segment, partition
 
@@ -91,9 +91,11 @@ def _compile_for(
     if backend.space.is_host:
         host = backend
     else:
-        host = _as_precise(next(each for each in discover().values() if each.space.is_host), backend)
-    stand_in = None if host.stand_in is None else _as_precise(discover()[host.stand_in], backend)
-    engines = {each.name: (each, "cpu") for each in (stand_in, host) if each} | {backend.name: (backend, device)}
+        host = _set_precision(next(other for other in discover().values() if other.space.is_host), backend)
+    stand_in = None if host.stand_in is None else _set_precision(discover()[host.stand_in], backend)
+    engines = {engine.name: (engine, "cpu") for engine in (stand_in, host) if engine} | {
+        backend.name: (backend, device)
+    }
     chooser = Chooser(backend, device, host, stand_in, fallback)
     legal = graph
     origin: Mapping[Node, Node] = {node: node for node in graph.nodes}
@@ -101,29 +103,29 @@ def _compile_for(
         legal, origin = legalise(graph, lambda node: chooser.kind(node) is not None, backend.name)
     most = limits.limit(limits.WORK_VARIABLE, limits.MAX_WORK) // 2  # the other half is for the loop itself
     if fuse and host.gains_from_loops and kernels.is_compiled():
-        chooser.taken = fusible(legal, chooser, most)
+        chooser.taken = find_fusible(legal, chooser, most)
     parts = partition(legal, chooser.kind, Joining(EXPRESSION, chooser.fits, chooser.work, most))
     host_device = device if backend is host else "cpu"
 
     def compile_part(part: Segment[Node, Operand]) -> CompiledSegment:
         if part.kind not in engines:
-            return _kernel(part, host_device)
-        engine, where = engines[part.kind]
+            return _prepare_kernel(part, host_device)
+        engine, engine_device = engines[part.kind]
         sub, reads, writes = _sub_graph(legal, part, alone=len(parts) == 1)
         is_alone = alone and len(parts) == 1
-        runner = engine.compile(sub, device=where, power_preference=power_preference, alone=is_alone)
+        runner = engine.compile(sub, device=engine_device, power_preference=power_preference, alone=is_alone)
         if fallback == "error":
-            _require_device(runner, sub, where)
-        return CompiledSegment(runner, engine.space, where, part.nodes, sub.nodes, reads, writes)
+            _require_device(runner, sub, engine_device)
+        return CompiledSegment(runner, engine.space, engine_device, part.nodes, sub.nodes, reads, writes)
 
     compiled: list[CompiledSegment] = []
-    with abandoned_on_errors(compiled):
+    with abandon_on_errors(compiled):
         with _loops(parts, chooser, host_device) as loops:
             for part in parts:
                 compiled.append(next(loops)() if part.kind == EXPRESSION else compile_part(part))
         if wait:
-            for one in compiled:
-                one.runner.complete()
+            for segment in compiled:
+                segment.runner.complete()
     placements = _placements(graph, legal, origin, compiled, chooser, host_device)
     program = Program(legal, origin, compiled, placements, backend.space, input_ranges(graph), choice.reason)
     program.untried = choice.untried
@@ -131,7 +133,7 @@ def _compile_for(
 
 
 @contextmanager
-def abandoned_on_errors(parts: Sequence[CompiledSegment]) -> Iterator[None]:
+def abandon_on_errors(parts: Sequence[CompiledSegment]) -> Iterator[None]:
     """Let engines abandon parts that they have begun to compile, if another one fails, or the user interrupts it."""
     try:
         yield
@@ -143,12 +145,12 @@ def abandoned_on_errors(parts: Sequence[CompiledSegment]) -> Iterator[None]:
 
 def _require_device(runner: Runner, graph: Graph, device: str) -> None:
     """Require that the engine has not left operations to the CPU."""
-    left = dict.fromkeys(node.title for node in graph.nodes if runner.is_left([node]))
-    if left:
-        raise NotSupportedError(f"{device} cannot run {', '.join(left)}, which would run on the CPU")
+    titles = dict.fromkeys(node.title for node in graph.nodes if runner.is_left([node]))
+    if titles:
+        raise NotSupportedError(f"{device} cannot run {', '.join(titles)}, which would run on the CPU")
 
 
-def _as_precise(engine: Backend, backend: Backend) -> Backend:
+def _set_precision(engine: Backend, backend: Backend) -> Backend:
     """A back end of the host with the precision of `backend`, or float32 if it does not have that precision."""
     device = engine.named("cpu")
     is_able = device is not None and backend.precision in device.precisions
@@ -173,7 +175,7 @@ def _loops(
 ) -> Iterator[Iterator[Callable[[], CompiledSegment]]]:
     """Functions that wait for the parts that are loops. A thread compiles the loops, while engines compile other parts."""
     loops = [part for part in parts if part.kind == EXPRESSION]
-    compiling = [_expression(part, chooser, device) for part in loops]
+    compiling = [_prepare_loop(part, chooser, device) for part in loops]
     if not 0 < len(loops) < len(parts):
         yield iter(compiling)
         return
@@ -183,7 +185,7 @@ def _loops(
         yield iter([pool.submit(compiled).result for compiled in compiling])
 
 
-def _expression(part: Segment[Node, Operand], chooser: Chooser, device: str) -> Callable[[], CompiledSegment]:
+def _prepare_loop(part: Segment[Node, Operand], chooser: Chooser, device: str) -> Callable[[], CompiledSegment]:
     constants = dict.fromkeys(o for node in part.nodes for o in node.operands if o.is_constant)
     reads = [*constants, *part.inputs]
     rounds = chooser.backend.precision == "ieee"
@@ -229,7 +231,7 @@ class _ExpressionRunner(Runner):
         return "expression", f"{self.kernel.detail}{together}{note}"
 
 
-def _kernel(part: Segment[Node, Operand], device: str) -> CompiledSegment:
+def _prepare_kernel(part: Segment[Node, Operand], device: str) -> CompiledSegment:
     (node,) = part.nodes
     call = KernelCall(node.title, node.op, descs_of(node.inputs), node.attributes, tuple(o.desc for o in node.outputs))
     chosen = next(name for name in HOST_KERNELS if name in node.op.kernels)

@@ -138,11 +138,11 @@ def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> Choice:
             return Choice(ways[own], measurement.reason_on(own))
         if measurement.chosen in ways:
             return Choice(ways[measurement.chosen], measurement.reason)
-    untried, notes = expected(graph, backend.rivals)
+    untried, notes = expect_gains(graph, backend.rivals)
     return Choice(ways[own], "; ".join([own, *notes]), untried)
 
 
-def expected(graph: Graph, rivals: Iterable[Backend]) -> tuple[dict[str, str], list[str]]:
+def expect_gains(graph: Graph, rivals: Iterable[Backend]) -> tuple[dict[str, str], list[str]]:
     """The rivals that are expected to run a graph faster, and why; and for the others, why not."""
     untried: dict[str, str] = {}
     notes: list[str] = []
@@ -158,14 +158,14 @@ def expected(graph: Graph, rivals: Iterable[Backend]) -> tuple[dict[str, str], l
     return untried, notes
 
 
-def described(choice: str, untried: Mapping[str, str], state: str | Measurement = YET) -> str:
+def describe_choice(choice: str, untried: Mapping[str, str], state: str | Measurement = YET) -> str:
     """The choice between engines, as `explain` shows it. `state` is the verdict on the untried rivals, or a text for all."""
     if isinstance(state, Measurement):
         return "; ".join([choice, *state.verdicts(), "what is built from now on follows this"]) if untried else choice
     return "; ".join([choice, *(f"{name} {state}: expected to be faster ({why})" for name, why in untried.items())])
 
 
-def chosen_in(choice: str) -> str:
+def engine_of(choice: str) -> str:
     """The name of the engine that a choice begins with."""
     return re.split("[,;:]", choice, maxsplit=1)[0]
 

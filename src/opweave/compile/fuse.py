@@ -31,7 +31,7 @@ _HEAVY = {ops.conv2d, ops.conv_transpose2d, ops.gemm, ops.matmul, ops.batch_norm
 """Operations into which engines fuse the next one."""
 
 
-def fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
+def find_fusible(graph: Graph, chooser: Chooser, most: int) -> set[Node]:
     """The nodes that an engine could run, but that are faster in loops, whose work (`Chooser.work`) is at most `most`."""
     winners = set(filter(chooser.wins, graph.nodes))
     is_large = any(output.desc.element_count >= MIN_ELEMENTS for node in graph.nodes for output in node.outputs)

@@ -48,9 +48,9 @@ class _Rewriter(Recorder):
             raise NotSupportedError(f"{node.title}: {str(error).removeprefix(f'{op.name}: ')}") from error
         finally:
             self._prefix = outer
-        got, wanted = (tuple(output.desc for output in operands) for operands in (outputs, node.outputs))
-        if got != wanted:
-            raise OperationError(f"{node.title}: its decomposition yields {got}, it must yield {wanted}")
+        descs, declared = (tuple(output.desc for output in operands) for operands in (outputs, node.outputs))
+        if descs != declared:
+            raise OperationError(f"{node.title}: its decomposition yields {descs}, it must yield {declared}")
         return outputs
 
     def add_all(self, nodes: Iterable[Node], replaced: dict[Operand, Operand]) -> None:

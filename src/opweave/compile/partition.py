@@ -195,41 +195,41 @@ def _connect(
     taken: Sequence[Sequence[V]],
     written: Sequence[Sequence[V]],
     maker: Mapping[V, int],
-    wanted: Collection[V],
+    results: Collection[V],
 ) -> None:
     """Set the inputs and outputs of segments, each value once, in order of use."""
-    home = {number: at for at, numbers in enumerate(members) for number in numbers}
+    home = {number: index for index, numbers in enumerate(members) for number in numbers}
     inputs: list[dict[V, None]] = [{} for _ in segments]
     outputs: list[dict[V, None]] = [{} for _ in segments]
     for number, values in enumerate(taken):
-        at = home[number]
+        index = home[number]
         for value in values:
             source = home[maker[value]] if value in maker else None
-            if source != at:
-                inputs[at][value] = None
+            if source != index:
+                inputs[index][value] = None
                 if source is not None:
                     outputs[source][value] = None
         for value in written[number]:
-            if value in wanted:
-                outputs[at][value] = None
+            if value in results:
+                outputs[index][value] = None
     for segment, segment_inputs, segment_outputs in zip(segments, inputs, outputs, strict=True):
         segment.inputs, segment.outputs = list(segment_inputs), list(segment_outputs)
 
 
 def _order(members: Sequence[Sequence[int]], makers: Sequence[Sequence[int]]) -> list[int]:
     """An order in which segments can run: by last node, but each after the segments that it needs."""
-    home = {number: at for at, numbers in enumerate(members) for number in numbers}
+    home = {number: index for index, numbers in enumerate(members) for number in numbers}
     needs = [{home[maker]: None for number in numbers for maker in makers[number]} for numbers in members]
     ordered: dict[int, None] = {}
     opened: set[int] = set()
-    for first in sorted(range(len(members)), key=lambda at: members[at][-1]):
+    for first in sorted(range(len(members)), key=lambda index: members[index][-1]):
         pending = [first]
         while pending:
-            at = pending[-1]
-            missing = [other for other in needs[at] if other != at and other not in ordered]
+            index = pending[-1]
+            missing = [other for other in needs[index] if other != index and other not in ordered]
             if missing:
-                assert at not in opened, "segments depend on each other in a circle"
-                opened.add(at)
+                assert index not in opened, "segments depend on each other in a circle"
+                opened.add(index)
                 pending += missing
             else:
                 ordered[pending.pop()] = None

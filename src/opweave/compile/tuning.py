@@ -104,7 +104,7 @@ def measure(
         KeyboardInterrupt: the user interrupts it. Measurements until then are kept if they are enough.
     """
     first = names[0]
-    plain = replace(unmeasured(model, what, ways), chosen=first)
+    plain = replace(default_measurement(model, what, ways), chosen=first)
     if len(names) == 1:
         return plain
     with reported(f"tuning {plain.title}: compiling for {', '.join(names)}"):
@@ -161,7 +161,7 @@ def try_ways(
     return runs, refused
 
 
-def unmeasured(model: str, what: str, ways: Mapping[str, Backend]) -> Measurement:
+def default_measurement(model: str, what: str, ways: Mapping[str, Backend]) -> Measurement:
     """The entry of a graph that is not measured: the first of the ways runs it."""
     return Measurement(model, what, next(iter(ways)), {}, {}, 0, engines.machine(ways), engines.versions(ways))
 
@@ -238,11 +238,11 @@ def _trial(
 def _wrong(runs: Sequence[Run], expected: Sequence[Mapping[str, np.ndarray]], most: float) -> str:
     """Describe how results differ from those of the first engine by more than `most`; empty if they agree."""
     for run, outputs in zip(runs, expected, strict=True):
-        for result, (name, wanted) in zip(run(), outputs.items(), strict=True):
+        for result, (name, correct) in zip(run(), outputs.items(), strict=True):
             array, output = np.asarray(result), f"output {shown(name)}"
-            if array.shape != wanted.shape:
-                return f"{output} has shape {list(array.shape)}, not {list(wanted.shape)}"
-            distance = difference(array, wanted)
+            if array.shape != correct.shape:
+                return f"{output} has shape {list(array.shape)}, not {list(correct.shape)}"
+            distance = difference(array, correct)
             if distance == float("inf"):
                 return f"{output} has NaN or infinities elsewhere"
             if distance > most:

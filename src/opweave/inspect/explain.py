@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..backends import PRECISIONS
-from ..compile.engines import SWITCHED_OFF, described
+from ..compile.engines import SWITCHED_OFF, describe_choice
 from ..run.graph import MLGraph
 from ..support import lazy_imports
 from ..support.words import intermediates, table
@@ -20,7 +20,7 @@ def explain(graph: MLGraph) -> str:
     lines = [f"{graph._graph}", "", f"precision {precision}: {PRECISIONS[precision]}"]
     if program.choice:
         state = SWITCHED_OFF if graph._use is None else graph._use.state(())
-        lines.append(f"engine: {described(program.choice, program.untried, state)}")
+        lines.append(f"engine: {describe_choice(program.choice, program.untried, state)}")
     lines += ["", "what runs where:", *(f"  {line}" for line in table(cells, words=5))]
     if has_segments:
         plan = program.plan

@@ -289,7 +289,7 @@ def profile_model(
         space.wait()
         whole.append(perf_counter_ns() - start)
         if len(call.layout.steps) > 1:
-            parts.append(call.timed())
+            parts.append(call.time_steps())
     # Measuring kernels slows down the CPU, but no device.
     kernels = _kernels(program, sources, targets, shared, repeat) if detail or not space.is_host else ()
     steps = _steps(program, call, parts or [[time] for time in whole])
@@ -302,7 +302,7 @@ def _kernels(
     program: Program, sources: Sequence[Memory], targets: Sequence[Memory], shared: Pairs, repeat: int
 ) -> tuple[KernelTime, ...]:
     """Measure kernels by their engines; empty if no engine can."""
-    measured = program.measured()
+    measured = program.build_measured()
     if measured is None:
         return ()
     call = measured.program.bind(sources, targets, shared)

@@ -49,7 +49,7 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
 
     what = f"a graph of {counted(len(user_graph.nodes), 'operation')}"
     digest, is_quantised = engines.digest(user_graph), any(node.op is quantize_linear for node in user_graph.nodes)
-    current = engines.chosen_in(graph._check_alive().choice)
+    current = engines.engine_of(graph._check_alive().choice)
     names, outputs = list(ways), list(graph.outputs)
     measurement = tuning.measure("", what, digest, ways, build, names, outputs, seconds, is_quantised, current)
     if measurement.chosen in programs:

@@ -55,7 +55,7 @@ class Binding:
         finally:
             layout.give_back(intermediates)
 
-    def timed(self) -> list[int]:
+    def time_steps(self) -> list[int]:
         """Run the program once, and return the nanoseconds of each step."""
         intermediates, times = self.layout.take(), []
         try:

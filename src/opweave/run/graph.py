@@ -285,16 +285,16 @@ class MLGraph:
             forget()
 
     def __repr__(self) -> str:
-        def listing(descs: Mapping[str, Desc]) -> str:
+        def list_descs(descs: Mapping[str, Desc]) -> str:
             return ", ".join(f"{printable(name)}: {desc}" for name, desc in descs.items())
 
         state = "destroyed" if self.destroyed else f"{self._size} operations on {self._context.device.name}"
-        return f"<MLGraph ({listing(self._inputs)}) -> ({listing(self._outputs)}), {state}>"
+        return f"<MLGraph ({list_descs(self._inputs)}) -> ({list_descs(self._outputs)}), {state}>"
 
     def _check_dispatch(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
         self._check_alive()
-        for what, tensors in {"inputs": inputs, "outputs": outputs}.items():
-            require(isinstance(tensors, Mapping), f"dispatch: {what} must map names to tensors, got {shown(tensors)}")
+        for kind, tensors in {"inputs": inputs, "outputs": outputs}.items():
+            require(isinstance(tensors, Mapping), f"dispatch: {kind} must map names to tensors, got {shown(tensors)}")
         everything = [*inputs.items(), *outputs.items()]
         for name, tensor in everything:
             self._context._check_own(tensor, f"dispatch: {name!r}")
@@ -302,17 +302,17 @@ class MLGraph:
         alone = [tensor for name, tensor in inputs.items() if not self._may_share(name, tensor, outputs)]
         is_distinct = len(targets) == len(outputs) and len({*targets, *map(id, alone)}) == len(targets) + len(alone)
         require(is_distinct, "dispatch: each input and output needs a tensor of its own, got one of them twice")
-        for what, tensors, descs in (("input", inputs, self._inputs), ("output", outputs, self._outputs)):
-            check_names(f"dispatch: {what}s", tensors, descs)
+        for kind, tensors, descs in (("input", inputs, self._inputs), ("output", outputs, self._outputs)):
+            check_names(f"dispatch: {kind}s", tensors, descs)
             for name, tensor in tensors.items():
-                require(not tensor.constant, f"dispatch: {what} {name!r} is a constant tensor")
+                require(not tensor.constant, f"dispatch: {kind} {name!r} is a constant tensor")
                 require(
                     tensor.desc == descs[name],
-                    f"dispatch: {what} {name!r} must be {descs[name]}, got a tensor {tensor.desc}",
+                    f"dispatch: {kind} {name!r} must be {descs[name]}, got a tensor {tensor.desc}",
                 )
 
-    def _memory_of(self, tensor: MLTensor, what: str) -> Any:
-        return self._context._own(tensor, what)
+    def _memory_of(self, tensor: MLTensor, subject: str) -> Any:
+        return self._context._own(tensor, subject)
 
     def _unbind(self, key: tuple[Any, ...]) -> None:
         with self._lock:
@@ -384,8 +384,8 @@ class MLGraph:
             elif type(value) is np.ndarray and value.shape == desc.shape and value.dtype == desc.data_type:
                 sources[name] = contiguous(value)
             else:
-                what = f"compute: input {name!r}"
-                sources[name] = contiguous(fit(as_array(value, what, desc.data_type), what, desc))
+                subject = f"compute: input {name!r}"
+                sources[name] = contiguous(fit(as_array(value, subject, desc.data_type), subject, desc))
         if outputs:
             outputs = self._check_outputs(outputs)
         elif not tensors and program.returning_all is not None:
@@ -398,8 +398,8 @@ class MLGraph:
         with Locks(tensors):
             for name, value in inputs.items():
                 if isinstance(value, MLTensor):
-                    what = f"compute: input {name!r}"
-                    sources[name] = fit_tensor(value, self._memory_of(value, what), what, self._inputs[name])
+                    subject = f"compute: input {name!r}"
+                    sources[name] = fit_tensor(value, self._memory_of(value, subject), subject, self._inputs[name])
             if len(program.steps) > 1:
                 for tensor in tensors:
                     guard_of(tensor).use_in_steps()
@@ -507,19 +507,21 @@ class DispatchBinding:
             unbind(self._key)
 
 
-def fit_tensor(tensor: MLTensor, array: Any, what: str, desc: Desc) -> Any:
+def fit_tensor(tensor: MLTensor, array: Any, subject: str, desc: Desc) -> Any:
     """The memory of a tensor as `desc`; on the host, the tensor may be flat."""
     if isinstance(array, np.ndarray):
-        return fit(array, what, desc)
-    require(tensor.desc == desc, f"{what} must be {desc}, got a tensor {tensor.desc}")
+        return fit(array, subject, desc)
+    require(tensor.desc == desc, f"{subject} must be {desc}, got a tensor {tensor.desc}")
     return array
 
 
-def check_names(what: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Require exactly the names `wanted`."""
-    missing = [name for name in wanted if name not in given]
-    unknown = [name for name in given if name not in wanted]
+def check_names(subject: str, values: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
+    """Require exactly the names `declared`."""
+    missing = [name for name in declared if name not in values]
+    unknown = [name for name in values if name not in declared]
     if missing or unknown:
         groups = {"missing": missing, "unknown": unknown}
-        which = ", ".join(f"{kind}: {shown(names)}" for kind, names in groups.items() if names) if given else "got none"
-        raise ValidationError(f"{what} must hold {list(wanted)}; {which}{hints.names(unknown, missing)}")
+        problem = (
+            ", ".join(f"{kind}: {shown(names)}" for kind, names in groups.items() if names) if values else "got none"
+        )
+        raise ValidationError(f"{subject} must hold {list(declared)}; {problem}{hints.names(unknown, missing)}")

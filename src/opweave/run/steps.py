@@ -70,7 +70,7 @@ class Step:
     def tie(self, memory: Sequence[Memory]) -> Callable[[], None]:
         """Bind it to its slots of a run's memory. Errors name the operations."""
         try:
-            return self.bind([memory[at] for at in self.reads], [memory[at] for at in self.writes])
+            return self.bind([memory[slot] for slot in self.reads], [memory[slot] for slot in self.writes])
         except OperationError as error:
             failed = self.describe_error(error)
             raise failed from failed.__cause__

@@ -164,14 +164,14 @@ def context_for(task: Task, ways: Mapping[str, Backend]) -> MLContext:
     return MLContext(own.beside(rivals), device, task.power_preference)
 
 
-def known(task: Task, digest: str, ways: Mapping[str, Backend], what: str) -> Measurement | None:
+def kept_verdict(task: Task, digest: str, ways: Mapping[str, Backend], what: str) -> Measurement | None:
     """The verdict that another process has kept meanwhile, or None."""
     return engines.find(lambda: digest, ways, task.machine).get(what)
 
 
-def unjudged(task: Task, model: str, what: str, ways: Mapping[str, Backend], note: str = "") -> Measurement:
+def neutral_verdict(task: Task, model: str, what: str, ways: Mapping[str, Backend], note: str = "") -> Measurement:
     """A verdict that changes nothing."""
-    plain = tuning.unmeasured(model, what, ways)
+    plain = tuning.default_measurement(model, what, ways)
     return replace(plain, chosen="", machine=task.machine, note=note)
 
 
@@ -192,9 +192,9 @@ def judge(
     is_quantised: bool,
 ) -> Measurement:
     """Try the rivals, compare their results and times, and keep the verdict. The default way is the first of `names`."""
-    if (verdict := known(task, digest, ways, what)) is not None:
+    if (verdict := kept_verdict(task, digest, ways, what)) is not None:
         return verdict
-    plain = unjudged(task, model, what, ways)
+    plain = neutral_verdict(task, model, what, ways)
     for stream in answers:
         send(stream, Begun(digest, plain, names[1:]))
     builds: dict[str, float] = {}

@@ -40,9 +40,9 @@ class OnnxRuntime(Backend):
         return devices()
 
     def named(self, name: str) -> Device | None:
-        from .devices import named
+        from .devices import find_device
 
-        return named(name)
+        return find_device(name)
 
     def open(self, device: Device, power_preference: PowerPreference) -> OnnxRuntime:
         if not device.provider:

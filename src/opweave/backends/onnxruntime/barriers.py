@@ -41,7 +41,7 @@ def _before_factors(ctx: Emitter, name: str) -> Iterator[str]:
         maker = ctx.maker(name)
         if maker is None or maker.domain or maker.op_type == "Cast":
             return
-        kept = ctx.operand_of_nothing(maker)
+        kept = ctx.unchanged_operand(maker)
         if kept is None and maker.op_type in ("Div", "Mul"):
             numbers = [ctx.is_number(name) for name in maker.inputs]
             kept = 0 if numbers[1] else 1 if numbers[0] and maker.op_type == "Mul" else None
@@ -74,7 +74,7 @@ def keep_outputs_apart(ctx: Emitter, outputs: Container[str]) -> None:
     for node in ctx.nodes:
         name, is_moved = node.inputs[0] if node.op_type == "QuantizeLinear" else "", False
         while (maker := ctx.maker(name)) is not None:
-            kept = ctx.operand_of_nothing(maker)
+            kept = ctx.unchanged_operand(maker)
             if kept is None and maker.op_type not in MOVES:
                 break
             is_moved |= maker.op_type in MOVES

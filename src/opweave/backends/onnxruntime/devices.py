@@ -49,7 +49,7 @@ def devices() -> list[Device]:
     return [cpu(), *(plugin.device(processor_name()) for plugin in plugins())]
 
 
-def named(name: str) -> Device | None:
+def find_device(name: str) -> Device | None:
     """Return the device with this name; plug-ins are registered only if the name is not the CPU's."""
     if name == cpu().name:
         return cpu()

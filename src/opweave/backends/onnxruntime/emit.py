@@ -199,7 +199,7 @@ class Emitter:
         """Let later operators read the float16 value, not the float32 value that was rounded to it."""
         self._widened_halves.pop(value.name, None)
 
-    def about(self, question: Callable[[Graph], T]) -> T:
+    def answer(self, question: Callable[[Graph], T]) -> T:
         """Return `question(graph)`, computed once per graph."""
         if question not in self._answers:
             self._answers[question] = question(self.graph)
@@ -282,14 +282,14 @@ class Emitter:
         Nodes that change nothing are skipped.
         """
         while (node := self._makers.get(name)) is not None:
-            kept = self.operand_of_nothing(node)
+            kept = self.unchanged_operand(node)
             if kept is None:
                 yield node
                 if node.op_type not in through:
                     return
             name = node.inputs[kept or 0]
 
-    def operand_of_nothing(self, node: OnnxNode) -> int | None:
+    def unchanged_operand(self, node: OnnxNode) -> int | None:
         """Return the position of the operand that a node passes on unchanged, such as a in a * 1 or Cast(a); None if none.
 
         The engine's optimiser may remove such a node. An operand that the engine folds may be neutral, so it counts as such.
@@ -306,7 +306,7 @@ class Emitter:
                 return 1 - position
         return None
 
-    def apart(self, value: Value) -> Value:
+    def insert_barrier(self, value: Value) -> Value:
         """Return `value` behind a barrier: an Identity, without a copy, which the engine's optimiser keeps."""
         self.disabled_optimizers.add("EliminateIdentity")
         result: Value = self.emit("Identity", value, shape=value.shape)

@@ -34,7 +34,7 @@ def emit_product(
         and ctx.precision != "ieee"
         and _must_be_apart(ctx, op_type, a, b, axis, attributes.get("alpha", 1))
     ):
-        b = ctx.apart(b)
+        b = ctx.insert_barrier(b)
     return ctx.emit(op_type, a, b, *others, **attributes)
 
 

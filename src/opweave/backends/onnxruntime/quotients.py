@@ -190,7 +190,7 @@ class _QuotientValues:
             if any(info.type.tensor_type.elem_type in (0, *DTYPES) for info in self._inputs.get(name, ())):
                 return True
             for node, position in self._nodes.get(name, ()):
-                answer = _integer_if(node, position)
+                answer = _integer_sources(node, position)
                 if answer is True:
                     return True
                 pending += answer or ()
@@ -213,7 +213,7 @@ def _elements(tensor: Any) -> np.ndarray | None:
     return np.array(tensor.int32_data or tensor.int64_data, data_type)
 
 
-def _integer_if(node: Any, position: int) -> bool | list[str]:
+def _integer_sources(node: Any, position: int) -> bool | list[str]:
     """Return whether the output of a node may be int32 or int64, or the names of the values that decide this."""
     attributes = {attribute.name: attribute for attribute in node.attribute[:]}
     if bodies := sub_graphs(node):

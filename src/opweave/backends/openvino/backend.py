@@ -33,7 +33,7 @@ class OpenVino(Backend):
         return devices.devices(self.name)
 
     def named(self, name: str) -> Device | None:
-        return devices.named(self.name, name)
+        return devices.find_device(self.name, name)
 
     def by_default(self) -> bool:
         return devices.may_have_accelerators()

@@ -138,7 +138,7 @@ def devices(backend: str) -> list[Device]:
     return entries
 
 
-def named(backend: str, name: str) -> Device | None:
+def find_device(backend: str, name: str) -> Device | None:
     if name == "cpu" and is_installed():
         device = _describe(backend, name, engine_name(name))
         return device if device.available else None

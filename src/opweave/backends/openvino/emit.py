@@ -257,7 +257,7 @@ class Emitter:
         # [n, 1, 1] divides the first element only.
         if b.array is not None and ((a.rank > 4 and b.array.size > 1) or source_type(a).startswith("Reduce")):
             b = self.hide(b)
-        result = self.emit("divide", self.left(a), b)
+        result = self.emit("divide", self.left_operand(a), b)
         result.output.get_node().get_rt_info()[_EXACT_QUOTIENT] = True
         return result
 
@@ -280,7 +280,7 @@ class Emitter:
         result.output.get_node().get_rt_info()[_NOT_FOLDED] = True
         return result
 
-    def left(self, value: Value) -> Value:
+    def left_operand(self, value: Value) -> Value:
         """Return the left operand for a non-commutative operation, and hide a constant.
 
         A kernel that fuses the operation as an epilogue computes `f(x) - c` for `c - f(x)`.

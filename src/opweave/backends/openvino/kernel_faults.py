@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...core.graph import Node
 from ...core.shapes import Window, window_extent
-from .windows import inside
+from .windows import count_inside
 
 ROW = 64
 """Bytes in a row of an AMX tile."""
@@ -29,7 +29,7 @@ def why_not(node: Node, size: int) -> str:
         window = Window(
             image[axis], taps, before, arguments["strides"][number], dilation if taps > 1 else 1, counts[axis]
         )
-        if max(before, after) >= window_extent(taps, window.dilation) or not inside(window).all():
+        if max(before, after) >= window_extent(taps, window.dilation) or not count_inside(window).all():
             return "windows of padding alone"  # the kernel reads beyond the input, or ends the process
         if axis == "w" and _is_regrouped(window, filter["i"] * size):
             return "widths and strides with a common factor"

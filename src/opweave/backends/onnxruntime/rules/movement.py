@@ -56,7 +56,7 @@ def _(
     fill = ctx.scalar(value, input) if mode == "constant" else None
     pads = ctx.constant([*beginning_padding, *ending_padding])
     widest = max([*beginning_padding, *ending_padding])
-    axes = ctx.constant(range(input.rank)) if widest > ctx.about(_widest_safe_padding) else None
+    axes = ctx.constant(range(input.rank)) if widest > ctx.answer(_widest_safe_padding) else None
     return ctx.emit("Pad", input, pads, fill, axes, mode="reflect" if mode == "reflection" else mode)
 
 

@@ -61,7 +61,7 @@ def _to_unsigned(ctx: Emitter, input: Value, zero_point: Value) -> tuple[Value, 
     is_quantised = source.node is not None and source.node.op is ops.quantize_linear
     if input.data_type != "int8" or ctx.portable or not kernels.saturates():
         return input, zero_point
-    if (source.is_constant or is_quantised) and ctx.node not in ctx.about(shared_constants):
+    if (source.is_constant or is_quantised) and ctx.node not in ctx.answer(shared_constants):
         return input, zero_point
     return flip_sign(ctx, input), flip_sign(ctx, zero_point)
 
@@ -129,11 +129,11 @@ def _keep_apart(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> 
                 other is not None and other.dtype == own.dtype and other.tobytes() == own.tobytes()
                 for own, other in zip((scales, zeros), others, strict=True)
             ):
-                return ctx.apart(input)
+                return ctx.insert_barrier(input)
         elif ctx.precision != "ieee" and (dequantised := [d for name in node.inputs if (d := dequantiser(ctx, name))]):
             takes_scales = is_single and (node.op_type in _PRODUCTS or all(has_one_scale(ctx, d) for d in dequantised))
             if node.op_type in rounded or not takes_scales:
-                return ctx.apart(input)
+                return ctx.insert_barrier(input)
     return input
 
 
@@ -153,13 +153,13 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     return _finish(ctx, ctx.emit("Clip", shifted, ctx.scalar(info.lowest, shifted), ctx.scalar(info.highest, shifted)))
 
 
-def _per_column(a_zero_point: Operand, b_zero_point: Operand) -> bool:
+def _is_per_column(a_zero_point: Operand, b_zero_point: Operand) -> bool:
     """Whether the engine supports the zero points: one for `a`, and one, or one per column, for `b`."""
     one, columns = prod(a_zero_point.shape) == 1, prod(b_zero_point.shape)
     return one and (columns == 1 or (columns == b_zero_point.shape[-1]))
 
 
-@ort.lower(composites.integer_matmul, when=_per_column)
+@ort.lower(composites.integer_matmul, when=_is_per_column)
 def _(ctx: Emitter, a: Value, b: Value, a_zero_point: Value, b_zero_point: Value) -> Value:
     columns = prod(b_zero_point.dims)
     can_saturate = a.data_type == "uint8" and b.data_type == "int8" and ctx.array_of(b) is None and not ctx.portable
