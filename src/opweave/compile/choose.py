@@ -48,12 +48,7 @@ class Chooser:
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        device: str,
-        host: Backend,
-        stand_in: Backend | None,
-        fallback: Literal["auto", "error"],
+        self, backend: Backend, device: str, host: Backend, stand_in: Backend | None, fallback: Literal["auto", "error"]
     ) -> None:
         self.backend, self.device, self.host, self.stand_in = backend, device, host, stand_in
         self.fallback = fallback

@@ -58,21 +58,27 @@ def compile(
         NotSupportedError: an operation has neither a rule, a kernel, an expression nor a decomposition.
         OperationError: an engine refuses its part.
     """
-    options: dict[str, Any] = {"device": device, "power_preference": power_preference, "fuse": fuse}
-    options["alone"] = alone and not shares_processors
+    options: dict[str, Any] = {
+        "device": device,
+        "power_preference": power_preference,
+        "fuse": fuse,
+        "fallback": fallback,
+        "wait": wait,
+        "alone": alone and not shares_processors,
+    }
     choice = choose_engine(graph, backend, alone)
     has_compiler = kernels.is_compiled()
     try:
-        program = _compile_for(graph, choice, fallback=fallback, wait=wait, **options)
+        program = _compile_for(graph, choice, **options)
     except OperationError as error:
         own = backend.tunable(graph)[backend.name]
         if choice.backend.name == own.name:
             raise
         log.warning("%s runs a graph that %s refuses: %s", own.name, choice.backend.name, error)
         choice = Choice(own, f"{own.name}, since {choice.backend.name} refuses it: {error}")
-        program = _compile_for(graph, choice, fallback=fallback, wait=wait, **options)
+        program = _compile_for(graph, choice, **options)
     if has_compiler and not kernels.is_compiled():  # it could not be imported: engines are faster than NumPy
-        program = _compile_for(graph, choice, fallback=fallback, wait=wait, **options)
+        program = _compile_for(graph, choice, **options)
     return program
 
 

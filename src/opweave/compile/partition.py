@@ -109,10 +109,7 @@ def _levels(taken: Sequence[Sequence[V]], makers: Sequence[Sequence[int]], kinds
 
 
 def _split(
-    numbers: list[int],
-    makers: Sequence[Sequence[int]],
-    nodes: Sequence[N],
-    joining: Joining[N],
+    numbers: list[int], makers: Sequence[Sequence[int]], nodes: Sequence[N], joining: Joining[N]
 ) -> list[list[int]]:
     """Divide nodes of one level and kind into parts that fit together, without cycles between parts."""
     parts = _Parts(joining.most)

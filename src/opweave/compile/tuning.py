@@ -191,23 +191,29 @@ def choose(ranked: Sequence[str], seconds: Mapping[str, float], builds: Mapping[
 
 def _alternate(runs: Mapping[str, Run], times: Mapping[str, list[float]], seconds: float) -> None:
     """Measure functions alternately for about `seconds`, and add the seconds of a call in each round to `times`."""
-    counts: dict[str, int] = {}
-    for name, run in runs.items():
-        once = min(_seconds(run, 1), _seconds(run, 1))
-        counts[name] = max(1, round(SLICE_SECONDS / max(once, 1e-7)))
+    counts = count_calls(runs, SLICE_SECONDS)
     end, turn = time.perf_counter() + seconds, 0
     while turn < MIN_ROUNDS or time.perf_counter() < end:
         for name in [*runs][:: 1 if turn % 2 else -1]:  # the first of a pair finds colder caches
             time.sleep(PAUSE_SECONDS)
-            times[name].append(_seconds(runs[name], counts[name]))
+            times[name].append(seconds_of(runs[name], counts[name]))
         turn += 1
 
 
-def _seconds(run: Run, count: int) -> float:
-    start = time.perf_counter()
+def count_calls(
+    runs: Mapping[str, Run], seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, int]:
+    """The number of calls of each function that take about `seconds`."""
+    once = {name: min(seconds_of(run, 1, clock), seconds_of(run, 1, clock)) for name, run in runs.items()}
+    return {name: max(1, round(seconds / max(each, 1e-7))) for name, each in once.items()}
+
+
+def seconds_of(run: Run, count: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """The mean time of a call."""
+    start = clock()
     for _ in range(count):
         run()
-    return (time.perf_counter() - start) / count
+    return max(clock() - start, 1e-9) / count
 
 
 def _trial(

@@ -201,11 +201,11 @@ def judge(
     taken: dict[str, int] = {}
 
     def build_and_measure(name: str, process: EngineProcess | None) -> Sequence[tuning.Run]:
-        before, start = resident(os.getpid()), _Clock()
+        before, start = resident(os.getpid()), _clock()
         calls = build(name, process)
         if process is None:
             calls[0]()
-            builds[name], taken[name] = start.seconds(), max(resident(os.getpid()) - before, 0)
+            builds[name], taken[name] = max(_clock() - start, 1e-9), max(resident(os.getpid()) - before, 0)
         return calls
 
     try:
@@ -242,46 +242,26 @@ def _seconds(runs: Mapping[str, tuning.Run]) -> dict[str, float]:
     """Seconds of a run in each way: t[first] * max(ratio to the first over all pauses), with t[first] without a pause."""
     medians: list[dict[str, float]] = []
     for pause in PAUSES:
-        counts = {}
-        for name, run in runs.items():
-            once = min(_seconds_of(run, 1), _seconds_of(run, 1))
-            counts[name] = 1 if pause else max(1, round(SLICE_SECONDS / max(once, 1e-7)))
+        counts = dict.fromkeys(runs, 1) if pause else tuning.count_calls(runs, SLICE_SECONDS, _clock)
         times: dict[str, list[float]] = {name: [] for name in runs}
         for turn in range(ROUNDS):
             for name in [*runs][:: 1 if turn % 2 else -1]:  # the first of a pair finds colder caches
                 time.sleep(pause or REST_SECONDS)
                 if not pause:
                     runs[name]()
-                times[name].append(_seconds_of(runs[name], counts[name]))
+                times[name].append(tuning.seconds_of(runs[name], counts[name], _clock))
         medians.append({name: median(each) for name, each in times.items()})
     first = next(iter(runs))
     return {name: medians[0][first] * max(each[name] / max(each[first], 1e-9) for each in medians) for name in runs}
 
 
-def _seconds_of(run: tuning.Run, count: int) -> float:
-    start = _Clock()
-    for _ in range(count):
-        run()
-    return start.seconds() / count
-
-
-class _Clock:
+def _clock() -> float:
     """Time without waits of this thread for a processor, and without stops: this process has the lowest priority."""
-
-    def __init__(self) -> None:
-        self._waited, self._begin = _stall_seconds(), time.perf_counter()
-
-    def seconds(self) -> float:
-        passed = time.perf_counter() - self._begin
-        return max(passed - (_stall_seconds() - self._waited), 1e-9)
-
-
-def _stall_seconds() -> float:
-    """Seconds that this thread was stopped, or waited for a processor, if the system reports that."""
+    waited = 0.0
     if sys.platform == "linux":
         with suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat") as file:
-            return int(file.read().split()[1]) / 1e9 + stopped()
-    return stopped()
+            waited = int(file.read().split()[1]) / 1e9
+    return time.perf_counter() - waited - stopped()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

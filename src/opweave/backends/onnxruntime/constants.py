@@ -11,8 +11,8 @@ import onnxruntime
 from ... import memory
 from ...core.dtypes import ONNX_TYPES, name_of
 from ...memory.arrays import lasting
-from .inline import INLINE_BYTES
 from .options import hand_over
+from .records import INLINE_BYTES, external_data
 
 EXTERNAL = 1
 """TensorProto.EXTERNAL: the data of the tensor are outside of the model."""
@@ -41,12 +41,9 @@ def add_constants(
             tensor.raw_data = array.tobytes()
             continue
         tensor.data_location = EXTERNAL
-        match = memory.find_in_files(array, files) if array.flags.c_contiguous else None
-        if match is None:
-            place = {"location": name}
+        place = external_data(name, array, files)
+        if "offset" not in place:
             by_reference[name] = lasting(array)
-        else:  # as in `Emitter.finish`
-            place = {"location": match[0][1:], "offset": str(match[1]), "length": str(array.nbytes)}
         for key, text in place.items():
             tensor.external_data.add(key=key, value=text)
     return hand_over(options, by_reference, nodes)

@@ -17,8 +17,17 @@ from ... import memory
 from ...core.dtypes import ONNX_TYPES, name_of
 from . import kernels
 from .barriers import keep_casts_apart, keep_outputs_apart
-from .inline import INLINE_BYTES, INLINE_BYTES_OF_RULES
-from .records import IR_VERSION, OnnxNode, attribute, field, opset_of, value_info
+from .records import (
+    INLINE_BYTES,
+    INLINE_BYTES_OF_RULES,
+    IR_VERSION,
+    OnnxNode,
+    attribute,
+    external_data,
+    field,
+    opset_of,
+    value_info,
+)
 
 if TYPE_CHECKING:
     from ...core.graph import Desc, Graph, Node
@@ -364,12 +373,9 @@ class Emitter:
             if name in self._inline:
                 proto += field(9, array.tobytes())
             else:
-                match = memory.find_in_files(array, files)
-                if match is None:
+                place = external_data(name, array, files)
+                if "offset" not in place:
                     by_reference[name] = array
-                    place = {"location": name}
-                else:
-                    place = {"location": match[0][1:], "offset": str(match[1]), "length": str(array.nbytes)}
                 proto += b"".join(field(13, field(1, key) + field(2, text)) for key, text in place.items()) + field(
                     14, 1
                 )

@@ -24,38 +24,12 @@ QUOTIENTS = frozenset({"Div", "Mod"})
 FLOATS = frozenset({"Exp", "Log", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Tanh"})
 """Operators of ONNX whose results are floats. In most models, all divisors are such results, or constants."""
 
-FIRST = frozenset(
-    {
-        *("Abs", "Add", "Clip", "Concat", "CumSum", "Div", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
-        *(
-            "Identity",
-            "MatMul",
-            "Max",
-            "Min",
-            "Mod",
-            "Mul",
-            "Neg",
-            "Pad",
-            "Pow",
-            "ReduceMax",
-            "ReduceMean",
-            "ReduceMin",
-        ),
-        *(
-            "ReduceSum",
-            "Relu",
-            "Reshape",
-            "ScatterElements",
-            "ScatterND",
-            "Slice",
-            "Squeeze",
-            "Sub",
-            "Tile",
-            "Transpose",
-        ),
-        "Unsqueeze",
-    }
-)
+_KEEPING_TYPE = """
+Abs Add Clip Concat CumSum Div Expand Flatten Gather GatherElements GatherND Identity MatMul Max Min Mod Mul Neg
+Pad Pow ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape ScatterElements ScatterND Slice Squeeze Sub Tile
+Transpose Unsqueeze
+"""
+FIRST = frozenset(_KEEPING_TYPE.split())
 """Operators of ONNX whose result has the type of their first input. Other operators are looked up in the engine's schemas,
 which takes time and memory."""
 

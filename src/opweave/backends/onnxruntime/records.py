@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from struct import pack
 from typing import Any
 
+import numpy as np
+
+from ... import memory
 from ...core.dtypes import ONNX_TYPES
 from ...support.varint import varint
 
@@ -24,6 +27,11 @@ Transpose Unsqueeze Where
 """
 _SAME_FOR_POOLING = frozenset(_UNCHANGED.split())
 """Operators with the same meaning and kernels for the same types in `POOLING_OPSET` and `OPSET`."""
+
+INLINE_BYTES = 1024
+
+INLINE_BYTES_OF_RULES = 8192 * 8
+"""The same limit for constants of rules: shape inference must see the sizes of the largest possible Split."""
 
 _NUMBERS = tuple(bytes([byte]) for byte in range(128))
 
@@ -58,6 +66,14 @@ def value_info(name: str, data_type: str, shape: Sequence[int | str | None]) -> 
     """Encode a ValueInfoProto; a dimension may be a size, a name, or None for an unknown size."""
     dims = b"".join(field(1, _dimension(size)) for size in shape)
     return field(1, name) + field(2, field(1, field(1, ONNX_TYPES[data_type]) + field(2, dims)))
+
+
+def external_data(name: str, array: np.ndarray, files: Any) -> dict[str, str]:
+    """Entries of `TensorProto.external_data`: a part of one of the mapped files, or the name of an array without one."""
+    match = memory.find_in_files(array, files) if array.flags.c_contiguous else None
+    if match is None:
+        return {"location": name}
+    return {"location": match[0][1:], "offset": str(match[1]), "length": str(array.nbytes)}
 
 
 def _dimension(size: int | str | None) -> bytes:

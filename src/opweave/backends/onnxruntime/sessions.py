@@ -42,11 +42,7 @@ estimate."""
 
 
 def compile(
-    backend: OnnxRuntime,
-    graph: Graph,
-    power_preference: PowerPreference,
-    alone: bool = True,
-    measures: bool = False,
+    backend: OnnxRuntime, graph: Graph, power_preference: PowerPreference, alone: bool = True, measures: bool = False
 ) -> OrtSession:
     """Compile `graph` into a session, a `MeasuredOrtSession` if `measures`."""
     plugin = backend.plugin
@@ -127,11 +123,7 @@ def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _load(
-    model: bytes,
-    weights: Mapping[str, np.ndarray],
-    ctx: Emitter,
-    options: SessionOptions,
-    plugin: Plugin | None = None,
+    model: bytes, weights: Mapping[str, np.ndarray], ctx: Emitter, options: SessionOptions, plugin: Plugin | None = None
 ) -> Loaded:
     nodes, disabled = ctx.nodes, sorted(ctx.disabled_optimizers)
     try:

@@ -24,11 +24,7 @@ WINDOWS_GPU = "/dev/dxg"
 
 Kind = Literal["cpu", "gpu", "npu"]
 
-NAMES: dict[str, tuple[str, Kind]] = {
-    "CPU": ("cpu", "cpu"),
-    "GPU": ("gpu:intel", "gpu"),
-    "NPU": ("npu", "npu"),
-}
+NAMES: dict[str, tuple[str, Kind]] = {"CPU": ("cpu", "cpu"), "GPU": ("gpu:intel", "gpu"), "NPU": ("npu", "npu")}
 """The engine's name of a device, without the number -> Opweave's name and the kind."""
 
 

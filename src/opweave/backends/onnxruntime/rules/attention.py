@@ -37,14 +37,7 @@ def _bias(mask: np.ndarray | None, causal: bool, queries: int, keys: int) -> np.
 
 @ort.lower_contrib(composites.multi_head_attention, when=_sees_always)
 def _(
-    ctx: Emitter,
-    query: Value,
-    key: Value,
-    value: Value,
-    mask: Value | None,
-    heads: int,
-    causal: bool,
-    scale: float,
+    ctx: Emitter, query: Value, key: Value, value: Value, mask: Value | None, heads: int, causal: bool, scale: float
 ) -> Value:
     queries, keys = query.dims[1], key.dims[1]
     bias = None
@@ -182,13 +175,7 @@ def _(
 
 @ort.lower_contrib(composites.rotary_embedding)
 def _(
-    ctx: Emitter,
-    input: Value,
-    cosines: Value,
-    sines: Value,
-    positions: Value | None,
-    heads: int,
-    interleaved: bool,
+    ctx: Emitter, input: Value, cosines: Value, sines: Value, positions: Value | None, heads: int, interleaved: bool
 ) -> Value:
     heads, size = (input.dims[1], input.dims[3]) if input.rank == 4 else (heads, input.dims[2] // heads)
     turned = 2 * cosines.dims[1]

@@ -36,13 +36,7 @@ def _normalize_along(
 
 @reference.lower(ops.batch_normalization)
 def _(
-    input: Array,
-    mean: Array,
-    variance: Array,
-    scale: Array | None,
-    bias: Array | None,
-    axis: int,
-    epsilon: float,
+    input: Array, mean: Array, variance: Array, scale: Array | None, bias: Array | None, axis: int, epsilon: float
 ) -> Array:
     m, v, k, c = (_reshape_along(vector, (axis,), input) for vector in (mean, variance, scale, bias))
     return _normalize(input, m, v, k, c, epsilon)
