@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...core.graph import Graph, Node, Operand, each
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ...core.operation import Op
-    from .emit import Emitter, Value
+    from .emit import EmittedGraph, Emitter, Value
     from .plugins import Plugin
+    from .sessions import OrtSession
 
 
 class OnnxRuntime(Backend):
@@ -112,9 +114,18 @@ class OnnxRuntime(Backend):
         return self._variant(threads, self.precision)
 
     def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Any:
-        from .sessions import compile
+        return self._compile(graph, power_preference, alone)
 
-        return compile(self, graph, power_preference, alone)
+    def _compile(
+        self, graph: Graph, power_preference: PowerPreference, alone: bool, measures: bool = False
+    ) -> OrtSession:
+        from .sessions import SessionSettings, compile, packs_weights
+
+        # Providers of accelerators may require static shapes.
+        model = self.emit_graph(graph, any_size=self.plugin is None and packs_weights(graph))
+        settings = SessionSettings(power_preference, alone, self.threads, self.precision, self.plugin)
+        again = partial(self._compile, graph, power_preference, alone, measures=True)
+        return compile(graph, model, settings, again, measures)
 
     def compile_model(self, proto: Any, constants: Mapping[str, np.ndarray], power_preference: PowerPreference) -> Any:
         if self.plugin is not None:
@@ -124,6 +135,16 @@ class OnnxRuntime(Backend):
         session = ModelSession(proto, constants, power_preference, self.threads, precision=self.precision, whole=True)
         session.check_types()
         return session
+
+    def emit_graph(self, graph: Graph, any_size: bool = False) -> EmittedGraph:
+        """Emit a legal graph as a model with the outputs `o0`, `o1`, …"""
+        from .emit import Emitter
+
+        ctx = Emitter(any_size=any_size, precision=self.precision, has_halves=self.plugin is not None)
+        values, done = self.emit(ctx, graph)
+        descs = [operand.desc for operand in graph.outputs.values()]
+        outputs = {f"o{k}": (value, desc) for k, (value, desc) in enumerate(zip(values.values(), descs, strict=True))}
+        return ctx, outputs, done
 
     def emit(self, ctx: Emitter, graph: Graph) -> tuple[dict[str, Value], dict[Node, How]]:
         """Emit the nodes of a legal graph; return the values of its outputs, and the kind of implementation of each node."""

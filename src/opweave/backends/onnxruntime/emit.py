@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from .records import (
 
 if TYPE_CHECKING:
     from ...core.graph import Desc, Graph, Node
-    from .. import Precision
+    from .. import How, Precision
 
 T = TypeVar("T")
 
@@ -93,6 +93,10 @@ class _Widened:
 
     value: Value
     maker: Node | None
+
+
+EmittedGraph: TypeAlias = "tuple[Emitter, dict[str, tuple[Value, Desc]], dict[Node, How]]"
+"""The emitter, the outputs, and the kind of implementation of each node."""
 
 
 class Emitter:

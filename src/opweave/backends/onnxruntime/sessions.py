@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -12,11 +12,10 @@ import numpy as np
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ...composites import group_query_attention, matmul_n_bits
-from ...core.graph import Desc, Graph, Node
+from ...core.graph import Graph, Node
 from ...memory import is_same, trim
 from ...support.errors import OperationError
-from .. import KEEPS_FLOAT32, How, Measured, PowerPreference, Returning, Runner, Update
-from .emit import Emitter, Value
+from .. import KEEPS_FLOAT32, How, Measured, PowerPreference, Precision, Returning, Runner, Update
 from .in_place import count_copies, updates_of, wrap_to_count
 from .native import CPU, ENGINE_ERRORS as ENGINE_ERRORS, NativeSession, engine_call
 from .options import (
@@ -31,7 +30,7 @@ from .rounding import rounds_input
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions
 
-    from . import OnnxRuntime
+    from .emit import EmittedGraph, Emitter
     from .plugins import Plugin
 
 _to_engine = engine.OrtValue.ortvalue_from_numpy
@@ -41,21 +40,37 @@ SERIAL_ELEMENTS = 8192
 estimate."""
 
 
+@dataclass(frozen=True)
+class SessionSettings:
+    """Settings of a context's sessions.
+
+    Attributes:
+        alone: whether no other session runs in alternation with this one.
+        threads: number of threads of an operation; None for all processors.
+        plugin: device of a plug-in provider; None for the CPU.
+    """
+
+    power_preference: PowerPreference
+    alone: bool
+    threads: int | None
+    precision: Precision
+    plugin: Plugin | None
+
+
 def compile(
-    backend: OnnxRuntime, graph: Graph, power_preference: PowerPreference, alone: bool = True, measures: bool = False
+    graph: Graph, model: EmittedGraph, settings: SessionSettings, again: Callable[[], Any], measures: bool = False
 ) -> OrtSession:
-    """Compile `graph` into a session, a `MeasuredOrtSession` if `measures`."""
-    plugin = backend.plugin
-    # Providers of accelerators may require static shapes.
-    ctx, emitted, done = emit(backend, graph, any_size=plugin is None and packs_weights(graph))
-    model, weights = ctx.finish(emitted)
-    options = session_options(power_preference, alone, backend.threads, backend.precision)
+    """Compile an emitted graph into a session, a `MeasuredOrtSession` if `measures`; `again` compiles such a one."""
+    plugin, precision = settings.plugin, settings.precision
+    ctx, emitted, done = model
+    proto, weights = ctx.finish(emitted)
+    options = session_options(settings.power_preference, settings.alone, settings.threads, precision)
     if plugin is not None:
         try:
-            plugin.add_to(options, backend.precision)
+            plugin.add_to(options, precision)
         except ENGINE_ERRORS as error:
             raise OperationError(f"{plugin.provider} does not take its options: {error}") from error
-    threads = pool_threads(backend.threads) if gains_from_threads(graph) else 0
+    threads = pool_threads(settings.threads) if gains_from_threads(graph) else 0
     if not threads:
         options.intra_op_num_threads = 1
     folder = None
@@ -65,13 +80,12 @@ def compile(
         folder = TemporaryDirectory(prefix="opweave-")
         options.enable_profiling, options.profile_file_prefix = True, os.path.join(folder.name, "times")
     if ctx.any_size and not measures:
-        settings = power_preference, alone, options.intra_op_num_threads, backend.precision
-        loaded = _share(model, weights, settings, lambda: _load(model, weights, ctx, options))
+        key = proto, replace(settings, threads=options.intra_op_num_threads)
+        loaded = _share(key, weights, lambda: _load(proto, weights, ctx, options))
     else:
-        loaded = _load(model, weights, ctx, options, plugin)
-    again = partial(compile, backend, graph, power_preference, alone, measures=True)
+        loaded = _load(proto, weights, ctx, options, plugin)
     updates = updates_of(ctx, emitted, graph)
-    may_round = plugin is None and backend.precision != "ieee"
+    may_round = plugin is None and precision != "ieee"
     rounded = [node for node in graph.nodes if may_round and rounds_input(node)]
     notes = dict.fromkeys(ctx.unrounded, KEEPS_FLOAT32) | dict.fromkeys(rounded, "an operand rounded to 8 bits")
     arguments = (loaded, ctx.parameters, len(graph.inputs), len(emitted), done, again, threads, updates, notes)
@@ -109,9 +123,8 @@ _loaded: WeakValueDictionary[Any, Loaded] = WeakValueDictionary()
 """Sessions in use with dynamic shapes, by model and settings."""
 
 
-def _share(model: bytes, weights: Mapping[str, np.ndarray], settings: Any, load: Callable[[], Loaded]) -> Loaded:
+def _share(key: Hashable, weights: Mapping[str, np.ndarray], load: Callable[[], Loaded]) -> Loaded:
     """Return a session in use of the same model with equal weights, or a new one."""
-    key = model, settings
     cached = _loaded.get(key)
     if cached is None or not all(_is_equal(array, cached.weights[name]) for name, array in weights.items()):
         _loaded[key] = cached = load()
@@ -149,17 +162,6 @@ def gains_from_threads(graph: Graph) -> bool:
 
 def is_large(elements: int) -> bool:
     return elements >= SERIAL_ELEMENTS
-
-
-def emit(
-    backend: OnnxRuntime, graph: Graph, any_size: bool = False
-) -> tuple[Emitter, dict[str, tuple[Value, Desc]], dict[Node, How]]:
-    """Emit a legal graph as ONNX; return the emitter, the outputs, and the kind of implementation of each node."""
-    ctx = Emitter(any_size=any_size, precision=backend.precision, has_halves=backend.plugin is not None)
-    values, done = backend.emit(ctx, graph)
-    descs = [operand.desc for operand in graph.outputs.values()]
-    outputs = {f"o{k}": (value, desc) for k, (value, desc) in enumerate(zip(values.values(), descs, strict=True))}
-    return ctx, outputs, done
 
 
 class OrtSession(Runner):
