@@ -20,10 +20,12 @@ from ..memory.spaces import HOST
 from ..run.program import Program
 from ..run.steps import CompiledSegment, title
 from ..support.errors import InvalidStateError, NotSupportedError, OperationError
-from .choose import EXPRESSION, HOST_KERNELS, Chooser
+from ..support.processors import processors
+from .choose import HOST_KERNELS, Chooser
 from .engines import Choice, choose_engine
-from .fuse import find_fusible
+from .fuse import move_to_loops
 from .legalise import cut_out, legalise
+from .loops import EXPRESSION, fits, work
 from .partition import Joining, Segment, partition
 
 log = logging.getLogger("opweave")
@@ -107,10 +109,11 @@ def _compile_for(
     origin: Mapping[Node, Node] = {node: node for node in graph.nodes}
     if any(chooser.kind(node) is None for node in graph.nodes):
         legal, origin = legalise(graph, lambda node: chooser.kind(node) is not None, backend.name)
+    kinds = chooser.kinds(legal.nodes)
     most = limits.limit(limits.WORK_VARIABLE, limits.MAX_WORK) // 2  # the other half is for the loop itself
     if fuse and host.gains_from_loops and kernels.is_compiled():
-        chooser.taken = find_fusible(legal, chooser, most)
-    parts = partition(legal, chooser.kind, Joining(EXPRESSION, chooser.fits, chooser.work, most))
+        kinds = move_to_loops(legal, kinds, host.name, host.threads or processors(), most)
+    parts = partition(legal, kinds, Joining(EXPRESSION, fits, work, most))
     host_device = device if backend is host else "cpu"
 
     def compile_part(part: Segment[Node, Operand]) -> CompiledSegment:
@@ -126,13 +129,14 @@ def _compile_for(
 
     compiled: list[CompiledSegment] = []
     with abandon_on_errors(compiled):
-        with _loops(parts, chooser, host_device) as loops:
+        with _loops(parts, host.expressions, backend.precision == "ieee", host_device) as loops:
             for part in parts:
                 compiled.append(next(loops)() if part.kind == EXPRESSION else compile_part(part))
         if wait:
             for segment in compiled:
                 segment.runner.complete()
-    placements = _placements(graph, legal, origin, compiled, chooser, host_device)
+    reasons = {node: chooser.reason(node) for node in graph.nodes}
+    placements = _placements(reasons, legal, origin, compiled, host_device)
     program = Program(legal, origin, compiled, placements, backend.space, input_ranges(graph), choice.reason)
     program.untried = choice.untried
     return program
@@ -177,11 +181,11 @@ def _sub_graph(graph: Graph, part: Segment[Node, Operand], alone: bool) -> tuple
 
 @contextmanager
 def _loops(
-    parts: Sequence[Segment[Node, Operand]], chooser: Chooser, device: str
+    parts: Sequence[Segment[Node, Operand]], engine: kernels.Engine, rounds: bool, device: str
 ) -> Iterator[Iterator[Callable[[], CompiledSegment]]]:
     """Functions that wait for the parts that are loops. A thread compiles the loops, while engines compile other parts."""
     loops = [part for part in parts if part.kind == EXPRESSION]
-    compiling = [_prepare_loop(part, chooser, device) for part in loops]
+    compiling = [_prepare_loop(part, engine, rounds, device) for part in loops]
     if not 0 < len(loops) < len(parts):
         yield iter(compiling)
         return
@@ -191,14 +195,15 @@ def _loops(
         yield iter([pool.submit(compiled).result for compiled in compiling])
 
 
-def _prepare_loop(part: Segment[Node, Operand], chooser: Chooser, device: str) -> Callable[[], CompiledSegment]:
+def _prepare_loop(
+    part: Segment[Node, Operand], engine: kernels.Engine, rounds: bool, device: str
+) -> Callable[[], CompiledSegment]:
     constants = dict.fromkeys(o for node in part.nodes for o in node.operands if o.is_constant)
     reads = [*constants, *part.inputs]
-    rounds = chooser.backend.precision == "ieee"
     program, reads, unrounded = program_of_nodes(part.nodes, reads, part.outputs, rounds=rounds)
 
     def compile_loop() -> CompiledSegment:
-        kernel = kernels.compile(program, chooser.engine)
+        kernel = kernels.compile(program, engine)
         runner = _ExpressionRunner(program.name, title(part.nodes), kernel, len(part.nodes), unrounded)
         return CompiledSegment(runner, HOST, device, part.nodes, part.nodes, reads, part.outputs)
 
@@ -277,19 +282,19 @@ class _KernelRunner(Runner):
 
 
 def _placements(
-    graph: Graph,
+    reasons: Mapping[Node, str],
     legal: Graph,
     origin: Mapping[Node, Node],
     parts: Sequence[CompiledSegment],
-    chooser: Chooser,
     host_device: str,
 ) -> list[Placement]:
+    """The placements of the user's nodes, with the reasons why the device cannot run them."""
     homes = {
         node: (number, compiled)
         for number, part in enumerate(parts)
         for node, compiled in zip(part.nodes, part.compiled, strict=True)
     }
-    replacements: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
+    replacements: dict[Node, list[Node]] = {node: [] for node in reasons}
     for node in legal.nodes:
         replacements[origin[node]].append(node)
     placements = []
@@ -306,7 +311,6 @@ def _placements(
                 device = "cpu"
         if nodes and (len(nodes) > 1 or nodes[0].op is not node.op):
             how, detail = "decomposed", f"{detail}: {', '.join(part.op.name for part in nodes)}"
-        reason = chooser.reason(node)
-        detail = f"{detail}: {reason}" if reason else detail
+        detail = f"{detail}: {reasons[node]}" if reasons[node] else detail
         placements.append(Placement(node.title, device, how, detail, number, node.op))
     return placements

@@ -45,9 +45,9 @@ class Segment(Generic[N, V]):
 
 
 def partition(
-    graph: Graph, kind: Callable[[Node], Hashable], joining: Joining[Node] | None = None
+    graph: Graph, kinds: Mapping[Node, Hashable], joining: Joining[Node] | None = None
 ) -> list[Segment[Node, Operand]]:
-    """The segments of a graph; see `divide`."""
+    """The segments of a graph with nodes of these kinds; see `divide`."""
 
     def reads(node: Node) -> Iterable[Operand]:
         return (operand for operand in node.operands if not operand.is_constant)
@@ -55,7 +55,7 @@ def partition(
     def writes(node: Node) -> Iterable[Operand]:
         return node.outputs
 
-    return divide(graph.nodes, graph.outputs.values(), kind, reads, writes, joining)
+    return divide(graph.nodes, graph.outputs.values(), lambda node: kinds[node], reads, writes, joining)
 
 
 def divide(
