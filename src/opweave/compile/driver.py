@@ -42,6 +42,7 @@ def compile(
     fallback: Literal["auto", "error"] = "auto",
     shares_processors: bool = False,
     wait: bool = True,
+    choice: Choice | None = None,
 ) -> Program:
     """Compile a graph. If several engines can run all of it, choose one of them (`choose_engine`).
 
@@ -55,6 +56,7 @@ def compile(
         fallback: whether the host runs operations that a device lacks, or they are errors.
         shares_processors: whether another process needs the processors after each run.
         wait: whether to wait until the engines have compiled; otherwise the caller waits (`Runner.complete`).
+        choice: the engine, if it is chosen already.
 
     Raises:
         NotSupportedError: an operation has neither a rule, a kernel, an expression nor a decomposition.
@@ -68,7 +70,7 @@ def compile(
         "wait": wait,
         "alone": alone and not shares_processors,
     }
-    choice = choose_engine(graph, backend, alone)
+    choice = choice or choose_engine(graph, backend, alone)
     has_compiler = kernels.is_compiled()
     try:
         program = _compile_for(graph, choice, **options)
@@ -111,7 +113,7 @@ def _compile_for(
         legal, origin = legalise(graph, lambda node: chooser.kind(node) is not None, backend.name)
     kinds = chooser.kinds(legal.nodes)
     most = limits.limit(limits.WORK_VARIABLE, limits.MAX_WORK) // 2  # the other half is for the loop itself
-    if fuse and host.gains_from_loops and kernels.is_compiled():
+    if fuse and choice.fuse and host.gains_from_loops and kernels.is_compiled():
         kinds = move_to_loops(legal, kinds, host.name, host.threads or processors(), most)
     parts = partition(legal, kinds, Joining(EXPRESSION, fits, work, most))
     host_device = device if backend is host else "cpu"

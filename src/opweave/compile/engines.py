@@ -14,10 +14,12 @@ from typing import Any
 
 from ..backends import Backend
 from ..core.graph import Graph, Operand, each
+from ..expr import kernels
 from ..support import digests, disk_cache
 from ..support.words import duration, size, table
 from .keys import FORMAT, KIND as KIND, key_of, machine as machine, versions as versions
 from .states import SWITCHED_OFF as SWITCHED_OFF, YET as YET
+from .winners import wins
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,32 +116,51 @@ class Tuning:
 class Choice:
     """The back end that runs a graph, without rivals; the reason is empty where there is no choice.
 
-    `untried` are the rivals that may be faster and are not verified, and why they are expected to be.
+    `untried` are the rivals that may be faster and are not verified, and why they are expected to be. Without `fuse`, the
+    engine runs all operations that it has kernels for.
     """
 
     backend: Backend
     reason: str = ""
     untried: Mapping[str, str] = field(default_factory=dict)
+    fuse: bool = True
 
 
 def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> Choice:
     """Choose the engine for a graph of a context on `backend`: its own, unless a rival was measured to be faster.
 
-    A graph that is not `alone` keeps its own: threads of two engines would compete.
+    A graph that is not `alone` keeps its own: threads of two engines would compete. Measurements also decide whether loops
+    replace kernels of the engine.
     """
-    if not backend.rivals:
+    if not backend.rivals and not disk_cache.has(KIND):
+        return Choice(backend)
+    without_loops = way_without_loops(graph, backend)
+    if not backend.rivals and not without_loops:
         return Choice(backend)
     ways = backend.tunable(graph)
     own = next(iter(ways))
-    if not alone:
+    if not alone and backend.rivals:
         return Choice(ways[own], f"{own}, since it takes turns with other graphs")
     for measurement in find(lambda: digest(graph), ways).values():
         if not measurement.chosen:
             return Choice(ways[own], measurement.reason_on(own))
         if measurement.chosen in ways:
             return Choice(ways[measurement.chosen], measurement.reason)
+        if measurement.chosen == without_loops:
+            return Choice(ways[own], measurement.reason, fuse=False)
+    if not backend.rivals:
+        return Choice(backend)
     untried, notes = expect_gains(graph, backend.rivals)
     return Choice(ways[own], "; ".join([own, *notes]), untried)
+
+
+def way_without_loops(graph: Graph, backend: Backend) -> str:
+    """Name of the way to run a graph by kernels of the engine alone; empty if no compiled loop replaces one of them.
+
+    The table of `winners` says which kernels are replaced. It was measured on one machine, so `tune` compares both.
+    """
+    is_able = backend.gains_from_loops and kernels.is_compiled()
+    return f"{backend.name} without loops" if is_able and any(wins(node, backend.name) for node in graph.nodes) else ""
 
 
 def expect_gains(graph: Graph, rivals: Iterable[Backend]) -> tuple[dict[str, str], list[str]]:

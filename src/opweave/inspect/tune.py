@@ -11,7 +11,7 @@ from .. import memory
 from ..backends.isolation import EngineProcess
 from ..compile import engines, tuning
 from ..compile.driver import compile
-from ..compile.engines import Tuning
+from ..compile.engines import Choice, Tuning
 from ..memory.arrays import as_array, contiguous, fit
 from ..ops import quantize_linear
 from ..run.graph import MLGraph, check_names
@@ -31,12 +31,15 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
     context, user_graph = graph.context, graph._graph
     assert user_graph is not None
     ways = context.backend.tunable(user_graph)
+    without_loops = engines.way_without_loops(user_graph, context.backend) if graph._fuse else ""
     programs: dict[str, Program] = {}
 
     def build(name: str, process: EngineProcess | None) -> list[tuning.Run]:
         device, preference = context.device.name, context.power_preference
-        backend = ways[name] if process is None else process.backend(ways[name])
-        program = compile(user_graph, backend, device=device, power_preference=preference, fuse=graph._fuse)
+        way = ways[context.backend.name if name == without_loops else name]
+        backend = way if process is None else process.backend(way)
+        choice = Choice(backend, fuse=graph._fuse and name != without_loops)
+        program = compile(user_graph, backend, device=device, power_preference=preference, choice=choice)
         programs[name] = program
         targets = [memory.empty(desc) for desc in graph.outputs.values()]
         call = program.bind(sources, targets)
@@ -50,7 +53,7 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
     what = f"a graph of {counted(len(user_graph.nodes), 'operation')}"
     digest, is_quantised = engines.digest(user_graph), any(node.op is quantize_linear for node in user_graph.nodes)
     current = engines.engine_of(graph._check_alive().choice)
-    names, outputs = list(ways), list(graph.outputs)
+    names, outputs = [*ways, *([without_loops] if without_loops else [])], list(graph.outputs)
     measurement = tuning.measure("", what, digest, ways, build, names, outputs, seconds, is_quantised, current)
     if measurement.chosen in programs:
         program = programs[measurement.chosen]
