@@ -13,7 +13,7 @@ from ....core.shapes import broadcasts_to
 from ....ops import activation as ops, convolution, elementwise, matrix, movement, pooling, recurrent, reduction
 from ..backend import ort
 from ..emit import MICROSOFT, Emitter, Value
-from . import is_single
+from .shared import is_single
 
 ort.rename({ops.gelu: "Gelu", ops.hard_swish: "HardSwish"})
 ort.rename({ops.softplus: "Softplus", ops.softsign: "Softsign"})

@@ -17,7 +17,7 @@ from ....ops import normalization as ops
 from ....ops.convolution import conv2d
 from ..backend import ort
 from ..emit import Emitter, Value
-from . import is_single
+from .shared import is_single
 
 
 def _scale_and_bias(

@@ -10,7 +10,7 @@ from ....core.shapes import conv_transpose_size, nearest_positions
 from ....ops import convolution as ops
 from ..backend import openvino
 from ..emit import Emitter, Value
-from . import is_float
+from .shared import is_float
 
 
 @openvino.lower(ops.conv2d, ops.conv_transpose2d)

@@ -16,7 +16,7 @@ from ....ops import elementwise as ops
 from ... import Precision
 from ..backend import openvino
 from ..emit import WIDE, Emitter, Value, source_type
-from . import follows_sum, is_float, keep_nan
+from .shared import follows_sum, is_float, keep_nan
 
 openvino.rename(
     {ops.ceil: "ceiling", ops.floor: "floor", ops.sqrt: "sqrt", ops.log: "log", ops.erf: "erf"}, when=is_float

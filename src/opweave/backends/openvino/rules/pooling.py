@@ -17,7 +17,7 @@ from ....ops import pooling as ops
 from ..backend import openvino
 from ..emit import Emitter, Value
 from ..windows import count_inside
-from . import is_float
+from .shared import is_float
 
 
 def _is_regular(window: Window) -> bool:

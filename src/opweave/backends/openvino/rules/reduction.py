@@ -14,7 +14,7 @@ from ....core.operation import Op
 from ....ops import reduction as ops
 from ..backend import openvino
 from ..emit import Emitter, Value
-from . import is_float
+from .shared import is_float
 
 _EXTREMES: dict[Op[..., Operand], float] = {ops.reduce_max: -math.inf, ops.reduce_min: math.inf}
 
