@@ -26,7 +26,7 @@ from .engines import Choice, choose_engine
 from .fuse import move_to_loops
 from .legalise import cut_out, legalise
 from .loops import EXPRESSION, fits, work
-from .partition import Joining, Segment, partition
+from .partition import LoopFusion, Segment, partition
 
 log = logging.getLogger("opweave")
 
@@ -115,7 +115,7 @@ def _compile_for(
     most = limits.limit(limits.WORK_VARIABLE, limits.MAX_WORK) // 2  # the other half is for the loop itself
     if fuse and choice.fuse and host.gains_from_loops and kernels.is_compiled():
         kinds = move_to_loops(legal, kinds, host.name, host.threads or processors(), most)
-    parts = partition(legal, kinds, Joining(EXPRESSION, fits, work, most))
+    parts = partition(legal, kinds, LoopFusion(EXPRESSION, fits, work, most))
     host_device = device if backend is host else "cpu"
 
     def compile_part(part: Segment[Node, Operand]) -> CompiledSegment:

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from .. import ops
 from ..core.graph import Graph, Node
 from .loops import EXPRESSION, fits, is_pointwise, may_fit, work
-from .partition import Joining, partition
+from .partition import LoopFusion, partition
 from .winners import wins
 
 MIN_ELEMENTS = 2**16
@@ -63,7 +63,7 @@ def move_to_loops(
             candidates.update(filter(is_candidate, group))
     in_loops = candidates | expressions
     sides = {node: "loop" if node in in_loops else "engine" for node in graph.nodes}
-    parts = partition(graph, sides, Joining("loop", fits, work, most))
+    parts = partition(graph, sides, LoopFusion("loop", fits, work, most))
     of_engine = [part for part in parts if part.kind == "engine"]
     results = {operand for part in of_engine for operand in part.outputs}
     feeds = {operand for part in of_engine for operand in part.inputs}

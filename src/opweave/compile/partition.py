@@ -4,7 +4,7 @@ Each segment comes after those that compute its inputs, and no node on a path be
 
 A node's level is the number of changes of kind on the longest path to it. A node that is computed from constants alone gets
 the highest level that its readers allow, so that it joins their segment. Nodes of one level and kind form one segment. A
-node with a unique kind (a kernel, say) is a segment alone, and nodes of the kind of `joining` share a segment only if they
+node with a unique kind (a kernel, say) is a segment alone, and nodes of the kind of `fusion` share a segment only if they
 fit together.
 """
 
@@ -21,7 +21,7 @@ V = TypeVar("V", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Joining(Generic[N]):
+class LoopFusion(Generic[N]):
     """Nodes of one kind that share a segment only if they are connected by values and fit together.
 
     `fits` tells whether a node may join the segment of one that it takes a value from. `work` is the cost of compiling a node,
@@ -45,7 +45,7 @@ class Segment(Generic[N, V]):
 
 
 def partition(
-    graph: Graph, kinds: Mapping[Node, Hashable], joining: Joining[Node] | None = None
+    graph: Graph, kinds: Mapping[Node, Hashable], fusion: LoopFusion[Node] | None = None
 ) -> list[Segment[Node, Operand]]:
     """The segments of a graph with nodes of these kinds; see `divide`."""
 
@@ -55,7 +55,7 @@ def partition(
     def writes(node: Node) -> Iterable[Operand]:
         return node.outputs
 
-    return divide(graph.nodes, graph.outputs.values(), lambda node: kinds[node], reads, writes, joining)
+    return divide(graph.nodes, graph.outputs.values(), lambda node: kinds[node], reads, writes, fusion)
 
 
 def divide(
@@ -64,7 +64,7 @@ def divide(
     kind: Callable[[N], Hashable],
     reads: Callable[[N], Iterable[V]],
     writes: Callable[[N], Iterable[V]],
-    joining: Joining[N] | None = None,
+    fusion: LoopFusion[N] | None = None,
 ) -> list[Segment[N, V]]:
     """The segments of `nodes` in topological order, whose results `outputs` the whole returns.
 
@@ -82,8 +82,8 @@ def divide(
         groups.setdefault((level, kinds[number]), []).append(number)
     members: list[list[int]] = []
     for (_, group_kind), numbers in groups.items():
-        if joining is not None and group_kind == joining.kind:
-            members += _split(numbers, makers, nodes, joining)
+        if fusion is not None and group_kind == fusion.kind:
+            members += _split(numbers, makers, nodes, fusion)
         else:
             members.append(numbers)
     segments: list[Segment[N, V]] = [Segment(kinds[m[0]], [nodes[number] for number in m]) for m in members]
@@ -109,15 +109,15 @@ def _levels(taken: Sequence[Sequence[V]], makers: Sequence[Sequence[int]], kinds
 
 
 def _split(
-    numbers: list[int], makers: Sequence[Sequence[int]], nodes: Sequence[N], joining: Joining[N]
+    numbers: list[int], makers: Sequence[Sequence[int]], nodes: Sequence[N], fusion: LoopFusion[N]
 ) -> list[list[int]]:
     """Divide nodes of one level and kind into parts that fit together, without cycles between parts."""
-    parts = _Parts(joining.most)
+    parts = _Parts(fusion.most)
     for number in numbers:
         sources = [maker for maker in makers[number] if maker in parts]
-        parts.add(number, joining.work(nodes[number]), sources)
+        parts.add(number, fusion.work(nodes[number]), sources)
         for maker in sources:
-            if parts.may_merge(maker, number) and joining.fits(nodes[maker], nodes[number]):
+            if parts.may_merge(maker, number) and fusion.fits(nodes[maker], nodes[number]):
                 parts.merge(maker, number)
     return [sorted(part) for part in parts.members.values()]
 
