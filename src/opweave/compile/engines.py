@@ -14,12 +14,10 @@ from typing import Any
 
 from ..backends import Backend
 from ..core.graph import Graph, Operand, each
-from ..expr import kernels
 from ..support import digests, disk_cache
 from ..support.words import duration, size, table
 from .keys import FORMAT, KIND as KIND, key_of, machine as machine, versions as versions
 from .states import SWITCHED_OFF as SWITCHED_OFF, YET as YET
-from .winners import wins
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +157,10 @@ def way_without_loops(graph: Graph, backend: Backend) -> str:
 
     The table of `winners` says which kernels are replaced. It was measured on one machine, so `tune` compares both.
     """
+    # Sessions read measurements without the compiler of expressions.
+    from ..expr import kernels
+    from .winners import wins
+
     is_able = backend.gains_from_loops and kernels.is_compiled()
     return f"{backend.name} without loops" if is_able and any(wins(node, backend.name) for node in graph.nodes) else ""
 
