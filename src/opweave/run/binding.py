@@ -50,8 +50,7 @@ class Binding:
                 for call in calls:
                     call()
             except OperationError as error:
-                failed = layout.steps[calls.index(call)].describe_error(error)
-                raise failed from failed.__cause__
+                layout.steps[calls.index(call)].reraise(error)
         finally:
             layout.give_back(intermediates)
 

@@ -462,8 +462,7 @@ class Layout(Pool[Intermediates]):
                         step = self.steps[number]
                         step.run([memory[slot] for slot in step.reads], [memory[slot] for slot in step.writes])
             except OperationError as error:
-                failed = self.steps[number].describe_error(error)
-                raise failed from failed.__cause__
+                self.steps[number].reraise(error)
         finally:
             self.give_back(intermediates)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from ..backends import Runner
 from ..core.graph import Builder, Desc, Node, Operand
@@ -72,8 +73,7 @@ class Step:
         try:
             return self.bind([memory[slot] for slot in self.reads], [memory[slot] for slot in self.writes])
         except OperationError as error:
-            failed = self.describe_error(error)
-            raise failed from failed.__cause__
+            self.reraise(error)
 
     def run(self, reads: Sequence[Memory], writes: Sequence[Memory]) -> None:
         """Run it once, like `bind(reads, writes)()`."""
@@ -82,14 +82,12 @@ class Step:
         else:
             self.part.runner.run(reads, writes)
 
-    def describe_error(self, error: OperationError) -> OperationError:
-        """The error of a run, which names the operations."""
+    def reraise(self, error: OperationError) -> NoReturn:
+        """Raise the error of a run, with the names of the operations."""
         text = str(error)
         if self.part is None or not self.part.nodes or text.startswith(self.title):
-            return error
-        titled = OperationError(f"{self.title}: {text.removeprefix(f'{self.part.runner.name}: ')}")
-        titled.__cause__ = error
-        return titled
+            raise error from error.__cause__
+        raise OperationError(f"{self.title}: {text.removeprefix(f'{self.part.runner.name}: ')}") from error
 
 
 def title(nodes: Sequence[Node]) -> str:
