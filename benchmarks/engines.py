@@ -242,12 +242,12 @@ def _ratio(times: Mapping[str, list[float]]) -> Ratio:
 
 def _chosen(session: Any) -> str:
     """The engine that runs a session, or `OWN`, from what it says."""
-    from opweave.compile.engines import chosen_in
+    from opweave.compile.engines import engine_of
 
     text = session.explain()
     lines = [line for line in text.splitlines() if line.startswith("engine: ")]
     if lines:
-        return chosen_in(lines[0].removeprefix("engine: "))
+        return engine_of(lines[0].removeprefix("engine: "))
     return OWN if "the model's own session" in text else "onnxruntime"
 
 

@@ -268,8 +268,8 @@ def test_dividing_a_graph_is_linear_in_its_nodes(monkeypatch: pytest.MonkeyPatch
         with monkeypatch.context() as patch:
             patch.setattr(ow.MLOperand, "__hash__", count)
             asked = 0
-            joining: passes.Joining[Any] = passes.Joining("joined", lambda *_: True, lambda _: 0, most=0)
-            (segment,) = passes.partition(graph, lambda _: "joined", joining)
+            fusion: passes.LoopFusion[Any] = passes.LoopFusion("joined", lambda *_: True, lambda _: 0, most=0)
+            (segment,) = passes.partition(graph, dict.fromkeys(graph.nodes, "joined"), fusion)
         assert len(segment.nodes) == nodes
         return asked
 

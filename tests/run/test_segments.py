@@ -138,7 +138,8 @@ def test_many_segments_in_any_order_are_sorted() -> None:
         chain.append(chain[-1].relu() if step % 2 else -chain[-1])
     # The last nodes of segments come in the opposite order of what they depend on.
     outputs = {f"y{step}": chain[step].relu() if step % 2 else -chain[step] for step in reversed(range(1200))}
-    parts = partition(Graph.reaching(outputs), lambda node: node.op.name)
+    graph = Graph.reaching(outputs)
+    parts = partition(graph, {node: node.op.name for node in graph.nodes})
     place = {node: number for number, part in enumerate(parts) for node in part.nodes}
     assert len(place) == sum(len(part.nodes) for part in parts) == 1200 + 1199
     for node, number in place.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import opweave as ow
 from opweave import ops
 from opweave.backends import discover
-from opweave.compile import winners
+from opweave.compile import tuning, winners
 from opweave.composites import local_response_normalization
 from opweave.core.dtypes import DataType
 from opweave.core.graph import Desc
@@ -170,6 +171,24 @@ def test_table_is_for_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = winners._sizes("onnxruntime")
     monkeypatch.setattr(winners, "_sizes", lambda engine: sizes if engine == "another" else {})
     assert hows(built((1, 1, 1, least()))) == ["native"]
+
+
+@compiled
+def test_tune_overrules_the_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kernels, "is_compiled", lambda: True)
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
+    monkeypatch.setattr(tuning, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(tuning, "SLICE_SECONDS", 0.0)
+    shape = 1, 1, 1, least()
+    graph, engine, loops = built(shape), "onnxruntime without loops", "onnxruntime"
+    for fastest, how in ((engine, "native"), (loops, "expression"), (engine, "native")):
+        monkeypatch.setattr(tuning, "choose", lambda ranked, seconds, builds, fastest=fastest: (fastest, ""))
+        (measurement,) = graph.tune(seconds=0).measurements
+        assert (list(measurement.seconds), measurement.chosen) == ([loops, engine], fastest)
+        assert hows(graph) == hows(built(shape)) == [how]  # a later build follows the measurement
+        assert f"engine: {fastest}" in built(shape).explain()
+    assert hows(built(shape, fuse=False)) == ["native"]
+    assert hows(built((1, 1, 1, least() + 1))) == ["expression"]  # another graph
 
 
 @compiled

@@ -290,7 +290,7 @@ def _prepare(engine: EngineRow, job: Job) -> tuple[Callable[[], list[Any]], Call
 
 def _chosen_by(session: InferenceSession) -> str:
     """The engine that runs the calls of a session."""
-    from ..compile.engines import chosen_in
+    from ..compile.engines import engine_of
     from ..onnx.session.compiled import CompiledModel
     from ..onnx.session.session import parts_of
 
@@ -299,4 +299,4 @@ def _chosen_by(session: InferenceSession) -> str:
     model = None if last is None else last[1]
     if not isinstance(model, CompiledModel):
         return BASE_LINE
-    return chosen_in(model.choice) or next(iter(cache.ways))
+    return engine_of(model.choice) or next(iter(cache.ways))

@@ -140,7 +140,7 @@ def info(
 
     Dynamic dimensions count as 1, unless --fix-shapes says otherwise.
     """
-    from ..compile.engines import described
+    from ..compile.engines import describe_choice
     from ..onnx.model.arguments import shape_text
     from ..onnx.model.parameters import parameters
     from ..onnx.session.session import parts_of
@@ -180,7 +180,8 @@ def info(
         console.print("  With real sizes, engines, segments and reasons may differ from these:")
     if compiled.choice:
         console.print(
-            f"  engine: {described(compiled.choice, compiled.untried, state_of(session, compiled))}", soft_wrap=True
+            f"  engine: {describe_choice(compiled.choice, compiled.untried, state_of(session, compiled))}",
+            soft_wrap=True,
         )
     for line in customs(compiled):
         console.print(f"  {line}", soft_wrap=True)

@@ -20,11 +20,13 @@ from ..memory.spaces import HOST
 from ..run.program import Program
 from ..run.steps import CompiledSegment, title
 from ..support.errors import InvalidStateError, NotSupportedError, OperationError
-from .choose import EXPRESSION, HOST_KERNELS, Chooser
+from ..support.processors import processors
+from .choose import HOST_KERNELS, Chooser
 from .engines import Choice, choose_engine
-from .fuse import fusible
+from .fuse import move_to_loops
 from .legalise import cut_out, legalise
-from .partition import Joining, Segment, partition
+from .loops import EXPRESSION, fits, work
+from .partition import LoopFusion, Segment, partition
 
 log = logging.getLogger("opweave")
 
@@ -40,10 +42,9 @@ def compile(
     fallback: Literal["auto", "error"] = "auto",
     shares_processors: bool = False,
     wait: bool = True,
+    choice: Choice | None = None,
 ) -> Program:
-    """Compile a graph.
-
-    If several engines can run the graph, one is chosen for all of it (`choose_engine`).
+    """Compile a graph. If several engines can run all of it, choose one of them (`choose_engine`).
 
     Args:
         graph: the graph.
@@ -55,26 +56,33 @@ def compile(
         fallback: whether the host runs operations that a device lacks, or they are errors.
         shares_processors: whether another process needs the processors after each run.
         wait: whether to wait until the engines have compiled; otherwise the caller waits (`Runner.complete`).
+        choice: the engine, if it is chosen already.
 
     Raises:
         NotSupportedError: an operation has neither a rule, a kernel, an expression nor a decomposition.
         OperationError: an engine refuses its part.
     """
-    options: dict[str, Any] = {"device": device, "power_preference": power_preference, "fuse": fuse}
-    options["alone"] = alone and not shares_processors
-    choice = choose_engine(graph, backend, alone)
+    options: dict[str, Any] = {
+        "device": device,
+        "power_preference": power_preference,
+        "fuse": fuse,
+        "fallback": fallback,
+        "wait": wait,
+        "alone": alone and not shares_processors,
+    }
+    choice = choice or choose_engine(graph, backend, alone)
     has_compiler = kernels.is_compiled()
     try:
-        program = _compile_for(graph, choice, fallback=fallback, wait=wait, **options)
+        program = _compile_for(graph, choice, **options)
     except OperationError as error:
         own = backend.tunable(graph)[backend.name]
         if choice.backend.name == own.name:
             raise
         log.warning("%s runs a graph that %s refuses: %s", own.name, choice.backend.name, error)
         choice = Choice(own, f"{own.name}, since {choice.backend.name} refuses it: {error}")
-        program = _compile_for(graph, choice, fallback=fallback, wait=wait, **options)
+        program = _compile_for(graph, choice, **options)
     if has_compiler and not kernels.is_compiled():  # it could not be imported: engines are faster than NumPy
-        program = _compile_for(graph, choice, fallback=fallback, wait=wait, **options)
+        program = _compile_for(graph, choice, **options)
     return program
 
 
@@ -89,52 +97,55 @@ def _compile_for(
     fallback: Literal["auto", "error"],
     wait: bool,
 ) -> Program:
-    """Compile a graph for one back end."""
     backend = choice.backend
     if backend.space.is_host:
         host = backend
     else:
-        host = _as_precise(next(each for each in discover().values() if each.space.is_host), backend)
-    stand_in = None if host.stand_in is None else _as_precise(discover()[host.stand_in], backend)
-    engines = {each.name: (each, "cpu") for each in (stand_in, host) if each} | {backend.name: (backend, device)}
+        host = _set_precision(next(other for other in discover().values() if other.space.is_host), backend)
+    stand_in = None if host.stand_in is None else _set_precision(discover()[host.stand_in], backend)
+    engines = {engine.name: (engine, "cpu") for engine in (stand_in, host) if engine} | {
+        backend.name: (backend, device)
+    }
     chooser = Chooser(backend, device, host, stand_in, fallback)
     legal = graph
     origin: Mapping[Node, Node] = {node: node for node in graph.nodes}
     if any(chooser.kind(node) is None for node in graph.nodes):
         legal, origin = legalise(graph, lambda node: chooser.kind(node) is not None, backend.name)
+    kinds = chooser.kinds(legal.nodes)
     most = limits.limit(limits.WORK_VARIABLE, limits.MAX_WORK) // 2  # the other half is for the loop itself
-    if fuse and host.gains_from_loops and kernels.is_compiled():
-        chooser.taken = fusible(legal, chooser, most)
-    parts = partition(legal, chooser.kind, Joining(EXPRESSION, chooser.fits, chooser.work, most))
+    if fuse and choice.fuse and host.gains_from_loops and kernels.is_compiled():
+        kinds = move_to_loops(legal, kinds, host.name, host.threads or processors(), most)
+    parts = partition(legal, kinds, LoopFusion(EXPRESSION, fits, work, most))
     host_device = device if backend is host else "cpu"
 
     def compile_part(part: Segment[Node, Operand]) -> CompiledSegment:
         if part.kind not in engines:
-            return _kernel(part, host_device)
-        engine, where = engines[part.kind]
+            return _prepare_kernel(part, host_device)
+        engine, engine_device = engines[part.kind]
         sub, reads, writes = _sub_graph(legal, part, alone=len(parts) == 1)
         is_alone = alone and len(parts) == 1
-        runner = engine.compile(sub, device=where, power_preference=power_preference, alone=is_alone)
+        runner = engine.compile(sub, device=engine_device, power_preference=power_preference, alone=is_alone)
         if fallback == "error":
-            _require_device(runner, sub, where)
-        return CompiledSegment(runner, engine.space, where, part.nodes, sub.nodes, reads, writes)
+            _require_device(runner, sub, engine_device)
+        return CompiledSegment(runner, engine.space, engine_device, part.nodes, sub.nodes, reads, writes)
 
     compiled: list[CompiledSegment] = []
-    with abandoned_on_errors(compiled):
-        with _loops(parts, chooser, host_device) as loops:
+    with abandon_on_errors(compiled):
+        with _loops(parts, host.expressions, backend.precision == "ieee", host_device) as loops:
             for part in parts:
                 compiled.append(next(loops)() if part.kind == EXPRESSION else compile_part(part))
         if wait:
-            for one in compiled:
-                one.runner.complete()
-    placements = _placements(graph, legal, origin, compiled, chooser, host_device)
+            for segment in compiled:
+                segment.runner.complete()
+    reasons = {node: chooser.reason(node) for node in graph.nodes}
+    placements = _placements(reasons, legal, origin, compiled, host_device)
     program = Program(legal, origin, compiled, placements, backend.space, input_ranges(graph), choice.reason)
     program.untried = choice.untried
     return program
 
 
 @contextmanager
-def abandoned_on_errors(parts: Sequence[CompiledSegment]) -> Iterator[None]:
+def abandon_on_errors(parts: Sequence[CompiledSegment]) -> Iterator[None]:
     """Let engines abandon parts that they have begun to compile, if another one fails, or the user interrupts it."""
     try:
         yield
@@ -145,17 +156,13 @@ def abandoned_on_errors(parts: Sequence[CompiledSegment]) -> Iterator[None]:
 
 
 def _require_device(runner: Runner, graph: Graph, device: str) -> None:
-    """Require that the engine has not left operations to the CPU.
-
-    Raises:
-        NotSupportedError: it has.
-    """
-    left = dict.fromkeys(node.title for node in graph.nodes if runner.is_left([node]))
-    if left:
-        raise NotSupportedError(f"{device} cannot run {', '.join(left)}, which would run on the CPU")
+    """Require that the engine has not left operations to the CPU."""
+    titles = dict.fromkeys(node.title for node in graph.nodes if runner.is_left([node]))
+    if titles:
+        raise NotSupportedError(f"{device} cannot run {', '.join(titles)}, which would run on the CPU")
 
 
-def _as_precise(engine: Backend, backend: Backend) -> Backend:
+def _set_precision(engine: Backend, backend: Backend) -> Backend:
     """A back end of the host with the precision of `backend`, or float32 if it does not have that precision."""
     device = engine.device_named("cpu")
     is_able = device is not None and backend.precision in device.precisions
@@ -176,11 +183,11 @@ def _sub_graph(graph: Graph, part: Segment[Node, Operand], alone: bool) -> tuple
 
 @contextmanager
 def _loops(
-    parts: Sequence[Segment[Node, Operand]], chooser: Chooser, device: str
+    parts: Sequence[Segment[Node, Operand]], engine: kernels.Engine, rounds: bool, device: str
 ) -> Iterator[Iterator[Callable[[], CompiledSegment]]]:
     """Functions that wait for the parts that are loops. A thread compiles the loops, while engines compile other parts."""
     loops = [part for part in parts if part.kind == EXPRESSION]
-    compiling = [_expression(part, chooser, device) for part in loops]
+    compiling = [_prepare_loop(part, engine, rounds, device) for part in loops]
     if not 0 < len(loops) < len(parts):
         yield iter(compiling)
         return
@@ -190,15 +197,15 @@ def _loops(
         yield iter([pool.submit(compiled).result for compiled in compiling])
 
 
-def _expression(part: Segment[Node, Operand], chooser: Chooser, device: str) -> Callable[[], CompiledSegment]:
-    """A function that compiles the expressions of a part as one loop."""
+def _prepare_loop(
+    part: Segment[Node, Operand], engine: kernels.Engine, rounds: bool, device: str
+) -> Callable[[], CompiledSegment]:
     constants = dict.fromkeys(o for node in part.nodes for o in node.operands if o.is_constant)
     reads = [*constants, *part.inputs]
-    rounds = chooser.backend.precision == "ieee"
     program, reads, unrounded = program_of_nodes(part.nodes, reads, part.outputs, rounds=rounds)
 
     def compile_loop() -> CompiledSegment:
-        kernel = kernels.compile(program, chooser.engine)
+        kernel = kernels.compile(program, engine)
         runner = _ExpressionRunner(program.name, title(part.nodes), kernel, len(part.nodes), unrounded)
         return CompiledSegment(runner, HOST, device, part.nodes, part.nodes, reads, part.outputs)
 
@@ -206,8 +213,6 @@ def _expression(part: Segment[Node, Operand], chooser: Chooser, device: str) -> 
 
 
 class _ExpressionRunner(Runner):
-    """A compiled loop."""
-
     def __init__(
         self, name: str, title: str, kernel: kernels.ExpressionKernel, count: int, unrounded: set[Node]
     ) -> None:
@@ -239,8 +244,7 @@ class _ExpressionRunner(Runner):
         return "expression", f"{self.kernel.detail}{together}{note}"
 
 
-def _kernel(part: Segment[Node, Operand], device: str) -> CompiledSegment:
-    """A user kernel, which writes all of its results, used or not."""
+def _prepare_kernel(part: Segment[Node, Operand], device: str) -> CompiledSegment:
     (node,) = part.nodes
     call = KernelCall(node.title, node.op, descs_of(node.inputs), node.attributes, tuple(o.desc for o in node.outputs))
     chosen = next(name for name in HOST_KERNELS if name in node.op.kernels)
@@ -251,8 +255,6 @@ def _kernel(part: Segment[Node, Operand], device: str) -> CompiledSegment:
 
 
 class _KernelRunner(Runner):
-    """Runs a user kernel, for one node."""
-
     def __init__(self, node: Node, prepared: PreparedKernel, reads: list[Operand]) -> None:
         self.node, self.prepared, self.reads = node, prepared, reads
         self._running: set[int] = set()  # the threads that it runs in
@@ -282,20 +284,19 @@ class _KernelRunner(Runner):
 
 
 def _placements(
-    graph: Graph,
+    reasons: Mapping[Node, str],
     legal: Graph,
     origin: Mapping[Node, Node],
     parts: Sequence[CompiledSegment],
-    chooser: Chooser,
     host_device: str,
 ) -> list[Placement]:
-    """The placement of each node of the user's graph; `host_device` is that of the copies in a graph without parts."""
+    """The placements of the user's nodes, with the reasons why the device cannot run them."""
     homes = {
         node: (number, compiled)
         for number, part in enumerate(parts)
         for node, compiled in zip(part.nodes, part.compiled, strict=True)
     }
-    replacements: dict[Node, list[Node]] = {node: [] for node in graph.nodes}
+    replacements: dict[Node, list[Node]] = {node: [] for node in reasons}
     for node in legal.nodes:
         replacements[origin[node]].append(node)
     placements = []
@@ -312,7 +313,6 @@ def _placements(
                 device = "cpu"
         if nodes and (len(nodes) > 1 or nodes[0].op is not node.op):
             how, detail = "decomposed", f"{detail}: {', '.join(part.op.name for part in nodes)}"
-        reason = chooser.reason(node)
-        detail = f"{detail}: {reason}" if reason else detail
+        detail = f"{detail}: {reasons[node]}" if reasons[node] else detail
         placements.append(Placement(node.title, device, how, detail, number, node.op))
     return placements

@@ -3,8 +3,6 @@
 Engines rewrite graphs, and some rewrites are wrong or end the process. So without a request, an engine is used only for
 graphs on which its results were compared, after a trial in a separate process (`backends.isolation`): by `tune`, or by a
 child process beside a program that uses the graph (`verification`).
-
-Measurements are kept on disk (`disk_cache`), by graph, processor, threads and versions.
 """
 
 from __future__ import annotations
@@ -24,11 +22,10 @@ from .states import SWITCHED_OFF as SWITCHED_OFF, YET as YET
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Times of the engines for one graph.
+    """Times of the engines for one graph, or for a model and the shapes of its inputs, which `what` names.
 
     Attributes:
         model: the name of the model; empty for a graph.
-        what: the graph, or the shapes of the model's inputs, in a few words.
         chosen: the engine that runs it from now on; empty if the default engine stays.
         seconds: the median time of a run on each engine; the first engine is the one that others are compared with.
         refused: why the others were not measured or do not count, by engine.
@@ -97,11 +94,7 @@ class Measurement:
 
 @dataclass(frozen=True, repr=False)
 class Tuning:
-    """Measurements of `MLGraph.tune` and `InferenceSession.tune`; a prompt and `print` show them as a table.
-
-    Attributes:
-        measurements: one for each graph, or for each combination of shapes.
-    """
+    """Measurements of `MLGraph.tune` and `InferenceSession.tune`; a prompt and `print` show them as a table."""
 
     measurements: tuple[Measurement, ...]
 
@@ -119,43 +112,60 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The back end that runs a graph.
+    """The back end that runs a graph, without rivals; the reason is empty where there is no choice.
 
-    Attributes:
-        backend: the back end, without rivals.
-        reason: its name, and why it was chosen; empty where there is no choice.
-        untried: the rivals that may be faster and are not verified, and why they are expected to be.
+    `untried` are the rivals that may be faster and are not verified, and why they are expected to be. Without `fuse`, the
+    engine runs all operations that it has kernels for.
     """
 
     backend: Backend
     reason: str = ""
     untried: Mapping[str, str] = field(default_factory=dict)
+    fuse: bool = True
 
 
 def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> Choice:
     """Choose the engine for a graph of a context on `backend`: its own, unless a rival was measured to be faster.
 
-    Args:
-        graph: the graph.
-        backend: of the context; its rivals may run the graph instead.
-        alone: whether the graph does not run alternately with others: threads of two engines would compete.
+    A graph that is not `alone` keeps its own: threads of two engines would compete. Measurements also decide whether loops
+    replace kernels of the engine.
     """
-    if not backend.rivals:
+    if not backend.rivals and not disk_cache.has(KIND):
+        return Choice(backend)
+    without_loops = way_without_loops(graph, backend)
+    if not backend.rivals and not without_loops:
         return Choice(backend)
     ways = backend.tunable(graph)
     own = next(iter(ways))
-    if not alone:
+    if not alone and backend.rivals:
         return Choice(ways[own], f"{own}, since it takes turns with other graphs")
     for measurement in find(lambda: digest(graph), ways).values():
         if not measurement.chosen:
             return Choice(ways[own], measurement.reason_on(own))
         if measurement.chosen in ways:
             return Choice(ways[measurement.chosen], measurement.reason)
-    untried, notes = expected(graph, backend.rivals)
+        if measurement.chosen == without_loops:
+            return Choice(ways[own], measurement.reason, fuse=False)
+    if not backend.rivals:
+        return Choice(backend)
+    untried, notes = expect_gains(graph, backend.rivals)
     return Choice(ways[own], "; ".join([own, *notes]), untried)
 
 
-def expected(graph: Graph, rivals: Iterable[Backend]) -> tuple[dict[str, str], list[str]]:
+def way_without_loops(graph: Graph, backend: Backend) -> str:
+    """Name of the way to run a graph by kernels of the engine alone; empty if no compiled loop replaces one of them.
+
+    The table of `winners` says which kernels are replaced. It was measured on one machine, so `tune` compares both.
+    """
+    # Sessions read measurements without the compiler of expressions.
+    from ..expr import kernels
+    from .winners import wins
+
+    is_able = backend.gains_from_loops and kernels.is_compiled()
+    return f"{backend.name} without loops" if is_able and any(wins(node, backend.name) for node in graph.nodes) else ""
+
+
+def expect_gains(graph: Graph, rivals: Iterable[Backend]) -> tuple[dict[str, str], list[str]]:
     """The rivals that are expected to run a graph faster, and why; and for the others, why not."""
     untried: dict[str, str] = {}
     notes: list[str] = []
@@ -171,38 +181,27 @@ def expected(graph: Graph, rivals: Iterable[Backend]) -> tuple[dict[str, str], l
     return untried, notes
 
 
-def described(choice: str, untried: Mapping[str, str], state: str | Measurement = YET) -> str:
-    """The choice between engines, as `explain` shows it.
-
-    Args:
-        choice: why it was made.
-        untried: the rivals that may be faster and are not verified, and why they are expected to be.
-        state: of these rivals: one text for all, or the verdict, which later builds follow.
-    """
+def describe_choice(choice: str, untried: Mapping[str, str], state: str | Measurement = YET) -> str:
+    """The choice between engines, as `explain` shows it. `state` is the verdict on the untried rivals, or a text for all."""
     if isinstance(state, Measurement):
         return "; ".join([choice, *state.verdicts(), "what is built from now on follows this"]) if untried else choice
     return "; ".join([choice, *(f"{name} {state}: expected to be faster ({why})" for name, why in untried.items())])
 
 
-def chosen_in(choice: str) -> str:
+def engine_of(choice: str) -> str:
     """The name of the engine that a choice begins with."""
     return re.split("[,;:]", choice, maxsplit=1)[0]
 
 
 def is_unverified(name: str, ways: Mapping[str, Backend]) -> bool:
-    """Whether a way to run a graph has another engine than the first way, so that it must be tried before use."""
+    """Whether a way to run a graph has another engine than the first way."""
     return name in ways and ways[name].name != next(iter(ways.values())).name
 
 
 def find(digest: Callable[[], str], ways: Mapping[str, Backend], on: str = "") -> dict[str, Measurement]:
     """Measurements of a graph or model on this machine with these versions, by `Measurement.what`.
 
-    Empty if there are none, or the file is damaged.
-
-    Args:
-        digest: gives the digest of the graph or model; called if anything was measured on this machine.
-        ways: the back ends that may run it.
-        on: the processor and threads that count, as `machine` has them. Default: those of this process and `ways`.
+    `digest` is called if anything was measured on this machine. `on` is a result of `machine`, by default that for `ways`.
     """
     if not disk_cache.has(KIND):
         return {}
@@ -211,7 +210,7 @@ def find(digest: Callable[[], str], ways: Mapping[str, Backend], on: str = "") -
 
 
 def keep(digest: str, measurement: Measurement) -> bool:
-    """Keep a measurement beside those for other shapes; returns whether that is possible."""
+    """Keep a measurement beside those for other shapes; return whether that is possible."""
     import json
 
     key = key_of(digest, measurement.machine, measurement.versions)
@@ -227,7 +226,7 @@ def kept_measurements() -> list[Measurement]:
 
 
 def titles(key: str) -> list[str]:
-    """The models and graphs whose measurements the cache keeps under a key; this does not count as a use of them."""
+    """The models and graphs whose measurements the cache keeps under a key, without counting as a use of them."""
     measurements = _parse(disk_cache.load(key, KIND, is_use=False))
     return list(dict.fromkeys(each.model or each.what for each in measurements))
 
@@ -253,7 +252,6 @@ def digest(graph: Graph) -> str:
 
 
 def _parse(data: bytes | None) -> list[Measurement]:
-    """Measurements as `keep` writes them; none for anything else."""
     if data is None:
         return []
     import json

@@ -13,19 +13,12 @@ if TYPE_CHECKING:
     from ..backends import Backend
 
 FORMAT = 5
-"""The format of kept measurements; others are not read."""
 
 KIND = disk_cache.TUNING
 
 
 def key_of(digest: str, machine: str, versions: str) -> str:
-    """The key of a graph or model in the cache on disk.
-
-    Args:
-        digest: of the graph or model.
-        machine: see `machine`.
-        versions: see `versions`.
-    """
+    """The key of a graph or model in the cache on disk."""
     return digests.digest(f"{FORMAT} {digest} {machine} {versions}".encode()).hexdigest()
 
 

@@ -1,7 +1,6 @@
 """Replace operations that a back end lacks by their decompositions, recursively.
 
-Requires nothing; ensures that `supports` holds for every node of the result. The label of a
-node from a decomposition begins with the label of the node that it emulates.
+The label of a node from a decomposition begins with the label of the node that it emulates.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from ..support.errors import NotSupportedError, OperationError
 
 
 class _Rewriter(Recorder):
-    """A recorder that decomposes unsupported operations as they are added."""
-
     def __init__(self, supports: Callable[[Node], bool], backend: str) -> None:
         super().__init__()
         self.supports, self.backend = supports, backend
@@ -51,10 +48,16 @@ class _Rewriter(Recorder):
             raise NotSupportedError(f"{node.title}: {str(error).removeprefix(f'{op.name}: ')}") from error
         finally:
             self._prefix = outer
-        got, wanted = (tuple(output.desc for output in operands) for operands in (outputs, node.outputs))
-        if got != wanted:
-            raise OperationError(f"{node.title}: its decomposition yields {got}, it must yield {wanted}")
+        descs, declared = (tuple(output.desc for output in operands) for operands in (outputs, node.outputs))
+        if descs != declared:
+            raise OperationError(f"{node.title}: its decomposition yields {descs}, it must yield {declared}")
         return outputs
+
+    def add_all(self, nodes: Iterable[Node], replaced: dict[Operand, Operand]) -> None:
+        """Add nodes like these, on the operands in `replaced`, which gets their results."""
+        for node in nodes:
+            self._source = node
+            replaced.update(zip(node.outputs, self._add_like(node, replaced.__getitem__, node.label), strict=True))
 
 
 def legalise(
@@ -62,12 +65,8 @@ def legalise(
 ) -> tuple[Graph, Mapping[Node, Node]]:
     """The graph in which every node satisfies `supports`, and for each of its nodes the one that it comes from.
 
-    Args:
-        graph: the graph.
-        supports: whether a node stays as it is.
-        backend: for messages.
-        has_results: whether all outputs must be results of operations, as builders of WebNN require. Outputs that a
-            decomposition returns unchanged from the inputs then become an `identity` of them.
+    `backend` is for messages. With `has_results`, outputs that a decomposition returns unchanged from the inputs become an
+    `identity` of them: builders of WebNN require results of operations.
 
     Raises:
         NotSupportedError: a node has neither a rule nor a decomposition.
@@ -78,9 +77,7 @@ def legalise(
     replaced = {operand: Operand(rewriter, operand.desc, value=operand.value) for operand in graph.constants}
     for name, operand in graph.inputs.items():
         replaced[operand] = rewriter.inputs[name] = Operand(rewriter, operand.desc, name=name)
-    for node in graph.nodes:
-        rewriter._source = node
-        replaced.update(zip(node.outputs, rewriter._add_like(node, replaced.__getitem__, node.label), strict=True))
+    rewriter.add_all(graph.nodes, replaced)
     outputs_by_name = map_operands(graph.outputs, replaced.__getitem__)
     if has_results:
         outputs_by_name = map_operands(outputs_by_name, lambda o: rewriter.identity(o) if o.is_input else o)
@@ -91,8 +88,7 @@ def legalise(
 def cut_out(inputs: Iterable[Operand], outputs: Iterable[Operand]) -> tuple[Graph, list[Operand]]:
     """The part of a graph that computes `outputs` from `inputs`, and the inputs that the part takes, in its order.
 
-    If an input is computed in the graph, the part is a copy, so that rules find no node behind the input: another engine
-    runs that node.
+    If an input is computed in the graph, the part is a copy, in which rules find no node behind the input.
     """
     names = {operand: f"x{k}" for k, operand in enumerate(inputs)}
     part = Graph.reaching({f"y{k}": operand for k, operand in enumerate(outputs)}, names)

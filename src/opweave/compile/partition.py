@@ -1,11 +1,10 @@
 """Divide the nodes of a graph, or the steps of an ONNX model, into segments that one engine runs as a whole.
 
-Requires that every node has a kind of engine; ensures that each segment comes after those that compute its inputs, and
-that no node on a path between two nodes of a segment is outside of it.
+Each segment comes after those that compute its inputs, and no node on a path between two of its nodes is outside of it.
 
 A node's level is the number of changes of kind on the longest path to it. A node that is computed from constants alone gets
 the highest level that its readers allow, so that it joins their segment. Nodes of one level and kind form one segment. A
-node with a unique kind (a kernel, say) is a segment alone, and nodes of the kind of `joining` share a segment only if they
+node with a unique kind (a kernel, say) is a segment alone, and nodes of the kind of `fusion` share a segment only if they
 fit together.
 """
 
@@ -22,14 +21,11 @@ V = TypeVar("V", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Joining(Generic[N]):
-    """Nodes that share a segment only if they are connected by values and fit together.
+class LoopFusion(Generic[N]):
+    """Nodes of one kind that share a segment only if they are connected by values and fit together.
 
-    Attributes:
-        kind: their kind.
-        fits: whether a node may join the segment of one that it takes a value from.
-        work: the cost of compiling a node, in units of the caller's.
-        most: the largest sum of `work` in a segment.
+    `fits` tells whether a node may join the segment of one that it takes a value from. `work` is the cost of compiling a node,
+    and `most` the largest sum of it in a segment.
     """
 
     kind: Hashable
@@ -40,14 +36,7 @@ class Joining(Generic[N]):
 
 @dataclass
 class Segment(Generic[N, V]):
-    """Nodes that run together.
-
-    Attributes:
-        kind: of the engine that runs them.
-        nodes: in order.
-        inputs: the values that they take from inputs of the whole and from other segments.
-        outputs: the values that others, or the outputs of the whole, take from them.
-    """
+    """Nodes that run together, with the values that they take from outside, and those that others take."""
 
     kind: Hashable
     nodes: list[N]
@@ -56,9 +45,9 @@ class Segment(Generic[N, V]):
 
 
 def partition(
-    graph: Graph, kind: Callable[[Node], Hashable], joining: Joining[Node] | None = None
+    graph: Graph, kinds: Mapping[Node, Hashable], fusion: LoopFusion[Node] | None = None
 ) -> list[Segment[Node, Operand]]:
-    """The segments of a graph; see `divide`."""
+    """The segments of a graph with nodes of these kinds; see `divide`."""
 
     def reads(node: Node) -> Iterable[Operand]:
         return (operand for operand in node.operands if not operand.is_constant)
@@ -66,7 +55,7 @@ def partition(
     def writes(node: Node) -> Iterable[Operand]:
         return node.outputs
 
-    return divide(graph.nodes, graph.outputs.values(), kind, reads, writes, joining)
+    return divide(graph.nodes, graph.outputs.values(), lambda node: kinds[node], reads, writes, fusion)
 
 
 def divide(
@@ -75,17 +64,11 @@ def divide(
     kind: Callable[[N], Hashable],
     reads: Callable[[N], Iterable[V]],
     writes: Callable[[N], Iterable[V]],
-    joining: Joining[N] | None = None,
+    fusion: LoopFusion[N] | None = None,
 ) -> list[Segment[N, V]]:
-    """The segments of nodes.
+    """The segments of `nodes` in topological order, whose results `outputs` the whole returns.
 
-    Args:
-        nodes: in topological order.
-        outputs: the values that the whole returns.
-        kind: the engine of a node; something unique for nodes that stand alone.
-        reads: the values that a node takes, without constants.
-        writes: the values that it yields.
-        joining: the kind whose nodes do not share a segment for their level alone.
+    `kind` is the engine of a node, or something unique for nodes that stand alone. A node `reads` values without constants.
     """
     # Nodes are numbered by position.
     written = [tuple(writes(node)) for node in nodes]
@@ -99,8 +82,8 @@ def divide(
         groups.setdefault((level, kinds[number]), []).append(number)
     members: list[list[int]] = []
     for (_, group_kind), numbers in groups.items():
-        if joining is not None and group_kind == joining.kind:
-            members += _split(numbers, makers, nodes, joining)
+        if fusion is not None and group_kind == fusion.kind:
+            members += _split(numbers, makers, nodes, fusion)
         else:
             members.append(numbers)
     segments: list[Segment[N, V]] = [Segment(kinds[m[0]], [nodes[number] for number in m]) for m in members]
@@ -126,31 +109,21 @@ def _levels(taken: Sequence[Sequence[V]], makers: Sequence[Sequence[int]], kinds
 
 
 def _split(
-    numbers: list[int],
-    makers: Sequence[Sequence[int]],
-    nodes: Sequence[N],
-    joining: Joining[N],
+    numbers: list[int], makers: Sequence[Sequence[int]], nodes: Sequence[N], fusion: LoopFusion[N]
 ) -> list[list[int]]:
     """Divide nodes of one level and kind into parts that fit together, without cycles between parts."""
-    parts = _Parts(joining.most)
+    parts = _Parts(fusion.most)
     for number in numbers:
         sources = [maker for maker in makers[number] if maker in parts]
-        parts.add(number, joining.work(nodes[number]), sources)
+        parts.add(number, fusion.work(nodes[number]), sources)
         for maker in sources:
-            if parts.may_merge(maker, number) and joining.fits(nodes[maker], nodes[number]):
+            if parts.may_merge(maker, number) and fusion.fits(nodes[maker], nodes[number]):
                 parts.merge(maker, number)
     return [sorted(part) for part in parts.members.values()]
 
 
 class _Parts:
-    """Parts that are merged step by step (union-find). A merged part has the number of the larger one.
-
-    Args:
-        most: the largest work of a part.
-
-    Attributes:
-        members: the nodes of each part.
-    """
+    """Parts that are merged step by step (union-find). A merged part has the number of the larger one."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -166,7 +139,6 @@ class _Parts:
         return number in self._parent
 
     def add(self, number: int, work: int, makers: Collection[int]) -> None:
-        """Make a part of one node, which takes values from others."""
         self.members[number], self._needs[number] = [number], {self._find(maker) for maker in makers}
         self._parent[number] = self._first[number] = self._last[number] = number
         self._work[number] = work
@@ -195,7 +167,6 @@ class _Parts:
         self._last[kept] = max(self._last[kept], self._last[gone])
 
     def _find(self, number: int) -> int:
-        """The part that a part has been merged into, or itself."""
         while (parent := self._parent[number]) != number:
             self._parent[number] = self._parent[parent]  # path halving
             number = parent
@@ -221,41 +192,41 @@ def _connect(
     taken: Sequence[Sequence[V]],
     written: Sequence[Sequence[V]],
     maker: Mapping[V, int],
-    wanted: Collection[V],
+    results: Collection[V],
 ) -> None:
     """Set the inputs and outputs of segments, each value once, in order of use."""
-    home = {number: at for at, numbers in enumerate(members) for number in numbers}
+    home = {number: index for index, numbers in enumerate(members) for number in numbers}
     inputs: list[dict[V, None]] = [{} for _ in segments]
     outputs: list[dict[V, None]] = [{} for _ in segments]
     for number, values in enumerate(taken):
-        at = home[number]
+        index = home[number]
         for value in values:
             source = home[maker[value]] if value in maker else None
-            if source != at:
-                inputs[at][value] = None
+            if source != index:
+                inputs[index][value] = None
                 if source is not None:
                     outputs[source][value] = None
         for value in written[number]:
-            if value in wanted:
-                outputs[at][value] = None
+            if value in results:
+                outputs[index][value] = None
     for segment, segment_inputs, segment_outputs in zip(segments, inputs, outputs, strict=True):
         segment.inputs, segment.outputs = list(segment_inputs), list(segment_outputs)
 
 
 def _order(members: Sequence[Sequence[int]], makers: Sequence[Sequence[int]]) -> list[int]:
     """An order in which segments can run: by last node, but each after the segments that it needs."""
-    home = {number: at for at, numbers in enumerate(members) for number in numbers}
+    home = {number: index for index, numbers in enumerate(members) for number in numbers}
     needs = [{home[maker]: None for number in numbers for maker in makers[number]} for numbers in members]
     ordered: dict[int, None] = {}
     opened: set[int] = set()
-    for first in sorted(range(len(members)), key=lambda at: members[at][-1]):
+    for first in sorted(range(len(members)), key=lambda index: members[index][-1]):
         pending = [first]
         while pending:
-            at = pending[-1]
-            missing = [other for other in needs[at] if other != at and other not in ordered]
+            index = pending[-1]
+            missing = [other for other in needs[index] if other != index and other not in ordered]
             if missing:
-                assert at not in opened, "segments depend on each other in a circle"
-                opened.add(at)
+                assert index not in opened, "segments depend on each other in a circle"
+                opened.add(index)
                 pending += missing
             else:
                 ordered[pending.pop()] = None

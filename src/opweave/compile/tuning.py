@@ -30,7 +30,6 @@ Build = Callable[[str, "EngineProcess | None"], Sequence[Run]]
 there."""
 
 REFUSALS = (NotSupportedError, OperationError)
-"""Errors of an engine that cannot run a graph."""
 
 PAUSE_SECONDS = 0.1
 """The pause before each measurement, in which threads of the engine that ran before stop spinning."""
@@ -39,16 +38,16 @@ SLICE_SECONDS = 0.1
 """Approximate time for which an engine is called in each round."""
 
 MIN_ROUNDS = 3
-"""The fewest rounds: fewer are not kept, for what slows down the machine for a moment would decide."""
+"""The fewest rounds to keep: with fewer, a moment in which the machine is slower would decide."""
 
 MARGIN = 0.97
 """An engine that takes longer than this share of another one's time does not replace it: that is within the noise."""
 
 PAYBACK_RUNS, PAYBACK_SECONDS = 200, 0.5
-"""A longer build must pay for itself within this many runs, or within runs of this duration if these are more. An estimate: of
-the models in docs/engines.md, which take tens to hundreds of milliseconds longer to compile, those that gain milliseconds a
-run pay in tens of runs, and those that gain a few percent of 3 ms in hundreds. The duration is for small models, which
-programs run more often."""
+"""A longer build must pay for itself within this many runs, or within runs of this duration if these are more, as for small
+models, which programs run more often. An estimate: of the models in docs/engines.md, which take tens to hundreds of
+milliseconds longer to compile, those that gain milliseconds a run pay in tens of runs, and those that gain a few percent of
+3 ms in hundreds."""
 
 MAX_DIFFERENCE = 1e-3
 """Engines whose results differ by more (`agreement.difference`) are not chosen. An estimate: float32 sums in another order
@@ -59,7 +58,6 @@ TRIAL_SECONDS = 30.0
 took. An estimate."""
 
 TRIAL_FACTOR = 30
-"""See `TRIAL_SECONDS`."""
 
 TRIAL_RUNS = 2
 """Runs in a trial: an engine may leave something behind that changes the next one."""
@@ -84,12 +82,9 @@ def measure(
 ) -> Measurement:
     """Measure the ways to run a graph alternately, each after a pause, and keep which one is the fastest.
 
-    Another engine than that of the first way is first tried in a separate process, and refused if it ends the process,
-    hangs, takes too much memory or returns other results; refusals are kept, too.
-
-    Among the ways within 3% of the fastest, the current one stays, or else the first of `names`. If `builds` is given, ways
+    Among the ways within 3% of the fastest, the `current` one stays, or else the first of `names`. If `builds` is given, ways
     are compared by the time of one build and of the runs in which a longer build should pay for itself, and among those
-    within 3%, the one that builds fastest is chosen.
+    within 3%, the one that builds fastest is chosen. Refusals by `try_ways` are kept, too.
 
     Args:
         model: the name of the model; empty for a graph.
@@ -109,7 +104,7 @@ def measure(
         KeyboardInterrupt: the user interrupts it. Measurements until then are kept if they are enough.
     """
     first = names[0]
-    plain = replace(unmeasured(model, what, ways), chosen=first)
+    plain = replace(default_measurement(model, what, ways), chosen=first)
     if len(names) == 1:
         return plain
     with reported(f"tuning {plain.title}: compiling for {', '.join(names)}"):
@@ -138,17 +133,10 @@ def try_ways(
 ) -> tuple[dict[str, Run], dict[str, str]]:
     """Build a graph in several ways, and compare the results of all sets of inputs with those of the first way.
 
-    Another engine than that of the first way is first tried in a separate process.
+    Another engine than that of the first way is first tried in a separate process, and refused if it ends the process, hangs,
+    takes too much memory or returns other results. If the graph quantises, results may differ more.
 
-    Args:
-        names: the names of the ways.
-        ways: the result of `Backend.tunable`.
-        build: makes the functions that run the graph in one of the ways.
-        outputs: the names of the outputs.
-        is_quantised: whether the graph quantises what it computes; results may differ more then.
-
-    Returns:
-        The functions that run it, on the first set of inputs, and why the other ways must not be used, by their names.
+    Return the functions that run the ways on the first set of inputs, and why the other ways must not be used.
     """
     most = MAX_QUANTISED_DIFFERENCE if is_quantised else MAX_DIFFERENCE
     refused: dict[str, str] = {}
@@ -173,7 +161,7 @@ def try_ways(
     return runs, refused
 
 
-def unmeasured(model: str, what: str, ways: Mapping[str, Backend]) -> Measurement:
+def default_measurement(model: str, what: str, ways: Mapping[str, Backend]) -> Measurement:
     """The entry of a graph that is not measured: the first of the ways runs it."""
     return Measurement(model, what, next(iter(ways)), {}, {}, 0, engines.machine(ways), engines.versions(ways))
 
@@ -185,12 +173,9 @@ def check_seconds(seconds: float) -> None:
 
 
 def choose(ranked: Sequence[str], seconds: Mapping[str, float], builds: Mapping[str, float]) -> tuple[str, str]:
-    """Choose the way to run a graph from now on; also say why it is not the fastest, if that is because of the build.
+    """Choose the way to run a graph, of which `ranked` has the preferred one first.
 
-    Args:
-        ranked: the ways, the preferred one first.
-        seconds: the time of a run.
-        builds: the time to build it, if that counts.
+    Also say why it is not the fastest, if that is because of the time to build it.
     """
     fastest = min(seconds, key=lambda name: seconds[name])
     runs = max(PAYBACK_RUNS, round(PAYBACK_SECONDS / max(seconds[fastest], 1e-9)))
@@ -206,23 +191,29 @@ def choose(ranked: Sequence[str], seconds: Mapping[str, float], builds: Mapping[
 
 def _alternate(runs: Mapping[str, Run], times: Mapping[str, list[float]], seconds: float) -> None:
     """Measure functions alternately for about `seconds`, and add the seconds of a call in each round to `times`."""
-    counts: dict[str, int] = {}
-    for name, run in runs.items():
-        once = min(_seconds(run, 1), _seconds(run, 1))
-        counts[name] = max(1, round(SLICE_SECONDS / max(once, 1e-7)))
+    counts = count_calls(runs, SLICE_SECONDS)
     end, turn = time.perf_counter() + seconds, 0
     while turn < MIN_ROUNDS or time.perf_counter() < end:
         for name in [*runs][:: 1 if turn % 2 else -1]:  # the first of a pair finds colder caches
             time.sleep(PAUSE_SECONDS)
-            times[name].append(_seconds(runs[name], counts[name]))
+            times[name].append(seconds_of(runs[name], counts[name]))
         turn += 1
 
 
-def _seconds(run: Run, count: int) -> float:
-    start = time.perf_counter()
+def count_calls(
+    runs: Mapping[str, Run], seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, int]:
+    """The number of calls of each function that take about `seconds`."""
+    once = {name: min(seconds_of(run, 1, clock), seconds_of(run, 1, clock)) for name, run in runs.items()}
+    return {name: max(1, round(seconds / max(each, 1e-7))) for name, each in once.items()}
+
+
+def seconds_of(run: Run, count: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """The mean time of a call."""
+    start = clock()
     for _ in range(count):
         run()
-    return (time.perf_counter() - start) / count
+    return max(clock() - start, 1e-9) / count
 
 
 def _trial(
@@ -231,19 +222,10 @@ def _trial(
     most: float,
     seconds: float,
 ) -> str:
-    """Compile and run a graph in a separate process.
+    """Compile and run a graph in a separate process, for each set of inputs.
 
-    Args:
-        build: makes the functions that run it, one for each set of inputs.
-        expected: the outputs of the first way for each set, by name.
-        most: the largest difference from these that is accepted.
-        seconds: the time after which the engine hangs.
-
-    Returns:
-        The reason why the engine must not be used, in words that follow its name; empty if it may be.
-
-    Raises:
-        NotSupportedError, OperationError: the engine refuses the graph.
+    Return the reason why the engine must not be used, in words that follow its name; empty if it may be. The engine hangs
+    after `seconds`, and results may differ by `most` from those `expected`.
     """
     from ..backends.isolation import EngineFailureError, EngineProcess, ProcessLimits  # few programs tune
 
@@ -260,19 +242,13 @@ def _trial(
 
 
 def _wrong(runs: Sequence[Run], expected: Sequence[Mapping[str, np.ndarray]], most: float) -> str:
-    """Describe how results differ from those of the first engine by more than `most`; empty if they agree.
-
-    Args:
-        runs: give the results for each set of inputs.
-        expected: those of the first engine, by name.
-        most: the largest difference that is accepted.
-    """
+    """Describe how results differ from those of the first engine by more than `most`; empty if they agree."""
     for run, outputs in zip(runs, expected, strict=True):
-        for result, (name, wanted) in zip(run(), outputs.items(), strict=True):
+        for result, (name, correct) in zip(run(), outputs.items(), strict=True):
             array, output = np.asarray(result), f"output {shown(name)}"
-            if array.shape != wanted.shape:
-                return f"{output} has shape {list(array.shape)}, not {list(wanted.shape)}"
-            distance = difference(array, wanted)
+            if array.shape != correct.shape:
+                return f"{output} has shape {list(array.shape)}, not {list(correct.shape)}"
+            distance = difference(array, correct)
             if distance == float("inf"):
                 return f"{output} has NaN or infinities elsewhere"
             if distance > most:

@@ -22,17 +22,13 @@ MIN_GAIN_OF_PRODUCTS = 1.2
 """Likewise for matrix products: the loop includes the epilogue that the engine would have fused, such as an activation."""
 
 PATH = Path(__file__).with_name("winners.txt")
-"""The table. Lines that begin with # say what it was measured on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """An operation that is faster as a compiled expression.
+    """An operation that is faster as a compiled expression than by the kernel of an engine.
 
     Attributes:
-        engine: the back end whose kernel is slower.
-        op: the name of the operation.
-        form: of the call, see `form`.
         data_type: of its last operand.
         elements: the smallest size of its operands with which it wins; for a product, that of the matrix.
         gain: the time of the kernel divided by that of the expression, at this size.
@@ -77,10 +73,8 @@ def min_gain(op: str) -> float:
 def form(node: Node) -> str:
     """The kernel of an engine that a node would use, as far as kernels differ in speed.
 
-    Returns:
-        "last" or "other" for an operation along axes; "row" for the product of one row with a constant transposed matrix
-        (GEMV), which takes as long as reading the matrix once in memory order; "matrix" for other products; "any" for all
-        else.
+    "last" or "other" for an operation along axes; "row" for the product of one row with a constant transposed matrix (GEMV),
+    which takes as long as reading the matrix once in memory order; "matrix" for other products; "any" for all else.
     """
     if node.op is ops.gemm:
         _, matrix, *_ = node.operands
@@ -96,8 +90,7 @@ def form(node: Node) -> str:
 def elements(node: Node) -> int | None:
     """The size by which the table decides about a node; None for calls that are not measured.
 
-    For a matrix product, this is the size of the matrix. In all other calls, the operands have one shape: for a constant
-    exponent, say, engines have other kernels.
+    In calls other than matrix products, the operands have one shape: for a constant exponent, engines have other kernels.
     """
     if node.op is ops.gemm:
         _, matrix, *_ = node.operands

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import ref
+from weakref import WeakMethod, ref
 
 import numpy as np
 
@@ -20,12 +20,12 @@ from ..core.graph import Desc, Graph, printable
 from ..core.operators import Operators
 from ..memory.arrays import as_array, contiguous, fit
 from ..memory.spaces import HOST, TensorSpace
-from ..run.locks import Locks
 from ..support import hints, lazy_imports
 from ..support.cache import Cache
 from ..support.errors import InvalidStateError, ValidationError, require
 from ..support.names import shown
-from .tensor import MLTensor
+from .locks import Locks, locks_of
+from .tensor import MLTensor, guard_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,10 +149,9 @@ class MLGraph:
 
         Args:
             inputs: an array or tensor for each input, by name; None for random ones.
-            outputs: arrays or tensors to write results into, by name; those without one get memory of their own.
+            outputs: arrays or tensors to write results into, by name; others get memory of their own.
             repeat: how many runs to measure, after one that is not measured.
-            detail: whether to also measure each kernel of the engines that support it, with totals by name of kernel; this
-                compiles the graph again.
+            detail: whether to also measure each kernel of the engines that support it; this compiles the graph again.
 
         Returns:
             A table to `print`, and its numbers.
@@ -173,12 +172,11 @@ class MLGraph:
         return measured
 
     def tune(self, inputs: Mapping[str, Any] | None = None, *, seconds: float = 4.0) -> Tuning:
-        """Measure the engines that can run the graph, and use the fastest one from now on.
+        """Measure the engines that can run the graph, and use the fastest one from the next run on.
 
         Each engine compiles the graph, which temporarily takes memory. Runs alternate between the engines, with pauses.
-        The graph uses the fastest engine from its next run on. Results are stored in the cache on disk: equal graphs
-        (with the same operations, shapes and data types) that are built on this machine later use this engine, too. Ctrl-C
-        stops tuning; results are stored if each engine was measured at least three times.
+        Results are stored in the cache on disk: equal graphs (with the same operations, shapes and data types) that are built
+        on this machine later use this engine, too. Ctrl-C stops tuning, and keeps results of at least three rounds.
 
         Args:
             inputs: an array for each input, by name; None for random ones, with integers 0 and 1.
@@ -231,13 +229,11 @@ class MLGraph:
         return f"<pre>{markup(repr(self))}</pre>" if self.destroyed else self.draw()._repr_html_()
 
     def _watch(self) -> None:
-        """Note how long the graph is used, if another engine may run it faster."""
         program = self._program
         if program is not None and program.untried and self._context._verify:
             self._use = lazy_imports.watch_graph(self)
 
     def _ask_use(self) -> None:
-        """Let the next run note itself (`verification.uses`)."""
         program, use = self._program, self._use
         if program is None or use is None:
             return
@@ -262,7 +258,6 @@ class MLGraph:
         return lazy_imports.verify_graph(graph, driver, device, preference, self._fuse, sample)
 
     def _check_alive(self) -> Program:
-        """The program; `InvalidStateError` once the graph is destroyed or its context lost."""
         program = self._program
         if program is None:  # as in all graphs of a lost context
             self._context._check_alive()
@@ -270,11 +265,7 @@ class MLGraph:
         return program
 
     def _replace_program(self, program: Program) -> None:
-        """Run another program of the same graph from the next run on; runs in progress end with the old one.
-
-        Raises:
-            InvalidStateError: the graph is destroyed, or the context lost.
-        """
+        """Run another program of the same graph from the next run on; runs in progress end with the old one."""
         with self._lock:
             self._check_alive()
             self._program = program
@@ -294,17 +285,16 @@ class MLGraph:
             forget()
 
     def __repr__(self) -> str:
-        def listing(descs: Mapping[str, Desc]) -> str:
+        def list_descs(descs: Mapping[str, Desc]) -> str:
             return ", ".join(f"{printable(name)}: {desc}" for name, desc in descs.items())
 
         state = "destroyed" if self.destroyed else f"{self._size} operations on {self._context.device.name}"
-        return f"<MLGraph ({listing(self._inputs)}) -> ({listing(self._outputs)}), {state}>"
+        return f"<MLGraph ({list_descs(self._inputs)}) -> ({list_descs(self._outputs)}), {state}>"
 
     def _check_dispatch(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
-        """Validate the arguments of `dispatch` as the specification does."""
         self._check_alive()
-        for what, tensors in {"inputs": inputs, "outputs": outputs}.items():
-            require(isinstance(tensors, Mapping), f"dispatch: {what} must map names to tensors, got {shown(tensors)}")
+        for kind, tensors in {"inputs": inputs, "outputs": outputs}.items():
+            require(isinstance(tensors, Mapping), f"dispatch: {kind} must map names to tensors, got {shown(tensors)}")
         everything = [*inputs.items(), *outputs.items()]
         for name, tensor in everything:
             self._context._check_own(tensor, f"dispatch: {name!r}")
@@ -312,28 +302,28 @@ class MLGraph:
         alone = [tensor for name, tensor in inputs.items() if not self._may_share(name, tensor, outputs)]
         is_distinct = len(targets) == len(outputs) and len({*targets, *map(id, alone)}) == len(targets) + len(alone)
         require(is_distinct, "dispatch: each input and output needs a tensor of its own, got one of them twice")
-        for what, tensors, descs in (("input", inputs, self._inputs), ("output", outputs, self._outputs)):
-            check_names(f"dispatch: {what}s", tensors, descs)
+        for kind, tensors, descs in (("input", inputs, self._inputs), ("output", outputs, self._outputs)):
+            check_names(f"dispatch: {kind}s", tensors, descs)
             for name, tensor in tensors.items():
-                require(not tensor.constant, f"dispatch: {what} {name!r} is a constant tensor")
+                require(not tensor.constant, f"dispatch: {kind} {name!r} is a constant tensor")
                 require(
                     tensor.desc == descs[name],
-                    f"dispatch: {what} {name!r} must be {descs[name]}, got a tensor {tensor.desc}",
+                    f"dispatch: {kind} {name!r} must be {descs[name]}, got a tensor {tensor.desc}",
                 )
+
+    def _memory_of(self, tensor: MLTensor, subject: str) -> Any:
+        return self._context._own(tensor, subject)
+
+    def _unbind(self, key: tuple[Any, ...]) -> None:
+        with self._lock:
+            self._bindings.pop(key)
 
     def _may_share(self, name: str, tensor: MLTensor, outputs: Mapping[str, MLTensor]) -> bool:
         """Whether a tensor is an input, and also an output that may use the memory of that input."""
         return any(source == name and outputs.get(output) is tensor for output, source in self._in_place.items())
 
     def _check_overlap(self, space: TensorSpace, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Pairs:
-        """Require outputs in separate memory, or in that of an input that they may update.
-
-        Returns:
-            Pairs of positions of an input and an output in the same memory.
-
-        Raises:
-            ValidationError: naming the two that overlap.
-        """
+        """Require outputs in separate memory, or in that of an input that they may update; return these pairs."""
         shared = memory.in_place(inputs, outputs, self._in_place) if self._in_place else {}
         alone = {name: array for name, array in inputs.items() if name not in shared.values()} if shared else inputs
         space.check_overlap(alone, outputs, self._constants)
@@ -343,18 +333,17 @@ class MLGraph:
         return tuple((sources.index(source), targets.index(name)) for name, source in shared.items())
 
     def _bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:
-        """Validate, bind to the tensors' memory, and remember the binding."""
         self._check_dispatch(inputs, outputs)
         all_tensors = list({id(tensor): tensor for tensor in (*inputs.values(), *outputs.values())}.values())
         for tensor in outputs.values():
-            tensor._settle()
+            guard_of(tensor).settle()
         with Locks(all_tensors):
             with self._lock:
                 # Another thread may have destroyed a tensor or the graph before; from here on, it has to wait.
                 program = self._check_alive()
-                sources = {name: self._context._own(inputs[name], f"dispatch: {name!r}") for name in self._inputs}
-                targets = {name: self._context._own(outputs[name], f"dispatch: {name!r}") for name in self._outputs}
-                space = self._context._space
+                sources = {name: self._memory_of(inputs[name], f"dispatch: {name!r}") for name in self._inputs}
+                targets = {name: self._memory_of(outputs[name], f"dispatch: {name!r}") for name in self._outputs}
+                space = self._context.backend.space
                 for name, array in targets.items() if space.is_host else ():
                     require(bool(array.flags.writeable), f"dispatch: output {name!r} is read-only memory")
                 shared = self._check_overlap(space, sources, targets)
@@ -363,17 +352,21 @@ class MLGraph:
                 if self._use is not None:
                     self._use.note((), list(sources), list(sources.values()))
                 whole = call.max_whole if isinstance(call, Submission) else -1
-                locked = [tensor for tensor in all_tensors if tensor._in_steps or tensor.desc.byte_length > whole]
-                binding = DispatchBinding(self, key, call, locked)
+                guards = [guard_of(tensor) for tensor in all_tensors]
+                locked = [
+                    tensor
+                    for tensor, guard in zip(all_tensors, guards, strict=True)
+                    if guard.in_steps or tensor.desc.byte_length > whole
+                ]
+                binding = DispatchBinding(WeakMethod(self._unbind), key, call, locked)
                 self._bindings.put(key, binding)
-            for tensor in all_tensors:
+            for guard in guards:
                 if whole < 0:
-                    tensor._use_in_steps()  # takes locks of other graphs, so without this one's
-                tensor._bindings.add(binding)
+                    guard.use_in_steps()  # takes locks of other graphs, so without this one's
+                guard.bindings.add(binding)
         return binding
 
     def _compute(self, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
-        """Implements `MLContext.compute`."""
         program = self._check_alive()
         if not outputs and program.returning_all is not None and (arrays := self._as_they_are(inputs)) is not None:
             return dict(zip(self._outputs, program.returning_all(arrays)))  # noqa: B905  (strict=True takes 0.1 us)
@@ -386,13 +379,13 @@ class MLGraph:
         for name, desc in self._inputs.items():
             value = inputs[name]
             if isinstance(value, MLTensor):
-                self._context._own(value, f"compute: input {name!r}")
+                self._memory_of(value, f"compute: input {name!r}")
                 tensors.append(value)
             elif type(value) is np.ndarray and value.shape == desc.shape and value.dtype == desc.data_type:
                 sources[name] = contiguous(value)
             else:
-                what = f"compute: input {name!r}"
-                sources[name] = contiguous(fit(as_array(value, what, desc.data_type), what, desc))
+                subject = f"compute: input {name!r}"
+                sources[name] = contiguous(fit(as_array(value, subject, desc.data_type), subject, desc))
         if outputs:
             outputs = self._check_outputs(outputs)
         elif not tensors and program.returning_all is not None:
@@ -405,11 +398,11 @@ class MLGraph:
         with Locks(tensors):
             for name, value in inputs.items():
                 if isinstance(value, MLTensor):
-                    what = f"compute: input {name!r}"
-                    sources[name] = fit_tensor(value, self._context._own(value, what), what, self._inputs[name])
+                    subject = f"compute: input {name!r}"
+                    sources[name] = fit_tensor(value, self._memory_of(value, subject), subject, self._inputs[name])
             if len(program.steps) > 1:
                 for tensor in tensors:
-                    tensor._use_in_steps()
+                    guard_of(tensor).use_in_steps()
             if outputs:
                 on_host = {name: array for name, array in sources.items() if isinstance(array, np.ndarray)}
                 shared = self._check_overlap(HOST, on_host, targets)
@@ -459,22 +452,21 @@ class MLGraph:
 
 
 class DispatchBinding:
-    """A graph bound to tensors, until one of them is destroyed.
+    """A graph bound to tensors, until one of them is destroyed. It holds the locks of `tensors` while it runs.
 
-    Args:
-        graph: the graph.
-        key: the arguments of `dispatch`, as a key.
-        call: runs the graph once.
-        tensors: those whose locks it holds while it runs.
+    `unbind` is the graph's method that forgets the binding of a key.
     """
 
-    __slots__ = ("__weakref__", "_call", "_graph", "_key", "_locks")
+    __slots__ = ("__weakref__", "_call", "_key", "_locks", "_unbind")
 
     def __init__(
-        self, graph: MLGraph, key: tuple[Any, ...], call: Callable[[], None], tensors: Sequence[MLTensor]
+        self,
+        unbind: WeakMethod[Callable[[tuple[Any, ...]], None]],
+        key: tuple[Any, ...],
+        call: Callable[[], None],
+        tensors: Sequence[MLTensor],
     ) -> None:
-        self._graph, self._key, self._call = ref(graph), key, call
-        self._locks = [tensor._lock for tensor in sorted(tensors, key=id)]
+        self._unbind, self._key, self._call, self._locks = unbind, key, call, locks_of(tensors)
 
     def run(self) -> None:
         """Run the graph once. A method, since calling an object takes 0.1 us more."""
@@ -510,25 +502,26 @@ class DispatchBinding:
 
     def release(self) -> None:
         """Forget the binding, and with it the tensors' memory."""
-        graph = self._graph()
-        if graph is not None:
-            with graph._lock:
-                graph._bindings.pop(self._key)
+        unbind = self._unbind()
+        if unbind is not None:
+            unbind(self._key)
 
 
-def fit_tensor(tensor: MLTensor, array: Any, what: str, desc: Desc) -> Any:
+def fit_tensor(tensor: MLTensor, array: Any, subject: str, desc: Desc) -> Any:
     """The memory of a tensor as `desc`; on the host, the tensor may be flat."""
     if isinstance(array, np.ndarray):
-        return fit(array, what, desc)
-    require(tensor.desc == desc, f"{what} must be {desc}, got a tensor {tensor.desc}")
+        return fit(array, subject, desc)
+    require(tensor.desc == desc, f"{subject} must be {desc}, got a tensor {tensor.desc}")
     return array
 
 
-def check_names(what: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Require exactly the names `wanted`."""
-    missing = [name for name in wanted if name not in given]
-    unknown = [name for name in given if name not in wanted]
+def check_names(subject: str, values: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
+    """Require exactly the names `declared`."""
+    missing = [name for name in declared if name not in values]
+    unknown = [name for name in values if name not in declared]
     if missing or unknown:
         groups = {"missing": missing, "unknown": unknown}
-        which = ", ".join(f"{kind}: {shown(names)}" for kind, names in groups.items() if names) if given else "got none"
-        raise ValidationError(f"{what} must hold {list(wanted)}; {which}{hints.names(unknown, missing)}")
+        problem = (
+            ", ".join(f"{kind}: {shown(names)}" for kind, names in groups.items() if names) if values else "got none"
+        )
+        raise ValidationError(f"{subject} must hold {list(declared)}; {problem}{hints.names(unknown, missing)}")

@@ -17,6 +17,47 @@ if TYPE_CHECKING:
     from .context import MLContext
 
 
+class Guard:
+    """Coordinates the uses of a tensor's memory.
+
+    Attributes:
+        lock: held while a graph runs on the tensor, or its contents are read or written, one at a time. Graphs that are one
+            piece of work for a queue (`backends.submission`) hold it only if `in_steps`.
+        in_steps: whether others use the tensor in several steps, between which no graph may write it.
+        bindings: of graphs to the memory; each has a method `release`.
+        borrowed: the array by which pending operations read the memory (`opweave.lazy.from_memory.Borrowed`).
+    """
+
+    __slots__ = ("bindings", "borrowed", "in_steps", "lock")
+
+    def __init__(self) -> None:
+        self.lock, self.in_steps = RLock(), False
+        self.bindings: WeakSet[Any] = WeakSet()
+        self.borrowed: ref[Any] | None = None
+
+    def release_bindings(self) -> None:
+        """Release the bindings of graphs; the next dispatch binds them again."""
+        for binding in list(self.bindings):
+            binding.release()
+
+    def use_in_steps(self) -> None:
+        """Note a use in several steps, under the lock; graphs that were bound without the lock are bound again."""
+        if not self.in_steps:
+            self.in_steps = True
+            self.release_bindings()
+
+    def settle(self) -> None:
+        """Compute the pending operations that read the tensor, which is about to be written."""
+        borrowed = self.borrowed() if self.borrowed is not None else None
+        if borrowed is not None:
+            borrowed.settle()
+
+
+def guard_of(tensor: MLTensor) -> Guard:
+    """The guard of a tensor, which is not part of the API."""
+    return tensor._guard
+
+
 @hints.misnomers
 class MLTensor(Described):
     """A tensor in the memory of a context (https://www.w3.org/TR/webnn/#api-mltensor).
@@ -51,12 +92,7 @@ class MLTensor(Described):
         self._context, self._desc = context, desc
         self._readable, self._writable, self._constant = readable, writable, constant
         self._array: np.ndarray | None = array
-        # Held while a graph runs on the tensor, or its contents are read or written, one at a time. Graphs that are one piece
-        # of work for a queue (`backends.submission`) hold it only if others use the tensor in several steps.
-        self._lock, self._in_steps = RLock(), False
-        self._bindings: WeakSet[Any] = WeakSet()
-        # The array by which pending operations read the memory (`opweave.lazy.from_memory.Borrowed`).
-        self._borrowed: ref[Any] | None = None
+        self._guard = Guard()
 
     @property
     def readable(self) -> bool:
@@ -105,58 +141,42 @@ class MLTensor(Described):
 
     def destroy(self) -> None:
         """Free the memory as soon as no view of it is left. Further calls do nothing."""
-        with self._lock:
+        with self._guard.lock:
             self._array = None
-            self._release_bindings()
+            self._guard.release_bindings()
 
     def __del__(self) -> None:
         # Otherwise graphs would stay bound to the memory of a tensor that no longer exists.
-        if hasattr(self, "_bindings"):
-            self._release_bindings()
-
-    def _release_bindings(self) -> None:
-        """Release the bindings of graphs that were dispatched with the tensor; the next dispatch binds it again."""
-        for binding in list(self._bindings):
-            binding.release()
-
-    def _use_in_steps(self) -> None:
-        """Note that a graph uses the tensor in several steps, between which no other one may write it.
-
-        The caller holds the lock. Graphs that were bound without it are bound again.
-        """
-        if not self._in_steps:
-            self._in_steps = True
-            self._release_bindings()
+        if hasattr(self, "_guard"):
+            self._guard.release_bindings()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a tensor belongs to its context and cannot be copied or pickled; tensor.numpy() can")
 
-    def _memory(self) -> np.ndarray:
-        """The array itself, for back ends; `ValidationError` once the tensor is destroyed."""
-        if self._array is None:
+    def _existing_memory(self) -> Any:
+        array = self._array
+        if array is None:
             raise ValidationError(f"the tensor {self._desc} is destroyed")
-        return self._array
+        return array
 
-    def _settle(self) -> None:
-        """Compute the pending operations that read the tensor, which is about to be written."""
-        borrowed = self._borrowed() if self._borrowed is not None else None
-        if borrowed is not None:
-            borrowed.settle()
+    def _memory(self) -> np.ndarray:
+        array: np.ndarray = self._existing_memory()
+        return array
 
     def _target(self) -> np.ndarray:
-        """The memory, to overwrite all of it; the caller holds the lock."""
+        """The memory, to overwrite all of it."""
         return self._memory()
 
     def numpy(self) -> np.ndarray:
         """A view of the contents without a copy. It waits for pending writes, and stays valid after `destroy`.
 
         The view can be written to if the tensor is writable. (PyTorch has no read-only tensors: do not write to the result of
-        `torch.from_dlpack` if the tensor is not writable.)
+        `torch.from_dlpack` then.)
 
         Raises:
             ValidationError: the tensor is destroyed, or not readable.
         """
-        with self._lock:
+        with self._guard.lock:
             array = self._memory()
             require(self._readable, f"the tensor {self._desc} was not created with readable=True")
             view = array.view()
@@ -198,27 +218,26 @@ class DeviceTensor(MLTensor):
         Raises:
             ValidationError: the tensor is destroyed.
         """
-        array: Any = super()._memory()
-        return array.buffer
+        return self._existing_memory().buffer
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """The memory for Numba and others, which wait for the context's stream; only on a CUDA device."""
-        export = getattr(self._context._space, "interface", None)
+        export = getattr(self._context.backend.space, "interface", None)
         if export is None:
             raise AttributeError(f"the tensor {self._desc} is on {self._context.device.name}, not on a CUDA device")
         interface: dict[str, Any] = export(self._readable_memory(), read_only=not self._writable)
         return interface
 
     def __dlpack__(self, **options: Any) -> Any:
-        export = getattr(self._context._space, "dlpack", None)
+        export = getattr(self._context.backend.space, "dlpack", None)
         if export is None:
             self.numpy()
         assert export is not None
         return export(self._readable_memory(), read_only=not self._writable, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        device: tuple[int, int] | None = getattr(self._context._space, "dlpack_device", None)
+        device: tuple[int, int] | None = getattr(self._context.backend.space, "dlpack_device", None)
         if device is None:
             self.numpy()
         assert device is not None
@@ -235,8 +254,7 @@ class DeviceTensor(MLTensor):
         return self._exported
 
     def _memory(self) -> Any:
-        """The memory itself, for back ends; `ValidationError` once the tensor is destroyed, or while it is exported."""
-        array = super()._memory()
+        array = self._existing_memory()
         if self._exported:
             raise InvalidStateError(
                 f"the tensor {self._desc} is exported to the GPU; it comes back when the with block ends"

@@ -21,7 +21,7 @@ from ..memory.spaces import Space, TensorSpace
 from ..support import hints
 from ..support.errors import InvalidStateError, NotSupportedError, ValidationError, import_extra, require, require_flags
 from ..support.names import shown
-from .tensor import DeviceTensor, MLTensor
+from .tensor import DeviceTensor, MLTensor, guard_of
 
 if TYPE_CHECKING:
     from .context import MLContext, MLContextLostInfo
@@ -284,8 +284,8 @@ class ContextTensors:
         if not tensor.writable:
             raise ValidationError(f"the tensor {tensor.desc} was not created with writable=True")
         data = fit(as_array(input_data, "input_data", tensor.data_type), "input_data", tensor.desc)
-        tensor._settle()
-        with tensor._lock:
+        guard_of(tensor).settle()
+        with guard_of(tensor).lock:
             self._check_own(tensor, "tensor")
             self._space.write(tensor._target(), data, "write_tensor")
 
@@ -322,7 +322,7 @@ class ContextTensors:
             require(bool(whole.flags.c_contiguous), "out must be C-contiguous")
             target = fit(whole, "out", tensor.desc)
             require(bool(target.flags.writeable), "out must be writable")
-        with tensor._lock:
+        with guard_of(tensor).lock:
             self._space.read([self._own(tensor, "tensor")], [target], "read_tensor")
         return target
 
@@ -358,14 +358,14 @@ class ContextTensors:
         self._check_own(tensor, "export_to_gpu: tensor")
         require(isinstance(tensor, DeviceTensor), "export_to_gpu: tensor is a constant tensor")
         assert isinstance(tensor, DeviceTensor)
-        with tensor._lock:
+        with guard_of(tensor).lock:
             array = tensor._memory()
             tensor._exported = True
-            tensor._release_bindings()
+            guard_of(tensor).release_bindings()
         try:
             yield array.buffer
         finally:
-            with tensor._lock:
+            with guard_of(tensor).lock:
                 tensor._exported = False
 
     # Helpers ---------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..backends import PRECISIONS
-from ..compile.engines import SWITCHED_OFF, described
+from ..compile.engines import SWITCHED_OFF, describe_choice
 from ..context.access import program_of, recorded_graph, use_of
 from ..context.graph import MLGraph
 from ..support import lazy_imports
@@ -22,7 +22,7 @@ def explain(graph: MLGraph) -> str:
     if program.choice:
         use = use_of(graph)
         state = SWITCHED_OFF if use is None else use.state(())
-        lines.append(f"engine: {described(program.choice, program.untried, state)}")
+        lines.append(f"engine: {describe_choice(program.choice, program.untried, state)}")
     lines += ["", "what runs where:", *(f"  {line}" for line in table(cells, words=5))]
     if has_segments:
         plan = program.plan

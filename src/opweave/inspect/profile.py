@@ -12,12 +12,12 @@ import numpy as np
 from .. import memory
 from ..context.access import memory_of, program_of, shared_pairs
 from ..context.graph import MLGraph, check_names
+from ..context.locks import Locks
 from ..context.tensor import MLTensor
 from ..core.graph import Desc
 from ..memory.arrays import as_array, contiguous, fit
 from ..memory.spaces import Memory, TensorSpace
 from ..run.binding import Binding
-from ..run.locks import Locks
 from ..run.profile import (
     CopyProfile as CopyProfile,
     KernelTotal as KernelTotal,
@@ -76,7 +76,7 @@ def profile_model(
         space.wait()
         whole.append(perf_counter_ns() - start)
         if len(call.layout.steps) > 1:
-            parts.append(call.timed())
+            parts.append(call.time_steps())
     # Measuring kernels slows down the CPU, but no device.
     kernels = _kernels(program, sources, targets, shared, repeat) if detail or not space.is_host else ()
     steps = _steps(program, call, parts or [[time] for time in whole])
@@ -88,7 +88,8 @@ def profile_model(
 def _kernels(
     program: Program, sources: Sequence[Memory], targets: Sequence[Memory], shared: Pairs, repeat: int
 ) -> tuple[KernelTime, ...]:
-    measured = program.measured()
+    """Measure kernels by their engines; empty if no engine can."""
+    measured = program.build_measured()
     if measured is None:
         return ()
     call = measured.program.bind(sources, targets, shared)

@@ -11,7 +11,7 @@ from .. import memory
 from ..backends.isolation import EngineProcess
 from ..compile import engines, tuning
 from ..compile.driver import compile
-from ..compile.engines import Tuning
+from ..compile.engines import Choice, Tuning
 from ..context.access import is_fused, program_of, recorded_graph, replace_program
 from ..context.graph import MLGraph
 from ..ops import quantize_linear
@@ -29,12 +29,15 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
     sources = list(input_arrays("tune", graph.inputs, inputs).values())
     context = graph.context
     ways = context.backend.tunable(user_graph)
+    without_loops = engines.way_without_loops(user_graph, context.backend) if is_fused(graph) else ""
     programs: dict[str, Program] = {}
 
     def build(name: str, process: EngineProcess | None) -> list[tuning.Run]:
         device, preference = context.device.name, context.power_preference
-        backend = ways[name] if process is None else process.backend(ways[name])
-        program = compile(user_graph, backend, device=device, power_preference=preference, fuse=is_fused(graph))
+        way = ways[context.backend.name if name == without_loops else name]
+        backend = way if process is None else process.backend(way)
+        choice = Choice(backend, fuse=is_fused(graph) and name != without_loops)
+        program = compile(user_graph, backend, device=device, power_preference=preference, choice=choice)
         programs[name] = program
         targets = [memory.empty(desc) for desc in graph.outputs.values()]
         call = program.bind(sources, targets)
@@ -47,8 +50,8 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
 
     title = f"a graph of {counted(len(user_graph.nodes), 'operation')}"
     digest, is_quantised = engines.digest(user_graph), any(node.op is quantize_linear for node in user_graph.nodes)
-    current = engines.chosen_in(program_of(graph).choice)
-    names, outputs = list(ways), list(graph.outputs)
+    current = engines.engine_of(program_of(graph).choice)
+    names, outputs = [*ways, *([without_loops] if without_loops else [])], list(graph.outputs)
     measurement = tuning.measure("", title, digest, ways, build, names, outputs, seconds, is_quantised, current)
     if measurement.chosen in programs:
         program = programs[measurement.chosen]

@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import memory
 from ..context.context import MLContext, current_context
+from ..context.locks import Locks
 from ..context.tensor import MLTensor
 from ..context.tensors import check_alive
 from ..core.dtypes import INFO, DataType, cast_number
@@ -20,7 +21,6 @@ from ..core.operation import Op
 from ..memory.arrays import as_array, contiguous, describe
 from ..ops import Operations
 from ..ops.constants import constant
-from ..run.locks import Locks
 from ..support import hints
 from ..support.cache import Cache, exact
 from ..support.errors import MLError, ValidationError, require

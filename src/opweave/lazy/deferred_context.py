@@ -23,11 +23,11 @@ import numpy as np
 from .. import memory
 from ..context.context import MLContext
 from ..context.graph import MLGraph
-from ..context.tensor import MLTensor
+from ..context.locks import Locks
+from ..context.tensor import MLTensor, guard_of
 from ..core.graph import Desc, Graph, Operand, title
 from ..memory.arrays import is_immutable
 from ..ops import Operations
-from ..run.locks import Locks
 from ..support.errors import require
 from ..support.lazy_imports import deferred_context
 from . import force as reads
@@ -112,7 +112,7 @@ class DeferredTensor(MLTensor):
         """
         if self._pinned or self.destroyed or not self._readable:
             return super().numpy()
-        with self._lock:
+        with self._guard.lock:
             array = self._memory()
             if self._writable and self._value is not None:
                 # Before the user writes to the memory.
@@ -141,7 +141,7 @@ class DeferredTensor(MLTensor):
     @property
     def is_ready(self) -> bool:
         """Whether the memory can be written: no pending call reads it."""
-        borrowed = self._borrowed() if self._borrowed is not None else None
+        borrowed = self._guard.borrowed() if self._guard.borrowed is not None else None
         return self._value is None and not (borrowed is not None and borrowed.readers)
 
     def current(self) -> DeferredValue:
@@ -155,7 +155,7 @@ class DeferredTensor(MLTensor):
 
         The caller holds the lock, and has checked that the memory is not visible outside of Opweave.
         """
-        before, borrowed = self._value, self._borrowed() if self._borrowed is not None else None
+        before, borrowed = self._value, self._guard.borrowed() if self._guard.borrowed is not None else None
         value.spare = None
         if borrowed is None and not (before is not None and before.pending_readers):
             value.spare = before.spare if before is not None and before.pending else self._array
@@ -163,8 +163,8 @@ class DeferredTensor(MLTensor):
         self._forget_bindings()
 
     def _forget_bindings(self) -> None:
-        if self._bindings:
-            self._release_bindings()
+        if self._guard.bindings:
+            self._guard.release_bindings()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def _run_now(
 ) -> bool:
     """Run a graph on the memory of tensors; return False if another thread has changed the tensors meanwhile."""
     for tensor in targets:
-        tensor._settle()
+        guard_of(tensor).settle()
     with Locks([*sources, *targets]):
         for tensor in sources:
             tensor._memory()

@@ -12,12 +12,12 @@ import numpy as np
 
 from .. import memory
 from ..context.context import MLContext, current_context
-from ..context.tensor import MLTensor
+from ..context.locks import Locks
+from ..context.tensor import MLTensor, guard_of
 from ..core.dtypes import INFO, DataType, check
 from ..core.graph import Desc, Operand, check_desc
 from ..memory import pool
 from ..memory.arrays import as_array, contiguous, describe, is_immutable
-from ..run.locks import Locks
 from ..support.errors import ValidationError, require
 from ..support.names import shown
 from .array import Array, Watched, code_of, force
@@ -308,16 +308,16 @@ class Borrowed(Watched):
         """Call `who.release()` when the tensor is destroyed."""
         tensor = self.tensor_ref()
         if tensor is not None:
-            tensor._bindings.add(who)
+            guard_of(tensor).bindings.add(who)
 
     def _watch(self, outputs: Sequence[ref[Array]]) -> None:
         tensor = self.tensor_ref()
         if tensor is None or tensor._constant:
             return
-        with tensor._lock:
+        with guard_of(tensor).lock:
             if not self.readers:
                 # The next dispatch that writes the tensor must bind again, which calls `settle`.
-                tensor._release_bindings()
+                guard_of(tensor).release_bindings()
             super()._watch(outputs)
 
     def settle(self) -> None:
@@ -337,11 +337,12 @@ _lasting: WeakKeyDictionary[MLTensor, Borrowed] = WeakKeyDictionary()
 
 def borrow(tensor: MLTensor) -> Borrowed:
     """Return the memory of a tensor as an array: the same object while it is referenced."""
-    with tensor._lock:
-        borrowed = tensor._borrowed() if tensor._borrowed is not None else None
+    guard = guard_of(tensor)
+    with guard.lock:
+        borrowed = guard.borrowed() if guard.borrowed is not None else None
         if borrowed is None or borrowed.memory is not tensor._memory():
             borrowed = Borrowed(tensor)
-            tensor._borrowed = ref(borrowed)
+            guard.borrowed = ref(borrowed)
             if tensor.constant:
                 # The same object for each call, so that `weights` recognises it.
                 _lasting[tensor] = borrowed

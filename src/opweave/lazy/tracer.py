@@ -16,14 +16,14 @@ from .. import memory
 from ..context.builder import MLGraphBuilder
 from ..context.context import MLContext
 from ..context.graph import MLGraph
-from ..context.tensor import MLTensor
+from ..context.locks import Locks
+from ..context.tensor import MLTensor, guard_of
 from ..core import dtypes
 from ..core.dtypes import DataType
 from ..core.graph import Desc, MLOperand, Operand, check_desc
 from ..core.operators import Operators
 from ..memory.arrays import as_array, contiguous, describe
 from ..memory.spaces import Memory
-from ..run.locks import Locks
 from ..support import hints
 from ..support.errors import ValidationError
 from ..support.names import file_name, shown
@@ -321,7 +321,7 @@ class TracedFunction:
             return results[value.number]
         leaf = leaves[value.number] if type(value) is _ArgumentMarker else value
         if isinstance(leaf, MLTensor):
-            with leaf._lock:
+            with guard_of(leaf).lock:
                 return _copy(self.context, self.context._own(leaf, "a result"), leaf.desc)
         return _copy(self.context, leaf, describe(leaf, "a result")) if isinstance(leaf, np.ndarray) else leaf
 

@@ -19,8 +19,7 @@ Call = Callable[[], None]
 class Intermediates(list[Memory]):
     """The memory slots of one run: constants and intermediates; None for inputs and outputs.
 
-    Attributes:
-        calls: for each step that uses only these slots, the bound call, and None for other steps; None until the first run.
+    `calls` are the bound calls of the steps that use only these slots, from the first run on.
     """
 
     __slots__ = ("__weakref__", "calls")
@@ -51,12 +50,11 @@ class Binding:
                 for call in calls:
                     call()
             except OperationError as error:
-                failed = layout.steps[calls.index(call)].describe_error(error)
-                raise failed from failed.__cause__
+                layout.steps[calls.index(call)].reraise(error)
         finally:
             layout.give_back(intermediates)
 
-    def timed(self) -> list[int]:
+    def time_steps(self) -> list[int]:
         """Run the program once, and return the nanoseconds of each step."""
         intermediates, times = self.layout.take(), []
         try:
@@ -71,7 +69,6 @@ class Binding:
         return times
 
     def _bind(self, intermediates: Intermediates) -> list[Call]:
-        """Bind the steps to memory, and keep the calls for as long as the intermediates exist."""
         arguments = self._given
         memory: list[Any] = [*arguments, *intermediates[len(arguments) :]]
         return self._calls.put(intermediates, [step.tie(memory) for step in self.layout.steps])

@@ -8,7 +8,6 @@ several threads can run one program at the same time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,6 @@ class Program:
     Args:
         graph: the legalised graph.
         origin: for each of its nodes, the user's node that it comes from.
-        parts: the compiled segments, in order.
         placements: of the user's nodes.
         space: the default space of inputs and outputs.
         ranges: of the values of inputs, which are checked before each run.
@@ -90,10 +88,7 @@ class Program:
         self._spaces = (*(each for each in used if each is not HOST), HOST)
         self._layouts: dict[tuple[tuple[Space, ...], Pairs], Layout] = {}
         self._constants: dict[tuple[int, Space], Memory] = {}
-        self._find_direct()
-
-    def _find_direct(self) -> None:
-        """Find the runner of a single step that has the program's own inputs and outputs."""
+        # The runner of a single step that has the program's own inputs and outputs.
         self._direct: Runner | None = None
         self._in_place: set[tuple[int, int]] | None = None  # the pairs that it updates, if it copies none
         if len(self.steps) == 1:
@@ -110,10 +105,7 @@ class Program:
     def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Pairs = ()) -> Callable[[], None]:
         """Tie the program to memory of its inputs and outputs; the result runs it once.
 
-        Args:
-            inputs: their memory, in order.
-            outputs: likewise; it overlaps no other memory, except for `shared`.
-            shared: pairs of an input and an output in the same memory.
+        Outputs overlap no other memory, except that of the (input, output) pairs `shared`.
         """
         direct = self._direct
         if direct is not None and self._fits_direct(inputs, outputs, shared):
@@ -123,7 +115,7 @@ class Program:
         return with_checks(call, self._ranges, inputs)
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Pairs = ()) -> None:
-        """Run the program once, like `bind(inputs, outputs, shared)()`, on memory that is not used again."""
+        """Run the program once on memory that is not used again."""
         for each in self._ranges:
             each.check(inputs)
         direct = self._direct
@@ -223,21 +215,17 @@ class Program:
         pairs = [(step.segment, self.default.operands[number]) for step in copies for number in step.writes]
         return [(segment, operand) for segment, operand in pairs if not self.default.is_twin(operand)]
 
-    def measured(self) -> MeasuredProgram | None:
+    def build_measured(self) -> MeasuredProgram | None:
         """A copy of the program whose engines measure their kernels; None if no engine can."""
-        program = copy(self)
-        program._layouts = {}
-        engines: dict[int, Measured] = {}
-        steps = []
-        for step in self.steps:
-            engine = step.part.runner.measured() if step.part else None
-            if step.part and engine is not None:
-                engines[step.segment] = engine
-                step = replace(step, part=replace(step.part, runner=engine), bind=engine.bind)
-            steps.append(step)
-        program.steps = tuple(steps)
-        program._find_direct()
-        return MeasuredProgram(program, engines) if engines else None
+        parts = [step.part for step in self.steps if step.part]
+        engines = {
+            number: engine for number, part in enumerate(parts) if (engine := part.runner.measured()) is not None
+        }
+        if not engines:
+            return None
+        parts = [replace(part, runner=engines.get(number, part.runner)) for number, part in enumerate(parts)]
+        program = Program(self.graph, self.origin, parts, self.placements, self.space, self._ranges, choice=self.choice)
+        return MeasuredProgram(program, engines)
 
 
 @record
@@ -248,7 +236,7 @@ class MeasuredProgram:
     engines: Mapping[int, Measured]
 
     def finish(self) -> list[KernelTime]:
-        """End the measurement; the kernels of all segments in order."""
+        """Return the kernels of all segments in order."""
         return [replace(time, segment=number) for number, engine in self.engines.items() for time in engine.finish()]
 
 
@@ -259,15 +247,10 @@ class MeasuredProgram:
 class Layout(Pool[Intermediates]):
     """A program for inputs and outputs in certain spaces: its steps with copies between them, and its memory slots.
 
-    Memory slots are numbered: inputs, outputs, then constants and intermediates.
+    Slots are numbered: inputs, outputs, then constants and intermediates. `reads` and `writes` of the steps are slots.
 
     An output that shares the memory of an input is written in place by a step whose engine updates that input, if no later
     step and no other output reads the input. Otherwise the output is computed in an intermediate, and copied at the end.
-
-    Attributes:
-        steps: all steps, copies included; their `reads` and `writes` are slots.
-        operands: the operand in each slot.
-        plan: of the intermediates.
     """
 
     def __init__(self, program: Program, spaces: Sequence[Space], shared: Pairs = ()) -> None:
@@ -286,11 +269,11 @@ class Layout(Pool[Intermediates]):
         self._slots: dict[int, list[int]] = {number: [number] for number in range(count)}
         self._targets: dict[int, int] = {}
         self._twins: list[tuple[int, int]] = []  # values, and slots of outputs that alias them
-        for at, value in enumerate(program.outputs, start=count):
+        for slot, value in enumerate(program.outputs, start=count):
             if value in self._targets or value < count or program.operands[value].is_constant:
-                self._twins.append((value, at))
+                self._twins.append((value, slot))
             else:
-                self._targets[value] = at
+                self._targets[value] = slot
         self.steps: list[Step] = []
         homes = self._homes()
         self._share({count + output: number for number, output in shared})
@@ -301,13 +284,13 @@ class Layout(Pool[Intermediates]):
         self._finish(len(program.steps) - 1)
         self.plan, self._allocators = self._lay_out()
         outer = range(len(spaces))
-        self._is_inner = [not any(at in outer for at in (*step.reads, *step.writes)) for step in self.steps]
+        self._is_inner = [not any(slot in outer for slot in (*step.reads, *step.writes)) for step in self.steps]
         del self.program  # a reference cycle would keep its memory until a garbage collection
         super().__init__(0 if self._own else MAX_SMALL)
 
     def is_twin(self, operand: Operand) -> bool:
         """Whether an operand is an output that aliases another value."""
-        return any(self.operands[at] is operand for _, at in self._twins)
+        return any(self.operands[slot] is operand for _, slot in self._twins)
 
     # Values ----------------------------------------------------------------------------------------------------------
 
@@ -328,8 +311,7 @@ class Layout(Pool[Intermediates]):
     def _share(self, shared: Mapping[int, int]) -> None:
         """Decide which outputs are written in place, and remove the others from the targets.
 
-        Args:
-            shared: for the slot of each output in the memory of an input, the slot of that input.
+        `shared` maps the slot of an output in the memory of an input to the slot of that input.
         """
         last = {value: number for number, step in enumerate(self.program.steps) for value in step.reads}
         passed_on = {value for value, _ in self._twins}
@@ -338,17 +320,17 @@ class Layout(Pool[Intermediates]):
             for update in step.part.runner.updates if step.part else ():
                 pairs = [(step.reads[k], self._targets.get(step.writes[j], -1)) for k, j in update.pairs]
                 if pairs and all(
-                    shared.get(at) == value
+                    shared.get(slot) == value
                     and last[value] == number
                     and value not in passed_on
-                    and reaches(step.space, self._spaces[at])
-                    for value, at in pairs
+                    and reaches(step.space, self._spaces[slot])
+                    for value, slot in pairs
                 ):
-                    in_place.update(at for _, at in pairs)
-        apart = {at for at in shared if at not in in_place}
-        self._apart = [(value, at) for value, at in (*self._targets.items(), *self._twins) if at in apart]
-        self._targets = {value: at for value, at in self._targets.items() if at not in apart}
-        self._twins = [(value, at) for value, at in self._twins if at not in apart]
+                    in_place.update(slot for _, slot in pairs)
+        apart = {slot for slot in shared if slot not in in_place}
+        self._apart = [(value, slot) for value, slot in (*self._targets.items(), *self._twins) if slot in apart]
+        self._targets = {value: slot for value, slot in self._targets.items() if slot not in apart}
+        self._twins = [(value, slot) for value, slot in self._twins if slot not in apart]
 
     def _new(self, value: int, space: Space) -> int:
         self.operands.append(self.program.operands[value])
@@ -358,35 +340,34 @@ class Layout(Pool[Intermediates]):
     def _read(self, value: int, step: Step) -> int:
         """The slot from which a step reads a value; adds a copy if the step can reach none."""
         operand = self.program.operands[value]
-        for at in self._slots.get(value, ()):
-            if reaches(step.space, self._spaces[at]):
-                return at
+        for slot in self._slots.get(value, ()):
+            if reaches(step.space, self._spaces[slot]):
+                return slot
         if operand.is_constant:
-            at = self._new(value, step.space)
-            self._fixed[at] = self.program.constant(value, step.space)
+            slot = self._new(value, step.space)
+            self._fixed[slot] = self.program.constant(value, step.space)
         else:
-            at = self._targets.get(value, -1)
-            if at < 0 or at in self._slots[value] or not reaches(step.space, self._spaces[at]):
-                at = self._new(value, step.space)
-                self._own.append(at)
-            self._copy([self._slots[value][0]], [at], step.segment, _reason(operand, step.space, step.title))
-        self._slots.setdefault(value, []).append(at)
-        return at
+            slot = self._targets.get(value, -1)
+            if slot < 0 or slot in self._slots[value] or not reaches(step.space, self._spaces[slot]):
+                slot = self._new(value, step.space)
+                self._own.append(slot)
+            self._copy([self._slots[value][0]], [slot], step.segment, _reason(operand, step.space, step.title))
+        self._slots.setdefault(value, []).append(slot)
+        return slot
 
     def _write(self, value: int, step: Step, home: Space) -> int:
-        """The slot into which a step writes a value."""
-        at = self._targets.get(value, -1)
-        if at < 0 or not reaches(step.space, self._spaces[at]):
-            at = self._new(value, home)
-            self._own.append(at)
-        self._slots[value] = [at]
-        return at
+        slot = self._targets.get(value, -1)
+        if slot < 0 or not reaches(step.space, self._spaces[slot]):
+            slot = self._new(value, home)
+            self._own.append(slot)
+        self._slots[value] = [slot]
+        return slot
 
     def _copy(self, reads: Sequence[int], writes: Sequence[int], segment: int, reason: str) -> None:
         source, target = self._spaces[reads[0]], self._spaces[writes[0]]
-        size = sum(self.operands[at].desc.byte_length for at in writes)
-        descs = ", ".join(str(self.operands[at].desc) for at in writes)
-        names = [self._output_names.get(at, "") for at in writes]
+        size = sum(self.operands[slot].desc.byte_length for slot in writes)
+        descs = ", ".join(str(self.operands[slot].desc) for slot in writes)
+        names = [self._output_names.get(slot, "") for slot in writes]
         self.steps.append(
             Step(
                 f"copy {descs}: {reason}", source if target.is_host else target, tuple(reads), tuple(writes),
@@ -399,72 +380,71 @@ class Layout(Pool[Intermediates]):
         together: dict[tuple[Space, Space, str, int], list[tuple[int, int]]] = {}
         makers = {value: step for step in self.program.steps for value in step.writes}
         # Outputs that overwrite inputs come last: other copies may read these inputs.
-        for value, at in [*self._targets.items(), *self._twins, *self._apart]:
-            if at in self._slots.get(value, ()):
+        for value, slot in [*self._targets.items(), *self._twins, *self._apart]:
+            if slot in self._slots.get(value, ()):
                 continue
             if value not in self._slots:  # a constant
                 constant = self._new(value, HOST)
                 self._fixed[constant] = self.program.operands[value].value
                 self._slots[value] = [constant]
             source = next(
-                (n for n in self._slots[value] if reaches(self._spaces[at], self._spaces[n])), self._slots[value][0]
+                (n for n in self._slots[value] if reaches(self._spaces[slot], self._spaces[n])), self._slots[value][0]
             )
-            if (value, at) in self._twins:
+            if (value, slot) in self._twins:
                 segment, reason = last, "an output under another name"
-            elif (value, at) in self._apart:
+            elif (value, slot) in self._apart:
                 segment, reason = last, OVER_INPUT
             else:
                 segment = makers[value].segment
                 if not self._spaces[source].is_host:
                     reason = "an output from the device"
-                elif not self._spaces[at].is_host:
+                elif not self._spaces[slot].is_host:
                     reason = "an output to the device"
                 else:
                     reason = f"out of the memory of {makers[value].title}"
-            key = self._spaces[source], self._spaces[at], reason, segment
-            together.setdefault(key, []).append((source, at))
+            key = self._spaces[source], self._spaces[slot], reason, segment
+            together.setdefault(key, []).append((source, slot))
         for (_, _, reason, segment), pairs in together.items():
-            self._copy([source for source, _ in pairs], [at for _, at in pairs], segment, reason)
+            self._copy([source for source, _ in pairs], [slot for _, slot in pairs], segment, reason)
 
     # Memory ----------------------------------------------------------------------------------------------------------
 
     def _lay_out(self) -> tuple[Plan, list[tuple[list[int], Callable[[], list[Memory]]]]]:
-        """Plan the intermediates of each space."""
         own = set(self._own)
         lives: dict[int, tuple[int, int]] = {}
         for place, step in enumerate(self.steps):
-            for at in (*step.reads, *step.writes):
-                if at in own:
-                    lives[at] = lives.get(at, (place, place))[0], place
-        self._cells = [at for at in self._own if isinstance(self.operands[at], Unsized)]
-        sized = [at for at in self._own if not isinstance(self.operands[at], Unsized)]
+            for slot in (*step.reads, *step.writes):
+                if slot in own:
+                    lives[slot] = lives.get(slot, (place, place))[0], place
+        self._cells = [slot for slot in self._own if isinstance(self.operands[slot], Unsized)]
+        sized = [slot for slot in self._own if not isinstance(self.operands[slot], Unsized)]
         whole, allocators = Plan(), []
-        for space in dict.fromkeys(self._spaces[at] for at in sized):
-            numbers = [at for at in sized if self._spaces[at] is space]
-            descs: list[Desc] = [self.operands[at].desc for at in numbers]
-            space_plan, allocate = intermediates(space, descs, [lives[at] for at in numbers])
+        for space in dict.fromkeys(self._spaces[slot] for slot in sized):
+            numbers = [slot for slot in sized if self._spaces[slot] is space]
+            descs: list[Desc] = [self.operands[slot].desc for slot in numbers]
+            space_plan, allocate = intermediates(space, descs, [lives[slot] for slot in numbers])
             whole += space_plan
             allocators.append((numbers, allocate))
         return whole, allocators
 
     def new(self) -> Intermediates:
         """New memory slots for one run; those of inputs and outputs are None."""
-        memory = Intermediates(self._fixed.get(at) for at in range(len(self.operands)))
+        memory = Intermediates(self._fixed.get(slot) for slot in range(len(self.operands)))
         for numbers, allocate in self._allocators:
-            for at, piece in zip(numbers, allocate(), strict=True):
-                memory[at] = piece
-        for at in self._cells:
-            memory[at] = Cell()
+            for slot, piece in zip(numbers, allocate(), strict=True):
+                memory[slot] = piece
+        for slot in self._cells:
+            memory[slot] = Cell()
         return memory
 
     def give_back(self, memory: Intermediates) -> None:
         """Return the memory of a run for reuse."""
-        for at in self._cells:
-            memory[at].value = None
+        for slot in self._cells:
+            memory[slot].value = None
         super().give_back(memory)
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
-        """Run the program once, like `Binding`, but only steps between intermediates stay bound."""
+        """Run the program once, with only steps between intermediates bound."""
         intermediates = self.take()
         arguments = [*inputs, *outputs]
         memory = [*arguments, *intermediates[len(arguments) :]]
@@ -480,16 +460,14 @@ class Layout(Pool[Intermediates]):
                         call()
                     else:
                         step = self.steps[number]
-                        step.run([memory[at] for at in step.reads], [memory[at] for at in step.writes])
+                        step.run([memory[slot] for slot in step.reads], [memory[slot] for slot in step.writes])
             except OperationError as error:
-                failed = self.steps[number].describe_error(error)
-                raise failed from failed.__cause__
+                self.steps[number].reraise(error)
         finally:
             self.give_back(intermediates)
 
 
 def _reason(operand: Operand, space: Space, title: str) -> str:
-    """The reason for copying an operand into a space for a step."""
     if space is HOST:
         return f"from the device for {title}"
     if space.is_host:

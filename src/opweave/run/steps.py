@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from ..backends import Runner
 from ..core.graph import Builder, Desc, Node, Operand
@@ -25,9 +26,7 @@ class CompiledSegment:
     """A segment of a graph, compiled.
 
     Attributes:
-        runner: computes it.
         space: of the memory that it reads and writes.
-        device: the name of the device that it runs on.
         nodes: the nodes of the graph that it computes; none for a part of an ONNX model, which names its nodes in errors.
         compiled: the same nodes, in the graph that the runner was compiled from.
         reads: the operands that it reads, in the order in which the runner takes them.
@@ -50,14 +49,12 @@ class Step:
     """A step of a program: a compiled segment, or copies.
 
     Attributes:
-        title: the operations that it computes, or what it copies.
         space: of the memory that it reads and writes.
         reads: the numbers of the values that it reads.
         writes: the numbers of the values that it writes.
         bind: ties it to memory, in the order of `reads` and `writes`; the result runs it once.
         segment: the number of the segment of the graph that it computes, or copies for.
         read_bytes: bytes that it reads, weights included.
-        written_bytes: bytes that it writes.
         part: the compiled segment; None for copies.
     """
 
@@ -72,16 +69,11 @@ class Step:
     part: CompiledSegment | None = None
 
     def tie(self, memory: Sequence[Memory]) -> Callable[[], None]:
-        """Bind it to its slots of a run's memory.
-
-        Raises:
-            OperationError: it cannot be bound; the message names the operations.
-        """
+        """Bind it to its slots of a run's memory. Errors name the operations."""
         try:
-            return self.bind([memory[at] for at in self.reads], [memory[at] for at in self.writes])
+            return self.bind([memory[slot] for slot in self.reads], [memory[slot] for slot in self.writes])
         except OperationError as error:
-            failed = self.describe_error(error)
-            raise failed from failed.__cause__
+            self.reraise(error)
 
     def run(self, reads: Sequence[Memory], writes: Sequence[Memory]) -> None:
         """Run it once, like `bind(reads, writes)()`."""
@@ -90,14 +82,12 @@ class Step:
         else:
             self.part.runner.run(reads, writes)
 
-    def describe_error(self, error: OperationError) -> OperationError:
-        """The error of a run, which names the operations."""
+    def reraise(self, error: OperationError) -> NoReturn:
+        """Raise the error of a run, with the names of the operations."""
         text = str(error)
         if self.part is None or not self.part.nodes or text.startswith(self.title):
-            return error
-        titled = OperationError(f"{self.title}: {text.removeprefix(f'{self.part.runner.name}: ')}")
-        titled.__cause__ = error
-        return titled
+            raise error from error.__cause__
+        raise OperationError(f"{self.title}: {text.removeprefix(f'{self.part.runner.name}: ')}") from error
 
 
 def title(nodes: Sequence[Node]) -> str:

@@ -14,6 +14,7 @@ from ..context.access import program_of
 from ..context.builder import MLGraphBuilder
 from ..context.context import MLContext
 from ..context.graph import MLGraph
+from ..core.conversion import convert_desc
 from ..core.graph import Desc, Graph, MLOperand, check_desc
 from ..support.errors import NotSupportedError, OperationError
 from ..support.names import shown

@@ -44,7 +44,6 @@ MAX_SHARE = 0.5
 """The share of the available memory that may be needed; with less, the child is not started."""
 
 MAX_WEIGHT_BYTES = 2**29
-"""Graphs and models with more weights are not verified by a child process."""
 
 MAX_COPIED_BYTES = 2**26
 """Models of `onnx.ModelProto` with more weights are not, since they must be serialised for it."""
@@ -68,13 +67,7 @@ ENDING_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Begun:
-    """Message of a child before it runs engines.
-
-    Attributes:
-        digest: of the graph or model.
-        plain: the verdict without results.
-        rivals: the engines that it compares.
-    """
+    """Message of a child before it runs engines; `plain` is the verdict without results."""
 
     digest: str
     plain: Measurement
@@ -89,13 +82,7 @@ class Later(str):
 class Task:
     """A task for a child: what to verify, and with which inputs.
 
-    Attributes:
-        ways: the engines, as `Backend.tunable` gives them for the user's context.
-        machine: the processor and the threads of that context, by which the verdict is kept.
-        device: the name of its device.
-        power_preference: of that context.
-        sample: values of the inputs, by name.
-        weights: the bytes of the weights.
+    `ways` and `machine` are those of the user's context. `sample` has values of the inputs, by name; `weights` are bytes.
     """
 
     ways: Mapping[str, messages.BackendMessage]
@@ -112,12 +99,7 @@ class Task:
 
 @dataclass(frozen=True)
 class GraphTask(Task):
-    """A graph to verify.
-
-    Attributes:
-        graph: the graph.
-        fuse: as it was passed to `build`.
-    """
+    """A graph to verify, with `fuse` as it was passed to `build`."""
 
     graph: messages.GraphMessage
     fuse: bool
@@ -138,7 +120,7 @@ def ways_of(ways: Mapping[str, Backend]) -> dict[str, messages.BackendMessage]:
 def task_of_graph(
     graph: Graph, backend: Backend, device: str, preference: PowerPreference, fuse: bool, sample: Mapping[str, Sample]
 ) -> Task | Measurement | str:
-    """The task of a child for a graph; or the reason why the graph cannot be verified there, or a kept verdict."""
+    """The task of a child for a graph, the reason why the graph cannot be verified there, or a kept verdict."""
     if own := why_not(graph):
         return own
     ways = backend.tunable(graph)
@@ -184,7 +166,6 @@ def begin(task: Task) -> Child | str:
 
 
 def _start(lock: int) -> subprocess.Popen[bytes]:
-    """Start a child, which holds the lock from now on."""
     options: dict[str, Any] = {}
     if sys.platform == "win32":
         disk_cache.unlock(lock)
@@ -286,7 +267,6 @@ _is_ending = False
 
 
 def _end() -> None:
-    """End the child with this process."""
     global _is_ending
     with _lock:
         _is_ending = True

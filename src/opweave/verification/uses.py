@@ -2,7 +2,7 @@
 
 Repeated calls pay nothing for this: a thread that wakes once a second asks each graph or session to note its next call,
 which happens where that call is checked anyway. The processor time of the period is divided between the noted graphs and
-sessions. The thread exists while there are any to watch. Modules for verification are imported when it begins (`process`).
+sessions. Modules for verification are imported when it begins (`process`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ THRESHOLD_SECONDS = 3.0
 seconds of a processor, too, and programs that end earlier would gain nothing."""
 
 PERIOD_SECONDS = 1.0
-"""Time between two checks of the thread."""
 
 RETRY_SECONDS = 10.0
 """Time until another attempt to start a child, if another process of this machine has one, or memory is missing."""
@@ -46,17 +45,14 @@ SAMPLE_BYTES = 2**24
 """Total size of the inputs that are copied for verification. Elements are drawn from other inputs."""
 
 DRAWN_ELEMENTS = 2**14
-"""The number of elements that stand for a larger input."""
 
 
 class Watchable(Protocol):
     """A graph or session."""
 
-    def _ask_use(self) -> None:
-        """Let the next call note itself."""
-
+    def _ask_use(self) -> None: ...
     def _verification(self, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
-        """The task of a child process for calls of a key; or a kept verdict, or the reason why there can be none."""
+        """The task of a child process for calls of a key, a kept verdict, or the reason why there can be none."""
 
 
 Sample = tuple[np.ndarray, tuple[int, ...]]
@@ -64,14 +60,9 @@ Sample = tuple[np.ndarray, tuple[int, ...]]
 
 
 class Use:
-    """The use of one graph or session.
-
-    Args:
-        owner: the graph or session.
-        most: the largest number of keys to verify.
+    """The use of one graph or session, of which at most `most` keys are verified.
 
     Attributes:
-        owner: a weak reference to it.
         states: the verdict, or the reason why there is none, for each key whose verification has ended.
         waiting: the reason why verification has not begun yet, likewise.
         is_asked: whether the next call is to note itself.
@@ -91,13 +82,7 @@ class Use:
         self._periods, self._most = 0, most
 
     def note(self, key: Hashable, names: Sequence[str], arrays: Sequence[Any]) -> None:
-        """Note a call.
-
-        Args:
-            key: the same for all calls that one program runs.
-            names: of the inputs.
-            arrays: their values; they are copied if the call is sampled.
-        """
+        """Note a call. The key is the same for all calls that one program runs; arrays are copied if the call is sampled."""
         self.is_asked, self._key = False, key
         if self._wanted == key and self.sample is None and all(isinstance(array, np.ndarray) for array in arrays):
             self.sample = key, _sample(dict(zip(names, arrays, strict=True)))
@@ -164,7 +149,6 @@ class _Watch:
         self._is_registered = False
 
     def add(self, owner: Watchable, most: int) -> Use:
-        """Watch a graph or session."""
         use = Use(owner, most)
         with self._lock:
             if not self._is_registered:
@@ -218,7 +202,6 @@ class _Watch:
             del owner
 
     def _begin(self, use: Use, owner: Watchable) -> None:
-        """Start a child for the sample of a use."""
         from .process import Child, Later, Task, begin
 
         assert use.sample is not None

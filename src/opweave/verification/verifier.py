@@ -41,10 +41,8 @@ PAUSES = (0.0, 0.1)
 """Pauses before measurements in seconds: programs call a model again at once, or now and then. The slower ratio counts."""
 
 ROUNDS = 9
-"""Measurements of each engine after each pause."""
 
 SLICE_SECONDS = 0.03
-"""Approximate time for which an engine is called without a pause. After a pause, it is called once."""
 
 REST_SECONDS = 0.09
 """Pause before such calls, and before a warm-up call, so that the program beside it is hardly slower."""
@@ -59,15 +57,13 @@ MEMORY_FACTOR, MEMORY_BYTES = 3, 2**27
 IDLE_NICENESS = 19
 
 answers: list[BinaryIO] = []
-"""The stream to the parent, in the child."""
 
 
 def serve(is_idle: bool, lock: int) -> None:
     """Run the task from the standard input, and answer on the standard output. The end of the input ends the process.
 
-    Args:
-        is_idle: whether to have the lowest priority, and to pause.
-        lock: the lock that makes this process the only one of the machine; -1 if it must take the lock.
+    With `is_idle`, the process has the lowest priority, and pauses. `lock` makes it the only one of the machine; -1 if it must
+    take the lock.
     """
     with ExitStack() as stack:
         if is_idle:
@@ -168,22 +164,14 @@ def context_for(task: Task, ways: Mapping[str, Backend]) -> MLContext:
     return MLContext(own.beside(rivals), device, task.power_preference)
 
 
-def known(task: Task, digest: str, ways: Mapping[str, Backend], what: str) -> Measurement | None:
+def kept_verdict(task: Task, digest: str, ways: Mapping[str, Backend], what: str) -> Measurement | None:
     """The verdict that another process has kept meanwhile, or None."""
     return engines.find(lambda: digest, ways, task.machine).get(what)
 
 
-def unjudged(task: Task, model: str, what: str, ways: Mapping[str, Backend], note: str = "") -> Measurement:
-    """A verdict that changes nothing.
-
-    Args:
-        task: the task.
-        model: the name of the model.
-        what: the graph, or the shapes of the model's inputs.
-        ways: the engines.
-        note: the reason why no other engine is used.
-    """
-    plain = tuning.unmeasured(model, what, ways)
+def neutral_verdict(task: Task, model: str, what: str, ways: Mapping[str, Backend], note: str = "") -> Measurement:
+    """A verdict that changes nothing."""
+    plain = tuning.default_measurement(model, what, ways)
     return replace(plain, chosen="", machine=task.machine, note=note)
 
 
@@ -203,33 +191,21 @@ def judge(
     outputs: Sequence[str],
     is_quantised: bool,
 ) -> Measurement:
-    """Try the rivals, compare their results and times, and keep the verdict.
-
-    Args:
-        task: the task.
-        model: the name of the model; empty for a graph.
-        what: the graph, or the shapes of the model's inputs.
-        digest: of the graph or model.
-        ways: the engines.
-        build: makes the functions that run the graph in one of the ways, for each set of inputs.
-        names: the default way, then those that may be faster.
-        outputs: the names of the outputs, in the order in which all ways return them.
-        is_quantised: whether results may differ more.
-    """
-    if (verdict := known(task, digest, ways, what)) is not None:
+    """Try the rivals, compare their results and times, and keep the verdict. The default way is the first of `names`."""
+    if (verdict := kept_verdict(task, digest, ways, what)) is not None:
         return verdict
-    plain = unjudged(task, model, what, ways)
+    plain = neutral_verdict(task, model, what, ways)
     for stream in answers:
         send(stream, Begun(digest, plain, names[1:]))
     builds: dict[str, float] = {}
     taken: dict[str, int] = {}
 
     def build_and_measure(name: str, process: EngineProcess | None) -> Sequence[tuning.Run]:
-        before, start = resident(os.getpid()), _Clock()
+        before, start = resident(os.getpid()), _clock()
         calls = build(name, process)
         if process is None:
             calls[0]()
-            builds[name], taken[name] = start.seconds(), max(resident(os.getpid()) - before, 0)
+            builds[name], taken[name] = max(_clock() - start, 1e-9), max(resident(os.getpid()) - before, 0)
         return calls
 
     try:
@@ -266,47 +242,26 @@ def _seconds(runs: Mapping[str, tuning.Run]) -> dict[str, float]:
     """Seconds of a run in each way: t[first] * max(ratio to the first over all pauses), with t[first] without a pause."""
     medians: list[dict[str, float]] = []
     for pause in PAUSES:
-        counts = {}
-        for name, run in runs.items():
-            once = min(_seconds_of(run, 1), _seconds_of(run, 1))
-            counts[name] = 1 if pause else max(1, round(SLICE_SECONDS / max(once, 1e-7)))
+        counts = dict.fromkeys(runs, 1) if pause else tuning.count_calls(runs, SLICE_SECONDS, _clock)
         times: dict[str, list[float]] = {name: [] for name in runs}
         for turn in range(ROUNDS):
             for name in [*runs][:: 1 if turn % 2 else -1]:  # the first of a pair finds colder caches
                 time.sleep(pause or REST_SECONDS)
                 if not pause:
                     runs[name]()
-                times[name].append(_seconds_of(runs[name], counts[name]))
+                times[name].append(tuning.seconds_of(runs[name], counts[name], _clock))
         medians.append({name: median(each) for name, each in times.items()})
     first = next(iter(runs))
     return {name: medians[0][first] * max(each[name] / max(each[first], 1e-9) for each in medians) for name in runs}
 
 
-def _seconds_of(run: tuning.Run, count: int) -> float:
-    start = _Clock()
-    for _ in range(count):
-        run()
-    return start.seconds() / count
-
-
-class _Clock:
+def _clock() -> float:
     """Time without waits of this thread for a processor, and without stops: this process has the lowest priority."""
-
-    def __init__(self) -> None:
-        self._waited, self._begin = _stall_seconds(), time.perf_counter()
-
-    def seconds(self) -> float:
-        """Seconds since the clock was created."""
-        passed = time.perf_counter() - self._begin
-        return max(passed - (_stall_seconds() - self._waited), 1e-9)
-
-
-def _stall_seconds() -> float:
-    """Seconds that this thread was stopped, or waited for a processor, if the system reports that."""
+    waited = 0.0
     if sys.platform == "linux":
         with suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat") as file:
-            return int(file.read().split()[1]) / 1e9 + stopped_seconds()
-    return stopped_seconds()
+            waited = int(file.read().split()[1]) / 1e9
+    return time.perf_counter() - waited - stopped_seconds()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -318,9 +273,6 @@ def feeds(sample: Mapping[str, Sample]) -> list[dict[str, np.ndarray]]:
 
     Both sets of a large input are drawn from its sampled values. Integers may be positions, lengths or words, and keep their
     order.
-
-    Args:
-        sample: the samples, by name.
     """
     generator = np.random.default_rng(0)
     sets: list[dict[str, np.ndarray]] = [{}, {}]

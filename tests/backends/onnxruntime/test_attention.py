@@ -11,7 +11,6 @@ import opweave as ow
 from opweave import composites
 from opweave.backends.onnxruntime import ort
 from opweave.backends.onnxruntime.rules import attention
-from opweave.backends.onnxruntime.sessions import emit
 from opweave.core.graph import Graph
 
 HEADS, GROUPS, SIZE, ROOM = 4, 2, 16, 100
@@ -37,7 +36,7 @@ def layer(b: ow.MLGraphBuilder, new: int, data_type: Any = "float32", **more: An
 def takes_products(new: int, data_type: Any = "float32", **more: Any) -> bool:
     """Whether the layer is written so that the engine takes its kernel of matrix products, for which the query is scaled."""
     builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu"))
-    ctx, _, _ = emit(ort, Graph.reaching(layer(builder, new, data_type, **more)))
+    ctx, _, _ = ort.emit_graph(Graph.reaching(layer(builder, new, data_type, **more)))
     (kernel,) = (node for node in ctx.nodes if node.op_type == "GroupQueryAttention")
     scaled = [node.op_type for node in ctx.nodes].count("Mul") == 1
     assert scaled == (len(kernel.inputs) == 12)  # the last of which are the sinks

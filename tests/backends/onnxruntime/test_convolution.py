@@ -11,7 +11,6 @@ import pytest
 import opweave as ow
 from opweave.backends.onnxruntime import OnnxRuntime
 from opweave.backends.onnxruntime.rules.convolution import engine_agrees
-from opweave.backends.onnxruntime.sessions import emit
 from opweave.core.graph import Graph, MLOperand
 
 CPU = ow.ml.create_context(device="cpu")
@@ -22,7 +21,7 @@ each_context = pytest.mark.parametrize("context", CONTEXTS, ids=["cpu", "referen
 def nodes(result: MLOperand) -> list[str]:
     """The ONNX operators that a graph becomes, before the engine optimises it."""
     assert isinstance(CPU.backend, OnnxRuntime)
-    ctx, outputs, _ = emit(CPU.backend, Graph.reaching({"y": result}))
+    ctx, outputs, _ = CPU.backend.emit_graph(Graph.reaching({"y": result}))
     return [node.op_type for node in onnx.load_from_string(ctx.finish(outputs)[0]).graph.node]
 
 

@@ -13,7 +13,6 @@ import opweave as ow
 from opweave.backends.onnxruntime import ort
 from opweave.backends.onnxruntime.emit import Emitter
 from opweave.backends.onnxruntime.records import attribute, field
-from opweave.backends.onnxruntime.sessions import emit
 from opweave.compile.legalise import legalise
 from opweave.core.graph import Desc, Graph, Node
 from opweave.ops import Operations
@@ -48,7 +47,7 @@ def test_long_fields() -> None:
 def model_of(build: Any) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     builder = ow.MLGraphBuilder(ow.ml.create_context())
     graph = Graph.reaching(build(builder))
-    ctx, outputs, _ = emit(ort, graph)
+    ctx, outputs, _ = ort.emit_graph(graph)
     model, weights = ctx.finish(outputs)
     return onnx.ModelProto.FromString(model), weights
 

@@ -12,7 +12,6 @@ import pytest
 
 import opweave as ow
 from opweave.backends.onnxruntime import ort
-from opweave.backends.onnxruntime.sessions import emit
 from opweave.core.graph import Graph
 
 Build = Callable[[ow.MLGraphBuilder], dict[str, ow.MLOperand]]
@@ -129,7 +128,7 @@ def test_large_constants_that_only_decide(build: Build) -> None:
 
 @pytest.mark.parametrize("build", GRAPHS.values(), ids=GRAPHS)
 def test_each_initializer_is_read(build: Build) -> None:
-    ctx, outputs, _ = emit(ort, Graph.reaching(build(ow.MLGraphBuilder(ow.ml.create_context()))))
+    ctx, outputs, _ = ort.emit_graph(Graph.reaching(build(ow.MLGraphBuilder(ow.ml.create_context()))))
     model, weights = ctx.finish(outputs)
     graph = onnx.ModelProto.FromString(model).graph
     read = {name for node in graph.node for name in node.input}
@@ -156,7 +155,7 @@ def test_emitting_takes_steps_linear_in_the_nodes() -> None:
 
         sys.settrace(trace)
         try:
-            ctx, outputs, _ = emit(ort, graph)
+            ctx, outputs, _ = ort.emit_graph(graph)
             ctx.finish(outputs)
         finally:
             sys.settrace(None)

@@ -12,7 +12,6 @@ from hypothesis import given, settings, strategies as st
 
 import opweave as ow
 from opweave.backends.onnxruntime import ort
-from opweave.backends.onnxruntime.sessions import emit
 from opweave.core.dtypes import ANY, DataType
 from opweave.core.graph import Graph
 
@@ -34,7 +33,7 @@ def emitted(build: Build, array: np.ndarray) -> list[str]:
     """The ONNX operators that a graph of one input becomes."""
     builder = ow.MLGraphBuilder(ORT)
     x = builder.input("x", array.dtype.name, array.shape)
-    ctx, _, _ = emit(ort, Graph.reaching({"y": build(builder, x)}))
+    ctx, _, _ = ort.emit_graph(Graph.reaching({"y": build(builder, x)}))
     return [node.op_type for node in ctx.nodes]
 
 
@@ -89,7 +88,7 @@ def test_constant_indices_in_range_are_not_copied() -> None:
 
     builder = ow.MLGraphBuilder(ORT)
     graph = Graph.reaching({"y": build(builder, builder.input("x", "float32", X.shape))})
-    ctx, _, _ = emit(ort, graph)
+    ctx, _, _ = ort.emit_graph(graph)
     assert [np.shares_memory(value, indices) for value in ctx.constants.values()] == [True]
 
 

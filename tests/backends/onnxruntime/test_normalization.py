@@ -11,7 +11,6 @@ import pytest
 
 import opweave as ow
 from opweave.backends.onnxruntime import ort
-from opweave.backends.onnxruntime.sessions import emit
 from opweave.core.graph import Graph, MLOperand
 from opweave.ops.convolution import InputOperandLayout
 
@@ -32,7 +31,7 @@ def network(builder: ow.MLGraphBuilder, layout: InputOperandLayout) -> MLOperand
 @pytest.mark.parametrize("layout", SHAPES)
 def test_a_convolution_takes_the_normalisation_in(layout: InputOperandLayout, tmp_path: Path) -> None:
     builder = ow.MLGraphBuilder(ORT)
-    ctx, outputs, _ = emit(ort, Graph.reaching({"y": network(builder, layout)}))
+    ctx, outputs, _ = ort.emit_graph(Graph.reaching({"y": network(builder, layout)}))
     model, weights = ctx.finish(outputs)
     assert not weights  # all are small enough to lie inside the model
     options = onnxruntime.SessionOptions()

@@ -11,7 +11,6 @@ import pytest
 import opweave as ow
 from opweave.backends.onnxruntime import ort
 from opweave.backends.onnxruntime.kernels import saturates
-from opweave.backends.onnxruntime.sessions import emit
 from opweave.core.graph import Graph
 
 ORT = ow.ml.create_context(device="cpu", backend="onnxruntime")
@@ -39,7 +38,7 @@ def kernels(name: str, shape: tuple[int, ...], part: tuple[int, ...]) -> set[str
     input_type, integer_type = ("int8", "int8") if name == "dequantize_linear" else ("float32", "int8")
     x = builder.input("x", input_type, shape)
     scale, zero_point = builder.input("s", "float32", part), builder.input("z", integer_type, part)
-    ctx, _, _ = emit(ort, Graph.reaching({"y": getattr(builder, name)(x, scale, zero_point)}))
+    ctx, _, _ = ort.emit_graph(Graph.reaching({"y": getattr(builder, name)(x, scale, zero_point)}))
     return {node.op_type for node in ctx.nodes} - {"Reshape"}
 
 
@@ -61,7 +60,7 @@ def test_constant_zero_points_of_int32(context: ow.MLContext, zero: int, part: t
     zero_point = builder.constant(np.full(part, zero, "int32"))
     y = builder.dequantize_linear(builder.input("x", "int32", x.shape), scale, zero_point)
     if context is ORT:
-        ctx, _, _ = emit(ort, Graph.reaching({"y": y}))
+        ctx, _, _ = ort.emit_graph(Graph.reaching({"y": y}))
         assert ("Sub" in {node.op_type for node in ctx.nodes}) == (zero != 0)
     got = context.compute(builder.build({"y": y}), {"x": x})["y"]
     np.testing.assert_array_equal(got, ((x.astype("float64") - zero) * 0.5).astype("float32"))

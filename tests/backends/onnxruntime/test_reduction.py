@@ -10,7 +10,6 @@ import pytest
 import opweave as ow
 from opweave.backends.onnxruntime import ort
 from opweave.backends.onnxruntime.rules.reduction import MAX_EXACT_COUNT
-from opweave.backends.onnxruntime.sessions import emit
 from opweave.core.graph import Graph
 
 ORT = ow.ml.create_context(device="cpu")
@@ -88,5 +87,5 @@ def test_log_sum_exp_does_not_overflow(device: ow.MLContext) -> None:
 def test_floats_take_one_kernel(name: str, op_type: str) -> None:
     builder = ow.MLGraphBuilder(ORT)
     y = getattr(builder, name)(builder.input("x", "float32", (2, 3, 4)), axes=[0, 2])
-    ctx, _, _ = emit(ort, Graph.reaching({"y": y}))
+    ctx, _, _ = ort.emit_graph(Graph.reaching({"y": y}))
     assert [node.op_type for node in ctx.nodes] == [op_type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...core.graph import Graph, Node, Operand, map_operands
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ...core.operation import Op
-    from .emit import Emitter, Value
+    from .emit import EmittedGraph, Emitter, Value
     from .plugins import Plugin
+    from .sessions import OrtSession
 
 
 class OnnxRuntime(Backend):
@@ -40,9 +42,9 @@ class OnnxRuntime(Backend):
         return devices()
 
     def device_named(self, name: str) -> Device | None:
-        from .devices import named
+        from .devices import find_device
 
-        return named(name)
+        return find_device(name)
 
     def open(self, device: Device, power_preference: PowerPreference) -> OnnxRuntime:
         if not device.provider:
@@ -55,7 +57,6 @@ class OnnxRuntime(Backend):
         return self._by_plugin[plugin]
 
     def with_provider_options(self, options: Mapping[str, str]) -> OnnxRuntime:
-        """Return a copy of the back end with these options for its plug-in provider."""
         assert self.plugin is not None
         backend = copy(self)
         backend.plugin, backend._variants = replace(self.plugin, options=dict(options)), {}
@@ -87,20 +88,14 @@ class OnnxRuntime(Backend):
     def rename(
         self, names: Mapping[Op[..., Any], str], when: Callable[..., bool] | None = None, domain: str = ""
     ) -> None:
-        """Register rules for ops that only differ from an ONNX operator in name.
-
-        Args:
-            names: the operator of each op.
-            when: predicate for the nodes that the operator supports; default: all.
-            domain: domain of the operators; empty for ONNX's own.
-        """
+        """Register a rule for each op that differs from an ONNX operator of `domain` only in its name."""
         for op, op_type in names.items():
             (self.lower_contrib if domain else self.lower)(op, when=when)(_operator_rule(op, op_type, domain))
 
     def lower_contrib(
         self, op: Op[..., Any], when: Callable[..., bool] | None = None
     ) -> Callable[[RuleFunction], RuleFunction]:
-        """Register the decorated function as a rule of `op` that emits operators outside of ONNX's own domain."""
+        """Register a rule that emits operators outside of ONNX's own domain."""
         self._contrib.add(op)
         return self.lower(op, when=when)
 
@@ -119,9 +114,18 @@ class OnnxRuntime(Backend):
         return self._variant(threads, self.precision)
 
     def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Any:
-        from .sessions import compile
+        return self._compile(graph, power_preference, alone)
 
-        return compile(self, graph, power_preference, alone)
+    def _compile(
+        self, graph: Graph, power_preference: PowerPreference, alone: bool, measures: bool = False
+    ) -> OrtSession:
+        from .sessions import SessionSettings, compile, packs_weights
+
+        # Providers of accelerators may require static shapes.
+        model = self.emit_graph(graph, any_size=self.plugin is None and packs_weights(graph))
+        settings = SessionSettings(power_preference, alone, self.threads, self.precision, self.plugin)
+        again = partial(self._compile, graph, power_preference, alone, measures=True)
+        return compile(graph, model, settings, again, measures)
 
     def compile_model(self, proto: Any, constants: Mapping[str, np.ndarray], power_preference: PowerPreference) -> Any:
         if self.plugin is not None:
@@ -132,8 +136,18 @@ class OnnxRuntime(Backend):
         session.check_types()
         return session
 
+    def emit_graph(self, graph: Graph, any_size: bool = False) -> EmittedGraph:
+        """Emit a legal graph as a model with the outputs `o0`, `o1`, …"""
+        from .emit import Emitter
+
+        ctx = Emitter(any_size=any_size, precision=self.precision, has_halves=self.plugin is not None)
+        values, done = self.emit(ctx, graph)
+        descs = [operand.desc for operand in graph.outputs.values()]
+        outputs = {f"o{k}": (value, desc) for k, (value, desc) in enumerate(zip(values.values(), descs, strict=True))}
+        return ctx, outputs, done
+
     def emit(self, ctx: Emitter, graph: Graph) -> tuple[dict[str, Value], dict[Node, How]]:
-        """Emit all nodes of a legal graph; return the value of each output, and the kind of implementation of each node."""
+        """Emit the nodes of a legal graph; return the values of its outputs, and the kind of implementation of each node."""
         from .emit import Value
 
         ctx.graph = graph

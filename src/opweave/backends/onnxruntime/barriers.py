@@ -21,11 +21,9 @@ PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 def keep_casts_apart(ctx: Emitter, moves_first: Container[str]) -> None:
     """Insert barriers between casts and the averages or products of transposed matrices that read them.
 
-    Average: the engine's optimiser takes a cast and an average for the start of a layer normalisation, and fuses them
-    without the cast. The normalisation then mixes data types, or has integer operands, and the engine refuses its own graph.
-
-    Product: the optimiser swaps a transposition that moves the first axis with the cast after it, in order to fuse both
-    into the product. If the fusion fails, the engine ends the process.
+    The engine's optimiser takes a cast and an average for the start of a layer normalisation, and fuses them without the
+    cast: the engine then refuses its own graph, whose data types are mixed. Before a product, the optimiser swaps a cast with
+    a transposition of the first axis to fuse both; if the fusion fails, the engine ends the process.
     """
     cast = {node.outputs[0] for node in ctx.nodes if node.op_type == "Cast"}
     averages = {node.inputs[0] for node in ctx.nodes if node.op_type == "ReduceMean"}
@@ -43,7 +41,7 @@ def _before_factors(ctx: Emitter, name: str) -> Iterator[str]:
         maker = ctx.maker(name)
         if maker is None or maker.domain or maker.op_type == "Cast":
             return
-        kept = ctx.operand_of_nothing(maker)
+        kept = ctx.unchanged_operand(maker)
         if kept is None and maker.op_type in ("Div", "Mul"):
             numbers = [ctx.is_number(name) for name in maker.inputs]
             kept = 0 if numbers[1] else 1 if numbers[0] and maker.op_type == "Mul" else None
@@ -76,7 +74,7 @@ def keep_outputs_apart(ctx: Emitter, outputs: Container[str]) -> None:
     for node in ctx.nodes:
         name, is_moved = node.inputs[0] if node.op_type == "QuantizeLinear" else "", False
         while (maker := ctx.maker(name)) is not None:
-            kept = ctx.operand_of_nothing(maker)
+            kept = ctx.unchanged_operand(maker)
             if kept is None and maker.op_type not in MOVES:
                 break
             is_moved |= maker.op_type in MOVES
@@ -87,7 +85,7 @@ def keep_outputs_apart(ctx: Emitter, outputs: Container[str]) -> None:
 
 
 def _insert_apart(ctx: Emitter, names: Collection[str]) -> None:
-    """Insert an Identity between each computed value in `names` and its readers; disable the pass that removes Identity."""
+    """Insert an Identity between each computed value in `names` and its readers."""
     if not names:
         return
     ctx.disabled_optimizers.add("EliminateIdentity")

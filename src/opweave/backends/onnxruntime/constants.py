@@ -11,8 +11,8 @@ import onnxruntime
 from ... import memory
 from ...core.dtypes import ONNX_TYPES, name_of
 from ...memory.arrays import constant_array
-from .inline import INLINE_BYTES
 from .options import hand_over
+from .records import INLINE_BYTES, external_data
 
 EXTERNAL = 1
 """TensorProto.EXTERNAL: the data of the tensor are outside of the model."""
@@ -24,16 +24,9 @@ def add_constants(
     options: onnxruntime.SessionOptions,
     nodes: Iterable[tuple[str, Sequence[str], Sequence[str]]],
 ) -> dict[str, Any]:
-    """Declare constants as initializers of a graph, and register the large ones in a session's options.
+    """Declare constants as initializers of a GraphProto, and register the large ones in `options`; `nodes` as from `readers`.
 
-    Args:
-        graph: the GraphProto that gets the initializers.
-        constants: arrays by name.
-        options: options of the session that will run the graph.
-        nodes: result of `readers` for the graph.
-
-    Returns:
-        The engine's values, by name; the caller must keep them as long as the session.
+    The caller must keep the returned values of the engine as long as the session.
     """
     by_reference: dict[str, np.ndarray] = {}
     files = memory.mapped_files(constants.values())
@@ -48,25 +41,19 @@ def add_constants(
             tensor.raw_data = array.tobytes()
             continue
         tensor.data_location = EXTERNAL
-        match = memory.find_in_files(array, files) if array.flags.c_contiguous else None
-        if match is None:
-            place = {"location": name}
+        place = external_data(name, array, files)
+        if "offset" not in place:
             by_reference[name] = constant_array(array)
-        else:  # as in `Emitter.finish`
-            place = {"location": match[0][1:], "offset": str(match[1]), "length": str(array.nbytes)}
         for key, text in place.items():
             tensor.external_data.add(key=key, value=text)
     return hand_over(options, by_reference, nodes)
 
 
 def readers(nodes: Iterable[Any], is_flat: bool = False) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
-    """Yield (operator, inputs, outputs) of NodeProtos and the nodes of their sub-graphs, for `hand_over`.
+    """Yield (operator, inputs, outputs) of NodeProtos and of the nodes in their sub-graphs, for `hand_over`.
 
-    A sub-graph's outputs count as inputs of the node that contains the sub-graph.
-
-    Args:
-        nodes: the NodeProtos.
-        is_flat: whether the nodes have no sub-graphs; the search for sub-graphs takes most of the time.
+    A sub-graph's outputs count as inputs of the node that contains it. `is_flat` says that there are no sub-graphs: the search
+    takes most of the time.
     """
     for node in nodes:
         yield node.op_type, node.input[:], node.output[:]
@@ -76,13 +63,11 @@ def readers(nodes: Iterable[Any], is_flat: bool = False) -> Iterator[tuple[str, 
 
 
 def sub_graphs(node: Any) -> list[Any]:
-    """Return the GraphProtos in the attributes of a NodeProto."""
     attributes = node.attribute[:]  # iterating over a list takes a fifth of the time
     return [graph for a in attributes for graph in (*([a.g] if a.HasField("g") else ()), *a.graphs[:])]
 
 
 def all_graphs(graph: Any) -> Iterator[Any]:
-    """Yield a GraphProto and all graphs nested in it."""
     yield graph
     for node in graph.node:
         for inner in sub_graphs(node):

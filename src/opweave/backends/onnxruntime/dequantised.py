@@ -65,7 +65,6 @@ def native_forms(shape: Shape, part: Shape) -> list[Form]:
 
 
 def is_dequantised(operand: Operand) -> bool:
-    """Whether an operand is a result of dequantize_linear."""
     return operand.node is not None and operand.node.op is dequantize_linear
 
 

@@ -14,10 +14,7 @@ from .. import Device, Precision
 
 @cache
 def version() -> str:
-    """Read the engine's version from its source, without importing it: processes that use OpenVINO never load it.
-
-    Package metadata would not do: distributions of several names contain the module.
-    """
+    """Read the engine's version from its source: processes that use OpenVINO never import it."""
     if "onnxruntime" not in sys.modules:
         spec = importlib.util.find_spec("onnxruntime")
         if spec is not None and spec.origin:
@@ -32,7 +29,6 @@ def version() -> str:
 
 @cache
 def cpu() -> Device:
-    """Describe the CPU, which runs the engine's own kernels."""
     precisions: tuple[Precision, ...] = ("float32", "ieee")
     if has_bfloat16():
         precisions += ("bfloat16",)
@@ -48,14 +44,13 @@ def has_bfloat16() -> bool:
 
 
 def devices() -> list[Device]:
-    """List the CPU and the devices of plug-in providers."""
     from .plugins import plugins
 
     return [cpu(), *(plugin.device(processor_name()) for plugin in plugins())]
 
 
-def named(name: str) -> Device | None:
-    """Return the device with this name; registers plug-ins only if the name is not the CPU's."""
+def find_device(name: str) -> Device | None:
+    """Return the device with this name; plug-ins are registered only if the name is not the CPU's."""
     if name == cpu().name:
         return cpu()
     from .plugins import plugins

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -17,12 +17,21 @@ from ... import memory
 from ...core.dtypes import ONNX_TYPES, name_of
 from . import kernels
 from .barriers import keep_casts_apart, keep_outputs_apart
-from .inline import INLINE_BYTES, INLINE_BYTES_OF_RULES
-from .records import IR_VERSION, OnnxNode, attribute, field, opset_of, value_info
+from .records import (
+    INLINE_BYTES,
+    INLINE_BYTES_OF_RULES,
+    IR_VERSION,
+    OnnxNode,
+    attribute,
+    external_data,
+    field,
+    opset_of,
+    value_info,
+)
 
 if TYPE_CHECKING:
     from ...core.graph import Desc, Graph, Node
-    from .. import Precision
+    from .. import How, Precision
 
 T = TypeVar("T")
 
@@ -50,12 +59,11 @@ class Value:
 
     @property
     def rank(self) -> int:
-        """Number of dimensions; the shape must be known."""
         return len(self.dims)
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The shape, which must be known."""
+        """The shape; an error if it is unknown."""
         assert self.shape is not None, f"the shape of {self.name} is not known; pass shape= where it is emitted"
         return self.shape
 
@@ -81,31 +89,27 @@ def _for_any_size(old: Sequence[int], new: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Widened:
-    """A float16 value in float32.
-
-    Attributes:
-        value: the float32 value.
-        maker: the node that computed the value and rounded it to float16; None for a value that was float16 before.
-    """
+    """A float16 value in float32. `maker` computed it and rounded it to float16; None if it was float16 before."""
 
     value: Value
     maker: Node | None
+
+
+EmittedGraph: TypeAlias = "tuple[Emitter, dict[str, tuple[Value, Desc]], dict[Node, How]]"
+"""The emitter, the outputs, and the kind of implementation of each node."""
 
 
 class Emitter:
     """Collect the ONNX nodes that the rules emit.
 
     Args:
-        portable: whether the model is written to a file for other engines; rules then omit rewrites for this engine, and
-            inputs keep their names.
+        portable: whether other engines read the model; rules then omit rewrites for this engine, and inputs keep their names.
         prefix: prefix of the names of intermediate values; no input or output may begin with it.
-        any_size: whether inputs may have any size in all dimensions but the last. Graphs that differ only in sizes then
+        any_size: whether inputs may have any size in all dimensions but the last, so that graphs that differ only in sizes
             become the same model.
-        precision: precision of the context.
         has_halves: whether all operators run in float16. The engine's provider for the CPU has few such kernels.
 
-    A rule gets the emitter, and the op's operands as `Value`s. While the rule runs, `node` is the node being lowered, and
-    `graph` is the graph of that node.
+    While a rule runs, `node` is the node being lowered, and `graph` is its graph.
     """
 
     graph: Graph
@@ -113,11 +117,10 @@ class Emitter:
     has_kernels: bool
     """Whether the engine has kernels of the same data type for all nodes emitted for `node`."""
     disabled_optimizers: set[str]
-    """Optimiser passes that the session must not run; rules add to the set."""
+    """Optimiser passes that the session must not run."""
     sizes: dict[str, int]
     """Size in bytes of inputs and of results of lowered nodes, by name."""
     parameters: dict[str, np.ndarray]
-    """Additional inputs of the model, with the values to pass: see `parameter`."""
 
     written: dict[Node, list[tuple[str, str]]]
     """Name and operator of each ONNX node emitted for a node."""
@@ -160,7 +163,6 @@ class Emitter:
 
     @property
     def output(self) -> Desc:
-        """Descriptor of the (first) result of the node being lowered."""
         return self.node.outputs[0].desc
 
     def emit(
@@ -177,17 +179,15 @@ class Emitter:
 
         Args:
             op_type: the ONNX operator.
-            domain: empty for ONNX's own operators, `MICROSOFT` for the engine's.
-            outputs: number of outputs.
             inputs: operands; None for an omitted optional operand.
             data_type: data type of the outputs; default: that of the first input that is not a bool.
             shape: shape of the outputs, if a later step of the rule needs it.
+            domain: empty for ONNX's own operators, `MICROSOFT` for the engine's.
             attributes: the ONNX attributes; None omits one. Floats must be Python floats.
 
         If the engine has no kernel for an integer type, operands are cast to the next wider type with a kernel, and the
-        result is cast back, which wraps around. Min, Max and Clip of int64 are composed, since their kernels are wrong.
-        float16 is widened to float32. Later operators read the float32 result, before it is rounded, unless `round` is
-        called.
+        result is cast back, which wraps around. float16 is widened to float32; later operators read the float32 result, before
+        it is rounded, unless `round` is called.
         """
         deciding = next((v for v in inputs if v is not None and v.data_type != "bool"), None)
         narrow = deciding.data_type if deciding is not None else "bool"
@@ -212,7 +212,7 @@ class Emitter:
         """Let later operators read the float16 value, not the float32 value that was rounded to it."""
         self._widened_halves.pop(value.name, None)
 
-    def about(self, question: Callable[[Graph], T]) -> T:
+    def answer(self, question: Callable[[Graph], T]) -> T:
         """Return `question(graph)`, computed once per graph."""
         if question not in self._answers:
             self._answers[question] = question(self.graph)
@@ -244,7 +244,6 @@ class Emitter:
         return self._values[key]
 
     def array_of(self, value: Value) -> np.ndarray | None:
-        """Return the array of a constant; None for a computed value."""
         return self.constants.get(value.name)
 
     def cast(self, value: Value, data_type: str) -> Value:
@@ -261,10 +260,9 @@ class Emitter:
         return Value(name, data_type, value.shape)
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
-        """Reshape `value`; no node if it has the shape.
+        """Reshape `value`; no node if it has the shape, and one for consecutive reshapes.
 
         Constants are reshaped at build time: the engine's optimiser ignores scales and zero points that a node computes.
-        Consecutive reshapes become one, which saves the overhead of a kernel in small networks.
         """
         value = self._before_reshape.get(value.name, value)
         if value.shape == tuple(shape):
@@ -294,17 +292,17 @@ class Emitter:
     def makers(self, name: str, through: Container[str] = ()) -> Iterator[OnnxNode]:
         """Yield the node that computes the value `name`; while its operator is in `through`, follow its first operand.
 
-        Casts and neutral operations, such as a product by 1, are skipped.
+        Nodes that change nothing are skipped.
         """
         while (node := self._makers.get(name)) is not None:
-            kept = self.operand_of_nothing(node)
+            kept = self.unchanged_operand(node)
             if kept is None:
                 yield node
                 if node.op_type not in through:
                     return
             name = node.inputs[kept or 0]
 
-    def operand_of_nothing(self, node: OnnxNode) -> int | None:
+    def unchanged_operand(self, node: OnnxNode) -> int | None:
         """Return the position of the operand that a node passes on unchanged, such as a in a * 1 or Cast(a); None if none.
 
         The engine's optimiser may remove such a node. An operand that the engine folds may be neutral, so it counts as such.
@@ -321,7 +319,7 @@ class Emitter:
                 return 1 - position
         return None
 
-    def apart(self, value: Value) -> Value:
+    def insert_barrier(self, value: Value) -> Value:
         """Return `value` behind a barrier: an Identity, without a copy, which the engine's optimiser keeps."""
         self.disabled_optimizers.add("EliminateIdentity")
         result: Value = self.emit("Identity", value, shape=value.shape)
@@ -334,7 +332,6 @@ class Emitter:
     # For the back end ------------------------------------------------------------------------------------------------
 
     def add_input(self, name: str, desc: Desc) -> Value:
-        """Declare an input of the model."""
         dims: list[int | str | None] = list(desc.shape)
         if self.any_size:
             dims[:-1] = [f"{name}_{axis}" for axis in range(len(dims) - 1)]
@@ -380,12 +377,9 @@ class Emitter:
             if name in self._inline:
                 proto += field(9, array.tobytes())
             else:
-                match = memory.find_in_files(array, files)
-                if match is None:
+                place = external_data(name, array, files)
+                if "offset" not in place:
                     by_reference[name] = array
-                    place = {"location": name}
-                else:
-                    place = {"location": match[0][1:], "offset": str(match[1]), "length": str(array.nbytes)}
                 proto += b"".join(field(13, field(1, key) + field(2, text)) for key, text in place.items()) + field(
                     14, 1
                 )
@@ -418,7 +412,7 @@ class Emitter:
         return needed[::-1]
 
     def is_foldable(self, name: str) -> bool:
-        """Whether the value `name` is a constant, or computed from constants only, which the engine folds."""
+        """Whether the value `name` is a constant, or computed from constants only."""
         return name in self.constants or name in self._foldable
 
     def is_number(self, name: str) -> bool:
@@ -427,16 +421,13 @@ class Emitter:
         return name in self._foldable if array is None else array.size == 1
 
     def maker(self, name: str) -> OnnxNode | None:
-        """Return the node that computes the value `name`; None for inputs and constants."""
         return self._makers.get(name)
 
     def fresh(self) -> str:
-        """Return an unused name for a value."""
         self._count += 1
         return f"{self._prefix}t{self._count}"
 
     def _emit_by_comparison(self, op_type: str, first: Value, *others: Value | None) -> Value:
-        """Emit Clip, Max or Min of int64 without the faulty kernels."""
         self.has_kernels = False
         result = first
         steps = zip(("Max", "Min"), others, strict=False) if op_type == "Clip" else ((op_type, o) for o in others)
@@ -447,7 +438,7 @@ class Emitter:
         return result
 
     def _kernel_type(self, op_type: str, data_type: str, domain: str, inputs: Sequence[Value | None]) -> str:
-        """Return a data type for which the engine has a kernel of `op_type`, to run operands of `data_type` in."""
+        """Return a data type for which the engine has a kernel."""
         if data_type == "float32" or (data_type == "float16" and self._has_halves):
             return data_type  # every operator has a kernel; reading the registry would take megabytes
         have = kernels.data_types(op_type, domain)
@@ -466,8 +457,8 @@ class Emitter:
     def _widen(self, value: Value, data_type: str) -> Value:
         """Cast `value` to the wider data type of a kernel.
 
-        The engine would widen float16 operands itself, and then remove the new cast together with a preceding cast to float16,
-        even if the graph asks for that rounding. It keeps pairs of casts that the model contains.
+        The engine would widen float16 itself, and remove its cast together with a preceding cast to float16, so that the value
+        is not rounded. It keeps pairs of casts that the model contains.
         """
         if value.data_type != "float16":
             return self.cast(value, data_type)
@@ -484,7 +475,6 @@ class Emitter:
         return widened.value
 
     def _narrow(self, value: Value, data_type: str) -> Value:
-        """Cast the result of a kernel back to the data type of the operation."""
         result = self.cast(value, data_type)
         if data_type == "float16" and value is not result:
             self._widened_halves[result.name] = _Widened(value, self.node)

@@ -30,11 +30,8 @@ def find_updates(
 ) -> list[Update]:
     """Find the inputs of a model that its nodes update. Only an input without other readers is updated in place.
 
-    Args:
-        nodes: (operator, inputs, outputs) of all nodes, including sub-graphs.
-        inputs: positions of the model's inputs, by name.
-        outputs: positions of the outputs that may alias inputs, by name.
-        sizes: sizes in bytes of results of nodes, by name, where known.
+    `nodes` are (operator, inputs, outputs) of all nodes, including sub-graphs. `inputs` and `outputs` are positions by name,
+    `sizes` are the known bytes of results.
     """
     all_nodes = list(nodes)
     updating = [node for node in all_nodes if node[0] in IN_PLACE]
@@ -69,7 +66,7 @@ def updates_of(ctx: Emitter, emitted: Mapping[str, tuple[Value, Desc]], graph: G
 
 
 def count_copies(updates: Sequence[Update], inputs: Sequence[Memory], outputs: Sequence[Memory] = ()) -> None:
-    """Count the copies that the engine made in a run on this memory; without `outputs`, no output aliases an input."""
+    """Count the engine's copies in a run on this memory; without `outputs`, no output aliases an input."""
     sizes = [size for update in updates for size in update.copy_sizes(inputs, outputs)]
     if sizes:
         copies.add(sum(sizes), NOT_IN_PLACE, len(sizes))

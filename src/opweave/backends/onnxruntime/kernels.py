@@ -7,12 +7,10 @@ from functools import cache
 
 PROVIDER = "CPUExecutionProvider"
 _NAMES = {"float": "float32", "double": "float64"}
-"""ONNX Runtime's names of data types -> WebNN's, where they differ."""
 
 
 @cache
 def _registry() -> dict[tuple[str, str], set[str]]:
-    """Map (domain, operator) to the data types of the first operand."""
     from onnxruntime.capi import _pybind_state as engine
 
     from .records import OPSET
@@ -40,11 +38,10 @@ def data_types(op_type: str, domain: str = "") -> frozenset[str] | None:
 
 @cache
 def saturates() -> bool:
-    """Whether matrix products of uint8 by int8 are wrong on this processor.
+    """Whether matrix products of uint8 by int8 are wrong on this processor, measured by one product of two vectors.
 
-    On x86 without VNNI instructions, the engine adds pairs of products in 16 bits, which saturate. Its maintainers consider
-    this acceptable (https://github.com/microsoft/onnxruntime/issues/6004). The option `PRECISE_PRODUCTS` in `options`
-    avoids it for constant operands only. One product of two vectors measures it.
+    On x86 without VNNI instructions, the engine adds pairs of products in 16 bits, which saturate
+    (https://github.com/microsoft/onnxruntime/issues/6004). `options.PRECISE_PRODUCTS` helps constant operands only.
     """
     import numpy as np
     from onnxruntime import SessionOptions

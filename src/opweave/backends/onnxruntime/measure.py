@@ -22,24 +22,14 @@ MAX_FUSED_OPERATORS = 4
 
 
 class MeasuredOrtSession(OrtSession, Measured):
-    """A session that records the times of its kernels.
-
-    Args:
-        folder: folder that the profiler writes into.
-        owners: finds the operations of a kernel.
-        arguments: arguments of `OrtSession`.
-    """
+    """A session whose profiler writes the times of kernels into `folder`."""
 
     def __init__(self, folder: TemporaryDirectory[str], owners: Owners, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._folder, self._owners = folder, owners
 
     def finish(self) -> list[KernelTime]:
-        """End the measurement and return the kernels in the order of their execution, without the first run of each.
-
-        Raises:
-            OperationError: the profiler's output cannot be read.
-        """
+        """Return the kernels in the order of their execution, without the first run of each."""
         with self._folder:
             try:
                 events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
@@ -67,12 +57,7 @@ class MeasuredOrtSession(OrtSession, Measured):
 
 
 class Owners:
-    """Find the operations that a kernel computes. The engine names a kernel after its node, a fused one after its result.
-
-    Args:
-        ctx: the emitter of the model.
-        outputs: values of the model's outputs, by output name.
-    """
+    """Find the operations that a kernel computes. The engine names a kernel after its node, a fused one after its result."""
 
     def __init__(self, ctx: Emitter, outputs: Mapping[str, tuple[Value, Desc]]) -> None:
         self._nodes = {node.name: node for node in ctx.nodes}
@@ -80,7 +65,7 @@ class Owners:
         self._outputs = {name: value.name for name, (value, _) in outputs.items()}
 
     def __call__(self, name: str, kernel: str) -> str:
-        """Return the labels or names of the operations that a kernel computes; empty for a kernel that the engine added."""
+        """Return labels or names of operations; empty for a kernel that the engine added."""
         stem = name.removesuffix("_nchwc")  # suffix of convolutions in the engine's blocked layout
         node = self._nodes.get(stem) or self._makers.get(self._outputs.get(stem, stem))
         labels: list[str] = []

@@ -32,7 +32,6 @@ QUANTISED = re.compile("Integer|uantize|^Q")
 """Pattern in the names of all operators of the engine that multiply integers, and of few others."""
 
 FLOAT16 = 10
-"""TensorProto.FLOAT16."""
 
 BROADCASTING_SUM = 8
 """First operator set in which Sum broadcasts, as Add does."""
@@ -47,22 +46,13 @@ class ModelSession(Runner):
     Args:
         proto: the ModelProto without its constants, which are added to it.
         constants: arrays by name; large ones are passed by reference, mapped ones by file and offset.
-        power_preference: power preference of the context.
-        threads: number of threads of an operation; None for all processors.
         alone: whether no other session runs in alternation with this one.
         title: name of the model, for messages.
-        precision: precision of the context.
         whole: whether the model is a user's whole model.
 
     Attributes:
-        inputs: names of the inputs, in order.
-        outputs: names of the outputs, in order.
         types: the engine's type of each input and output, by name.
         is_plain: whether NumPy has all these types.
-        session: the engine's session.
-
-    Raises:
-        OperationError: the engine refuses the model.
     """
 
     def __init__(
@@ -115,15 +105,10 @@ class ModelSession(Runner):
         takes = {name: k for k, name in enumerate(self.inputs)}
         gives = {name: k for k, name in enumerate(self.outputs) if self._can_bind}
         self.updates = find_updates(nodes, takes, gives)
-        # Bypass the Python wrapper, which costs microseconds.
-        self.session = session._sess
+        self.session = session.native
 
     def check_types(self) -> None:
-        """Require types whose values NumPy can hold.
-
-        Raises:
-            OperationError: an input or output has another type.
-        """
+        """Raise an error for an input or output whose values NumPy cannot hold."""
         for name, type in self.types.items():
             # the innermost type: optional(seq(tensor(float))) -> tensor(float)
             innermost = type.removeprefix("optional(").removeprefix("seq(").rstrip(")") + ")"
@@ -131,11 +116,6 @@ class ModelSession(Runner):
                 raise OperationError(f"{name!r} is {type}, which has no equivalent in NumPy")
 
     def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
-        """Bind the session to arrays and cells; return a `BoundModel`, if the engine can bind the types.
-
-        Raises:
-            OperationError: the engine refuses the memory.
-        """
         if not self._can_bind:
             return partial(self.run, inputs, outputs)
         try:
@@ -144,12 +124,7 @@ class ModelSession(Runner):
             raise self.error_of(error) from error
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
-        """Run the session once: write arrays in place, and put new arrays of the engine into cells.
-
-        Raises:
-            OtherShapes: an array has another shape than its output.
-            OperationError: the engine error_of.
-        """
+        """Write arrays in place, and put new arrays of the engine into cells."""
         if self._can_bind and (not self.is_plain or any(isinstance(target, np.ndarray) for target in outputs)):
             self.bind(inputs, outputs)()
             return
@@ -159,7 +134,6 @@ class ModelSession(Runner):
         fill(results, outputs, self.outputs, "an output of a model with strings or sequences")
 
     def returning(self, outputs: Sequence[int]) -> Returning:
-        """Return a function from arrays and lists of arrays to these outputs, in the engine's memory."""
         if self._can_bind and not self.is_plain:
             return partial(self._run_bound, outputs)
         return engine_call(
@@ -180,28 +154,19 @@ class ModelSession(Runner):
         return [cell.value for cell in cells.values()]
 
     def value(self, position: int, source: Memory) -> Any:
-        """Return the value of an input in the type that the engine requires."""
         if isinstance(source, Cell):
             source = source.value
         return source.view(bool) if position in self._bools and source.dtype == np.uint8 else source
 
     def error_of(self, error: Exception) -> OperationError:
-        """Convert an error of the engine."""
         return OperationError(f"ONNX Runtime failed to run {self.title}: {error}")
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        """Describe the engine: the session has nodes of an ONNX model, not of a graph."""
         return "native", "ONNX Runtime"
 
 
 class BoundModel:
-    """A session bound to memory. A call runs the session once; only one thread at a time may call.
-
-    Args:
-        model: the session.
-        inputs: arrays and cells; each run reads the current contents of cells.
-        outputs: arrays, cells, and None for unwanted outputs.
-    """
+    """A session bound to memory. Each call, by one thread at a time, reads the current contents of cells."""
 
     __slots__ = ("_binding", "_changing", "_inputs", "_made", "_model", "_outputs", "_updates", "_values")
 
@@ -237,12 +202,6 @@ class BoundModel:
         self._binding.bind_ortvalue_input(self._model.inputs[position], value)
 
     def __call__(self) -> None:
-        """Run the session once.
-
-        Raises:
-            OtherShapes: an array has another shape than its output.
-            OperationError: the engine error_of.
-        """
         model = self._model
         try:
             for k in self._changing:
@@ -266,7 +225,7 @@ class BoundModel:
     def _run_elsewhere(self) -> bool:
         """Run in new memory and copy the results into the arrays; return whether the run succeeded.
 
-        The engine's shape inference may expect shapes that its kernels do not compute, and then refuse the arrays.
+        The engine's shape inference may expect other shapes than its kernels compute, and then refuse the arrays.
         """
         cells = {k: Cell() for k, target in enumerate(self._outputs) if isinstance(target, np.ndarray)}
         try:
@@ -280,17 +239,7 @@ class BoundModel:
 
 
 def fill(results: Sequence[tuple[int, Any]], outputs: Sequence[Memory], names: Sequence[str], reason: str) -> None:
-    """Put results into cells, or copy them into arrays.
-
-    Args:
-        results: (position, result) pairs.
-        outputs: arrays and cells of all outputs.
-        names: names of all outputs.
-        reason: reason for the copies, for the counter.
-
-    Raises:
-        OtherShapes: an array has another shape than its result.
-    """
+    """Put (position, result) pairs into cells, or copy them into arrays, which must have the same shape."""
     arrays = [(k, value) for k, value in results if isinstance(outputs[k], np.ndarray)]
     shapes = {names[k]: value.shape for k, value in arrays if value.shape != outputs[k].shape}
     if shapes:
@@ -303,7 +252,6 @@ def fill(results: Sequence[tuple[int, Any]], outputs: Sequence[Memory], names: S
 
 
 def _forbid_rounding(proto: Any) -> None:
-    """Forbid products of a ModelProto to round float32 operands."""
     from .rounding import FLOAT_LEVEL
 
     for graph in all_graphs(proto.graph):
@@ -324,13 +272,10 @@ def _write_sums_as_additions(proto: Any, graphs: Sequence[Any]) -> None:
 
 
 def _keep_casts_to_halves(graphs: Sequence[Any]) -> list[str]:
-    """Insert an Identity after casts to float16, so that they round.
+    """Insert an Identity after casts to float16, so that they round; return the optimiser passes to disable.
 
     Without a float16 kernel, the engine casts to float32, and removes this cast together with a preceding cast to float16,
     but not across an Identity.
-
-    Returns:
-        Optimiser passes to disable: the one that removes Identity. Empty if no node was added.
     """
     is_changed = False
     for graph in graphs:
@@ -370,13 +315,6 @@ def _keep_transpositions(graphs: Sequence[Any], constants: Mapping[str, np.ndarr
 
     The pass swaps the transposition and the cast, and the engine fails if it then cannot fuse both with the product. For
     products of float16, the engine itself inserts such casts. Other passes may remove nodes between a cast and a product.
-
-    Args:
-        graphs: all graphs of the model.
-        constants: arrays of external initializers, by name.
-
-    Returns:
-        The pass, which also fuses transpositions and products without casts. Empty if no product may have such an operand.
     """
     nodes = [node for graph in graphs for node in graph.node]
     products = [node for node in nodes if node.op_type in ("FusedMatMul", "MatMul")]
@@ -426,7 +364,6 @@ def _numbers(graphs: Sequence[Any], nodes: Sequence[Any], constants: Mapping[str
 
 
 def _target(node: Any) -> int:
-    """Return the ONNX type that a Cast converts to."""
     return next((int(attribute.i) for attribute in node.attribute if attribute.name == "to"), 0)
 
 

@@ -27,12 +27,14 @@ CPU = engine.OrtDevice(engine.OrtDevice.cpu(), engine.OrtDevice.default_memory()
 
 
 class NativeSession(InferenceSession):  # type: ignore[misc]
-    """ONNX Runtime's own session, even while `opweave.onnx.replacing_onnxruntime` is active.
-
-    `replacing_onnxruntime` replaces `InferenceSession.__init__`; this class keeps the original.
-    """
+    """ONNX Runtime's session, even while `replacing_onnxruntime` replaces `InferenceSession.__init__`."""
 
     __init__ = InferenceSession.__init__
+
+    @property
+    def native(self) -> Any:
+        """The engine's session without the Python wrapper, which costs several microseconds."""
+        return self._sess
 
 
 def engine_call(
@@ -43,15 +45,9 @@ def engine_call(
     updates: Sequence[Update],
     error_of: Callable[[Exception], OperationError],
 ) -> Returning:
-    """Return a function that runs a session of the engine on input values, and returns outputs in the engine's memory.
+    """Return a function that runs a session on values of `inputs`, and returns `outputs` in the engine's memory.
 
-    Args:
-        session: the engine's session.
-        inputs: names of the inputs that the caller passes.
-        outputs: names of the outputs to return.
-        parameters: values of the other inputs, by name.
-        updates: inputs that kernels copy or update.
-        error_of: converts an error of the engine.
+    `parameters` are the values of the other inputs.
     """
     run = session.run
 

@@ -18,17 +18,12 @@ from .native import ENGINE_ERRORS, NativeSession
 from .options import session_options
 
 OLDEST_TARGET = 21
-"""Oldest operator set that models are lowered to.
-
-The engine has kernels for RoiAlign, Multinomial and random numbers of set 21, but not of set 22. Before set 21, more
-operators have another meaning.
-"""
+"""The engine has kernels for RoiAlign, Multinomial and random numbers of set 21, but not of set 22. Before set 21, more
+operators have another meaning."""
 
 MEANING_CHANGED = frozenset({"BitShift"})
-"""Operators whose newest version gives another result for the same node than the version of `OLDEST_TARGET`.
-
-Before opset 28, a shift by the number of bits or more was undefined.
-"""
+"""Operators whose newest version gives another result than that of `OLDEST_TARGET`: before set 28, a shift by the number of
+bits or more was undefined."""
 
 DEFINED_BY = {"Bernoulli": "RandomUniformLike"}
 """Operator without a kernel -> an operator of its definition with kernels for older operator sets only."""
@@ -39,7 +34,6 @@ NO_LAST_VERSION = 2**31 - 1
 
 @cache
 def newest_opset() -> int:
-    """Return the newest of ONNX's own operator sets that the engine accepts."""
     newest = onnx.defs.onnx_opset_version()
     return next((version for version in range(newest, 1, -1) if _takes(opset=version)), 1)
 
@@ -56,7 +50,7 @@ def _takes(opset: int) -> bool:
 
 @cache
 def engine_operators() -> Mapping[tuple[str, str], frozenset[str]]:
-    """Map (domain, operator) to the operator's attributes in the newest operator set that the engine accepts."""
+    """Map (domain, operator) to its attributes in the newest operator set that the engine accepts."""
     newest, operators = newest_opset(), {}
     for schema in sorted(engine.get_all_operator_schema(), key=lambda schema: schema.since_version):
         if schema.domain or schema.since_version <= newest:
@@ -77,10 +71,7 @@ def unknown_operator(
 ) -> str:
     """Describe the first operator of a model that the engine does not have, with advice; empty if it has all.
 
-    Args:
-        proto: the model.
-        needs_none: predicate for nodes that need no engine; default: none.
-        advice: advice about a node; empty for the usual advice.
+    Nodes for which `needs_none` holds need no engine.
     """
     local = {(function.domain, function.name) for function in proto.functions}
     for node in (node for graph in all_graphs(proto.graph) for node in graph.node):
@@ -112,7 +103,7 @@ def kernel_versions() -> Mapping[str, frozenset[tuple[int, int]]]:
 def has_kernel(operator: str, opset: int) -> bool:
     """Whether the engine has a kernel for one of ONNX's own operators in an operator set, for some data types.
 
-    Also true without a kernel in any set: the engine then runs the operator's function body, or fails.
+    Also true without a kernel in any set: the engine then runs the function body, or fails.
     """
     kernels = kernel_versions().get(operator)
     version = _version(operator, opset)
@@ -123,13 +114,9 @@ def has_kernel(operator: str, opset: int) -> bool:
 
 
 def lower(proto: onnx.ModelProto) -> None:
-    """Lower a model in place to a file format and an operator set for which the engine has kernels.
+    """Lower a model in place to the newest operator set in which all nodes have kernels and the same meaning.
 
-    Choose the newest set in which all nodes have kernels and the same meaning. If there is none, choose the newest set that
-    the engine accepts: creating a session then reports the missing kernel.
-
-    Raises:
-        OperationError: a node has another meaning in the older operator set, or is not in it.
+    If there is none, choose the newest set that the engine accepts: creating a session then reports the missing kernel.
     """
     proto.ir_version = min(proto.ir_version, KNOWN_IR)
     for entry in proto.opset_import:
@@ -157,7 +144,7 @@ def _target(nodes: Sequence[NodeProto], version: int) -> int:
 
 
 def _refusal(nodes: Sequence[NodeProto], version: int, target: int) -> str | None:
-    """Return the reason against writing nodes of operator set `version` in the older set `target`; None if there is none."""
+    """Return the reason against writing nodes in the older set `target`; None if there is none."""
     changed = {name for name in {n.op_type for n in nodes} if _version(name, version) != _version(name, target)}
     for node in nodes:
         if node.op_type not in changed:
@@ -177,7 +164,7 @@ def _refusal(nodes: Sequence[NodeProto], version: int, target: int) -> str | Non
 
 
 def _unknown_attributes(node: NodeProto, version: int, target: int) -> list[AttributeProto]:
-    """Return the attributes of a node of operator set `version` that the operator lacks in the older set `target`."""
+    """Return the attributes that the operator lacks in the older set `target`."""
     if _version(node.op_type, version) == _version(node.op_type, target):
         return []
     old = onnx.defs.get_schema(node.op_type, target)
@@ -185,7 +172,7 @@ def _unknown_attributes(node: NodeProto, version: int, target: int) -> list[Attr
 
 
 def _version(operator: str, opset: int) -> int | None:
-    """Return the version of an operator in an operator set; None for functions of the model and the engine's own operators."""
+    """Return the version of an operator in an operator set; None for functions and the engine's own operators."""
     try:
         since: int = onnx.defs.get_schema(operator, opset).since_version
     except onnx.defs.SchemaError:

@@ -28,13 +28,11 @@ their constants, which rounds the other operand to 8 bits. The option for bfloat
 
 SPIN_MICROSECONDS = {True: 200, False: 50}
 """Time that threads spin for more work before they sleep, by whether the session is alone. Without spinning, networks of many
-small operations are slower. Spinning threads take cores from other sessions and from the program's own threads: with the
-engine's default (tens of milliseconds), a graph that runs after another took twice its time on two cores. In
-`benchmarks/threads.py`, two dense layers took 1.02 to 1.14 of ONNX Runtime's time with 2,000 us, and 0.93 to 1.00 with 200.
+small operations are slower. Spinning threads take cores from others: in `benchmarks/threads.py`, two dense layers took
+1.02 to 1.14 of ONNX Runtime's time with 2,000 us, and 0.93 to 1.00 with 200.
 
-A session of a user's whole model keeps the engine's default: there are no other graphs, and calls must cost the same as in the
-engine, also after pauses. After 30 ms, the engine's threads still spin by default; with 200 us they sleep, and each call has
-to wake them."""
+A session of a whole model keeps the engine's default of tens of milliseconds: its calls must cost the same as in the engine,
+also after pauses, when sleeping threads have to be woken."""
 
 FOLDED_BYTES = 2**28
 """Largest result of constant folding by the engine. Without a limit, a few nodes that double their input take all memory
@@ -50,8 +48,8 @@ USED_IN_PLACE = frozenset(
 )
 """Operators whose constants the engine's optimiser does not change, or replaces under a new name.
 
-It moves transpositions through all other operators, and thereby transposes their constants in place, under the old name. The
-kernels must not get the original array then, so the engine copies every constant that another operator reads."""
+The optimiser moves transpositions through all other operators, and transposes their constants in place, under the old name.
+The engine therefore copies every constant that another operator reads."""
 
 
 def hand_over(
@@ -59,16 +57,10 @@ def hand_over(
     weights: Mapping[str, np.ndarray],
     readers: Iterable[tuple[str, Sequence[str], Sequence[str]]] | None,
 ) -> dict[str, Any]:
-    """Register weights in `options`, so that sessions read them in place.
+    """Register weights in `options`, so that sessions read them in place; return values to keep as long as the session.
 
-    Args:
-        options: session options.
-        weights: arrays of external initializers, by name.
-        readers: (operator, inputs, outputs) of all nodes, including sub-graphs. None if kernels may run on another device:
-            the engine then copies weights to it.
-
-    Returns:
-        The engine's values, which the caller must keep as long as the session.
+    `readers` are (operator, inputs, outputs) of all nodes, including sub-graphs. With None, the engine copies the weights:
+    kernels may run on another device.
     """
     values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in weights.items()}
     if not values:
@@ -105,12 +97,10 @@ def session_options(
     """Make the options of a session.
 
     Args:
-        power_preference: power preference of the context.
         alone: whether no other session runs in alternation with this one.
         threads: number of threads of an operation; None for all processors.
-        precision: precision of the context.
         quantised: whether the session may multiply integers.
-        whole: whether the session runs a user's whole model; threads then spin as long as by the engine's default.
+        whole: whether the session runs a whole model; threads then spin as long as by the engine's default.
     """
     options = onnxruntime.SessionOptions()
     for key in PRECISION_OPTIONS.get(precision, ()):
@@ -138,10 +128,7 @@ def session_options(
 
 @cache
 def _shares_memory() -> bool:
-    """Whether all Opweave sessions share one arena, which the first session creates.
-
-    An arena keeps the peak memory of all runs: a shared one keeps it once, not once per session.
-    """
+    """Whether all Opweave sessions share an arena, which keeps the peak memory of all runs once, not once per session."""
     where = onnxruntime.OrtMemoryInfo(
         "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
     )
@@ -156,5 +143,5 @@ def _shares_memory() -> bool:
 
 
 def pool_threads(threads: int | None = None) -> int:
-    """Return the number of threads that the engine starts for a session: all but the calling thread. None: all processors."""
+    """Return the number of threads that the engine starts for a session: all but the calling thread."""
     return (processors() if threads is None else threads) - 1

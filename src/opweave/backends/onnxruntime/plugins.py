@@ -19,7 +19,6 @@ from typing import Any, Literal
 from .. import Device, Precision
 
 PREFIXES = ("onnxruntime_ep_", "onnxruntime_qnn")
-"""Prefixes of the modules of plug-in packages."""
 
 OWN_PROVIDERS = frozenset({"CPUExecutionProvider"})
 """Providers of the engine itself; their device is `cpu`."""
@@ -41,16 +40,7 @@ Kind = Literal["cpu", "gpu", "npu"]
 
 @dataclass(frozen=True)
 class Plugin:
-    """A device of a plug-in provider.
-
-    Attributes:
-        kind: kind of the device.
-        vendor: vendor of the hardware, one word.
-        provider: ONNX Runtime's name of the provider.
-        handle: the engine's `OrtEpDevice`.
-        number: index among devices of equal kind, vendor and provider.
-        options: the user's options for the provider.
-    """
+    """A device of a plug-in provider. Its `handle` is the engine's `OrtEpDevice`."""
 
     kind: Kind
     vendor: str
@@ -61,11 +51,7 @@ class Plugin:
 
     @property
     def short_provider(self) -> str:
-        """The provider's name in lower case, without "ExecutionProvider".
-
-        >>> Plugin("npu", "intel", "OpenVINOExecutionProvider", None).short_provider
-        'openvino'
-        """
+        """The provider's name in lower case, without "ExecutionProvider"."""
         return self.provider.removesuffix("ExecutionProvider").lower()
 
     @property
@@ -91,7 +77,6 @@ class Plugin:
         return kind == self.kind and int(number) == self.number and qualifiers.issuperset(parts)
 
     def device(self, processor: str) -> Device:
-        """Return the entry of `opweave.devices()`."""
         metadata = {**self.handle.device.metadata, **self.handle.ep_metadata}
         hardware = metadata.get("FULL_DEVICE_NAME") or metadata.get("Description") or ""
         if not hardware:
@@ -105,7 +90,6 @@ class Plugin:
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """Precisions of contexts on the device."""
         stated = self.handle.ep_metadata.get("OPTIMIZATION_CAPABILITIES")  # OpenVINO's
         if stated is not None:
             able = [precision for name, precision in _CAPABILITIES.items() if name in stated.split()]
@@ -128,7 +112,7 @@ class Plugin:
 
 
 def packages() -> list[str]:
-    """Return the modules of installed plug-in packages; those for hardware of any vendor come last."""
+    """Return the modules of plug-in packages; those for hardware of any vendor come last."""
     modules: set[str] = set()
     for place in sys.path:
         try:
@@ -146,7 +130,6 @@ def _modules(place: str, changed: int) -> tuple[str, ...]:
 
 
 def names_of(module: str) -> list[str]:
-    """Return ONNX Runtime's names of a registered package's providers."""
     return list(_providers.get(module, ()))
 
 
@@ -154,14 +137,12 @@ _lock = RLock()
 _states: dict[str, str] = {}
 """Error of each package whose registration was tried, by module; empty if the package works."""
 _providers: dict[str, list[str]] = {}
-"""Provider names of packages, by module."""
 
 
 def register() -> Mapping[str, str]:
-    """Register the plug-ins of all installed packages that are not registered yet.
+    """Register the plug-ins of installed packages that are not registered yet; return the error of each plug-in by module.
 
-    Returns:
-        Error of each plug-in by module; empty if the plug-in works. A plug-in that fails does not affect the others.
+    A plug-in that fails does not affect the others.
     """
     with _lock:
         for module in packages():
@@ -187,7 +168,7 @@ def _register(module: str) -> str:
 
 
 def plugins() -> list[Plugin]:
-    """List the devices of installed plug-ins and of plug-ins that the program has registered."""
+    """List the devices of installed plug-ins and of those that the program has registered."""
     import onnxruntime
 
     register()

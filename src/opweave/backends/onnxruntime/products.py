@@ -27,19 +27,14 @@ def emit_product(
     dequantised, and foldable, the engine rounds `a` to 8 bits. That is allowed only where `rounds_input` reports it; the
     engine also does so for constants that it has folded, and for dequantised values behind operations that it removes.
 
-    Args:
-        op_type: the ONNX operator.
-        others: further operands.
-        axis: axis of the node's second operand along which the engine's kernel supports several scales: columns of a
-            matrix, filters of a convolution. None if it supports one scale only, as for a stack of matrices.
-        attributes: the ONNX attributes.
+    `axis` of the second operand may have several scales: columns of a matrix, filters of a convolution; None if no axis may.
     """
     if (
         not ctx.portable
         and ctx.precision != "ieee"
         and _must_be_apart(ctx, op_type, a, b, axis, attributes.get("alpha", 1))
     ):
-        b = ctx.apart(b)
+        b = ctx.insert_barrier(b)
     return ctx.emit(op_type, a, b, *others, **attributes)
 
 

@@ -22,10 +22,7 @@ Written = Mapping[Node, Sequence[tuple[str, str]]]
 class ProviderSession(OrtSession):
     """A graph compiled for the device of a plug-in provider. Nodes that the provider does not take run on the CPU.
 
-    Args:
-        provider: ONNX Runtime's name of the provider.
-        written: name and operator of the ONNX nodes emitted for each node of the graph.
-        arguments: arguments of `OrtSession`.
+    `written` has name and operator of the ONNX nodes emitted for each node of the graph.
     """
 
     def __init__(self, provider: str, written: Written, *arguments: Any) -> None:
@@ -67,7 +64,6 @@ class ProviderSession(OrtSession):
         return self._assignment.is_left(nodes)
 
     def _count(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]) -> None:
-        """Count the copies to the device and back."""
         pairs = (*zip(inputs, self._reads, strict=False), *zip(outputs, self._writes, strict=True))
         sizes = [array.nbytes for array, is_copied in pairs if is_copied and array is not None]
         if sizes:
@@ -80,13 +76,7 @@ def _is_on_device(place: Any) -> bool:
 
 
 class Assignment:
-    """Assignment of a session's nodes to the provider, or to ONNX Runtime's kernels for the CPU.
-
-    Args:
-        provider: ONNX Runtime's name of the provider.
-        session: the engine's session, which has recorded the assignment.
-        written: name and operator of the ONNX nodes emitted for each node of the graph.
-    """
+    """Assignment of a session's nodes to the provider, or to ONNX Runtime's kernels for the CPU."""
 
     def __init__(self, provider: str, session: Any, written: Written) -> None:
         self.provider, self._written = provider, written
@@ -94,7 +84,6 @@ class Assignment:
         self._homes = {node.name: part.ep_name for part in subgraphs for node in part.get_nodes()}
 
     def text(self, nodes: Sequence[Node]) -> str:
-        """Describe the assignment of nodes of the graph."""
         taken, left = set[str](), list[str]()
         for name, op_type, home in self._parts(nodes):
             if home == self.provider:

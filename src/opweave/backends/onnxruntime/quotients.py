@@ -24,38 +24,12 @@ QUOTIENTS = frozenset({"Div", "Mod"})
 FLOATS = frozenset({"Exp", "Log", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Tanh"})
 """Operators of ONNX whose results are floats. In most models, all divisors are such results, or constants."""
 
-FIRST = frozenset(
-    {
-        *("Abs", "Add", "Clip", "Concat", "CumSum", "Div", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
-        *(
-            "Identity",
-            "MatMul",
-            "Max",
-            "Min",
-            "Mod",
-            "Mul",
-            "Neg",
-            "Pad",
-            "Pow",
-            "ReduceMax",
-            "ReduceMean",
-            "ReduceMin",
-        ),
-        *(
-            "ReduceSum",
-            "Relu",
-            "Reshape",
-            "ScatterElements",
-            "ScatterND",
-            "Slice",
-            "Squeeze",
-            "Sub",
-            "Tile",
-            "Transpose",
-        ),
-        "Unsqueeze",
-    }
-)
+_KEEPING_TYPE = """
+Abs Add Clip Concat CumSum Div Expand Flatten Gather GatherElements GatherND Identity MatMul Max Min Mod Mul Neg
+Pad Pow ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape ScatterElements ScatterND Slice Squeeze Sub Tile
+Transpose Unsqueeze
+"""
+FIRST = frozenset(_KEEPING_TYPE.split())
 """Operators of ONNX whose result has the type of their first input. Other operators are looked up in the engine's schemas,
 which takes time and memory."""
 
@@ -66,13 +40,7 @@ OLDEST_OPSET = 9
 def guard_quotients(proto: Any, constants: Mapping[str, np.ndarray], graphs: Sequence[Any] | None = None) -> None:
     """Guard the integer quotients of a model and its sub-graphs in place, except those by a constant other than -1.
 
-    Args:
-        proto: a ModelProto with inlined functions.
-        constants: arrays of external initializers, by name.
-        graphs: result of `all_graphs`, if the caller has it; the nodes of graphs with quotients are replaced.
-
-    Raises:
-        OperationError: the operator set is too old.
+    `graphs` may be the result of `all_graphs`; the nodes of graphs with quotients are replaced.
     """
     graphs = list(all_graphs(proto.graph)) if graphs is None else graphs
     quotients = [node for graph in graphs for node in graph.node if node.op_type in QUOTIENTS and _is_quotient(node)]
@@ -107,10 +75,7 @@ def _is_quotient(node: Any) -> bool:
 
 
 def _add_guard(graph: Any, node: Any) -> None:
-    """Rewrite a / -1 as -a / 1 (and a mod -1 as a mod 1): add nodes to a graph, and let `node` read them.
-
-    The nodes are correct for all data types, since the type of a value is not always known.
-    """
+    """Rewrite a / -1 as -a / 1 (and a mod -1 as a mod 1), by nodes that are correct for all data types: some are unknown."""
     a, b = node.input
     name = f"{node.output[0]}/opweave/"
 
@@ -131,12 +96,7 @@ def _add_guard(graph: Any, node: Any) -> None:
 
 
 class _QuotientValues:
-    """Types and constants among the values of a model, by name. Branches may use a name several times; all uses count.
-
-    Args:
-        graphs: the graphs of the model.
-        constants: arrays of external initializers, by name.
-    """
+    """Types and constants among the values of a model, by name. Branches may use a name several times; all uses count."""
 
     def __init__(self, graphs: Sequence[Any], constants: Mapping[str, np.ndarray]) -> None:
         self._constants = constants
@@ -160,10 +120,7 @@ class _QuotientValues:
         return self._may_be_integer(dividend)
 
     def _constants_of(self, name: str) -> list[tuple[str, np.ndarray | None]] | None:
-        """Return data type (empty if not in `DTYPES`) and elements, if known, of each constant with this name.
-
-        None if the name may also stand for a value that is no constant.
-        """
+        """Data type (empty if not in `DTYPES`) and known elements of each constant; None if a value may have the name."""
         if name in self._inputs:
             return None
         constants = []
@@ -194,7 +151,6 @@ class _QuotientValues:
         )
 
     def _may_be_integer(self, name: str) -> bool:
-        """Whether a value may be int32 or int64."""
         pending, seen = [name], set()
         while pending:
             name = pending.pop()
@@ -208,7 +164,7 @@ class _QuotientValues:
             if any(info.type.tensor_type.elem_type in (0, *DTYPES) for info in self._inputs.get(name, ())):
                 return True
             for node, position in self._nodes.get(name, ()):
-                answer = _integer_if(node, position)
+                answer = _integer_sources(node, position)
                 if answer is True:
                     return True
                 pending += answer or ()
@@ -216,7 +172,6 @@ class _QuotientValues:
 
 
 def _tensor_of(node: Any) -> Any | None:
-    """Return the tensor of a Constant node; None for other nodes and other forms of constants."""
     if node.op_type != "Constant" or len(node.attribute) != 1 or len(node.output) != 1:
         return None
     (attribute,) = node.attribute
@@ -224,7 +179,6 @@ def _tensor_of(node: Any) -> Any | None:
 
 
 def _elements(tensor: Any) -> np.ndarray | None:
-    """Return the elements of a TensorProto of int32 or int64; None for other and for external tensors."""
     if tensor.data_type not in DTYPES or tensor.external_data:
         return None
     data_type = DTYPES[tensor.data_type]
@@ -233,7 +187,7 @@ def _elements(tensor: Any) -> np.ndarray | None:
     return np.array(tensor.int32_data or tensor.int64_data, data_type)
 
 
-def _integer_if(node: Any, position: int) -> bool | list[str]:
+def _integer_sources(node: Any, position: int) -> bool | list[str]:
     """Return whether the output of a node may be int32 or int64, or the names of the values that decide this."""
     attributes = {attribute.name: attribute for attribute in node.attribute[:]}
     if bodies := sub_graphs(node):

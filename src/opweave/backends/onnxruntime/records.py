@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from struct import pack
 from typing import Any
 
+import numpy as np
+
+from ... import memory
 from ...core.dtypes import ONNX_TYPES
 from ...support.varint import varint
 
@@ -15,7 +18,6 @@ OPSET = 21
 POOLING_OPSET = 18
 """Operator set for graphs with AveragePool, if possible: from 19 on, the CPU kernel is several times slower."""
 IR_VERSION = 10
-"""Version of ONNX's file format that belongs to `OPSET`."""
 
 _UNCHANGED = """
 Add AveragePool BatchNormalization Clip Concat Conv ConvTranspose Div Elu Erf Exp Expand Gather Gemm GlobalAveragePool
@@ -26,8 +28,12 @@ Transpose Unsqueeze Where
 _SAME_FOR_POOLING = frozenset(_UNCHANGED.split())
 """Operators with the same meaning and kernels for the same types in `POOLING_OPSET` and `OPSET`."""
 
+INLINE_BYTES = 1024
+
+INLINE_BYTES_OF_RULES = 8192 * 8
+"""The same limit for constants of rules: shape inference must see the sizes of the largest possible Split."""
+
 _NUMBERS = tuple(bytes([byte]) for byte in range(128))
-"""Encoded varints below 128."""
 
 
 def field(number: int, value: bytes | str | int) -> bytes:
@@ -62,6 +68,14 @@ def value_info(name: str, data_type: str, shape: Sequence[int | str | None]) -> 
     return field(1, name) + field(2, field(1, field(1, ONNX_TYPES[data_type]) + field(2, dims)))
 
 
+def external_data(name: str, array: np.ndarray, files: Any) -> dict[str, str]:
+    """Entries of `TensorProto.external_data`: a part of one of the mapped files, or the name of an array without one."""
+    match = memory.find_in_files(array, files) if array.flags.c_contiguous else None
+    if match is None:
+        return {"location": name}
+    return {"location": match[0][1:], "offset": str(match[1]), "length": str(array.nbytes)}
+
+
 def _dimension(size: int | str | None) -> bytes:
     if size is None:
         return b""
@@ -70,16 +84,7 @@ def _dimension(size: int | str | None) -> bytes:
 
 @dataclass(slots=True)
 class OnnxNode:
-    """A node of the model.
-
-    Attributes:
-        op_type: the ONNX operator.
-        inputs: names of the operands; empty for an omitted one.
-        outputs: names of the results.
-        attributes: encoded attributes.
-        domain: domain of the operator.
-        name: name of the node.
-    """
+    """A node of the model, with encoded attributes; the name of an omitted operand is empty."""
 
     op_type: str
     inputs: list[str]
@@ -96,6 +101,5 @@ class OnnxNode:
 
 
 def opset_of(nodes: Sequence[OnnxNode]) -> int:
-    """Return the operator set to write nodes in."""
     pools = any(node.op_type == "AveragePool" for node in nodes)
     return POOLING_OPSET if pools and all(node.is_same_for_pooling for node in nodes) else OPSET

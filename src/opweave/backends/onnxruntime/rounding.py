@@ -15,7 +15,6 @@ FLOAT_LEVEL, INT8_LEVEL = 1, 4
 """Values of `accuracy_level` of MatMulNBits: float32 operands, and 8-bit operands."""
 
 SMALLEST_BLOCK = 16
-"""Smallest block size of the engine's kernel."""
 
 
 def rounds_input(node: Node) -> bool:

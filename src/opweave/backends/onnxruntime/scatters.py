@@ -12,19 +12,12 @@ from typing import Any
 import numpy as np
 
 LARGEST = 2**63 - 1
-"""Slice end that means the end of the axis."""
 
 _INT, _INTS = 2, 7
-"""AttributeProto.INT and INTS."""
 
 
 def write_scatters_in_order(constants: Mapping[str, np.ndarray], graphs: Sequence[Any]) -> None:
-    """Replace each ScatterND with a reduction by ScatterElements of rows, unless the indices are distinct constants.
-
-    Args:
-        constants: arrays of external initializers, by name.
-        graphs: the graphs of the model; the nodes of graphs with such scatters are replaced.
-    """
+    """Replace each ScatterND with a reduction by ScatterElements of rows, unless the indices are distinct constants."""
     for graph in reversed(graphs):  # inner graphs first: the outer graph's nodes are replaced by copies
         if not any(_may_repeat(node, constants) for node in graph.node):
             continue
@@ -54,17 +47,12 @@ class _Rows:
     """The nodes that replace a ScatterND.
 
     They reshape the data to a matrix with one row per slice that an index tuple addresses. Shapes are computed at run time.
-
-    Args:
-        graph: the graph that gets the nodes.
-        node: the ScatterND.
     """
 
     def __init__(self, graph: Any, node: Any) -> None:
         self._graph, self._node = graph, node
 
     def add(self) -> None:
-        """Add the nodes; the last one computes the output of the ScatterND."""
         data, indices, updates = self._node.input
         whole = self._op("Shape", data)
         coordinates = self._op("Slice", self._op("Shape", indices), self._integers(-1), self._integers(LARGEST))

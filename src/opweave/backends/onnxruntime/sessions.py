@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -12,11 +12,10 @@ import numpy as np
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ...composites import group_query_attention, matmul_n_bits
-from ...core.graph import Desc, Graph, Node
+from ...core.graph import Graph, Node
 from ...memory import is_same, trim
 from ...support.errors import OperationError
-from .. import KEEPS_FLOAT32, How, Measured, PowerPreference, Returning, Runner, Update
-from .emit import Emitter, Value
+from .. import KEEPS_FLOAT32, How, Measured, PowerPreference, Precision, Returning, Runner, Update
 from .in_place import count_copies, updates_of, wrap_to_count
 from .native import CPU, ENGINE_ERRORS as ENGINE_ERRORS, NativeSession, engine_call
 from .options import (
@@ -31,7 +30,7 @@ from .rounding import rounds_input
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions
 
-    from . import OnnxRuntime
+    from .emit import EmittedGraph, Emitter
     from .plugins import Plugin
 
 _to_engine = engine.OrtValue.ortvalue_from_numpy
@@ -41,29 +40,37 @@ SERIAL_ELEMENTS = 8192
 estimate."""
 
 
-def compile(
-    backend: OnnxRuntime,
-    graph: Graph,
-    power_preference: PowerPreference,
-    alone: bool = True,
-    measures: bool = False,
-) -> OrtSession:
-    """Compile `graph` into a session, a `MeasuredOrtSession` if `measures`.
+@dataclass(frozen=True)
+class SessionSettings:
+    """Settings of a context's sessions.
 
-    Raises:
-        OperationError: the engine refuses the graph.
+    Attributes:
+        alone: whether no other session runs in alternation with this one.
+        threads: number of threads of an operation; None for all processors.
+        plugin: device of a plug-in provider; None for the CPU.
     """
-    plugin = backend.plugin
-    # Providers of accelerators may require static shapes.
-    ctx, emitted, done = emit(backend, graph, any_size=plugin is None and packs_weights(graph))
-    model, weights = ctx.finish(emitted)
-    options = session_options(power_preference, alone, backend.threads, backend.precision)
+
+    power_preference: PowerPreference
+    alone: bool
+    threads: int | None
+    precision: Precision
+    plugin: Plugin | None
+
+
+def compile(
+    graph: Graph, model: EmittedGraph, settings: SessionSettings, again: Callable[[], Any], measures: bool = False
+) -> OrtSession:
+    """Compile an emitted graph into a session, a `MeasuredOrtSession` if `measures`; `again` compiles such a one."""
+    plugin, precision = settings.plugin, settings.precision
+    ctx, emitted, done = model
+    proto, weights = ctx.finish(emitted)
+    options = session_options(settings.power_preference, settings.alone, settings.threads, precision)
     if plugin is not None:
         try:
-            plugin.add_to(options, backend.precision)
+            plugin.add_to(options, precision)
         except ENGINE_ERRORS as error:
             raise OperationError(f"{plugin.provider} does not take its options: {error}") from error
-    threads = pool_threads(backend.threads) if gains_from_threads(graph) else 0
+    threads = pool_threads(settings.threads) if gains_from_threads(graph) else 0
     if not threads:
         options.intra_op_num_threads = 1
     folder = None
@@ -73,13 +80,12 @@ def compile(
         folder = TemporaryDirectory(prefix="opweave-")
         options.enable_profiling, options.profile_file_prefix = True, os.path.join(folder.name, "times")
     if ctx.any_size and not measures:
-        settings = power_preference, alone, options.intra_op_num_threads, backend.precision
-        loaded = _share(model, weights, settings, lambda: _load(model, weights, ctx, options))
+        key = proto, replace(settings, threads=options.intra_op_num_threads)
+        loaded = _share(key, weights, lambda: _load(proto, weights, ctx, options))
     else:
-        loaded = _load(model, weights, ctx, options, plugin)
-    again = partial(compile, backend, graph, power_preference, alone, measures=True)
+        loaded = _load(proto, weights, ctx, options, plugin)
     updates = updates_of(ctx, emitted, graph)
-    may_round = plugin is None and backend.precision != "ieee"
+    may_round = plugin is None and precision != "ieee"
     rounded = [node for node in graph.nodes if may_round and rounds_input(node)]
     notes = dict.fromkeys(ctx.unrounded, KEEPS_FLOAT32) | dict.fromkeys(rounded, "an operand rounded to 8 bits")
     arguments = (loaded, ctx.parameters, len(graph.inputs), len(emitted), done, again, threads, updates, notes)
@@ -95,20 +101,15 @@ def compile(
 
 
 def packs_weights(graph: Graph) -> bool:
-    """Whether a session of the graph holds a packed copy of the weights, and gains nothing from static shapes.
+    """Whether sessions hold a packed copy of the weights, and gain nothing from static shapes.
 
-    This holds for language models, which have one graph for the tokens of a prompt, and one for single tokens.
+    Language models have one graph for the tokens of a prompt, and one for single tokens.
     """
     return any(node.op in (matmul_n_bits, group_query_attention) for node in graph.nodes)
 
 
 class Loaded:
-    """A session of the engine with its weights.
-
-    Attributes:
-        session: the engine's session.
-        weights: arrays passed by reference, by name.
-    """
+    """A session of the engine with the arrays that it reads by reference."""
 
     def __init__(self, session: NativeSession, weights: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         self.session, self.weights, self._values = session, weights, values
@@ -122,9 +123,8 @@ _loaded: WeakValueDictionary[Any, Loaded] = WeakValueDictionary()
 """Sessions in use with dynamic shapes, by model and settings."""
 
 
-def _share(model: bytes, weights: Mapping[str, np.ndarray], settings: Any, load: Callable[[], Loaded]) -> Loaded:
-    """Return a session in use of the same model with equal weights; load a new one if there is none."""
-    key = model, settings
+def _share(key: Hashable, weights: Mapping[str, np.ndarray], load: Callable[[], Loaded]) -> Loaded:
+    """Return a session in use of the same model with equal weights, or a new one."""
     cached = _loaded.get(key)
     if cached is None or not all(_is_equal(array, cached.weights[name]) for name, array in weights.items()):
         _loaded[key] = cached = load()
@@ -132,18 +132,12 @@ def _share(model: bytes, weights: Mapping[str, np.ndarray], settings: Any, load:
 
 
 def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether arrays of the same type and shape have the same bytes."""
     return is_same(one, other) or np.array_equal(one.reshape(-1).view(np.uint8), other.reshape(-1).view(np.uint8))
 
 
 def _load(
-    model: bytes,
-    weights: Mapping[str, np.ndarray],
-    ctx: Emitter,
-    options: SessionOptions,
-    plugin: Plugin | None = None,
+    model: bytes, weights: Mapping[str, np.ndarray], ctx: Emitter, options: SessionOptions, plugin: Plugin | None = None
 ) -> Loaded:
-    """Load the model that `ctx` has written, on the CPU or on the plug-in's device in `options`."""
     nodes, disabled = ctx.nodes, sorted(ctx.disabled_optimizers)
     try:
         if plugin is None:
@@ -162,43 +156,24 @@ def _load(
 
 
 def gains_from_threads(graph: Graph) -> bool:
-    """Whether an operation of the graph is large enough for several threads."""
     operands = (operand for node in graph.nodes for operand in (*node.operands, *node.outputs))
     return any(is_large(operand.desc.element_count) for operand in operands)
 
 
 def is_large(elements: int) -> bool:
-    """Whether an operation on an array of this many elements may gain from several threads."""
     return elements >= SERIAL_ELEMENTS
 
 
-def emit(
-    backend: OnnxRuntime, graph: Graph, any_size: bool = False
-) -> tuple[Emitter, dict[str, tuple[Value, Desc]], dict[Node, How]]:
-    """Emit a legal graph as ONNX; return the emitter, the outputs, and the kind of implementation of each node."""
-    ctx = Emitter(any_size=any_size, precision=backend.precision, has_halves=backend.plugin is not None)
-    values, done = backend.emit(ctx, graph)
-    descs = [operand.desc for operand in graph.outputs.values()]
-    outputs = {f"o{k}": (value, desc) for k, (value, desc) in enumerate(zip(values.values(), descs, strict=True))}
-    return ctx, outputs, done
-
-
 class OrtSession(Runner):
-    """A compiled graph.
+    """A compiled graph. Several graphs may share the session in `loaded`.
 
     Args:
-        loaded: the session, which several graphs may share.
         parameters: additional inputs of the session, by name.
-        inputs: number of inputs of the graph.
-        outputs: number of outputs of the graph.
         done: kind of implementation of each node.
         again: makes a session of the graph that measures its kernels.
         threads: number of threads that the engine starts for the session.
         updates: inputs that kernels copy or update.
         notes: remarks on the precision of nodes, for tables.
-
-    Attributes:
-        threads: number of threads that the engine starts for the session.
     """
 
     def __init__(
@@ -214,7 +189,7 @@ class OrtSession(Runner):
         notes: Mapping[Node, str],
     ) -> None:
         self._notes = notes
-        self._loaded, self._session = loaded, loaded.session
+        self._loaded, self._session, self._native = loaded, loaded.session, loaded.session.native
         self._again, self.threads, self.updates = again, threads, updates
         self._parameters = parameters
         self._inputs = [f"i{k}" for k in range(inputs)]
@@ -222,14 +197,13 @@ class OrtSession(Runner):
         self._done = done
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """Bind the session to arrays, which it reads and writes in place."""
-        call = OrtCall(self._session._sess, self._new_binding(inputs, outputs), [*inputs, *outputs])
+        call = OrtCall(self._native, self._new_binding(inputs, outputs), [*inputs, *outputs])
         return wrap_to_count(call, self.updates, inputs, outputs)
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Run the session once on arrays; a new binding costs less than caching one."""
         try:
-            self._session._sess.run_with_iobinding(self._new_binding(inputs, outputs), None)
+            self._native.run_with_iobinding(self._new_binding(inputs, outputs), None)
         except ENGINE_ERRORS as error:
             raise error_of(error) from error
         if self.updates:
@@ -238,14 +212,14 @@ class OrtSession(Runner):
     def returning(self, outputs: Sequence[int]) -> Returning:
         """Return a function from arrays to these outputs, in new memory of the engine.
 
-        The function needs no binding: for small networks, its overhead (the time without kernels) is half of that of `run`.
+        Without a binding, the overhead for small networks is half of that of `run`.
         """
         names = [self._outputs[k] for k in outputs]
-        return engine_call(self._session._sess, self._inputs, names, self._parameters, self.updates, error_of)
+        return engine_call(self._native, self._inputs, names, self._parameters, self.updates, error_of)
 
     def _new_binding(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Any:
-        # Bypass the Python wrappers of bindings, values and run(), which cost several microseconds.
-        binding = engine.SessionIOBinding(self._session._sess)
+        # Bypass the Python wrappers of bindings and values, too.
+        binding = engine.SessionIOBinding(self._native)
         for slot, array in zip(self._inputs, inputs, strict=True):
             binding.bind_input(slot, array)  # in place, since arrays are contiguous
         for name, array in self._parameters.items():
@@ -255,19 +229,16 @@ class OrtSession(Runner):
         return binding
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        """Return the kind of implementation of nodes, and the engine's name with notes on precision."""
         notes = dict.fromkeys(self._notes[node] for node in nodes if node in self._notes)
         detail = ", ".join(("ONNX Runtime", *notes))
         return (self._done[nodes[0]] if len(nodes) == 1 else "decomposed"), detail
 
     def measured(self) -> Measured:
-        """Compile the graph once more, with measurement of kernels."""
         session: Measured = self._again()
         return session
 
 
 def error_of(error: Exception) -> OperationError:
-    """Convert an error of the engine."""
     return OperationError(f"ONNX Runtime failed: {error}")
 
 

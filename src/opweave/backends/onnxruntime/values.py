@@ -17,7 +17,6 @@ from .native import CPU
 _NAMES = {"float32": "float", "float64": "double"}  # other types have NumPy's names
 
 PLAIN_TYPES = frozenset(f"tensor({_NAMES.get(name, name)})" for name in ONNX_TYPES)
-"""The engine's names of NumPy's own types."""
 
 
 def to_engine(array: np.ndarray) -> Any:

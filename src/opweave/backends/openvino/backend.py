@@ -33,7 +33,7 @@ class OpenVino(Backend):
         return devices.devices(self.name)
 
     def device_named(self, name: str) -> Device | None:
-        return devices.named(self.name, name)
+        return devices.find_device(self.name, name)
 
     def by_default(self) -> bool:
         return devices.may_have_accelerators()
@@ -62,7 +62,7 @@ class OpenVino(Backend):
         return f"its kernels of bfloat16 are wrong for {reason}" if reason else super().why_not(node)
 
     def _fault(self, node: Node) -> str:
-        """Return the reason why kernels of the context's precision are wrong for a node; empty if they are correct."""
+        """Return the reason why kernels of the context's precision are wrong for a node."""
         if self.precision != "bfloat16":
             return ""
         from ...ops.convolution import conv2d
@@ -100,7 +100,7 @@ class OpenVino(Backend):
         return compile(self, graph, device)
 
     def emit(self, ctx: Emitter, graph: Graph) -> tuple[list[Value], dict[Node, How]]:
-        """Emit all nodes of a legal graph; return the value of each output, and the kind of implementation of each node."""
+        """Emit the nodes of a legal graph; return the values of its outputs, and the kind of implementation of each node."""
         from .dequantised import choose_forms, quantises, takes_over
         from .exact import EXACT
 
@@ -151,8 +151,8 @@ class OpenVino(Backend):
 def _constants(ctx: Emitter, node: Node, operands: Iterable[Value]) -> list[Value] | None:
     """Fold a node of constants with the reference back end; return None for other nodes.
 
-    The engine would fold with the rounding of its kernels, and in place, even if other nodes read the operand. 8-bit weights
-    and tables stay as they are, and large constants are left to the engine.
+    The engine would fold with the rounding of its kernels, and in place, even if other nodes read the operand. 8-bit weights,
+    tables, and large constants are left to the engine.
     """
     from ..reference import reference
 

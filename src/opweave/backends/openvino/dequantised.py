@@ -1,10 +1,10 @@
 """Choose forms of dequantised operands that the engine computes correctly.
 
-The engine has passes for dequantised 8-bit constants: some keep 8-bit weights and tables, others multiply integers if the
-graph quantises anything. They recognise the pattern convert, subtract, multiply, and assume one scale per column, filter or
-row: with other scales, results are wrong, or the process ends (`tests/backends/openvino/test_openvino_compressed.py`).
-Constants are emitted as this pattern only for readers with correct results, and as float constants for all others. Computed
-integers are emitted as this pattern for products only, since the passes would move scales through other readers.
+The engine keeps some 8-bit weights and tables, and multiplies integers if the graph quantises anything. Its passes recognise
+the pattern convert, subtract, multiply, and assume one scale per column, filter or row: with other scales, results are wrong,
+or the process ends (`tests/backends/openvino/test_openvino_compressed.py`). Constants are emitted as this pattern only for
+readers with correct results. Computed integers are emitted as this pattern for products only, since the passes would move
+scales through other readers.
 """
 
 from __future__ import annotations
@@ -54,18 +54,11 @@ class Dequantised:
 
 
 def quantises(graph: Graph) -> bool:
-    """Whether a graph quantises anything."""
     return any(node.op is quantize_linear for node in graph.nodes)
 
 
 def choose_forms(graph: Graph, readers: Mapping[Operand, Sequence[Node]], multiplies_bytes: bool) -> Dequantised:
-    """Choose the forms of a graph's dequantised operands.
-
-    Args:
-        graph: the graph.
-        readers: readers of each operand that is not an output of the graph.
-        multiplies_bytes: whether products of 8 bits are allowed.
-    """
+    """Choose the forms of dequantised operands; `multiplies_bytes` allows products of 8 bits."""
     result = Dequantised()
     has_integers = quantises(graph)
     for node in graph.nodes:
@@ -126,7 +119,6 @@ def _multiplies(user: Node, operand: Operand, weights: set[Node]) -> bool:
 
 
 def _is_written_out(node: Node | None, weights: set[Node]) -> bool:
-    """Whether a node is part of a decomposed dequantisation of weights."""
     if node is None or node.op not in (mul, sub):
         return False
     return any(operand.node in weights or _is_written_out(operand.node, weights) for operand in node.operands)
@@ -156,7 +148,6 @@ def _match(node: Node, readers: Mapping[Operand, Sequence[Node]]) -> tuple[Node,
 
 
 def _only_reader(operand: Operand, readers: Mapping[Operand, Sequence[Node]]) -> Node | None:
-    """Return the node that computes `operand`, if the operand has a single reader."""
     return operand.node if len(readers.get(operand, ())) == 1 else None
 
 
@@ -166,7 +157,7 @@ def _broadcasts(node: Node) -> bool:
 
 
 def _shape(operand: Operand, rank: int) -> tuple[int, ...]:
-    """Return the shape of an operand, padded to `rank` with leading axes of size 1."""
+    """Return the shape of an operand, padded to `rank` with leading 1s."""
     return (1,) * (rank - operand.rank) + tuple(operand.shape)
 
 
@@ -179,13 +170,7 @@ def _are_weights(
 ) -> bool:
     """Whether all readers are products by `operand`, with scales and zero points per tensor or per column.
 
-    For matmul, the operand must have rank 2.
-
-    Args:
-        operand: the second operand of the products.
-        parts: shapes of scales and zero points, of the operand's rank.
-        has_zeros: whether a zero point is not 0.
-        readers: readers of each operand.
+    For matmul, the operand must have rank 2. `parts` are shapes of scales and zero points, of the operand's rank.
     """
     users = readers.get(operand, ())
     for user in users:

@@ -16,26 +16,19 @@ INSTALL = "pip install 'opweave[openvino]'"
 PURPOSE = "running on OpenVINO"
 
 VENDORS = ("/sys/class/accel/accel*/device/vendor", "/sys/class/drm/renderD*/device/vendor")
-"""Patterns of files on Linux that hold the vendor of an NPU or GPU."""
 
 INTEL = "0x8086"
-"""PCI vendor of Intel, the only vendor of NPUs and GPUs that the engine supports."""
 
 WINDOWS_GPU = "/dev/dxg"
 """Device file of GPUs of all vendors in the Windows Subsystem for Linux."""
 
 Kind = Literal["cpu", "gpu", "npu"]
 
-NAMES: dict[str, tuple[str, Kind]] = {
-    "CPU": ("cpu", "cpu"),
-    "GPU": ("gpu:intel", "gpu"),
-    "NPU": ("npu", "npu"),
-}
+NAMES: dict[str, tuple[str, Kind]] = {"CPU": ("cpu", "cpu"), "GPU": ("gpu:intel", "gpu"), "NPU": ("npu", "npu")}
 """The engine's name of a device, without the number -> Opweave's name and the kind."""
 
 
 def is_installed() -> bool:
-    """Whether the package openvino is installed."""
     return packages.is_installed("openvino")
 
 
@@ -58,7 +51,7 @@ def version() -> str:
 
 
 def may_have_accelerators() -> bool:
-    """Whether the engine may have a GPU or an NPU; does not load the engine."""
+    """Whether the engine may have a GPU or an NPU, without loading the engine."""
     if not is_installed():
         return False
     return sys.platform != "linux" or os.path.exists(WINDOWS_GPU) or any(map(_is_intel, VENDORS))
@@ -89,9 +82,6 @@ def engine() -> Any:
 
     The only option against telemetry is a file in the user's home. If the telemetry package cannot be imported, openvino
     uses a stub for the life of the process.
-
-    Raises:
-        MissingExtraError: openvino is not installed.
     """
     absent: dict[str, Any] = {TELEMETRY: None}
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == TELEMETRY}
@@ -105,30 +95,20 @@ def engine() -> Any:
 
 @cache
 def operators() -> Any:
-    """Return the operator set of the rules."""
     return engine().opset15
 
 
 @cache
 def core() -> Any:
-    """Return the engine's core object, which lists devices and compiles graphs.
-
-    Raises:
-        MissingExtraError: openvino is not installed.
-    """
     return engine().Core()
 
 
 def engine_name(device: str) -> str:
-    """Return the engine's name of an existing device.
-
-    The CPU needs no listing of devices, for which the engine would load all plug-ins, which takes memory.
-    """
+    """Return the engine's name of a device. The CPU needs no listing, for which the engine would load all plug-ins."""
     return "CPU" if device == "cpu" else engine_names()[device]
 
 
 def engine_names() -> dict[str, str]:
-    """Map the names of existing devices to the engine's names."""
     names = {}
     for engine_name in core().available_devices:
         kind, _, number = engine_name.partition(".")
@@ -139,7 +119,7 @@ def engine_names() -> dict[str, str]:
 
 
 def devices(backend: str) -> list[Device]:
-    """List the engine's devices; missing ones, and those that the engine fails to describe, are unavailable."""
+    """List the engine's devices; those that it fails to describe are unavailable."""
     if not is_installed():
         return [Device("cpu", "cpu", backend, PROCESSORS, available=False, hint=INSTALL)]
     try:
@@ -154,8 +134,7 @@ def devices(backend: str) -> list[Device]:
     return entries
 
 
-def named(backend: str, name: str) -> Device | None:
-    """Return the device of this name, if it exists; the CPU needs no listing of devices."""
+def find_device(backend: str, name: str) -> Device | None:
     if name == "cpu" and is_installed():
         device = _describe(backend, name, engine_name(name))
         return device if device.available else None
@@ -163,11 +142,9 @@ def named(backend: str, name: str) -> Device | None:
 
 
 PROCESSORS = "Intel's and other processors through OpenVINO"
-"""Description of the CPU if the engine gives none."""
 
 
 def _describe(backend: str, name: str, engine_name: str) -> Device:
-    """Describe a device; if the engine fails, the device is unavailable, with the reason."""
     try:
         return _device(backend, name, engine_name)
     except Exception as error:  # the engine raises RuntimeError
@@ -175,14 +152,12 @@ def _describe(backend: str, name: str, engine_name: str) -> Device:
 
 
 def _unavailable(backend: str, name: str, kind: Kind, error: Exception) -> Device:
-    """Describe a device for which the engine or the package raised an error."""
     fault = str(error) if isinstance(error, MissingExtraError) else f"OpenVINO fails: {cause_text(error)}"
     text = PROCESSORS if kind == "cpu" else f"{name} through OpenVINO"
     return Device(name, kind, backend, text, available=False, hint=fault, fault=fault)
 
 
 def _device(backend: str, name: str, engine_name: str) -> Device:
-    """Describe an existing device by the engine's properties."""
     kind = NAMES[engine_name.partition(".")[0]][1]
     hardware = core().get_property(engine_name, "FULL_DEVICE_NAME").strip()
     is_low = kind == "npu" or (kind == "gpu" and "iGPU" in hardware)  # the plug-in for GPUs writes (iGPU) or (dGPU)

@@ -53,7 +53,6 @@ _SMALL = ("int8", "uint8", "bool")
 
 
 def engine_type(data_type: str) -> str:
-    """Return the engine's name of the type that carries a data type of WebNN."""
     return _TYPES[_CARRIED.get(data_type, data_type)]
 
 
@@ -71,7 +70,7 @@ def lanes(data_type: str) -> list[int]:
 def tensor(array: np.ndarray, data_type: str) -> Any:
     """Return the engine's tensor for the memory of a contiguous array, without a reference to the array.
 
-    The engine's own conversion would keep the array as long as the request, and refuse read-only arrays.
+    The engine's own conversion would keep the array, and refuse read-only ones.
     """
     memory = array_at(address_range(array)[0], array.nbytes)
     return engine().Tensor(memory, [*array.shape, *lanes(data_type)], _element_type(data_type))
@@ -79,13 +78,9 @@ def tensor(array: np.ndarray, data_type: str) -> Any:
 
 @dataclass(eq=False, slots=True)
 class Value:
-    """A value of the engine's graph.
+    """A value of the engine's graph. `array` is None for a computed value.
 
-    Attributes:
-        output: the engine's object.
-        data_type: data type of WebNN, or "bool".
-        array: elements of a constant; None for a computed value.
-        varies: whether the value depends on an input of the graph; the engine folds other values.
+    `varies` tells whether the value depends on an input of the graph; the engine folds other values.
     """
 
     output: Any
@@ -96,7 +91,6 @@ class Value:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of the dimensions."""
         if self._shape is None:
             dims = self.output.get_shape()
             sizes = tuple([dims[axis] for axis in range(len(dims))])  # the shape's iterator takes ten times as long
@@ -105,27 +99,21 @@ class Value:
 
     @property
     def rank(self) -> int:
-        """Number of dimensions."""
         return len(self.shape)
 
 
 class Emitter:
-    """Collect the nodes that the rules emit.
-
-    A rule gets the emitter, and the op's operands as `Value`s. While the rule runs, `node` is the node being lowered.
-    """
+    """Collect the nodes that the rules emit. While a rule runs, `node` is the node being lowered."""
 
     node: Node
     readers: Mapping[Operand, Sequence[Node]]
     """Readers of each operand that is not an output of the graph."""
     dequantised: Dequantised
-    """Nodes that become dequantisations in the engine's graph."""
 
     def __init__(self, precision: Precision = "float32") -> None:
         self.precision = precision
         self.parameters: list[Any] = []
         self.arrays: list[np.ndarray] = []
-        """Constants, which must live as long as the graph."""
         self.count = 0
         """Number of emitted nodes, without constants."""
         self._constants: dict[Any, Value] = {}
@@ -140,22 +128,17 @@ class Emitter:
 
     @property
     def output(self) -> Desc:
-        """Descriptor of the (first) result of the node being lowered."""
         return self.node.outputs[0].desc
 
     def emit(self, name: str, *arguments: Any, data_type: str | None = None, **attributes: Any) -> Value:
-        """Add a node and return its (first) output.
+        """Add a node of the engine's operator set and return its (first) output.
 
-        Args:
-            name: function of the engine's operator set.
-            arguments: positional arguments; a `Value`, or a list of them, stands for the engine's objects.
-            data_type: data type of the output; default: that of the first argument.
-            attributes: arguments by name.
+        Values among the arguments, or in lists there, stand for the engine's objects. `data_type` is that of the output,
+        by default that of the first argument.
         """
         return self.emit_all(name, *arguments, data_type=data_type, **attributes)[0]
 
     def emit_all(self, name: str, *arguments: Any, data_type: str | None = None, **attributes: Any) -> list[Value]:
-        """Add a node and return all of its outputs; see `emit`."""
         if data_type is None:
             first = arguments[0]
             data_type = (first[0] if isinstance(first, (list, tuple)) else first).data_type
@@ -187,14 +170,12 @@ class Emitter:
     def _follows_shifted_product(self) -> bool:
         """Whether the node is, or follows, a product of integers with a zero point.
 
-        The engine computes (zero point * matrix) + constant in float32. The first term is large, so the sum loses low bits of
-        a constant matrix.
+        The engine computes (zero point * matrix) + constant in float32, where the constant loses low bits.
         """
         shifted = self.dequantised.shifted
         return bool(shifted) and _follows(self.node, lambda node: node in shifted, lambda node: True)
 
     def _follows_convolution(self) -> bool:
-        """Whether the node is, or follows, a convolution, whose kernel treats constants as per-channel."""
         node = self.node
         convolves = _follows(node, lambda other: other.op in _CONVOLUTIONS, _is_taken)
         return convolves and not _follows(node, lambda other: other.op in _PRODUCTS, _is_taken)
@@ -217,10 +198,9 @@ class Emitter:
         return Value(wide.output, like.data_type, wide.array, wide.shape, varies=False)
 
     def cast(self, value: Value, data_type: str) -> Value:
-        """Cast `value` as WebNN does; no node if it has the data type.
+        """Cast `value` as WebNN does; integers keep their lowest bits, and numbers round to the nearest float16.
 
-        Integers keep their lowest bits; numbers round to the nearest float16. There are no casts between floats and uint32 or
-        64-bit integers. A number that was cast from a bool returns that bool.
+        There are no casts between floats and uint32 or 64-bit integers. A number that was cast from a bool returns that bool.
         """
         source = value.data_type
         if source == data_type:
@@ -277,15 +257,15 @@ class Emitter:
         # [n, 1, 1] divides the first element only.
         if b.array is not None and ((a.rank > 4 and b.array.size > 1) or source_type(a).startswith("Reduce")):
             b = self.hide(b)
-        result = self.emit("divide", self.left(a), b)
+        result = self.emit("divide", self.left_operand(a), b)
         result.output.get_node().get_rt_info()[_EXACT_QUOTIENT] = True
         return result
 
     def choice(self, condition: Value, a: Value, b: Value) -> Value:
-        """Return `a` where `condition`, a bool, is true, and `b` elsewhere.
+        """Return `a` where the bool `condition` is true, and `b` elsewhere.
 
-        The engine fuses a comparison and a select into a kernel that computes in float32. For integers, a conversion in
-        between prevents the fusion.
+        The engine fuses a comparison and a select into a kernel that computes in float32. For integers, a conversion prevents
+        the fusion.
         """
         if engine_type(a.data_type) == "i32" and a.data_type not in WIDE:
             number = self.emit("convert", condition, "i32", data_type="int32")
@@ -300,10 +280,10 @@ class Emitter:
         result.output.get_node().get_rt_info()[_NOT_FOLDED] = True
         return result
 
-    def left(self, value: Value) -> Value:
-        """Return the left operand for a non-commutative operation; hide a constant.
+    def left_operand(self, value: Value) -> Value:
+        """Return the left operand for a non-commutative operation, and hide a constant.
 
-        A kernel that fuses the operation as an epilogue treats a constant as the right operand: `c - f(x)` becomes `f(x) - c`.
+        A kernel that fuses the operation as an epilogue computes `f(x) - c` for `c - f(x)`.
         """
         return value if value.varies else self.hide(value)
 
@@ -339,7 +319,6 @@ class Emitter:
         return self.emit("concat", halves, low.rank, data_type=data_type)
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
-        """Reshape `value`; no node if it has the shape."""
         if value.shape == tuple(shape):
             return value
         if value.array is not None:
@@ -349,7 +328,7 @@ class Emitter:
         return self.emit("reshape", value, self.constant([*shape, *lanes(value.data_type)]), False)
 
     def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
-        """Permute the axes of `value`; no node for the identity, a reshape if only axes of size 1 move."""
+        """Permute the axes of `value` by a reshape if only axes of size 1 move."""
         if list(permutation) == sorted(permutation):
             return value
         shape = value.shape
@@ -360,13 +339,11 @@ class Emitter:
         return self.emit("transpose", value, self.constant([*permutation, *last]))
 
     def relayout(self, value: Value, layout: str, target: str) -> Value:
-        """Transpose `value` from `layout` to the layout `target`; each letter names an axis."""
         return value if layout == target else self.transpose(value, [layout.index(letter) for letter in target])
 
     # For the back end ------------------------------------------------------------------------------------------------
 
     def add_input(self, desc: Desc) -> Value:
-        """Declare an input of the graph."""
         shape = [*desc.shape, *lanes(desc.data_type)]
         node = operators().parameter(shape, _element_type(desc.data_type))
         self.parameters.append(node)
@@ -377,7 +354,7 @@ class Emitter:
     def convert_output(self, value: Value) -> Value:
         """Convert an output to the data type of its array.
 
-        An input gets an additional node, since the engine does not write an input to an output.
+        The engine does not write an input to an output, so an input gets an additional node.
         """
         if value.data_type == "float16":
             return self.emit("convert", value, "f16")
@@ -393,7 +370,6 @@ class Emitter:
         return self.emit("convert", value, engine_type(value.data_type))
 
     def add_constant(self, array: np.ndarray) -> Value:
-        """Declare a constant; the engine reads its memory in place."""
         data_type = name_of(array.dtype)
         carried = array.astype(np.float32) if data_type == "float16" else array
         contiguous = carried if carried.flags.c_contiguous else np.ascontiguousarray(carried)
@@ -403,7 +379,6 @@ class Emitter:
 
 
 def _is_subnormal(array: np.ndarray) -> np.ndarray:
-    """Whether each float32 is subnormal."""
     mask: np.ndarray = (array != 0) & (np.abs(array) < np.finfo(np.float32).tiny)
     return mask
 
@@ -411,32 +386,23 @@ def _is_subnormal(array: np.ndarray) -> np.ndarray:
 def _is_outer(argument: Any) -> bool:
     """Whether an argument is a constant that varies along rows or other axes, but not along the last axis.
 
-    A matrix product fuses element-wise operations as an epilogue, and treats such a constant as one per column.
+    A matrix product that fuses an element-wise operation takes such a constant for one per column.
     """
     is_constant = isinstance(argument, Value) and argument.array is not None
     return is_constant and argument.array.size > 1 and argument.shape[-1] == 1
 
 
 def _is_matrix(argument: Any) -> bool:
-    """Whether an argument is a constant that varies along axes other than the last."""
     is_constant = isinstance(argument, Value) and argument.array is not None
     return is_constant and any(size > 1 for size in argument.shape[:-1])
 
 
 def _is_hidden(argument: Any) -> bool:
-    """Whether an argument is a hidden constant."""
     return isinstance(argument, Value) and argument.array is None and not argument.varies
 
 
 def _follows(node: Node, matches: Callable[[Node], bool], passes: Callable[[Node], bool], most: int = 4) -> bool:
-    """Whether a node matches, or follows a matching node within a few operations.
-
-    Args:
-        node: the node.
-        matches: predicate of the node to find.
-        passes: predicate of nodes in between.
-        most: number of steps to search back.
-    """
+    """Whether a node matches, or follows a matching node within `most` operations for which `passes` holds."""
     if matches(node):
         return True
     before = [operand.node for operand in node.operands if operand.node is not None and passes(operand.node)]
@@ -448,12 +414,10 @@ def _is_taken(node: Node) -> bool:
 
 
 def _as_type(value: Value, data_type: str) -> Value:
-    """Reinterpret the engine's value as another data type of WebNN."""
     return Value(value.output, data_type, varies=value.varies)
 
 
 def _varies(argument: Any) -> bool:
-    """Whether an argument, or an element of a list, depends on an input of the graph."""
     if isinstance(argument, Value):
         return argument.varies
     return isinstance(argument, (list, tuple)) and any(map(_varies, argument))

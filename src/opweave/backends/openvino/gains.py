@@ -16,8 +16,7 @@ rules emulate them by pairs of int32."""
 
 MAX_CONSTANT_BYTES = 2**29
 """Graphs with more constants stay on ONNX Runtime: OpenVINO copies matrices several times while it compiles, so a process with
-1 GiB of matrices took 3.3 GiB instead of 1.1 (`tests/onnx/test_onnx_large.py` without this limit). A vision transformer with
-330 MiB takes 0.7 of ONNX Runtime's time, and 0.8 GiB instead of 0.4 (`benchmarks/engines.py`)."""
+1 GiB of matrices took 3.3 GiB instead of 1.1 (`tests/onnx/test_onnx_large.py` without this limit)."""
 
 RECURRENT = frozenset({recurrent.gru, recurrent.gru_cell, recurrent.lstm, recurrent.lstm_cell})
 """Operations that ONNX Runtime runs a little faster: a small GRU took 1.09 times as long on OpenVINO."""
@@ -48,7 +47,6 @@ def gains(graph: Graph) -> tuple[bool, str]:
 
 
 def _products(node: Node) -> int:
-    """Count the multiplications of a convolution or a matrix product; 0 for other operations."""
     arguments = node.arguments
     if node.op is convolution.conv2d:
         filter, channels = arguments["filter"].desc, arguments["filter_layout"].index("o")

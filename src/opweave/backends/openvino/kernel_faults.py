@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...core.graph import Node
 from ...core.shapes import Window, window_extent
-from .windows import inside
+from .windows import count_inside
 
 ROW = 64
 """Bytes in a row of an AMX tile."""
@@ -17,9 +17,7 @@ ROW = 64
 def why_not(node: Node, size: int) -> str:
     """Return the reason why a kernel must not compute a `conv2d`; empty if it may.
 
-    Args:
-        node: the convolution.
-        size: bytes per element of the kernel's operands: 1 or 2.
+    `size` is the bytes per element of the kernel's operands: 1 or 2.
     """
     arguments = node.arguments
     image = dict(zip(arguments["input_layout"], arguments["input"].shape, strict=True))
@@ -31,7 +29,7 @@ def why_not(node: Node, size: int) -> str:
         window = Window(
             image[axis], taps, before, arguments["strides"][number], dilation if taps > 1 else 1, counts[axis]
         )
-        if max(before, after) >= window_extent(taps, window.dilation) or not inside(window).all():
+        if max(before, after) >= window_extent(taps, window.dilation) or not count_inside(window).all():
             return "windows of padding alone"  # the kernel reads beyond the input, or ends the process
         if axis == "w" and _is_regrouped(window, filter["i"] * size):
             return "widths and strides with a common factor"
@@ -46,9 +44,7 @@ def why_not(node: Node, size: int) -> str:
 def _is_regrouped(window: Window, depth: int) -> bool:
     """Whether the kernel may regroup neighbours along the width as channels that fill several whole rows of a tile.
 
-    Args:
-        window: windows along the width.
-        depth: bytes of all channels at one position.
+    `depth` is the bytes of all channels at one position.
     """
     if window.dilation > 1 or depth >= ROW:
         return False
@@ -58,11 +54,6 @@ def _is_regrouped(window: Window, depth: int) -> bool:
 
 
 def _fills_rows(window: Window, depth: int) -> bool:
-    """Whether a row of a window fills several whole rows of a tile, while few channels are read at one position.
-
-    Args:
-        window: windows along the width.
-        depth: bytes of all channels at one position.
-    """
+    """Whether a row of a window fills several whole rows of a tile, while few channels are read at one position."""
     row = depth * window.taps
     return window.dilation == 1 and window.count > 1 and 2 * depth < ROW < row and row % ROW == 0

@@ -12,7 +12,6 @@ from .. import KernelTime, Measured
 from .sessions import OpenVinoSession
 
 NOT_KERNELS = ("Input", "Output", "Const")
-"""Node types of the engine that compute nothing."""
 
 
 class MeasuredOpenVinoSession(OpenVinoSession, Measured):
@@ -22,8 +21,8 @@ class MeasuredOpenVinoSession(OpenVinoSession, Measured):
         super().__init__(*arguments)
         self._runs: list[Sequence[Any]] = []
 
-    def _call(self, request: Any, arrays: Sequence[np.ndarray]) -> Callable[[], None]:
-        call = super()._call(request, arrays)
+    def call_of(self, request: Any, arrays: Sequence[np.ndarray]) -> Callable[[], None]:
+        call = super().call_of(request, arrays)
 
         def measured_call() -> None:
             call()
@@ -32,7 +31,7 @@ class MeasuredOpenVinoSession(OpenVinoSession, Measured):
         return measured_call
 
     def finish(self) -> list[KernelTime]:
-        """End the measurement and return the kernels in the order of their execution, without the first run of each."""
+        """Return the kernels in the order of their execution, without the first run of each."""
         nodes = {node.get_friendly_name(): node for node in self._compiled.get_runtime_model().get_ordered_ops()}
         times: dict[str, list[float]] = {}
         for run in self._runs:

@@ -9,16 +9,11 @@ import numpy as np
 from . import devices
 
 SIZES = (8, 64, 8)
-"""Rows, inner dimension and columns of the test product."""
 
 
 @cache
 def saturates() -> bool:
-    """Whether products of uint8 by int8 are wrong on this processor.
-
-    On x86 without VNNI instructions, the engine adds pairs of products in 16 bits, which saturate. One product of two matrices
-    tests it.
-    """
+    """Whether products of uint8 by int8 are wrong on this processor: without VNNI instructions, 16-bit sums saturate."""
     ops, float32 = devices.operators(), devices.engine().Type.f32
     rows, depth, columns = SIZES
     a, b = ops.parameter([rows, depth], float32), ops.parameter([depth, columns], devices.engine().Type.i8)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from .backend import OpenVino
 
 ENGINE_ERRORS = (RuntimeError, MemoryError)
-"""Exceptions of the engine."""
 
 SERIAL_ELEMENTS = 8192
 """Graphs run on the caller's thread alone if all arrays have fewer elements."""
@@ -34,17 +33,6 @@ HINTS: dict[Precision, str] = {"float32": "f32", "ieee": "f32", "bfloat16": "bf1
 
 
 def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = False) -> OpenVinoSession:
-    """Compile a legal graph.
-
-    Args:
-        backend: the back end, with the options of the context.
-        graph: the graph.
-        device: name of the device.
-        is_measured: whether to return a `MeasuredOpenVinoSession`, which measures its kernels.
-
-    Raises:
-        OperationError: the engine refuses the graph.
-    """
     engine = devices.engine()
     ctx = Emitter(backend.precision)
     try:
@@ -68,7 +56,6 @@ def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = Fa
 
 
 def _options(backend: OpenVino, graph: Graph, device: str, multiplies_bytes: bool) -> dict[str, Any]:
-    """Make the options of a session; `multiplies_bytes` is whether the graph has products of 8 bits."""
     options: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
     if device.partition(":")[0] == "npu":
         return options  # an NPU computes in float16, and has no threads
@@ -109,22 +96,22 @@ class OpenVinoSession(Runner):
         self._idle: list[Any] = []
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        """Bind the graph to arrays, which it reads and writes in place."""
         request = self._compiled.create_infer_request()
         self._tie(request, inputs, outputs)
-        return self._call(request, [*inputs, *outputs])
+        return self.call_of(request, [*inputs, *outputs])
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        """Run the graph once on arrays; reuse an idle request, if there is one."""
+        """Run the graph once on arrays; reuse an idle request."""
         try:
             request = self._idle.pop()
         except IndexError:
             request = self._compiled.create_infer_request()
         self._tie(request, inputs, outputs)
-        self._call(request, ())()
+        self.call_of(request, ())()
         self._idle.append(request)
 
-    def _call(self, request: Any, arrays: Sequence[np.ndarray]) -> Callable[[], None]:
+    def call_of(self, request: Any, arrays: Sequence[np.ndarray]) -> Callable[[], None]:
+        """Return a function that runs a request, and keeps arrays: the request holds addresses only."""
         return OpenVinoCall(request, arrays)
 
     def _tie(self, request: Any, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
@@ -134,7 +121,6 @@ class OpenVinoSession(Runner):
             request.set_output_tensor(slot, tensor(array, name_of(array.dtype)))
 
     def measured(self) -> Measured:
-        """Compile the graph once more, with measurement of kernels."""
         session: Measured = self._again()
         return session
 
@@ -148,13 +134,13 @@ class OpenVinoSession(Runner):
 
 
 class OpenVinoCall:
-    """A request bound to memory. A call runs the graph; the engine releases the GIL."""
+    """A request bound to memory. The engine releases the GIL."""
 
     __slots__ = ("_arrays", "_infer")
 
     def __init__(self, request: Any, arrays: Sequence[np.ndarray]) -> None:
         self._infer = request.infer
-        self._arrays = arrays  # the request holds addresses only
+        self._arrays = arrays
 
     def __call__(self) -> None:
         try:

@@ -7,7 +7,7 @@ import numpy as np
 from ...core.shapes import Window
 
 
-def inside(window: Window) -> np.ndarray:
+def count_inside(window: Window) -> np.ndarray:
     """Return the number of input elements in each window along an axis."""
     starts = np.arange(window.count) * window.stride - window.before
     positions = starts[:, None] + np.arange(window.taps) * window.dilation

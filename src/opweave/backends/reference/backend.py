@@ -40,11 +40,7 @@ class Reference(Backend):
         return _Interpreter(self, graph)
 
     def evaluate(self, node: Node, arrays: Mapping[Operand, Array]) -> tuple[Array, ...]:
-        """Run one node on arrays of the declared data types; return results of the declared data types and shapes.
-
-        Raises:
-            OperationError: there is not enough memory; intermediate results can be larger than inputs and outputs.
-        """
+        """Run one node on arrays of the declared data types; an error if intermediate results do not fit into memory."""
 
         def widen(operand: Operand) -> Array:
             array = arrays[operand]
@@ -72,8 +68,6 @@ def _rule_of(function: Callable[..., Array], operands: Sequence[str]) -> Callabl
 
 
 class _Interpreter(Runner):
-    """A graph that the reference back end interprets node by node."""
-
     def __init__(self, backend: Reference, graph: Graph) -> None:
         self.backend, self.graph = backend, graph
 

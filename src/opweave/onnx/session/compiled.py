@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...backends import Backend, Placement
-from ...compile.driver import abandoned_on_errors, compile
+from ...compile.driver import abandon_on_errors, compile
 from ...compile.legalise import cut_out
 from ...compile.partition import Segment, divide
 from ...context.context import MLContext
@@ -89,7 +89,7 @@ class CompiledModel(ModelProgram):
         inputs = {self._operands[name]: name for name in names if name in self._operands}
         self._placements: list[list[Placement]] = []  # of each section
         parts: list[CompiledSegment] = []
-        with abandoned_on_errors(parts):
+        with abandon_on_errors(parts):
             for section in self.sections:
                 section_parts, placements = self._compile(model, section)
                 self._placements.append([replace(p, segment=p.segment + len(parts)) for p in placements])

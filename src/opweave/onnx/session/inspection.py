@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ...context.graph import check_names
+from ...context.locks import Locks
 from ...context.tensor import MLTensor
-from ...run.locks import Locks
 from ...support import lazy_imports
 from ...support.errors import OperationError, require
 from .model_program import ModelProgram

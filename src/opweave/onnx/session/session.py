@@ -14,11 +14,11 @@ from ... import memory
 from ...backends import Precision
 from ...context.context import MLContext
 from ...context.graph import check_names
+from ...context.locks import Locks
 from ...context.tensor import MLTensor
 from ...context.tensors import in_thread
 from ...core.graph import Desc
 from ...core.shapes import OtherShapes
-from ...run.locks import Locks
 from ...support import hints
 from ...support.errors import MLError, OperationError, ValidationError, require
 from ...support.names import listed

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...backends import PRECISIONS
-from ...compile.engines import YET, Measurement, described
+from ...compile.engines import YET, Measurement, describe_choice
 from ...core.graph import printable
 from ...support.names import counted
 from ...support.words import markup
@@ -63,7 +63,7 @@ def explain_lines(compiled: CompiledModel, context: MLContext, state: str | Meas
     folded = sum(step.kind == "folded" for step in compiled.trace.steps)
     precision = context.precision
     lines = [f"precision {precision}: {PRECISIONS[precision]}"]
-    lines += [f"engine: {described(compiled.choice, compiled.untried, state)}"] if compiled.choice else []
+    lines += [f"engine: {describe_choice(compiled.choice, compiled.untried, state)}"] if compiled.choice else []
     lines += customs(compiled)
     for number in range(len(compiled.sections)):
         lines.append(heading(compiled, number))

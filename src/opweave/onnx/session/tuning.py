@@ -115,11 +115,11 @@ def _shapes_to_tune(
 def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], seconds: float) -> Measurement:
     """Measure all ways to run these shapes, and use the fastest from now on."""
     from ...compile import tuning
-    from ...compile.engines import chosen_in
+    from ...compile.engines import engine_of
 
     cache, name = session._shape_cache, session._recipe.title
     if len(cache.ways) == 1:
-        return tuning.unmeasured(name, text_of(tuple(shapes.items())), cache.ways)
+        return tuning.default_measurement(name, text_of(tuple(shapes.items())), cache.ways)
     had_own, own = cache.only_own is not None, cache.own_session(shapes)
     deciding = {name: feed[name] for name in cache.deciding & feed.keys()}
     (key, trace), trace_seconds = _time_build(lambda: cache.traced(shapes, feed, deciding))
@@ -150,7 +150,7 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
     text = text_of(tuple(shapes.items()))
     is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
     compiled = cache.compiled.get(key)
-    current = OWN_SESSION if compiled is None else chosen_in(compiled.choice)
+    current = OWN_SESSION if compiled is None else engine_of(compiled.choice)
     digest, outputs = cache.digest(), sorted(session._outputs)
     measurement = tuning.measure(
         name, text, digest, cache.ways, build, names, outputs, seconds, is_quantised, current, builds

@@ -102,12 +102,12 @@ def _judge(task: ModelTask) -> Measurement | str:
         model, verifier.context_for(task, ways), task.inputs, task.fallback, specialise="always", program_bytes=None
     )
     digest, text = cache.digest(), text_of(tuple(task.shapes.items()))
-    if (verdict := verifier.known(task, digest, ways, text)) is not None:
+    if (verdict := verifier.kept_verdict(task, digest, ways, text)) is not None:
         return verdict
     sets = verifier.feeds(task.sample)
 
     def refuse(why: str) -> Measurement:
-        return verifier.keep(digest, verifier.unjudged(task, task.title, text, ways, why))
+        return verifier.keep(digest, verifier.neutral_verdict(task, task.title, text, ways, why))
 
     def trace_model() -> Trace:
         return cache.traced(task.shapes, sets[0], {})[1]
@@ -120,7 +120,7 @@ def _judge(task: ModelTask) -> Measurement | str:
     graph = sole_graph(trace, names)
     if graph is None:
         return refuse(f"{', '.join(list(ways)[1:])} not verified: parts of the model run on ONNX Runtime as they are")
-    untried, notes = engines.expected(graph, list(ways.values())[1:])
+    untried, notes = engines.expect_gains(graph, list(ways.values())[1:])
     if not untried:
         return refuse("; ".join(notes))
     for name in cache.deciding:  # other values would need another program

@@ -13,7 +13,7 @@ from ....core.shapes import broadcasts_to
 from ....ops import activation as ops, convolution, elementwise, matrix, movement, pooling, recurrent, reduction
 from ..backend import ort
 from ..emit import MICROSOFT, Emitter, Value
-from . import is_single
+from .shared import is_single
 
 ort.rename({ops.gelu: "Gelu", ops.hard_swish: "HardSwish"})
 ort.rename({ops.softplus: "Softplus", ops.softsign: "Softsign"})
@@ -28,7 +28,7 @@ ort.rename({composites.fast_gelu: "FastGelu"}, when=lambda input: is_single(inpu
 def _(ctx: Emitter, input: Value) -> Value:
     result: Value = ctx.emit("Tanh", input, shape=input.shape)
     # The optimiser fuses the parts of GELU to FastGelu, whose kernel refuses scalars.
-    return result if input.rank > 0 or ctx.portable else ctx.apart(result)
+    return result if input.rank > 0 or ctx.portable else ctx.insert_barrier(result)
 
 
 @ort.lower(ops.linear)
@@ -85,7 +85,7 @@ _CARRIERS = frozenset(
 """Operations that do not amplify absolute errors, unlike a logarithm or a division."""
 
 
-def _exact(graph: Graph) -> set[Operand]:
+def _exact_values(graph: Graph) -> set[Operand]:
     """Return the values whose relative error must be small: all that are not added up."""
     exact = set(graph.outputs.values())
     for node in reversed(graph.nodes):
@@ -106,7 +106,7 @@ def _(ctx: Emitter, input: Value) -> Value:
     The accurate form is a softsign: with y = exp(min(x, 80)), the result is y / (1 + |y|). The bound keeps y finite; the
     result is 1 there.
     """
-    if ctx.node.outputs[0] not in ctx.about(_exact):
+    if ctx.node.outputs[0] not in ctx.answer(_exact_values):
         return ctx.emit("Sigmoid", input)
     x = ctx.cast(input, "float32")
     bounded = ctx.emit("Clip", x, ctx.scalar(-math.inf, x), ctx.scalar(80, x))

@@ -37,14 +37,7 @@ def _bias(mask: np.ndarray | None, causal: bool, queries: int, keys: int) -> np.
 
 @ort.lower_contrib(composites.multi_head_attention, when=_sees_always)
 def _(
-    ctx: Emitter,
-    query: Value,
-    key: Value,
-    value: Value,
-    mask: Value | None,
-    heads: int,
-    causal: bool,
-    scale: float,
+    ctx: Emitter, query: Value, key: Value, value: Value, mask: Value | None, heads: int, causal: bool, scale: float
 ) -> Value:
     queries, keys = query.dims[1], key.dims[1]
     bias = None
@@ -86,10 +79,7 @@ def _has_kernel(
     bias: Operand | None,
     heads: int,
 ) -> bool:
-    """Whether the engine's kernel supports the head size, the rotation, and the number of batches and new keys.
-
-    After a past, several new keys are supported for a single batch only.
-    """
+    """Whether the kernel supports the head size and the rotation; after a past, several new keys only for a single batch."""
     batches, new, hidden = query.shape
     size = hidden // heads
     if cosines is not None:
@@ -107,9 +97,8 @@ def _has_no_past(lengths: Operand | None, bias: Operand | None) -> bool:
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 MAX_SCORES_OF_PRODUCTS = 2**24
-"""Largest number of scores that GroupQueryAttention computes with the engine's matrix products: 64 MB of memory.
-
-The other kernel stores few scores, and skips hidden keys, but uses instructions for four floats only
+"""Largest number of scores that GroupQueryAttention computes with the engine's matrix products: 64 MB of memory. The other
+kernel stores few scores, and skips hidden keys, but uses instructions for four floats only
 (https://github.com/microsoft/onnxruntime/pull/29216)."""
 
 
@@ -118,7 +107,7 @@ def _gains_from_products(
 ) -> bool:
     """Whether GroupQueryAttention is faster with matrix products, which use one thread per head and ignore windows.
 
-    If the bias hides all keys of a query, products return NaN, and the other kernel returns zeros.
+    If the bias hides all keys of a query, products return NaN.
     """
     batches, new = query.dims[:2]
     if bias is not None and ((array := ctx.array_of(bias)) is None or np.isneginf(array).any()):
@@ -186,13 +175,7 @@ def _(
 
 @ort.lower_contrib(composites.rotary_embedding)
 def _(
-    ctx: Emitter,
-    input: Value,
-    cosines: Value,
-    sines: Value,
-    positions: Value | None,
-    heads: int,
-    interleaved: bool,
+    ctx: Emitter, input: Value, cosines: Value, sines: Value, positions: Value | None, heads: int, interleaved: bool
 ) -> Value:
     heads, size = (input.dims[1], input.dims[3]) if input.rank == 4 else (heads, input.dims[2] // heads)
     turned = 2 * cosines.dims[1]

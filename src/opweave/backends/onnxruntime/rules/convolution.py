@@ -55,9 +55,9 @@ def _(
 
 
 def engine_agrees(input: int, output: int) -> bool:
-    """Whether the engine, which computes positions in float32, chooses the same nearest elements as the specification.
+    """Whether the engine, which computes positions in float32, chooses the nearest elements of the specification.
 
-    The choice may differ for positions close to half-way between two elements, unless the scale is a power of two.
+    The choice may differ close to half-way between two elements, unless the scale is a power of two.
     """
     numerators, denominator = sample_positions(input, output)
     beyond = (2 * np.array(numerators) - denominator) % (2 * denominator)  # distance from the last tie, in half units

@@ -1,7 +1,6 @@
 """ONNX Runtime rules: gather and scatter.
 
-Like WebNN, the engine counts negative indices from the end. It raises an error for indices out of range, which WebNN
-clamps, so the rules clamp indices: constants at build time, and only if necessary.
+The engine raises an error for indices out of range, which WebNN clamps, so the rules clamp indices where necessary.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from ..backend import ort
 from ..emit import Emitter, Value
 
 
-def _within(ctx: Emitter, indices: Value, sizes: int | Sequence[int], *types: str) -> Value:
+def _clamp(ctx: Emitter, indices: Value, sizes: int | Sequence[int], *types: str) -> Value:
     """Clamp `indices` to [-size, size - 1] and cast them to one of `types`; `sizes` is one size, or one per coordinate."""
     data_type = indices.data_type if indices.data_type in types else types[0]
     low, high = np.negative(sizes), np.subtract(sizes, 1)
@@ -38,11 +37,11 @@ def _within(ctx: Emitter, indices: Value, sizes: int | Sequence[int], *types: st
 
 
 def _along(ctx: Emitter, indices: Value, input: Value, axis: int, *types: str) -> Value:
-    return _within(ctx, indices, input.dims[axis], *(types or ("int64", "int32")))
+    return _clamp(ctx, indices, input.dims[axis], *(types or ("int64", "int32")))
 
 
 def _coordinates(ctx: Emitter, indices: Value, input: Value) -> Value:
-    return _within(ctx, indices, input.dims[: indices.dims[-1]], "int64")
+    return _clamp(ctx, indices, input.dims[: indices.dims[-1]], "int64")
 
 
 @ort.lower(ops.gather)

@@ -29,8 +29,8 @@ def _(ctx: Emitter, input: Value, new_shape: Sequence[int]) -> Value:
 def _widest_safe_padding(graph: Graph) -> float:
     """Return the largest padding that the engine's optimiser can fuse into poolings of `graph` without changing results.
 
-    The optimiser fuses zero padding into a MaxPool, whose padding is -inf, and into an AveragePool, even if the kernel does
-    not support that much padding. It does not fuse a Pad with explicit axes:
+    The optimiser fuses zero padding into a MaxPool, whose padding is -inf, and into an AveragePool whose kernel has no such
+    padding, but no Pad with explicit axes:
     https://github.com/microsoft/onnxruntime/blob/v1.23.0/onnxruntime/core/optimizer/pad_fusion.cc
     """
     widest = math.inf
@@ -56,7 +56,7 @@ def _(
     fill = ctx.scalar(value, input) if mode == "constant" else None
     pads = ctx.constant([*beginning_padding, *ending_padding])
     widest = max([*beginning_padding, *ending_padding])
-    axes = ctx.constant(range(input.rank)) if widest > ctx.about(_widest_safe_padding) else None
+    axes = ctx.constant(range(input.rank)) if widest > ctx.answer(_widest_safe_padding) else None
     return ctx.emit("Pad", input, pads, fill, axes, mode="reflect" if mode == "reflection" else mode)
 
 

@@ -17,13 +17,12 @@ from ....ops import normalization as ops
 from ....ops.convolution import conv2d
 from ..backend import ort
 from ..emit import Emitter, Value
-from . import is_single
+from .shared import is_single
 
 
 def _scale_and_bias(
     ctx: Emitter, shape: Sequence[int], like: Value, scale: Value | None, bias: Value | None
 ) -> tuple[Value, Value]:
-    """Return scale and bias, with ones and zeros as defaults."""
     return scale or ctx.constant(np.ones(shape), like.data_type), bias or ctx.constant(np.zeros(shape), like.data_type)
 
 

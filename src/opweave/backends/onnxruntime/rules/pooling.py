@@ -1,11 +1,8 @@
 """ONNX Runtime rules: pooling.
 
-The engine's kernels require padding smaller than the window, and at least one element in each window; otherwise a Pad
-precedes the kernel. Windows that extend beyond the end are also expressed as padding, because the engine's `ceil_mode`
-omits some.
-
-The engine's maximum keeps some NaN and drops others, which the specification allows. With padding, a window that contains
-only -inf gives the lowest finite float.
+The engine requires padding smaller than the window, and at least one element in each window; otherwise a Pad precedes the
+kernel. Windows beyond the end are also padding, because the engine's `ceil_mode` omits some. With padding, the maximum of a
+window that contains only -inf would be the lowest finite float.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from ..emit import Emitter, Value
 
 
 class _Axis(Window):
-    """Windows along one axis, with the elements that they cover."""
+    """Windows along one axis."""
 
     @cached_property
     def positions(self) -> np.ndarray:
@@ -34,23 +31,19 @@ class _Axis(Window):
 
     @property
     def inside(self) -> np.ndarray:
-        """Whether each position is inside of the input, as [window, tap]."""
         return (self.positions >= 0) & (self.positions < self.size)
 
     @property
     def is_whole(self) -> bool:
-        """Whether there is a single window, which covers the input exactly."""
+        """Whether a single window covers the input exactly."""
         return self.taps == self.size and self.dilation == 1 and not (self.before or self.after)
 
     @property
     def regular(self) -> bool:
-        """Whether the engine's kernels support the padding."""
         return max(self.before, self.after) < self.taps and bool(self.inside.any(1).all())
 
 
 def _on_nchw(rule: Callable[[Emitter, Value, list[_Axis]], Value]) -> Callable[..., Value]:
-    """Adapt a rule for nchw images to any layout."""
-
     def rule_of_layout(ctx: Emitter, input: Value, layout: str, **attributes: Any) -> Value:
         x = ctx.relayout(input, layout, "nchw")
         y = rule(ctx, x, _Axis.along(x.dims[2:], attributes))
@@ -115,7 +108,6 @@ def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
 
 
 def _fill(ctx: Emitter, y: Value, axes: Sequence[_Axis], lowest: float) -> Value:
-    """Set the maximum of each window without elements to `lowest`."""
     filled = np.logical_and.outer(*(axis.inside.any(1) for axis in axes))
     if filled.all():
         return y

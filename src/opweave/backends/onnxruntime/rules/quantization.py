@@ -1,8 +1,7 @@
 """ONNX Runtime rules: quantisation.
 
-The engine supports one scale per tensor, per index of an axis, or per block along one axis. Merging adjacent dimensions
-may reduce blocks along several axes to one of these forms. Otherwise each dimension is split into (blocks, elements of a
-block), and the scale broadcasts, so that scales are never repeated in memory.
+The engine supports one scale per tensor, per index of an axis, or per block along one axis. Merging adjacent dimensions may
+reach one of these forms. Otherwise each dimension is split into (blocks, elements of a block), and the scale broadcasts.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ from ..rounding import FLOAT_LEVEL, INT8_LEVEL
 
 
 def _keep_int8_apart(ctx: Emitter, integer: str) -> None:
-    """Disable an optimiser pass of the engine that creates invalid graphs.
+    """Disable an optimiser pass that inserts QuantizeLinear of int8, with the type as an attribute, after movements.
 
-    The pass inserts QuantizeLinear of int8, with the type as an attribute, after operations that move elements. A later pass
-    changes the zero point to uint8, but not the attribute.
+    A later pass changes the zero point to uint8, but not the attribute, and the graph is invalid.
     """
     if integer == "int8":
         ctx.disabled_optimizers.add("QDQPropagationTransformer")
@@ -50,28 +48,25 @@ def _widen(ctx: Emitter, integer: str, input: Value, scale: Value, zero_point: V
 
 
 def _finish(ctx: Emitter, result: Value) -> Value:
-    """Convert a result computed on `_widen` operands to the data type and shape of the output."""
     return ctx.reshape(ctx.cast(result, ctx.output.data_type), ctx.output.shape)
 
 
 def _to_unsigned(ctx: Emitter, input: Value, zero_point: Value) -> tuple[Value, Value]:
     """Convert int8 `input` and `zero_point` to uint8, if the engine might multiply them by uint8 in a saturating kernel.
 
-    The engine itself converts int8 constants, and int8 results of QuantizeLinear, to uint8, but not a constant with several
-    readers.
+    The engine itself converts int8 constants with one reader, and int8 results of QuantizeLinear.
     """
     source = ctx.node.inputs["input"]
     assert isinstance(source, Operand)
     is_quantised = source.node is not None and source.node.op is ops.quantize_linear
     if input.data_type != "int8" or ctx.portable or not kernels.saturates():
         return input, zero_point
-    if (source.is_constant or is_quantised) and ctx.node not in ctx.about(shared_constants):
+    if (source.is_constant or is_quantised) and ctx.node not in ctx.answer(shared_constants):
         return input, zero_point
     return flip_sign(ctx, input), flip_sign(ctx, zero_point)
 
 
 def flip_sign(ctx: Emitter, value: Value) -> Value:
-    """Return int8 + 128 as uint8, or uint8 - 128 as int8."""
     signed = value.data_type == "int8"
     array = ctx.array_of(value)
     if array is not None:
@@ -119,9 +114,8 @@ _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 def _keep_apart(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     """Return `input`, behind a barrier if the engine would wrongly fuse the preceding operation with the quantisation.
 
-    The engine fuses most operations with the nodes that dequantise their operands and quantise their result. Some of these
-    kernels round differently, and nearly all support one scale only. It also merges two consecutive quantisations into one
-    with another scale and zero point.
+    Some of its fused kernels round differently, and nearly all support one scale only. The engine also merges two consecutive
+    quantisations into one with another scale and zero point.
     """
     zeros, scales = ctx.array_of(zero_point), ctx.array_of(scale)
     if ctx.portable or zeros is None or scales is None:  # the engine fuses constants only
@@ -135,11 +129,11 @@ def _keep_apart(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> 
                 other is not None and other.dtype == own.dtype and other.tobytes() == own.tobytes()
                 for own, other in zip((scales, zeros), others, strict=True)
             ):
-                return ctx.apart(input)
+                return ctx.insert_barrier(input)
         elif ctx.precision != "ieee" and (dequantised := [d for name in node.inputs if (d := dequantiser(ctx, name))]):
             takes_scales = is_single and (node.op_type in _PRODUCTS or all(has_one_scale(ctx, d) for d in dequantised))
             if node.op_type in rounded or not takes_scales:
-                return ctx.apart(input)
+                return ctx.insert_barrier(input)
     return input
 
 
@@ -159,13 +153,13 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     return _finish(ctx, ctx.emit("Clip", shifted, ctx.scalar(info.lowest, shifted), ctx.scalar(info.highest, shifted)))
 
 
-def _per_column(a_zero_point: Operand, b_zero_point: Operand) -> bool:
+def _is_per_column(a_zero_point: Operand, b_zero_point: Operand) -> bool:
     """Whether the engine supports the zero points: one for `a`, and one, or one per column, for `b`."""
     one, columns = prod(a_zero_point.shape) == 1, prod(b_zero_point.shape)
     return one and (columns == 1 or (columns == b_zero_point.shape[-1]))
 
 
-@ort.lower(composites.integer_matmul, when=_per_column)
+@ort.lower(composites.integer_matmul, when=_is_per_column)
 def _(ctx: Emitter, a: Value, b: Value, a_zero_point: Value, b_zero_point: Value) -> Value:
     columns = prod(b_zero_point.dims)
     can_saturate = a.data_type == "uint8" and b.data_type == "int8" and ctx.array_of(b) is None and not ctx.portable

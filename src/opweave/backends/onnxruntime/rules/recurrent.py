@@ -23,7 +23,6 @@ _DIRECTIONS = {"forward": "forward", "backward": "reverse", "both": "bidirection
 
 
 def _concat(ctx: Emitter, values: Sequence[Value]) -> Value:
-    """Concatenate values along axis 1; constants are folded."""
     arrays = [array for array in map(ctx.array_of, values) if array is not None]
     if len(arrays) == len(values):
         return ctx.add_constant(np.concatenate(arrays, axis=1))
@@ -31,7 +30,7 @@ def _concat(ctx: Emitter, values: Sequence[Value]) -> Value:
 
 
 def _order_gates(ctx: Emitter, value: Value, layout: str, target: str) -> Value:
-    """Put the gates of a weight or bias, along axis 1, into the order `target`; constants are folded."""
+    """Put the gates along axis 1 into the order `target`."""
     if layout == target:
         return value
     array, count = ctx.array_of(value), len(layout)
@@ -50,14 +49,9 @@ def _lower(
     states: Sequence[str],
     when: Callable[..., bool] | None = None,
 ) -> None:
-    """Register the rule of a network.
+    """Register the rule of `both` an operation and its composite for sequences of different lengths.
 
-    Args:
-        both: the operation, and the composite for sequences of different lengths.
-        op_type: the ONNX operator.
-        order: the operator's order of gates (ONNX calls n "h" and g "c").
-        states: names of the operands that are initial states.
-        when: predicate for the nodes that the rule accepts.
+    `order` is ONNX's order of gates, with WebNN's names: ONNX calls n "h" and g "c". `states` are operands.
     """
 
     @ort.lower(*both, when=when)

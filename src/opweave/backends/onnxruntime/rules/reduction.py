@@ -1,9 +1,8 @@
 """ONNX Runtime rules: reductions.
 
-The engine reduces integers in float64 and saturates, although they should wrap around
+The engine reduces integers in float64 and saturates, but they should wrap around
 (https://github.com/microsoft/onnxruntime/pull/28743). Its extremes of int64 are wrong if numbers differ in bit 31 but not
-above (https://github.com/microsoft/onnxruntime/pull/32475). Rules use its kernels for floats, for integers whose sums are
-exact in float64, and for positions; other reductions are composed.
+above (https://github.com/microsoft/onnxruntime/pull/32475). Such reductions are composed.
 """
 
 from __future__ import annotations
@@ -119,8 +118,6 @@ def _positions(ctx: Emitter, op_type: str, input: Value, axis: int, keep_dimensi
 
 
 def _by_position(op_type: str, positions: Op[..., Operand], extremes: Op[..., Operand]) -> None:
-    """Register the rules for positions of extreme values, and for the extreme values of integers."""
-
     @ort.lower(positions)
     def _(ctx: Emitter, input: Value, axis: int, keep_dimensions: bool, output_data_type: DataType) -> Value:
         return ctx.cast(_positions(ctx, op_type, input, axis, keep_dimensions), output_data_type)

@@ -11,7 +11,7 @@ from ....composites import selection as composites
 from ....core.dtypes import FLOATS
 from ..backend import ort
 from ..emit import Emitter, Value
-from . import is_single
+from .shared import is_single
 
 ort.rename({composites.hard_max: "Hardmax"}, when=is_single)
 

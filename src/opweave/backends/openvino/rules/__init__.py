@@ -1,54 +1,6 @@
 """OpenVINO rules, one file for each family of operations, including composites.
 
-Where OpenVINO deviates from WebNN, there is no rule, or a rule for some data types only; other nodes use the expression, the
-decomposition or ONNX Runtime. On CPUs the engine compares and divides int32 as float32, narrows 64-bit integers to 32 bits,
-and saturates 8-bit integers; `emit` carries integers in other types, so that moving them is exact.
+Where OpenVINO deviates from WebNN, there is no rule, or a rule for some data types only. On CPUs the engine compares and
+divides int32 as float32, narrows 64-bit integers to 32 bits, and saturates 8-bit integers; `emit` carries integers in other
+types, so that moving them is exact.
 """
-
-from __future__ import annotations
-
-from ....core.dtypes import FLOATS
-from ....core.graph import Operand
-from ....ops.convolution import conv2d, conv_transpose2d
-from ....ops.elementwise import add, div, mul, sub
-from ....ops.matrix import gemm, matmul
-from ....ops.normalization import batch_normalization
-from ..emit import Emitter, Value
-
-SUMS = (conv2d, conv_transpose2d, gemm, matmul)
-"""Operations whose kernels fuse element-wise operations as an epilogue."""
-
-TAKEN = (add, sub, mul, div, batch_normalization)
-"""Operations that such kernels fuse before an activation."""
-
-MAX_TAKEN = 3
-"""Number of fused operations between a sum and its activation: a bias, a normalisation, and a residual."""
-
-
-def is_float(input: Operand) -> bool:
-    """Whether `input` is float32 or float16."""
-    return input.data_type in FLOATS
-
-
-def follows_sum(input: Operand, most: int = MAX_TAKEN) -> bool:
-    """Whether the kernel that computes `input`, a sum with its epilogue, fuses the next element-wise operation.
-
-    Args:
-        input: the operand.
-        most: largest number of operations in between.
-    """
-    node = input.node
-    if node is None or node.op in SUMS:
-        return node is not None
-    if not most or node.op not in TAKEN:
-        return False
-    return any(follows_sum(operand, most - 1) for operand in node.operands)
-
-
-def keep_nan(ctx: Emitter, input: Value, result: Value) -> Value:
-    """Return `result`, but NaN where the input is NaN: the engine's maxima, minima and exponentials lose it.
-
-    Not for operations after a sum, where the engine's own operation becomes part of the epilogue.
-    """
-    is_nan = ctx.emit("not_equal", input, input, data_type="bool")  # IsNaN would not be fused with its neighbours
-    return ctx.emit("select", is_nan, input, result, data_type=result.data_type)

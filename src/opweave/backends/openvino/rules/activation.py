@@ -11,8 +11,8 @@ from ....core.dtypes import FLOATS
 from ....ops import activation as ops
 from ..backend import openvino
 from ..emit import WIDE, Emitter, Value
-from . import follows_sum
 from .elementwise import as_int32, emit_clamp
+from .shared import follows_sum
 
 HALF = {"float32": 1e38, "float16": 3e4}
 """Threshold above which gelu(x) = x; twice the threshold is finite."""

@@ -24,7 +24,6 @@ def _sees_always(query: Operand, key: Operand, mask: Operand | None, causal: boo
 
 
 def _bias(mask: np.ndarray, query: Operand, key: Operand, causal: bool) -> np.ndarray:
-    """Return the bias of the scores for the mask and causality."""
     bias = hidden(mask) if mask.dtype == np.uint8 else mask.astype(np.float32)
     sees = np.tri(query.shape[2], key.shape[2], dtype=bool) if causal else np.ones((1, 1), bool)
     total: np.ndarray = bias + hidden(sees)

@@ -10,7 +10,7 @@ from ....core.shapes import conv_transpose_size, nearest_positions
 from ....ops import convolution as ops
 from ..backend import openvino
 from ..emit import Emitter, Value
-from . import is_float
+from .shared import is_float
 
 
 @openvino.lower(ops.conv2d, ops.conv_transpose2d)
@@ -67,8 +67,8 @@ def _cut(
 ) -> tuple[Value, list[int], list[int]]:
     """Cut the input of a convolution to the window, along each axis with one output; return padding and strides, too.
 
-    The stride has no effect there, so it becomes 1: AMX kernels of bfloat16 and of 8 bits are wrong for an output width of 1
-    with a stride (https://github.com/pytorch/pytorch/pull/188426).
+    The stride becomes 1: AMX kernels of bfloat16 and of 8 bits are wrong for an output width of 1 with a stride
+    (https://github.com/pytorch/pytorch/pull/188426).
     """
     before, after, steps, sizes = list(padding[::2]), list(padding[1::2]), list(strides), list(x.shape[2:])
     for axis in (0, 1):

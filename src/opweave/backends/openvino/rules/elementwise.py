@@ -16,7 +16,7 @@ from ....ops import elementwise as ops
 from ... import Precision
 from ..backend import openvino
 from ..emit import WIDE, Emitter, Value, source_type
-from . import follows_sum, is_float, keep_nan
+from .shared import follows_sum, is_float, keep_nan
 
 openvino.rename(
     {ops.ceil: "ceiling", ops.floor: "floor", ops.sqrt: "sqrt", ops.log: "log", ops.erf: "erf"}, when=is_float
@@ -33,13 +33,12 @@ def _is_float(a: Operand) -> bool:
 
 
 def as_int32(ctx: Emitter, value: Value) -> Value:
-    """Cast integers of at most 32 bits to int32; return floats unchanged."""
     return value if value.data_type in FLOATS else ctx.cast(value, "int32")
 
 
 def _wrapping_rule(name: str) -> Callable[[Emitter, Value, Value], Value]:
     def rule(ctx: Emitter, a: Value, b: Value) -> Value:
-        left = ctx.left(a) if name == "subtract" else a
+        left = ctx.left_operand(a) if name == "subtract" else a
         return ctx.cast(ctx.emit(name, as_int32(ctx, left), as_int32(ctx, b)), ctx.output.data_type)
 
     return rule
@@ -56,7 +55,7 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
 
 @openvino.lower(ops.pow, when=_is_float)
 def _(ctx: Emitter, a: Value, b: Value) -> Value:
-    return ctx.emit("power", ctx.left(a), b)
+    return ctx.emit("power", ctx.left_operand(a), b)
 
 
 def _minimum(ctx: Emitter, a: Value, b: Value) -> Value:
@@ -103,7 +102,7 @@ def _(ctx: Emitter, input: Value) -> Value:
 @openvino.lower(ops.neg, when=lambda input: input.data_type not in WIDE)
 def _(ctx: Emitter, input: Value) -> Value:
     x = as_int32(ctx, input)
-    return ctx.cast(ctx.emit("subtract", ctx.left(ctx.scalar(0, x)), x), input.data_type)
+    return ctx.cast(ctx.emit("subtract", ctx.left_operand(ctx.scalar(0, x)), x), input.data_type)
 
 
 @openvino.lower(ops.exp, when=is_float)

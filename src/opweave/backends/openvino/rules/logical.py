@@ -1,8 +1,8 @@
 """OpenVINO rules: comparisons and logic.
 
-The engine's truth values are bool, WebNN's are uint8. The emitter records the bool that each uint8 was cast from, so that
-chains of logic and conditions of `where` read the bool. Integers of more than 8 bits have rules for equality only: the engine
-compares them as float32. Its `greater` and `greater_equal` are true for NaN, unlike `less` and `less_equal`.
+The emitter records the bool that each uint8 of WebNN was cast from, for chains of logic and conditions of `where`. Integers of
+more than 8 bits have rules for equality only: the engine compares them as float32. Its `greater` and `greater_equal` are true
+for NaN, unlike `less` and `less_equal`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from ..emit import WIDE, Emitter, Value
 
 
 def _is_exact(a: Operand) -> bool:
-    """Whether all values are exact in float32."""
     return a.data_type in (*FLOATS, "int8", "uint8")
 
 

@@ -25,7 +25,7 @@ _PARAMETERS = ("mean", "variance", "scale", "bias")
 def _follows_conv(input: Operand, axis: int, **operands: Any) -> bool:
     """Whether the engine folds the normalisation into the weights of a preceding convolution, perhaps with a constant bias.
 
-    Otherwise it would compute x k + (bias - mean k), which is inaccurate for large means.
+    Otherwise x k + (bias - mean k) would be inaccurate for large means.
     """
     before = input.node
     if before is not None and before.op is add:
@@ -110,7 +110,7 @@ def _(ctx: Emitter, input: Value, scale: Value | None, bias: Value | None, epsil
 
 
 def _has_kernel(axes: Sequence[int], epsilon: float) -> bool:
-    """Whether the engine has a kernel: for some axes it decomposes MVN, with epsilon as a finite float16 constant."""
+    """Whether the engine has a kernel: it decomposes MVN over other axes, with epsilon as a finite float16 constant."""
     return len(axes) > 0 and math.isfinite(epsilon)
 
 

@@ -16,13 +16,12 @@ from ....core.shapes import Window
 from ....ops import pooling as ops
 from ..backend import openvino
 from ..emit import Emitter, Value
-from ..windows import inside
-from . import is_float
+from ..windows import count_inside
+from .shared import is_float
 
 
 def _is_regular(window: Window) -> bool:
-    """Whether the engine's kernels support the padding."""
-    return max(window.before, window.after) < window.taps and bool(inside(window).all())
+    return max(window.before, window.after) < window.taps and bool(count_inside(window).all())
 
 
 def _pool(ctx: Emitter, name: str, x: Value, windows: list[Window], fill: float, **attributes: Any) -> Value:
@@ -39,7 +38,7 @@ def _(ctx: Emitter, input: Value, layout: str, **attributes: Any) -> Value:
     x = ctx.relayout(input, layout, "nchw")
     windows = Window.along(x.shape[2:], attributes)
     y = _pool(ctx, "max_pool", x, windows, -np.inf, dilations=[w.dilation for w in windows])
-    filled = np.logical_and.outer(*(inside(w) > 0 for w in windows))
+    filled = np.logical_and.outer(*(count_inside(w) > 0 for w in windows))
     if not filled.all():  # the engine returns the lowest finite float for a window of -inf alone
         y = ctx.emit("select", ctx.constant(filled, "bool"), y, ctx.scalar(-np.inf, y), data_type=y.data_type)
     return ctx.relayout(y, "nchw", layout)
@@ -56,6 +55,6 @@ def _(ctx: Emitter, input: Value, layout: str, **attributes: Any) -> Value:
     y = _pool(ctx, "avg_pool", x, windows, 0, exclude_pad=True)
     if not all(map(_is_regular, windows)):  # the explicit padding was counted
         with np.errstate(divide="ignore"):
-            factor = prod(w.taps for w in windows) / np.multiply.outer(*map(inside, windows))
+            factor = prod(w.taps for w in windows) / np.multiply.outer(*map(count_inside, windows))
         y = ctx.emit("multiply", y, ctx.number(factor, y))
     return ctx.relayout(y, "nchw", layout)

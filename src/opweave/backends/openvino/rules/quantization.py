@@ -3,8 +3,7 @@
 Before products by 8-bit weights, a pair that quantises and dequantises becomes the engine's `fake_quantize`, from which it
 makes 8-bit kernels. There, x (1 / scale) replaces x / scale, so a quotient close to a tie may be rounded to the other step.
 The engine computes round(x / scale + zero), WebNN round(x / scale) + zero: for odd zero points, ties to even differ. Odd zero
-points, other pairs, and all pairs with the precision "ieee" are emitted as exact quotients. Blocks and computed 32-bit
-integers have no rule.
+points, other pairs, and all pairs with the precision "ieee" are emitted as exact quotients.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ _MERGED = ("Multiply", "Divide", "Subtract")
 
 
 def _broadcasts(input: Operand, scale: Operand) -> bool:
-    """Whether each dimension of the scale is 1 or that of the input."""
     return all(part in (1, whole) for part, whole in zip(scale.shape, input.shape, strict=True))
 
 
@@ -67,13 +65,12 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
 def dequantise_hidden(ctx: Emitter, number: Value, scale: Value, zero_point: Value) -> Value:
     """Dequantise converted integers with a scale that is hidden from the engine's passes.
 
-    The passes would multiply zero points and other terms by the scale, or move the scale behind readers of integers.
+    The passes would multiply other terms by the scale, or move the scale behind readers of integers.
     """
     return _dequantise(ctx, number, ctx.hide(scale) if scale.array is not None else scale, zero_point)
 
 
 def _dequantise(ctx: Emitter, number: Value, scale: Value, zero_point: Value) -> Value:
-    """Dequantise converted integers in the form that the engine recognises."""
     if zero_point.array is None:
         number = ctx.emit("subtract", number, ctx.cast(zero_point, "float32"))
     elif zero_point.array.any():

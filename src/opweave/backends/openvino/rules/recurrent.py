@@ -19,7 +19,6 @@ _DIRECTIONS = {"forward": "forward", "backward": "reverse", "both": "bidirection
 
 
 def _order_gates(ctx: Emitter, value: Value, layout: str, target: str) -> Value:
-    """Put the gates of a weight or bias, along axis 1, into the order `target`; constants are folded."""
     if layout == target:
         return value
     places = [layout.index(gate) for gate in target]
@@ -32,7 +31,6 @@ def _order_gates(ctx: Emitter, value: Value, layout: str, target: str) -> Value:
 
 
 def _sum(ctx: Emitter, values: Sequence[Value | None], like: Value) -> Value:
-    """Add the biases that are not None; return zeros if there is none."""
     total = None
     for value in values:
         if value is not None:
@@ -86,7 +84,7 @@ def _(
 
 
 def _split_bias(ctx: Emitter, bias: Value | None, like: Value) -> list[Value]:
-    """Split a bias into those of the update and reset gates and of the new gate; None means zeros."""
+    """Split a bias into those of the update and reset gates, and of the new gate; None means zeros."""
     rows = like.shape[1] // 3
     value = _sum(ctx, [bias], like)
     return ctx.emit_all("variadic_split", value, ctx.constant(1), ctx.constant([2 * rows, rows]))

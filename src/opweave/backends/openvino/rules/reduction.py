@@ -14,7 +14,7 @@ from ....core.operation import Op
 from ....ops import reduction as ops
 from ..backend import openvino
 from ..emit import Emitter, Value
-from . import is_float
+from .shared import is_float
 
 _EXTREMES: dict[Op[..., Operand], float] = {ops.reduce_max: -math.inf, ops.reduce_min: math.inf}
 
@@ -65,7 +65,6 @@ def _(ctx: Emitter, input: Value) -> Value:
 
 
 def _is_exact(input: Operand) -> bool:
-    """Whether all values are exact in float32, in which the engine compares."""
     return is_float(input) or input.data_type in ("int8", "uint8")
 
 

@@ -16,7 +16,6 @@ from ..backend import Array, reference
 
 
 def relayout(array: Array, layout: str, wanted: str) -> Array:
-    """Transpose an array from `layout` to the layout `wanted`; both name axes by letters."""
     return array.transpose([layout.index(letter) for letter in wanted])
 
 

@@ -13,7 +13,6 @@ from ..backend import Array, reference
 
 
 def erf(x: Array) -> Array:
-    """Compute the error function, which NumPy lacks."""
     return np.vectorize(math.erf, otypes=[np.float64])(x)
 
 

@@ -15,10 +15,7 @@ def _positions(indices: Array, size: int) -> Array:
 
 
 def _coordinates(indices: Array, shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """Split indices of gather_nd or scatter_nd into an array of positions for each of the first axes of `shape`.
-
-    `indices[..., axis]` are the indices along `axis`.
-    """
+    """Split indices of gather_nd or scatter_nd into an array of positions for each of the first axes of `shape`."""
     return tuple(_positions(indices[..., axis], shape[axis]) for axis in range(indices.shape[-1]))
 
 

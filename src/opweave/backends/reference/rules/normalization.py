@@ -10,7 +10,7 @@ from ....ops import normalization as ops
 from ..backend import Array, reference
 
 
-def _along(vector: Array | None, axes: tuple[int, ...], like: Array) -> Any:
+def _reshape_along(vector: Array | None, axes: tuple[int, ...], like: Array) -> Any:
     """Reshape `vector`, whose dimensions correspond to `axes` of `like` in this order, to broadcast to `like`; keep None."""
     if vector is None:
         return None
@@ -36,28 +36,22 @@ def _normalize_along(
 
 @reference.lower(ops.batch_normalization)
 def _(
-    input: Array,
-    mean: Array,
-    variance: Array,
-    scale: Array | None,
-    bias: Array | None,
-    axis: int,
-    epsilon: float,
+    input: Array, mean: Array, variance: Array, scale: Array | None, bias: Array | None, axis: int, epsilon: float
 ) -> Array:
-    m, v, k, c = (_along(vector, (axis,), input) for vector in (mean, variance, scale, bias))
+    m, v, k, c = (_reshape_along(vector, (axis,), input) for vector in (mean, variance, scale, bias))
     return _normalize(input, m, v, k, c, epsilon)
 
 
 @reference.lower(ops.instance_normalization)
 def _(input: Array, scale: Array | None, bias: Array | None, epsilon: float, layout: str) -> Array:
     channels, plane = (layout.index("c"),), (layout.index("h"), layout.index("w"))
-    k, c = _along(scale, channels, input), _along(bias, channels, input)
+    k, c = _reshape_along(scale, channels, input), _reshape_along(bias, channels, input)
     return _normalize_along(input, plane, k, c, epsilon)
 
 
 @reference.lower(ops.layer_normalization)
 def _(input: Array, scale: Array | None, bias: Array | None, axes: tuple[int, ...], epsilon: float) -> Array:
-    return _normalize_along(input, axes, _along(scale, axes, input), _along(bias, axes, input), epsilon)
+    return _normalize_along(input, axes, _reshape_along(scale, axes, input), _reshape_along(bias, axes, input), epsilon)
 
 
 @reference.lower(ops.softmax)

@@ -9,7 +9,6 @@ from ..backend import Array, reference
 
 
 def _repeat_blocks(operand: Array, shape: tuple[int, ...]) -> Array:
-    """Repeat each element of `operand` over the block of `shape` that it applies to."""
     for axis, (part, whole) in enumerate(zip(operand.shape, shape, strict=True)):
         operand = np.repeat(operand, whole // part, axis)
     return operand

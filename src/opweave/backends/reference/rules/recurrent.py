@@ -72,12 +72,9 @@ def _lstm_cell(
 
 
 def _network(op: Op[..., Any], cell: Callable[..., Any], *states: str) -> None:
-    """Register the rule of a network, which runs a cell for each direction and step.
+    """Register the rule of a network, which runs the rule of a cell for each direction and step.
 
-    Args:
-        op: the operation.
-        cell: the rule of its cell; it returns the next states, the hidden state first.
-        states: the cell's parameters that are states.
+    The cell returns the next states, the hidden state first; `states` are its parameters.
     """
 
     @reference.lower(op)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from threading import RLock
 
-if TYPE_CHECKING:
-    from .tensor import MLTensor
+from .tensor import MLTensor, guard_of
+
+
+def locks_of(tensors: Iterable[MLTensor]) -> list[RLock]:
+    """The locks of tensors in the order in which all threads take them, so that two cannot wait for each other."""
+    return [guard_of(tensor).lock for tensor in sorted(tensors, key=id)]
 
 
 class Locks:
-    """Holds the locks of tensors, always taken in the same order, so that two threads cannot wait for each other."""
+    """Holds the locks of tensors."""
 
     __slots__ = ("_locks", "_taken")
 
     def __init__(self, tensors: Sequence[MLTensor]) -> None:
-        self._locks = [tensor._lock for tensor in sorted(tensors, key=id)]
+        self._locks = locks_of(tensors)
         self._taken = 0
 
     def __enter__(self) -> None:
