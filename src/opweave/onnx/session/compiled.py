@@ -34,26 +34,11 @@ _BUILDER = Builder()
 
 
 class CompiledModel(ModelProgram):
-    """A traced model, compiled for given input shapes.
+    """A traced model, compiled for given input shapes; `backend` runs the graphs instead of the context's.
 
-    Args:
-        model: the model.
-        context: the context to run in.
-        trace: the trace of the model.
-        outputs: the names of the outputs.
-        fallback: treatment of nodes that WebNN cannot express.
-        backend: the back end for the graphs, instead of the context's.
-        whole: refuse a model with fallback nodes, which its own session runs as fast; and do not fuse operations into loops of
-            Opweave's compiler.
-
-    Attributes:
-        sections: the nodes that run together, in order.
-        choice: the engine chosen among several, with the reason; empty if there was no choice.
-        untried: unverified engines that may be faster, with the reason by name.
-
-    Raises:
-        NotSupportedError: WebNN cannot express a node, and `fallback` is "error" or `whole` is true.
-        OperationError: the engine refuses a section.
+    With `whole`, a fallback node is an error, since ONNX Runtime alone runs such a model as fast, and no operations are fused
+    into loops of Opweave's compiler. `choice` is the engine chosen among several, with the reason, or empty. `untried` has
+    unverified engines that may be faster, with the reason by name.
     """
 
     def __init__(
@@ -153,7 +138,6 @@ class CompiledModel(ModelProgram):
                 raise DataError(f"the output {info.name!r} is declared as {names[0]}, and is {names[1]}")
 
     def _source(self, operand: Operand) -> Operand:
-        """The program's operand for an operand of the trace."""
         return self._sources.get(operand, operand)
 
     def _compile(
@@ -239,7 +223,7 @@ def sections(trace: Trace, outputs: Sequence[str]) -> list[Segment[TracedNode, s
 
 
 def sole_graph(trace: Trace, outputs: Sequence[str]) -> Graph | None:
-    """Return the graph of a trace that is one WebNN section with known shapes; else None."""
+    """The graph of a trace that is one WebNN section with known shapes; else None."""
     segments = sections(trace, outputs)
     if len(segments) != 1 or segments[0].kind == "fallback":
         return None
@@ -252,11 +236,7 @@ def sole_graph(trace: Trace, outputs: Sequence[str]) -> Graph | None:
 
 
 def check_whole(sections: Sequence[Segment[TracedNode, str]], what: str) -> None:
-    """Require that WebNN expresses all nodes.
-
-    Raises:
-        NotSupportedError: a node falls back; the message has its name, `what` and the reason.
-    """
+    """Raise `NotSupportedError` if a node falls back; the message has its name, `what` and the reason."""
     for section in sections:
         if section.kind == "fallback":
             step = section.nodes[0]
@@ -289,7 +269,6 @@ def large_sections(trace: Trace, outputs: Sequence[str]) -> int:
 
 
 def _constant(value: Constant) -> Operand:
-    """Operand of a constant output."""
     if value.element_type in DATA_TYPES and value.array.size:
         stored = np.asarray(bool_as_uint8(value.array), order="C")
         return Operand(_BUILDER, Desc(DATA_TYPES[value.element_type], stored.shape), value=stored)

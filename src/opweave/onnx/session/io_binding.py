@@ -26,17 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _BoundValue:
-    """The model's own session, bound to the memory of a successful call.
+    """ONNX Runtime's session of a model, bound to the memory of a successful call.
 
-    For a language model, an input and an output for the keys and the values of each layer are bound once. Each token rebinds a
-    few inputs, and only these are checked again.
-
-    Attributes:
-        model: the session.
-        call: runs the session; `call.read` exchanges the memory of an input.
-        outputs: the memory of each output, by name; a cell for new memory at each run.
-        updated: inputs that share memory with an output.
-        written: memory ranges that a run writes.
+    A language model has an input and an output for the keys and the values of each layer, bound once. Each token rebinds a few
+    inputs, and only these are checked again: `call.read` exchanges the memory of an input. `outputs` has a cell for new memory
+    at each run. `updated` are the inputs that share memory with an output, `written` the memory ranges that a run writes.
     """
 
     model: ModelProgram
@@ -46,16 +40,12 @@ class _BoundValue:
     written: Sequence[tuple[int, int]]
 
     def run(self) -> dict[str, np.ndarray]:
-        """Run the session, and return the outputs by name."""
         self.call()
         return {name: output.value if isinstance(output, Cell) else output for name, output in self.outputs.items()}
 
 
 class IOBinding:
     """The inputs and outputs of a session's runs; made by `session.io_binding()`.
-
-    Args:
-        session: an `opweave.InferenceSession`.
 
         binding = session.io_binding()
         binding.bind_cpu_input("image", pixels)
@@ -64,7 +54,7 @@ class IOBinding:
         (features,) = binding.copy_outputs_to_cpu()
 
     All memory is on the CPU, regardless of the session's device. Arrays are read when the session runs, not when they are
-    bound. If the model's own session runs all shapes, a reused binding checks only values that were bound again.
+    bound. If ONNX Runtime runs all shapes, a reused binding checks only values that were bound again.
     """
 
     def __init__(self, session: OnnxRuntimeMethods) -> None:
@@ -79,21 +69,12 @@ class IOBinding:
         self._new: set[str] = set()  # inputs that were bound since the last run
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """Bind an input to an array, or to any other value that `run` takes.
-
-        Raises:
-            ValidationError: the model has no such input.
-        """
+        """Bind an input to an array, or to any other value that `run` takes."""
         # A view: the caller can still change the data type and the shape of the array object.
         self._bind_feed(name, arr_on_cpu.view() if type(arr_on_cpu) is np.ndarray else arr_on_cpu)
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
-        """Bind an input to an `onnxruntime.OrtValue` on the CPU.
-
-        Raises:
-            ValidationError: the model has no such input, or `ortvalue` is not an OrtValue.
-            NotSupportedError: the value is on another device.
-        """
+        """Bind an input to an `onnxruntime.OrtValue` on the CPU."""
         require(is_ort_value(ortvalue), f"input {name!r} must be an OrtValue, got {type(ortvalue).__name__}")
         self._bind_feed(name, array_of_value(ortvalue, f"input {name!r}"))
         self._input_values[name] = ortvalue
@@ -110,10 +91,6 @@ class IOBinding:
             element_type: a NumPy data type, or one of ONNX's `TensorProto.DataType`.
             shape: the shape of the tensor at the address.
             buffer_ptr: the address.
-
-        Raises:
-            ValidationError: the model has no such input, or the description of the memory is wrong.
-            NotSupportedError: the device is not the CPU.
         """
         self.bind_cpu_input(name, _array_at(f"input {name!r}", device_type, element_type, shape, buffer_ptr))
 
@@ -132,13 +109,9 @@ class IOBinding:
             name: the output.
             device_type: "cpu".
             device_id: 0.
-            element_type: with `buffer_ptr`, a NumPy data type, or one of ONNX's `TensorProto.DataType`.
+            element_type: with `buffer_ptr`, as for `bind_input`.
             shape: with `buffer_ptr`, the shape of the tensor at the address.
             buffer_ptr: the address; None for new memory at each run.
-
-        Raises:
-            ValidationError: the model has no such output, or the description of the memory is wrong.
-            NotSupportedError: the device is not the CPU.
         """
         label = f"output {name!r}"
         _check_device(label, device_type)
@@ -150,12 +123,7 @@ class IOBinding:
         self._bind_target(name, _array_at(label, device_type, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
-        """Bind an output to an `onnxruntime.OrtValue` on the CPU, whose memory is written.
-
-        Raises:
-            ValidationError: the model has no such output, or `ortvalue` is not an OrtValue with a tensor of numbers.
-            NotSupportedError: the value is on another device.
-        """
+        """Bind an output to an `onnxruntime.OrtValue` on the CPU, whose memory is written."""
         label = f"output {name!r}"
         require(is_ort_value(ortvalue), f"{label} must be an OrtValue, got {type(ortvalue).__name__}")
         updated = self._owner._in_place.get(name, "")
@@ -202,12 +170,7 @@ class IOBinding:
         self._bound = None
 
     def run(self) -> None:
-        """Run the session on the bound inputs and outputs.
-
-        Raises:
-            ValidationError: no output is bound, or an array does not fit.
-            OperationError: the engine failed.
-        """
+        """Run the session on the bound inputs and outputs, of which there must be one."""
         require(bool(self._targets), "at least one output must be bound; see bind_output")
         bound, self._bound = self._bound, None
         use = self._owner._use
@@ -226,7 +189,6 @@ class IOBinding:
         self._new.clear()
 
     def _run_bound(self, bound: _BoundValue) -> None:
-        """Repeat the last run with the rebound inputs."""
         session = self._owner
         begin = monotonic_ns()
         session._context._check_alive()
@@ -257,11 +219,7 @@ class IOBinding:
         return _BoundValue(model, call, outputs, frozenset(shared.values()), written)
 
     def _exchange(self, bound: _BoundValue, name: str) -> bool:
-        """Make a bound call read the array that is now bound to an input; False if the whole call must be checked.
-
-        Raises:
-            ValidationError: the array has another data type or shape than the model declares.
-        """
+        """Make a bound call read the array that is now bound to an input; False if the whole call must be checked."""
         value = self._feeds[name]
         if name in bound.updated or not _is_read_in_place(value):
             return False
@@ -272,7 +230,6 @@ class IOBinding:
         return True
 
     def _run_as_new(self) -> None:
-        """Run the session on all bound inputs and outputs."""
         inputs = {name: array for name, array in self._feeds.items() if isinstance(array, np.ndarray)}
         targets = {name: array for name, array in self._targets.items() if array is not None}
         updated = memory.in_place(inputs, targets, self._owner._in_place)
@@ -333,7 +290,6 @@ def _check_device(label: str, device_type: str) -> None:
 
 
 def _array_at(label: str, device_type: str, element_type: Any, shape: Sequence[int], address: int) -> np.ndarray:
-    """View the memory at an address as an array."""
     _check_device(label, device_type)
     if isinstance(element_type, int) and not isinstance(element_type, bool):
         is_numeric = element_type in TensorProto.DataType.values() and element_type not in (0, TensorProto.STRING)

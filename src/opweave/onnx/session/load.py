@@ -92,19 +92,10 @@ def record(
     shapes: Mapping[str, tuple[int, ...] | None],
     inputs: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[MLGraphBuilder, dict[str, MLOperand]]:
-    """Record a whole model in a builder, without compiling it. Operations are labelled with the names of its nodes.
+    """Record a whole model in a builder, and return its outputs by name; `NotSupportedError` if WebNN cannot express a node.
 
-    Args:
-        source: the model.
-        context: the context of the builder.
-        shapes: the shape of each input.
-        inputs: arrays of inputs; an input whose values determine shapes becomes a constant.
-
-    Returns:
-        The builder, and the operand of each output by name.
-
-    Raises:
-        NotSupportedError: WebNN cannot express the model.
+    Operations are labelled with the names of the model's nodes. An input whose values in `inputs` determine shapes becomes a
+    constant.
     """
     tracer, trace = trace_model(source, context, shapes, inputs)
     outputs = [info.name for info in source.proto.graph.output]
@@ -130,14 +121,9 @@ def trace_model(
     inputs: Mapping[str, np.ndarray] | None = None,
     types: Mapping[str, TypeProto] | None = None,
 ) -> tuple[Tracer, Trace]:
-    """Trace a whole model.
+    """Trace a whole model. An input whose values in `inputs` determine shapes becomes a constant.
 
-    Args:
-        source: the model.
-        context: the context to run in.
-        shapes: the shape of each input.
-        inputs: arrays of inputs; an input whose values determine shapes becomes a constant.
-        types: known types of results of fallback nodes, which inference may miss.
+    `types` has known types of results of fallback nodes, which inference may miss.
     """
     require_operators(source)
     values: dict[str, np.ndarray] = {}

@@ -11,12 +11,7 @@ if TYPE_CHECKING:
 
 
 def find_measured(digest: Callable[[], str], ways: Mapping[str, Backend]) -> dict[str, Measurement]:
-    """Find the measurements of a model by shapes as text; load no modules if there is only one engine.
-
-    Args:
-        digest: computes the digest of the model.
-        ways: back ends that may run the model, by name.
-    """
+    """Find the measurements of a model by shapes as text; load no modules if there is only one engine in `ways`."""
     if len(ways) < 2:
         return {}
     from ...support import disk_cache

@@ -34,25 +34,14 @@ one pool."""
 
 
 def may_pay(model: Model, size: int) -> bool:
-    """Whether compiling a static model may pay, judged without a trace.
-
-    Args:
-        model: the model.
-        size: bytes of its weights, inputs and outputs.
-    """
+    """Whether compiling a static model may pay, without a trace; `size` is the bytes of its weights, inputs and outputs."""
     if size <= SMALL_BYTES or PAYING.isdisjoint(model.operators):
         return False
     return len(model.unknown_operators()) <= MAX_FALLBACKS
 
 
 def reason_after_trace(trace: Trace, outputs: list[str], is_auto: bool) -> str:
-    """Reason to run a static model in its own session; empty to compile it.
-
-    Args:
-        trace: the trace of the model.
-        outputs: the names of its outputs.
-        is_auto: whether the user has left the choice to the session.
-    """
+    """Reason to run a static model uncompiled, or "". `is_auto`: the user has left the choice to the session."""
     from .compiled import large_sections
 
     unknown = [step.node.op_type for step in trace.steps if step.kind == "fallback"]
@@ -69,12 +58,8 @@ def _inexpressible(names: list[str]) -> str:
 class RecentShape(Recurring):
     """The input shapes of a recent call; compiled if they recur.
 
-    Args:
-        refused: the reason not to compile recurring shapes; empty if there is none.
-
-    Attributes:
-        refused: as above.
-        has_room: whether memory and threads sufficed when they recurred.
+    `refused` is the reason not to compile recurring shapes, or "". `has_room` is set if memory and threads sufficed when they
+    recurred.
     """
 
     waits = True

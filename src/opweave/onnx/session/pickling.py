@@ -11,14 +11,7 @@ from typing import Any
 
 @dataclass
 class Recipe:
-    """The arguments of a session.
-
-    Attributes:
-        model: the model as it was passed to the session.
-        options: the `onnxruntime.SessionOptions`, or None.
-        context: the context that the caller passed, or None.
-        arguments: the other arguments, by name.
-    """
+    """The arguments of a session: `model` as it was passed, the caller's `options` and `context` or None, others by name."""
 
     model: Any
     options: Any
@@ -40,11 +33,7 @@ class Recipe:
         return replace(self, context=None, arguments={**self.arguments, **changed})
 
     def reduce_to(self, kind: type) -> tuple[Any, tuple[Any, ...]]:
-        """Return the function and arguments from which `pickle` and `copy` recreate a session of class `kind`.
-
-        Raises:
-            TypeError: the context or the options cannot be pickled, or the model is neither a path nor bytes.
-        """
+        """The function and arguments from which `pickle` and `copy` recreate a session; `TypeError` if there are none."""
         if self.context is not None:
             raise TypeError(
                 "a session in a context of the caller's cannot be copied or pickled; pickle the model's path and the name of "

@@ -32,7 +32,6 @@ _classes: WeakKeyDictionary[type, ref[type]] = WeakKeyDictionary()  # user's cla
 
 
 def _class_like(cls: type, bases: tuple[type, ...], **members: Any) -> type:
-    """A new class with the name and documentation of `cls`."""
     copied = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(cls.__name__, bases, {**copied, **members})
 
@@ -144,7 +143,6 @@ _wrap(ReplacedBinding, IOBinding)
 
 
 def _new(cls: Any) -> Any:
-    """Make an object without calling `__init__`, for pickles."""
     return cls.__new__(cls)
 
 

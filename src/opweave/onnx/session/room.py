@@ -29,24 +29,14 @@ PACKED_PERCENT = 125
 
 @record
 class Room:
-    """The memory for compiled shapes of a model.
-
-    Attributes:
-        weight_bytes: the size of the weights.
-        node_bytes: the size of the weights in Constant nodes, which tracing copies.
-        program_bytes: the argument of the session; None for a default.
-    """
+    """The memory for compiled shapes of a model; tracing copies the weights in Constant nodes, of `node_bytes`."""
 
     weight_bytes: int
     node_bytes: int
     program_bytes: int | None
 
     def max_bytes(self, is_needed: bool) -> int:
-        """Memory limit for all compiled shapes together.
-
-        Args:
-            is_needed: whether dropped shapes must be compiled again.
-        """
+        """Memory limit for all compiled shapes together. `is_needed`: dropped shapes must be compiled again."""
         if self.program_bytes is not None:
             return self.program_bytes
         return ALWAYS_BYTES if is_needed else PROGRAM_BYTES

@@ -1,8 +1,8 @@
-"""Choose the program for a call of a session: a model compiled for its input shapes, or the model's own session.
+"""Choose the program for a call of a session: a model compiled for its input shapes, or ONNX Runtime, uncompiled.
 
-The model's own session (`symbolic`) is an ONNX Runtime session for the unchanged model, and takes all shapes. By default it
-runs all calls, with three exceptions: it cannot run the model (other devices, custom operations); tuning has measured a faster
-engine for the shapes; the model is static, and has an operator for which Opweave's loops are faster (`compile_static`). With
+An ONNX Runtime session for the unchanged model takes all shapes (`symbolic`; `own_session` below). By default it runs all
+calls, with three exceptions: it cannot run the model (other devices, custom operations); tuning has measured a faster engine
+for the shapes; the model is static, and has an operator for which Opweave's loops are faster (`compile_static`). With
 `specialise="recurring"`, it runs the first call with new shapes. The second call starts to compile them in the background, and
 later calls use the compiled model.
 """
@@ -65,30 +65,16 @@ _compiled_in_background: WeakSet[CompiledModel] = WeakSet()
 
 
 class ShapeCache:
-    """The compiled models of a session, one for each combination of input shapes, and the model's own session.
+    """The compiled models of a session, one for each combination of input shapes, and ONNX Runtime's session for all shapes.
 
     Deciding inputs are small inputs that hold shapes, axes or conditions. Their values determine the shapes of other tensors,
     so a model is compiled for these values, too.
 
-    Args:
-        model: the model.
-        context: the context to run in.
-        inputs: the declared inputs, with the sizes that the user has fixed.
-        fallback: treatment of nodes that WebNN cannot express.
-        specialise: the shapes to compile.
-        program_bytes: memory limit for all compiled shapes; None for a default.
-
     Attributes:
-        compiled: the compiled models.
-        deciding: the names of the deciding inputs.
-        specialise: as above.
         ways: the engines that may run the model, by name.
-        tuned: the measurements of tuning that choose an engine, by shapes as text.
-        verdicts: all measurements, by shapes as text.
-        choices: how often tuning, or `forget_shapes`, has changed the programs of calls.
+        tuned: the measurements of tuning that choose an engine, by shapes as text; `verdicts` has all measurements.
+        choices: the count of changes of the programs of calls, by tuning or `forget_shapes`.
         repeats: recent calls, for the fast path; empty after each such change.
-        weight_bytes: the size of the weights.
-        input_count: the number of declared inputs.
     """
 
     def __init__(
@@ -138,16 +124,11 @@ class ShapeCache:
 
     @property
     def only_own(self) -> ModelProgram | None:
-        """The model's own session, if it runs calls of all shapes (except those that it fails on); else None."""
+        """ONNX Runtime's session, if it runs calls of all shapes (except those that it fails on); else None."""
         return self._own_session if self._why_none and not self._compiles_all and not self.tuned else None
 
     def select(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[ModelProgram, bool]:
-        """Select the program for a call, and return whether later calls like it will have the same program.
-
-        Args:
-            shapes: the shapes of the inputs.
-            feed: the inputs.
-        """
+        """Select the program for a call, and return whether later calls like it will have the same program."""
         if (only := self.only_own) is not None and len(shapes) == len(self._inputs):
             return only, self._note_use(shapes, feed)
         if compiled := self._find(shapes, feed):
@@ -159,7 +140,7 @@ class ShapeCache:
         return own, tuned is not None or self._note_use(shapes, feed)
 
     def own_session(self, shapes: Shapes) -> ModelProgram | None:
-        """Return the model's own session, created on first use; None if these shapes must be compiled."""
+        """ONNX Runtime's session for the model, created on first use; None if these shapes must be compiled."""
         if self._compiles_all or len(shapes) != len(self._inputs):
             return None  # a different number of inputs: initializers are overridden
         with self._own_lock:
@@ -176,7 +157,7 @@ class ShapeCache:
         return self._own_session
 
     def load_own(self) -> None:
-        """Create the model's own session before the first call, if it will run all calls and needs no trace."""
+        """Create ONNX Runtime's session before the first call, if it will run all calls and needs no trace."""
         if (
             self._why_none in (AUTO, NEVER)
             and not self._compiles_all
@@ -186,7 +167,7 @@ class ShapeCache:
             self.own_session({argument.name: None for argument in self._inputs})
 
     def compile_for(self, shapes: Shapes, feed: Mapping[str, Any]) -> CompiledModel:
-        """Return the model compiled for input shapes and values of deciding inputs, from the cache or new."""
+        """The model compiled for input shapes and values of deciding inputs, from the cache or new."""
         if compiled := self._find(shapes, feed):
             return compiled
         sizes = tuple(shapes.items())
@@ -205,14 +186,10 @@ class ShapeCache:
             self.repeats.clear()
 
     def compile_static(self, shapes: Shapes, output_bytes: int) -> None:
-        """Compile a static model, unless its own session should run it or deciding inputs exist.
+        """Compile a static model, unless ONNX Runtime should run it or deciding inputs exist; outputs have `output_bytes`.
 
         By default, a model is compiled only if a measurement or a measured rule (`own_session.may_pay`) promises a gain, and
         if it is one graph: between sections, results are stored and threads wait.
-
-        Args:
-            shapes: the shapes of the inputs.
-            output_bytes: the declared size of all outputs.
         """
         tuned = self._measurement_for(tuple(shapes.items()))
         is_own = self._why_none == NEVER or (tuned is not None and tuned.chosen == OWN_SESSION)
@@ -233,7 +210,7 @@ class ShapeCache:
         self._finish(self._key(shapes, {}), trace)
 
     def _use_own(self, shapes: Shapes, reason: str) -> bool:
-        """Run all calls of a static model in its own session; False if there is none."""
+        """Run all calls of a static model in ONNX Runtime's session; False if there is none."""
         if self.own_session(shapes) is None:
             return False
         self._why_none = reason
@@ -257,7 +234,7 @@ class ShapeCache:
         return ways
 
     def last(self) -> tuple[Key, ModelProgram] | None:
-        """Return the key and the program of the last call; before the first call, of one that exists."""
+        """The key and the program of the last call; before the first call, of one that exists."""
         with self._lock:
             self._note_repeats()
             compiled, recent = self.compiled.items()[-1:], self._recent.items()[-1:]
@@ -267,7 +244,7 @@ class ShapeCache:
             return (recent[0][0], own) if recent and own is not None else None
 
     def find_program(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[Key, ModelProgram] | None:
-        """Return the key and the program for these inputs, if the program exists."""
+        """The key and the program for these inputs, if the program exists."""
         with self._lock:
             key = self._key(shapes, feed)
             compiled = self.compiled.get(key)
@@ -425,11 +402,10 @@ class ShapeCache:
     # Tuning -----------------------------------------------------------------------------------------------------------
 
     def _measurement_for(self, sizes: Key) -> Measurement | None:
-        """Return the measurement of tuning for shapes; None if they are not tuned."""
         return self.tuned.get(text_of(sizes)) if self.tuned else None
 
     def digest(self) -> str:
-        """Return the digest of the model, the key of its measurements."""
+        """The digest of the model, the key of its measurements."""
         return digest_of(self._model)
 
     def why_not_verified(self) -> str:
@@ -441,14 +417,14 @@ class ShapeCache:
         return NEVER if self.specialise == "never" else ""
 
     def shapes_in_use(self) -> list[Shapes]:
-        """Return the compiled shapes, and the shapes of recent calls."""
+        """The compiled shapes, and the shapes of recent calls."""
         with self._lock:
             keys = [key for cache in (self.compiled, self._recent) for key, _ in cache.items()]
         plain = (tuple((name, value) for name, value in key if not isinstance(value, bytes)) for key in keys)
         return [dict(sizes) for sizes in dict.fromkeys(plain)]
 
     def use_tuned(self, key: Key, measurement: Measurement, model: CompiledModel | None) -> None:
-        """Run calls of a key in the program that was measured as the fastest: `model`, or the model's own session."""
+        """Run calls of a key in the program that was measured as the fastest: `model`, or ONNX Runtime's session if None."""
         with self._lock:
             self.choices += 1
             self.tuned[measurement.what] = self.verdicts[measurement.what] = measurement
@@ -460,20 +436,16 @@ class ShapeCache:
                 self._keep(key, model)
 
     def new_own(self) -> ModelProgram:
-        """Create another own session of the model."""
+        """Create another session of ONNX Runtime for the model."""
         return open_program(self._model, self._context, self._inputs)
 
     def drop_own(self) -> None:
-        """Free the model's own session, which holds the weights once more."""
+        """Free ONNX Runtime's session, which holds the weights once more."""
         with self._own_lock:
             self._own_session = None
 
     def forget_shapes(self, error: OtherShapes) -> None:
-        """Drop all compiled models after ONNX inferred wrong shapes; new models do not rely on inference for these values.
-
-        Raises:
-            OperationError: the models did not rely on inference for them.
-        """
+        """Drop all compiled models after ONNX inferred wrong shapes; new models do not rely on inference for these values."""
         with self._lock:
             if self._model.surprising.issuperset(error.shapes):
                 raise OperationError(f"outputs come in shapes that do not fit: {error}") from error

@@ -52,13 +52,7 @@ def html(session: InferenceSession) -> str:
 
 
 def explain_lines(compiled: CompiledModel, context: MLContext, state: str | Measurement = YET) -> list[str]:
-    """Tell in lines which node of a compiled model runs where, and why nodes fell back.
-
-    Args:
-        compiled: the model.
-        context: the context of the session.
-        state: the state of the verification of other engines.
-    """
+    """Tell in lines which node of a compiled model runs where, and why nodes fell back; `state` is that of verification."""
     folded = sum(step.kind == "folded" for step in compiled.trace.steps)
     precision = context.precision
     lines = [f"precision {precision}: {PRECISIONS[precision]}"]

@@ -94,7 +94,7 @@ class TuningMethod:
 def _shapes_to_tune(
     session: InferenceSession, shapes: Sequence[Mapping[str, Sequence[int]]] | None, inputs: Mapping[str, Any] | None
 ) -> tuple[list[Shapes], Mapping[str, Any]]:
-    """Return the shapes to tune, and the checked inputs if the user has passed them."""
+    """The shapes to tune, and the checked inputs if the user has passed them."""
     cache = session._shape_cache
     require(shapes is None or inputs is None, "tune: shapes and inputs must not be given both")
     if inputs is not None:
@@ -113,7 +113,6 @@ def _shapes_to_tune(
 
 
 def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], seconds: float) -> Measurement:
-    """Measure all ways to run these shapes, and use the fastest from now on."""
     from ...compile import tuning
     from ...compile.engines import chosen_in
 
@@ -162,7 +161,7 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
 
 
 def _time_build(build: Callable[[], T]) -> tuple[T, float]:
-    """Return the result of a build, and the seconds of a repeated build.
+    """The result of a build, and the seconds of a repeated build.
 
     The first build also loads modules, and compiles loops, which the cache on disk keeps for other processes.
     """

@@ -43,7 +43,7 @@ def note(use: Use, cache: ShapeCache, shapes: Mapping[str, Any], feed: Mapping[s
 
 
 def task_of(session: InferenceSession, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
-    """Return the task of a child process for a model, a kept verdict, or the reason for neither."""
+    """The task of a child process for a model, a kept verdict, or the reason for neither."""
     from .verifier import task_of
 
     return task_of(session, key, sample)
@@ -60,7 +60,7 @@ def state_of(session: InferenceSession, compiled: CompiledModel) -> str | Measur
 
 
 def lines(session: InferenceSession) -> list[str]:
-    """Lines on the verification of other engines for shapes that the model's own session runs."""
+    """Lines on the verification of other engines for shapes that ONNX Runtime runs uncompiled."""
     cache = session._shape_cache
     rivals = ", ".join(list(cache.ways)[1:])
     if not rivals:

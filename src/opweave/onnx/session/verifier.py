@@ -34,18 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelTask(Task):
-    """A model to verify for some shapes.
-
-    Attributes:
-        model: the path or the bytes of the model.
-        title: the name of the model.
-        folder: the folder of external data.
-        limits: the limits for loading.
-        inputs: the inputs of the session.
-        fallback: the fallback of the session.
-        shapes: the shapes of the inputs.
-        is_own: whether the model's own session runs it by default.
-    """
+    """A model to verify for some shapes; `is_own`: ONNX Runtime runs it uncompiled by default."""
 
     model: Any
     title: str
@@ -62,7 +51,7 @@ class ModelTask(Task):
 
 
 def task_of(session: InferenceSession, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
-    """Return the task of a child process for shapes in use, a kept verdict, or the reason for neither."""
+    """The task of a child process for shapes in use, a kept verdict, or the reason for neither."""
     cache, context, model = session._shape_cache, session.context, session._recipe.model
     if (verdict := engines.find(cache.digest, cache.ways).get(text_of(key))) is not None:
         return verdict
@@ -92,7 +81,6 @@ def task_of(session: InferenceSession, key: Any, sample: Mapping[str, Sample]) -
 
 
 def _judge(task: ModelTask) -> Measurement | str:
-    """Verify the rivals for a model, and keep the verdict."""
     from ...verification import verifier
 
     model = Model.load(task.model, task.limits)
