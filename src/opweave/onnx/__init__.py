@@ -1,17 +1,10 @@
 """ONNX models: `InferenceSession` runs them on WebNN graphs, and lets ONNX Runtime do what WebNN cannot express.
 
-    import opweave as ow
-
     session = ow.InferenceSession("model.onnx")
     (logits,) = session.run(None, {"image": pixels})
-    print(session.explain())
 
-`save` writes a graph of `MLGraphBuilder` as an ONNX model, and `load` makes a graph of a model:
-
-    ow.onnx.save(graph, "model.onnx")
-    graph = ow.onnx.load("model.onnx")
-
-`replacing_onnxruntime` lets programs that call ONNX Runtime run here, unchanged:
+`save` writes a graph of `MLGraphBuilder` as an ONNX model, and `load` makes a graph of a model. `replacing_onnxruntime` lets
+programs that call ONNX Runtime run here, unchanged:
 
     with ow.onnx.replacing_onnxruntime():
         ...

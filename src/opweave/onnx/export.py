@@ -37,16 +37,15 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
     Inputs and outputs keep their names, with one exception: in ONNX, an output cannot have the name of an input. Such an
     output is called `NAME_out` in the file (`NAME_out_out` where that is taken, and so on).
 
-    Weights are written into the file; beyond 1.5 GB, into a second file in the same folder, whose name ends in `.data`. An
-    existing file is replaced once the new one is complete. If `path` is a symbolic link, its target is replaced. A pipe or
-    a device is written directly.
+    Beyond 1.5 GB, weights are written into a second file in the same folder, whose name ends in `.data`. An existing file is
+    replaced once the new one is complete. The target of a symbolic link is replaced; a pipe or a device is written directly.
 
     Args:
         graph: as returned by `MLGraphBuilder.build`.
         path: the file to write.
         operators: "onnx" writes operators of ONNX only, for any engine that reads ONNX. "onnxruntime" also writes operators of
-            ONNX Runtime alone, as a graph on the CPU runs them: MatMulNBits, GroupQueryAttention, MultiHeadAttention,
-            RotaryEmbedding, SimplifiedLayerNormalization, FastGelu, QuickGelu. They are faster than their decompositions.
+            ONNX Runtime alone, which are faster than their decompositions: MatMulNBits, GroupQueryAttention,
+            MultiHeadAttention, RotaryEmbedding, SimplifiedLayerNormalization, FastGelu, QuickGelu.
 
     Raises:
         ValidationError: a name cannot be encoded as UTF-8, as ONNX requires; `operators` is neither; or `path` is not a
@@ -126,7 +125,6 @@ def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, di
 
 
 def _name_by_labels(model: ModelProto) -> None:
-    """Rename node `conv1#0` to `conv1` if no other node has that label."""
     labels = [node.name.rpartition("#")[0] for node in model.graph.node]
     taken = Counter([*labels, *(node.name for node in model.graph.node)])
     for node, label in zip(model.graph.node, labels, strict=True):
@@ -147,7 +145,6 @@ def _output_names(graph: Graph) -> dict[str, str]:
 
 
 def _set_location(tensor: TensorProto, place: Mapping[str, object]) -> None:
-    """Set the location of a tensor's data."""
     del tensor.external_data[:]
     for key, value in place.items():
         tensor.external_data.add(key=key, value=str(value))

@@ -32,17 +32,14 @@ class Cache(Generic[K, V]):
     """A thread-safe mapping that evicts its least recently used entries.
 
     Args:
-        max_entries: maximum number of entries; None for no limit.
-        max_bytes: maximum total of the sizes passed to `put`; None for no limit.
+        max_entries: maximum number of entries, which can be changed at any time; None for no limit.
+        max_bytes: maximum total of the sizes passed to `put`, likewise.
         raw: whether to compare keys with `==`. By default, keys are passed to `exact`, which tells 1 from True and 0.0
             from -0.0.
         on_drop: called with each value that is evicted, replaced or cleared, while the cache is not locked.
 
-    Attributes:
-        max_entries: as above; it can be changed at any time.
-        max_bytes: as above; it can be changed at any time.
-        peek: `dict.get` of the entries, for hot paths. It takes the key as stored, and does not count as a use: a cache
-            that is only read in this way evicts its oldest entries.
+    `peek` is `dict.get` of the entries, for hot paths. It takes the key as stored, and does not count as a use: a cache that
+    is only read in this way evicts its oldest entries.
 
     >>> sizes = Cache(max_entries=2)
     >>> for value in (1, True, 1.0):
@@ -88,11 +85,7 @@ class Cache(Generic[K, V]):
             return list(self._entries.items())
 
     def get(self, key: K) -> V | None:
-        """The value of a key, or None; counts as a use.
-
-        Raises:
-            TypeError: the key is not hashable.
-        """
+        """The value of a key, or None; counts as a use."""
         return self._find(self._key(key))
 
     def put(self, key: K, value: V, size: int = 0) -> V:
@@ -223,7 +216,6 @@ def _note_death(_: object) -> None:
 
 
 def _is_alive(key: Any) -> bool:
-    """Whether all objects that a key references still exist."""
     if isinstance(key, (tuple, frozenset)):
         return all(map(_is_alive, key))
     return not isinstance(key, ref) or key() is not None
@@ -233,7 +225,6 @@ _caches: WeakSet[Cache[Any, Any]] = WeakSet()
 
 
 def _after_fork() -> None:
-    """Replace locks that threads held in the parent process, which do not exist in the child."""
     for cache in _caches:
         cache._lock = RLock()
         cache._turns.clear()

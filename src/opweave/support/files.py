@@ -19,9 +19,6 @@ def atomic_writer(path: str | Path) -> Iterator[BinaryIO]:
 
     A symbolic link is kept, and its target is replaced. Anything but a regular file (a pipe, a device) is written
     directly, because it cannot be replaced.
-
-    Raises:
-        DataError: the file cannot be written.
     """
     target, mode = resolved(path)
     try:
@@ -46,15 +43,7 @@ def atomic_writer(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def make_folder(path: str | Path, what: str) -> Path:
-    """Make a folder and those above it, if they do not exist.
-
-    Args:
-        path: of the folder.
-        what: the name of the folder in errors.
-
-    Raises:
-        DataError: there is a file at the path, or the folder cannot be made.
-    """
+    """Make a folder and those above it, if they do not exist; `what` is its name in errors."""
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,11 +56,7 @@ def make_folder(path: str | Path, what: str) -> Path:
 
 
 def resolved(path: str | Path) -> tuple[Path, int | None]:
-    """Follow symbolic links; return the final path, and the mode of the file there, or None if it does not exist.
-
-    Raises:
-        DataError: the links form a loop, or a directory cannot be read.
-    """
+    """Follow symbolic links; return the final path, and the mode of the file there, or None if it does not exist."""
     try:
         target = Path(os.path.realpath(path))
         if target.is_symlink():  # a loop

@@ -11,12 +11,9 @@ V = TypeVar("V")
 
 
 class ByIdentity(Generic[K, V]):
-    """A mapping of objects to values, each for as long as its object lives.
+    """A mapping of objects to values, each for as long as its object lives; `peek` takes the `id` of a live object.
 
     A lookup is one in a dictionary, while `weakref.WeakKeyDictionary` makes a weak reference for each lookup, in Python.
-
-    Attributes:
-        peek: the value of a live object by its `id`, or None.
 
     >>> class Run: ...
     >>> first, second = Run(), Run()

@@ -35,10 +35,7 @@ def is_installed(module: str) -> bool:
 
 
 def warn_once(fault: str) -> None:
-    """Warn of a package's fault, once in a process; do nothing if the text is empty.
-
-    The warning is about the line of the user's program that led here.
-    """
+    """Warn of a package's fault, once in a process, about the line of the user's program; do nothing if the text is empty."""
     if not fault or fault in _told:
         return
     _told.add(fault)

@@ -20,11 +20,7 @@ def varint(number: int) -> bytes:
 
 
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """The number at a position, and the position after it.
-
-    Raises:
-        IndexError: the data ends before it, or it has more than 64 bits.
-    """
+    """The number at a position, and the position after it; `IndexError` if the data ends before, or after 64 bits."""
     number = shift = 0
     while True:
         byte = data[at]

@@ -11,18 +11,7 @@ from .scopes import all_nodes, flatten
 
 
 def inline_functions(proto: ModelProto, limits: ModelLimits, what: str, *, is_owned: bool) -> ModelProto:
-    """Inline all functions of a model.
-
-    Args:
-        proto: a model with functions, none of them recursive.
-        limits: bounds for loading the model.
-        what: the model, in messages.
-        is_owned: whether the caller has no reference to `proto`, so that it may be changed.
-
-    Raises:
-        DataError: there are more nodes than the limit.
-        Exception: of many classes, as the inliner is written in C++.
-    """
+    """Inline all functions of a model, none of them recursive; the inliner, in C++, raises errors of many classes."""
     from onnx import inliner
 
     if any(function.attribute or function.attribute_proto for function in proto.functions):
@@ -67,12 +56,7 @@ class _Binder:
         self.proto.functions.extend(copies)
 
     def _bind_nodes(self, nodes: Sequence[NodeProto], values: Mapping[str, AttributeProto] | None) -> None:
-        """Bind the attributes of nodes in place.
-
-        Args:
-            nodes: the nodes of a graph or a function.
-            values: the attributes of the enclosing function, by name; None outside of functions.
-        """
+        """Bind the attributes of nodes in place; `values` are those of the enclosing function, None outside of functions."""
         for node in nodes:
             for graph in sub_graphs(node):
                 self._bind_nodes(graph.node, values)

@@ -65,10 +65,7 @@ class Model:
     """An ONNX model whose external data stay in their files.
 
     Attributes:
-        proto: the model; initializers with external data hold no data.
-        folder: the folder of external data.
         opsets: the version of each operator set, by domain ("" for ONNX's own).
-        limits: bounds for loading the model.
         names: the names of all values, including values of sub-graphs.
         operations: the converters of the user's operations for its nodes, as registered when the model was read.
         surprising: the names of values whose shapes differ from ONNX's inference.
@@ -92,11 +89,7 @@ class Model:
 
     @classmethod
     def load(cls, source: Any, limits: ModelLimits = DEFAULT) -> Model:
-        """Read a model from a path, from bytes, or take an `onnx.ModelProto`.
-
-        Raises:
-            DataError: the file cannot be read, holds no valid ONNX model, or exceeds a limit.
-        """
+        """Read a model from a path or bytes, or take an `onnx.ModelProto`; `DataError` if it is invalid or exceeds a limit."""
         require(
             isinstance(limits, ModelLimits), f"limits must be an opweave.onnx.ModelLimits, got {type(limits).__name__}"
         )
@@ -192,7 +185,7 @@ class Model:
         return self.operators - self.operations.keys() - CONVERTERS.keys()
 
     def operation(self, node: NodeProto) -> Converter | None:
-        """The converter of the user's operation for a node; None if there is none."""
+        """The converter of the user's operation for a node."""
         return self.operations.get(key_of(node)) if self.operations else None
 
     def without_overrides(self) -> Model:
@@ -299,15 +292,8 @@ class Model:
     ) -> None:
         """Check the nodes of a graph and of its sub-graphs.
 
-        Args:
-            graph: the graph.
-            outer: the names that enclosing graphs define.
-            where: the place of the graph, as the end of a title; empty for the graph of the model.
-            shapes: the declared shapes of values, by name.
-            constants: the initializers and Constant nodes of enclosing graphs, by name.
-
-        Raises:
-            DataError: a node breaks a rule.
+        `outer` are the names that enclosing graphs define; `where` is the place of the graph, as the end of a title, "" for
+        the model.
         """
         constants = {**constants, **{initializer.name: initializer for initializer in graph.initializer}}
         initialised = initializer_names(graph)
@@ -347,11 +333,7 @@ class Model:
         return self.constant(source) if isinstance(source, NodeProto) else source and self.array(source)
 
     def constant(self, node: NodeProto) -> np.ndarray | None:
-        """The value of a Constant node; None if it holds strings or a sparse tensor.
-
-        Raises:
-            DataError: the node does not have exactly one attribute, or its tensor cannot be read.
-        """
+        """The value of a Constant node; None if it holds strings or a sparse tensor."""
         if len(node.attribute) != 1:
             raise DataError(f"{title_of(node)} must have one attribute, got {len(node.attribute)}")
         (attribute,) = node.attribute
@@ -365,11 +347,7 @@ class Model:
         return None
 
     def array(self, tensor: TensorProto) -> np.ndarray:
-        """The array of an initializer; a view if its bytes are raw.
-
-        Raises:
-            DataError: the data are missing, too short, or in a file outside of the model's folder.
-        """
+        """The array of an initializer; a view if its bytes are raw."""
         shape, name = tuple(tensor.dims[:]), PLAIN.get(tensor.data_type)
         what = f"the tensor {tensor.name!r}"
         if name is None and tensor.data_type not in KNOWN_TYPES:
@@ -407,11 +385,7 @@ class Model:
         return array
 
     def dense(self, sparse: SparseTensorProto) -> np.ndarray:
-        """The array of a sparse initializer.
-
-        Raises:
-            DataError: values, indices and dimensions do not fit.
-        """
+        """The array of a sparse initializer."""
         what = f"the sparse tensor {sparse.values.name!r}"
         shape = tuple(sparse.dims)
         values, indices = self.array(sparse.values), self.array(sparse.indices)

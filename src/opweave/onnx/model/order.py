@@ -16,9 +16,6 @@ def with_sorted_nodes(proto: ModelProto) -> ModelProto:
     """A copy of a model with its nodes in topological order; otherwise nodes keep their order.
 
     ONNX Runtime sorts the main graph, too. It refuses unsorted sub-graphs, so sub-graphs stay as they are.
-
-    Raises:
-        DataError: nodes use each other's results in a cycle.
     """
     nodes = proto.graph.node
     sources = {info.name for info in proto.graph.input}.union(initializer_names(proto.graph))

@@ -30,9 +30,7 @@ Field = tuple[int, int, int, int]
 def without_weights(data: memoryview, nodes: bool = True) -> bytes | None:
     """A serialised ModelProto with references in place of large weights; None if `data` is not one valid ModelProto.
 
-    Args:
-        data: the model.
-        nodes: whether weights in Constant nodes are replaced, too.
+    `nodes`: weights in Constant nodes are replaced, too.
     """
     try:
         graphs = [item for item in _fields(data, 0, len(data)) if item[0] == _MODEL_GRAPH]
@@ -102,11 +100,7 @@ def _tensor(data: memoryview, start: int, end: int) -> bytes | None:
 
 
 def _fields(data: memoryview, at: int, end: int) -> Iterator[Field]:
-    """Iterate over the fields between two positions.
-
-    Raises:
-        IndexError: the last field does not end at `end`.
-    """
+    """Iterate over the fields between two positions; `IndexError` if the last one does not end at `end`."""
     while at < end:
         start = at
         key, at = data[at], at + 1  # nearly all keys and most lengths are one byte

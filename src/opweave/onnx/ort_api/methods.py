@@ -164,19 +164,11 @@ class OnnxRuntimeMethods:
         return [_cpu_memory() for _ in self.get_outputs()]
 
     def get_input_epdevices(self) -> list[Any]:
-        """Refuse: no execution provider runs the model.
-
-        Raises:
-            NotSupportedError: always.
-        """
+        """Refuse with `NotSupportedError`: no execution provider runs the model."""
         raise _refusal_of("get_input_epdevices")
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
-        """Refuse: no execution provider runs the model; `explain()` shows where each node runs.
-
-        Raises:
-            NotSupportedError: always.
-        """
+        """Refuse with `NotSupportedError`: no execution provider runs the model; `explain()` shows where each node runs."""
         raise _refusal_of("get_provider_graph_assignment_info")
 
     def get_tuning_results(self) -> list[Any]:
@@ -197,11 +189,7 @@ class OnnxRuntimeMethods:
     # Running ---------------------------------------------------------------------------------------------------------
 
     def io_binding(self) -> IOBinding:
-        """A new binding, to read inputs and write outputs in place.
-
-        Returns:
-            An `IOBinding`, for `run_with_iobinding`.
-        """
+        """A new `IOBinding` for `run_with_iobinding`, to read inputs and write outputs in place."""
         from ..session.io_binding import IOBinding
 
         return (self._binding_class or IOBinding)(self)
@@ -212,10 +200,6 @@ class OnnxRuntimeMethods:
         Args:
             iobinding: made by `io_binding()` of this session.
             run_options: `onnxruntime.RunOptions`.
-
-        Raises:
-            ValidationError: the binding belongs to another session, has no output, or holds arrays that do not fit.
-            OperationError: the engine failed.
         """
         if getattr(iobinding, "_owner", None) is not self:
             from ..session.io_binding import IOBinding
@@ -229,20 +213,12 @@ class OnnxRuntimeMethods:
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
     ) -> list[Any]:
-        """`run` with `onnxruntime.OrtValue`s as inputs and results; their memory is shared, not copied.
+        """`run` with `onnxruntime.OrtValue`s on the CPU as inputs and results; their memory is shared, not copied.
 
         Args:
             output_names: as for `run`.
-            input_dict_ort_values: an OrtValue on the CPU for each input, by name.
+            input_dict_ort_values: an OrtValue for each input, by name.
             run_options: as for `run`.
-
-        Returns:
-            An OrtValue for each output.
-
-        Raises:
-            ValidationError: names, types or shapes do not fit.
-            NotSupportedError: a value is not a tensor of numbers on the CPU.
-            OperationError: the engine failed.
         """
         for name, value in dict(input_dict_ort_values).items():
             require(is_ort_value(value), f"input {name!r} must be an OrtValue, got {type(value).__name__}")
@@ -269,10 +245,6 @@ class OnnxRuntimeMethods:
             fetches: an `OrtValueVector` that receives them.
             fetch_devices: ignored: results are on the CPU.
 
-        Raises:
-            ValidationError: names, types or shapes do not fit.
-            OperationError: the engine failed.
-
         >>> import numpy as np, opweave as ow
         >>> from onnx.parser import parse_model
         >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
@@ -294,20 +266,14 @@ class OnnxRuntimeMethods:
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> Any:
-        """Make a new `onnxruntime.OrtValue` on the CPU.
+        """Make a new `onnxruntime.OrtValue` on the CPU, whose contents are not specified.
 
         Args:
             shape: the dimensions.
             element_type: a NumPy data type, or a number of ONNX's `TensorProto.DataType`.
-            device_type: "cpu".
+            device_type: "cpu"; else `NotSupportedError`.
             device_id: ignored.
             vendor_id: ignored.
-
-        Returns:
-            The value; its contents are not specified.
-
-        Raises:
-            NotSupportedError: the device is not the CPU.
         """
         import onnxruntime
 

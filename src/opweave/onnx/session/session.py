@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 Location = Literal["cpu", "ml-tensor"]
 
 ASKED_TWICE = "an output that is asked for twice"
-"""Reason to copy an output: the caller owns each result."""
 
 WRONG_LENGTHS = re.compile("seqlens_k.* is out of range")
 """The engine's error for invalid lengths that the model computes. The compiled model would run the same kernel."""
@@ -191,7 +190,6 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             self._run_trace.note("session_initialization", begin)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        """Pickle and copy a session by the path or the bytes of its model, which is loaded again."""
         return self._recipe.reduce_to(type(self))
 
     def __repr__(self) -> str:

@@ -223,15 +223,11 @@ def _cache(
     capacity: int,
     total: int,
 ) -> tuple[list[MLOperand | None], MLOperand | None]:
-    """The KV cache with capacity for the new keys, and the valid keys of each sequence; None if all are valid.
+    """The KV cache [batch, groups, capacity, size], and the valid keys of each sequence; None if all are valid.
 
-    Args:
-        b: the builder.
-        cache: past keys and values [batch, groups, capacity, size], or nothing.
-        seqlens_k: [batch], number of keys of each sequence, with the new ones, minus 1.
-        q: [batch, new, heads * size].
-        capacity: the length of the KV cache; sequences may use less.
-        total: the least length of the returned keys. A mask of fixed length makes it longer than the sequences.
+    `cache` has past keys and values, or nothing; `seqlens_k` [batch] is the number of keys of each sequence, with the new
+    ones, minus 1; `q` is [batch, new, heads * size]. Sequences may use less than `capacity`. At least `total` keys are
+    returned: a mask of fixed length makes it longer than the sequences.
     """
     none: list[MLOperand | None] = [None, None]
     batch, new, _ = q.shape
@@ -274,14 +270,9 @@ def _rotate(
 ) -> MLOperand:
     """Rotate pairs of elements of `x` by the angles of their positions.
 
-    Args:
-        b: the builder.
-        x: [batch, heads, length, size], or [batch, length, heads * size].
-        cos: cosines [positions, pairs]; without `positions`, [batch or 1, length, pairs].
-        sin: sines, likewise.
-        positions: the table row of each element of the sequence, [batch or 1, length]; None: rows in order.
-        heads: the number of heads, if `x` has rank 3.
-        interleaved: not 0 if elements 2 * i and 2 * i + 1 are a pair.
+    `x` is [batch, heads, length, size], or [batch, length, heads * size]. `cos` and `sin` are tables [positions, pairs], with
+    the rows in `positions` [batch or 1, length] or in order; without a table, [batch or 1, length, pairs]. `interleaved` is
+    not 0 if elements 2 * i and 2 * i + 1 are a pair.
     """
     shape = x.shape[0], x.shape[2] if x.rank == 4 else x.shape[1]
     tables = [operand(b, table) for table in (cos, sin)]

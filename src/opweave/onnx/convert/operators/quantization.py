@@ -47,12 +47,7 @@ def _align(b: MLGraphBuilder, part: Tensor, whole: Sequence[int], axis: int) -> 
 
 @dataclass(frozen=True)
 class QuantizedBlocks:
-    """Granularity of scales and zero points: per tensor, per index of an axis, or per block.
-
-    Attributes:
-        axis: the axis along which scales differ, if there are several.
-        block_size: the number of elements of a block along the axis; 0 without blocks.
-    """
+    """Granularity of scales and zero points: per tensor, per index of `axis`, or per block; without blocks, size 0."""
 
     axis: int = 1
     block_size: int = 0
