@@ -385,7 +385,7 @@ def test_faults_in_the_background_are_logged_and_the_session_goes_on(
     def broken(*_: Any) -> Any:
         raise RuntimeError("the compiler is broken")
 
-    monkeypatch.setattr(session._shape_cache, "_trace", broken)
+    monkeypatch.setattr(session._parts.shape_cache, "_trace", broken)
     with caplog.at_level(logging.WARNING, "opweave"):
         for _ in range(4):
             feed = rows(2)

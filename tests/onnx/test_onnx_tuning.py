@@ -132,7 +132,7 @@ def test_static_session_runs_on_onnxruntime_until_it_is_tuned(
         prefix = "x [2, 3]" if chosen == OWN_SESSION else "engine"
         assert f"{prefix}: {verdict(times, chosen)}" in each.explain().splitlines()
         assert len(compiled_models(each)) == (chosen != OWN_SESSION)
-        assert (each._shape_cache._own_session is None) == (chosen != OWN_SESSION)
+        assert (each._parts.shape_cache._own_session is None) == (chosen != OWN_SESSION)
 
 
 def test_a_call_during_tuning_does_not_keep_the_engine_of_before(
@@ -337,7 +337,7 @@ def test_tuned_shapes_of_models_with_many_weights_are_compiled(
     expected = np.repeat(-X.sum(1, keepdims=True), 3, axis=1)
     made = session(path)
     np.testing.assert_array_equal(made.run(None, {"x": X})[0], expected)
-    assert made._shape_cache.only_own is not None  # its weights are more than `program_bytes`
+    assert made._parts.shape_cache.only_own is not None  # its weights are more than `program_bytes`
     faster(monkeypatch, (3.0, 2.0, 1.0))
     made.tune([{"x": [2, 3]}, {"x": [1, 3]}], seconds=0)
     for each in (made, session(path)):

@@ -328,9 +328,10 @@ def _chosen_by(session: InferenceSession) -> str:
     """The engine that runs the calls of a session."""
     from ..compile.engines import chosen_in
     from ..onnx.session.compiled import CompiledModel
+    from ..onnx.session.session import parts_of
 
-    last = session._shape_cache.last()
+    last = parts_of(session).shape_cache.last()
     model = None if last is None else last[1]
     if not isinstance(model, CompiledModel):
         return BASE_LINE
-    return chosen_in(model.choice) or next(iter(session._shape_cache.ways))
+    return chosen_in(model.choice) or next(iter(parts_of(session).shape_cache.ways))

@@ -67,9 +67,10 @@ def open_session(
 
 
 def _feed(session: InferenceSession, sources: list[str] | None, seed: int, mean: str, std: str) -> dict[str, Any]:
+    from ..onnx.session.session import parts_of
     from .inputs import gather, numbers
 
-    return gather(session._inputs, sources or [], seed, numbers(mean, "--mean"), numbers(std, "--std"))
+    return gather(parts_of(session).inputs, sources or [], seed, numbers(mean, "--mean"), numbers(std, "--std"))
 
 
 @app.command()
@@ -96,6 +97,7 @@ def run(
 
     import numpy as np
 
+    from ..onnx.session.session import parts_of
     from .inputs import assuming, best, save_arrays
 
     session = open_session(model, fix_shapes, limit, device, precision)
@@ -103,7 +105,7 @@ def run(
     names = [argument.name for argument in session.get_outputs()]
     start = perf_counter()
     is_random = any(text.rpartition("=")[2] == "random" for text in inputs or [])
-    with assuming(session._inputs) if is_random else nullcontext():
+    with assuming(parts_of(session).inputs) if is_random else nullcontext():
         results = dict(zip(names, session.run(None, feed), strict=True))
     seconds = perf_counter() - start
     table = Table("output", "type", "shape", "min", "mean", "max", box=None, header_style="bold")
@@ -147,12 +149,14 @@ def info(
     from ..compile.engines import described
     from ..onnx.model.arguments import shape_text
     from ..onnx.model.parameters import parameters
+    from ..onnx.session.session import parts_of
     from ..onnx.session.summary import customs, heading
     from ..onnx.session.verification import state_of
     from .inputs import assuming, assumption
 
     session = open_session(model, fix_shapes, limit, device, precision)
-    proto = session._model.proto
+    parts = parts_of(session)
+    proto = parts.model.proto
     producer = " ".join(part for part in (proto.producer_name, proto.producer_version) if part) or "unknown"
     opsets = ", ".join(f"{entry.domain or 'ai.onnx'} {entry.version}" for entry in proto.opset_import)
     weights = [prod(tensor.dims) for tensor in parameters(proto.graph)]
@@ -167,9 +171,9 @@ def info(
             table.add_row(what, argument.name, argument.type, shape_text(argument.shape))
     console.print(table)
 
-    with assuming(session._inputs):
-        shapes = {a.name: a.assumed_shape() for a in session._inputs if a.element_type}
-        compiled = session._compiled_for(shapes)
+    with assuming(parts.inputs):
+        shapes = {a.name: a.assumed_shape() for a in parts.inputs if a.element_type}
+        compiled = parts.compiled_for(shapes)
     operators = Counter(step.node.op_type for step in compiled.trace.steps if step.kind != "folded")
     folded = sum(step.kind == "folded" for step in compiled.trace.steps)
     console.print("\noperators", style="bold")
@@ -177,12 +181,13 @@ def info(
     if folded:
         console.print(f"  {counted(folded, 'node')} more, computed when the model is compiled")
     console.print("\nwhat runs where", style="bold")
-    if assumed := assumption(session._inputs):
+    if assumed := assumption(parts.inputs):
         console.print(f"  {assumed}", soft_wrap=True)
         console.print("  With real sizes, engines, segments and reasons may differ from these:")
     if compiled.choice:
         console.print(
-            f"  engine: {described(compiled.choice, compiled.untried, state_of(session, compiled))}", soft_wrap=True
+            f"  engine: {described(compiled.choice, compiled.untried, state_of(parts, compiled))}",
+            soft_wrap=True,
         )
     for line in customs(compiled):
         console.print(f"  {line}", soft_wrap=True)

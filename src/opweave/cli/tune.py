@@ -64,13 +64,14 @@ def tune(
             console.print("nothing is kept")
         return
     from ..compile.engines import find
+    from ..onnx.session.session import parts_of
     from .inputs import assuming, sizes
 
     session = open_session(model, fix_shapes, limit, device)
     wanted = [_shapes(session, sizes(_parts(text))) for text in shape or []] or [_shapes(session, {})]
-    cache = session._shape_cache
+    cache = parts_of(session).shape_cache
     try:
-        with assuming(session._inputs):
+        with assuming(parts_of(session).inputs):
             _print(session.tune(wanted, seconds=seconds).measurements)
     except KeyboardInterrupt:
         measured = find(cache.digest, cache.ways)
@@ -105,7 +106,9 @@ def _other_engines(session: InferenceSession) -> list[str]:
 
 def _shapes(session: InferenceSession, sizes: Mapping[str, int | list[int]]) -> dict[str, list[int]]:
     """The shape of each input, given by its name, or by the names of dimensions."""
-    arguments = {argument.name: argument for argument in session._inputs if argument.element_type}
+    from ..onnx.session.session import parts_of
+
+    arguments = {argument.name: argument for argument in parts_of(session).inputs if argument.element_type}
     names = {size for each in arguments.values() for size in each.dims or () if isinstance(size, str)}
     if unknown := [name for name in sizes if name not in arguments and name not in names]:
         choices = ", ".join([*arguments, *sorted(names)])

@@ -11,7 +11,7 @@ from time import perf_counter_ns
 import numpy as np
 
 from ..onnx.model.arguments import Argument
-from ..onnx.session.session import InferenceSession
+from ..onnx.session.session import InferenceSession, parts_of
 from ..support.cache import Cache
 from ..support.errors import MLError, OperationError
 from .proofs import Proofs, Shapes
@@ -94,8 +94,8 @@ class BatchedModel:
             ValidationError: an input does not fit.
         """
         session = self._session
-        feed = {a.name: a.as_input(request.feed[a.name], session.context) for a in session._inputs}
-        for indices in session._ranges:
+        feed = {a.name: a.as_input(request.feed[a.name], session.context) for a in parts_of(session).inputs}
+        for indices in parts_of(session).ranges:
             indices.check(feed)
         return replace(request, feed=feed)
 
@@ -153,7 +153,7 @@ class BatchedModel:
         return ""
 
     def _shapes_of(self, request: InferenceRequest) -> Shapes:
-        return tuple(request.feed[argument.name].shape[1:] for argument in self._session._inputs)
+        return tuple(request.feed[argument.name].shape[1:] for argument in parts_of(self._session).inputs)
 
     def _run_alone(self, request: InferenceRequest) -> BatchAnswer:
         started = perf_counter_ns()

@@ -17,7 +17,7 @@ from .. import memory
 from ..backends import Precision, devices
 from ..context.context import ml
 from ..onnx.model.arguments import Argument, shape_text
-from ..onnx.session.session import InferenceSession
+from ..onnx.session.session import InferenceSession, parts_of
 from ..support.errors import MLError, ValidationError, require
 from ..support.hints import names as meant_names
 from ..support.names import shown
@@ -88,9 +88,9 @@ class Predictor:
         make = partial(type(self), threads=threads, device=device, precision=precision, operations=operations)
         self._recipe = make, (model, inputs, outputs)
         self._session = open_session(model, threads, device, precision, operations)
-        self._rows = _fixed_rows(self._session._inputs)
-        self._inputs = _by_column(self._session._inputs, inputs)
-        self._outputs = _by_output(self._session._outputs, outputs)
+        self._rows = _fixed_rows(parts_of(self._session).inputs)
+        self._inputs = _by_column(parts_of(self._session).inputs, inputs)
+        self._outputs = _by_output(parts_of(self._session).outputs, outputs)
         self._names = list(self._outputs)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
@@ -151,7 +151,7 @@ class Predictor:
     def _run(self, feed: Mapping[str, np.ndarray], rows: int) -> dict[str, Any]:
         """Run the model on all rows."""
         if not rows:
-            return {name: _no_rows(self._session._outputs[name]) for name in self._outputs}
+            return {name: _no_rows(parts_of(self._session).outputs[name]) for name in self._outputs}
         size = self._rows or rows
         if rows == size:
             return self._run_part(feed, 0)

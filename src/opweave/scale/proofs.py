@@ -9,7 +9,7 @@ from ..core.graph import Operand
 from ..onnx.convert.trace import Trace
 from ..onnx.model.protobuf import NodeProto
 from ..onnx.model.values import Constant, Tensor, shape_of, type_of
-from ..onnx.session.session import InferenceSession
+from ..onnx.session.session import InferenceSession, parts_of
 from ..support.cache import Cache
 from ..support.errors import MLError
 from ..support.names import shown
@@ -74,8 +74,10 @@ class Proofs:
     def _prove(self, shapes: Shapes, rows: int, part: int) -> str:
         try:
             one, other = (self._trace(shapes, count) for count in (rows, part))
-            values = _ProvenValues(one, other, (rows, part), [argument.name for argument in self._session._inputs])
-            for name in self._session._outputs:
+            values = _ProvenValues(
+                one, other, (rows, part), [argument.name for argument in parts_of(self._session).inputs]
+            )
+            for name in parts_of(self._session).outputs:
                 if values.axis(name) != BatchAxis(0):
                     raise NotApart(f"output {shown(name)} does not have the rows of the batch")
         except (NotApart, MLError) as error:
@@ -88,11 +90,11 @@ class Proofs:
         """Trace the model for a number of rows."""
 
         def trace() -> Trace:
-            names = (argument.name for argument in self._session._inputs)
+            names = (argument.name for argument in parts_of(self._session).inputs)
             sizes: Mapping[str, tuple[int, ...] | None] = {
                 name: (rows, *shape) for name, shape in zip(names, shapes, strict=True)
             }
-            return self._session._shape_cache.traced(sizes, {}, {})[1]
+            return parts_of(self._session).shape_cache.traced(sizes, {}, {})[1]
 
         return self._traces.make((shapes, rows), trace)
 

@@ -24,6 +24,7 @@ from starlette.routing import Route
 from .. import __version__
 from ..backends import PRECISIONS, Precision
 from ..onnx.model.protobuf import ModelProto
+from ..onnx.session.session import parts_of
 from ..support.errors import MLError, require
 from ..support.names import shown
 from . import protocol, statistics
@@ -143,7 +144,7 @@ class Replica:
             logging.getLogger("opweave").addHandler(handler)
         session = open_session(model, threads, device, precision, operations)
         self._max_body, max_json = limits
-        self._interface = Interface(name, session._inputs, list(session._outputs.values()), max_json)
+        self._interface = Interface(name, parts_of(session).inputs, list(parts_of(session).outputs.values()), max_json)
         self._model = BatchedModel(session, self._interface, batch)
         self._statistics, self._replicas = statistics.ServingStatistics(), replicas
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="opweave-serving")  # engines use threads of their own

@@ -13,14 +13,9 @@ from . import options
 from .ort_values import is_ort_value, ort_value
 
 if TYPE_CHECKING:
-    from ...context.context import MLContext
-    from ...verification.uses import Use
     from ..convert.run_trace import RunTrace
-    from ..model.arguments import Argument
-    from ..model.model import Model
-    from ..session.index_ranges import Range
     from ..session.io_binding import IOBinding
-    from ..session.shape_cache import ShapeCache
+    from ..session.parts import SessionParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +95,10 @@ class OnnxRuntimeMethods:
     """
 
     _binding_class: type[IOBinding] | None = None
-    _settings: options.Settings
-    _model: Model
-    _run_trace: RunTrace | None
-    _in_place: dict[str, str]  # output that may alias an input -> that input
 
     # Of the session.
-    _context: MLContext
-    _shape_cache: ShapeCache
-    _inputs_by_name: dict[str, Argument]
-    _outputs: dict[str, Argument]
-    _ranges: list[Range]
-    _repeatable: bool  # whether calls may be repeated: all values are plain tensors on the CPU
-    _use: Use | None  # the record of its use
+    _parts: SessionParts
+    _run_trace: RunTrace | None
     run: Callable[..., list[Any]]
     get_inputs: Callable[[], list[NodeArg]]
     get_outputs: Callable[[], list[NodeArg]]
@@ -122,7 +108,7 @@ class OnnxRuntimeMethods:
 
     def get_modelmeta(self) -> ModelMetadata:
         """The model's metadata: its producer, its version, its custom entries."""
-        proto = self._model.proto
+        proto = self._parts.model.proto
         return ModelMetadata(
             producer_name=proto.producer_name,
             graph_name=proto.graph.name,
@@ -135,16 +121,17 @@ class OnnxRuntimeMethods:
 
     def get_providers(self) -> list[str]:
         """ONNX Runtime's names for the devices of the session; "CPUExecutionProvider" comes last."""
-        return self._settings.providers()
+        return self._parts.settings.providers()
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """The options that were passed for each of `get_providers()`."""
-        return {name: dict(self._settings.provider_options.get(name, {})) for name in self.get_providers()}
+        provider_options = self._parts.settings.provider_options
+        return {name: dict(provider_options.get(name, {})) for name in self.get_providers()}
 
     def get_session_options(self) -> Any:
         """The `onnxruntime.SessionOptions` that the session was made with, or a new object."""
-        if self._settings.session_options is not None:
-            return self._settings.session_options
+        if (session_options := self._parts.settings.session_options) is not None:
+            return session_options
         import onnxruntime
 
         return onnxruntime.SessionOptions()
@@ -207,7 +194,7 @@ class OnnxRuntimeMethods:
             require(isinstance(iobinding, IOBinding), f"iobinding must be an IOBinding, got {type(iobinding).__name__}")
             raise ValidationError("iobinding must be made by io_binding() of this session")
         if run_options is not None:
-            options.check_run_options(run_options, self._settings.level)
+            options.check_run_options(run_options, self._parts.settings.level)
         iobinding.run()
 
     def run_with_ort_values(
@@ -316,7 +303,7 @@ class OnnxRuntimeMethods:
         Returns:
             The path of a file in Chrome's trace event format; empty if profiling is off, or the file is already written.
         """
-        trace, self._run_trace = self._run_trace, None
+        trace, self._run_trace, self._parts.run_trace = self._run_trace, None, None
         return trace.write() if trace is not None else ""
 
     def get_profiling_start_time_ns(self) -> int:
@@ -327,7 +314,7 @@ class OnnxRuntimeMethods:
         from .compatibility import row
 
         text = row("InferenceSession", name).text
-        options.log(self._settings.level, options.INFO, "InferenceSession.%s is ignored: %s", name, text)
+        options.log(self._parts.settings.level, options.INFO, "InferenceSession.%s is ignored: %s", name, text)
 
 
 def _refusal_of(name: str) -> NotSupportedError:

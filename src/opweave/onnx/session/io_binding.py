@@ -22,6 +22,7 @@ from .model_program import ModelProgram
 
 if TYPE_CHECKING:
     from ..ort_api.methods import OnnxRuntimeMethods
+    from .parts import SessionParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ class IOBinding:
         """Bind an output to an `onnxruntime.OrtValue` on the CPU, whose memory is written."""
         label = f"output {name!r}"
         require(is_ort_value(ortvalue), f"{label} must be an OrtValue, got {type(ortvalue).__name__}")
-        updated = self._owner._in_place.get(name, "")
+        updated = self._owner._parts.in_place.get(name, "")
         is_in_place = self._input_values.get(updated) is ortvalue
         self._bind_target(name, self._feeds[updated] if is_in_place else array_of_value(ortvalue, label))
         self._values[name] = ortvalue
@@ -173,41 +174,40 @@ class IOBinding:
         """Run the session on the bound inputs and outputs, of which there must be one."""
         require(bool(self._targets), "at least one output must be bound; see bind_output")
         bound, self._bound = self._bound, None
-        use = self._owner._use
+        parts = self._owner._parts
+        use = parts.use
         is_noted = use is None or not use.is_asked
-        is_current = is_noted and bound is not None and self._owner._shape_cache.only_own is bound.model
-        if bound is not None and is_current and all(self._exchange(bound, name) for name in self._new):
+        is_current = is_noted and bound is not None and parts.shape_cache.only_own is bound.model
+        if bound is not None and is_current and all(self._exchange(parts, bound, name) for name in self._new):
             with suppress(OperationError, OtherShapes):  # the run below raises the error
-                self._run_bound(bound)
+                self._run_bound(parts, bound)
                 self._bound = bound
                 self._new.clear()
                 return
-        self._run_as_new()
+        self._run_as_new(parts)
         if self._is_used:  # many bindings run only once
-            self._bound = self._bind()
+            self._bound = self._bind(parts)
         self._is_used = True
         self._new.clear()
 
-    def _run_bound(self, bound: _BoundValue) -> None:
-        session = self._owner
+    def _run_bound(self, parts: SessionParts, bound: _BoundValue) -> None:
         begin = monotonic_ns()
-        session._context._check_alive()
-        for value_range in session._ranges:
+        parts.check_alive()
+        for value_range in parts.ranges:
             value_range.check(self._feeds)
         self._results = bound.run()
-        if session._run_trace is not None:
-            session._run_trace.note("model_run", begin)
+        if parts.run_trace is not None:
+            parts.run_trace.note("model_run", begin)
 
-    def _bind(self) -> _BoundValue | None:
+    def _bind(self, parts: SessionParts) -> _BoundValue | None:
         """Bind the model to the memory of the last run; None if later runs may need the full path."""
-        session, feeds = self._owner, self._feeds
-        model = session._shape_cache.only_own
-        if model is None or not session._repeatable or feeds.keys() != session._inputs_by_name.keys():
+        feeds, model = self._feeds, parts.shape_cache.only_own
+        if model is None or not parts.is_repeatable or feeds.keys() != parts.inputs_by_name.keys():
             return None
         if not all(map(_is_read_in_place, feeds.values())):
             return None
         targets = {name: target for name, target in self._targets.items() if target is not None}
-        shared = memory.in_place(feeds, targets, session._in_place)
+        shared = memory.in_place(feeds, targets, parts.in_place)
         written = memory.merged_ranges(targets.values())
         if any(memory.meets(written, feeds[name]) for name in feeds.keys() - shared.values()):
             return None  # an output over an input is computed in new memory
@@ -218,21 +218,21 @@ class IOBinding:
             return None
         return _BoundValue(model, call, outputs, frozenset(shared.values()), written)
 
-    def _exchange(self, bound: _BoundValue, name: str) -> bool:
+    def _exchange(self, parts: SessionParts, bound: _BoundValue, name: str) -> bool:
         """Make a bound call read the array that is now bound to an input; False if the whole call must be checked."""
         value = self._feeds[name]
         if name in bound.updated or not _is_read_in_place(value):
             return False
-        array = self._owner._inputs_by_name[name].as_input(value, self._owner._context)
+        array = parts.inputs_by_name[name].as_input(value, parts.context)
         if memory.meets(bound.written, array):
             return False
         bound.call.read(bound.model.inputs.index(name), array)
         return True
 
-    def _run_as_new(self) -> None:
+    def _run_as_new(self, parts: SessionParts) -> None:
         inputs = {name: array for name, array in self._feeds.items() if isinstance(array, np.ndarray)}
         targets = {name: array for name, array in self._targets.items() if array is not None}
-        updated = memory.in_place(inputs, targets, self._owner._in_place)
+        updated = memory.in_place(inputs, targets, parts.in_place)
         # ONNX Runtime allows an output to overlap any input; here such an output is computed in new memory, and copied.
         # Inputs that are not contiguous are copied before the run.
         apart = inputs.keys() - updated.values()
@@ -249,14 +249,14 @@ class IOBinding:
             self._results[name] = target
 
     def _bind_feed(self, name: str, value: Any) -> None:
-        if name not in self._owner._inputs_by_name:
+        if name not in self._owner._parts.inputs_by_name:
             self._check_name(name, "input", [*self._owner.get_inputs(), *self._owner.get_overridable_initializers()])
         self._input_values.pop(name, None)
         self._feeds[name] = value
         self._new.add(name)
 
     def _bind_target(self, name: str, target: np.ndarray | None) -> None:
-        if name not in self._owner._outputs:
+        if name not in self._owner._parts.outputs:
             self._check_name(name, "output", self._owner.get_outputs())
         self._values.pop(name, None)
         if name not in self._targets or not _are_same(self._targets[name], target):

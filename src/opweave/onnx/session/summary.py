@@ -17,38 +17,42 @@ if TYPE_CHECKING:
     from ...context.context import MLContext
     from ...core.operation import Op
     from .compiled import CompiledModel
-    from .session import InferenceSession
+    from .parts import SessionParts
 
 MAX_SHOWN = 6
 """Maximum number of inputs, outputs or operators in a summary; language models have dozens."""
 
 
-def line(session: InferenceSession) -> str:
+def line(parts: SessionParts) -> str:
     """Summarise the inputs, outputs and device of a session in one line.
 
     Names are quoted unless they are plain words, so that a file cannot write control characters to a terminal.
     """
-    takes, gives = _list_arguments(session.get_inputs()), _list_arguments(session.get_outputs())
-    nodes = counted(len(session._model.proto.graph.node), "node")
-    return f"<InferenceSession ({takes}) -> ({gives}), {nodes} on {session.context.device.name}>"
+    takes, gives = map(_list_arguments, _arguments_of(parts))
+    nodes = counted(len(parts.model.proto.graph.node), "node")
+    return f"<InferenceSession ({takes}) -> ({gives}), {nodes} on {parts.context.device.name}>"
 
 
-def html(session: InferenceSession) -> str:
+def html(parts: SessionParts) -> str:
     """Show inputs, outputs and operators as a table."""
     rows = [
         (kind, argument.name, argument.type, shape_text(argument.shape))
-        for kind, arguments in (("input", session.get_inputs()), ("output", session.get_outputs()))
+        for kind, arguments in zip(("input", "output"), _arguments_of(parts), strict=True)
         for argument in arguments
     ]
     head = "".join(f"<th>{name}</th>" for name in ("", "name", "type", "shape"))
     body = "".join(f"<tr>{''.join(f'<td>{markup(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    nodes = session._model.proto.graph.node
+    nodes = parts.model.proto.graph.node
     common = Counter(node.op_type for node in nodes).most_common()
     names = [f"{name} {number}" for name, number in common[:MAX_SHOWN]]
     names += [f"{counted(len(common) - MAX_SHOWN, 'more operator')}"] if len(common) > MAX_SHOWN else []
-    note = f"{counted(len(nodes), 'node')} on {session.context.device.name}: {', '.join(names)}"
+    note = f"{counted(len(nodes), 'node')} on {parts.context.device.name}: {', '.join(names)}"
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div style="max-height:24em;overflow:auto">{table}</div><p>{markup(note)}</p>'
+
+
+def _arguments_of(parts: SessionParts) -> tuple[list[NodeArg], list[NodeArg]]:
+    return [argument.public() for argument in parts.inputs], [a.public() for a in parts.outputs.values()]
 
 
 def explain_lines(compiled: CompiledModel, context: MLContext, state: str | Measurement = YET) -> list[str]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ...core.value_ranges import InputRange
-from ...run.graph import check_names
 from ...support.errors import require
 from ...support.names import shown
 from ..model.parameters import QUANTISING
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from ...compile.engines import Measurement, Tuning
     from ...compile.tuning import Run
     from .compiled import CompiledModel
-    from .session import InferenceSession
+    from .parts import SessionParts
 
 
 LONG_SECONDS = 1.0
@@ -33,6 +32,8 @@ T = TypeVar("T")
 
 class TuningMethod:
     """Mixin of `InferenceSession`."""
+
+    _parts: SessionParts
 
     def tune(
         self,
@@ -76,47 +77,45 @@ class TuningMethod:
         from ...compile.engines import Tuning
 
         tuning.check_seconds(seconds)
-        session = cast("InferenceSession", self)
-        session.context._check_alive()
-        combinations, feed = _shapes_to_tune(session, shapes, inputs)
-        if session._shape_cache.specialise == "never":  # some models must be compiled all the same
-            is_compiled = all(session._shape_cache.own_session(sizes) is None for sizes in combinations)
+        parts = self._parts
+        parts.check_alive()
+        combinations, feed = _shapes_to_tune(parts, shapes, inputs)
+        if parts.shape_cache.specialise == "never":  # some models must be compiled all the same
+            is_compiled = all(parts.shape_cache.own_session(sizes) is None for sizes in combinations)
             require(is_compiled, f"tune: the session compiles nothing: {NEVER}")
         measurements = []
         try:
             for sizes in combinations:
-                measurements.append(_tune(session, sizes, feed or random_feed(session, sizes), seconds))
+                measurements.append(_tune(parts, sizes, feed or random_feed(parts, sizes), seconds))
         finally:
-            session._shape_cache.repeats.clear()  # calls select their program again
+            parts.shape_cache.repeats.clear()  # calls select their program again
         return Tuning(tuple(measurements))
 
 
 def _shapes_to_tune(
-    session: InferenceSession, shapes: Sequence[Mapping[str, Sequence[int]]] | None, inputs: Mapping[str, Any] | None
+    parts: SessionParts, shapes: Sequence[Mapping[str, Sequence[int]]] | None, inputs: Mapping[str, Any] | None
 ) -> tuple[list[Shapes], Mapping[str, Any]]:
     """The shapes to tune, and the checked inputs if the user has passed them."""
-    cache = session._shape_cache
+    cache = parts.shape_cache
     require(shapes is None or inputs is None, "tune: shapes and inputs must not be given both")
     if inputs is not None:
         require(isinstance(inputs, Mapping), f"tune: inputs must map names to arrays, got {shown(inputs)}")
-        arguments = {argument.name: argument for argument in session._inputs}
-        check_names("tune: inputs", inputs, arguments)
-        feed = {name: each.as_input(inputs[name], session.context) for name, each in arguments.items()}
+        feed = parts.read_feed("tune: inputs", inputs)
         return [{n: a.shape if isinstance(a, np.ndarray) else None for n, a in feed.items()}], feed
     if shapes is not None:
         is_list = isinstance(shapes, Sequence) and all(isinstance(each, Mapping) for each in shapes)
         require(is_list, f"tune: shapes must be a list with a shape by name for each input, got {shown(shapes)}")
-        return [session._shapes_of(each) for each in shapes], {}
-    combinations: list[Shapes] = [session._shapes_of({})] if session._is_static else cache.shapes_in_use()
+        return [parts.shapes_of(each) for each in shapes], {}
+    combinations: list[Shapes] = [parts.shapes_of({})] if parts.is_static else cache.shapes_in_use()
     require(bool(combinations), "tune: no shapes are in use yet; run the model first, or pass shapes")
     return combinations, {}
 
 
-def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], seconds: float) -> Measurement:
+def _tune(parts: SessionParts, shapes: Shapes, feed: Mapping[str, Any], seconds: float) -> Measurement:
     from ...compile import tuning
     from ...compile.engines import chosen_in
 
-    cache, name = session._shape_cache, session._recipe.title
+    cache, name = parts.shape_cache, parts.recipe.title
     if len(cache.ways) == 1:
         return tuning.unmeasured(name, text_of(tuple(shapes.items())), cache.ways)
     had_own, own = cache.only_own is not None, cache.own_session(shapes)
@@ -150,12 +149,12 @@ def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], se
     is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
     compiled = cache.compiled.get(key)
     current = OWN_SESSION if compiled is None else chosen_in(compiled.choice)
-    digest, outputs = cache.digest(), sorted(session._outputs)
+    digest, outputs = cache.digest(), sorted(parts.outputs)
     measurement = tuning.measure(
         name, text, digest, cache.ways, build, names, outputs, seconds, is_quantised, current, builds
     )
     cache.use_tuned(key, measurement, models.get(measurement.chosen))
-    if session._is_static and not had_own and measurement.chosen != OWN_SESSION:
+    if parts.is_static and not had_own and measurement.chosen != OWN_SESSION:
         cache.drop_own()
     return measurement
 
@@ -177,19 +176,19 @@ def _time_build(build: Callable[[], T]) -> tuple[T, float]:
     return result, seconds
 
 
-def random_feed(session: InferenceSession, shapes: Shapes) -> dict[str, np.ndarray]:
+def random_feed(parts: SessionParts, shapes: Shapes) -> dict[str, np.ndarray]:
     """Random values for the inputs of a model; indices, such as token ids, cover the whole table.
 
     With only two token ids, results of 8-bit networks depend more on rounding than on the input.
     """
     generator = np.random.default_rng(0)
     counts: dict[str, int] = {}
-    for index_range in session._ranges:
+    for index_range in parts.ranges:
         if isinstance(index_range, InputRange):
             counts[index_range.name] = min(
                 index_range.values.high + 1, counts.get(index_range.name, index_range.values.high + 1)
             )
     return {
         argument.name: argument.random(shapes[argument.name] or (), generator, counts.get(argument.name, 2))
-        for argument in session._inputs
+        for argument in parts.inputs
     }

@@ -29,7 +29,7 @@ from .shape_cache import ShapeCache, Shapes
 
 if TYPE_CHECKING:
     from ...backends.isolation import EngineProcess
-    from .session import InferenceSession
+    from .parts import SessionParts
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class ModelTask(Task):
         return _judge(self)
 
 
-def task_of(session: InferenceSession, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
+def task_of(parts: SessionParts, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
     """The task of a child process for shapes in use, a kept verdict, or the reason for neither."""
-    cache, context, model = session._shape_cache, session.context, session._recipe.model
+    cache, context, model = parts.shape_cache, parts.context, parts.recipe.model
     if (verdict := engines.find(cache.digest, cache.ways).get(text_of(key))) is not None:
         return verdict
     if isinstance(model, ModelProto):
@@ -70,11 +70,11 @@ def task_of(session: InferenceSession, key: Any, sample: Mapping[str, Sample]) -
         sample,
         cache.weight_bytes,
         model,
-        session._recipe.title,
-        session._model.folder,
-        session._model.limits,
-        session._inputs,
-        session._recipe.arguments["fallback"],
+        parts.recipe.title,
+        parts.model.folder,
+        parts.model.limits,
+        parts.inputs,
+        parts.recipe.arguments["fallback"],
         dict(key),
         is_own,
     )
