@@ -71,7 +71,7 @@ def test_the_display_ends_with_an_error_too(shown: Shown) -> None:
         assert shown.begun.wait(60)
 
 
-def test_short_work_is_not_shown(shown: Shown, watch: progress._ProgressWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_work_is_not_shown(shown: Shown, reports: progress._Reports, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 60)
     with reported("short work"):
         pass
@@ -144,23 +144,22 @@ def test_the_command_line_shows_it_on_the_terminal(monkeypatch: pytest.MonkeyPat
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The thread that watches
+# The timer
 
 
-def watching() -> list[Thread]:
+def timers() -> list[Thread]:
     return [thread for thread in enumerate_threads() if thread.name == "opweave.support.progress"]
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[progress._ProgressWatch]:
-    """A watch of its own, without the thread of earlier tests; later ones, which may count threads, do not find its own."""
-    made = progress._ProgressWatch()
-    monkeypatch.setattr(progress, "_watch", made)
-    yield made
-    with made._changed:
-        made._ends = 0.0
-        made._changed.notify()
-    for thread in watching():
+def reports(monkeypatch: pytest.MonkeyPatch) -> Iterator[progress._Reports]:
+    """Reports without the timer of earlier tests; later ones, which may count threads, do not find its own."""
+    reports = progress._Reports()
+    monkeypatch.setattr(progress, "_reports", reports)
+    yield reports
+    if reports._timer is not None:
+        reports._timer.cancel()
+    for thread in timers():
         thread.join(60)
 
 
@@ -178,8 +177,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Thread]:
     return threads
 
 
-def test_one_thread_watches_all_work(
-    watch: progress._ProgressWatch, started: list[Thread], monkeypatch: pytest.MonkeyPatch
+def test_all_work_shares_a_timer(
+    reports: progress._Reports, started: list[Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 60)
 
@@ -192,12 +191,12 @@ def test_one_thread_watches_all_work(
     (first,) = started
     assert first.daemon
     together(*[work] * 4)
-    assert [each for each in started if each in watching()] == [first]
-    assert watch._pending == []
+    assert [each for each in started if each in timers()] == [first]
+    assert reports._pending == []
 
 
-def test_the_thread_ends_when_there_is_no_more_work(
-    watch: progress._ProgressWatch, started: list[Thread], monkeypatch: pytest.MonkeyPatch
+def test_the_timer_ends_when_there_is_no_more_work(
+    reports: progress._Reports, started: list[Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.001)
     for _ in range(2):
@@ -206,16 +205,18 @@ def test_the_thread_ends_when_there_is_no_more_work(
             assert started == []
         thread.join(60)
         assert not thread.is_alive()
-        assert watch._wakes is None
+        assert reports._timer is None
 
 
-def test_work_that_begins_after_short_work_is_shown_in_time(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 3600)
-    with reported("patient work"):
-        monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.001)
-        with reported("work"):
-            assert shown.begun.wait(60)
-        assert shown.events == ["work", "start", "stop"]
+def test_work_that_begins_after_short_work_is_shown(
+    shown: Shown, reports: progress._Reports, started: list[Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.1)
+    with reported("short work"):
+        pass
+    with reported("work"):
+        assert shown.begun.wait(60)
+    assert shown.events == ["work", "start", "stop"]
 
 
 def test_a_display_that_fails_is_logged_and_the_next_one_shown(
