@@ -1,4 +1,4 @@
-"""What runs the calls of a session by default: the model's own session, unless something else is known to be better."""
+"""What runs the calls of a session by default: ONNX Runtime, uncompiled, unless something else is known to be better."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.default_choice
 
 CONTEXT = ow.ml.create_context(device="cpu", backend="onnxruntime")
 IEEE = ow.ml.create_context(device="cpu", backend="onnxruntime", precision="ieee")
-OWN = "the model's own session"
+OWN = "ONNX Runtime, uncompiled"
 RNG = np.random.default_rng(5)
 
 
@@ -218,7 +218,7 @@ def test_call_that_only_webnn_defines_does_not_change_later_ones() -> None:
     before = session.run(None, right)[0].tobytes()
     assert session.run(None, wrong)[0][0] == pytest.approx(np.exp(x[0]))  # WebNN clamps indices
     model, _ = session._parts.shape_cache.select({"x": (6,), "i": (2,)}, right)
-    assert model is session._parts.shape_cache.only_own
+    assert model is session._parts.shape_cache.only_uncompiled
     assert session.run(None, right)[0].tobytes() == before
 
 

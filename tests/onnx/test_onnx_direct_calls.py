@@ -1,4 +1,4 @@
-"""Calls that the model's own session runs at once: arrays of any shapes, which the engine checks."""
+"""Calls that ONNX Runtime, uncompiled, runs at once: arrays of any shapes, which the engine checks."""
 
 from __future__ import annotations
 

@@ -325,7 +325,7 @@ def test_sparse_tensors_count_together() -> None:
 
 
 def test_nodes_after_many_sections_are_checked_when_a_model_is_loaded() -> None:
-    """Models with many large sections run in their own session; that is no reason not to look at the rest."""
+    """Models with many large sections run uncompiled; that is no reason not to look at the rest."""
     nodes, last = list[onnx.NodeProto](), "x"
     for number in range(12):  # Det falls back, between products
         nodes.append(node("Det", last, f"d{number}"))

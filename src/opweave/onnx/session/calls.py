@@ -198,7 +198,7 @@ def _keep(parts: SessionParts, call: Call, values: Values, model: ModelProgram, 
     cache, names, feed = parts.shape_cache, call.names, values.feed
     if names != call.asked or len(feed) != len(parts.inputs):
         return
-    is_only = model is cache.only_own
+    is_only = model is cache.only_uncompiled
     if is_only and parts.run_trace is None and parts.returns_arrays:
         parts.repeats.keep_direct(call.output_names, lambda: direct_call(model, parts.inputs, names, parts.ranges))
     if is_settled and parts.is_repeatable and (parts.space.is_host or not call.tensors):

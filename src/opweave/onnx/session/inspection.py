@@ -9,8 +9,8 @@ from ...run.locks import Locks
 from ...run.tensor import MLTensor
 from ...support import lazy_imports
 from ...support.errors import OperationError, require
+from .choice import UNCOMPILED
 from .model_program import ModelProgram
-from .own_session import OWN_SESSION
 from .shape_cache import Key, text_of
 from .tuning import random_feed
 
@@ -73,7 +73,7 @@ class InspectionMethods:
             detail: whether to also measure each kernel of the engines that support it.
 
         Returns:
-            A table to `print`, and its numbers. The model's own session is one step.
+            A table to `print`, and its numbers. An uncompiled model is one step.
 
         Raises:
             ValidationError: names or shapes do not fit; the model has dynamic dimensions, and has not run yet.
@@ -108,7 +108,7 @@ class InspectionMethods:
                 shapes = {name: size for name, size in key if not isinstance(size, bytes)}
                 feed = random_feed(parts, shapes)
             sources, targets = model.memory(feed)
-            way = "compiled" if isinstance(model, CompiledModel) else OWN_SESSION
+            way = "compiled" if isinstance(model, CompiledModel) else UNCOMPILED
             measured_for = text_of(key, [*parts.inputs, *parts.overridable()])
             remarks = [f"program: {measured_for}: {way}"]
             others = {text: way for text, way in parts.shape_cache.describe().items() if text != measured_for}
@@ -153,7 +153,7 @@ class InspectionMethods:
         parts.check_alive()
         key, model = _program_of(parts, input_shapes)
         advice = "which is one step of ONNX Runtime; pass input_shapes to draw what would run if they were compiled"
-        require(isinstance(model, CompiledModel), f"draw: calls run in {OWN_SESSION}, {advice}")
+        require(isinstance(model, CompiledModel), f"draw: calls run in {UNCOMPILED}, {advice}")
         title = f"{parts.recipe.title}: {text_of(key, [*parts.inputs, *parts.overridable()])}"
         names = ([argument.name for argument in parts.inputs], list(parts.outputs))
         drawing: Drawing = lazy_imports.draw_model(model, *names, title, path)

@@ -177,7 +177,7 @@ class IOBinding:
         parts = self._owner._parts
         use = parts.use
         is_noted = use is None or not use.is_asked
-        is_current = is_noted and bound is not None and parts.shape_cache.only_own is bound.model
+        is_current = is_noted and bound is not None and parts.shape_cache.only_uncompiled is bound.model
         if bound is not None and is_current and all(self._exchange(parts, bound, name) for name in self._new):
             with suppress(OperationError, OtherShapes):  # the run below raises the error
                 self._run_bound(parts, bound)
@@ -201,7 +201,7 @@ class IOBinding:
 
     def _bind(self, parts: SessionParts) -> _BoundValue | None:
         """Bind the model to the memory of the last run; None if later runs may need the full path."""
-        feeds, model = self._feeds, parts.shape_cache.only_own
+        feeds, model = self._feeds, parts.shape_cache.only_uncompiled
         if model is None or not parts.is_repeatable or feeds.keys() != parts.inputs_by_name.keys():
             return None
         if not all(map(_is_read_in_place, feeds.values())):

@@ -118,7 +118,7 @@ class SessionParts:
             with reported("compiling the model"):
                 self.shape_cache.compile_static(shapes, sum(output.static_bytes() for output in self.outputs.values()))
         else:
-            self.shape_cache.load_own()
+            self.shape_cache.load_uncompiled()
 
     def overridable(self) -> list[Argument]:
         """The initializers that are inputs, too."""

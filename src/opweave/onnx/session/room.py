@@ -8,7 +8,7 @@ MAX_COMPILED = 64
 """Maximum number of shapes that a session keeps compiled."""
 
 PROGRAM_BYTES = 24 * 2**20
-"""Default of `program_bytes` if the model's own session can run all shapes. It suffices for models with at most 9 MB of
+"""Default of `program_bytes` if ONNX Runtime can run all shapes. It suffices for models with at most 9 MB of
 weights: their calls are short, so the overhead that compilation removes counts. Measured on the models of the gate: compiled
 shapes take 0.6 to 1.0 of the time with up to 4 MB of weights, and the same time with more. Each shape holds the packed weights
 once more; with this limit, the models stay below 1.3 times ONNX Runtime's memory."""

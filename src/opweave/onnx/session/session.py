@@ -48,7 +48,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         limits: bounds on the number of nodes, and on memory while the model is loaded; see `ModelLimits`.
         specialise: which shapes of inputs are compiled. "auto" compiles none, but for those that `tune` has found to be
             faster, and for models without dynamic dimensions that are one graph for the engine and not small; all else runs
-            in the model's own session of ONNX Runtime, which takes all shapes. "recurring" compiles shapes that recur, in
+            in ONNX Runtime, uncompiled, which takes all shapes. "recurring" compiles shapes that recur, in
             the background; "always" compiles each shape at its first call; "never" compiles none. Contexts on other devices,
             models with your own operations, `fallback="error"`, and models of float16 or quantised values with
             `precision="ieee"` always compile.
@@ -304,8 +304,8 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         """Tell how calls run, for compiled shapes and for recent ones that are not compiled.
 
         Returns:
-            For each combination of input shapes, as text, "compiled", "compiling" (in the background), or "the model's own
-            session", with the reason if they recurred and are not compiled.
+            For each combination of input shapes, as text, "compiled", "compiling" (in the background), or "ONNX Runtime,
+            uncompiled", with the reason if they recurred and are not compiled.
         """
         return self._parts.shape_cache.describe()
 

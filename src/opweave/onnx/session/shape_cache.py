@@ -1,6 +1,6 @@
 """Choose the program for a call of a session: a model compiled for its input shapes, or ONNX Runtime, uncompiled.
 
-An ONNX Runtime session for the unchanged model takes all shapes (`symbolic`; `own_session` below). By default it runs all
+An ONNX Runtime session for the unchanged model takes all shapes (`symbolic`). By default it runs all
 calls, with three exceptions: it cannot run the model (other devices, custom operations); tuning has measured a faster engine
 for the shapes; the model is static, and has an operator for which Opweave's loops are faster (`compile_static`). With
 `specialise="recurring"`, it runs the first call with new shapes. The second call starts to compile them in the background, and
@@ -29,9 +29,8 @@ from ..model.arguments import Argument
 from ..model.model import Model
 from ..model.parameters import digest_of, has_roundings, weight_bytes
 from ..ort_api.options import INFO, NOTSET, WARNING, log
-from .measured import find_measured
+from .choice import AUTO, NEVER, UNCOMPILED, RecentShape, find_measured, may_pay, reason_after_trace
 from .model_program import Fallback, ModelProgram
-from .own_session import AUTO, NEVER, OWN_SESSION, RecentShape, may_pay, reason_after_trace
 from .repeat import Repeats
 from .room import MAX_COMPILED, Room
 from .symbolic import must_be_traced, open_program
@@ -92,7 +91,7 @@ class ShapeCache:
         self.tuned: dict[str, Measurement] = {}
         self.weight_bytes, node_bytes = weight_bytes(model)
         self._room = Room(self.weight_bytes, node_bytes, program_bytes)
-        # The model's own session ignores custom operations, or refuses their nodes. It also keeps float16 and quantised
+        # An uncompiled model ignores custom operations, or refuses their nodes. It also keeps float16 and quantised
         # results in float32, which `ieee` requires to be rounded.
         must_round = specialise != "never" and context.precision == "ieee" and has_roundings(model)
         self._compiles_all = specialise == "always" or fallback == "error" or bool(model.operations) or must_round
@@ -105,8 +104,8 @@ class ShapeCache:
         elif not self._compiles_all and not self._fits(1):
             limit = self._room.max_bytes(self._is_needed())
             self._why_none = f"it would take {self._room.estimate(1)} bytes, and program_bytes is {limit}"
-        self._own_session: ModelProgram | None = None
-        self._own_lock = Lock()  # held while the own session is created
+        self._uncompiled: ModelProgram | None = None
+        self._uncompiled_lock = Lock()  # held while ONNX Runtime's session is created
         self._lock = Lock()  # guards the attributes below; never held during compilation
         self.compiled: Cache[Key, CompiledModel] = Cache(MAX_COMPILED, raw=True)
         self.deciding: set[str] = set()
@@ -123,40 +122,40 @@ class ShapeCache:
     # Choosing ---------------------------------------------------------------------------------------------------------
 
     @property
-    def only_own(self) -> ModelProgram | None:
+    def only_uncompiled(self) -> ModelProgram | None:
         """ONNX Runtime's session, if it runs calls of all shapes (except those that it fails on); else None."""
-        return self._own_session if self._why_none and not self._compiles_all and not self.tuned else None
+        return self._uncompiled if self._why_none and not self._compiles_all and not self.tuned else None
 
     def select(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[ModelProgram, bool]:
         """Select the program for a call, and return whether later calls like it will have the same program."""
-        if (only := self.only_own) is not None and len(shapes) == len(self._inputs):
+        if (only := self.only_uncompiled) is not None and len(shapes) == len(self._inputs):
             return only, self._note_use(shapes, feed)
         if compiled := self._find(shapes, feed):
             return compiled, True
         tuned = self._measurement_for(tuple(shapes.items()))
-        own = self.own_session(shapes) if tuned is None or tuned.chosen == OWN_SESSION else None
-        if own is None:
+        uncompiled = self.find_uncompiled(shapes) if tuned is None or tuned.chosen == UNCOMPILED else None
+        if uncompiled is None:
             return self.compile_for(shapes, feed), True
-        return own, tuned is not None or self._note_use(shapes, feed)
+        return uncompiled, tuned is not None or self._note_use(shapes, feed)
 
-    def own_session(self, shapes: Shapes) -> ModelProgram | None:
+    def find_uncompiled(self, shapes: Shapes) -> ModelProgram | None:
         """ONNX Runtime's session for the model, created on first use; None if these shapes must be compiled."""
         if self._compiles_all or len(shapes) != len(self._inputs):
             return None  # a different number of inputs: initializers are overridden
-        with self._own_lock:
-            if self._own_session is None and not self._compiles_all:
+        with self._uncompiled_lock:
+            if self._uncompiled is None and not self._compiles_all:
                 if must_be_traced(self._model):
                     self._trace(shapes, {})  # refuses models that would crash the engine, or make it hang
                 try:
                     with reported("loading the model for all shapes"):
-                        self._own_session = self.new_own()
+                        self._uncompiled = self.open_uncompiled()
                     memory.trim()
                 except MLError as error:
                     self._compiles_all = True
                     log(NOTSET, INFO, "all shapes are compiled: %s", error)
-        return self._own_session
+        return self._uncompiled
 
-    def load_own(self) -> None:
+    def load_uncompiled(self) -> None:
         """Create ONNX Runtime's session before the first call, if it will run all calls and needs no trace."""
         if (
             self._why_none in (AUTO, NEVER)
@@ -164,7 +163,7 @@ class ShapeCache:
             and not self.tuned
             and not must_be_traced(self._model)
         ):
-            self.own_session({argument.name: None for argument in self._inputs})
+            self.find_uncompiled({argument.name: None for argument in self._inputs})
 
     def compile_for(self, shapes: Shapes, feed: Mapping[str, Any]) -> CompiledModel:
         """The model compiled for input shapes and values of deciding inputs, from the cache or new."""
@@ -188,30 +187,30 @@ class ShapeCache:
     def compile_static(self, shapes: Shapes, output_bytes: int) -> None:
         """Compile a static model, unless ONNX Runtime should run it or deciding inputs exist; outputs have `output_bytes`.
 
-        By default, a model is compiled only if a measurement or a measured rule (`own_session.may_pay`) promises a gain, and
+        By default, a model is compiled only if a measurement or a measured rule (`choice.may_pay`) promises a gain, and
         if it is one graph: between sections, results are stored and threads wait.
         """
         tuned = self._measurement_for(tuple(shapes.items()))
-        is_own = self._why_none == NEVER or (tuned is not None and tuned.chosen == OWN_SESSION)
-        if is_own and self.own_session(shapes):
+        is_uncompiled = self._why_none == NEVER or (tuned is not None and tuned.chosen == UNCOMPILED)
+        if is_uncompiled and self.find_uncompiled(shapes):
             return
         is_auto = tuned is None and self._why_none == AUTO
         size = self._room.weight_bytes + sum(argument.static_bytes() for argument in self._inputs) + output_bytes
-        if is_auto and not may_pay(self._model, size) and self._use_own(shapes, AUTO):
+        if is_auto and not may_pay(self._model, size) and self._use_uncompiled(shapes, AUTO):
             return
         trace = self._trace(shapes, {})  # all of the model, so that errors are raised now
         if trace.deciding:
             return
         reason = reason_after_trace(trace, self._outputs, is_auto)
-        if reason and self._use_own(shapes, reason):
+        if reason and self._use_uncompiled(shapes, reason):
             return
         if is_auto:
             self._why_none = ""
         self._finish(self._key(shapes, {}), trace)
 
-    def _use_own(self, shapes: Shapes, reason: str) -> bool:
+    def _use_uncompiled(self, shapes: Shapes, reason: str) -> bool:
         """Run all calls of a static model in ONNX Runtime's session; False if there is none."""
-        if self.own_session(shapes) is None:
+        if self.find_uncompiled(shapes) is None:
             return False
         self._why_none = reason
         self._note_use(shapes, {})
@@ -225,9 +224,7 @@ class ShapeCache:
             declared = [Argument.of(info) for info in self._model.proto.graph.input]
             ways = {text_of(key, declared): "compiled" for key, _ in self.compiled.items()}
             ways |= {
-                text: measurement.reason
-                for text, measurement in self.tuned.items()
-                if measurement.chosen == OWN_SESSION
+                text: measurement.reason for text, measurement in self.tuned.items() if measurement.chosen == UNCOMPILED
             }
             for key, recent in self._recent.items():
                 ways.setdefault(text_of(key, declared), recent.describe())
@@ -238,18 +235,20 @@ class ShapeCache:
         with self._lock:
             self._note_repeats()
             compiled, recent = self.compiled.items()[-1:], self._recent.items()[-1:]
-            own = self._own_session
-            if compiled and (own is None or not recent or self._last_used.get(compiled[0][0]) == self.repeats.count):
+            uncompiled = self._uncompiled
+            if compiled and (
+                uncompiled is None or not recent or self._last_used.get(compiled[0][0]) == self.repeats.count
+            ):
                 return compiled[0]
-            return (recent[0][0], own) if recent and own is not None else None
+            return (recent[0][0], uncompiled) if recent and uncompiled is not None else None
 
     def find_program(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[Key, ModelProgram] | None:
         """The key and the program for these inputs, if the program exists."""
         with self._lock:
             key = self._key(shapes, feed)
             compiled = self.compiled.get(key)
-            if compiled is None and self._own_session is not None and not self._compiles_all:
-                return key, self._own_session
+            if compiled is None and self._uncompiled is not None and not self._compiles_all:
+                return key, self._uncompiled
             return None if compiled is None else (key, compiled)
 
     def _key(self, shapes: Shapes, feed: Mapping[str, Any]) -> Key:
@@ -312,7 +311,7 @@ class ShapeCache:
             memory.trim()  # compiling takes far more memory than its result
             return True  # anything that is not None: the model itself is in `compiled`
         except Exception as error:
-            log(NOTSET, WARNING, "shapes %s stay with the model's own session: %s", text_of(sizes), error)
+            log(NOTSET, WARNING, "shapes %s stay with %s: %s", text_of(sizes), UNCOMPILED, error)
             if isinstance(error, MLError):
                 raise
             raise OperationError(f"{type(error).__name__}: {error}") from error
@@ -435,14 +434,14 @@ class ShapeCache:
                 model.choice, model.untried = measurement.reason, {}
                 self._keep(key, model)
 
-    def new_own(self) -> ModelProgram:
+    def open_uncompiled(self) -> ModelProgram:
         """Create another session of ONNX Runtime for the model."""
         return open_program(self._model, self._context, self._inputs)
 
-    def drop_own(self) -> None:
+    def drop_uncompiled(self) -> None:
         """Free ONNX Runtime's session, which holds the weights once more."""
-        with self._own_lock:
-            self._own_session = None
+        with self._uncompiled_lock:
+            self._uncompiled = None
 
     def forget_shapes(self, error: OtherShapes) -> None:
         """Drop all compiled models after ONNX inferred wrong shapes; new models do not rely on inference for these values."""

@@ -13,7 +13,7 @@ from ...core.value_ranges import InputRange
 from ...support.errors import require
 from ...support.names import shown
 from ..model.parameters import QUANTISING
-from .own_session import NEVER, OWN_SESSION
+from .choice import NEVER, UNCOMPILED
 from .shape_cache import Shapes, text_of
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ class TuningMethod:
     ) -> Tuning:
         """Measure the engines that can run the model for given shapes, and use the fastest one for these from now on.
 
-        If several engines can run it on the session's device, the model is compiled for each. The engines, and the model's own
-        session, are measured alternately, after pauses. Building counts, too: a slower build is used if it saves that time in
-        200 runs, or in runs of half a second if these are more. The shapes stay compiled, whatever `program_bytes` allows by
-        default, unless the own session is used. The figures are kept in the cache on disk: later sessions of this model use
-        them, and compile these shapes at their first call. Ctrl-C ends the measurement, and keeps the shapes measured so far.
+        If several engines can run it on the session's device, the model is compiled for each. The engines, and ONNX Runtime
+        with the uncompiled model, are measured alternately, after pauses. Building counts, too: a slower build is used if it
+        saves that time in 200 runs, or in runs of half a second if these are more. The shapes stay compiled, whatever
+        `program_bytes` allows by default. The figures are kept in the cache on disk: later sessions of this model use them,
+        and compile these shapes at their first call. Ctrl-C ends the measurement, and keeps the shapes measured so far.
 
         Args:
             shapes: the shapes to tune, each a shape for every input whose shape is not declared in full. Default: those that
@@ -81,7 +81,7 @@ class TuningMethod:
         parts.check_alive()
         combinations, feed = _shapes_to_tune(parts, shapes, inputs)
         if parts.shape_cache.specialise == "never":  # some models must be compiled all the same
-            is_compiled = all(parts.shape_cache.own_session(sizes) is None for sizes in combinations)
+            is_compiled = all(parts.shape_cache.find_uncompiled(sizes) is None for sizes in combinations)
             require(is_compiled, f"tune: the session compiles nothing: {NEVER}")
         measurements = []
         try:
@@ -118,16 +118,16 @@ def _tune(parts: SessionParts, shapes: Shapes, feed: Mapping[str, Any], seconds:
     cache, name = parts.shape_cache, parts.recipe.title
     if len(cache.ways) == 1:
         return tuning.unmeasured(name, text_of(tuple(shapes.items())), cache.ways)
-    had_own, own = cache.only_own is not None, cache.own_session(shapes)
+    was_uncompiled, uncompiled = cache.only_uncompiled is not None, cache.find_uncompiled(shapes)
     deciding = {name: feed[name] for name in cache.deciding & feed.keys()}
     (key, trace), trace_seconds = _time_build(lambda: cache.traced(shapes, feed, deciding))
     models: dict[str, CompiledModel] = {}
     builds = dict[str, float]()
 
     def build(name: str, process: EngineProcess | None = None) -> list[Run]:
-        if own is not None and name == OWN_SESSION:
-            model = own
-            _, builds[name] = _time_build(cache.new_own)
+        if uncompiled is not None and name == UNCOMPILED:
+            model = uncompiled
+            _, builds[name] = _time_build(cache.open_uncompiled)
         elif process is not None:
             model = cache.compile_on(name, trace, process=process)
         else:
@@ -137,25 +137,25 @@ def _tune(parts: SessionParts, shapes: Shapes, feed: Mapping[str, Any], seconds:
         return [partial(model.returning(order), [feed[input_name] for input_name in model.inputs])]
 
     names = list(cache.ways)
-    if own is not None:
+    if uncompiled is not None:
         try:
-            build(OWN_SESSION)[0]()
-            names.insert(0, OWN_SESSION)
+            build(UNCOMPILED)[0]()
+            names.insert(0, UNCOMPILED)
         except tuning.REFUSALS as error:  # the engine refuses what WebNN defines, such as indices out of range
             from logging import getLogger
 
-            getLogger("opweave").info("%s is not measured: %s", OWN_SESSION, error)
+            getLogger("opweave").info("%s is not measured: %s", UNCOMPILED, error)
     text = text_of(tuple(shapes.items()))
     is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
     compiled = cache.compiled.get(key)
-    current = OWN_SESSION if compiled is None else chosen_in(compiled.choice)
+    current = UNCOMPILED if compiled is None else chosen_in(compiled.choice)
     digest, outputs = cache.digest(), sorted(parts.outputs)
     measurement = tuning.measure(
         name, text, digest, cache.ways, build, names, outputs, seconds, is_quantised, current, builds
     )
     cache.use_tuned(key, measurement, models.get(measurement.chosen))
-    if parts.is_static and not had_own and measurement.chosen != OWN_SESSION:
-        cache.drop_own()
+    if parts.is_static and not was_uncompiled and measurement.chosen != UNCOMPILED:
+        cache.drop_uncompiled()
     return measurement
 
 

@@ -22,9 +22,9 @@ from ..model.limits import ModelLimits
 from ..model.model import Model
 from ..model.parameters import QUANTISING
 from ..model.protobuf import ModelProto
+from .choice import UNCOMPILED
 from .compiled import sole_graph
 from .model_program import Fallback, ModelProgram
-from .own_session import OWN_SESSION
 from .shape_cache import ShapeCache, Shapes
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelTask(Task):
-    """A model to verify for some shapes; `is_own`: ONNX Runtime runs it uncompiled by default."""
+    """A model to verify for some shapes; `is_uncompiled`: ONNX Runtime runs it uncompiled by default."""
 
     model: Any
     title: str
@@ -43,7 +43,7 @@ class ModelTask(Task):
     inputs: Sequence[Argument]
     fallback: Fallback
     shapes: Shapes
-    is_own: bool
+    is_uncompiled: bool
 
     def verdict(self) -> Measurement | str:
         """See `Task.verdict`."""
@@ -61,7 +61,7 @@ def task_of(parts: SessionParts, key: Any, sample: Mapping[str, Sample]) -> Task
         model = model.SerializeToString()
     if not isinstance(model, (str, os.PathLike)):
         model = pickle.PickleBuffer(model)  # written without a copy
-    is_own = not any(compiled_key[: len(key)] == key for compiled_key, _ in cache.compiled.items())
+    is_uncompiled = not any(compiled_key[: len(key)] == key for compiled_key, _ in cache.compiled.items())
     return ModelTask(
         ways_of(cache.ways),
         engines.machine(cache.ways),
@@ -76,7 +76,7 @@ def task_of(parts: SessionParts, key: Any, sample: Mapping[str, Sample]) -> Task
         parts.inputs,
         parts.recipe.arguments["fallback"],
         dict(key),
-        is_own,
+        is_uncompiled,
     )
 
 
@@ -113,12 +113,12 @@ def _judge(task: ModelTask) -> Measurement | str:
         return refuse("; ".join(notes))
     for name in cache.deciding:  # other values would need another program
         sets[1][name] = sets[0][name]
-    own = OWN_SESSION if task.is_own else next(iter(ways))
+    own = UNCOMPILED if task.is_uncompiled else next(iter(ways))
 
     def build(name: str, process: EngineProcess | None) -> list[tuning.Run]:
         program: ModelProgram
-        if name == OWN_SESSION:
-            program = cache.new_own()
+        if name == UNCOMPILED:
+            program = cache.open_uncompiled()
         elif process is not None:
             program = cache.compile_on(name, trace, process=process)
         else:
