@@ -20,6 +20,7 @@ from ..run.graph import MLGraph
 from ..support.errors import ValidationError, require
 from ..support.files import atomic_writer, resolved
 from ..support.names import shown
+from ..support.words import size
 from .model.protobuf import ModelProto, TensorProto
 
 MAX_EMBEDDED_BYTES = 1_500_000_000
@@ -68,19 +69,17 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
     graph._check_alive()
     assert graph._graph is not None
     model, weights = to_onnx(graph._graph, operators)
-    size = sum(array.nbytes for array in weights.values())
+    total = sum(array.nbytes for array in weights.values())
     # The data file goes beside the target of a link, not beside the link.
     (path, mode), requested = resolved(path), path
-    if size > MAX_EMBEDDED_BYTES:
+    if total > MAX_EMBEDDED_BYTES:
         replaceable = mode is None or stat.S_ISREG(mode)
-        message = (
-            f"save: {size} bytes of weights need a second file, so the path must be a regular file, got {requested}"
-        )
-        require(replaceable, message)
+        rule = f"{size(total)} of weights need a second file, so the path must be a regular file"
+        require(replaceable, f"save: {rule}, got {requested}")
     with ExitStack() as stack:
         # Files are renamed in reverse order: the data file is in place before the model that refers to it.
         file = stack.enter_context(atomic_writer(requested))
-        if size > MAX_EMBEDDED_BYTES:
+        if total > MAX_EMBEDDED_BYTES:
             location = f"{path.name}.data"
             data, end = stack.enter_context(atomic_writer(path.with_name(location))), 0
             for tensor in model.graph.initializer:

@@ -56,7 +56,9 @@ class Contents:
         except OSError:
             return
         if state[:2] == self.state[:2] and state != self.state:
-            raise DataError(f"{self.path} has changed since the model was read; its weights are needed again")
+            raise DataError(
+                f"{self.path} has changed since the model was read: it must not, as its weights are read again"
+            )
 
     def forget(self) -> None:
         """Release the resident pages of a mapped file; the next access reads them again."""

@@ -107,7 +107,7 @@ class Model:
             elif isinstance(source, (bytes, bytearray, memoryview)):
                 contents = Contents(memoryview(source).cast("B"))
             else:
-                raise DataError(f"a model is a path or bytes, got {type(source).__name__}")
+                raise DataError(f"a model must be a path, bytes or an onnx.ModelProto, got {type(source).__name__}")
             data = contents.data
             if not data:
                 raise DataError(f"{what}: it is empty")
@@ -134,7 +134,7 @@ class Model:
             except DataError:
                 raise
             except Exception as error:  # the C++ inliner raises errors of many types
-                raise DataError(f"{what}: its functions cannot be put in place ({_first_line(error)})") from None
+                raise DataError(f"{what}: its functions cannot be inlined ({_first_line(error)})") from None
             nodes, is_flat = flatten(proto.graph)
         proto, nodes = with_expected_inputs(proto, nodes)
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
@@ -251,20 +251,22 @@ class Model:
             raise DataError("the model does not say which operator sets it uses (opset_import)")
         for domain, version in self.opsets.items():
             if domain and not 0 < version < 2**31:
-                raise NotSupportedError(f"the model uses version {version} of the operator set {domain[:200]!r}")
+                raise NotSupportedError(
+                    f"operator set {domain[:200]!r}: the version must be in [1, {2**31 - 1}], got {version}"
+                )
         if not 1 <= (opset := self.opsets.get("", 1)) <= KNOWN_OPSET:
             from onnx import defs
 
             newest = defs.onnx_opset_version()
             if not 1 <= opset <= newest:
-                raise NotSupportedError(f"operator sets 1 to {newest} are known, and the model uses {opset}")
+                raise NotSupportedError(f"the version of ONNX's operator set must be in [1, {newest}], got {opset}")
         graph = self.proto.graph
         for what, values in (("input", graph.input), ("output", graph.output)):
             for value in values:
                 _check_value(value, what)
         names = [value.name for value in graph.input]
         if len(set(names)) < len(names):
-            raise DataError(f"two inputs have the same name: {sorted(names)}")
+            raise DataError(f"inputs must have different names, got {sorted(names)}")
         if not graph.output:
             raise DataError("the model has no outputs")
         shapes = {tensor.name: tuple(tensor.dims[:]) for tensor in graph.initializer}
@@ -304,7 +306,7 @@ class Model:
         own = defined - outer
         for node in graph.node:
             if not node.op_type:
-                raise DataError(f"a node{where} says no operator: {node.name!r}")
+                raise DataError(f"each node must have an operator (op_type), got none for {node.name!r}{where}")
             inputs = node.input[:]
             for name in inputs:
                 if name and name not in defined:
@@ -351,7 +353,7 @@ class Model:
         shape, name = tuple(tensor.dims[:]), PLAIN.get(tensor.data_type)
         what = f"the tensor {tensor.name!r}"
         if name is None and tensor.data_type not in KNOWN_TYPES:
-            raise DataError(f"{what} has no data type that is known: {tensor.data_type}")
+            raise DataError(f"{what} must have a data type of ONNX, got {tensor.data_type}")
         elements = _element_count(shape, what)
         external = tensor.data_location == TensorProto.EXTERNAL
         if name is None or not (external or tensor.HasField("raw_data")):
@@ -415,7 +417,7 @@ class Model:
             offset = int(entries.get("offset", 0))
             length = int(entries["length"]) if "length" in entries else size
         except ValueError:
-            raise DataError(f"{where} have a bad place: {dict(entries)}") from None
+            raise DataError(f"{where}: offset and length must be integers, got {dict(entries)}") from None
         contents = self._here if location == HERE and self._here is not None else self._file(location, where)
         whole = contents.data
         length = len(whole) - offset if length is None else length
@@ -457,13 +459,15 @@ def _check_value(value: ValueInfoProto, what: str) -> None:
     element_type = value.type.tensor_type.elem_type
     is_known = element_type == TensorProto.UNDEFINED or element_type in KNOWN_TYPES
     if (kind == "tensor_type" and not is_known) or (kind is None and what == "input"):
-        raise DataError(f"the {what} {value.name!r} has no data type")
+        got = f"the element type {element_type}" if kind == "tensor_type" else "none"
+        raise DataError(f"the {what} {value.name!r} must have a data type of ONNX, got {got}")
 
 
 def _element_count(shape: Sequence[int], what: str) -> int:
     count = -1 if len(shape) > MAX_RANK or min(shape, default=0) < 0 else math.prod(shape)
     if not 0 <= count < 2**63:
-        raise DataError(f"{what} has the shape {shown(list(shape))}")
+        rule = f"must have at most {MAX_RANK} axes of 0 or more, and fewer than 2**63 elements"
+        raise DataError(f"{what} {rule}, got the shape {shown(list(shape))}")
     return count
 
 

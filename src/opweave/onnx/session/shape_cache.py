@@ -102,8 +102,10 @@ class ShapeCache:
         elif specialise == "auto" and not self._compiles_all:
             self._why_none = AUTO
         elif not self._compiles_all and not self._fits(1):
+            from ...support.words import size
+
             limit = self._room.max_bytes(self._is_needed())
-            self._why_none = f"it would take {self._room.estimate(1)} bytes, and program_bytes is {limit}"
+            self._why_none = f"it would take {size(self._room.estimate(1))}, more than program_bytes ({size(limit)})"
         self._uncompiled: ModelProgram | None = None
         self._uncompiled_lock = Lock()  # held while ONNX Runtime's session is created
         self._lock = Lock()  # guards the attributes below; never held during compilation
@@ -474,10 +476,10 @@ class ShapeCache:
             return f"compiled shapes have {threads} threads already"
         used = self._queued + sum(not self._is_idle(key) for key, _ in self.compiled.items())
         if not self._fits(used + 1):
-            shapes = counted(used, "compiled shape")
-            return (
-                f"{shapes} in use, and program_bytes, {self._room.max_bytes(self._is_needed())}, has no room for more"
-            )
+            from ...support.words import size
+
+            limit = size(self._room.max_bytes(self._is_needed()))
+            return f"{counted(used, 'compiled shape')} in use, and program_bytes ({limit}) has no room for more"
         return ""
 
     def _keep(self, key: Key, compiled: CompiledModel) -> None:
