@@ -259,10 +259,8 @@ def test_shapes_whose_product_cannot_be_printed() -> None:
     proto = model([node("Add", "x w", "z")], [("x", FLOAT, [2])], [("z", FLOAT, None)])
     proto.graph.initializer.append(tensor)
     text = message(lambda: session(proto), ow.DataError)
-    assert (
-        text
-        == f"the tensor 'w' must have at most 1024 axes of 0 or more, and fewer than 2**63 elements, got the shape {shown([2**62] * 1000)}"
-    )
+    rule = "must have at most 1024 axes of 0 or more, and fewer than 2**63 elements"
+    assert text == f"the tensor 'w' {rule}, got the shape {shown([2**62] * 1000)}"
     assert len(text) < 300
 
 

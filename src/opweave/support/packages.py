@@ -1,7 +1,4 @@
-"""Optional packages: find installed ones, and warn once of broken ones.
-
-`errors.import_extra` imports them; its error says what to install.
-"""
+"""Optional packages: find installed ones, and warn once of broken ones. `errors.import_extra` imports them."""
 
 from __future__ import annotations
 

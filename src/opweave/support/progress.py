@@ -24,8 +24,6 @@ class Display(Protocol):
 
 
 class _Logged:
-    """Logs the beginning and the end of some work."""
-
     def __init__(self, work: str) -> None:
         self._work, self._begin = work, perf_counter() - PATIENCE_SECONDS
 
