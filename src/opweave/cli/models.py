@@ -173,7 +173,7 @@ def info(
 
     with assuming(parts.inputs):
         shapes = {a.name: a.assumed_shape() for a in parts.inputs if a.element_type}
-        compiled = parts.compiled_for(shapes)
+        compiled = parts.compile_for(shapes)
     operators = Counter(step.node.op_type for step in compiled.trace.steps if step.kind != "folded")
     folded = sum(step.kind == "folded" for step in compiled.trace.steps)
     console.print("\noperators", style="bold")

@@ -18,7 +18,7 @@ from ..compile.legalise import legalise
 from ..core.graph import Graph
 from ..run.graph import MLGraph
 from ..support.errors import ValidationError, require
-from ..support.files import atomic_writer, resolved
+from ..support.files import atomic_writer, resolve_links
 from ..support.names import shown
 from ..support.words import size
 from .model.protobuf import ModelProto, TensorProto
@@ -71,7 +71,7 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
     model, weights = to_onnx(graph._graph, operators)
     total = sum(array.nbytes for array in weights.values())
     # The data file goes beside the target of a link, not beside the link.
-    (path, mode), requested = resolved(path), path
+    (path, mode), requested = resolve_links(path), path
     if total > MAX_EMBEDDED_BYTES:
         replaceable = mode is None or stat.S_ISREG(mode)
         rule = f"{size(total)} of weights need a second file, so the path must be a regular file"

@@ -106,7 +106,7 @@ def limit() -> int:
     return settings.number("OPWEAVE_CACHE_BYTES", DEFAULT_LIMIT, least=0, what="a number of bytes")
 
 
-def kept(key: str, make: Callable[[], bytes]) -> bytes:
+def load_or_make(key: str, make: Callable[[], bytes]) -> bytes:
     """Read the compiled expression of a key from the cache, or make it and store it."""
     data = load(key, "o")
     if data is None:

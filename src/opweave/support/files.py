@@ -20,7 +20,7 @@ def atomic_writer(path: str | Path) -> Iterator[BinaryIO]:
     A symbolic link is kept, and its target is replaced. Anything but a regular file (a pipe, a device) is written
     directly, because it cannot be replaced.
     """
-    target, mode = resolved(path)
+    target, mode = resolve_links(path)
     try:
         if mode is not None and not stat.S_ISREG(mode):
             with open(os.open(target, os.O_WRONLY | getattr(os, "O_BINARY", 0)), "wb") as file:
@@ -48,14 +48,14 @@ def make_folder(path: str | Path, what: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        file = next(each for each in (folder, *folder.parents) if each.exists())
+        file = next(path for path in (folder, *folder.parents) if path.exists())
         raise DataError(f"{what}: {file} is a file, not a folder") from None
     except OSError as error:
         raise DataError(f"{what}: {path}: {error.strerror or error}") from None
     return folder
 
 
-def resolved(path: str | Path) -> tuple[Path, int | None]:
+def resolve_links(path: str | Path) -> tuple[Path, int | None]:
     """Follow symbolic links; return the final path, and the mode of the file there, or None if it does not exist."""
     try:
         target = Path(os.path.realpath(path))

@@ -131,7 +131,7 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextmanager
-def reported(work: str) -> Iterator[None]:
+def report_work(work: str) -> Iterator[None]:
     """Report the work inside the `with`, by its title, if it takes more than a second.
 
     Nested work is not reported, nor is work in other threads while this work is shown.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ... import __version__
 from ...support.names import counted
-from ...support.words import markup, shortened
+from ...support.words import markup, shorten
 from .charts import along, histogram, sparkline
 from .drawing import drawings
 from .result import Difference, OperationDifference, number
@@ -98,10 +98,10 @@ def html(difference: Difference) -> str:
         f"{along(difference.rows, difference.count)}</div></section>",
     ]
     if focus is not None:
-        name = f"{focus.number} {shortened(focus.title, MAX_NAME)}"
+        name = f"{focus.number} {shorten(focus.title, MAX_NAME)}"
         charts = [histogram(focus.own, f"{name}: own"), histogram(focus.total, f"{name}: end to end")]
         charts += [
-            histogram(output.total, f"output {shortened(output.name, MAX_NAME)}: end to end")
+            histogram(output.total, f"output {shorten(output.name, MAX_NAME)}: end to end")
             for output in difference.outputs[:4]
         ]
         parts.append(

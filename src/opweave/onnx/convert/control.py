@@ -87,9 +87,9 @@ def unroll_scan(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
         slices = []
         for k, (name, axis) in enumerate(zip(scanned, axes, strict=True)):
             position = np.array(length - 1 - iteration if backward[k] else iteration, np.int64)
-            at = tracer.add_constant(f"{loop.prefix}position {k}", position)
+            index = tracer.add_constant(f"{loop.prefix}position {k}", position)
             slices.append(f"{loop.prefix}slice {k}")
-            loop.add([make_node("Gather", [name, at], [slices[-1]], axis=axis)])
+            loop.add([make_node("Gather", [name, index], [slices[-1]], axis=axis)])
         state = loop.iterate([*state, *slices])
     results = len(loop.gathered)
     out_axes = attributes.get("scan_output_axes") or [0] * results

@@ -24,7 +24,7 @@ class RunTrace:
         self._lock = Lock()
 
     @classmethod
-    def asked(cls, session_options: Any) -> RunTrace | None:
+    def of(cls, session_options: Any) -> RunTrace | None:
         """A new trace if `onnxruntime.SessionOptions` enable profiling, else None."""
         if session_options is None or not session_options.enable_profiling:
             return None

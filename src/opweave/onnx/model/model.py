@@ -400,9 +400,9 @@ class Model:
             "dense_bytes", self._dense_bytes, f"{what} has the shape {list(shape)}; bytes of such tensors"
         )
         try:
-            flat = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)
+            positions = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)
             array = np.zeros(elements, values.dtype)
-            array[flat] = values
+            array[positions] = values
         except (IndexError, ValueError) as error:
             raise DataError(f"{what}: {error}") from None
         return array.reshape(shape)

@@ -30,7 +30,7 @@ def array_of_value(value: Any, what: str) -> Any:
     return from_engine(value._get_c_value())
 
 
-def unwrapped(values: Mapping[str, Any], what: str = "input") -> Mapping[str, Any]:
+def unwrap(values: Mapping[str, Any], what: str = "input") -> Mapping[str, Any]:
     """The inputs or outputs of a call, with arrays in place of OrtValues."""
     if not any(is_ort_value(value) for value in values.values()):
         return values

@@ -18,7 +18,7 @@ from ...support.records import record
 from ..convert.shape_keys import Shapes
 from ..model.arguments import Argument, HostValues, check_target
 from ..model.booleans import bool_as_uint8
-from ..ort_api.ort_values import unwrapped
+from ..ort_api.ort_values import unwrap
 from .direct import direct_call
 from .model_program import ModelProgram
 from .parts import SessionParts
@@ -115,13 +115,13 @@ def _parse(parts: SessionParts, output_names: Any, input_feed: Any, out: Any) ->
     is_of_names = (is_list or output_names is None) and all(isinstance(name, str) for name in asked)
     require(is_of_names, f"output_names must be a list of names, got {output_names!r}")
     require(isinstance(input_feed, Mapping), f"inputs must map names to arrays, got {type(input_feed).__name__}")
-    feed = unwrapped(input_feed)
+    feed = unwrap(input_feed)
     inputs: Sequence[Argument] = parts.inputs
     if feed.keys() - parts.inputs_by_name.keys():
         inputs = [*inputs, *(i for i in parts.overridable() if i.name in feed)]
     check_names("inputs", feed, {i.name: i for i in inputs})
     require(out is None or isinstance(out, Mapping), f"out must map names to arrays, got {type(out).__name__}")
-    out = unwrapped(out or {}, "output")
+    out = unwrap(out or {}, "output")
     for label, requested in (("output_names", asked), ("out", list(out))):
         unknown = [name for name in requested if name not in outputs]
         require(not unknown, f"{label} must be among {list(outputs)}; unknown: {unknown}")

@@ -41,13 +41,13 @@ class InspectionMethods:
         parts = self._parts
         models = [compiled for _, compiled in parts.shape_cache.compiled.items()]
         if input_shapes is not None:
-            compiled = parts.compiled_for(input_shapes)
+            compiled = parts.compile_for(input_shapes)
         elif not models and (ways := parts.shape_cache.describe()):
             lines = [f"{shapes}: {way}" for shapes, way in ways.items()]
             return "\n".join([*lines, *verification.lines(parts)])
         else:
             require(parts.is_static or bool(models), UNKNOWN)
-            compiled = models[-1] if models else parts.compiled_for({})
+            compiled = models[-1] if models else parts.compile_for({})
         lines = summary.explain_lines(compiled, parts.context, verification.state_of(parts, compiled))
         if not parts.is_static and input_shapes is None:
             lines += [f"{shapes}: {way}" for shapes, way in parts.shape_cache.describe().items()]

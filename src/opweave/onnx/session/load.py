@@ -57,7 +57,7 @@ def load(
     source = Model.load(model, limits)
     context = context or ml.create_context()
     shapes: dict[str, tuple[int, ...] | None] = {}
-    for argument in declared(source, fix_shapes):
+    for argument in arguments_of(source, fix_shapes):
         shapes[argument.name] = argument.static_shape()
         varying = [size for size in argument.dims or () if not isinstance(size, int)]
         if varying:
@@ -79,7 +79,7 @@ def _advice(argument: Argument) -> str:
     return f"fix them, as in fix_shapes={sizes!r}, or on the command line {' '.join(options)}"
 
 
-def declared(source: Model, fix_shapes: Mapping[str, int | Sequence[int]] | None) -> list[Argument]:
+def arguments_of(source: Model, fix_shapes: Mapping[str, int | Sequence[int]] | None) -> list[Argument]:
     """The inputs that a model needs, with sizes from `fix_shapes`."""
     infos = source.required_inputs
     fixed = FixedShapes.of(fix_shapes, infos)

@@ -13,7 +13,7 @@ import numpy as np
 from ...run.graph import check_names
 from ...support.errors import require
 from ...support.names import listed
-from ...support.progress import reported
+from ...support.progress import report_work
 from ..convert.register import require_operators
 from ..convert.run_trace import RunTrace
 from ..model.arguments import Argument, FixedShapes
@@ -96,7 +96,7 @@ class SessionParts:
         require_operators(model)
         self.recipe, self.settings, self.model, self.context = recipe, settings, model, settings.context
         self.space, self.check_alive = self.context._space, self.context._check_alive
-        self.run_trace = RunTrace.asked(recipe.options)
+        self.run_trace = RunTrace.of(recipe.options)
         settings.prepare(model)
         arguments, graph, declared = recipe.arguments, model.proto.graph, model.required_inputs
         self._fixed, self.inputs = settings.fix(declared, FixedShapes.of(arguments["fix_shapes"], declared))
@@ -115,7 +115,7 @@ class SessionParts:
         shapes = {i.name: i.static_shape() for i in self.inputs}
         self.is_static = all(shapes[i.name] is not None or not i.element_type for i in self.inputs)
         if self.is_static:
-            with reported("compiling the model"):
+            with report_work("compiling the model"):
                 self.shape_cache.compile_static(shapes, sum(output.static_bytes() for output in self.outputs.values()))
         else:
             self.shape_cache.load_uncompiled()
@@ -134,7 +134,7 @@ class SessionParts:
         owns = self.space.owns
         return {n: v.shape if isinstance(v, np.ndarray) or owns(v) else None for n, v in feed.items()}
 
-    def compiled_for(self, input_shapes: Mapping[str, Sequence[int]]) -> CompiledModel:
+    def compile_for(self, input_shapes: Mapping[str, Sequence[int]]) -> CompiledModel:
         """The model compiled for input shapes; shapes that the model declares in full may be left out."""
         return self.shape_cache.compile_for(self.shapes_of(input_shapes), {})
 

@@ -171,7 +171,7 @@ def binding_init(self: Any, session: Any) -> None:
     ReplacedBinding.__init__(self, session)
 
 
-def recording(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def record_calls(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method of options to record its calls in `options_set`, since its effect cannot be read back."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -23,7 +23,7 @@ from ...core.shapes import OtherShapes
 from ...support.cache import Cache
 from ...support.errors import MLError, NotSupportedError, OperationError
 from ...support.names import counted
-from ...support.progress import reported
+from ...support.progress import report_work
 from ..convert.shape_keys import Key as Key, Shapes as Shapes, ValuesNeeded, may_decide, text_of as text_of
 from ..model.arguments import Argument
 from ..model.model import Model
@@ -149,7 +149,7 @@ class ShapeCache:
                 if must_be_traced(self._model):
                     self._trace(shapes, {})  # refuses models that would crash the engine, or make it hang
                 try:
-                    with reported("loading the model for all shapes"):
+                    with report_work("loading the model for all shapes"):
                         self._uncompiled = self.open_uncompiled()
                     memory.trim()
                 except MLError as error:
@@ -175,7 +175,7 @@ class ShapeCache:
         with self.compiled.turn(sizes):  # threads with the same shapes wait for the result
             if compiled := self._find(shapes, feed):
                 return compiled
-            with reported(f"compiling the model for {text_of(sizes)}"):
+            with report_work(f"compiling the model for {text_of(sizes)}"):
                 return self._compile(shapes, feed)
 
     def drop(self, compiled: CompiledModel) -> None:
@@ -335,10 +335,10 @@ class ShapeCache:
                 return compiled
         if too_many and (trace := self._trace_for_all(shapes)) is not None:
             return self._finish(sizes, trace, in_background)
-        key, trace = self.traced(shapes, feed, values)
+        key, trace = self.trace_shapes(shapes, feed, values)
         return self._finish(key, trace, in_background)
 
-    def traced(self, shapes: Shapes, feed: Mapping[str, Any], values: dict[str, Any]) -> tuple[Key, Trace]:
+    def trace_shapes(self, shapes: Shapes, feed: Mapping[str, Any], values: dict[str, Any]) -> tuple[Key, Trace]:
         """Trace the model for shapes and values of deciding inputs; add newly found deciding inputs to `values`."""
         while True:
             try:

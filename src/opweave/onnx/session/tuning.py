@@ -120,7 +120,7 @@ def _tune(parts: SessionParts, shapes: Shapes, feed: Mapping[str, Any], seconds:
         return tuning.unmeasured(name, text_of(tuple(shapes.items())), cache.ways)
     was_uncompiled, uncompiled = cache.only_uncompiled is not None, cache.find_uncompiled(shapes)
     deciding = {name: feed[name] for name in cache.deciding & feed.keys()}
-    (key, trace), trace_seconds = _time_build(lambda: cache.traced(shapes, feed, deciding))
+    (key, trace), trace_seconds = _time_build(lambda: cache.trace_shapes(shapes, feed, deciding))
     models: dict[str, CompiledModel] = {}
     builds = dict[str, float]()
 

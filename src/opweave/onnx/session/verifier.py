@@ -98,7 +98,7 @@ def _judge(task: ModelTask) -> Measurement | str:
         return verifier.keep(digest, verifier.unjudged(task, task.title, text, ways, why))
 
     def trace_model() -> Trace:
-        return cache.traced(task.shapes, sets[0], {})[1]
+        return cache.trace_shapes(task.shapes, sets[0], {})[1]
 
     try:
         trace = trace_model()
