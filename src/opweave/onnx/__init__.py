@@ -3,11 +3,8 @@
     session = ow.InferenceSession("model.onnx")
     (logits,) = session.run(None, {"image": pixels})
 
-`save` writes a graph of `MLGraphBuilder` as an ONNX model, and `load` makes a graph of a model. `replacing_onnxruntime` lets
-programs that call ONNX Runtime run here, unchanged:
-
-    with ow.onnx.replacing_onnxruntime():
-        ...
+`save` and `load` convert graphs of `MLGraphBuilder` to ONNX models and back. `replacing_onnxruntime` lets programs that call
+ONNX Runtime run here, unchanged.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import stat
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -67,8 +66,9 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
     choices = get_args(Operators)
     require(operators in choices, f"save: operators must be one of {list(choices)}, got {shown(operators)}")
     graph._check_alive()
-    assert graph._graph is not None
-    model, weights = to_onnx(graph._graph, operators)
+    source = graph._graph
+    assert source is not None
+    model, weights = to_onnx(source, operators)
     total = sum(array.nbytes for array in weights.values())
     # The data file goes beside the target of a link, not beside the link.
     (path, mode), requested = resolve_links(path), path
@@ -89,7 +89,9 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
                     data.write(bytes(start - end))
                     data.write(_bytes(array))
                     end = start + array.nbytes
-                    _set_location(tensor, {"location": location, "offset": start, "length": array.nbytes})
+                    del tensor.external_data[:]
+                    for key, value in {"location": location, "offset": start, "length": array.nbytes}.items():
+                        tensor.external_data.add(key=key, value=str(value))
         else:
             for tensor in model.graph.initializer:
                 if tensor.name in weights:
@@ -141,12 +143,6 @@ def _output_names(graph: Graph) -> dict[str, str]:
             other += "_out"
         names[name] = other
     return names
-
-
-def _set_location(tensor: TensorProto, place: Mapping[str, object]) -> None:
-    del tensor.external_data[:]
-    for key, value in place.items():
-        tensor.external_data.add(key=key, value=str(value))
 
 
 def _bytes(array: np.ndarray) -> Any:

@@ -130,6 +130,11 @@ class Cache(Generic[K, V]):
             self._bytes = self._hits = self._misses = 0
         self._drop(dropped)
 
+    def renew_locks(self) -> None:
+        """Replace locks that threads held in the parent process, which do not exist in the child."""
+        self._lock = RLock()
+        self._turns.clear()
+
     def _find(self, key: Any) -> V | None:
         with self._lock:
             value = self._entries.get(key)
@@ -175,8 +180,7 @@ def exact(value: Any) -> Any:
     """Make a key that is equal only for values of the same type, and zeros of the same sign.
 
     Tuples, lists, frozen sets, dataclasses and arrays are compared by their contents; NaN equals NaN. Objects that
-    inherit `__eq__` from `object` are referenced weakly; others are compared with `==`. The key of a dictionary is not
-    hashable.
+    inherit `__eq__` from `object` are referenced weakly. The key of a dictionary is not hashable.
 
     >>> exact(1) == exact(True), exact(0.0) == exact(-0.0), exact((1, [2])) == exact((1, [2]))
     (False, False, True)
@@ -226,8 +230,7 @@ _caches: WeakSet[Cache[Any, Any]] = WeakSet()
 
 def _after_fork() -> None:
     for cache in _caches:
-        cache._lock = RLock()
-        cache._turns.clear()
+        cache.renew_locks()
 
 
 if hasattr(os, "register_at_fork"):

@@ -2,8 +2,8 @@
 
 Compiled expressions run as native code, so ownership is the trust boundary: the directory and its files must belong to the
 user and not be writable by others, or nothing is read or written. Each file starts with a digest of its key and content,
-so that a damaged one is made again. Files may be deleted at any time, and several processes may share the directory. When
-the files exceed `limit()`, the least recently used ones are deleted. Other files in the directory are left alone.
+so that a damaged one is made again. Several processes may share the directory, and others may delete files at any time. When
+the files exceed `limit()`, the least recently used ones are deleted.
 """
 
 from __future__ import annotations

@@ -45,12 +45,16 @@ class ByIdentity(Generic[K, V]):
         def forget(_: object) -> None:
             live = mapping()
             if live is not None:
-                live._values.pop(number, None)
-                live._owners.pop(number, None)
+                live.drop(number)
 
         self._owners[number] = ref(owner, forget)
         self._values[number] = value
         return value
+
+    def drop(self, number: int) -> None:
+        """Drop the value of the object with this `id`, if it has one."""
+        self._values.pop(number, None)
+        self._owners.pop(number, None)
 
 
 __all__ = ["ByIdentity"]

@@ -15,6 +15,7 @@ from ..model.protobuf import (
     TensorProto,
     TypeProto,
     ValueInfoProto,
+    copy_of,
     domain_of,
     sub_graphs,
 )
@@ -65,7 +66,9 @@ def infer(
         if len(named) > len(node.input):
             return _infer_in_model(node, types, data, model.proto)
         if key_of(node) in FLOATS_LIKE_INPUT:
-            return {node.output[0]: _as_floats(types[node.input[0]])}
+            result = copy_of(types[node.input[0]])
+            result.tensor_type.elem_type = TensorProto.FLOAT
+            return {node.output[0]: result}
         return _infer_alone(node, schema, types, data, model.proto)
     except Exception:  # inference of a broken node fails in many ways; the engine will report the reason
         return {}
@@ -103,13 +106,6 @@ def result_bytes(node: NodeProto, inferred: Mapping[str, TypeProto]) -> float:
 def is_static(tensor: TypeProto.Tensor) -> bool:
     """Whether the type of a tensor has a shape without dynamic dimensions."""
     return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-
-
-def _as_floats(type: TypeProto) -> TypeProto:
-    result = TypeProto()
-    result.CopyFrom(type)
-    result.tensor_type.elem_type = TensorProto.FLOAT
-    return result
 
 
 def _infer_alone(
@@ -151,8 +147,7 @@ def definition_of(node: NodeProto, types: Mapping[str, TypeProto], model: Model,
         return []  # the inliner would ignore unknown attributes
     from onnx import inliner
 
-    full = NodeProto()
-    full.CopyFrom(node)
+    full = copy_of(node)
     missing = (attribute.default_value for name, attribute in schema.attributes.items() if name not in present)
     full.attribute.extend(default for default in missing if default.name)  # the inliner does not know defaults
     alone, function = model_of_node(full, types, model.proto), [(node.domain, node.op_type)]

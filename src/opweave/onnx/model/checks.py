@@ -16,7 +16,7 @@ from ...support.errors import DataError
 from ...support.names import shown
 from .engine_rules import ENGINE_RULES, EngineNode, Rule
 from .limits import ModelLimits
-from .protobuf import AttributeProto, FunctionProto, ModelProto, NodeProto, domain_of
+from .protobuf import AttributeProto, FunctionProto, ModelProto, NodeProto, copy_of, domain_of
 from .registry import MICROSOFT
 from .scopes import all_nodes
 
@@ -158,8 +158,7 @@ def with_expected_inputs(proto: ModelProto, nodes: list[NodeProto]) -> tuple[Mod
     """
     if all(_expected_inputs(node) is None for node in nodes):
         return proto, nodes
-    copy = ModelProto()
-    copy.CopyFrom(proto)
+    copy = copy_of(proto)
     copied = list(all_nodes(copy.graph.node))
     for node in copied:
         if (expected := _expected_inputs(node)) is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from .checks import Callee, callee_of, check_node_count, count_nodes
 from .limits import ModelLimits
-from .protobuf import AttributeProto, FunctionProto, ModelProto, NodeProto, sub_graphs
+from .protobuf import AttributeProto, FunctionProto, ModelProto, NodeProto, copy_of, sub_graphs
 from .scopes import all_nodes, flatten
 
 
@@ -16,9 +16,7 @@ def inline_functions(proto: ModelProto, limits: ModelLimits, what: str, *, is_ow
 
     if any(function.attribute or function.attribute_proto for function in proto.functions):
         if not is_owned:
-            copy = ModelProto()
-            copy.CopyFrom(proto)
-            proto = copy
+            proto = copy_of(proto)
         _Binder(proto, limits, what).bind()
     result: ModelProto = inliner.inline_local_functions(proto, convert_version=True)
     return result
@@ -76,12 +74,11 @@ class _Binder:
         texts = tuple(values[name].SerializeToString(deterministic=True) for name in sorted(values))
         if (cached := self.copies.get((callee, texts))) is not None:
             return cached
-        self.copies[callee, texts] = copy = FunctionProto()
-        copy.CopyFrom(function)
+        self.copies[callee, texts] = copy = copy_of(function)
         copy.name, copy.overload = self._unused_name(function.name), ""
         del copy.attribute[:], copy.attribute_proto[:]
         # The caller's node loses its attributes.
-        self.pending.append((copy, {name: _copy_attribute(value) for name, value in values.items()}))
+        self.pending.append((copy, {name: copy_of(value) for name, value in values.items()}))
         return copy
 
     def _unused_name(self, name: str) -> str:
@@ -99,12 +96,6 @@ def _resolve(attribute: AttributeProto, values: Mapping[str, AttributeProto]) ->
     value = values.get(attribute.ref_attr_name)
     if value is None:
         return None
-    bound = _copy_attribute(value)
+    bound = copy_of(value)
     bound.name = attribute.name
     return bound
-
-
-def _copy_attribute(attribute: AttributeProto) -> AttributeProto:
-    copy = AttributeProto()
-    copy.CopyFrom(attribute)
-    return copy

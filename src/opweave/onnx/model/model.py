@@ -140,7 +140,7 @@ class Model:
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
         model = cls(proto, folder, opsets, limits, _owned=proto is not source, _here=contents)
         model.nodes, model.is_flat = nodes, is_flat
-        model._check()
+        model.check()
         if REGISTERED:
             model.operations = {key: converter for key, converter in dict(REGISTERED).items() if key in model.operators}
         return model
@@ -245,7 +245,7 @@ class Model:
     def _contents(self) -> list[Contents]:
         return [*self._files.values(), *([self._here] if self._here is not None else [])]
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Check what tracing relies on: known operator sets, and named values that are defined once, before their use."""
         if not self.opsets:
             raise DataError("the model does not say which operator sets it uses (opset_import)")

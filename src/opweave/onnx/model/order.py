@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from ...support.errors import DataError
 from ...support.names import shown
 from .checks import title_of
-from .protobuf import ModelProto
+from .protobuf import ModelProto, copy_of
 from .scopes import initializer_names, used_names
 
 
@@ -39,8 +39,7 @@ def with_sorted_nodes(proto: ModelProto) -> ModelProto:
             heappush(ready, number)
         order.append(heappop(ready))
         sorter.done(order[-1])
-    sorted_proto = ModelProto()
-    sorted_proto.CopyFrom(proto)
+    sorted_proto = copy_of(proto)
     del sorted_proto.graph.node[:]
     sorted_proto.graph.node.extend(nodes[number] for number in order)
     return sorted_proto

@@ -17,11 +17,13 @@ from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from types import CodeType, ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ...core.dtypes import ONNX_TYPES
+
+M = TypeVar("M")
 
 
 def message_class(descriptor: Any, module: str, outer: str = "") -> Any:
@@ -117,6 +119,13 @@ _VALUE_FIELDS = {
 """Attribute type -> the field of the value, and whether that field is a list."""
 
 # Below, `[:]` copies repeated fields into lists: iterating over the field itself takes five times as long.
+
+
+def copy_of(message: M) -> M:
+    """A copy of a message."""
+    copy = type(message)()
+    copy.CopyFrom(message)  # type: ignore[attr-defined]
+    return copy
 
 
 def dtype_of(element_type: int) -> np.dtype[Any]:

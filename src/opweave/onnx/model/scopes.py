@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ...support.errors import DataError
-from .protobuf import GraphProto, NodeProto, sub_graphs
+from .protobuf import GraphProto, NodeProto, copy_of, sub_graphs
 
 MAX_DEPTH = 100
 """The deepest nesting of sub-graphs; serialised protocol buffers can hold about 30 levels."""
@@ -63,8 +63,7 @@ def used_names(node: NodeProto) -> list[str]:
 
 def rename_node(node: NodeProto, names: Mapping[str, str], prefix: str) -> NodeProto:
     """A copy of a node with other `names` for its inputs and outputs; names that its sub-graphs define get a prefix."""
-    copy = NodeProto()
-    copy.CopyFrom(node)
+    copy = copy_of(node)
     copy.input[:] = [names.get(name, name) for name in node.input]
     copy.output[:] = [names.get(name, name) for name in node.output]
     for graph in sub_graphs(copy):

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from ...support.errors import DataError
-from .protobuf import ModelProto, message_class
+from .protobuf import ModelProto, copy_of, message_class
 
 _DESCRIPTIVE = frozenset(
     {
@@ -65,9 +65,8 @@ def with_text(proto: ModelProto, what: str, is_owned: bool) -> ModelProto:
     """
     fields = list(_bytes_in(proto))
     if fields and not is_owned:
-        copy = ModelProto()
-        copy.CopyFrom(proto)
-        proto, fields = copy, list(_bytes_in(copy))
+        proto = copy_of(proto)
+        fields = list(_bytes_in(proto))
     for message, field, value in fields:
         full = f"{type(message).__name__}.{field}"
         if field not in _DESCRIPTIVE and full not in _DESCRIPTIVE:

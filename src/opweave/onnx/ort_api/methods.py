@@ -276,7 +276,6 @@ class OnnxRuntimeMethods:
         user_data: Any,
         run_options: Any,
     ) -> None:
-        """Run in a thread that then calls `callback(results, user_data, error)`; exceptions of the callback are logged."""
         require(callable(callback), f"callback must be a function, got {type(callback).__name__}")
 
         def work() -> None:

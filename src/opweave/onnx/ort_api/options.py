@@ -98,14 +98,15 @@ class Settings:
             ctx = ml.create_context(
                 device=name, backend=backend, power_preference="low-power", threads=threads, precision=inside
             )
-        if ctx.device.provider and (chosen_options := _of_provider(options)):
+        entries = [entry for values in options.values() for entry in values.items() if entry[0] != "device_type"]
+        if ctx.device.provider and (chosen_options := dict(entries)):  # `device_type` chose the device
             driver = ctx.backend.with_provider_options(chosen_options)  # type: ignore[attr-defined]
             ctx = MLContext(driver, ctx.device, ctx.power_preference)
         return cls(ctx, session_options, options, level)
 
     def providers(self) -> list[str]:
         """ONNX Runtime's names for the devices of the session; the CPU comes last, as in ONNX Runtime."""
-        first = provider_of(self.context.device)
+        first = self.context.device.provider or _name_of(self.context.device.backend)
         return [CPU_PROVIDER] if first == CPU_PROVIDER else [first, CPU_PROVIDER]
 
     def prepare(self, model: Model) -> None:
@@ -222,11 +223,6 @@ def _devices_of(provider: str, kinds: Collection[str]) -> list[Device]:
     return backend.devices()
 
 
-def provider_of(device: Device) -> str:
-    """ONNX Runtime's name of the provider for a device of Opweave."""
-    return device.provider or _name_of(device.backend)
-
-
 def _name_of(backend: str) -> str:
     return next((name for name, its_backend in BACKENDS.items() if its_backend == backend), CPU_PROVIDER)
 
@@ -254,10 +250,7 @@ def _log_ignored(cls: str, name: str, row: Row, level: int) -> None:
 
 
 def _changes_in(cls: str, argument: str, wanted: str, options: Any) -> list[tuple[str, Row]]:
-    """The properties that differ between `options` and a new object, with their rows in `compatibility`.
-
-    `argument` and `wanted` (the expected type) are for messages.
-    """
+    """The properties that differ between `options` and a new object, with their rows; the other arguments are for messages."""
     import onnxruntime
 
     from .compatibility import row
@@ -318,11 +311,6 @@ def _precision_at(device: str | None, backend: str | None) -> Precision:
         return "float32"
     precisions = find(backend).named(device).precisions if backend is not None else ()  # type: ignore[union-attr]
     return precisions[0] if precisions and "float32" not in precisions else "float32"
-
-
-def _of_provider(options: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """The options for a plug-in provider: all except `device_type`, which chose the device."""
-    return {key: value for entries in options.values() for key, value in entries.items() if key != "device_type"}
 
 
 def _place(chosen: Mapping[str, Mapping[str, str]], level: int) -> tuple[str, tuple[str | None, str | None]]:

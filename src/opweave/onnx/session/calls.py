@@ -38,8 +38,6 @@ class Call:
     Attributes:
         output_names: the argument, as a list or None.
         asked: the names of the outputs to return, `names` each of them once.
-        inputs: the declarations of the inputs, in order.
-        feed: the caller's values of the inputs, by name.
         out: the caller's memory for outputs, by name.
     """
 
@@ -54,11 +52,9 @@ class Call:
 
 @record
 class Values:
-    """The checked memory of a call.
+    """The checked memory of a call. `on_host` is `feed`, with the memory of devices copied at the first lookup.
 
-    Attributes:
-        on_host: `feed`, with the memory of devices copied at the first lookup.
-        shared: the outputs that reuse the memory of an input, with the name of that input.
+    `shared` has the outputs that reuse the memory of an input, with the name of that input.
     """
 
     feed: dict[str, Any]
@@ -212,7 +208,6 @@ def _keep(parts: SessionParts, call: Call, values: Values, model: ModelProgram, 
 
 
 def _place_result(parts: SessionParts, output: Argument, result: Any, target: Any) -> Any:
-    """Return a result as the array or the tensor that the user wants."""
     if isinstance(target, MLTensor):
         return target
     if target is not None or parts.locations[output.name] == "cpu":

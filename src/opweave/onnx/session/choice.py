@@ -66,13 +66,9 @@ def reason_after_trace(trace: Trace, outputs: list[str], is_auto: bool) -> str:
 
     unknown = [step.node.op_type for step in trace.steps if step.kind == "fallback"]
     if is_auto and len(unknown) > MAX_FALLBACKS:
-        return _inexpressible(unknown)
+        return f"WebNN cannot express {listed(list(dict.fromkeys(unknown)))}"
     large = large_sections(trace, outputs)
     return f"it would run in {large} sections, each with threads of its own" if large > MAX_POOLS else ""
-
-
-def _inexpressible(names: list[str]) -> str:
-    return f"WebNN cannot express {listed(list(dict.fromkeys(names)))}"
 
 
 class RecentShape(Recurring):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from ...compile.legalise import cut_out
 from ...compile.partition import Segment, divide
 from ...context.context import MLContext
 from ...core.graph import Builder, Desc, Graph, Operand
-from ...core.operation import Op
 from ...memory.spaces import HOST, Cell
 from ...run.program import Program
 from ...run.steps import CompiledSegment, Unsized
@@ -72,12 +70,12 @@ class CompiledModel(ModelProgram):
         # Only names of the graph's inputs: an abandoned expansion leaves further names for the same operands.
         names = (info.name for info in model.proto.graph.input)
         inputs = {self._operands[name]: name for name in names if name in self._operands}
-        self._placements: list[list[Placement]] = []  # of each section
+        self.placements: list[list[Placement]] = []  # of the operations of each section
         parts: list[CompiledSegment] = []
         with abandoned_on_errors(parts):
             for section in self.sections:
                 section_parts, placements = self._compile(model, section)
-                self._placements.append([replace(p, segment=p.segment + len(parts)) for p in placements])
+                self.placements.append([replace(p, segment=p.segment + len(parts)) for p in placements])
                 parts += section_parts
             for part in parts:
                 part.runner.complete()
@@ -87,7 +85,7 @@ class CompiledModel(ModelProgram):
         ends = dict(sorted(sources.items(), key=lambda item: order.get(item[1], len(order))))
         read = dict.fromkeys([*(operand for part in parts for operand in part.reads), *ends.values()])
         starts = {inputs[operand]: operand for operand in read if operand in inputs and not operand.is_constant}
-        placed = [placement for placements in self._placements for placement in placements]
+        placed = [placement for placements in self.placements for placement in placements]
         program = Program(Graph(starts, ends, ()), {}, parts, placed, context.backend.space)
         super().__init__(program, list(map(self._wrapper, starts)), list(map(self._result, ends)))
 
@@ -96,24 +94,10 @@ class CompiledModel(ModelProgram):
         """Number of threads of the engine."""
         return self.program.threads
 
-    def placements(self, number: int) -> list[Placement]:
-        """Placements of the operations of a section."""
-        return self._placements[number]
-
     def custom(self, number: int) -> list[Placement]:
         """Placements of the custom operations of a section."""
         ops = {step.op for step in self.sections[number].nodes if step.op is not None}
-        return [placement for placement in self._placements[number] if placement.op in ops]
-
-    def custom_steps(self) -> Iterator[tuple[Op[..., Any], TracedNode]]:
-        """Yield the custom operations, each with its step."""
-        for step in self.trace.steps:
-            if step.op is not None:
-                yield step.op, step
-
-    def segment_count(self, number: int) -> int:
-        """Number of segments of a section."""
-        return len({placement.segment for placement in self._placements[number]})
+        return [placement for placement in self.placements[number] if placement.op in ops]
 
     # Compiling -----------------------------------------------------------------------------------------------------------
 

@@ -63,7 +63,6 @@ def direct_call(
 
 
 def _is_bool(array: np.ndarray) -> bool:
-    """Whether an array holds contiguous bools, stored as 0 or 1."""
     return array.dtype == bool and array.flags.c_contiguous and (not array.size or bool(array.view(np.uint8).max() < 2))
 
 

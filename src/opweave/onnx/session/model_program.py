@@ -52,6 +52,11 @@ class ModelProgram:
         call = self.program.returning(wanted) if self._takes_values and self._gives_values else None
         return call or partial(self.run, outputs=[None] * len(self.outputs), wanted=wanted)
 
+    def ordered_run(self) -> Callable[[Mapping[str, Any]], Callable[[], list[Any]]]:
+        """A function that binds a run to a feed; outputs are ordered by name, as on all engines."""
+        run = self.returning(sorted(range(len(self.outputs)), key=lambda k: self.outputs[k]))
+        return lambda feed: partial(run, [feed[name] for name in self.inputs])
+
     def run(
         self,
         inputs: Sequence[Any],

@@ -1,8 +1,5 @@
 """Run programs that call ONNX Runtime on Opweave, unchanged.
 
-    with ow.onnx.replacing_onnxruntime():
-        ...  # sessions that any library makes here run on Opweave
-
 `onnxruntime.InferenceSession` remains the same class, so names that libraries have imported and classes derived from it keep
 working. Only its `__init__` is replaced: it changes the class of the new object to one that inherits from Opweave's session
 first (see `replaced`).

@@ -284,12 +284,12 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         """Call `run` in a worker thread, to await or, as in ONNX Runtime, with a callback.
 
         Args:
-            output_names: as for `run`.
-            input_feed: as for `run`.
+            output_names: as for `run`, like `input_feed`, `run_options` and `out`.
+            input_feed: see there.
             callback: called in the thread as `callback(results, user_data, error)`; `error` is empty if the run went well.
             user_data: passed to the callback.
-            run_options: as for `run`.
-            out: as for `run`; not with a callback.
+            run_options: see there.
+            out: see there; not with a callback.
 
         Returns:
             A coroutine with the outputs; None with a callback.

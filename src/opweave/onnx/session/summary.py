@@ -70,7 +70,7 @@ def explain_lines(compiled: CompiledModel, context: MLContext, state: str | Meas
             name = f" {step.node.name!r}" if step.node.name else ""
             lines.append(f"  {step.node.op_type}{name}" + (f": {step.reason}" if step.reason else ""))
         if context.device.provider:
-            lines += [f"  {p.node} on {p.device}: {p.detail}" for p in compiled.placements(number)]
+            lines += [f"  {p.node} on {p.device}: {p.detail}" for p in compiled.placements[number]]
     lines.append(f"{counted(folded, 'node')} computed when the model was compiled")
     return lines
 
@@ -81,7 +81,7 @@ def heading(compiled: CompiledModel, number: int) -> str:
     nodes = counted(len(section.nodes), "node")
     if section.kind == "fallback":
         return f"section {number}: {nodes}, ONNX Runtime (fallback)"
-    segments = compiled.segment_count(number)
+    segments = len({placement.segment for placement in compiled.placements[number]})
     divided = f", in {segments} segments" if segments > 1 else ""
     return f"section {number}: {nodes}, WebNN on {compiled.context.device.name}{divided}"
 
@@ -90,7 +90,9 @@ def customs(compiled: CompiledModel) -> list[str]:
     """Lines for custom operations, one for each way to run nodes of an operation; empty if the model has none."""
     counts: dict[Op[..., Any], Counter[str]] = {}
     operators: dict[Op[..., Any], dict[str, None]] = {}  # ONNX operators of each operation, in order
-    for op, step in compiled.custom_steps():
+    for step in compiled.trace.steps:
+        if (op := step.op) is None:
+            continue
         domain, op_type = step.node.domain, step.node.op_type
         operators.setdefault(op, {})[f"{domain}.{op_type}" if domain else op_type] = None
         ways = counts.setdefault(op, Counter())

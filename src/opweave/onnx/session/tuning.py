@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -133,8 +132,7 @@ def _tune(parts: SessionParts, shapes: Shapes, feed: Mapping[str, Any], seconds:
         else:
             models[name], build_seconds = _time_build(lambda: cache.compile_on(name, trace))
             model, builds[name] = models[name], trace_seconds + build_seconds
-        order = sorted(range(len(model.outputs)), key=lambda k: model.outputs[k])  # one order on all engines
-        return [partial(model.returning(order), [feed[input_name] for input_name in model.inputs])]
+        return [model.ordered_run()(feed)]
 
     names = list(cache.ways)
     if uncompiled is not None:

@@ -1,7 +1,4 @@
-"""Verification of other engines for the models of sessions: records of use, and tasks for child processes.
-
-Sessions import this module; `verification.process` is imported when a child process starts.
-"""
+"""Verification of other engines for the models of sessions. `verification.process` is imported when a child process starts."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import os
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...compile import engines, tuning
@@ -123,9 +122,7 @@ def _judge(task: ModelTask) -> Measurement | str:
             program = cache.compile_on(name, trace, process=process)
         else:
             program = cache.compile_on(name, trace_model())  # the trace counts as a part of the build
-        order = sorted(range(len(program.outputs)), key=lambda k: program.outputs[k])  # one order on all engines
-        run = program.returning(order)
-        return [partial(run, [feed[input_name] for input_name in program.inputs]) for feed in sets]
+        return list(map(program.ordered_run(), sets))
 
     is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
     outputs = sorted(names)
