@@ -77,8 +77,7 @@ def run_call(
         values = _read_values(parts, call)
         choices = cache.choices
         model, is_settled = cache.select(values.shapes, values.on_host)
-        new_tensors = _new_tensors(parts, model, [name for name in call.names if name not in values.targets])
-        values.targets.update({name: tensor._memory() for name, tensor in new_tensors.items()})
+        new_tensors = {} if parts.space.is_host else _new_tensors(parts, model, call.names, values.targets)
         model, results = _execute(parts, model, call.names, values)
         if parts.use is not None:
             from . import verification
@@ -148,12 +147,14 @@ def _check_overlap(parts: SessionParts, feed: Mapping[str, Any], targets: Mappin
     return shared
 
 
-def _new_tensors(parts: SessionParts, model: ModelProgram, names: Sequence[str]) -> dict[str, MLTensor]:
-    """Create tensors for the outputs that are wanted on the device and have known shapes."""
-    if parts.space.is_host:
-        return {}
+def _new_tensors(
+    parts: SessionParts, model: ModelProgram, names: Sequence[str], targets: dict[str, Any]
+) -> dict[str, MLTensor]:
+    """Create tensors, as targets, for the outputs that are wanted on the device and have known shapes."""
     on_device = [name for name in names if parts.locations[name] != "cpu" and name in model.results]
-    return {name: _tensor(parts, model.results[name][0]) for name in on_device}
+    tensors = {name: _tensor(parts, model.results[name][0]) for name in on_device if name not in targets}
+    targets.update({name: tensor._memory() for name, tensor in tensors.items()})
+    return tensors
 
 
 def _tensor(parts: SessionParts, desc: Desc) -> MLTensor:
