@@ -93,34 +93,11 @@ class Model:
         require(
             isinstance(limits, ModelLimits), f"limits must be an opweave.onnx.ModelLimits, got {type(limits).__name__}"
         )
-        folder, what, contents, is_utf8 = None, "the model", None, False
         if isinstance(source, ModelProto):
-            proto = source
+            proto, folder, what, contents, is_utf8 = source, None, "the model", None, False
         else:
-            if isinstance(source, (str, os.PathLike)):
-                what = os.fsdecode(source)
-                try:
-                    folder = os.path.dirname(os.path.realpath(what))
-                    contents = Contents.read(what)
-                except (OSError, ValueError) as error:
-                    raise DataError(f"{what}: {getattr(error, 'strerror', None) or error}") from None
-            elif isinstance(source, (bytes, bytearray, memoryview)):
-                contents = Contents(memoryview(source).cast("B"))
-            else:
-                raise DataError(f"a model must be a path, bytes or an onnx.ModelProto, got {type(source).__name__}")
-            data = contents.data
-            if not data:
-                raise DataError(f"{what}: it is empty")
-            try:
-                lean = None
-                if len(data) >= LARGE_BYTES:
-                    from .wire import without_weights
-
-                    lean = without_weights(data, nodes=contents.is_fixed)
-                serialised = lean or bytes(data)
-                proto, is_utf8 = ModelProto.FromString(serialised), is_text(serialised)
-            except Exception as error:
-                raise DataError(f"{what}: not an ONNX model ({other_format(data) or error})") from None
+            folder, what, contents = _open(source)
+            proto, is_utf8 = _parse(contents, what)
             contents.forget()
         if not proto.graph.node and not proto.graph.output:
             raise DataError(f"{what}: not an ONNX model (there is no graph in it)")
@@ -449,6 +426,39 @@ class Model:
                 raise DataError(f"{where}: {path.name}: {getattr(error, 'strerror', None) or error}") from None
         self._locations[location] = self._files[path]
         return self._files[path]
+
+
+def _open(source: Any) -> tuple[str | None, str, Contents]:
+    """The folder of a model, its name in messages, and its bytes."""
+    folder, what = None, "the model"
+    if isinstance(source, (str, os.PathLike)):
+        what = os.fsdecode(source)
+        try:
+            folder, contents = os.path.dirname(os.path.realpath(what)), Contents.read(what)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{what}: {getattr(error, 'strerror', None) or error}") from None
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        contents = Contents(memoryview(source).cast("B"))
+    else:
+        raise DataError(f"a model must be a path, bytes or an onnx.ModelProto, got {type(source).__name__}")
+    if not contents.data:
+        raise DataError(f"{what}: it is empty")
+    return folder, what, contents
+
+
+def _parse(contents: Contents, what: str) -> tuple[ModelProto, bool]:
+    """Parse a model without the weights of a large one, and return whether all text is UTF-8."""
+    data = contents.data
+    try:
+        lean = None
+        if len(data) >= LARGE_BYTES:
+            from .wire import without_weights
+
+            lean = without_weights(data, nodes=contents.is_fixed)
+        serialised = lean or bytes(data)
+        return ModelProto.FromString(serialised), is_text(serialised)
+    except Exception as error:
+        raise DataError(f"{what}: not an ONNX model ({other_format(data) or error})") from None
 
 
 def _check_value(value: ValueInfoProto, what: str) -> None:
