@@ -9,6 +9,7 @@ ONNX Runtime run here, unchanged.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are first used
@@ -19,26 +20,22 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
     from .session.replacement import replacing_onnxruntime as replacing_onnxruntime
     from .session.session import InferenceSession as InferenceSession
 
+_HOMES = {
+    "InferenceSession": ".session.session",
+    "ModelLimits": ".model.limits",
+    "load": ".session.load",
+    "register_onnx": ".convert.register",
+    "replacing_onnxruntime": ".session.replacement",
+    "save": ".export",
+}
+
 __all__ = ["InferenceSession", "ModelLimits", "load", "register_onnx", "replacing_onnxruntime", "save"]
 
 
 def __getattr__(name: str) -> Any:
-    match name:
-        case "InferenceSession":
-            from .session.session import InferenceSession as InferenceSession
-        case "ModelLimits":
-            from .model.limits import ModelLimits as ModelLimits
-        case "load":
-            from .session.load import load as load
-        case "register_onnx":
-            from .convert.register import register_onnx as register_onnx
-        case "replacing_onnxruntime":
-            from .session.replacement import replacing_onnxruntime as replacing_onnxruntime
-        case "save":
-            from .export import save as save
-        case _:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = locals()[name]
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name], __name__), name)
     return value
 
 
