@@ -8,7 +8,6 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from ...support.errors import MLError, NotSupportedError, ValidationError, require
-from ..model.arguments import NodeArg
 from . import options
 from .ort_values import is_ort_value, ort_value
 
@@ -100,9 +99,6 @@ class OnnxRuntimeMethods:
     _parts: SessionParts
     _run_trace: RunTrace | None
     run: Callable[..., list[Any]]
-    get_inputs: Callable[[], list[NodeArg]]
-    get_outputs: Callable[[], list[NodeArg]]
-    get_overridable_initializers: Callable[[], list[NodeArg]]
 
     # Properties of the session ---------------------------------------------------------------------------------------
 
@@ -144,11 +140,11 @@ class OnnxRuntimeMethods:
 
     def get_input_memory_infos(self) -> list[Any]:
         """The memory of each input, as `onnxruntime.OrtMemoryInfo`: the CPU."""
-        return [_cpu_memory() for _ in self.get_inputs()]
+        return [_cpu_memory() for _ in self._parts.inputs]
 
     def get_output_memory_infos(self) -> list[Any]:
         """The memory of each output, as `onnxruntime.OrtMemoryInfo`: the CPU."""
-        return [_cpu_memory() for _ in self.get_outputs()]
+        return [_cpu_memory() for _ in self._parts.outputs]
 
     def get_input_epdevices(self) -> list[Any]:
         """Refuse with `NotSupportedError`: no execution provider runs the model."""
@@ -209,7 +205,7 @@ class OnnxRuntimeMethods:
         """
         for name, value in dict(input_dict_ort_values).items():
             require(is_ort_value(value), f"input {name!r} must be an OrtValue, got {type(value).__name__}")
-        names = list(output_names or (output.name for output in self.get_outputs()))
+        names = list(output_names or self._parts.outputs)
         results = self.run(names, input_dict_ort_values, run_options)
         return [ort_value(result, f"output {name!r}") for name, result in zip(names, results, strict=True)]
 

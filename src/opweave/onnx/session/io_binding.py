@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic_ns
@@ -15,7 +15,6 @@ from ... import memory
 from ...core.shapes import OtherShapes
 from ...memory.spaces import Cell
 from ...support.errors import NotSupportedError, OperationError, ValidationError, require
-from ..model.arguments import NodeArg
 from ..model.protobuf import TensorProto, dtype_of
 from ..ort_api.ort_values import array_of_value, is_ort_value, ort_value
 from .model_program import ModelProgram
@@ -249,23 +248,25 @@ class IOBinding:
             self._results[name] = target
 
     def _bind_feed(self, name: str, value: Any) -> None:
-        if name not in self._owner._parts.inputs_by_name:
-            self._check_name(name, "input", [*self._owner.get_inputs(), *self._owner.get_overridable_initializers()])
+        parts = self._owner._parts
+        if name not in parts.inputs_by_name:
+            _check_name(name, "input", [argument.name for argument in (*parts.inputs, *parts.overridable())])
         self._input_values.pop(name, None)
         self._feeds[name] = value
         self._new.add(name)
 
     def _bind_target(self, name: str, target: np.ndarray | None) -> None:
-        if name not in self._owner._parts.outputs:
-            self._check_name(name, "output", self._owner.get_outputs())
+        outputs = self._owner._parts.outputs
+        if name not in outputs:
+            _check_name(name, "output", outputs)
         self._values.pop(name, None)
         if name not in self._targets or not _are_same(self._targets[name], target):
             self._bound = None
         self._targets[name] = target
 
-    def _check_name(self, name: str, kind: str, arguments: Sequence[NodeArg]) -> None:
-        names = [argument.name for argument in arguments]
-        require(name in names, f"the model has the {kind}s {names}; unknown: {name!r}")
+
+def _check_name(name: str, kind: str, names: Collection[str]) -> None:
+    require(name in names, f"the model has the {kind}s {list(names)}; unknown: {name!r}")
 
 
 def _is_read_in_place(value: Any) -> bool:
