@@ -15,7 +15,7 @@ from ...support.names import counted
 from ..model.booleans import as_declared, bool_as_uint8
 from ..model.model import Model
 from ..model.protobuf import NodeProto, TensorProto, TypeProto, attribute_value, domain_of, sub_graphs, tensor_type
-from ..model.registry import DATA_TYPES, ELEMENT_TYPES, Converter, Unsupported, data_type_of
+from ..model.registry import DATA_TYPES, ELEMENT_TYPES, Converter, Unsupported, data_type_of, unsupported_if
 from ..model.values import FOLD_BYTES, Constant, Dynamic, Tensor, Value
 from .operators.logic import BOOLEAN
 
@@ -32,8 +32,7 @@ def convert(
     `infer` is called only if the inputs do not determine the types of the outputs. An `MLError` means that the builder refuses
     an operation.
     """
-    if sub_graphs(node):
-        raise Unsupported("it has sub-graphs")
+    unsupported_if(sub_graphs(node), "it has sub-graphs")
     converter = model.converter(node)
     if converter is None:
         raise Unsupported("WebNN has no operation for it")

@@ -109,8 +109,7 @@ def _(
 ) -> MLOperand:
     y = blocks.dequantize(b, x, x_scale, x_zero_point)
     wanted = DATA_TYPES.get(output_dtype) if output_dtype else y.data_type
-    if wanted not in FLOATS:
-        raise Unsupported("its result is neither float32 nor float16")
+    unsupported_if(wanted not in FLOATS, "its result is neither float32 nor float16")
     return y if wanted == y.data_type else b.cast(y, wanted)
 
 
