@@ -261,7 +261,7 @@ def test_shapes_whose_product_cannot_be_printed() -> None:
     text = message(lambda: session(proto), ow.DataError)
     rule = "must have at most 1024 axes of 0 or more, and fewer than 2**63 elements"
     assert text == f"the tensor 'w' {rule}, got the shape {shown([2**62] * 1000)}"
-    assert len(text) < 300
+    assert len(text) < 400
 
 
 def test_bytes_that_are_no_text_in_a_custom_node() -> None:

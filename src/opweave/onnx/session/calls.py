@@ -32,7 +32,7 @@ WRONG_LENGTHS = re.compile("seqlens_k.* is out of range")
 
 
 @record
-class Call:
+class SessionCall:
     """A call with known names.
 
     Attributes:
@@ -51,7 +51,7 @@ class Call:
 
 
 @record
-class Values:
+class CallValues:
     """The checked memory of a call. `on_host` is `feed`, with the memory of devices copied at the first lookup.
 
     `shared` has the outputs that reuse the memory of an input, with the name of that input.
@@ -100,7 +100,7 @@ def run_call(
     ]
 
 
-def _parse(parts: SessionParts, output_names: Any, input_feed: Any, out: Any) -> Call:
+def _parse(parts: SessionParts, output_names: Any, input_feed: Any, out: Any) -> SessionCall:
     """Check the names in the arguments of a call."""
     outputs = parts.outputs
     is_list = isinstance(output_names, Iterable) and not isinstance(output_names, (str, bytes))
@@ -121,17 +121,17 @@ def _parse(parts: SessionParts, output_names: Any, input_feed: Any, out: Any) ->
         unknown = [name for name in requested if name not in outputs]
         require(not unknown, f"{label} must be among {list(outputs)}; unknown: {unknown}")
     tensors = [value for value in (*feed.values(), *out.values()) if isinstance(value, MLTensor)]
-    return Call(output_names, asked, list(dict.fromkeys(asked)), inputs, feed, out, tensors)
+    return SessionCall(output_names, asked, list(dict.fromkeys(asked)), inputs, feed, out, tensors)
 
 
-def _read_values(parts: SessionParts, call: Call) -> Values:
+def _read_values(parts: SessionParts, call: SessionCall) -> CallValues:
     """Check the values of a call, whose tensors are locked."""
     feed = {i.name: i.as_input(call.feed[i.name], parts.context) for i in call.inputs}
     for value_range in parts.ranges:
         value_range.check(feed)
     targets = {name: parts.outputs[name].as_output(value, parts.context) for name, value in call.out.items()}
     on_host = feed if parts.space.is_host else HostValues(feed, parts.space)
-    return Values(feed, on_host, targets, _check_overlap(parts, feed, targets), parts.shapes_in(feed))
+    return CallValues(feed, on_host, targets, _check_overlap(parts, feed, targets), parts.shapes_in(feed))
 
 
 def _check_overlap(parts: SessionParts, feed: Mapping[str, Any], targets: Mapping[str, Any]) -> dict[str, str]:
@@ -162,7 +162,7 @@ def _tensor(parts: SessionParts, desc: Desc) -> MLTensor:
 
 
 def _execute(
-    parts: SessionParts, model: ModelProgram, names: Sequence[str], values: Values
+    parts: SessionParts, model: ModelProgram, names: Sequence[str], values: CallValues
 ) -> tuple[ModelProgram, list[Any]]:
     """Run a program, or the compiled model if it refuses the call; return the one that ran, and the outputs `names`."""
     try:
@@ -179,7 +179,7 @@ def _execute(
         raise
 
 
-def _run_by_name(model: ModelProgram, names: Sequence[str], values: Values) -> list[Any]:
+def _run_by_name(model: ModelProgram, names: Sequence[str], values: CallValues) -> list[Any]:
     targets = values.targets
     for name in model.results.keys() & targets.keys():
         check_target(name, targets[name], model.results[name][0].shape)
@@ -190,7 +190,7 @@ def _run_by_name(model: ModelProgram, names: Sequence[str], values: Values) -> l
     return model.run(inputs, [targets.get(name) for name in model.outputs], positions, values.shared)
 
 
-def _keep(parts: SessionParts, call: Call, values: Values, model: ModelProgram, is_settled: bool) -> None:
+def _keep(parts: SessionParts, call: SessionCall, values: CallValues, model: ModelProgram, is_settled: bool) -> None:
     """Keep a call that later ones may repeat, and the direct call for its outputs."""
     cache, names, feed = parts.shape_cache, call.names, values.feed
     if names != call.asked or len(feed) != len(parts.inputs):
