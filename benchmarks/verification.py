@@ -89,8 +89,8 @@ def measure(path: str, pause: float) -> dict[str, Any]:
     beside = calls(session, feed, pause, lambda count, passed: uses.watch._child is not None and passed < TIMEOUT)
     if uses.watch._child is None:
         without += calls(session, feed, pause, some)
-    assert session._use is not None
-    verdict = next(iter(session._use.states.values()), "not done")
+    assert session._parts.use is not None
+    verdict = next(iter(session._parts.use.states.values()), "not done")
     text = verdict if isinstance(verdict, str) else "; ".join(verdict.verdicts()[:1])
     return {"without": without, "beside": beside, "verdict": text}
 

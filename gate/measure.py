@@ -223,7 +223,7 @@ def on_device(device: str, entry: catalog.Entry, packages: Path) -> dict[str, An
         build = time.perf_counter() - start
         clock = median(per_call(partial(session.run, None, feed), 1) for _ in range(CALLS))
         last = session.run(None, feed)
-    found = session._shape_cache.last()
+    found = session._parts.shape_cache.last()
     assert found is not None
     compiled = found[1]
     assert isinstance(compiled, CompiledModel)

@@ -103,5 +103,5 @@ def compiles_static_models(request: pytest.FixtureRequest) -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:  # of its own: that of a test may be undone before its other fixtures
         if "opweave.onnx" in sys.modules and request.node.get_closest_marker("default_choice") is None:
             patch.setattr("opweave.onnx.session.shape_cache.may_pay", lambda model, size: True)
-            patch.setattr("opweave.onnx.session.own_session.MAX_FALLBACKS", sys.maxsize)
+            patch.setattr("opweave.onnx.session.choice.MAX_FALLBACKS", sys.maxsize)
         yield

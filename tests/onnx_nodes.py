@@ -22,7 +22,7 @@ RNG = np.random.default_rng(3)
 
 def compiled_models(session: InferenceSession) -> list[CompiledModel]:
     """The models that a session keeps compiled, one for each combination of input shapes."""
-    return [compiled for _, compiled in session._shape_cache.compiled.items()]
+    return [compiled for _, compiled in session._parts.shape_cache.compiled.items()]
 
 
 def randn(*shape: int) -> np.ndarray:

@@ -80,6 +80,11 @@ def use(options: dict[str, Any]) -> tuple[Any, Callable[[], list[np.ndarray]]]:
     return session, lambda: session.run(["y", "z"], {"x": X})
 
 
+def record_of(owner: Any) -> uses.Use | None:
+    """The record of the use of a graph or a session."""
+    return owner._parts.use if isinstance(owner, ow.InferenceSession) else owner._use
+
+
 def main(options: dict[str, Any]) -> None:
     rival = Rival()
     for name, value in options.get("rival", {}).items():
@@ -95,13 +100,14 @@ def main(options: dict[str, Any]) -> None:
     first, begun = run(), 0
     deadline = time.monotonic() + options.get("seconds", 400)
     state: Any = None
-    while owner._use is not None and time.monotonic() < deadline:
+    record = record_of(owner)
+    while record is not None and time.monotonic() < deadline:
         for _ in range(20):
             for array, wanted in zip(run(), first, strict=True):
                 assert array.tobytes() == wanted.tobytes()  # same input, same bits
         begun += uses.watch._child is not None
-        if owner._use.states or (begun and options.get("ends")):
-            state = next(iter(owner._use.states.values()), None)
+        if record.states or (begun and options.get("ends")):
+            state = next(iter(record.states.values()), None)
             break
         if begun and options.pop("forks", False) and os.fork() == 0:
             sys.exit(0)  # with all that Python does at the end
@@ -109,7 +115,7 @@ def main(options: dict[str, Any]) -> None:
     np.testing.assert_allclose(first[1], np.abs(X))
     after = use(options)[0] if options["kind"] != "dispatch" else owner
     kept = {
-        "is_watched": owner._use is not None,
+        "is_watched": record is not None,
         "begun": bool(begun),
         "state": state if isinstance(state, str) else getattr(state, "refused", None),
         "explained": owner.explain(),

@@ -21,7 +21,7 @@ pytest.importorskip("llvmlite", reason="needs the extra halide")
 from opweave.core.graph import Desc
 from opweave.expr import trace
 from opweave.expr.halide import compile
-from opweave.support.disk_cache import kept
+from opweave.support.disk_cache import load_or_make
 from opweave.support.errors import OperationError
 from opweave.support.files import atomic_writer
 
@@ -51,7 +51,7 @@ def keep(key: str, value: bytes = b"made") -> tuple[bytes, bool]:
         made.append(1)
         return value
 
-    return kept(key, make), bool(made)
+    return load_or_make(key, make), bool(made)
 
 
 def test_entries_are_found_again(folder: Path) -> None:

@@ -328,7 +328,7 @@ def forty_segments(folder: Path) -> Any:
 # Names and numbers ---------------------------------------------------------------------------------------------------
 
 
-@bomb("NotSupportedError: the model uses version 1099511627776 of the operator set 'ai.onnx.ml'")
+@bomb("NotSupportedError: operator set 'ai.onnx.ml': the version must be in [1, 2147483647], got 1099511627776")
 def version_of_an_operator_set(folder: Path) -> Any:
     proto = model([node("Relu", ["x"], domain="ai.onnx.ml")])
     proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 2**40))
@@ -340,7 +340,7 @@ def surplus_output(folder: Path) -> Any:
     return model([node("Shape", ["x"], ["z", "more"])], outputs=["z", "more"])
 
 
-@bomb("DataError: the tensor 'w' has the shape [", 2**62, 1)
+@bomb("DataError: the tensor 'w' must have at most 1024 axes", 2**62, 1)
 def tensor_of_1500_axes(folder: Path, size: int) -> Any:
     proto = model([node("Relu", ["x"])])
     proto.graph.initializer.append(TensorProto(name="w", data_type=FLOAT, dims=[size] * 1500, raw_data=b"1234"))

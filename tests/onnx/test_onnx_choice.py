@@ -1,4 +1,4 @@
-"""What runs the calls of a session by default: the model's own session, unless something else is known to be better."""
+"""What runs the calls of a session by default: ONNX Runtime, uncompiled, unless something else is known to be better."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.default_choice
 
 CONTEXT = ow.ml.create_context(device="cpu", backend="onnxruntime")
 IEEE = ow.ml.create_context(device="cpu", backend="onnxruntime", precision="ieee")
-OWN = "the model's own session"
+OWN = "ONNX Runtime, uncompiled"
 RNG = np.random.default_rng(5)
 
 
@@ -190,7 +190,7 @@ def test_dynamic_model_compiles_nothing_beside_calls(monkeypatch: pytest.MonkeyP
     for rows in (1, 2, 1, 1, 3, 2, 1):
         session.run(None, {"x": np.ones((rows, 8), "float32")})
     assert ways(session) == {OWN}
-    assert not session._shape_cache.compiled
+    assert not session._parts.shape_cache.compiled
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_call_that_only_webnn_defines_does_not_change_later_ones() -> None:
     right, wrong = {"x": x, "i": np.int64([0, 5])}, {"x": x, "i": np.int64([0, 99])}
     before = session.run(None, right)[0].tobytes()
     assert session.run(None, wrong)[0][0] == pytest.approx(np.exp(x[0]))  # WebNN clamps indices
-    model, _ = session._shape_cache.select({"x": (6,), "i": (2,)}, right)
-    assert model is session._shape_cache.only_own
+    model, _ = session._parts.shape_cache.select({"x": (6,), "i": (2,)}, right)
+    assert model is session._parts.shape_cache.only_uncompiled
     assert session.run(None, right)[0].tobytes() == before
 
 
@@ -230,7 +230,7 @@ def test_shapes_in_turn_take_the_fast_path(options: dict[str, Any], monkeypatch:
     targets = [np.empty_like(each) for each in expected]
     for feed, target in zip(feeds, targets, strict=True):
         session.run(None, feed, out={"y": target})
-    monkeypatch.setattr(InferenceSession, "_run", None)
+    monkeypatch.setattr("opweave.onnx.session.session.run_call", None)
     for k in (0, 3, 9, 3, 0, 1):
         np.testing.assert_array_equal(session.run(None, feeds[k])[0], expected[k])
         session.run(None, feeds[k], out={"y": targets[k]})
@@ -242,7 +242,7 @@ def test_shapes_in_turn_are_bounded() -> None:
     for rows in range(1, 80):
         session.run(None, {"x": np.ones((rows, 8), "float32")})
     assert len(session._repeats._by_shapes) <= 64
-    assert len(session._shape_cache.compiled) <= 64
+    assert len(session._parts.shape_cache.compiled) <= 64
 
 
 def test_threads_with_shapes_in_turn_get_their_own_results() -> None:

@@ -47,7 +47,7 @@ COMPILER = {
     ),
     *("opweave.backends.onnxruntime.emit", "opweave.backends.onnxruntime.rules", "opweave.backends.openvino.rules"),
 }
-"""What traces and compiles a model, which one that runs unchanged in the engine's own session does without."""
+"""What traces and compiles a model, which an uncompiled model does without."""
 
 CPU_PROVIDERS: list[Any] = [None, ["CPUExecutionProvider"], [("CPUExecutionProvider", {})]]
 
@@ -148,7 +148,7 @@ def test_first_run_of_a_small_model_imports_little_of_the_standard_library(tmp_p
         ("dynamic", REPLACED.replace("PROVIDERS", "None")),
     ],
 )
-def test_models_in_the_engines_own_session_need_no_compiler(kind: str, make: str, tmp_path: Path) -> None:
+def test_models_that_run_uncompiled_need_no_compiler(kind: str, make: str, tmp_path: Path) -> None:
     assert not loaded(make, a_model(kind), tmp_path) & COMPILER
 
 

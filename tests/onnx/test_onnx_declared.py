@@ -281,7 +281,7 @@ def test_memory_that_making_sessions_took_is_given_back(monkeypatch: pytest.Monk
     monkeypatch.setattr(ow.memory, "trim", lambda: calls.append(1))
     session = ow.InferenceSession(identity(FLOAT, ["n"]), CONTEXT)
     session.run(None, {"x": np.ones(2, np.float32)})
-    assert len(calls) == 1  # the model's own session
+    assert len(calls) == 1  # ONNX Runtime, uncompiled
 
 
 def test_an_expansion_that_is_given_up_leaves_no_inputs() -> None:

@@ -1,4 +1,4 @@
-"""Calls that the model's own session runs at once: arrays of any shapes, which the engine checks."""
+"""Calls that ONNX Runtime, uncompiled, runs at once: arrays of any shapes, which the engine checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from onnx.parser import parse_model
 from threads import together
 
 import opweave as ow
-from opweave.onnx.session.session import InferenceSession
+from opweave.onnx.session import calls
+from opweave.onnx.session.parts import SessionParts
 
 TEXT = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -45,13 +46,12 @@ def feed(rows: int = 2) -> Feed:
 def full_calls(monkeypatch: pytest.MonkeyPatch) -> list[Feed]:
     """The feeds of calls that took the full path."""
     found: list[Feed] = []
-    run = InferenceSession._run
 
-    def noted(self: InferenceSession, names: Any, given: Any, out: Any) -> list[Any]:
-        found.append(given)
-        return run(self, names, given, out)
+    def run_call(parts: SessionParts, names: Any, feed: Any, out: Any) -> list[Any]:
+        found.append(feed)
+        return calls.run_call(parts, names, feed, out)
 
-    monkeypatch.setattr(InferenceSession, "_run", noted)
+    monkeypatch.setattr("opweave.onnx.session.session.run_call", run_call)
     return found
 
 

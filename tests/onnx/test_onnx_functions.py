@@ -200,6 +200,6 @@ def test_graphs_that_attributes_copy_count_as_nodes() -> None:
     call = "(bool c) => (float y) { y = local.f0 (c) <body = b () => (r) { r = Constant <value_float = 1.0> () }> }"
     proto = model(call, *functions, f"f15 <body: graph> (c) => (y) {inner}")
     with pytest.raises(
-        ow.DataError, match=r"number of nodes, those of functions included: .* at most 1000 are allowed"
+        ow.DataError, match=r"number of nodes, those of functions included: .* more than the limit of 1000"
     ):
         ow.InferenceSession(proto, limits=ow.onnx.ModelLimits(nodes=1000))

@@ -32,7 +32,7 @@ def embedding(*nodes: onnx.NodeProto, shape: Any = ("n",), **more: Any) -> onnx.
 @pytest.mark.parametrize("wrong", [5, -6, 2**40])
 def test_tokens_out_of_range_are_errors(specialise: Any, wrong: int) -> None:
     session = ow.InferenceSession(embedding(), CONTEXT, specialise=specialise)
-    for _ in range(4):  # each way that a call can take: the model's own session, compiled, repeated
+    for _ in range(4):  # each way that a call can take: ONNX Runtime, uncompiled, compiled, repeated
         (y,) = session.run(None, {"ids": np.int64([4, -5])})
         assert y.tolist() == [[8, 9], [0, 1]]
         with pytest.raises(ow.ValidationError) as raised:
@@ -144,7 +144,7 @@ def test_lengths_that_the_model_computes_are_left_to_the_engine() -> None:
         session.run(None, given)
         with pytest.raises(ow.OperationError, match=r"GroupQueryAttention node.*seqlens_k.* = 12 is out of range"):
             session.run(None, given | {"lengths": np.int32([6])})
-    assert list(session.shapes().values()) == ["the model's own session"]  # compiled, it would fail as well
+    assert list(session.shapes().values()) == ["ONNX Runtime, uncompiled"]  # compiled, it would fail as well
 
 
 def test_layers_with_the_same_room_are_checked_once() -> None:

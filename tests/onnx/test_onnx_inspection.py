@@ -38,14 +38,16 @@ def test_a_profile_is_of_the_program_that_ran_last() -> None:
     assert each.shapes().keys() == {"x [2, 3]", "x [4, 3]", "x [7, 3]"}
 
 
-def test_a_profile_of_the_own_session_says_so() -> None:
+def test_a_profile_of_an_uncompiled_model_says_so() -> None:
     each = session()
     each.run(None, {"x": np.ones((2, 3), "float32")})
     profile = each.profile(repeat=2)
-    assert profile.remarks == ("program: x [2, 3]: the model's own session",)
+    assert profile.remarks == ("program: x [2, 3]: ONNX Runtime, uncompiled",)
     assert [(step.title, step.how) for step in profile.steps] == [("the model", "ONNX Runtime")]
     assert (
-        each.profile({"x": np.ones((5, 3), "float32")}, repeat=1).remarks[0].endswith("[5, 3]: the model's own session")
+        each.profile({"x": np.ones((5, 3), "float32")}, repeat=1)
+        .remarks[0]
+        .endswith("[5, 3]: ONNX Runtime, uncompiled")
     )
     each.profile(input_shapes={"x": [2, 3]}, repeat=1)
     assert each.shapes() == {"x [2, 3]": "compiled"}
@@ -96,7 +98,7 @@ def own(call: Callable[[ow.InferenceSession], Any]) -> Any:
         (lambda: session().draw(), "the model has dynamic dimensions; run it first, or pass input_shapes"),
         (
             lambda: own(lambda each: each.draw()),
-            "draw: calls run in the model's own session, .*; pass input_shapes to draw",
+            "draw: calls run in ONNX Runtime, uncompiled, .*; pass input_shapes to draw",
         ),
         (lambda: session().profile(repeat=0, input_shapes={"x": [1, 3]}), "repeat must be a positive integer, got 0"),
         (lambda: session().profile({"z": 1}), r"profile: inputs must hold \['x'\]; missing: \['x'\], unknown: \['z'\]"),

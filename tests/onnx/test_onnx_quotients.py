@@ -109,7 +109,7 @@ def model(op: str, data_type: str, place: str) -> ModelProto:
 
 
 def check(place: str) -> None:
-    """Divide in one place of a model, by its own session and compiled."""
+    """Divide in one place of a model, uncompiled and compiled."""
     for data_type in ("int32", "int64"):
         least = np.iinfo(data_type).min
         for op, cases in (

@@ -203,7 +203,7 @@ def test_empty_tensors_run_through_the_fallback() -> None:
 def test_a_call_like_the_last_one_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     s = session(sum_model(), specialise="always")
     s.run(None, {"x": X, "y": Y})
-    monkeypatch.setattr(s._shape_cache, "select", lambda *_: pytest.fail("the long way"))
+    monkeypatch.setattr(s._parts.shape_cache, "select", lambda *_: pytest.fail("the long way"))
     first = s.run(None, {"x": X, "y": Y})[0]
     kept, out = first.copy(), np.empty((2, 3), np.float32)
     x = X.copy()
@@ -276,7 +276,7 @@ def test_compiling_for_new_shapes_stops_no_one_with_others(monkeypatch: pytest.M
     s = session(sum_model(), specialise="always")
     s.run(None, {"x": X, "y": Y})
     started, go = Event(), Event()
-    trace, compiled = s._shape_cache._trace, []
+    trace, compiled = s._parts.shape_cache._trace, []
 
     def slow(shapes: Any, *others: Any) -> Any:
         compiled.append(shapes)
@@ -284,7 +284,7 @@ def test_compiling_for_new_shapes_stops_no_one_with_others(monkeypatch: pytest.M
         assert go.wait(300)
         return trace(shapes, *others)
 
-    monkeypatch.setattr(s._shape_cache, "_trace", slow)
+    monkeypatch.setattr(s._parts.shape_cache, "_trace", slow)
     one = {"x": X[:1], "y": Y[:1]}
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(s.run, None, one) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Shapes that change: the model's own session runs them, and recurring ones are compiled in the background."""
+"""Shapes that change: ONNX Runtime, uncompiled, runs them, and recurring ones are compiled in the background."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from opweave.onnx.session.shape_cache import MAX_THREADS, RECENT, _compiled_in_b
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 CONTEXT = ow.ml.create_context(device="cpu")
-OWN = "the model's own session"
+OWN = "ONNX Runtime, uncompiled"
 RNG = np.random.default_rng(7)
 W = RNG.standard_normal((8, 600), np.float32)
 
@@ -122,7 +122,7 @@ def test_each_way_can_be_chosen(compiled: list[CompiledModel]) -> None:
     assert always.shapes() == {"x [2, 8]": "compiled"}
 
 
-def test_fixed_shapes_run_in_the_models_own_session_where_nothing_is_to_be_compiled(
+def test_fixed_shapes_run_uncompiled_where_nothing_is_to_be_compiled(
     compiled: list[CompiledModel],
 ) -> None:
     ow.InferenceSession(product(), CONTEXT, fix_shapes={"n": 2}, specialise="never").run(None, rows(2))
@@ -155,7 +155,7 @@ def test_more_shapes_than_there_is_room_for_are_not_compiled_for_ever(compiled: 
     assert 1 <= room < 8
     ways = session.shapes()
     assert sum(way == "compiled" for way in ways.values()) == room
-    assert sum("program_bytes, 25165824, has no room for more" in way for way in ways.values()) == 8 - room
+    assert sum("program_bytes (24.0 MiB) has no room for more" in way for way in ways.values()) == 8 - room
 
 
 def test_the_ninth_shape_does_not_push_out_the_first() -> None:
@@ -183,10 +183,10 @@ def test_program_bytes_of_0_compiles_nothing_that_need_not_be(compiled: list[Com
         session.run(None, rows(2))
     background.wait()
     assert compiled == []
-    assert "program_bytes is 0" in session.shapes()["x [2, 8]"]
+    assert "more than program_bytes (0 B)" in session.shapes()["x [2, 8]"]
 
 
-def test_models_with_many_weights_run_in_their_own_session(compiled: list[CompiledModel]) -> None:
+def test_models_with_many_weights_run_uncompiled(compiled: list[CompiledModel]) -> None:
     """Compiled shapes of theirs are no faster, and each would hold the weights once more."""
     weights = np.ones((8, 2**19), np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
@@ -196,7 +196,7 @@ def test_models_with_many_weights_run_in_their_own_session(compiled: list[Compil
         session.run(None, rows(2))
         background.wait()
     assert compiled == []
-    assert "program_bytes is 25165824" in session.shapes()["x [2, 8]"]
+    assert "more than program_bytes (24.0 MiB)" in session.shapes()["x [2, 8]"]
     roomy = ow.InferenceSession(proto, CONTEXT, specialise="recurring", program_bytes=2**26)
     for _ in range(2):
         roomy.run(None, rows(2))
@@ -223,7 +223,7 @@ def test_weights_in_branches_count(compiled: list[CompiledModel]) -> None:
         session.run(None, feed)
         background.wait()
     assert compiled == []
-    assert any("program_bytes is 25165824" in way for way in session.shapes().values())
+    assert any("more than program_bytes (24.0 MiB)" in way for way in session.shapes().values())
 
 
 # What a session promises ---------------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ def test_faults_in_the_background_are_logged_and_the_session_goes_on(
     def broken(*_: Any) -> Any:
         raise RuntimeError("the compiler is broken")
 
-    monkeypatch.setattr(session._shape_cache, "_trace", broken)
+    monkeypatch.setattr(session._parts.shape_cache, "_trace", broken)
     with caplog.at_level(logging.WARNING, "opweave"):
         for _ in range(4):
             feed = rows(2)
@@ -469,7 +469,7 @@ def test_compiled_models_of_all_sessions_have_few_threads() -> None:
                 session.run(["z"], rows(count))
             background.wait()
     assert sum(compiled.threads for compiled in _compiled_in_background) <= MAX_THREADS
-    assert any("own session" in how for session in sessions for how in session.shapes().values())
+    assert any(OWN in how for session in sessions for how in session.shapes().values())
 
 
 def remainders(count: int, size: int) -> onnx.ModelProto:
@@ -482,7 +482,7 @@ def remainders(count: int, size: int) -> onnx.ModelProto:
     return model_of(nodes, {"x": (FLOAT, [size])}, {last: (FLOAT, [size])}, seven=np.float32(7))
 
 
-def test_static_models_in_many_large_pieces_run_in_their_own_session(compiled: list[CompiledModel]) -> None:
+def test_static_models_in_many_large_pieces_run_uncompiled(compiled: list[CompiledModel]) -> None:
     proto = remainders(4, 10000)
     session = ow.InferenceSession(proto, CONTEXT, specialise="recurring")
     feed = {"x": np.linspace(-30, 30, 10000, dtype=np.float32)}

@@ -23,15 +23,15 @@ from opweave.compile import tuning
 from opweave.expr import kernels
 from opweave.lazy.background import Recurring, background
 from opweave.onnx.convert.trace import Trace
-from opweave.onnx.session import session as session_module, tuning as session_tuning
+from opweave.onnx.session import calls, tuning as session_tuning
+from opweave.onnx.session.choice import UNCOMPILED
 from opweave.onnx.session.compiled import CompiledModel
 from opweave.onnx.session.model_program import ModelProgram
-from opweave.onnx.session.own_session import OWN_SESSION
 from opweave.onnx.session.shape_cache import ShapeCache
 from opweave.onnx.session.tuning import random_feed
 
 UNTRIED = "engine: onnxruntime; rival not verified: switched off: expected to be faster (2 operations)"
-WAYS = (OWN_SESSION, "onnxruntime", "rival")
+WAYS = (UNCOMPILED, "onnxruntime", "rival")
 X = np.arange(-3, 3, dtype=np.float32).reshape(2, 3)
 
 
@@ -75,7 +75,7 @@ def verdict(times: Sequence[float], chosen: str) -> str:
     ratios = {
         name: f"{f'{each / times[0]:.2f}'.rstrip('0').rstrip('.')}x" for name, each in zip(WAYS, times, strict=True)
     }
-    first = chosen if chosen == OWN_SESSION else f"{chosen}, verified, {ratios[chosen]}"
+    first = chosen if chosen == UNCOMPILED else f"{chosen}, verified, {ratios[chosen]}"
     others = [f"{name} verified, {ratios[name]}" for name in WAYS[1:] if name != chosen]
     return "; ".join(
         [first, *others, ", ".join(f"{name} {each:.2f} s" for name, each in zip(WAYS, times, strict=True))]
@@ -109,7 +109,7 @@ def test_results_of_quantised_models_may_differ_more(
     [
         ((2.0, 1.0, 2.0), "onnxruntime"),
         ((2.0, 2.0, 1.0), "rival"),
-        ((1.0, 2.0, 2.0), OWN_SESSION),
+        ((1.0, 2.0, 2.0), UNCOMPILED),
         ((1.0, 1.02, 1.0), "onnxruntime"),  # which has run it until then
     ],
 )
@@ -129,10 +129,10 @@ def test_static_session_runs_on_onnxruntime_until_it_is_tuned(
     assert row.split() == f"static.onnx: x [2, 3] {' '.join(measured)} {chosen}".split()
     for each in (made, session(path)):
         check(each)
-        prefix = "x [2, 3]" if chosen == OWN_SESSION else "engine"
+        prefix = "x [2, 3]" if chosen == UNCOMPILED else "engine"
         assert f"{prefix}: {verdict(times, chosen)}" in each.explain().splitlines()
-        assert len(compiled_models(each)) == (chosen != OWN_SESSION)
-        assert (each._shape_cache._own_session is None) == (chosen != OWN_SESSION)
+        assert len(compiled_models(each)) == (chosen != UNCOMPILED)
+        assert (each._parts.shape_cache._uncompiled is None) == (chosen != UNCOMPILED)
 
 
 def test_a_call_during_tuning_does_not_keep_the_engine_of_before(
@@ -140,7 +140,7 @@ def test_a_call_during_tuning_does_not_keep_the_engine_of_before(
 ) -> None:
     made = session(write(tmp_path / "static.onnx", 2))
     faster(monkeypatch, (2.0, 1.0, 2.0))
-    plain, used = session_module._run_by_name, []
+    plain, used = calls._run_by_name, []
 
     def run_while_tuning(model: ModelProgram, *given: Any) -> Any:
         used.append(model)
@@ -150,7 +150,7 @@ def test_a_call_during_tuning_does_not_keep_the_engine_of_before(
             thread.join()
         return plain(model, *given)
 
-    monkeypatch.setattr(session_module, "_run_by_name", run_while_tuning)
+    monkeypatch.setattr(calls, "_run_by_name", run_while_tuning)
     check(made)
     before, after = used  # the second call is no repetition of the first
     assert before is not after
@@ -187,7 +187,7 @@ def test_loops_that_are_compiled_for_the_first_time_do_not_count_as_the_build(
     assert builds == ["onnxruntime", "rival"]
 
 
-@pytest.mark.parametrize(("own", "chosen"), [(0.0011, OWN_SESSION), (0.003, "onnxruntime")])
+@pytest.mark.parametrize(("own", "chosen"), [(0.0011, UNCOMPILED), (0.003, "onnxruntime")])
 @pytest.mark.parametrize("rows", [2, "rows"])
 def test_a_longer_build_must_pay_for_itself(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own: float, chosen: str, rows: int | str
@@ -206,7 +206,7 @@ def test_a_longer_build_must_pay_for_itself(
     faster(monkeypatch, (own, 0.001, 0.002))
     (found,) = made.tune([{"x": [2, 3]}], seconds=0).measurements
     assert found.chosen == chosen
-    note = "" if chosen != OWN_SESSION else r"onnxruntime takes \S+ m?s longer to build, and 500 runs save 50.00 ms"
+    note = "" if chosen != UNCOMPILED else r"onnxruntime takes \S+ m?s longer to build, and 500 runs save 50.00 ms"
     for text in (found.note, found.reason.partition("2.00 ms")[2].removeprefix("; "), found.remark):
         assert re.fullmatch(note, text), text
 
@@ -224,14 +224,14 @@ def test_random_indices_are_from_all_of_a_table(rival: Rival, monkeypatch: pytes
     model = helper.make_model(helper.make_graph(nodes, "g", [i, mask], [y], tables), ir_version=8)
     model.opset_import[0].version = 13
     made = ow.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    found = random_feed(made, {"i": (200,), "mask": (200,)})
+    found = random_feed(made._parts, {"i": (200,), "mask": (200,)})
     assert set(found["mask"].tolist()) == {0, 1}
     assert (found["i"].min(), found["i"].max()) == (0, 49)
     faster(monkeypatch, (1.0, 2.0, 3.0))
     assert made.tune(seconds=0).measurements[0].refused == {}
 
 
-def test_a_model_that_its_own_session_cannot_run_is_measured_without_it(
+def test_a_model_that_onnxruntime_cannot_run_is_measured_without_it(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The engine refuses indices out of range, which WebNN limits."""
@@ -248,7 +248,7 @@ def test_a_model_that_its_own_session_cannot_run_is_measured_without_it(
 
 
 @pytest.mark.parametrize(
-    ("times", "chosen"), [((1.0, 2.0, 3.0), OWN_SESSION), ((3.0, 1.0, 2.0), "onnxruntime"), ((3.0, 2.0, 1.0), "rival")]
+    ("times", "chosen"), [((1.0, 2.0, 3.0), UNCOMPILED), ((3.0, 1.0, 2.0), "onnxruntime"), ((3.0, 2.0, 1.0), "rival")]
 )
 def test_shapes_of_a_dynamic_model_are_compiled_where_that_was_measured_to_be_faster(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times: tuple[float, ...], chosen: str
@@ -261,18 +261,18 @@ def test_shapes_of_a_dynamic_model_are_compiled_where_that_was_measured_to_be_fa
     assert (found.what, found.chosen, list(found.seconds)) == (
         "x [2, 3]",
         chosen,
-        [OWN_SESSION, "onnxruntime", "rival"],
+        [UNCOMPILED, "onnxruntime", "rival"],
     )
     for each in (made, session(path)):
         check(each)
         is_compiled = each.shapes().get("x [2, 3]") == "compiled"
-        assert is_compiled == (chosen != OWN_SESSION)
+        assert is_compiled == (chosen != UNCOMPILED)
         assert (engine(each) == f"engine: {verdict(times, chosen)}") == is_compiled
         each.run(None, {"x": np.zeros((5, 3), np.float32)})
-        assert each.shapes()["x [5, 3]"].startswith(OWN_SESSION)  # other shapes go as before
+        assert each.shapes()["x [5, 3]"].startswith(UNCOMPILED)  # other shapes go as before
 
 
-@pytest.mark.parametrize("chosen", [OWN_SESSION, "onnxruntime", "rival"])
+@pytest.mark.parametrize("chosen", [UNCOMPILED, "onnxruntime", "rival"])
 @pytest.mark.parametrize("is_begun", [False, True], ids=["waiting", "begun"])
 def test_shapes_that_were_being_compiled_run_as_tuning_chose(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_begun: bool, chosen: str
@@ -298,7 +298,7 @@ def test_shapes_that_were_being_compiled_run_as_tuning_chose(
     tuned.set()
     ow.lazy.wait()
     check(made)
-    assert len(compiled_models(made)) == (chosen != OWN_SESSION)
+    assert len(compiled_models(made)) == (chosen != UNCOMPILED)
     assert verdict(times, chosen) in made.explain()
     assert begun.is_set() == is_begun
     assert len(made.tune(seconds=0).measurements) == 1  # the shapes are still known to be in use
@@ -337,7 +337,7 @@ def test_tuned_shapes_of_models_with_many_weights_are_compiled(
     expected = np.repeat(-X.sum(1, keepdims=True), 3, axis=1)
     made = session(path)
     np.testing.assert_array_equal(made.run(None, {"x": X})[0], expected)
-    assert made._shape_cache.only_own is not None  # its weights are more than `program_bytes`
+    assert made._parts.shape_cache.only_uncompiled is not None  # its weights are more than `program_bytes`
     faster(monkeypatch, (3.0, 2.0, 1.0))
     made.tune([{"x": [2, 3]}, {"x": [1, 3]}], seconds=0)
     for each in (made, session(path)):
@@ -384,7 +384,7 @@ def test_models_that_are_compiled_all_the_same_are_tuned(rival: Rival, tmp_path:
     path = write(tmp_path / "dynamic.onnx")
     (found,) = session(path, specialise="never", fallback="error").tune([{"x": [2, 3]}], seconds=0).measurements
     assert found.chosen in found.seconds
-    assert OWN_SESSION not in found.seconds
+    assert UNCOMPILED not in found.seconds
     reference = ow.ml.create_context(device="reference")
     made = ow.InferenceSession(path, reference, specialise="never")
     assert str(made.tune([{"x": [2, 3]}])).endswith("reference  there is no other engine for it")

@@ -455,7 +455,7 @@ def test_runs_do_not_start_once_terminate_is_set(make: Callable[..., Any]) -> No
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
-@pytest.mark.parametrize("dims", [[64, 4096], ["rows", 4096]], ids=["compiled", "the model's own session"])
+@pytest.mark.parametrize("dims", [[64, 4096], ["rows", 4096]], ids=["compiled", "ONNX Runtime, uncompiled"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_threads_are_as_many_as_asked_for(make: Callable[..., Any], count: int, dims: Any) -> None:
     options = ort.SessionOptions()

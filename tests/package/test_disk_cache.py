@@ -57,7 +57,7 @@ def test_what_is_larger_than_the_limit_is_not_stored(folder: Path, monkeypatch: 
     assert not disk_cache.store(KEYS[1], "o", bytes(100))
     assert kept() == {0}
     monkeypatch.setenv("OPWEAVE_CACHE_BYTES", "0")
-    assert disk_cache.kept(KEYS[2], lambda: b"made") == b"made"
+    assert disk_cache.load_or_make(KEYS[2], lambda: b"made") == b"made"
     assert disk_cache.load(KEYS[2], "o") is None
 
 
@@ -116,7 +116,7 @@ import sys
 from opweave.support import disk_cache
 for turn in range(60):
     key = f"{turn * 7 % 20:064x}"
-    assert disk_cache.kept(key, lambda: key.encode() * 2) == key.encode() * 2, turn
+    assert disk_cache.load_or_make(key, lambda: key.encode() * 2) == key.encode() * 2, turn
     if turn % 20 == 19:
         disk_cache.clear()
 """

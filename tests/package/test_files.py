@@ -109,7 +109,7 @@ def test_weights_in_a_file_of_their_own_lie_where_a_link_leads(tmp_path: Path, m
     path = device("null", tmp_path)
     with pytest.raises(ow.ValidationError) as error:
         ow.onnx.save(made, path)
-    message = "save: 4000 bytes of weights need a second file, so the path must be a regular file, got"
+    message = "save: 3.9 KiB of weights need a second file, so the path must be a regular file, got"
     assert str(error.value) == f"{message} {path}"
 
 

@@ -104,6 +104,7 @@ COMPUTED_IMPORTS = {
     "backends/onnxruntime/plugins.py": "packages of others: plug-in execution providers",
     "cli/common.py": "modules of users, which declare operations",
     "core/__init__.py": "the public names are imported when they are asked for",
+    "onnx/__init__.py": "the public names are imported when they are asked for",
     "support/errors.py": "extras: packages of others",
     "support/lazy_imports.py": "functions of rooms that build on the API",
     "scale/predictor.py": "modules of users, which declare operations",

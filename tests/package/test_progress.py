@@ -17,7 +17,7 @@ import opweave as ow
 from opweave import cli
 from opweave.cli.common import PlainConsole
 from opweave.support import progress
-from opweave.support.progress import reported, show_with
+from opweave.support.progress import report_work, show_with
 
 
 class Shown:
@@ -49,9 +49,9 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
 
 
 def test_long_work_is_shown_until_it_ends(shown: Shown) -> None:
-    with reported("outer work"):
+    with report_work("outer work"):
         assert shown.begun.wait(60)
-        with reported("inner work"):
+        with report_work("inner work"):
             assert not Event().wait(0.05)
         assert shown.events == ["outer work", "start"]
     assert shown.events == ["outer work", "start", "stop"]
@@ -59,7 +59,7 @@ def test_long_work_is_shown_until_it_ends(shown: Shown) -> None:
 
 def test_the_display_ends_with_an_error_too(shown: Shown) -> None:
     def fail() -> None:
-        with reported("work"):
+        with report_work("work"):
             assert shown.begun.wait(60)
             raise ow.ValidationError("wrong")
 
@@ -67,23 +67,23 @@ def test_the_display_ends_with_an_error_too(shown: Shown) -> None:
         fail()
     assert shown.events[-1] == "stop"
     shown.begun.clear()
-    with reported("more work"):
+    with report_work("more work"):
         assert shown.begun.wait(60)
 
 
-def test_short_work_is_not_shown(shown: Shown, watch: progress._ProgressWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_work_is_not_shown(shown: Shown, reports: progress._Reports, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 60)
-    with reported("short work"):
+    with report_work("short work"):
         pass
     assert shown.events == []
 
 
 def test_work_in_several_threads_is_shown_once(shown: Shown) -> None:
     def work() -> None:
-        with reported("work"):
+        with report_work("work"):
             assert not Event().wait(0.05)
 
-    with reported("work"):
+    with report_work("work"):
         assert shown.begun.wait(60)
         together(*[work] * 3)
     assert shown.events == ["work", "start", "stop"]
@@ -110,7 +110,7 @@ def test_without_a_display_it_is_logged(caplog: pytest.LogCaptureFixture, monkey
     handler = logging.Handler()
     monkeypatch.setattr(handler, "emit", lambda _: begun.set())
     monkeypatch.setattr(logging.getLogger("opweave"), "handlers", [handler])
-    with caplog.at_level(logging.INFO, "opweave"), reported("work"):
+    with caplog.at_level(logging.INFO, "opweave"), report_work("work"):
         assert begun.wait(60)
     first, last = (record.message for record in caplog.records)
     assert first == "work takes more than a second"
@@ -133,7 +133,7 @@ def test_the_command_line_shows_it_on_the_terminal(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(cli, "errors", PlainConsole(file=(text := Terminal()), force_terminal=True))
 
     def app() -> None:
-        with reported("compiling [x]"):
+        with report_work("compiling [x]"):
             assert drawn.wait(60), text.getvalue()
 
     monkeypatch.setattr(cli, "app", app)
@@ -144,23 +144,22 @@ def test_the_command_line_shows_it_on_the_terminal(monkeypatch: pytest.MonkeyPat
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The thread that watches
+# The timer
 
 
-def watching() -> list[Thread]:
+def timers() -> list[Thread]:
     return [thread for thread in enumerate_threads() if thread.name == "opweave.support.progress"]
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[progress._ProgressWatch]:
-    """A watch of its own, without the thread of earlier tests; later ones, which may count threads, do not find its own."""
-    made = progress._ProgressWatch()
-    monkeypatch.setattr(progress, "_watch", made)
-    yield made
-    with made._changed:
-        made._ends = 0.0
-        made._changed.notify()
-    for thread in watching():
+def reports(monkeypatch: pytest.MonkeyPatch) -> Iterator[progress._Reports]:
+    """Reports without the timer of earlier tests; later ones, which may count threads, do not find its own."""
+    reports = progress._Reports()
+    monkeypatch.setattr(progress, "_reports", reports)
+    yield reports
+    if reports._timer is not None:
+        reports._timer.cancel()
+    for thread in timers():
         thread.join(60)
 
 
@@ -178,44 +177,46 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Thread]:
     return threads
 
 
-def test_one_thread_watches_all_work(
-    watch: progress._ProgressWatch, started: list[Thread], monkeypatch: pytest.MonkeyPatch
+def test_all_work_shares_a_timer(
+    reports: progress._Reports, started: list[Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 60)
 
     def work() -> None:
         for _ in range(50):
-            with reported("outer work"), reported("inner work"):
+            with report_work("outer work"), report_work("inner work"):
                 pass
 
     work()
     (first,) = started
     assert first.daemon
     together(*[work] * 4)
-    assert [each for each in started if each in watching()] == [first]
-    assert watch._pending == []
+    assert [each for each in started if each in timers()] == [first]
+    assert reports._pending == []
 
 
-def test_the_thread_ends_when_there_is_no_more_work(
-    watch: progress._ProgressWatch, started: list[Thread], monkeypatch: pytest.MonkeyPatch
+def test_the_timer_ends_when_there_is_no_more_work(
+    reports: progress._Reports, started: list[Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.001)
     for _ in range(2):
-        with reported("work"):
+        with report_work("work"):
             thread = started.pop()
             assert started == []
         thread.join(60)
         assert not thread.is_alive()
-        assert watch._wakes is None
+        assert reports._timer is None
 
 
-def test_work_that_begins_after_short_work_is_shown_in_time(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 3600)
-    with reported("patient work"):
-        monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.001)
-        with reported("work"):
-            assert shown.begun.wait(60)
-        assert shown.events == ["work", "start", "stop"]
+def test_work_that_begins_after_short_work_is_shown(
+    shown: Shown, reports: progress._Reports, started: list[Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.1)
+    with report_work("short work"):
+        pass
+    with report_work("work"):
+        assert shown.begun.wait(60)
+    assert shown.events == ["work", "start", "stop"]
 
 
 def test_a_display_that_fails_is_logged_and_the_next_one_shown(
@@ -228,12 +229,12 @@ def test_a_display_that_fails_is_logged_and_the_next_one_shown(
         raise ValueError("no terminal")
 
     show_with(make)
-    with reported("work"):
+    with report_work("work"):
         assert failed.wait(60)
     assert "the display of long work failed" in caplog.text
     assert "no terminal" in caplog.text
     show_with(shown)
-    with reported("more work"):
+    with report_work("more work"):
         assert shown.begun.wait(60)
     assert shown.events == ["more work", "start", "stop"]
 
@@ -284,11 +285,11 @@ class Display:
 
 parent, shown = os.getpid(), threading.Event()
 progress.show_with(Display)
-with progress.reported("outer"):
+with progress.report_work("outer"):
     assert shown.wait(60)
     if not (child := os.fork()):
         shown = threading.Event()
-        with progress.reported("inner"):
+        with progress.report_work("inner"):
             assert shown.wait(60)
         progress.PATIENCE_SECONDS = 60  # the build, which is not waited for, may take any time
         build()

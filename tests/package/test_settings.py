@@ -101,6 +101,6 @@ def test_random_values_of_large_shapes_are_refused(shape: tuple[int, ...]) -> No
     nodes = [helper.make_node("Relu", ["x"], ["y"])]
     graph = helper.make_graph(nodes, "g", [value], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    (argument,) = ow.InferenceSession(model.SerializeToString())._inputs
+    (argument,) = ow.InferenceSession(model.SerializeToString())._parts.inputs
     with pytest.raises(ow.ValidationError, match="input 'x' must have at most 2147483647 elements, got the shape"):
         argument.random(shape, np.random.default_rng(0))

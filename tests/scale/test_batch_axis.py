@@ -526,10 +526,10 @@ def test_ordinary_networks_are_proved(made: Any, shapes: list[tuple[int, ...]]) 
     for rows, part in ((2, 1), (8, 1), (5, 2)):
         assert why_mixed(session, *shapes, rows=rows, part=part) == ""
     random = np.random.default_rng(8)
-    types = [np.int64 if argument.dtype.kind == "i" else np.float32 for argument in session._inputs]
+    types = [np.int64 if argument.dtype.kind == "i" else np.float32 for argument in session._parts.inputs]
     feed = {
         argument.name: random.integers(0, 2, (3, *shape)).astype(dtype)
-        for argument, shape, dtype in zip(session._inputs, shapes, types, strict=True)
+        for argument, shape, dtype in zip(session._parts.inputs, shapes, types, strict=True)
     }
     for whole, alone in zip(
         session.run(None, feed), session.run(None, {n: a[1:2] for n, a in feed.items()}), strict=True

@@ -31,7 +31,9 @@ class Counting(InferenceSession):
 def made(name: str, batch: int = 8) -> tuple[BatchedModel, list[int]]:
     session = Counting(served_model(name), context=ow.ml.create_context(device="cpu"))
     session.rows = []
-    return BatchedModel(session, Interface(name, session._inputs, [*session._outputs.values()]), batch), session.rows
+    return BatchedModel(
+        session, Interface(name, session._parts.inputs, [*session._parts.outputs.values()]), batch
+    ), session.rows
 
 
 def request(**feed: np.ndarray) -> InferenceRequest:
@@ -131,7 +133,7 @@ MIXING = {
 def mixing(name: str, dims: str = "n, 3") -> BatchedModel:
     text = f'<ir_version: 8, opset_import: ["": 17]> g (float[{dims}] x) => (float[{dims}] y) {MIXING[name]}'
     session = InferenceSession(onnx.parser.parse_model(text).SerializeToString())
-    return BatchedModel(session, Interface("g", session._inputs, [*session._outputs.values()]), 8)
+    return BatchedModel(session, Interface("g", session._parts.inputs, [*session._parts.outputs.values()]), 8)
 
 
 @pytest.mark.parametrize("dims", ["n, 3", "n, k"])
@@ -165,7 +167,7 @@ def test_run_joins_the_shapes_that_are_proved(caplog: pytest.LogCaptureFixture) 
     text = f'<ir_version: 8, opset_import: ["": 17]> g (float[n, k] x) => (float[n, k] y) {pairs}'
     session = Counting(onnx.parser.parse_model(text).SerializeToString())
     session.rows = []
-    model = BatchedModel(session, Interface("g", session._inputs, [*session._outputs.values()]), 8)
+    model = BatchedModel(session, Interface("g", session._parts.inputs, [*session._parts.outputs.values()]), 8)
     even, odd = (request(x=np.ones((2, size), np.float32)) for size in (4, 3))
     model.run([even, even, odd, odd])
     assert session.rows == [4, 2, 2]

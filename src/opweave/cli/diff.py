@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from ..support.words import shortened
+from ..support.words import shorten
 from .common import Operations, Verbose, app, console, errors
 from .models import Bounds, Inputs, Mean, ModelFile, Seed, Sizes, Std
 from .tune import INTERRUPTED
@@ -68,14 +68,14 @@ def diff(
     from ..inspect.diff.places import context_of
     from ..inspect.diff.result import check_report
     from ..onnx.model.model import Model
-    from ..onnx.session.load import declared
+    from ..onnx.session.load import arguments_of
     from .inputs import explain_assumption, gather, limits, numbers, sizes
 
     if report is not None:
         check_report(report)  # before the comparison, which may take minutes
     bounds, fixed = limits(limit or []), sizes(fix_shapes or [])
     source = Model.load(model, bounds)
-    arguments = declared(source, fixed)
+    arguments = arguments_of(source, fixed)
     feed = gather(arguments, inputs or ["random"], seed, numbers(mean, "--mean"), numbers(std, "--std"))
     place = None if on is None else context_of(on)
     with explain_assumption(arguments):
@@ -95,7 +95,7 @@ def diff(
         task = bar.add_task("comparing", total=len(compared.a.nodes))
 
         def show(done: int, count: int, title: str) -> None:
-            bar.update(task, completed=done, total=count, description=shortened(title, 40))
+            bar.update(task, completed=done, total=count, description=shorten(title, 40))
 
         try:
             compared.run(show)

@@ -108,7 +108,7 @@ def _other_engines(session: InferenceSession) -> list[str]:
 def _shapes(inputs: Sequence[Argument], sizes: Mapping[str, int | list[int]]) -> dict[str, list[int]]:
     """The shape of each input, given by its name, or by the names of dimensions."""
     arguments = {argument.name: argument for argument in inputs if argument.element_type}
-    names = {size for declared in arguments.values() for size in declared.dims or () if isinstance(size, str)}
+    names = {size for arguments_of in arguments.values() for size in arguments_of.dims or () if isinstance(size, str)}
     if unknown := [name for name in sizes if name not in arguments and name not in names]:
         choices = ", ".join([*arguments, *sorted(names)])
         raise BadParameter(f"--shape: there is no input or dimension {unknown[0]!r}, only {choices}")

@@ -12,7 +12,8 @@ from ..support.processors import processor_name, processors
 if TYPE_CHECKING:
     from ..backends import Backend
 
-FORMAT = 5
+FORMAT = 6
+"""The format of kept measurements; others are not read."""
 
 KIND = disk_cache.TUNING
 

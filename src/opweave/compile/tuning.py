@@ -14,7 +14,7 @@ from ..backends import Backend
 from ..support.agreement import difference
 from ..support.errors import NotSupportedError, OperationError, require
 from ..support.names import shown
-from ..support.progress import reported
+from ..support.progress import report_work
 from ..support.words import duration
 from . import engines
 from .engines import Measurement
@@ -107,14 +107,14 @@ def measure(
     plain = replace(default_measurement(model, what, ways), chosen=first)
     if len(names) == 1:
         return plain
-    with reported(f"tuning {plain.title}: compiling for {', '.join(names)}"):
+    with report_work(f"tuning {plain.title}: compiling for {', '.join(names)}"):
         runs, refused = try_ways(names, ways, build, outputs, is_quantised)
     plain = replace(plain, refused=refused)
     if len(runs) == 1:
         return replace(plain, is_kept=engines.keep(digest, plain))
     times: dict[str, list[float]] = {name: [] for name in runs}
     try:
-        with reported(f"tuning {plain.title}: measuring {', '.join(runs)}"):
+        with report_work(f"tuning {plain.title}: measuring {', '.join(runs)}"):
             _alternate(runs, times, seconds)
     finally:
         rounds = min(map(len, times.values()))

@@ -18,7 +18,7 @@ from ..ops import Operations
 from ..support import hints
 from ..support.errors import InvalidStateError, ValidationError, require
 from ..support.names import counted, shown
-from ..support.progress import reported
+from ..support.progress import report_work
 from .context import MLContext
 from .graph import MLGraph
 from .tensor import MLTensor
@@ -232,7 +232,7 @@ class MLGraphBuilder(Operations):
         self._context = ref(context)  # operands and builder form a cycle, and stay until a garbage collection
         from ..compile.driver import compile  # imported late, because it loads many modules
 
-        with reported(f"compiling a graph of {counted(len(graph.nodes), 'operation')}"):
+        with report_work(f"compiling a graph of {counted(len(graph.nodes), 'operation')}"):
             program = compile(
                 graph,
                 context.backend,

@@ -1,24 +1,15 @@
 """ONNX models: `InferenceSession` runs them on WebNN graphs, and lets ONNX Runtime do what WebNN cannot express.
 
-    import opweave as ow
-
     session = ow.InferenceSession("model.onnx")
     (logits,) = session.run(None, {"image": pixels})
-    print(session.explain())
 
-`save` writes a graph of `MLGraphBuilder` as an ONNX model, and `load` makes a graph of a model:
-
-    ow.onnx.save(graph, "model.onnx")
-    graph = ow.onnx.load("model.onnx")
-
-`replacing_onnxruntime` lets programs that call ONNX Runtime run here, unchanged:
-
-    with ow.onnx.replacing_onnxruntime():
-        ...
+`save` and `load` convert graphs of `MLGraphBuilder` to ONNX models and back. `replacing_onnxruntime` lets programs that call
+ONNX Runtime run here, unchanged.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are first used
@@ -29,26 +20,22 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
     from .session.replacement import replacing_onnxruntime as replacing_onnxruntime
     from .session.session import InferenceSession as InferenceSession
 
+_HOMES = {
+    "InferenceSession": ".session.session",
+    "ModelLimits": ".model.limits",
+    "load": ".session.load",
+    "register_onnx": ".convert.register",
+    "replacing_onnxruntime": ".session.replacement",
+    "save": ".export",
+}
+
 __all__ = ["InferenceSession", "ModelLimits", "load", "register_onnx", "replacing_onnxruntime", "save"]
 
 
 def __getattr__(name: str) -> Any:
-    match name:
-        case "InferenceSession":
-            from .session.session import InferenceSession as InferenceSession
-        case "ModelLimits":
-            from .model.limits import ModelLimits as ModelLimits
-        case "load":
-            from .session.load import load as load
-        case "register_onnx":
-            from .convert.register import register_onnx as register_onnx
-        case "replacing_onnxruntime":
-            from .session.replacement import replacing_onnxruntime as replacing_onnxruntime
-        case "save":
-            from .export import save as save
-        case _:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = locals()[name]
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name], __name__), name)
     return value
 
 

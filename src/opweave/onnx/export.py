@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import stat
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -18,8 +17,9 @@ from ..compile.legalise import legalise
 from ..context.graph import MLGraph
 from ..core.graph import Graph
 from ..support.errors import ValidationError, require
-from ..support.files import atomic_writer, resolved
+from ..support.files import atomic_writer, resolve_links
 from ..support.names import shown
+from ..support.words import size
 from .model.protobuf import ModelProto, TensorProto
 
 MAX_EMBEDDED_BYTES = 1_500_000_000
@@ -37,16 +37,15 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
     Inputs and outputs keep their names, with one exception: in ONNX, an output cannot have the name of an input. Such an
     output is called `NAME_out` in the file (`NAME_out_out` where that is taken, and so on).
 
-    Weights are written into the file; beyond 1.5 GB, into a second file in the same folder, whose name ends in `.data`. An
-    existing file is replaced once the new one is complete. If `path` is a symbolic link, its target is replaced. A pipe or
-    a device is written directly.
+    Beyond 1.5 GB, weights are written into a second file in the same folder, whose name ends in `.data`. An existing file is
+    replaced once the new one is complete. The target of a symbolic link is replaced; a pipe or a device is written directly.
 
     Args:
         graph: as returned by `MLGraphBuilder.build`.
         path: the file to write.
         operators: "onnx" writes operators of ONNX only, for any engine that reads ONNX. "onnxruntime" also writes operators of
-            ONNX Runtime alone, as a graph on the CPU runs them: MatMulNBits, GroupQueryAttention, MultiHeadAttention,
-            RotaryEmbedding, SimplifiedLayerNormalization, FastGelu, QuickGelu. They are faster than their decompositions.
+            ONNX Runtime alone, which are faster than their decompositions: MatMulNBits, GroupQueryAttention,
+            MultiHeadAttention, RotaryEmbedding, SimplifiedLayerNormalization, FastGelu, QuickGelu.
 
     Raises:
         ValidationError: a name cannot be encoded as UTF-8, as ONNX requires; `operators` is neither; or `path` is not a
@@ -67,21 +66,20 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
     choices = get_args(Operators)
     require(operators in choices, f"save: operators must be one of {list(choices)}, got {shown(operators)}")
     graph._check_alive()
-    assert graph._graph is not None
-    model, weights = to_onnx(graph._graph, operators)
-    size = sum(array.nbytes for array in weights.values())
+    source = graph._graph
+    assert source is not None
+    model, weights = to_onnx(source, operators)
+    total = sum(array.nbytes for array in weights.values())
     # The data file goes beside the target of a link, not beside the link.
-    (path, mode), requested = resolved(path), path
-    if size > MAX_EMBEDDED_BYTES:
+    (path, mode), requested = resolve_links(path), path
+    if total > MAX_EMBEDDED_BYTES:
         replaceable = mode is None or stat.S_ISREG(mode)
-        message = (
-            f"save: {size} bytes of weights need a second file, so the path must be a regular file, got {requested}"
-        )
-        require(replaceable, message)
+        rule = f"{size(total)} of weights need a second file, so the path must be a regular file"
+        require(replaceable, f"save: {rule}, got {requested}")
     with ExitStack() as stack:
         # Files are renamed in reverse order: the data file is in place before the model that refers to it.
         file = stack.enter_context(atomic_writer(requested))
-        if size > MAX_EMBEDDED_BYTES:
+        if total > MAX_EMBEDDED_BYTES:
             location = f"{path.name}.data"
             data, end = stack.enter_context(atomic_writer(path.with_name(location))), 0
             for tensor in model.graph.initializer:
@@ -91,7 +89,9 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
                     data.write(bytes(start - end))
                     data.write(_bytes(array))
                     end = start + array.nbytes
-                    _set_location(tensor, {"location": location, "offset": start, "length": array.nbytes})
+                    del tensor.external_data[:]
+                    for key, value in {"location": location, "offset": start, "length": array.nbytes}.items():
+                        tensor.external_data.add(key=key, value=str(value))
         else:
             for tensor in model.graph.initializer:
                 if tensor.name in weights:
@@ -126,7 +126,6 @@ def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, di
 
 
 def _name_by_labels(model: ModelProto) -> None:
-    """Rename node `conv1#0` to `conv1` if no other node has that label."""
     labels = [node.name.rpartition("#")[0] for node in model.graph.node]
     taken = Counter([*labels, *(node.name for node in model.graph.node)])
     for node, label in zip(model.graph.node, labels, strict=True):
@@ -144,13 +143,6 @@ def _output_names(graph: Graph) -> dict[str, str]:
             other += "_out"
         names[name] = other
     return names
-
-
-def _set_location(tensor: TensorProto, place: Mapping[str, object]) -> None:
-    """Set the location of a tensor's data."""
-    del tensor.external_data[:]
-    for key, value in place.items():
-        tensor.external_data.add(key=key, value=str(value))
 
 
 def _bytes(array: np.ndarray) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..support.words import duration, intermediates, markup, shortened, size, table
+from ..support.words import duration, intermediates, markup, shorten, size, table
 
 if TYPE_CHECKING:
     from ..backends import KernelTime
@@ -154,7 +154,7 @@ class Profile:
     def _kernel_cells(self) -> list[tuple[str, ...]]:
         total = self._kernel_seconds
         return [
-            (str(k.segment), shortened(k.node, MAX_TITLE), k.kernel, k.result, *_times(k, k.median / total))
+            (str(k.segment), shorten(k.node, MAX_TITLE), k.kernel, k.result, *_times(k, k.median / total))
             for k in self.kernels
         ]
 
@@ -212,7 +212,7 @@ def _escape_rows(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
 
 def _step_cells(step: StepProfile) -> tuple[str, ...]:
     sizes = size(step.reads), size(step.writes), f"{step.bandwidth / 1e9:.2f}"
-    return (str(step.segment), shortened(step.title, MAX_TITLE), step.how, *_times(step, step.share), *sizes)
+    return (str(step.segment), shorten(step.title, MAX_TITLE), step.how, *_times(step, step.share), *sizes)
 
 
 def _times(measured: StepProfile | KernelTime, share: float) -> tuple[str, str, str]:

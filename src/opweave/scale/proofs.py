@@ -85,7 +85,7 @@ class Proofs:
             sizes: Mapping[str, tuple[int, ...] | None] = {
                 name: (rows, *shape) for name, shape in zip(names, shapes, strict=True)
             }
-            return self._parts.shape_cache.traced(sizes, {}, {})[1]
+            return self._parts.shape_cache.trace_shapes(sizes, {}, {})[1]
 
         return self._traces.make((shapes, rows), trace)
 

@@ -8,10 +8,6 @@ import numpy as np
 def difference(actual: np.ndarray, expected: np.ndarray) -> float:
     """The difference between an array and the expected one.
 
-    Args:
-        actual: numbers or truth values, of any shape.
-        expected: likewise.
-
     Returns:
         For floats, the largest difference relative to the largest finite expected number. For integers and truth values,
         which may be classes or positions, the share of elements that differ. Infinite if the arrays do not compare: their

@@ -32,17 +32,14 @@ class Cache(Generic[K, V]):
     """A thread-safe mapping that evicts its least recently used entries.
 
     Args:
-        max_entries: maximum number of entries; None for no limit.
-        max_bytes: maximum total of the sizes passed to `put`; None for no limit.
+        max_entries: maximum number of entries, which can be changed at any time; None for no limit.
+        max_bytes: maximum total of the sizes passed to `put`, likewise.
         raw: whether to compare keys with `==`. By default, keys are passed to `exact`, which tells 1 from True and 0.0
             from -0.0.
         on_drop: called with each value that is evicted, replaced or cleared, while the cache is not locked.
 
-    Attributes:
-        max_entries: as above; it can be changed at any time.
-        max_bytes: as above; it can be changed at any time.
-        peek: `dict.get` of the entries, for hot paths. It takes the key as stored, and does not count as a use: a cache
-            that is only read in this way evicts its oldest entries.
+    `peek` is `dict.get` of the entries, for hot paths. It takes the key as stored, and does not count as a use: a cache that
+    is only read in this way evicts its oldest entries.
 
     >>> sizes = Cache(max_entries=2)
     >>> for value in (1, True, 1.0):
@@ -88,11 +85,7 @@ class Cache(Generic[K, V]):
             return list(self._entries.items())
 
     def get(self, key: K) -> V | None:
-        """The value of a key, or None; counts as a use.
-
-        Raises:
-            TypeError: the key is not hashable.
-        """
+        """The value of a key, or None; counts as a use."""
         return self._find(self._key(key))
 
     def put(self, key: K, value: V, size: int = 0) -> V:
@@ -136,6 +129,11 @@ class Cache(Generic[K, V]):
             self._sizes.clear()
             self._bytes = self._hits = self._misses = 0
         self._drop(dropped)
+
+    def renew_locks(self) -> None:
+        """Replace locks that threads held in the parent process, which do not exist in the child."""
+        self._lock = RLock()
+        self._turns.clear()
 
     def _find(self, key: Any) -> V | None:
         with self._lock:
@@ -182,8 +180,7 @@ def exact(value: Any) -> Any:
     """Make a key that is equal only for values of the same type, and zeros of the same sign.
 
     Tuples, lists, frozen sets, dataclasses and arrays are compared by their contents; NaN equals NaN. Objects that
-    inherit `__eq__` from `object` are referenced weakly; others are compared with `==`. The key of a dictionary is not
-    hashable.
+    inherit `__eq__` from `object` are referenced weakly. The key of a dictionary is not hashable.
 
     >>> exact(1) == exact(True), exact(0.0) == exact(-0.0), exact((1, [2])) == exact((1, [2]))
     (False, False, True)
@@ -223,7 +220,6 @@ def _note_death(_: object) -> None:
 
 
 def _is_alive(key: Any) -> bool:
-    """Whether all objects that a key references still exist."""
     if isinstance(key, (tuple, frozenset)):
         return all(map(_is_alive, key))
     return not isinstance(key, ref) or key() is not None
@@ -233,10 +229,8 @@ _caches: WeakSet[Cache[Any, Any]] = WeakSet()
 
 
 def _after_fork() -> None:
-    """Replace locks that threads held in the parent process, which do not exist in the child."""
     for cache in _caches:
-        cache._lock = RLock()
-        cache._turns.clear()
+        cache.renew_locks()
 
 
 if hasattr(os, "register_at_fork"):

@@ -8,7 +8,6 @@ except ImportError:  # a Python that is built without it
     from hashlib import blake2b as blake2b
 
 DIGEST_BYTES = 32
-"""Size of a digest."""
 
 SMALL_BYTES = 2**16
 """The largest constant whose values enter the digest of a graph: engines rewrite graphs by scales and zero points. Larger

@@ -2,8 +2,8 @@
 
 Compiled expressions run as native code, so ownership is the trust boundary: the directory and its files must belong to the
 user and not be writable by others, or nothing is read or written. Each file starts with a digest of its key and content,
-so that a damaged one is made again. Files may be deleted at any time, and several processes may share the directory. When
-the files exceed `limit()`, the least recently used ones are deleted. Other files in the directory are left alone.
+so that a damaged one is made again. Several processes may share the directory, and others may delete files at any time. When
+the files exceed `limit()`, the least recently used ones are deleted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ STALE_SECONDS = 3600
 """Older temporary files were left by processes that ended while they wrote."""
 
 TUNING = "tuning"
-"""The kind of the files that say which engine is faster."""
 
 KINDS = {"cubin": "compiled kernel", "o": "compiled expression", TUNING: "tuning"}
 """Contents of the files, by suffix."""
@@ -56,7 +55,7 @@ SETTLED_NANOSECONDS = 10**9
 """Minimum age of a directory's last change for its listing to be kept: modification times advance in steps."""
 
 _kinds: dict[str | None, tuple[int, set[str]]] = {}
-"""The time of modification of a directory, in nanoseconds, and the suffixes of its files."""
+"""Time of modification of a directory, in nanoseconds, and the suffixes of its files."""
 
 _room: dict[tuple[Path, int], int] = {}
 """Bytes that this process may write before it lists all files again, by directory and limit."""
@@ -64,14 +63,7 @@ _room: dict[tuple[Path, int], int] = {}
 
 @record
 class Entry:
-    """A file of the cache.
-
-    Attributes:
-        path: the file.
-        kind: what it holds, one of `KINDS`.
-        bytes: its size.
-        used: when it was last used, in seconds since the epoch, to the minute.
-    """
+    """A file of the cache; `used` is in seconds since the epoch, to the minute."""
 
     path: Path
     kind: str
@@ -93,7 +85,6 @@ def directory() -> Path | None:
 
 
 def _place() -> str | None:
-    """The path of the cache directory."""
     chosen = os.environ.get("OPWEAVE_CACHE")
     if chosen:
         return os.path.join(os.getcwd(), chosen)
@@ -111,15 +102,11 @@ def _place() -> str | None:
 
 
 def limit() -> int:
-    """The most bytes that the cache may take: `$OPWEAVE_CACHE_BYTES`.
-
-    Raises:
-        ValidationError: the variable is not a number.
-    """
+    """The most bytes that the cache may take: `$OPWEAVE_CACHE_BYTES`."""
     return settings.number("OPWEAVE_CACHE_BYTES", DEFAULT_LIMIT, least=0, what="a number of bytes")
 
 
-def kept(key: str, make: Callable[[], bytes]) -> bytes:
+def load_or_make(key: str, make: Callable[[], bytes]) -> bytes:
     """Read the compiled expression of a key from the cache, or make it and store it."""
     data = load(key, "o")
     if data is None:
@@ -131,12 +118,7 @@ def kept(key: str, make: Callable[[], bytes]) -> bytes:
 def load(key: str, kind: str, is_use: bool = True) -> bytes | None:
     """The content of a file; None if there is none, or it is damaged, or others can write to it.
 
-    A warning is issued once if others can write to the directory or the file.
-
-    Args:
-        key: the key.
-        kind: what the file holds, one of `KINDS`.
-        is_use: whether this is noted as a use of the file.
+    A warning is issued once if others can write to the directory or the file. `is_use`: this counts as a use of the file.
     """
     with suppress(OSError):
         return _read(_file(key, kind), key, is_use)
@@ -187,13 +169,8 @@ def exists(key: str, kind: str) -> bool:
 def lock(name: str) -> int | None:
     """Take the machine's lock of this name; it is held while the returned descriptor is open.
 
-    It never waits or warns: if the directory cannot be used, or the limit is 0, no process gets the lock.
-
-    Args:
-        name: of the lock, whose file is left in the directory.
-
-    Returns:
-        The descriptor, for `unlock`; None if another process holds the lock.
+    It never waits or warns: None if another process holds the lock, the directory cannot be used, or the limit is 0. The
+    lock's file is left in the directory.
     """
     descriptor = -1
     try:
@@ -217,11 +194,7 @@ def unlock(descriptor: int) -> None:
 
 
 def _lock(descriptor: int, is_wanted: bool) -> None:
-    """Take or release the lock of an open file.
-
-    Raises:
-        OSError: another process holds it.
-    """
+    """Take or release the lock of an open file; `OSError` if another process holds it."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -244,7 +217,7 @@ def entries() -> list[Entry]:
 
 
 def clear() -> list[Entry]:
-    """Delete all files of the cache, and return them. Other files of the directory are left alone."""
+    """Delete all files of the cache, and return them."""
     deleted = entries()
     for entry in deleted:
         with suppress(OSError):
@@ -258,7 +231,6 @@ def _files() -> list[Path]:
 
 
 def _names() -> list[str]:
-    """The names of all files in the directory."""
     place = _place()
     try:
         return [] if place is None else os.listdir(place)
@@ -267,10 +239,7 @@ def _names() -> list[str]:
 
 
 def _evict(new: Path) -> int:
-    """Delete the least recently used files until the cache is within its limit, and stale temporary files.
-
-    Returns the bytes of the remaining files.
-    """
+    """Delete the least recently used files beyond the limit, and stale temporary ones; return the bytes that remain."""
     total, most = 0, limit()
     for entry in sorted(entries(), key=lambda entry: entry.path != new):  # the new one is kept
         total += entry.bytes
@@ -286,11 +255,7 @@ def _evict(new: Path) -> int:
 
 
 def _file(key: str, kind: str, create: bool = False, warns: bool = True) -> Path:
-    """The path of a key's file, which need not exist; with `create`, its directory is made.
-
-    Raises:
-        OSError: the directory does not exist, or is not trusted.
-    """
+    """The path of a key's file, which need not exist; `OSError` if its directory is not trusted or missing."""
     path = directory()
     if path is None:
         raise FileNotFoundError("this user has no directory for caches")
@@ -325,11 +290,7 @@ def _check(path: Path, status: os.stat_result, warns: bool = True) -> None:
 
 
 def _read(path: Path, key: str, is_use: bool) -> bytes | None:
-    """The content of an undamaged file; None if it is damaged.
-
-    Raises:
-        OSError: there is no such file, or it is not trusted.
-    """
+    """The content of an undamaged file; None if it is damaged."""
     with open(path, "rb", opener=_open) as file:
         # The status of the open file: the path may lead elsewhere by now.
         status = os.fstat(file.fileno())

@@ -167,9 +167,6 @@ def unusable(cause: str) -> str:
 def import_extra(module: str, extra: str, purpose: str) -> Any:
     """Import an optional package; if that fails, raise an error that says why, and what to install.
 
-    Raises:
-        MissingExtraError: the package is not installed, or raises an error while it is imported.
-
     >>> import_extra("no_such_package", "demo", "reading photographs")
     Traceback (most recent call last):
     opweave.support.errors.MissingExtraError: reading photographs needs no_such_package: pip install 'opweave[demo]'

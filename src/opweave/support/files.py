@@ -19,11 +19,8 @@ def atomic_writer(path: str | Path) -> Iterator[BinaryIO]:
 
     A symbolic link is kept, and its target is replaced. Anything but a regular file (a pipe, a device) is written
     directly, because it cannot be replaced.
-
-    Raises:
-        DataError: the file cannot be written.
     """
-    target, mode = resolved(path)
+    target, mode = resolve_links(path)
     try:
         if mode is not None and not stat.S_ISREG(mode):
             with open(os.open(target, os.O_WRONLY | getattr(os, "O_BINARY", 0)), "wb") as file:
@@ -46,32 +43,20 @@ def atomic_writer(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def make_folder(path: str | Path, what: str) -> Path:
-    """Make a folder and those above it, if they do not exist.
-
-    Args:
-        path: of the folder.
-        what: the name of the folder in errors.
-
-    Raises:
-        DataError: there is a file at the path, or the folder cannot be made.
-    """
+    """Make a folder and those above it, if they do not exist; `what` is its name in errors."""
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        file = next(each for each in (folder, *folder.parents) if each.exists())
+        file = next(path for path in (folder, *folder.parents) if path.exists())
         raise DataError(f"{what}: {file} is a file, not a folder") from None
     except OSError as error:
         raise DataError(f"{what}: {path}: {error.strerror or error}") from None
     return folder
 
 
-def resolved(path: str | Path) -> tuple[Path, int | None]:
-    """Follow symbolic links; return the final path, and the mode of the file there, or None if it does not exist.
-
-    Raises:
-        DataError: the links form a loop, or a directory cannot be read.
-    """
+def resolve_links(path: str | Path) -> tuple[Path, int | None]:
+    """Follow symbolic links; return the final path, and the mode of the file there, or None if it does not exist."""
     try:
         target = Path(os.path.realpath(path))
         if target.is_symlink():  # a loop

@@ -27,33 +27,20 @@ OF_CONTEXT = dict.fromkeys(
 
 WEBNN_NAMES = {
     "absolute": "abs",
-    "amax": "reduce_max",
-    "amin": "reduce_min",
     "argmax": "arg_max",
     "argmin": "arg_min",
     "astype": "cast",
-    "avg_pool2d": "average_pool2d",
-    "batch_norm": "batch_normalization",
-    "cat": "concat",
     "clip": "clamp",
     "close": "destroy",
     "concatenate": "concat",
     "cumsum": "cumulative_sum",
     "device_type": "device",
-    "dim": "axis",
-    "dims": "axes",
     "divide": "div",
     "dtype": "data_type",
-    "flatten": "reshape",
     "greater_equal": "greater_or_equal",
-    "instance_norm": "instance_normalization",
-    "interpolate": "resample2d",
     "isinf": "is_infinite",
     "isnan": "is_nan",
-    "keepdim": "keep_dimensions",
     "keepdims": "keep_dimensions",
-    "kernel_size": "window_dimensions",
-    "layer_norm": "layer_normalization",
     "less": "lesser",
     "less_equal": "lesser_or_equal",
     "max": "max_value",
@@ -64,7 +51,6 @@ WEBNN_NAMES = {
     "multiply": "mul",
     "ndim": "rank",
     "negative": "neg",
-    "pads": "padding",
     "permute": "transpose",
     "power": "pow",
     "prod": "reduce_product",
@@ -73,7 +59,6 @@ WEBNN_NAMES = {
     "subtract": "sub",
     "sum": "reduce_sum",
     "true_divide": "div",
-    "unsqueeze": "reshape",
     "view": "reshape",
 }
 """Names in NumPy, PyTorch and JavaScript's WebNN -> names in WebNN and here."""
@@ -104,7 +89,9 @@ def meant(name: str, known: Iterable[str]) -> str:
 
     names = list(known)
     same = [other for other in names if other.lower() == name.lower()]
-    for guess in (snake_case(name), WEBNN_NAMES.get(name, ""), *same, *get_close_matches(name, names, 1, 0.8)):
+    longer = [other for other in names if "_" in name and other.startswith(name)]  # batch_norm of PyTorch
+    similar = [*same, *longer, *get_close_matches(name, names, 1, 0.8)]
+    for guess in (snake_case(name), WEBNN_NAMES.get(name, ""), *similar):
         if guess in names and guess != name:
             return f"; did you mean {guess!r}?"
     return ""
@@ -173,14 +160,9 @@ def of_call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exce
 
 
 def ufunc(function: Any, method: str, what: str, known: Iterable[str], instead: str = "x.{}({}) is in WebNN") -> str:
-    """The message for a NumPy function that was called with an unsupported object.
+    """The message for a NumPy function that was called, by `method` ("__call__", "reduce"), with an unsupported object.
 
-    Args:
-        function: the function.
-        method: how it was called: `__call__`, or `reduce` in `np.add.reduce(x)`.
-        what: describes the object.
-        known: names of operations.
-        instead: how to call an operation, with places for its name and for its other arguments.
+    `what` describes the object. `instead` says how to call an operation, with places for its name and its other arguments.
     """
     is_call, functions = method == "__call__", list(known)
     name = function.__name__ if is_call else f"{function.__name__}.{method}"
@@ -211,9 +193,7 @@ def no_foreign_names(
 ) -> Callable[[Callable[Concatenate[Self, P], R]], Callable[Concatenate[Self, P], R]]:
     """Decorator for methods: refuse unknown keyword arguments with a message that says what to write instead.
 
-    Args:
-        title: what is called, for the message.
-        elsewhere: the arguments of other functions, and the form in which they are passed, with a place for the argument.
+    `elsewhere` has the arguments of other functions, and the form in which they are passed, with a place for the argument.
     """
 
     def decorate(function: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
@@ -232,7 +212,6 @@ def no_foreign_names(
 def _check_names(
     title: str, arguments: Mapping[str, Any], parameters: Sequence[str], elsewhere: Mapping[str, str] | None = None
 ) -> None:
-    """Raise `ValidationError` for a keyword argument that is not known."""
     for name, value in arguments.items():
         if name in parameters:
             continue

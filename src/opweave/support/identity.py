@@ -11,12 +11,9 @@ V = TypeVar("V")
 
 
 class ByIdentity(Generic[K, V]):
-    """A mapping of objects to values, each for as long as its object lives.
+    """A mapping of objects to values, each for as long as its object lives; `peek` takes the `id` of a live object.
 
     A lookup is one in a dictionary, while `weakref.WeakKeyDictionary` makes a weak reference for each lookup, in Python.
-
-    Attributes:
-        peek: the value of a live object by its `id`, or None.
 
     >>> class Run: ...
     >>> first, second = Run(), Run()
@@ -48,12 +45,16 @@ class ByIdentity(Generic[K, V]):
         def forget(_: object) -> None:
             live = mapping()
             if live is not None:
-                live._values.pop(number, None)
-                live._owners.pop(number, None)
+                live.drop(number)
 
         self._owners[number] = ref(owner, forget)
         self._values[number] = value
         return value
+
+    def drop(self, number: int) -> None:
+        """Drop the value of the object with this `id`, if it has one."""
+        self._values.pop(number, None)
+        self._owners.pop(number, None)
 
 
 __all__ = ["ByIdentity"]

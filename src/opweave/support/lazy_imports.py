@@ -14,13 +14,9 @@ PACKAGE = __name__.partition(".")[0]
 
 @dataclass(eq=False, slots=True)
 class Link:
-    """A function of another module, which is imported when the link is first called.
+    """A function of the module `home`, which is imported when the link is first called.
 
-    Attributes:
-        home: the module that provides it.
-        function: the function; None until that module is imported.
-
-    Calling the link calls it; `(link.function or link.load())(...)` does, too, without a call in between.
+    `(link.function or link.load())(...)` calls the function, too, without a call in between.
     """
 
     home: str

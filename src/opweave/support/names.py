@@ -62,8 +62,6 @@ def visible(text: str) -> str:
 
 
 class _Bounded(reprlib.Repr):
-    """`repr` of bounded length."""
-
     def __init__(self) -> None:
         super().__init__()
         self.maxlevel, self.maxstring, self.maxother = 4, 200, 400
@@ -81,8 +79,7 @@ _bounded = _Bounded()
 
 
 def shown(value: Any) -> str:
-    """The `repr` of a value for messages: long ones are truncated, and an object whose `repr` fails is shown by its
-    type.
+    """The `repr` of a value for messages: long ones are truncated, and an object whose `repr` fails is shown by its type.
 
     >>> shown([1, 2]), shown("x"), shown(10**5000)
     ('[1, 2]', "'x'", 'an integer of 16,610 bits')
@@ -105,7 +102,6 @@ class SnakeCaseDict(dict[str, Any]):
     """
 
     def _stored_key(self, key: Any) -> Any:
-        """`key`, or its snake_case form if the dictionary has that."""
         if super().__contains__(key) or not isinstance(key, str):
             return key
         snake = snake_case(key)

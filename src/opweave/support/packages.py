@@ -1,7 +1,4 @@
-"""Optional packages: find installed ones, and warn once of broken ones.
-
-`errors.import_extra` imports them; its error says what to install.
-"""
+"""Optional packages: find installed ones, and warn once of broken ones. `errors.import_extra` imports them."""
 
 from __future__ import annotations
 
@@ -35,10 +32,7 @@ def is_installed(module: str) -> bool:
 
 
 def warn_once(fault: str) -> None:
-    """Warn of a package's fault, once in a process; do nothing if the text is empty.
-
-    The warning is about the line of the user's program that led here.
-    """
+    """Warn of a package's fault, once in a process, about the line of the user's program; do nothing if the text is empty."""
     if not fault or fault in _told:
         return
     _told.add(fault)

@@ -53,11 +53,7 @@ def processor_lines(name: str) -> Iterator[str]:
 
 
 def chosen_threads() -> int | None:
-    """The value of `$OPWEAVE_THREADS`; None if it is not set.
-
-    Raises:
-        ValidationError: it is not a positive integer.
-    """
+    """The value of `$OPWEAVE_THREADS`; None if it is not set."""
     return settings.number("OPWEAVE_THREADS", 0) or None
 
 
@@ -65,9 +61,7 @@ def chosen_threads() -> int | None:
 def container_limit(root: str | Path, membership: str | Path) -> float:
     """The processor time that control groups allow this process, in processors; infinite without a limit.
 
-    Args:
-        root: where control groups are mounted.
-        membership: the file that lists the groups of the process.
+    `root` is where control groups are mounted; the file `membership` lists the groups of the process.
     """
     return min(_quotas(root, membership), default=math.inf) if os.path.exists(membership) else math.inf
 
@@ -97,7 +91,6 @@ def _quotas(root: str | Path, membership: str | Path) -> Iterator[float]:
 
 
 def _quota(folder: str) -> Iterator[float]:
-    """The limit of one group, in processors, if it has one."""
     try:
         if os.path.exists(both := os.path.join(folder, "cpu.max")):
             limit, period = _text(both).split()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from threading import Condition, Event, Thread
+from contextlib import contextmanager, suppress
+from threading import Event, Lock, Timer
 from time import monotonic, perf_counter
 from typing import Protocol
 
@@ -24,8 +24,6 @@ class Display(Protocol):
 
 
 class _Logged:
-    """Logs the beginning and the end of some work."""
-
     def __init__(self, work: str) -> None:
         self._work, self._begin = work, perf_counter() - PATIENCE_SECONDS
 
@@ -45,34 +43,22 @@ _make: Callable[[str], Display] = _Logged
 
 
 def show_with(make: Callable[[str], Display] | None) -> None:
-    """Show long work with a display instead of messages in the log "opweave".
-
-    Args:
-        make: makes the display for a title of the work; None for the log.
-    """
+    """Show long work with the display that `make` returns for its title; None for messages in the log "opweave"."""
     global _make
     _make = make or _Logged
 
 
 class _Work:
-    """Work in progress.
-
-    Attributes:
-        title: the work in a few words.
-        due: when to show it, on the monotonic clock.
-        display: None until the work is shown, and if `_make` has failed.
-        is_shown: set once `display` has started.
-    """
+    """Work in progress, due to be shown after `PATIENCE_SECONDS`. `is_shown` is set once the display has started."""
 
     __slots__ = ("display", "due", "is_shown", "title")
 
     def __init__(self, title: str) -> None:
         self.title, self.due = title, monotonic() + PATIENCE_SECONDS
         self.display: Display | None = None
-        self.is_shown: Event | None = None
+        self.is_shown = Event()
 
-    def show(self, is_shown: Event) -> None:
-        """Start the display, in the watching thread."""
+    def show(self) -> None:
         try:
             self.display = _make(self.title)
             self.display.start()
@@ -81,95 +67,78 @@ class _Work:
 
             logging.getLogger("opweave").exception("the display of long work failed")
         finally:
-            is_shown.set()
+            self.is_shown.set()
 
 
-class _ProgressWatch:
+class _Reports:
     """Shows work that takes long.
 
-    One thread watches all work. The thread starts with the first work and sleeps until the earliest is due, so short work
-    never wakes it. It ends when no work is left and none has begun for `PATIENCE_SECONDS`, so successive builds share it.
+    A timer runs until the earliest work is due. Successive builds share it, since a timer takes a thread: work that ends
+    leaves the timer, which starts again when it ends only if there is other work.
     """
 
     def __init__(self) -> None:
-        self._changed = Condition()  # guards the attributes below
-        self._pending: list[_Work] = []  # not shown yet
+        self._lock = Lock()  # guards the attributes below
+        self._pending: list[_Work] = []  # not shown yet, the earliest first
         self._shown: _Work | None = None  # a terminal shows one at a time
-        self._wakes: float | None = None  # when the thread looks again; None if there is no thread
-        self._ends = 0.0  # when the thread ends, if there is no work then
+        self._timer: Timer | None = None
 
     def begin(self, work: _Work) -> None:
-        with self._changed:
+        with self._lock:
             self._pending.append(work)
-            self._ends = work.due
-            if self._wakes is None:
-                self._wakes = work.due
-                try:
-                    Thread(target=self._run, name="opweave.support.progress", daemon=True).start()
-                except RuntimeError:  # at the exit of the interpreter, or too many threads: then nothing is shown
-                    self._wakes = None
-            elif work.due < self._wakes:
-                self._changed.notify()
+            if self._timer is None:
+                self._start_timer(PATIENCE_SECONDS)
 
     def end(self, work: _Work) -> None:
-        with self._changed:
+        with self._lock:
             if work in self._pending:
                 self._pending.remove(work)
-            is_shown = work.is_shown if self._shown is work else None
-        if is_shown is None:
-            return
-        is_shown.wait()  # it may be starting now
+            if self._shown is not work:
+                return
+        work.is_shown.wait()  # it may be starting now
         try:
             if work.display is not None:
                 work.display.stop()
         finally:
-            with self._changed:
+            with self._lock:
                 self._shown = None
 
-    def _run(self) -> None:
-        with self._changed:
-            try:
-                while self._pending or monotonic() < self._ends:
-                    self._look()
-            finally:
-                self._wakes = None
+    def _start_timer(self, seconds: float) -> None:
+        timer = Timer(seconds, self._show_due)
+        timer.name, timer.daemon = "opweave.support.progress", True
+        with suppress(RuntimeError):  # at the exit of the interpreter, or too many threads: then nothing is shown
+            timer.start()
+            self._timer = timer
 
-    def _look(self) -> None:
-        """Show the first work that is due, or wait until some may be."""
-        now = monotonic()
-        late = next((work for work in self._pending if work.due <= now), None)
-        if late is None:
-            # Not later than the due time of work that begins from now on.
-            self._wakes = min([now + PATIENCE_SECONDS, *(work.due for work in self._pending)])
-            self._changed.wait(self._wakes - now)
-            return
-        self._pending.remove(late)
-        if self._shown is None:
-            self._shown, late.is_shown = late, Event()
-            self._changed.release()  # a display may take its time
-            try:
-                late.show(late.is_shown)
-            finally:
-                self._changed.acquire()
+    def _show_due(self) -> None:
+        """Show the earliest work if it is due, and start the timer for the next."""
+        work: _Work | None = None
+        with self._lock:
+            self._timer = None
+            while self._pending and self._pending[0].due <= monotonic():
+                late = self._pending.pop(0)
+                if self._shown is None:
+                    self._shown = work = late
+            if self._pending:
+                self._start_timer(self._pending[0].due - monotonic())
+        if work is not None:
+            work.show()
 
 
-_watch = _ProgressWatch()
+_reports = _Reports()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_watch.__init__)  # type: ignore[misc]
+    os.register_at_fork(after_in_child=_reports.__init__)  # type: ignore[misc]
 
 
 @contextmanager
-def reported(work: str) -> Iterator[None]:
-    """Report the work inside the `with` if it takes more than a second.
+def report_work(work: str) -> Iterator[None]:
+    """Report the work inside the `with`, by its title, if it takes more than a second.
 
     Nested work is not reported, nor is work in other threads while this work is shown.
-
-    Args:
-        work: a title of the work.
     """
-    watched = _Work(work)
-    _watch.begin(watched)
+    pending = _Work(work)
+    _reports.begin(pending)
     try:
         yield
     finally:
-        _watch.end(watched)
+        _reports.end(pending)

@@ -12,16 +12,9 @@ MAX_DIGITS = 18
 
 
 def number(variable: str, default: int, *, least: int = 1, what: str = "a positive integer") -> int:
-    """The value of an environment variable.
+    """The value of an environment variable, or the default if it is not set or empty.
 
-    Args:
-        variable: its name.
-        default: the value if it is not set or empty.
-        least: the least number.
-        what: the rule in messages.
-
-    Raises:
-        ValidationError: it is no such number: digits 0 to 9 alone, at most 18 of them.
+    It has digits 0 to 9 alone, at most 18 of them, and is not less than `least`; `what` is the rule in messages.
 
     >>> os.environ["EXAMPLE_LIMIT"] = "12"
     >>> number("EXAMPLE_LIMIT", 7)
@@ -42,14 +35,7 @@ def number(variable: str, default: int, *, least: int = 1, what: str = "a positi
 
 
 def flag(variable: str, default: bool) -> bool:
-    """Whether a switch is on: the value of an environment variable, 1 or 0.
-
-    Args:
-        variable: its name.
-        default: the value if it is not set or empty.
-
-    Raises:
-        ValidationError: it is neither 0 nor 1.
+    """Whether a switch is on: the value of an environment variable, 1 or 0, or the default if it is not set or empty.
 
     >>> flag("EXAMPLE_SWITCH", True)
     True

@@ -19,19 +19,15 @@ def varint(number: int) -> bytes:
     return bytes(out)
 
 
-def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """The number at a position, and the position after it.
-
-    Raises:
-        IndexError: the data ends before it, or it has more than 64 bits.
-    """
+def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
+    """The number at a position, and the position after it; `IndexError` if the data ends before, or after 64 bits."""
     number = shift = 0
     while True:
-        byte = data[at]
+        byte = data[position]
         number |= (byte & 0x7F) << shift
-        at += 1
+        position += 1
         if byte < 0x80:
-            return number, at
+            return number, position
         shift += 7
         if shift > 63:
             raise IndexError("a number of more than 64 bits")

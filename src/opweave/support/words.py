@@ -33,10 +33,10 @@ def markup(text: str) -> str:
     return escape(INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
-def shortened(text: str, limit: int) -> str:
+def shorten(text: str, limit: int) -> str:
     """At most `limit` characters of a text.
 
-    >>> shortened("softmax", 5)
+    >>> shorten("softmax", 5)
     'soft…'
     """
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -279,7 +279,7 @@ def test_ieee_forbids_the_rounding_of_products_of_few_bits(bits: int) -> None:
 
 @pytest.mark.parametrize("shape", [[64, 256], ["rows", 256]])
 def test_models_keep_to_a_precision_of_float32(shape: list[Any]) -> None:
-    """Compiled, and in the model's own session."""
+    """Compiled, and in ONNX Runtime, uncompiled."""
     weight, scale = few_bits(4)
     sizes = {"K": 256, "N": 64, "bits": 4, "block_size": 32, "accuracy_level": 4}
     node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", **sizes)

@@ -44,7 +44,7 @@ def opset_of(proto: onnx.ModelProto) -> int:
 @pytest.mark.parametrize("specialise", ["always", "never"])
 @pytest.mark.parametrize("opset", [22, NEWEST])
 def test_operators_whose_kernels_are_of_an_older_set_run(opset: int, specialise: Any) -> None:
-    """As a part that falls back, and as the model's own session."""
+    """As a part that falls back, and as ONNX Runtime, uncompiled."""
     feed = {"x": IMAGE, "boxes": BOXES, "batches": BATCHES}
     (wanted,) = ow.InferenceSession(model_of(ROI_ALIGN, opset=21)).run(None, feed)
     (got,) = ow.InferenceSession(model_of(ROI_ALIGN, opset=opset), specialise=specialise).run(None, feed)

@@ -117,7 +117,7 @@ class _Part:
         self.program = program
         host = runtime.runtime()
         key = runtime.key(fingerprint(program))
-        self.compiled = CompiledProgram.from_bytes(disk_cache.kept(key, self._compile))
+        self.compiled = CompiledProgram.from_bytes(disk_cache.load_or_make(key, self._compile))
         self.code = load(self.compiled.code, host.address)
         self.entries = [_Entry(self.code.address(name)) for name, _ in self.compiled.calls]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ...support import settings
 from ...support.digests import digest
-from ...support.disk_cache import kept
+from ...support.disk_cache import load_or_make
 from ...support.errors import import_extra
 from ...support.processors import chosen_threads, processor_lines, processor_name, processors
 from .image import Code, load, pack
@@ -87,7 +87,7 @@ def runtime() -> Code:
     global _runtime
     with _lock:
         if _runtime is None:
-            code = load(kept(f"runtime-{key()[:32]}", _compile), _system_function)
+            code = load(load_or_make(f"runtime-{key()[:32]}", _compile), _system_function)
             ctypes.CFUNCTYPE(None, _Handler)(code.address("halide_set_error_handler"))(_handler)
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(code))  # never unloaded: threads may still run in it at exit
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(_handler))

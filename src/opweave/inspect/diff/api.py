@@ -15,10 +15,10 @@ from ...memory.arrays import contiguous
 from ...onnx.model.booleans import bool_as_uint8
 from ...onnx.model.limits import DEFAULT, ModelLimits
 from ...onnx.model.model import Model
-from ...onnx.session.load import declared
+from ...onnx.session.load import arguments_of
 from ...support.errors import require
 from ...support.names import counted, shown
-from ...support.progress import reported
+from ...support.progress import report_work
 from ..inputs import input_arrays
 from .compare import Comparison, Progress
 from .fallback import record_whole
@@ -90,7 +90,7 @@ def diff(
         fix_shapes=fix_shapes,
         limits=limits,
     )
-    with reported(f"comparing {counted(len(compared.a.nodes), 'operation')}"):
+    with report_work(f"comparing {counted(len(compared.a.nodes), 'operation')}"):
         return compared.run(progress) if progress is not None else compared.run()
 
 
@@ -158,7 +158,7 @@ def _record(
     if isinstance(model, MLGraph):
         return recorded_graph(model), {} if is_second else input_arrays("diff", model.inputs, inputs, seed)
     source = Model.load(model, limits)
-    arguments = {argument.name: argument for argument in declared(source, fix_shapes)}
+    arguments = {argument.name: argument for argument in arguments_of(source, fix_shapes)}
     generator = np.random.default_rng(seed)
     if inputs is None or is_second:
         values = {name: argument.random(argument.assumed_shape(), generator) for name, argument in arguments.items()}

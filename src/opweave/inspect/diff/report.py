@@ -7,7 +7,7 @@ from pathlib import Path
 from ... import __version__
 from ...core.graph import Graph
 from ...support.names import counted
-from ...support.words import markup, shortened
+from ...support.words import markup, shorten
 from .charts import error_charts, histogram, sparkline
 from .drawing import drawings
 from .result import Difference, OperationDifference, number
@@ -31,10 +31,10 @@ def html(difference: Difference, graph: Graph | None) -> str:
         f"{error_charts(difference.rows, difference.count)}</div></section>",
     ]
     if focus is not None:
-        name = f"{focus.number} {shortened(focus.title, MAX_NAME)}"
+        name = f"{focus.number} {shorten(focus.title, MAX_NAME)}"
         charts = [histogram(focus.own, f"{name}: own"), histogram(focus.total, f"{name}: end to end")]
         charts += [
-            histogram(output.total, f"output {shortened(output.name, MAX_NAME)}: end to end")
+            histogram(output.total, f"output {shorten(output.name, MAX_NAME)}: end to end")
             for output in difference.outputs[:4]
         ]
         parts.append(

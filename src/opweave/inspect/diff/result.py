@@ -12,7 +12,7 @@ from ...core.graph import Graph, printable
 from ...support.errors import require
 from ...support.files import atomic_writer
 from ...support.names import counted, visible
-from ...support.words import shortened, table
+from ...support.words import shorten, table
 from .measure import Error, Values
 
 Verdict = Literal["ok", "differs", "overflow", "changed"]
@@ -258,7 +258,7 @@ def _cells(row: OperationDifference) -> tuple[str, ...]:
     own = row.own
     return (
         str(row.number),
-        shortened(row.title, MAX_TITLE),
+        shorten(row.title, MAX_TITLE),
         row.result,
         number(own.largest),
         number(own.ratio),

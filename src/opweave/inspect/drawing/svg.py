@@ -7,7 +7,7 @@ from itertools import accumulate
 from textwrap import wrap
 from unicodedata import east_asian_width
 
-from ...support.words import markup, shortened
+from ...support.words import markup, shorten
 from .layout import DrawnLink, Item, Placed, layout, spread
 from .picture import Box, DrawnLane, Edge, Picture
 
@@ -96,9 +96,9 @@ class _Shape:
     def __init__(self, box: Box, labels: Mapping[int, tuple[str, bool]]) -> None:
         self.box, self.labels = box, dict(sorted(labels.items()))
         chips = box.chips if len(box.chips) <= 3 else (*box.chips[:2], f"{len(box.chips) - 2} more")
-        self.chips = [shortened(chip, MAX_TEXT) for chip in chips]
-        rows = [_row_width(self.chips), *(text_width(shortened(line, MAX_TEXT), 11) for line in box.lines)]
-        self.width = max(text_width(shortened(box.title, MAX_TEXT), 13, True), *rows, 48) + 24
+        self.chips = [shorten(chip, MAX_TEXT) for chip in chips]
+        rows = [_row_width(self.chips), *(text_width(shorten(line, MAX_TEXT), 11) for line in box.lines)]
+        self.width = max(text_width(shorten(box.title, MAX_TEXT), 13, True), *rows, 48) + 24
         widths = [text_width(text, 11) + 14 for text, _ in self.labels.values()]
         self.room = max(self.width, sum(widths))
         if len(widths) > 1:  # each line starts above its label
@@ -252,10 +252,10 @@ class _SvgWriter:
         kind += f" {box.mark}" if box.mark else ""
         parts.append(_rect(kind, left, top, shape.width, shape.height, shape.height / 2 if shape.is_end else 7))
         y = top + (17.5 if shape.is_end else 20)
-        parts.append(_text("head mid", middle, y, shortened(box.title, MAX_TEXT)))
+        parts.append(_text("head mid", middle, y, shorten(box.title, MAX_TEXT)))
         for line in box.lines:
             y += 15
-            parts.append(_text("soft mid", middle, y, shortened(line, MAX_TEXT)))
+            parts.append(_text("soft mid", middle, y, shorten(line, MAX_TEXT)))
         x = middle - _row_width(shape.chips) / 2
         for chip in shape.chips:
             width = text_width(chip, 10) + 12

@@ -52,11 +52,7 @@ def unroll_loop(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
 
 
 def check_ends(tracer: Tracer, node: NodeProto) -> None:
-    """Refuse a Loop that would never end, because its body returns the condition unchanged.
-
-    Raises:
-        OperationError: there is no limit, and the condition never changes.
-    """
+    """Raise `OperationError` for a Loop without limit that would never end: its body returns the condition unchanged."""
     body = _graph(node, "body")
     try:
         limit = _constant_of(tracer, next(iter(node.input), ""), "its number of iterations", TensorProto.INT64)
@@ -91,9 +87,9 @@ def unroll_scan(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
         slices = []
         for k, (name, axis) in enumerate(zip(scanned, axes, strict=True)):
             position = np.array(length - 1 - iteration if backward[k] else iteration, np.int64)
-            at = tracer.add_constant(f"{loop.prefix}position {k}", position)
+            index = tracer.add_constant(f"{loop.prefix}position {k}", position)
             slices.append(f"{loop.prefix}slice {k}")
-            loop.add([make_node("Gather", [name, at], [slices[-1]], axis=axis)])
+            loop.add([make_node("Gather", [name, index], [slices[-1]], axis=axis)])
         state = loop.iterate([*state, *slices])
     results = len(loop.gathered)
     out_axes = attributes.get("scan_output_axes") or [0] * results
@@ -114,16 +110,8 @@ CONTROL: Mapping[str, Callable[[Tracer, NodeProto], list[TracedNode]]] = {
 class _Unrolled:
     """The unrolled iterations of a loop. WebNN must express all nodes.
 
-    Args:
-        tracer: traces the nodes.
-        body: the graph of an iteration.
-        leading: the number of the body's outputs before the state.
-        state: the number of loop-carried values.
-        prefix: the prefix of all new names.
-
-    Attributes:
-        count: the number of iterations so far.
-        gathered: for each output that is gathered over all iterations, the names in each iteration.
+    The body has `leading` outputs before the `state` loop-carried values. `gathered` has, for each output that is gathered,
+    its name in each iteration.
     """
 
     def __init__(self, tracer: Tracer, body: GraphProto, leading: int, state: int, prefix: str) -> None:
@@ -134,7 +122,6 @@ class _Unrolled:
 
     @property
     def prefix(self) -> str:
-        """The prefix of names in this iteration."""
         return f"{self._prefix}{self.count}/"
 
     def add(self, nodes: Iterable[NodeProto]) -> None:
@@ -200,13 +187,8 @@ def _inline(
 ) -> list[TracedNode]:
     """Inline a sub-graph: trace its nodes in place of the node that contains it.
 
-    Args:
-        tracer: traces the nodes.
-        graph: the sub-graph.
-        inputs: name of an input -> name of the value passed.
-        outputs: the names of the outputs outside; "" for unused ones.
-        prefix: added to the names that the sub-graph defines.
-        whole: whether WebNN must express all nodes.
+    `inputs` map names to values passed, `outputs` are the names outside ("" for unused ones). Names that the sub-graph defines
+    get the prefix. `whole`: WebNN must express all nodes.
     """
     names = dict(inputs)
     for name, array in tracer.initializers(graph):

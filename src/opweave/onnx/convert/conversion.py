@@ -15,7 +15,7 @@ from ...support.names import counted
 from ..model.booleans import as_declared, bool_as_uint8
 from ..model.model import Model
 from ..model.protobuf import NodeProto, TensorProto, TypeProto, attribute_value, domain_of, sub_graphs, tensor_type
-from ..model.registry import DATA_TYPES, ELEMENT_TYPES, Converter, Unsupported, data_type_of
+from ..model.registry import DATA_TYPES, ELEMENT_TYPES, Converter, Unsupported, data_type_of, unsupported_if
 from ..model.values import FOLD_BYTES, Constant, Dynamic, Tensor, Value
 from .operators.logic import BOOLEAN
 
@@ -27,24 +27,12 @@ def convert(
     model: Model,
     infer: Callable[[], Mapping[str, TypeProto]],
 ) -> dict[str, Value]:
-    """Convert a node.
+    """Convert a node, and return its outputs by name; absent inputs are None.
 
-    Args:
-        builder: builds the operations.
-        node: the node.
-        values: the inputs of the node; None for absent ones.
-        model: the model of the node.
-        infer: infers the types of the node's outputs; called only if the inputs do not determine them.
-
-    Returns:
-        The node's outputs by name.
-
-    Raises:
-        Unsupported: WebNN cannot express the node.
-        MLError: the builder refuses an operation.
+    `infer` is called only if the inputs do not determine the types of the outputs. An `MLError` means that the builder refuses
+    an operation.
     """
-    if sub_graphs(node):
-        raise Unsupported("it has sub-graphs")
+    unsupported_if(sub_graphs(node), "it has sub-graphs")
     converter = model.converter(node)
     if converter is None:
         raise Unsupported("WebNN has no operation for it")
@@ -105,11 +93,7 @@ def keywords_of(converter: Converter, node: NodeProto, types: list[int], opsets:
 
 
 def check_form(converter: Converter, node: NodeProto) -> None:
-    """Check the attributes and the number of inputs of a node against its converter.
-
-    Raises:
-        Unsupported: an attribute or the number of inputs does not fit.
-    """
+    """Raise `Unsupported` if the attributes or the number of inputs of a node do not fit its converter."""
     for attribute in node.attribute[:]:
         if attribute.name not in converter.attributes:
             raise Unsupported(_unknown_attribute(converter, attribute.name))
@@ -122,7 +106,6 @@ def check_form(converter: Converter, node: NodeProto) -> None:
 
 
 def _unknown_attribute(converter: Converter, name: str) -> str:
-    """The message for an attribute that a converter does not take."""
     if converter.op is None:
         return f"its attribute {name} is not supported"
     if name in converter.operands:

@@ -50,7 +50,6 @@ NEVER = frozenset(
         *("DequantizeLinear", "QuantizeLinear"),
     }
 )
-"""Operators that are never folded."""
 
 
 class Declined(Exception):  # noqa: N818  (not an error: ONNX Runtime computes the node)
@@ -64,20 +63,7 @@ class TooLarge(Exception):  # noqa: N818
 def fold(
     node: NodeProto, values: Sequence[Value | None], model: Model, infer: Callable[[], Mapping[str, TypeProto]]
 ) -> list[np.ndarray] | None:
-    """Compute a node, if its results depend on small constants only.
-
-    Args:
-        node: the node.
-        values: the inputs of the node; None for absent ones.
-        model: the model of the node.
-        infer: infers the types of the node's outputs.
-
-    Returns:
-        The node's outputs; None if the node stays in the graph.
-
-    Raises:
-        DataError: a Constant node without exactly one attribute.
-    """
+    """Compute a node, if its results depend on small constants only; None if the node stays in the graph."""
     if domain_of(node):
         return None
     operation = model.operation(node)
@@ -106,7 +92,6 @@ def fold(
 
 
 def _shape(node: NodeProto, shape: Sequence[int]) -> np.ndarray:
-    """The result of Shape or Size for an input of shape `shape`."""
     if node.op_type == "Size":
         return np.array(math.prod(shape), np.int64)
     bounds = {attribute.name: attribute.i for attribute in node.attribute}
@@ -143,11 +128,9 @@ def with_operation(
     model: Model,
     infer: Callable[[], Mapping[str, TypeProto]],
 ) -> list[np.ndarray] | None:
-    """Compute a node with the user's operation.
+    """Compute a node with the user's operation; None if the node stays in the graph.
 
-    Returns:
-        The node's outputs. None if the node stays in the graph: the operation fails, has fewer results than the node, or
-        results of other data types, or an input is bool.
+    It stays if the operation fails, has fewer results than the node, or results of other data types, or if an input is bool.
     """
     if node.op_type in BOOLEAN or any(array is not None and array.dtype == bool for array in arrays):
         return None
@@ -292,7 +275,6 @@ EVALUATORS: Mapping[str, Callable[..., Any]] = {
     "Where": _where,
     **{op_type: _converter(op_type) for op_type in ("Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze")},
 }
-"""Operator -> the function that computes it."""
 
 SAME_TYPES = frozenset(
     {

@@ -15,6 +15,7 @@ from ..model.protobuf import (
     TensorProto,
     TypeProto,
     ValueInfoProto,
+    copy_of,
     domain_of,
     sub_graphs,
 )
@@ -51,17 +52,7 @@ def _schema(op_type: str, version: int, domain: str) -> Any:
 def infer(
     node: NodeProto, values: Sequence[Value | None], model: Model, environment: Mapping[str, Value]
 ) -> dict[str, TypeProto]:
-    """Infer the types of a node's outputs.
-
-    Args:
-        node: the node.
-        values: the inputs of the node; None for absent ones.
-        model: the model of the node.
-        environment: all values by name, for captures of sub-graphs.
-
-    Returns:
-        The types that ONNX's shape inference finds, by name of the output.
-    """
+    """Infer the types of a node's outputs by name; `environment` has all values, for captures of sub-graphs."""
     schema = schema_of(node, model)
     if schema is None:
         return {}
@@ -75,7 +66,9 @@ def infer(
         if len(named) > len(node.input):
             return _infer_in_model(node, types, data, model.proto)
         if key_of(node) in FLOATS_LIKE_INPUT:
-            return {node.output[0]: _as_floats(types[node.input[0]])}
+            result = copy_of(types[node.input[0]])
+            result.tensor_type.elem_type = TensorProto.FLOAT
+            return {node.output[0]: result}
         return _infer_alone(node, schema, types, data, model.proto)
     except Exception:  # inference of a broken node fails in many ways; the engine will report the reason
         return {}
@@ -99,12 +92,7 @@ def is_valid(node: NodeProto, values: Mapping[str, Value], model: Model) -> bool
 
 
 def result_bytes(node: NodeProto, inferred: Mapping[str, TypeProto]) -> float:
-    """An upper bound of the bytes of a node's results; infinite if they could have any size.
-
-    Args:
-        node: the node.
-        inferred: the types of its outputs, as `infer` returns them.
-    """
+    """An upper bound of the bytes of a node's results, of types as `infer` returns them; infinite if there is none."""
     total: float = 0
     for name in node.output:
         tensor = inferred.get(name, TypeProto()).tensor_type
@@ -118,14 +106,6 @@ def result_bytes(node: NodeProto, inferred: Mapping[str, TypeProto]) -> float:
 def is_static(tensor: TypeProto.Tensor) -> bool:
     """Whether the type of a tensor has a shape without dynamic dimensions."""
     return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-
-
-def _as_floats(type: TypeProto) -> TypeProto:
-    """The type of a tensor of float32 in the shape of another tensor."""
-    result = TypeProto()
-    result.CopyFrom(type)
-    result.tensor_type.elem_type = TensorProto.FLOAT
-    return result
 
 
 def _infer_alone(
@@ -157,11 +137,7 @@ def is_defined(node: NodeProto, model: Model) -> bool:
 def definition_of(node: NodeProto, types: Mapping[str, TypeProto], model: Model, prefix: str) -> list[NodeProto]:
     """The nodes by which ONNX defines an operator; empty if it has no definition for these inputs.
 
-    Args:
-        node: the node.
-        types: the types of its inputs, by name.
-        model: the model of the node.
-        prefix: added to the names inside the definition, to make them unique.
+    Names inside the definition get the prefix, to make them unique.
     """
     if not is_defined(node, model):
         return []
@@ -171,8 +147,7 @@ def definition_of(node: NodeProto, types: Mapping[str, TypeProto], model: Model,
         return []  # the inliner would ignore unknown attributes
     from onnx import inliner
 
-    full = NodeProto()
-    full.CopyFrom(node)
+    full = copy_of(node)
     missing = (attribute.default_value for name, attribute in schema.attributes.items() if name not in present)
     full.attribute.extend(default for default in missing if default.name)  # the inliner does not know defaults
     alone, function = model_of_node(full, types, model.proto), [(node.domain, node.op_type)]

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from .trace import TracedNode, Tracer
 
 CLASSIFIER = (TRADITIONAL, "LinearClassifier")
-"""The key of the operator."""
 
 
 def has_names(node: NodeProto) -> bool:
@@ -26,9 +25,6 @@ def name_labels(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
     """Split a classifier into one that returns label positions, and a LabelEncoder that maps positions to strings.
 
     The LabelEncoder runs only if something reads the labels.
-
-    Raises:
-        Unsupported: WebNN cannot express the classifier.
     """
     from .trace import TracedNode
 

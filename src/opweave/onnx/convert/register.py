@@ -24,10 +24,6 @@ def require_operators(model: Model) -> None:
 
     An operator can run if WebNN, the user or the engine has it, or if ONNX defines it by others. ONNX's own domain is checked
     only if the user has registered operations: a custom node that lost its domain would make later nodes fail first.
-
-    Raises:
-        NotSupportedError: a node has attributes or inputs that the user's operation does not take.
-        OperationError: nothing has an operator.
     """
     if model.operations:
         from .conversion import check_form
@@ -86,8 +82,8 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
         op: takes the node's inputs as operands, in order, and its attributes by name, tensors as arrays.
         attributes: the operation's names of attributes that have other names in ONNX, `{"onnx_name": "name"}`.
 
-    A node whose attributes the operation does not have, or whose operands it refuses, raises an error, since no engine has the
-    operator. A node of one of ONNX's own operators, or of ONNX Runtime's, falls back as usual.
+    A node whose attributes the operation does not have, or whose operands it refuses, raises an error. A node of one of ONNX's
+    own operators, or of ONNX Runtime's, falls back as usual.
 
     >>> import opweave as ow
     >>> @ow.expression

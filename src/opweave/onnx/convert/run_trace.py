@@ -14,11 +14,7 @@ MAX_EVENTS = 1_000_000
 class RunTrace:
     """Records how long runs take, in Chrome's trace event format (https://ui.perfetto.dev shows such files).
 
-    Args:
-        prefix: the first part of the path of the file.
-
-    Attributes:
-        start_ns: the start of the recording, by the clock of `time.monotonic_ns`.
+    `start_ns` is a time of `time.monotonic_ns`.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -28,7 +24,7 @@ class RunTrace:
         self._lock = Lock()
 
     @classmethod
-    def asked(cls, session_options: Any) -> RunTrace | None:
+    def of(cls, session_options: Any) -> RunTrace | None:
         """A new trace if `onnxruntime.SessionOptions` enable profiling, else None."""
         if session_options is None or not session_options.enable_profiling:
             return None

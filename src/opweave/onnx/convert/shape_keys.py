@@ -23,13 +23,9 @@ Key = tuple[Any, ...]
 
 
 def text_of(key: Key, inputs: Iterable[Argument] = ()) -> str:
-    """Shapes and deciding values as text.
+    """Shapes and deciding values as text; the declared inputs have the data types of the values.
 
     Values are written in full, so that different keys have different texts; a value has at most `DECIDING_ELEMENTS` elements.
-
-    Args:
-        key: the shapes and values.
-        inputs: the declared inputs of the model, which have the data types of the values; a key of shapes needs none.
 
     >>> from opweave.onnx.model.arguments import Argument
     >>> inputs = [Argument("x", "tensor(float)", 1, None), Argument("n", "tensor(int64)", 7, None)]
@@ -64,11 +60,7 @@ def may_decide(value: Any) -> bool:
 
 
 class ValuesNeeded(OperationError):  # noqa: N818  (not an error: tracing starts again, with these values)
-    """Tracing stopped because values of the model's inputs determine shapes, and are available.
-
-    Attributes:
-        names: the inputs.
-    """
+    """Tracing stopped because values of the inputs `names` determine shapes, and are available."""
 
     def __init__(self, names: set[str]) -> None:
         super().__init__(f"the values of {sorted(names)} determine shapes")

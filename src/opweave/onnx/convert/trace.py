@@ -54,13 +54,9 @@ Kind = Literal["webnn", "fallback", "folded"]
 
 @dataclass
 class TracedNode:
-    """One ONNX node, and its treatment.
+    """One ONNX node, and its treatment: `kind` is "webnn", "fallback" with a reason, or "folded".
 
-    Attributes:
-        node: the node.
-        kind: "webnn", "fallback" or "folded".
-        reason: the reason of a fallback.
-        op: the user's operation for its operator; None if there is none.
+    `op` is the user's operation for its operator.
     """
 
     node: NodeProto
@@ -73,11 +69,8 @@ class TracedNode:
 class Trace:
     """The result of tracing a graph.
 
-    Attributes:
-        steps: the treatment of each node, in order.
-        values: the value of each name.
-        maker: name of a node's output -> the step that makes it.
-        deciding: small inputs of the model (shapes, axes, conditions) whose values would avoid fallback if they were known.
+    `values` and `maker` (the step that makes a value) are by name. `deciding` are small inputs of the model (shapes, axes,
+    conditions) whose values would avoid fallback if they were known.
     """
 
     steps: list[TracedNode] = field(default_factory=list)
@@ -87,16 +80,11 @@ class Trace:
 
 
 class Tracer:
-    """Traces the graph of a model for given input shapes, and for given values of some inputs.
+    """Traces the graph of a model for given input shapes, None if unknown, and for `values` of inputs that determine shapes.
 
-    Args:
-        model: the model.
-        context: the context to run in.
-        shapes: the shape of each input; None if it is unknown.
-        values: the values of inputs that determine shapes.
-        available: inputs whose values the caller can supply. If one of them determines shapes, tracing stops immediately
-            with `ValuesNeeded`: continuing would be useless, and would take memory while branches and loops are not unrolled.
-        types: types of results of fallback nodes, where they are known better than by inference.
+    If an input in `available`, whose value the caller can supply, determines shapes, tracing stops immediately with
+    `ValuesNeeded`: continuing would be useless, and would take memory while branches and loops are not unrolled. `types` has
+    types of results of fallback nodes, where they are known better than by inference.
     """
 
     def __init__(
@@ -188,15 +176,7 @@ class Tracer:
         return convert(self.builder, node, values, self.model, lambda: self._infer(node, values))
 
     def steps(self, nodes: Iterable[NodeProto], *, whole: bool = False) -> list[TracedNode]:
-        """Trace nodes in order.
-
-        Args:
-            nodes: the nodes.
-            whole: whether WebNN must express all nodes.
-
-        Raises:
-            Unsupported: with `whole`, if a node falls back.
-        """
+        """Trace nodes in order; with `whole`, `Unsupported` if a node falls back."""
         traced: list[TracedNode] = []
         for node in nodes:
             checks.check_node(node)  # nodes of the main graph were checked when the model was read
@@ -240,11 +220,7 @@ class Tracer:
     # Nodes -----------------------------------------------------------------------------------------------------------
 
     def _steps(self, node: NodeProto) -> list[TracedNode]:
-        """Trace a node: one step, or the steps of the nodes that replace it.
-
-        Raises:
-            DataError: the node is invalid.
-        """
+        """Trace a node: one step, or the steps of the nodes that replace it; `DataError` if the node is invalid."""
         try:
             steps = self._trace(node)
         except (MLError, Unsupported):
@@ -261,7 +237,6 @@ class Tracer:
         return steps
 
     def _trace(self, node: NodeProto) -> list[TracedNode]:
-        """Trace a node; an unexpected error means that the node is invalid."""
         environment = self.trace.values
         operation = self.model.operation(node)
         op = operation.op if operation is not None else None
@@ -345,7 +320,6 @@ class Tracer:
             self.model = model
 
     def _fall_back(self, node: NodeProto, values: Sequence[Value | None]) -> None:
-        """Add the outputs of a node that ONNX Runtime will run."""
         if node.op_type == "Loop" and domain_of(node) == "":
             check_ends(self, node)
         inferred = self._infer(node, values)
@@ -361,7 +335,6 @@ class Tracer:
             self.trace.values[name] = self._placeholder(name, type, tensor.elem_type, shape)
 
     def _infer(self, node: NodeProto, values: Sequence[Value | None]) -> dict[str, TypeProto]:
-        """The types of a node's outputs, by name; types that cannot be inferred are missing."""
         return infer(node, values, self.model, self.trace.values)
 
     def _blame(self, node: NodeProto, error: Exception) -> str:
@@ -374,7 +347,6 @@ class Tracer:
 
 
 def _describe(error: Exception) -> str:
-    """The type and message of an error, on one line of limited length."""
     try:
         text = " ".join(str(error).split())
     except Exception:  # the message may not be decodable

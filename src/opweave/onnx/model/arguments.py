@@ -44,11 +44,7 @@ class NodeArg:
 class Argument:
     """The declared type and shape of an input or output.
 
-    Attributes:
-        name: the name.
-        type: the type as ONNX Runtime writes it.
-        element_type: ONNX's element type; 0 if the value is not a tensor.
-        dims: the dimensions as in `NodeArg`; None if the rank is not declared.
+    `element_type` is 0 if the value is not a tensor; `dims` are as in `NodeArg`, None if the rank is not declared.
     """
 
     name: str
@@ -89,17 +85,7 @@ class Argument:
         return tuple(size if isinstance(size, int) else 1 for size in self.dims or ())
 
     def random(self, shape: Sequence[int], generator: np.random.Generator, count: int = 2) -> np.ndarray:
-        """Return random values: normally distributed floats, or integers 0 and 1 (valid indices and masks).
-
-        Args:
-            shape: the shape of the array.
-            generator: generates the numbers.
-            count: integers are in [0, count); for indices into a table, its number of rows.
-
-        Raises:
-            ValidationError: the input does not take numbers, or `shape` has too many elements.
-            OperationError: there is not enough memory.
-        """
+        """Random values: normally distributed floats, or integers in [0, count); 0 and 1 are valid indices and masks."""
         is_number = bool(self.element_type) and self.dtype.kind in "fiub"
         require(is_number, f"input {self.name!r} is {self.type}, which cannot be random")
         fits = all(0 <= size <= MAX_DIMENSION for size in shape) and prod(shape) <= MAX_DIMENSION
@@ -121,15 +107,9 @@ class Argument:
         return dtype_of(self.element_type)
 
     def check(self, array: np.ndarray, what: str, *, converts: bool = True) -> None:
-        """Check that an array has the declared data type and shape.
+        """Raise `ValidationError` unless an array has the declared data type and shape.
 
-        Args:
-            array: the array.
-            what: the array's name in messages.
-            converts: whether the caller could pass a converted copy instead.
-
-        Raises:
-            ValidationError: the data type or the shape differs.
+        `what` is its name in the message; `converts`: the caller could pass a converted copy instead.
         """
         expected = self.dtype
         fits = array.dtype.kind in "OUS" if expected.kind == "O" else array.dtype == expected
@@ -152,11 +132,7 @@ class Argument:
         )
 
     def _on_device(self, tensor: MLTensor, context: MLContext, what: str) -> Memory:
-        """Check a tensor on the device, and return its memory.
-
-        Raises:
-            ValidationError: the tensor belongs to another context, or has another data type or shape.
-        """
+        """Check a tensor on the device, and return its memory."""
         buffer = context._own(tensor, what)
         array = as_declared(np.empty((), tensor.data_type), self.element_type)
         # One element broadcast to the shape stands for the data: `check` reads only type and shape.
@@ -164,13 +140,9 @@ class Argument:
         return buffer
 
     def as_input(self, value: Any, context: MLContext) -> Any:
-        """Convert and check the value passed for this input. For an `MLTensor`, the caller must hold its lock.
+        """Convert and check the value for this input: an array, memory of the context's device, or a list for a sequence.
 
-        Returns:
-            An array, or memory of the context's device; a list for a sequence.
-
-        Raises:
-            ValidationError: `value` is not an array, or has another data type or shape.
+        The caller must hold the lock of an `MLTensor`.
         """
         what = f"input {self.name!r}"
         if isinstance(value, MLTensor) and not context._space.is_host:
@@ -212,11 +184,7 @@ class Argument:
             raise ValidationError(f"{what} must be {kind}, got {type(value).__name__} ({error})") from None
 
     def as_output(self, value: Any, context: MLContext) -> Memory:
-        """Check the array or tensor that this output is written into, and return its memory.
-
-        Raises:
-            ValidationError: `value` is not an array, has another data type or shape, or cannot be written to.
-        """
+        """Check the array or tensor that this output is written into, and return its memory."""
         what = f"out[{self.name!r}]"
         if isinstance(value, MLTensor) and not context._space.is_host:
             return self._on_device(value, context, what)
@@ -258,12 +226,7 @@ def check_target(name: str, target: Any, shape: tuple[int, ...]) -> None:
 
 
 class HostValues(UserDict[str, Any]):
-    """Inputs as host arrays; device memory is copied at the first lookup.
-
-    Args:
-        feed: arrays and device memory, by name.
-        space: the memory of the device.
-    """
+    """Inputs as host arrays; device memory is copied at the first lookup."""
 
     def __init__(self, feed: Mapping[str, Any], space: TensorSpace) -> None:
         super().__init__(feed)
@@ -280,23 +243,14 @@ class HostValues(UserDict[str, Any]):
 
 @record
 class FixedShapes:
-    """Sizes for dynamic dimensions.
-
-    Attributes:
-        sizes: the sizes of named dimensions, in all inputs.
-        shapes: the shapes of whole inputs, by name.
-    """
+    """Sizes of named dimensions in all inputs, and `shapes` of whole inputs by name."""
 
     sizes: Mapping[str, int]
     shapes: Mapping[str, tuple[int, ...]]
 
     @classmethod
     def of(cls, fix_shapes: Mapping[str, int | Sequence[int]] | None, inputs: Sequence[ValueInfoProto]) -> FixedShapes:
-        """Read the argument `fix_shapes`: an integer for a named dimension, a list for an input.
-
-        Raises:
-            ValidationError: there is no such dimension or input, or the sizes do not fit.
-        """
+        """Read the argument `fix_shapes`: an integer for a named dimension, a list for an input."""
         arguments = {info.name: Argument.of(info) for info in inputs}
         dimensions = sorted({d for argument in arguments.values() for d in argument.dims or () if isinstance(d, str)})
         sizes: dict[str, int] = {}

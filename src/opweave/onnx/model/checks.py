@@ -16,7 +16,7 @@ from ...support.errors import DataError
 from ...support.names import shown
 from .engine_rules import ENGINE_RULES, EngineNode, Rule
 from .limits import ModelLimits
-from .protobuf import AttributeProto, FunctionProto, ModelProto, NodeProto, domain_of
+from .protobuf import AttributeProto, FunctionProto, ModelProto, NodeProto, copy_of, domain_of
 from .registry import MICROSOFT
 from .scopes import all_nodes
 
@@ -76,16 +76,10 @@ def check_node(
     shapes: Sequence[tuple[int, ...] | None] = (),
     values: Sequence[np.ndarray | None] = (),
 ) -> None:
-    """Refuse a node that would crash or block ONNX Runtime.
+    """Raise `DataError` for a node that would crash or block ONNX Runtime.
 
-    Args:
-        node: the node.
-        where: the end of the node's title in messages (" inside of If 'choice'").
-        shapes: the shapes of the inputs, by position; None if unknown.
-        values: the arrays of constant inputs, by position; None for others.
-
-    Raises:
-        DataError: the node breaks a rule.
+    `where` is the end of the node's title in messages (" inside of If 'choice'"). `shapes` and `values` of the inputs are None
+    where they are unknown.
     """
     for attribute in node.attribute[:]:
         if attribute.name in _POSITIVE:
@@ -139,15 +133,7 @@ def _refuse(node: NodeProto, where: str, broken: str) -> None:
 
 
 def count_nodes(nodes: Sequence[NodeProto], functions: Iterable[FunctionProto]) -> int:
-    """Count the nodes of a model after functions are inlined.
-
-    Args:
-        nodes: the nodes of the model and of its sub-graphs.
-        functions: the functions of the model.
-
-    Raises:
-        DataError: a function calls itself, or sub-graphs are nested too deep.
-    """
+    """Count the nodes of a model after functions are inlined; `DataError` if a function calls itself."""
     bodies = {(f.domain, f.name, f.overload): list(all_nodes(f.node)) for f in functions}
     if not bodies:
         return len(nodes)
@@ -172,8 +158,7 @@ def with_expected_inputs(proto: ModelProto, nodes: list[NodeProto]) -> tuple[Mod
     """
     if all(_expected_inputs(node) is None for node in nodes):
         return proto, nodes
-    copy = ModelProto()
-    copy.CopyFrom(proto)
+    copy = copy_of(proto)
     copied = list(all_nodes(copy.graph.node))
     for node in copied:
         if (expected := _expected_inputs(node)) is not None:

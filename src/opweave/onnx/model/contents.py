@@ -1,4 +1,4 @@
-"""The bytes of a model: the user's object, or a regular file; large files are mapped."""
+"""The bytes of a model: the user's object, or a regular file."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ LARGE_BYTES = 2**20
 class Contents:
     """The bytes of a file or of the user's object; a large file is mapped into memory.
 
-    Attributes:
-        data: the bytes.
-        path: the file, if it is mapped.
-        state: device, inode, size and time of the file when it was mapped.
+    `state` is the device, inode, size and time of the file when it was mapped.
     """
 
     data: memoryview
@@ -53,17 +50,15 @@ class Contents:
         return isinstance(self.data.obj, (mmap.mmap, bytes))
 
     def check_unchanged(self) -> None:
-        """Require that a mapped file was not written since. Replacing or deleting a file does not change its mapping.
-
-        Raises:
-            DataError: the file was written.
-        """
+        """Raise `DataError` if a mapped file was written since. Replacing or deleting a file does not change its mapping."""
         try:
             state = _state(os.stat(self.path)) if self.path is not None else ()
         except OSError:
             return
         if state[:2] == self.state[:2] and state != self.state:
-            raise DataError(f"{self.path} has changed since the model was read; its weights are needed again")
+            raise DataError(
+                f"{self.path} has changed since the model was read: it must not, as its weights are read again"
+            )
 
     def forget(self) -> None:
         """Release the resident pages of a mapped file; the next access reads them again."""
@@ -76,11 +71,7 @@ def _state(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _open_regular(path: str | Path) -> BinaryIO:
-    """Open a regular file; reading a pipe could block forever, and reading a device could never end.
-
-    Raises:
-        OSError: the file is not regular, or cannot be opened.
-    """
+    """Open a regular file; reading a pipe could block forever, and reading a device could never end."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):

@@ -15,12 +15,9 @@ from .registry import MICROSOFT
 
 
 class EngineNode:
-    """A node with the known shapes and values of its inputs.
+    """A node with the known shapes and values of its inputs, by position; None if unknown or absent.
 
-    Attributes:
-        proto: the node.
-        attributes: the attributes, by name.
-        is_decided: whether all shapes and values that a rule has read were known.
+    `is_decided` is set unless a rule has read an unknown one.
     """
 
     def __init__(
@@ -40,7 +37,7 @@ class EngineNode:
         return default if attribute is None else getattr(attribute, field)
 
     def shape(self, position: int, *, decides: bool = True) -> tuple[int, ...] | None:
-        """The shape of the input at `position`; None if it is unknown or absent."""
+        """The shape of the input at `position`."""
         shape = self._shapes[position] if position < len(self._shapes) else None
         if shape is None and decides and self.is_given(position):
             self.is_decided = False
@@ -51,7 +48,7 @@ class EngineNode:
         return position < len(self.proto.input) and bool(self.proto.input[position])
 
     def value(self, position: int) -> np.ndarray | None:
-        """The value of the input at `position`; None if it is not constant."""
+        """The value of the input at `position`."""
         value = self._values[position] if position < len(self._values) else None
         if value is None:
             self.is_decided = False
@@ -119,10 +116,8 @@ def _ranks(wanted: Mapping[int, tuple[int, ...]]) -> Rule:
 def _quantized_matmul(single: tuple[int, ...], by_column: tuple[int, ...], bias: int) -> Rule:
     """A rule for quantised matrix products.
 
-    Args:
-        single: the positions of scales and zero points that hold one value.
-        by_column: the positions of scales and zero points that may hold one value per column of the second matrix.
-        bias: the position of the bias.
+    `single` are the positions of scales and zero points that hold one value, `by_column` of those that may hold one value per
+    column of the second matrix.
     """
 
     def rule(node: EngineNode) -> str:
@@ -200,23 +195,14 @@ ENGINE_RULES: dict[str, Rule] = {
     ),
     "QMoE": _all(_ranks({0: (2, 3), 1: (2,), 2: (3,), 5: (3,), 8: (3,)}), _last_axis),
 }
-"""Rules by operator."""
 
 _FREQUENT = frozenset({"Attention", "MatMulIntegerToFloat", "MoE", "QMoE"})
-"""Operators that `check_decided` exempts."""
 
 
 def check_decided(nodes: Iterable[NodeProto], shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Require that rules can be checked without the sizes of a call; else the engine would run the node unchecked.
 
     Frequent operators are exempt: many models with dynamic dimensions have them, and compiling each shape would take too long.
-
-    Args:
-        nodes: the nodes of a graph.
-        shapes: the known shapes of values, by name.
-
-    Raises:
-        NotSupportedError: a rule needs a shape that is unknown.
     """
     for proto in nodes:
         rule = ENGINE_RULES.get(proto.op_type) if proto.domain == MICROSOFT else None

@@ -6,30 +6,17 @@ from collections.abc import Mapping, Sequence
 
 from .checks import Callee, callee_of, check_node_count, count_nodes
 from .limits import ModelLimits
-from .protobuf import AttributeProto, FunctionProto, ModelProto, NodeProto, sub_graphs
+from .protobuf import AttributeProto, FunctionProto, ModelProto, NodeProto, copy_of, sub_graphs
 from .scopes import all_nodes, flatten
 
 
 def inline_functions(proto: ModelProto, limits: ModelLimits, what: str, *, is_owned: bool) -> ModelProto:
-    """Inline all functions of a model.
-
-    Args:
-        proto: a model with functions, none of them recursive.
-        limits: bounds for loading the model.
-        what: the model, in messages.
-        is_owned: whether the caller has no reference to `proto`, so that it may be changed.
-
-    Raises:
-        DataError: there are more nodes than the limit.
-        Exception: of many classes, as the inliner is written in C++.
-    """
+    """Inline all functions of a model, none of them recursive; the inliner, in C++, raises errors of many classes."""
     from onnx import inliner
 
     if any(function.attribute or function.attribute_proto for function in proto.functions):
         if not is_owned:
-            copy = ModelProto()
-            copy.CopyFrom(proto)
-            proto = copy
+            proto = copy_of(proto)
         _Binder(proto, limits, what).bind()
     result: ModelProto = inliner.inline_local_functions(proto, convert_version=True)
     return result
@@ -67,12 +54,7 @@ class _Binder:
         self.proto.functions.extend(copies)
 
     def _bind_nodes(self, nodes: Sequence[NodeProto], values: Mapping[str, AttributeProto] | None) -> None:
-        """Bind the attributes of nodes in place.
-
-        Args:
-            nodes: the nodes of a graph or a function.
-            values: the attributes of the enclosing function, by name; None outside of functions.
-        """
+        """Bind the attributes of nodes in place; `values` are those of the enclosing function, None outside of functions."""
         for node in nodes:
             for graph in sub_graphs(node):
                 self._bind_nodes(graph.node, values)
@@ -92,12 +74,11 @@ class _Binder:
         texts = tuple(values[name].SerializeToString(deterministic=True) for name in sorted(values))
         if (cached := self.copies.get((callee, texts))) is not None:
             return cached
-        self.copies[callee, texts] = copy = FunctionProto()
-        copy.CopyFrom(function)
+        self.copies[callee, texts] = copy = copy_of(function)
         copy.name, copy.overload = self._unused_name(function.name), ""
         del copy.attribute[:], copy.attribute_proto[:]
         # The caller's node loses its attributes.
-        self.pending.append((copy, {name: _copy_attribute(value) for name, value in values.items()}))
+        self.pending.append((copy, {name: copy_of(value) for name, value in values.items()}))
         return copy
 
     def _unused_name(self, name: str) -> str:
@@ -115,12 +96,6 @@ def _resolve(attribute: AttributeProto, values: Mapping[str, AttributeProto]) ->
     value = values.get(attribute.ref_attr_name)
     if value is None:
         return None
-    bound = _copy_attribute(value)
+    bound = copy_of(value)
     bound.name = attribute.name
     return bound
-
-
-def _copy_attribute(attribute: AttributeProto) -> AttributeProto:
-    copy = AttributeProto()
-    copy.CopyFrom(attribute)
-    return copy

@@ -41,10 +41,14 @@ class ModelLimits:
 
     def check(self, name: str, amount: int, what: str) -> None:
         """Raise `DataError` if `amount` exceeds the limit called `name`; `what` begins the message."""
+        from ...support.words import size
+
         limit = getattr(self, name)
         if amount > limit:
-            much = amount if amount < 10**18 else "more than 10**18"
-            raise DataError(f"{what}: {much}, and at most {limit} are allowed; limits=Limits({name}=…) raises it")
+            much, most = str(amount) if amount < 10**18 else "more than 10**18", str(limit)
+            if name.endswith("_bytes") and amount < 10**18 and (rounded := size(amount)) != size(limit):
+                much, most = rounded, size(limit)
+            raise DataError(f"{what}: {much}, more than the limit of {most}; limits=ModelLimits({name}=…) raises it")
 
 
 DEFAULT = ModelLimits()

@@ -65,10 +65,7 @@ class Model:
     """An ONNX model whose external data stay in their files.
 
     Attributes:
-        proto: the model; initializers with external data hold no data.
-        folder: the folder of external data.
         opsets: the version of each operator set, by domain ("" for ONNX's own).
-        limits: bounds for loading the model.
         names: the names of all values, including values of sub-graphs.
         operations: the converters of the user's operations for its nodes, as registered when the model was read.
         surprising: the names of values whose shapes differ from ONNX's inference.
@@ -92,42 +89,15 @@ class Model:
 
     @classmethod
     def load(cls, source: Any, limits: ModelLimits = DEFAULT) -> Model:
-        """Read a model from a path, from bytes, or take an `onnx.ModelProto`.
-
-        Raises:
-            DataError: the file cannot be read, holds no valid ONNX model, or exceeds a limit.
-        """
+        """Read a model from a path or bytes, or take an `onnx.ModelProto`; `DataError` if it is invalid or exceeds a limit."""
         require(
             isinstance(limits, ModelLimits), f"limits must be an opweave.onnx.ModelLimits, got {type(limits).__name__}"
         )
-        folder, what, contents, is_utf8 = None, "the model", None, False
         if isinstance(source, ModelProto):
-            proto = source
+            proto, folder, what, contents, is_utf8 = source, None, "the model", None, False
         else:
-            if isinstance(source, (str, os.PathLike)):
-                what = os.fsdecode(source)
-                try:
-                    folder = os.path.dirname(os.path.realpath(what))
-                    contents = Contents.read(what)
-                except (OSError, ValueError) as error:
-                    raise DataError(f"{what}: {getattr(error, 'strerror', None) or error}") from None
-            elif isinstance(source, (bytes, bytearray, memoryview)):
-                contents = Contents(memoryview(source).cast("B"))
-            else:
-                raise DataError(f"a model is a path or bytes, got {type(source).__name__}")
-            data = contents.data
-            if not data:
-                raise DataError(f"{what}: it is empty")
-            try:
-                lean = None
-                if len(data) >= LARGE_BYTES:
-                    from .wire import without_weights
-
-                    lean = without_weights(data, nodes=contents.is_fixed)
-                serialised = lean or bytes(data)
-                proto, is_utf8 = ModelProto.FromString(serialised), is_text(serialised)
-            except Exception as error:
-                raise DataError(f"{what}: not an ONNX model ({other_format(data) or error})") from None
+            folder, what, contents = _open(source)
+            proto, is_utf8 = _parse(contents, what)
             contents.forget()
         if not proto.graph.node and not proto.graph.output:
             raise DataError(f"{what}: not an ONNX model (there is no graph in it)")
@@ -141,13 +111,13 @@ class Model:
             except DataError:
                 raise
             except Exception as error:  # the C++ inliner raises errors of many types
-                raise DataError(f"{what}: its functions cannot be put in place ({_first_line(error)})") from None
+                raise DataError(f"{what}: its functions cannot be inlined ({_first_line(error)})") from None
             nodes, is_flat = flatten(proto.graph)
         proto, nodes = with_expected_inputs(proto, nodes)
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
         model = cls(proto, folder, opsets, limits, _owned=proto is not source, _here=contents)
         model.nodes, model.is_flat = nodes, is_flat
-        model._check()
+        model.check()
         if REGISTERED:
             model.operations = {key: converter for key, converter in dict(REGISTERED).items() if key in model.operators}
         return model
@@ -192,7 +162,7 @@ class Model:
         return self.operators - self.operations.keys() - CONVERTERS.keys()
 
     def operation(self, node: NodeProto) -> Converter | None:
-        """The converter of the user's operation for a node; None if there is none."""
+        """The converter of the user's operation for a node."""
         return self.operations.get(key_of(node)) if self.operations else None
 
     def without_overrides(self) -> Model:
@@ -252,26 +222,28 @@ class Model:
     def _contents(self) -> list[Contents]:
         return [*self._files.values(), *([self._here] if self._here is not None else [])]
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Check what tracing relies on: known operator sets, and named values that are defined once, before their use."""
         if not self.opsets:
             raise DataError("the model does not say which operator sets it uses (opset_import)")
         for domain, version in self.opsets.items():
             if domain and not 0 < version < 2**31:
-                raise NotSupportedError(f"the model uses version {version} of the operator set {domain[:200]!r}")
+                raise NotSupportedError(
+                    f"operator set {domain[:200]!r}: the version must be in [1, {2**31 - 1}], got {version}"
+                )
         if not 1 <= (opset := self.opsets.get("", 1)) <= KNOWN_OPSET:
             from onnx import defs
 
             newest = defs.onnx_opset_version()
             if not 1 <= opset <= newest:
-                raise NotSupportedError(f"operator sets 1 to {newest} are known, and the model uses {opset}")
+                raise NotSupportedError(f"the version of ONNX's operator set must be in [1, {newest}], got {opset}")
         graph = self.proto.graph
         for what, values in (("input", graph.input), ("output", graph.output)):
             for value in values:
                 _check_value(value, what)
         names = [value.name for value in graph.input]
         if len(set(names)) < len(names):
-            raise DataError(f"two inputs have the same name: {sorted(names)}")
+            raise DataError(f"inputs must have different names, got {sorted(names)}")
         if not graph.output:
             raise DataError("the model has no outputs")
         shapes = {tensor.name: tuple(tensor.dims[:]) for tensor in graph.initializer}
@@ -299,15 +271,8 @@ class Model:
     ) -> None:
         """Check the nodes of a graph and of its sub-graphs.
 
-        Args:
-            graph: the graph.
-            outer: the names that enclosing graphs define.
-            where: the place of the graph, as the end of a title; empty for the graph of the model.
-            shapes: the declared shapes of values, by name.
-            constants: the initializers and Constant nodes of enclosing graphs, by name.
-
-        Raises:
-            DataError: a node breaks a rule.
+        `outer` are the names that enclosing graphs define; `where` is the place of the graph, as the end of a title, "" for
+        the model.
         """
         constants = {**constants, **{initializer.name: initializer for initializer in graph.initializer}}
         initialised = initializer_names(graph)
@@ -318,7 +283,7 @@ class Model:
         own = defined - outer
         for node in graph.node:
             if not node.op_type:
-                raise DataError(f"a node{where} says no operator: {node.name!r}")
+                raise DataError(f"each node must have an operator (op_type), got none for {node.name!r}{where}")
             inputs = node.input[:]
             for name in inputs:
                 if name and name not in defined:
@@ -347,11 +312,7 @@ class Model:
         return self.constant(source) if isinstance(source, NodeProto) else source and self.array(source)
 
     def constant(self, node: NodeProto) -> np.ndarray | None:
-        """The value of a Constant node; None if it holds strings or a sparse tensor.
-
-        Raises:
-            DataError: the node does not have exactly one attribute, or its tensor cannot be read.
-        """
+        """The value of a Constant node; None if it holds strings or a sparse tensor."""
         if len(node.attribute) != 1:
             raise DataError(f"{title_of(node)} must have one attribute, got {len(node.attribute)}")
         (attribute,) = node.attribute
@@ -365,15 +326,11 @@ class Model:
         return None
 
     def array(self, tensor: TensorProto) -> np.ndarray:
-        """The array of an initializer; a view if its bytes are raw.
-
-        Raises:
-            DataError: the data are missing, too short, or in a file outside of the model's folder.
-        """
+        """The array of an initializer; a view if its bytes are raw."""
         shape, name = tuple(tensor.dims[:]), PLAIN.get(tensor.data_type)
         what = f"the tensor {tensor.name!r}"
         if name is None and tensor.data_type not in KNOWN_TYPES:
-            raise DataError(f"{what} has no data type that is known: {tensor.data_type}")
+            raise DataError(f"{what} must have a data type of ONNX, got {tensor.data_type}")
         elements = _element_count(shape, what)
         external = tensor.data_location == TensorProto.EXTERNAL
         if name is None or not (external or tensor.HasField("raw_data")):
@@ -407,11 +364,7 @@ class Model:
         return array
 
     def dense(self, sparse: SparseTensorProto) -> np.ndarray:
-        """The array of a sparse initializer.
-
-        Raises:
-            DataError: values, indices and dimensions do not fit.
-        """
+        """The array of a sparse initializer."""
         what = f"the sparse tensor {sparse.values.name!r}"
         shape = tuple(sparse.dims)
         values, indices = self.array(sparse.values), self.array(sparse.indices)
@@ -424,9 +377,9 @@ class Model:
             "dense_bytes", self._dense_bytes, f"{what} has the shape {list(shape)}; bytes of such tensors"
         )
         try:
-            flat = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)
+            positions = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)
             array = np.zeros(elements, values.dtype)
-            array[flat] = values
+            array[positions] = values
         except (IndexError, ValueError) as error:
             raise DataError(f"{what}: {error}") from None
         return array.reshape(shape)
@@ -441,7 +394,7 @@ class Model:
             offset = int(entries.get("offset", 0))
             length = int(entries["length"]) if "length" in entries else size
         except ValueError:
-            raise DataError(f"{where} have a bad place: {dict(entries)}") from None
+            raise DataError(f"{where}: offset and length must be integers, got {dict(entries)}") from None
         contents = self._here if location == HERE and self._here is not None else self._file(location, where)
         whole = contents.data
         length = len(whole) - offset if length is None else length
@@ -475,6 +428,39 @@ class Model:
         return self._files[path]
 
 
+def _open(source: Any) -> tuple[str | None, str, Contents]:
+    """The folder of a model, its name in messages, and its bytes."""
+    folder, what = None, "the model"
+    if isinstance(source, (str, os.PathLike)):
+        what = os.fsdecode(source)
+        try:
+            folder, contents = os.path.dirname(os.path.realpath(what)), Contents.read(what)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{what}: {getattr(error, 'strerror', None) or error}") from None
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        contents = Contents(memoryview(source).cast("B"))
+    else:
+        raise DataError(f"a model must be a path, bytes or an onnx.ModelProto, got {type(source).__name__}")
+    if not contents.data:
+        raise DataError(f"{what}: it is empty")
+    return folder, what, contents
+
+
+def _parse(contents: Contents, what: str) -> tuple[ModelProto, bool]:
+    """Parse a model without the weights of a large one, and return whether all text is UTF-8."""
+    data = contents.data
+    try:
+        lean = None
+        if len(data) >= LARGE_BYTES:
+            from .wire import without_weights
+
+            lean = without_weights(data, nodes=contents.is_fixed)
+        serialised = lean or bytes(data)
+        return ModelProto.FromString(serialised), is_text(serialised)
+    except Exception as error:
+        raise DataError(f"{what}: not an ONNX model ({other_format(data) or error})") from None
+
+
 def _check_value(value: ValueInfoProto, what: str) -> None:
     """Require a name and a data type of an input or output; outputs may be declared without a type."""
     if not value.name:
@@ -483,13 +469,15 @@ def _check_value(value: ValueInfoProto, what: str) -> None:
     element_type = value.type.tensor_type.elem_type
     is_known = element_type == TensorProto.UNDEFINED or element_type in KNOWN_TYPES
     if (kind == "tensor_type" and not is_known) or (kind is None and what == "input"):
-        raise DataError(f"the {what} {value.name!r} has no data type")
+        got = f"the element type {element_type}" if kind == "tensor_type" else "none"
+        raise DataError(f"the {what} {value.name!r} must have a data type of ONNX, got {got}")
 
 
 def _element_count(shape: Sequence[int], what: str) -> int:
     count = -1 if len(shape) > MAX_RANK or min(shape, default=0) < 0 else math.prod(shape)
     if not 0 <= count < 2**63:
-        raise DataError(f"{what} has the shape {shown(list(shape))}")
+        rule = f"must have at most {MAX_RANK} axes of 0 or more, and fewer than 2**63 elements"
+        raise DataError(f"{what} {rule}, got the shape {shown(list(shape))}")
     return count
 
 

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from ...support.errors import DataError
 from ...support.names import shown
 from .checks import title_of
-from .protobuf import ModelProto
+from .protobuf import ModelProto, copy_of
 from .scopes import initializer_names, used_names
 
 
@@ -16,9 +16,6 @@ def with_sorted_nodes(proto: ModelProto) -> ModelProto:
     """A copy of a model with its nodes in topological order; otherwise nodes keep their order.
 
     ONNX Runtime sorts the main graph, too. It refuses unsorted sub-graphs, so sub-graphs stay as they are.
-
-    Raises:
-        DataError: nodes use each other's results in a cycle.
     """
     nodes = proto.graph.node
     sources = {info.name for info in proto.graph.input}.union(initializer_names(proto.graph))
@@ -42,8 +39,7 @@ def with_sorted_nodes(proto: ModelProto) -> ModelProto:
             heappush(ready, number)
         order.append(heappop(ready))
         sorter.done(order[-1])
-    sorted_proto = ModelProto()
-    sorted_proto.CopyFrom(proto)
+    sorted_proto = copy_of(proto)
     del sorted_proto.graph.node[:]
     sorted_proto.graph.node.extend(nodes[number] for number in order)
     return sorted_proto

@@ -17,21 +17,17 @@ from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from types import CodeType, ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ...core.dtypes import ONNX_TYPES
 
+M = TypeVar("M")
+
 
 def message_class(descriptor: Any, module: str, outer: str = "") -> Any:
-    """Make the message class of a descriptor, as `google.protobuf.internal.builder` does.
-
-    Args:
-        descriptor: describes the messages.
-        module: the `__module__` of the class.
-        outer: the name of the enclosing class, and a dot.
-    """
+    """Make the message class of a descriptor, as `google.protobuf.internal.builder` does; `outer` ends with a dot."""
     from google.protobuf.internal.api_implementation import _c_module
 
     if _c_module is None:  # messages in pure Python
@@ -97,7 +93,6 @@ else:
     TensorProto, TypeProto, ValueInfoProto = _protos.TensorProto, _protos.TypeProto, _protos.ValueInfoProto
 
 KNOWN_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
-"""All element types of tensors."""
 
 PLAIN: dict[int, str] = {element_type: name for name, element_type in ONNX_TYPES.items()}
 """Element type -> NumPy's name, for types whose raw bytes NumPy reads without conversion."""
@@ -124,6 +119,13 @@ _VALUE_FIELDS = {
 """Attribute type -> the field of the value, and whether that field is a list."""
 
 # Below, `[:]` copies repeated fields into lists: iterating over the field itself takes five times as long.
+
+
+def copy_of(message: M) -> M:
+    """A copy of a message."""
+    copy = type(message)()
+    copy.CopyFrom(message)  # type: ignore[attr-defined]
+    return copy
 
 
 def dtype_of(element_type: int) -> np.dtype[Any]:
@@ -155,9 +157,6 @@ def element_type_of(dtype: np.dtype[Any]) -> int:
 
 def array_of(tensor: TensorProto) -> np.ndarray:
     """The elements of a tensor without external data, in any of ONNX's encodings.
-
-    Raises:
-        Exception: of many classes, if elements and shape do not fit.
 
     >>> array_of(TensorProto(data_type=TensorProto.FLOAT16, dims=[2], int32_data=[15360, 16384]))
     array([1., 2.], dtype=float16)
@@ -200,11 +199,7 @@ def tensor_type(element_type: int, shape: Sequence[int | str | None] | None = No
 
 
 def attribute_value(attribute: AttributeProto) -> Any:
-    """The value of an attribute: a number, bytes, a message, or a list of these; None if there is none.
-
-    Raises:
-        ValueError: the attribute refers to an attribute of a function.
-    """
+    """The value of an attribute: a number, bytes, a message, or a list of these; `ValueError` if it is one of a function."""
     if attribute.ref_attr_name:
         raise ValueError(f"the attribute {attribute.name!r} stands for {attribute.ref_attr_name!r} of a function")
     if attribute.type == AttributeProto.UNDEFINED:
@@ -215,7 +210,7 @@ def attribute_value(attribute: AttributeProto) -> Any:
 
 
 def domain_of(node: NodeProto) -> str:
-    """The domain of a node's operator; "" for ONNX's own domain, "" or "ai.onnx"."""
+    """The domain of a node's operator; "" for "ai.onnx", too."""
     domain: str = node.domain
     return "" if domain == "ai.onnx" else domain
 

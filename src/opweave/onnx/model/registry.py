@@ -52,7 +52,7 @@ DATA_TYPES: dict[int, DataType] = {**{onnx: name for name, onnx in ELEMENT_TYPES
 """ONNX element type -> the WebNN data type that carries it."""
 
 EXTRAS = frozenset({"opset", "outputs", "types"})
-"""The keyword arguments of converters that are not attributes, except `label`."""
+"""Keyword arguments of converters that are not attributes."""
 
 MADE_ELEMENTS = 2**24
 """The largest number of elements in an array that a converter makes."""
@@ -69,11 +69,7 @@ def unsupported_if(condition: Any, reason: str) -> None:
 
 
 class NotConstant(Unsupported):
-    """A node with an input that must be constant, but is computed when the graph runs.
-
-    Attributes:
-        operand: the input.
-    """
+    """A node with an input that must be constant, but is the operand, computed when the graph runs."""
 
     def __init__(self, what: str, operand: MLOperand) -> None:
         super().__init__(f"{what} is not constant")
@@ -85,15 +81,11 @@ class Converter:
     """Converts nodes of an ONNX operator to WebNN operations.
 
     Attributes:
-        function: called with the builder, the inputs, and the attributes it names.
-        attributes: the keyword arguments of `function`.
-        inputs: the largest number of inputs; None for any number.
-        required: the smallest number of inputs.
+        inputs: the largest number of inputs, None for any number; `required` is the smallest.
         op: the user's operation; None for Opweave's own converters.
         operands: for an operation, name of an input -> its declaration in the signature.
         falls_back: whether refused nodes run in the engine, which may have an operator of this name.
         updates: position of an output that may alias an input -> position of the input.
-        extras: the `attributes` that are in `EXTRAS`.
     """
 
     function: Callable[..., Any]
@@ -113,12 +105,9 @@ class Converter:
     def of(
         cls, function: Callable[..., Any], moved: Collection[str] = (), updates: Op[..., Any] | None = None
     ) -> Converter:
-        """Read the inputs and attributes from a function's signature.
+        """Read the inputs and attributes from a function's signature; inputs in `moved` may also be attributes.
 
-        Args:
-            function: the converter.
-            moved: inputs that may also be attributes.
-            updates: an operation with the same outputs, whose updated operands have the names of inputs.
+        `updates` is an operation with the same outputs, whose updated operands have the names of inputs.
         """
         parameters = list(inspect.signature(function).parameters.values())[1:]
         positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -190,8 +179,8 @@ Key: TypeAlias = tuple[str, str]
 """The domain and the name of an operator."""
 
 CONVERTERS: dict[Key, Converter] = {}
-"""Opweave's own converters. `operators` registers them, so readers of this table import `operators` first. Models that run
-in the engine's own session need neither."""
+"""Opweave's own converters. `operators` registers them, so readers of this table import `operators` first. Models that ONNX
+Runtime runs uncompiled need neither."""
 
 REGISTERED: dict[Key, Converter] = {}
 """The converters of the user's operations. They take precedence in the models that are read from then on."""
@@ -232,12 +221,7 @@ def key_of(node: NodeProto) -> Key:
 
 
 def in_place(graph: GraphProto, converters: Mapping[Key, Converter]) -> dict[str, str]:
-    """Name of an output that may alias an updated input -> name of that input.
-
-    Args:
-        graph: the graph of the model.
-        converters: the converters of operators that may update an input.
-    """
+    """Name of an output that may alias an updated input -> name of that input."""
     updating = {key: converter.updates for key, converter in converters.items() if converter.updates}
     if not updating:
         return {}

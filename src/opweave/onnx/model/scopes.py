@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ...support.errors import DataError
-from .protobuf import GraphProto, NodeProto, sub_graphs
+from .protobuf import GraphProto, NodeProto, copy_of, sub_graphs
 
 MAX_DEPTH = 100
 """The deepest nesting of sub-graphs; serialised protocol buffers can hold about 30 levels."""
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Iterate over nodes and the nodes of their sub-graphs.
-
-    Raises:
-        DataError: sub-graphs are nested too deep.
-    """
+    """Iterate over nodes and the nodes of their sub-graphs; `DataError` if these are nested too deep."""
     pending = [(node, 0) for node in nodes]
     while pending:
         node, depth = pending.pop()
@@ -28,11 +24,7 @@ def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def flatten(graph: GraphProto) -> tuple[list[NodeProto], bool]:
-    """The nodes of a graph and its sub-graphs, and whether it has no sub-graphs.
-
-    Raises:
-        DataError: sub-graphs are nested too deep.
-    """
+    """The nodes of a graph and its sub-graphs, and whether it has no sub-graphs."""
     nodes = list(graph.node)
     is_flat = not any(map(sub_graphs, nodes))
     return (nodes if is_flat else list(all_nodes(nodes))), is_flat
@@ -70,15 +62,8 @@ def used_names(node: NodeProto) -> list[str]:
 
 
 def rename_node(node: NodeProto, names: Mapping[str, str], prefix: str) -> NodeProto:
-    """A copy of a node with other names for its inputs and outputs.
-
-    Args:
-        node: the node.
-        names: the new names; others stay.
-        prefix: added to the names that the node's sub-graphs define.
-    """
-    copy = NodeProto()
-    copy.CopyFrom(node)
+    """A copy of a node with other `names` for its inputs and outputs; names that its sub-graphs define get a prefix."""
+    copy = copy_of(node)
     copy.input[:] = [names.get(name, name) for name in node.input]
     copy.output[:] = [names.get(name, name) for name in node.output]
     for graph in sub_graphs(copy):
@@ -87,7 +72,6 @@ def rename_node(node: NodeProto, names: Mapping[str, str], prefix: str) -> NodeP
 
 
 def _rename(graph: GraphProto, names: Mapping[str, str], prefix: str) -> None:
-    """Rename the values of a sub-graph in place."""
     inner = {**names, **{name: prefix + name for name in own_names(graph)}}
     sparse = (initializer.values for initializer in graph.sparse_initializer)
     for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer, *sparse):

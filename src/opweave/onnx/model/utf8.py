@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from ...support.errors import DataError
-from .protobuf import ModelProto, message_class
+from .protobuf import ModelProto, copy_of, message_class
 
 _DESCRIPTIVE = frozenset(
     {
@@ -58,23 +58,15 @@ def _strict_model() -> Any:
 
 
 def with_text(proto: ModelProto, what: str, is_owned: bool) -> ModelProto:
-    """The model, or a copy, in which all text is `str`.
+    """The model, or a copy unless `is_owned`, in which all text is `str`.
 
-    In descriptive fields (doc strings, labels, metadata), bytes that are not UTF-8 become U+FFFD.
-
-    Args:
-        proto: the model.
-        what: the model in messages.
-        is_owned: whether `proto` may be changed.
-
-    Raises:
-        DataError: a field that other parts of the model refer to, such as the name of a value, is not UTF-8.
+    In descriptive fields (doc strings, labels, metadata), bytes that are not UTF-8 become U+FFFD. Other fields, such as the
+    name of a value, are refused.
     """
     fields = list(_bytes_in(proto))
     if fields and not is_owned:
-        copy = ModelProto()
-        copy.CopyFrom(proto)
-        proto, fields = copy, list(_bytes_in(copy))
+        proto = copy_of(proto)
+        fields = list(_bytes_in(proto))
     for message, field, value in fields:
         full = f"{type(message).__name__}.{field}"
         if field not in _DESCRIPTIVE and full not in _DESCRIPTIVE:

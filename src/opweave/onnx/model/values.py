@@ -28,12 +28,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A value that is computed when the graph runs.
-
-    Attributes:
-        operand: the operand; uint8 for bool.
-        element_type: the ONNX element type.
-    """
+    """A value that is computed when the graph runs; the operand is uint8 for bool."""
 
     operand: MLOperand
     element_type: int
@@ -41,11 +36,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Dynamic:
-    """An output of unknown shape, made by a node that falls back.
-
-    Attributes:
-        type: the type, as far as it is known.
-    """
+    """An output of unknown shape, made by a node that falls back; the type is incomplete, or None."""
 
     type: TypeProto | None = None
 

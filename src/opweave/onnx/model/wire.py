@@ -30,9 +30,7 @@ Field = tuple[int, int, int, int]
 def without_weights(data: memoryview, nodes: bool = True) -> bytes | None:
     """A serialised ModelProto with references in place of large weights; None if `data` is not one valid ModelProto.
 
-    Args:
-        data: the model.
-        nodes: whether weights in Constant nodes are replaced, too.
+    `nodes`: weights in Constant nodes are replaced, too.
     """
     try:
         graphs = [item for item in _fields(data, 0, len(data)) if item[0] == _MODEL_GRAPH]
@@ -101,30 +99,26 @@ def _tensor(data: memoryview, start: int, end: int) -> bytes | None:
     return bytes(data[start : raw[1]]) + bytes(data[raw[3] : end]) + entries + field(_DATA_LOCATION, 1)
 
 
-def _fields(data: memoryview, at: int, end: int) -> Iterator[Field]:
-    """Iterate over the fields between two positions.
-
-    Raises:
-        IndexError: the last field does not end at `end`.
-    """
-    while at < end:
-        start = at
-        key, at = data[at], at + 1  # nearly all keys and most lengths are one byte
+def _fields(data: memoryview, position: int, end: int) -> Iterator[Field]:
+    """Iterate over the fields between two positions; `IndexError` if the last one does not end at `end`."""
+    while position < end:
+        start = position
+        key, position = data[position], position + 1  # nearly all keys and most lengths are one byte
         if key >= 0x80:
-            key, at = read_varint(data, start)
+            key, position = read_varint(data, start)
         number, kind = key >> 3, key & 7
         if kind == _BYTES:
-            length, at = data[at], at + 1
+            length, position = data[position], position + 1
             if length >= 0x80:
-                length, at = read_varint(data, at - 1)
+                length, position = read_varint(data, position - 1)
         elif kind == _VARINT:
-            _, last = read_varint(data, at)
-            number, length = -number, last - at
+            _, last = read_varint(data, position)
+            number, length = -number, last - position
         elif kind in (_FIXED32, _FIXED64):
             number, length = -number, 4 if kind == _FIXED32 else 8
         else:
             raise IndexError(f"wire type {kind}")
-        if at + length > end:
+        if position + length > end:
             raise IndexError(f"a field of {length} bytes")
-        yield number, start, at, at + length
-        at += length
+        yield number, start, position, position + length
+        position += length

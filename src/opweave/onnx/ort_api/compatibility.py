@@ -18,11 +18,9 @@ Runtime's own while `replacing_onnxruntime` is active."""
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One or more names of ONNX Runtime that are treated alike.
+    """One or more names of ONNX Runtime, separated by spaces, that are treated alike.
 
     Attributes:
-        names: the names, separated by spaces.
-        state: see `State`.
         text: the effect here, or the reason for having none.
         warn: whether ignoring the names changes results. If so, they are logged as warnings; an option that cannot be read
             back is refused if `replacing_onnxruntime` saw it set.
@@ -46,15 +44,10 @@ def tables() -> dict[str, tuple[Row, ...]]:
 
 
 CONFIG = "SessionOptions.add_session_config_entry"
-"""The table of configuration keys; other keys are not read."""
 
 
 def names(rows: Iterable[Row]) -> list[str]:
-    """All names of some rows.
-
-    >>> names(tables()["RunOptions"])[:2]
-    ['terminate', 'log_severity_level']
-    """
+    """All names of some rows."""
     return [name for row in rows for name in row.names.split()]
 
 

@@ -8,19 +8,13 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from ...support.errors import MLError, NotSupportedError, ValidationError, require
-from ..model.arguments import NodeArg
 from . import options
 from .ort_values import is_ort_value, ort_value
 
 if TYPE_CHECKING:
-    from ...context.context import MLContext
-    from ...verification.uses import Use
     from ..convert.run_trace import RunTrace
-    from ..model.arguments import Argument
-    from ..model.model import Model
-    from ..session.index_ranges import Range
     from ..session.io_binding import IOBinding
-    from ..session.shape_cache import ShapeCache
+    from ..session.parts import SessionParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,29 +94,17 @@ class OnnxRuntimeMethods:
     """
 
     _binding_class: type[IOBinding] | None = None
-    _settings: options.Settings
-    _model: Model
-    _run_trace: RunTrace | None
-    _in_place: dict[str, str]  # output that may alias an input -> that input
 
     # Of the session.
-    _context: MLContext
-    _shape_cache: ShapeCache
-    _inputs_by_name: dict[str, Argument]
-    _outputs: dict[str, Argument]
-    _ranges: list[Range]
-    _repeatable: bool  # whether calls may be repeated: all values are plain tensors on the CPU
-    _use: Use | None  # the record of its use
+    _parts: SessionParts
+    _run_trace: RunTrace | None
     run: Callable[..., list[Any]]
-    get_inputs: Callable[[], list[NodeArg]]
-    get_outputs: Callable[[], list[NodeArg]]
-    get_overridable_initializers: Callable[[], list[NodeArg]]
 
     # Properties of the session ---------------------------------------------------------------------------------------
 
     def get_modelmeta(self) -> ModelMetadata:
         """The model's metadata: its producer, its version, its custom entries."""
-        proto = self._model.proto
+        proto = self._parts.model.proto
         return ModelMetadata(
             producer_name=proto.producer_name,
             graph_name=proto.graph.name,
@@ -135,16 +117,17 @@ class OnnxRuntimeMethods:
 
     def get_providers(self) -> list[str]:
         """ONNX Runtime's names for the devices of the session; "CPUExecutionProvider" comes last."""
-        return self._settings.providers()
+        return self._parts.settings.providers()
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """The options that were passed for each of `get_providers()`."""
-        return {name: dict(self._settings.provider_options.get(name, {})) for name in self.get_providers()}
+        provider_options = self._parts.settings.provider_options
+        return {name: dict(provider_options.get(name, {})) for name in self.get_providers()}
 
     def get_session_options(self) -> Any:
         """The `onnxruntime.SessionOptions` that the session was made with, or a new object."""
-        if self._settings.session_options is not None:
-            return self._settings.session_options
+        if (session_options := self._parts.settings.session_options) is not None:
+            return session_options
         import onnxruntime
 
         return onnxruntime.SessionOptions()
@@ -157,26 +140,18 @@ class OnnxRuntimeMethods:
 
     def get_input_memory_infos(self) -> list[Any]:
         """The memory of each input, as `onnxruntime.OrtMemoryInfo`: the CPU."""
-        return [_cpu_memory() for _ in self.get_inputs()]
+        return [_cpu_memory() for _ in self._parts.inputs]
 
     def get_output_memory_infos(self) -> list[Any]:
         """The memory of each output, as `onnxruntime.OrtMemoryInfo`: the CPU."""
-        return [_cpu_memory() for _ in self.get_outputs()]
+        return [_cpu_memory() for _ in self._parts.outputs]
 
     def get_input_epdevices(self) -> list[Any]:
-        """Refuse: no execution provider runs the model.
-
-        Raises:
-            NotSupportedError: always.
-        """
+        """Refuse with `NotSupportedError`: no execution provider runs the model."""
         raise _refusal_of("get_input_epdevices")
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
-        """Refuse: no execution provider runs the model; `explain()` shows where each node runs.
-
-        Raises:
-            NotSupportedError: always.
-        """
+        """Refuse with `NotSupportedError`: no execution provider runs the model; `explain()` shows where each node runs."""
         raise _refusal_of("get_provider_graph_assignment_info")
 
     def get_tuning_results(self) -> list[Any]:
@@ -197,11 +172,7 @@ class OnnxRuntimeMethods:
     # Running ---------------------------------------------------------------------------------------------------------
 
     def io_binding(self) -> IOBinding:
-        """A new binding, to read inputs and write outputs in place.
-
-        Returns:
-            An `IOBinding`, for `run_with_iobinding`.
-        """
+        """A new `IOBinding` for `run_with_iobinding`, to read inputs and write outputs in place."""
         from ..session.io_binding import IOBinding
 
         return (self._binding_class or IOBinding)(self)
@@ -212,10 +183,6 @@ class OnnxRuntimeMethods:
         Args:
             iobinding: made by `io_binding()` of this session.
             run_options: `onnxruntime.RunOptions`.
-
-        Raises:
-            ValidationError: the binding belongs to another session, has no output, or holds arrays that do not fit.
-            OperationError: the engine failed.
         """
         if getattr(iobinding, "_owner", None) is not self:
             from ..session.io_binding import IOBinding
@@ -223,30 +190,22 @@ class OnnxRuntimeMethods:
             require(isinstance(iobinding, IOBinding), f"iobinding must be an IOBinding, got {type(iobinding).__name__}")
             raise ValidationError("iobinding must be made by io_binding() of this session")
         if run_options is not None:
-            options.check_run_options(run_options, self._settings.level)
+            options.check_run_options(run_options, self._parts.settings.level)
         iobinding.run()
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
     ) -> list[Any]:
-        """`run` with `onnxruntime.OrtValue`s as inputs and results; their memory is shared, not copied.
+        """`run` with `onnxruntime.OrtValue`s on the CPU as inputs and results; their memory is shared, not copied.
 
         Args:
             output_names: as for `run`.
-            input_dict_ort_values: an OrtValue on the CPU for each input, by name.
+            input_dict_ort_values: an OrtValue for each input, by name.
             run_options: as for `run`.
-
-        Returns:
-            An OrtValue for each output.
-
-        Raises:
-            ValidationError: names, types or shapes do not fit.
-            NotSupportedError: a value is not a tensor of numbers on the CPU.
-            OperationError: the engine failed.
         """
         for name, value in dict(input_dict_ort_values).items():
             require(is_ort_value(value), f"input {name!r} must be an OrtValue, got {type(value).__name__}")
-        names = list(output_names or (output.name for output in self.get_outputs()))
+        names = list(output_names or self._parts.outputs)
         results = self.run(names, input_dict_ort_values, run_options)
         return [ort_value(result, f"output {name!r}") for name, result in zip(names, results, strict=True)]
 
@@ -269,10 +228,6 @@ class OnnxRuntimeMethods:
             fetches: an `OrtValueVector` that receives them.
             fetch_devices: ignored: results are on the CPU.
 
-        Raises:
-            ValidationError: names, types or shapes do not fit.
-            OperationError: the engine failed.
-
         >>> import numpy as np, opweave as ow
         >>> from onnx.parser import parse_model
         >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
@@ -294,20 +249,14 @@ class OnnxRuntimeMethods:
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> Any:
-        """Make a new `onnxruntime.OrtValue` on the CPU.
+        """Make a new `onnxruntime.OrtValue` on the CPU, whose contents are not specified.
 
         Args:
             shape: the dimensions.
             element_type: a NumPy data type, or a number of ONNX's `TensorProto.DataType`.
-            device_type: "cpu".
+            device_type: "cpu"; else `NotSupportedError`.
             device_id: ignored.
             vendor_id: ignored.
-
-        Returns:
-            The value; its contents are not specified.
-
-        Raises:
-            NotSupportedError: the device is not the CPU.
         """
         import onnxruntime
 
@@ -323,7 +272,6 @@ class OnnxRuntimeMethods:
         user_data: Any,
         run_options: Any,
     ) -> None:
-        """Run in a thread that then calls `callback(results, user_data, error)`; exceptions of the callback are logged."""
         require(callable(callback), f"callback must be a function, got {type(callback).__name__}")
 
         def work() -> None:
@@ -350,7 +298,7 @@ class OnnxRuntimeMethods:
         Returns:
             The path of a file in Chrome's trace event format; empty if profiling is off, or the file is already written.
         """
-        trace, self._run_trace = self._run_trace, None
+        trace, self._run_trace, self._parts.run_trace = self._run_trace, None, None
         return trace.write() if trace is not None else ""
 
     def get_profiling_start_time_ns(self) -> int:
@@ -361,7 +309,7 @@ class OnnxRuntimeMethods:
         from .compatibility import row
 
         text = row("InferenceSession", name).text
-        options.log(self._settings.level, options.INFO, "InferenceSession.%s is ignored: %s", name, text)
+        options.log(self._parts.settings.level, options.INFO, "InferenceSession.%s is ignored: %s", name, text)
 
 
 def _refusal_of(name: str) -> NotSupportedError:

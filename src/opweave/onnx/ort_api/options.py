@@ -50,11 +50,7 @@ def unreadable() -> dict[str, list[str]]:
 class Settings:
     """Settings of a session, from the arguments of ONNX Runtime's class.
 
-    Attributes:
-        context: where the session runs.
-        session_options: the `onnxruntime.SessionOptions` that were passed, or None.
-        provider_options: the options of the provider that chose the context, by its name.
-        level: messages below this level are not logged.
+    `provider_options` are those of the provider that chose the context, by its name. Messages below `level` are not logged.
     """
 
     context: MLContext
@@ -73,9 +69,7 @@ class Settings:
     ) -> Settings:
         """Check the arguments and choose a context.
 
-        Raises:
-            ValidationError: an argument has another type than ONNX Runtime takes.
-            NotSupportedError: an option has no meaning here, and ignoring it would give other results.
+        `NotSupportedError`: an option has no meaning here, and ignoring it would give other results.
         """
         level = NOTSET if session_options is None else _check_session_options(session_options)
         chosen = _normalise(providers, provider_options)
@@ -104,14 +98,15 @@ class Settings:
             ctx = ml.create_context(
                 device=name, backend=backend, power_preference="low-power", threads=threads, precision=inside
             )
-        if ctx.device.provider and (chosen_options := _of_provider(options)):
+        entries = [entry for values in options.values() for entry in values.items() if entry[0] != "device_type"]
+        if ctx.device.provider and (chosen_options := dict(entries)):  # `device_type` chose the device
             driver = ctx.backend.with_provider_options(chosen_options)  # type: ignore[attr-defined]
             ctx = MLContext(driver, ctx.device, ctx.power_preference)
         return cls(ctx, session_options, options, level)
 
     def providers(self) -> list[str]:
         """ONNX Runtime's names for the devices of the session; the CPU comes last, as in ONNX Runtime."""
-        first = provider_of(self.context.device)
+        first = self.context.device.provider or _name_of(self.context.device.backend)
         return [CPU_PROVIDER] if first == CPU_PROVIDER else [first, CPU_PROVIDER]
 
     def prepare(self, model: Model) -> None:
@@ -121,15 +116,7 @@ class Settings:
             model.folder = folder
 
     def fix(self, inputs: Sequence[ValueInfoProto], fixed: FixedShapes) -> tuple[FixedShapes, list[Argument]]:
-        """Apply the sizes of `fix_shapes` and of free dimension overrides to the inputs.
-
-        Args:
-            inputs: the inputs as the model declares them.
-            fixed: the sizes of `fix_shapes`, which take precedence over the overrides.
-
-        Returns:
-            All sizes and shapes by name, and the inputs with these sizes.
-        """
+        """Apply the sizes of `fix_shapes`, and of free dimension overrides after them, to the model's inputs."""
         names, arguments = dict(fixed.sizes), []
         overridden = self._override_dimensions(inputs)
         for info, argument in zip(inputs, overridden, strict=True):
@@ -179,11 +166,7 @@ def _probe(options: Any, inputs: Sequence[ValueInfoProto], plain: list[Argument]
 
 
 def write_optimized(options: Any, source: Any) -> None:
-    """Let ONNX Runtime write the optimised model if `SessionOptions.optimized_model_filepath` asks for it.
-
-    Raises:
-        OperationError: ONNX Runtime refuses the model.
-    """
+    """Let ONNX Runtime write the optimised model if `SessionOptions.optimized_model_filepath` asks for it."""
     if options is None or not options.optimized_model_filepath:
         return
     from ...backends.onnxruntime.native import ENGINE_ERRORS, NativeSession
@@ -200,7 +183,6 @@ def check_run_options(options: Any, level: int) -> None:
     """Check the `onnxruntime.RunOptions` of a call, and log ignored options.
 
     Raises:
-        ValidationError: `options` is not a `RunOptions`.
         OperationError: `terminate` is set.
         NotSupportedError: an option would change results, and cannot be applied.
     """
@@ -235,16 +217,10 @@ def available_providers() -> list[str]:
 
 
 def _devices_of(provider: str, kinds: Collection[str]) -> list[Device]:
-    """The devices of a provider's back end; other back ends, and engines without such devices, are not loaded."""
     backend = backends.discover().get(BACKENDS.get(provider, ""))
     if backend is None or not ("cpu" in kinds or backend.may_accelerate()):
         return []
     return backend.devices()
-
-
-def provider_of(device: Device) -> str:
-    """ONNX Runtime's name of the provider for a device of Opweave."""
-    return device.provider or _name_of(device.backend)
 
 
 def _name_of(backend: str) -> str:
@@ -274,18 +250,7 @@ def _log_ignored(cls: str, name: str, row: Row, level: int) -> None:
 
 
 def _changes_in(cls: str, argument: str, wanted: str, options: Any) -> list[tuple[str, Row]]:
-    """The properties that differ between `options` and a new object, with their rows in `compatibility`.
-
-    Args:
-        cls: the name of ONNX Runtime's class of options.
-        argument: the argument, for messages.
-        wanted: the expected type, for messages.
-        options: the object passed.
-
-    Raises:
-        ValidationError: `options` is of another class.
-        NotSupportedError: a method of `unreadable()` was called on `options`.
-    """
+    """The properties that differ between `options` and a new object, with their rows; the other arguments are for messages."""
     import onnxruntime
 
     from .compatibility import row
@@ -300,7 +265,6 @@ def _changes_in(cls: str, argument: str, wanted: str, options: Any) -> list[tupl
 
 
 def _config(options: Any, key: str) -> str | None:
-    """The value of a configuration entry; None if it was not set."""
     if options is None:
         return None
     try:
@@ -347,11 +311,6 @@ def _precision_at(device: str | None, backend: str | None) -> Precision:
         return "float32"
     precisions = find(backend).device_named(device).precisions if backend is not None else ()  # type: ignore[union-attr]
     return precisions[0] if precisions and "float32" not in precisions else "float32"
-
-
-def _of_provider(options: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """The options for a plug-in provider: all except `device_type`, which chose the device."""
-    return {key: value for entries in options.values() for key, value in entries.items() if key != "device_type"}
 
 
 def _place(chosen: Mapping[str, Mapping[str, str]], level: int) -> tuple[str, tuple[str | None, str | None]]:

@@ -20,11 +20,7 @@ def is_ort_value(value: Any) -> bool:
 
 
 def array_of_value(value: Any, what: str) -> Any:
-    """An array over the memory of an OrtValue.
-
-    Raises:
-        NotSupportedError: the value is not a tensor, or not on the CPU.
-    """
+    """An array over the memory of an OrtValue; `NotSupportedError` unless it is a tensor on the CPU."""
     if not value.is_tensor():
         raise NotSupportedError(f"{what}: an OrtValue of {value.data_type()} cannot be read; pass the Python object")
     if value.device_name() != "cpu":
@@ -34,7 +30,7 @@ def array_of_value(value: Any, what: str) -> Any:
     return from_engine(value._get_c_value())
 
 
-def unwrapped(values: Mapping[str, Any], what: str = "input") -> Mapping[str, Any]:
+def unwrap(values: Mapping[str, Any], what: str = "input") -> Mapping[str, Any]:
     """The inputs or outputs of a call, with arrays in place of OrtValues."""
     if not any(is_ort_value(value) for value in values.values()):
         return values
@@ -42,11 +38,7 @@ def unwrapped(values: Mapping[str, Any], what: str = "input") -> Mapping[str, An
 
 
 def ort_value(array: Any, what: str) -> Any:
-    """An OrtValue over the memory of an array. The value, and arrays made of it, keep the memory alive.
-
-    Raises:
-        NotSupportedError: `array` is not an array of numbers.
-    """
+    """An OrtValue over the memory of an array of numbers. The value, and arrays made of it, keep the memory alive."""
     import onnxruntime
 
     if not isinstance(array, np.ndarray) or array.dtype.kind in "OUS":

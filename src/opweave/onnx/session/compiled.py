@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from ...compile.legalise import cut_out
 from ...compile.partition import Segment, divide
 from ...context.context import MLContext
 from ...core.graph import Builder, Desc, Graph, Operand
-from ...core.operation import Op
 from ...memory.spaces import HOST, Cell
 from ...run.program import Program
 from ...run.steps import CompiledSegment, Unsized
@@ -34,26 +32,11 @@ _BUILDER = Builder()
 
 
 class CompiledModel(ModelProgram):
-    """A traced model, compiled for given input shapes.
+    """A traced model, compiled for given input shapes; `backend` runs the graphs instead of the context's.
 
-    Args:
-        model: the model.
-        context: the context to run in.
-        trace: the trace of the model.
-        outputs: the names of the outputs.
-        fallback: treatment of nodes that WebNN cannot express.
-        backend: the back end for the graphs, instead of the context's.
-        whole: refuse a model with fallback nodes, which its own session runs as fast; and do not fuse operations into loops of
-            Opweave's compiler.
-
-    Attributes:
-        sections: the nodes that run together, in order.
-        choice: the engine chosen among several, with the reason; empty if there was no choice.
-        untried: unverified engines that may be faster, with the reason by name.
-
-    Raises:
-        NotSupportedError: WebNN cannot express a node, and `fallback` is "error" or `whole` is true.
-        OperationError: the engine refuses a section.
+    With `whole`, a fallback node is an error, since ONNX Runtime alone runs such a model as fast, and no operations are fused
+    into loops of Opweave's compiler. `choice` is the engine chosen among several, with the reason, or empty. `untried` has
+    unverified engines that may be faster, with the reason by name.
     """
 
     def __init__(
@@ -87,12 +70,12 @@ class CompiledModel(ModelProgram):
         # Only names of the graph's inputs: an abandoned expansion leaves further names for the same operands.
         names = (info.name for info in model.proto.graph.input)
         inputs = {self._operands[name]: name for name in names if name in self._operands}
-        self._placements: list[list[Placement]] = []  # of each section
+        self.placements: list[list[Placement]] = []  # of the operations of each section
         parts: list[CompiledSegment] = []
         with abandon_on_errors(parts):
             for section in self.sections:
                 section_parts, placements = self._compile(model, section)
-                self._placements.append([replace(p, segment=p.segment + len(parts)) for p in placements])
+                self.placements.append([replace(p, segment=p.segment + len(parts)) for p in placements])
                 parts += section_parts
             for part in parts:
                 part.runner.complete()
@@ -102,7 +85,7 @@ class CompiledModel(ModelProgram):
         ends = dict(sorted(sources.items(), key=lambda item: order.get(item[1], len(order))))
         read = dict.fromkeys([*(operand for part in parts for operand in part.reads), *ends.values()])
         starts = {inputs[operand]: operand for operand in read if operand in inputs and not operand.is_constant}
-        placed = [placement for placements in self._placements for placement in placements]
+        placed = [placement for placements in self.placements for placement in placements]
         program = Program(Graph(starts, ends, ()), {}, parts, placed, context.backend.space)
         super().__init__(program, list(map(self._wrapper, starts)), list(map(self._result, ends)))
 
@@ -111,24 +94,10 @@ class CompiledModel(ModelProgram):
         """Number of threads of the engine."""
         return self.program.threads
 
-    def placements(self, number: int) -> list[Placement]:
-        """Placements of the operations of a section."""
-        return self._placements[number]
-
     def custom(self, number: int) -> list[Placement]:
         """Placements of the custom operations of a section."""
         ops = {step.op for step in self.sections[number].nodes if step.op is not None}
-        return [placement for placement in self._placements[number] if placement.op in ops]
-
-    def custom_steps(self) -> Iterator[tuple[Op[..., Any], TracedNode]]:
-        """Yield the custom operations, each with its step."""
-        for step in self.trace.steps:
-            if step.op is not None:
-                yield step.op, step
-
-    def segment_count(self, number: int) -> int:
-        """Number of segments of a section."""
-        return len({placement.segment for placement in self._placements[number]})
+        return [placement for placement in self.placements[number] if placement.op in ops]
 
     # Compiling -----------------------------------------------------------------------------------------------------------
 
@@ -153,7 +122,6 @@ class CompiledModel(ModelProgram):
                 raise DataError(f"the output {info.name!r} is declared as {names[0]}, and is {names[1]}")
 
     def _source(self, operand: Operand) -> Operand:
-        """The program's operand for an operand of the trace."""
         return self._sources.get(operand, operand)
 
     def _compile(
@@ -239,7 +207,7 @@ def sections(trace: Trace, outputs: Sequence[str]) -> list[Segment[TracedNode, s
 
 
 def sole_graph(trace: Trace, outputs: Sequence[str]) -> Graph | None:
-    """Return the graph of a trace that is one WebNN section with known shapes; else None."""
+    """The graph of a trace that is one WebNN section with known shapes; else None."""
     segments = sections(trace, outputs)
     if len(segments) != 1 or segments[0].kind == "fallback":
         return None
@@ -252,11 +220,7 @@ def sole_graph(trace: Trace, outputs: Sequence[str]) -> Graph | None:
 
 
 def check_whole(sections: Sequence[Segment[TracedNode, str]], what: str) -> None:
-    """Require that WebNN expresses all nodes.
-
-    Raises:
-        NotSupportedError: a node falls back; the message has its name, `what` and the reason.
-    """
+    """Raise `NotSupportedError` if a node falls back; the message has its name, `what` and the reason."""
     for section in sections:
         if section.kind == "fallback":
             step = section.nodes[0]
@@ -289,7 +253,6 @@ def large_sections(trace: Trace, outputs: Sequence[str]) -> int:
 
 
 def _constant(value: Constant) -> Operand:
-    """Operand of a constant output."""
     if value.element_type in DATA_TYPES and value.array.size:
         stored = np.asarray(bool_as_uint8(value.array), order="C")
         return Operand(_BUILDER, Desc(DATA_TYPES[value.element_type], stored.shape), value=stored)

@@ -1,4 +1,4 @@
-"""Pass calls directly to the engine, which checks shapes, if the model's own session runs all calls.
+"""Direct calls: pass arrays to the engine, which checks shapes, if ONNX Runtime runs all calls.
 
 Running the network, or a pause, evicts Python's code and objects from the CPU caches, so every object on the way to the engine
 costs time. A direct call only checks the names, types and memory of the arrays. For any other call it returns None: the full
@@ -21,20 +21,12 @@ Direct = Callable[[Any], list[Any] | None]
 """Runs a feed and returns the outputs; returns None if the call needs the full path."""
 
 _Check = Callable[[np.ndarray], bool]
-"""Whether the engine can read an array as it is."""
 
 
 def direct_call(
     model: ModelProgram, inputs: Sequence[Argument], names: Sequence[str], ranges: Sequence[Range]
 ) -> Direct | None:
-    """Return a function that runs a model on feeds; None if some input is no tensor, or calls need the full path.
-
-    Args:
-        model: the model's own session.
-        inputs: the declared inputs.
-        names: names of the outputs to return.
-        ranges: ranges of input values to check.
-    """
+    """A function that runs a model on feeds; None if some input is no tensor, or calls need the full path."""
     if not all(info.element_type for info in inputs) or set(model.inputs) != {info.name for info in inputs}:
         return None
     run = model.program.taking_feeds([model.outputs.index(name) for name in names])
@@ -71,12 +63,10 @@ def direct_call(
 
 
 def _is_bool(array: np.ndarray) -> bool:
-    """Whether an array holds contiguous bools, stored as 0 or 1."""
     return array.dtype == bool and array.flags.c_contiguous and (not array.size or bool(array.view(np.uint8).max() < 2))
 
 
 def _is_text(array: np.ndarray) -> bool:
-    """Whether an array holds strings."""
     return array.dtype.kind == "U" or (array.dtype.kind == "O" and all(type(item) is str for item in array.flat))
 
 

@@ -31,13 +31,7 @@ INTEGERS = {TensorProto.INT32, TensorProto.INT64}
 
 
 class _Lengths:
-    """A range of lengths in one input, computed from other inputs.
-
-    Attributes:
-        what: the operator's name for the lengths.
-        lengths: name of the input that holds the lengths.
-        node: the title of the node, for messages.
-    """
+    """A range of lengths in one input, computed from other inputs; `what` is the operator's name for the lengths."""
 
     __slots__ = ()
     what: ClassVar[str]
@@ -50,11 +44,7 @@ class _Lengths:
         return values is None or values.outside(inputs[self.lengths]) is None
 
     def check(self, inputs: Any) -> None:
-        """Require lengths in the range, if it is known.
-
-        Raises:
-            ValidationError: a length is out of range.
-        """
+        """Raise `ValidationError` if a length is out of the range."""
         values = self._values(inputs)
         if values is not None:
             values.check(f"{self.node}: {self.what}", inputs[self.lengths], f" in the input {self.lengths!r}")
@@ -68,13 +58,7 @@ class _Lengths:
 class LengthRange(_Lengths):
     """The range of `seqlens_k` of GroupQueryAttention, the index of the last key of each sequence.
 
-    Indices are below the capacity: max(capacity of the past, `total_sequence_length`).
-
-    Attributes:
-        lengths: name of the input that holds the lengths.
-        past: name of the input that holds the past keys [batch, groups, capacity, size].
-        total: name of the input that holds `total_sequence_length`.
-        node: the title of the node, for messages.
+    Indices are below max(capacity, `total_sequence_length`), for `past` keys [batch, groups, capacity, size].
     """
 
     what = "seqlens_k"
@@ -95,14 +79,7 @@ class LengthRange(_Lengths):
 
 @record
 class StepRange(_Lengths):
-    """The range of `sequence_lens` of a recurrent network whose sequence is an input, too.
-
-    Attributes:
-        lengths: name of the input that holds the lengths.
-        sequence: name of the input that holds the sequence.
-        axis: axis of the steps in the sequence.
-        node: the title of the node, for messages.
-    """
+    """The range of `sequence_lens` of a recurrent network whose `sequence` is an input, with its steps along `axis`."""
 
     what = "sequence_lens"
     lengths: str
@@ -157,12 +134,11 @@ def find_ranges(model: Model) -> list[Range]:
 
 
 def _size(shape: tuple[int, ...], node: NodeProto) -> int | None:
-    """Size of the axis that a node's indices select from; None if the axis is missing."""
     axis = next((a.i for a in node.attribute if a.name == INDEXING[key_of(node)]), 0)
     return int(shape[axis]) if -len(shape) <= axis < len(shape) else None
 
 
 def _capacity_of(past: ValueInfoProto) -> int | str:
-    """Declared capacity of past keys: a size or the name of a dimension; the name of the input if there is none."""
+    """Declared capacity of past keys, or the name of the dimension, or of the input."""
     dims = past.type.tensor_type.shape.dim
     return (dims[2].dim_value or dims[2].dim_param or past.name) if len(dims) == 4 else past.name

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ...context.graph import check_names
 from ...context.locks import Locks
 from ...context.tensor import MLTensor
 from ...support import lazy_imports
 from ...support.errors import OperationError, require
+from .choice import UNCOMPILED
 from .model_program import ModelProgram
 from .shape_cache import Key, text_of
 from .tuning import random_feed
@@ -21,13 +19,15 @@ if TYPE_CHECKING:
 
     from ...run.drawing import Drawing
     from ...run.profile import Profile
-    from .session import InferenceSession
+    from .parts import SessionParts
 
 UNKNOWN = "the model has dynamic dimensions; run it first, or pass input_shapes"
 
 
 class InspectionMethods:
     """Mixin of `InferenceSession`."""
+
+    _parts: SessionParts
 
     def explain(self, input_shapes: Mapping[str, Sequence[int]] | None = None) -> str:
         """Tell which node runs where, and why nodes fell back. A summary of custom operations comes first.
@@ -38,19 +38,19 @@ class InspectionMethods:
         """
         from . import summary, verification
 
-        session = cast("InferenceSession", self)
-        models = [compiled for _, compiled in session._shape_cache.compiled.items()]
+        parts = self._parts
+        models = [compiled for _, compiled in parts.shape_cache.compiled.items()]
         if input_shapes is not None:
-            compiled = session._compiled_for(input_shapes)
-        elif not models and (ways := session.shapes()):
+            compiled = parts.compile_for(input_shapes)
+        elif not models and (ways := parts.shape_cache.describe()):
             lines = [f"{shapes}: {way}" for shapes, way in ways.items()]
-            return "\n".join([*lines, *verification.lines(session)])
+            return "\n".join([*lines, *verification.lines(parts)])
         else:
-            require(session._is_static or bool(models), UNKNOWN)
-            compiled = models[-1] if models else session._compiled_for({})
-        lines = summary.explain_lines(compiled, session.context, verification.state_of(session, compiled))
-        if not session._is_static and input_shapes is None:
-            lines += [f"{shapes}: {way}" for shapes, way in session.shapes().items()]
+            require(parts.is_static or bool(models), UNKNOWN)
+            compiled = models[-1] if models else parts.compile_for({})
+        lines = summary.explain_lines(compiled, parts.context, verification.state_of(parts, compiled))
+        if not parts.is_static and input_shapes is None:
+            lines += [f"{shapes}: {way}" for shapes, way in parts.shape_cache.describe().items()]
         return "\n".join(lines)
 
     def profile(
@@ -73,7 +73,7 @@ class InspectionMethods:
             detail: whether to also measure each kernel of the engines that support it.
 
         Returns:
-            A table to `print`, and its numbers. The model's own session is one step.
+            A table to `print`, and its numbers. An uncompiled model is one step.
 
         Raises:
             ValidationError: names or shapes do not fit; the model has dynamic dimensions, and has not run yet.
@@ -89,34 +89,31 @@ class InspectionMethods:
         """
         from .compiled import CompiledModel
 
-        session = cast("InferenceSession", self)
-        session.context._check_alive()
+        parts = self._parts
+        parts.check_alive()
         require(inputs is None or input_shapes is None, "profile: inputs and input_shapes must not be given both")
         require(inputs is None or isinstance(inputs, Mapping), "profile: inputs must map names to arrays")
         tensors = [value for value in (inputs or {}).values() if isinstance(value, MLTensor)]
         with Locks(tensors):
             if inputs is not None:
-                arguments = {argument.name: argument for argument in session._inputs}
-                check_names("profile: inputs", inputs, arguments)
-                feed = {name: each.as_input(inputs[name], session.context) for name, each in arguments.items()}
-                owns = session.context._space.owns
-                shapes = {n: a.shape if isinstance(a, np.ndarray) or owns(a) else None for n, a in feed.items()}
-                cache = session._shape_cache
+                feed = parts.read_feed("profile: inputs", inputs)
+                shapes = parts.shapes_in(feed)
+                cache = parts.shape_cache
                 key, model = cache.find_program(shapes, feed) or (
                     tuple(shapes.items()),
                     cache.compile_for(shapes, feed),
                 )
             else:
-                key, model = _program_of(session, input_shapes)
-                shapes = {name: what for name, what in key if not isinstance(what, bytes)}
-                feed = random_feed(session, shapes)
+                key, model = _program_of(parts, input_shapes)
+                shapes = {name: size for name, size in key if not isinstance(size, bytes)}
+                feed = random_feed(parts, shapes)
             sources, targets = model.memory(feed)
-            what = "compiled" if isinstance(model, CompiledModel) else "the model's own session"
-            measured_for = text_of(key, [*session._inputs, *session._overridable()])
-            remarks = [f"program: {measured_for}: {what}"]
-            others = {text: way for text, way in session.shapes().items() if text != measured_for}
+            way = "compiled" if isinstance(model, CompiledModel) else UNCOMPILED
+            measured_for = text_of(key, [*parts.inputs, *parts.overridable()])
+            remarks = [f"program: {measured_for}: {way}"]
+            others = {text: way for text, way in parts.shape_cache.describe().items() if text != measured_for}
             remarks += [f"other calls: {text}: {way}" for text, way in others.items()]
-            space, device = session.context._space, session.context.device.name
+            space, device = parts.space, parts.context.device.name
             profile_arguments = (model.program, sources, targets, space, device, repeat, detail, remarks)
             try:
                 measured: Profile = lazy_imports.profile_model(*profile_arguments)
@@ -152,24 +149,21 @@ class InspectionMethods:
         """
         from .compiled import CompiledModel
 
-        session = cast("InferenceSession", self)
-        session.context._check_alive()
-        key, model = _program_of(session, input_shapes)
+        parts = self._parts
+        parts.check_alive()
+        key, model = _program_of(parts, input_shapes)
         advice = "which is one step of ONNX Runtime; pass input_shapes to draw what would run if they were compiled"
-        require(isinstance(model, CompiledModel), f"draw: calls run in the model's own session, {advice}")
-        names = [[a.name for a in arguments] for arguments in (session.get_inputs(), session.get_outputs())]
-        drawing: Drawing = lazy_imports.draw_model(
-            model, *names, f"{session._recipe.title}: {text_of(key, [*session._inputs, *session._overridable()])}", path
-        )
+        require(isinstance(model, CompiledModel), f"draw: calls run in {UNCOMPILED}, {advice}")
+        title = f"{parts.recipe.title}: {text_of(key, [*parts.inputs, *parts.overridable()])}"
+        names = ([argument.name for argument in parts.inputs], list(parts.outputs))
+        drawing: Drawing = lazy_imports.draw_model(model, *names, title, path)
         return drawing
 
 
-def _program_of(
-    session: InferenceSession, input_shapes: Mapping[str, Sequence[int]] | None
-) -> tuple[Key, ModelProgram]:
-    """Return the program for given shapes, or the program of the last call."""
-    if input_shapes is None and (last := session._shape_cache.last()) is not None:
+def _program_of(parts: SessionParts, input_shapes: Mapping[str, Sequence[int]] | None) -> tuple[Key, ModelProgram]:
+    """The program for given shapes, or the program of the last call."""
+    if input_shapes is None and (last := parts.shape_cache.last()) is not None:
         return last
-    require(input_shapes is not None or session._is_static, UNKNOWN)
-    shapes = session._shapes_of(input_shapes or {})
-    return tuple(shapes.items()), session._shape_cache.compile_for(shapes, {})
+    require(input_shapes is not None or parts.is_static, UNKNOWN)
+    shapes = parts.shapes_of(input_shapes or {})
+    return tuple(shapes.items()), parts.shape_cache.compile_for(shapes, {})

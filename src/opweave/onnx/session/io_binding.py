@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic_ns
@@ -15,28 +15,22 @@ from ... import memory
 from ...core.shapes import OtherShapes
 from ...memory.spaces import Cell
 from ...support.errors import NotSupportedError, OperationError, ValidationError, require
-from ..model.arguments import NodeArg
 from ..model.protobuf import TensorProto, dtype_of
 from ..ort_api.ort_values import array_of_value, is_ort_value, ort_value
 from .model_program import ModelProgram
 
 if TYPE_CHECKING:
     from ..ort_api.methods import OnnxRuntimeMethods
+    from .parts import SessionParts
 
 
 @dataclass(frozen=True, slots=True)
 class _BoundValue:
-    """The model's own session, bound to the memory of a successful call.
+    """ONNX Runtime's session of a model, bound to the memory of a successful call.
 
-    For a language model, an input and an output for the keys and the values of each layer are bound once. Each token rebinds a
-    few inputs, and only these are checked again.
-
-    Attributes:
-        model: the session.
-        call: runs the session; `call.read` exchanges the memory of an input.
-        outputs: the memory of each output, by name; a cell for new memory at each run.
-        updated: inputs that share memory with an output.
-        written: memory ranges that a run writes.
+    A language model has an input and an output for the keys and the values of each layer, bound once. Each token rebinds a few
+    inputs, and only these are checked again: `call.read` exchanges the memory of an input. `outputs` has a cell for new memory
+    at each run. `updated` are the inputs that share memory with an output, `written` the memory ranges that a run writes.
     """
 
     model: ModelProgram
@@ -46,16 +40,12 @@ class _BoundValue:
     written: Sequence[tuple[int, int]]
 
     def run(self) -> dict[str, np.ndarray]:
-        """Run the session, and return the outputs by name."""
         self.call()
         return {name: output.value if isinstance(output, Cell) else output for name, output in self.outputs.items()}
 
 
 class IOBinding:
     """The inputs and outputs of a session's runs; made by `session.io_binding()`.
-
-    Args:
-        session: an `opweave.InferenceSession`.
 
         binding = session.io_binding()
         binding.bind_cpu_input("image", pixels)
@@ -64,7 +54,7 @@ class IOBinding:
         (features,) = binding.copy_outputs_to_cpu()
 
     All memory is on the CPU, regardless of the session's device. Arrays are read when the session runs, not when they are
-    bound. If the model's own session runs all shapes, a reused binding checks only values that were bound again.
+    bound. If ONNX Runtime runs all shapes, a reused binding checks only values that were bound again.
     """
 
     def __init__(self, session: OnnxRuntimeMethods) -> None:
@@ -79,21 +69,12 @@ class IOBinding:
         self._new: set[str] = set()  # inputs that were bound since the last run
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """Bind an input to an array, or to any other value that `run` takes.
-
-        Raises:
-            ValidationError: the model has no such input.
-        """
+        """Bind an input to an array, or to any other value that `run` takes."""
         # A view: the caller can still change the data type and the shape of the array object.
         self._bind_feed(name, arr_on_cpu.view() if type(arr_on_cpu) is np.ndarray else arr_on_cpu)
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
-        """Bind an input to an `onnxruntime.OrtValue` on the CPU.
-
-        Raises:
-            ValidationError: the model has no such input, or `ortvalue` is not an OrtValue.
-            NotSupportedError: the value is on another device.
-        """
+        """Bind an input to an `onnxruntime.OrtValue` on the CPU."""
         require(is_ort_value(ortvalue), f"input {name!r} must be an OrtValue, got {type(ortvalue).__name__}")
         self._bind_feed(name, array_of_value(ortvalue, f"input {name!r}"))
         self._input_values[name] = ortvalue
@@ -110,10 +91,6 @@ class IOBinding:
             element_type: a NumPy data type, or one of ONNX's `TensorProto.DataType`.
             shape: the shape of the tensor at the address.
             buffer_ptr: the address.
-
-        Raises:
-            ValidationError: the model has no such input, or the description of the memory is wrong.
-            NotSupportedError: the device is not the CPU.
         """
         self.bind_cpu_input(name, _array_at(f"input {name!r}", device_type, element_type, shape, buffer_ptr))
 
@@ -132,13 +109,9 @@ class IOBinding:
             name: the output.
             device_type: "cpu".
             device_id: 0.
-            element_type: with `buffer_ptr`, a NumPy data type, or one of ONNX's `TensorProto.DataType`.
+            element_type: with `buffer_ptr`, as for `bind_input`.
             shape: with `buffer_ptr`, the shape of the tensor at the address.
             buffer_ptr: the address; None for new memory at each run.
-
-        Raises:
-            ValidationError: the model has no such output, or the description of the memory is wrong.
-            NotSupportedError: the device is not the CPU.
         """
         label = f"output {name!r}"
         _check_device(label, device_type)
@@ -150,15 +123,10 @@ class IOBinding:
         self._bind_target(name, _array_at(label, device_type, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
-        """Bind an output to an `onnxruntime.OrtValue` on the CPU, whose memory is written.
-
-        Raises:
-            ValidationError: the model has no such output, or `ortvalue` is not an OrtValue with a tensor of numbers.
-            NotSupportedError: the value is on another device.
-        """
+        """Bind an output to an `onnxruntime.OrtValue` on the CPU, whose memory is written."""
         label = f"output {name!r}"
         require(is_ort_value(ortvalue), f"{label} must be an OrtValue, got {type(ortvalue).__name__}")
-        updated = self._owner._in_place.get(name, "")
+        updated = self._owner._parts.in_place.get(name, "")
         is_in_place = self._input_values.get(updated) is ortvalue
         self._bind_target(name, self._feeds[updated] if is_in_place else array_of_value(ortvalue, label))
         self._values[name] = ortvalue
@@ -202,50 +170,43 @@ class IOBinding:
         self._bound = None
 
     def run(self) -> None:
-        """Run the session on the bound inputs and outputs.
-
-        Raises:
-            ValidationError: no output is bound, or an array does not fit.
-            OperationError: the engine failed.
-        """
+        """Run the session on the bound inputs and outputs, of which there must be one."""
         require(bool(self._targets), "at least one output must be bound; see bind_output")
         bound, self._bound = self._bound, None
-        use = self._owner._use
+        parts = self._owner._parts
+        use = parts.use
         is_noted = use is None or not use.is_asked
-        is_current = is_noted and bound is not None and self._owner._shape_cache.only_own is bound.model
-        if bound is not None and is_current and all(self._exchange(bound, name) for name in self._new):
+        is_current = is_noted and bound is not None and parts.shape_cache.only_uncompiled is bound.model
+        if bound is not None and is_current and all(self._exchange(parts, bound, name) for name in self._new):
             with suppress(OperationError, OtherShapes):  # the run below raises the error
-                self._run_bound(bound)
+                self._run_bound(parts, bound)
                 self._bound = bound
                 self._new.clear()
                 return
-        self._run_as_new()
+        self._run_as_new(parts)
         if self._is_used:  # many bindings run only once
-            self._bound = self._bind()
+            self._bound = self._bind(parts)
         self._is_used = True
         self._new.clear()
 
-    def _run_bound(self, bound: _BoundValue) -> None:
-        """Repeat the last run with the rebound inputs."""
-        session = self._owner
+    def _run_bound(self, parts: SessionParts, bound: _BoundValue) -> None:
         begin = monotonic_ns()
-        session._context._check_alive()
-        for value_range in session._ranges:
+        parts.check_alive()
+        for value_range in parts.ranges:
             value_range.check(self._feeds)
         self._results = bound.run()
-        if session._run_trace is not None:
-            session._run_trace.note("model_run", begin)
+        if parts.run_trace is not None:
+            parts.run_trace.note("model_run", begin)
 
-    def _bind(self) -> _BoundValue | None:
+    def _bind(self, parts: SessionParts) -> _BoundValue | None:
         """Bind the model to the memory of the last run; None if later runs may need the full path."""
-        session, feeds = self._owner, self._feeds
-        model = session._shape_cache.only_own
-        if model is None or not session._repeatable or feeds.keys() != session._inputs_by_name.keys():
+        feeds, model = self._feeds, parts.shape_cache.only_uncompiled
+        if model is None or not parts.is_repeatable or feeds.keys() != parts.inputs_by_name.keys():
             return None
         if not all(map(_is_read_in_place, feeds.values())):
             return None
         targets = {name: target for name, target in self._targets.items() if target is not None}
-        shared = memory.in_place(feeds, targets, session._in_place)
+        shared = memory.in_place(feeds, targets, parts.in_place)
         written = memory.merged_ranges(targets.values())
         if any(memory.meets(written, feeds[name]) for name in feeds.keys() - shared.values()):
             return None  # an output over an input is computed in new memory
@@ -256,26 +217,21 @@ class IOBinding:
             return None
         return _BoundValue(model, call, outputs, frozenset(shared.values()), written)
 
-    def _exchange(self, bound: _BoundValue, name: str) -> bool:
-        """Make a bound call read the array that is now bound to an input; False if the whole call must be checked.
-
-        Raises:
-            ValidationError: the array has another data type or shape than the model declares.
-        """
+    def _exchange(self, parts: SessionParts, bound: _BoundValue, name: str) -> bool:
+        """Make a bound call read the array that is now bound to an input; False if the whole call must be checked."""
         value = self._feeds[name]
         if name in bound.updated or not _is_read_in_place(value):
             return False
-        array = self._owner._inputs_by_name[name].as_input(value, self._owner._context)
+        array = parts.inputs_by_name[name].as_input(value, parts.context)
         if memory.meets(bound.written, array):
             return False
         bound.call.read(bound.model.inputs.index(name), array)
         return True
 
-    def _run_as_new(self) -> None:
-        """Run the session on all bound inputs and outputs."""
+    def _run_as_new(self, parts: SessionParts) -> None:
         inputs = {name: array for name, array in self._feeds.items() if isinstance(array, np.ndarray)}
         targets = {name: array for name, array in self._targets.items() if array is not None}
-        updated = memory.in_place(inputs, targets, self._owner._in_place)
+        updated = memory.in_place(inputs, targets, parts.in_place)
         # ONNX Runtime allows an output to overlap any input; here such an output is computed in new memory, and copied.
         # Inputs that are not contiguous are copied before the run.
         apart = inputs.keys() - updated.values()
@@ -292,23 +248,25 @@ class IOBinding:
             self._results[name] = target
 
     def _bind_feed(self, name: str, value: Any) -> None:
-        if name not in self._owner._inputs_by_name:
-            self._check_name(name, "input", [*self._owner.get_inputs(), *self._owner.get_overridable_initializers()])
+        parts = self._owner._parts
+        if name not in parts.inputs_by_name:
+            _check_name(name, "input", [argument.name for argument in (*parts.inputs, *parts.overridable())])
         self._input_values.pop(name, None)
         self._feeds[name] = value
         self._new.add(name)
 
     def _bind_target(self, name: str, target: np.ndarray | None) -> None:
-        if name not in self._owner._outputs:
-            self._check_name(name, "output", self._owner.get_outputs())
+        outputs = self._owner._parts.outputs
+        if name not in outputs:
+            _check_name(name, "output", outputs)
         self._values.pop(name, None)
         if name not in self._targets or not _are_same(self._targets[name], target):
             self._bound = None
         self._targets[name] = target
 
-    def _check_name(self, name: str, kind: str, arguments: Sequence[NodeArg]) -> None:
-        names = [argument.name for argument in arguments]
-        require(name in names, f"the model has the {kind}s {names}; unknown: {name!r}")
+
+def _check_name(name: str, kind: str, names: Collection[str]) -> None:
+    require(name in names, f"the model has the {kind}s {list(names)}; unknown: {name!r}")
 
 
 def _is_read_in_place(value: Any) -> bool:
@@ -333,7 +291,6 @@ def _check_device(label: str, device_type: str) -> None:
 
 
 def _array_at(label: str, device_type: str, element_type: Any, shape: Sequence[int], address: int) -> np.ndarray:
-    """View the memory at an address as an array."""
     _check_device(label, device_type)
     if isinstance(element_type, int) and not isinstance(element_type, bool):
         is_numeric = element_type in TensorProto.DataType.values() and element_type not in (0, TensorProto.STRING)

@@ -57,7 +57,7 @@ def load(
     source = Model.load(model, limits)
     context = context or ml.create_context()
     shapes: dict[str, tuple[int, ...] | None] = {}
-    for argument in declared(source, fix_shapes):
+    for argument in arguments_of(source, fix_shapes):
         shapes[argument.name] = argument.static_shape()
         varying = [size for size in argument.dims or () if not isinstance(size, int)]
         if varying:
@@ -79,7 +79,7 @@ def _advice(argument: Argument) -> str:
     return f"fix them, as in fix_shapes={sizes!r}, or on the command line {' '.join(options)}"
 
 
-def declared(source: Model, fix_shapes: Mapping[str, int | Sequence[int]] | None) -> list[Argument]:
+def arguments_of(source: Model, fix_shapes: Mapping[str, int | Sequence[int]] | None) -> list[Argument]:
     """The inputs that a model needs, with sizes from `fix_shapes`."""
     infos = source.required_inputs
     fixed = FixedShapes.of(fix_shapes, infos)
@@ -92,19 +92,10 @@ def record(
     shapes: Mapping[str, tuple[int, ...] | None],
     inputs: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[MLGraphBuilder, dict[str, MLOperand]]:
-    """Record a whole model in a builder, without compiling it. Operations are labelled with the names of its nodes.
+    """Record a whole model in a builder, and return its outputs by name; `NotSupportedError` if WebNN cannot express a node.
 
-    Args:
-        source: the model.
-        context: the context of the builder.
-        shapes: the shape of each input.
-        inputs: arrays of inputs; an input whose values determine shapes becomes a constant.
-
-    Returns:
-        The builder, and the operand of each output by name.
-
-    Raises:
-        NotSupportedError: WebNN cannot express the model.
+    Operations are labelled with the names of the model's nodes. An input whose values in `inputs` determine shapes becomes a
+    constant.
     """
     tracer, trace = trace_model(source, context, shapes, inputs)
     outputs = [info.name for info in source.proto.graph.output]
@@ -130,14 +121,9 @@ def trace_model(
     inputs: Mapping[str, np.ndarray] | None = None,
     types: Mapping[str, TypeProto] | None = None,
 ) -> tuple[Tracer, Trace]:
-    """Trace a whole model.
+    """Trace a whole model. An input whose values in `inputs` determine shapes becomes a constant.
 
-    Args:
-        source: the model.
-        context: the context to run in.
-        shapes: the shape of each input.
-        inputs: arrays of inputs; an input whose values determine shapes becomes a constant.
-        types: known types of results of fallback nodes, which inference may miss.
+    `types` has known types of results of fallback nodes, which inference may miss.
     """
     require_operators(source)
     values: dict[str, np.ndarray] = {}

@@ -19,7 +19,6 @@ from ..model.arguments import check_target
 from ..model.booleans import bool_as_uint8
 
 NOTHING_SHARED: Mapping[str, str] = MappingProxyType({})
-"""No output shares memory with an input."""
 
 Fallback = Literal["auto", "error"]
 """Treatment of nodes that WebNN cannot express: "auto" runs them in ONNX Runtime, "error" refuses the model."""
@@ -32,20 +31,10 @@ Result = tuple[Desc, np.dtype[Any]] | None
 
 
 class ModelProgram:
-    """A model as a program, for given input shapes or for all. Several threads may run it at the same time.
+    """A model as a program, for given input shapes or, if `is_open`, for all. Several threads may run it at the same time.
 
-    Args:
-        program: the program; its inputs and outputs have the names of the model's.
-        wrappers: the conversion of each input.
-        results: the data type and shape of each output, if known.
-        is_open: whether the program takes inputs of any shape.
-
-    Attributes:
-        program: as above.
-        is_open: as above.
-        inputs: the names of the inputs that the program reads.
-        outputs: the names of the outputs, in the order of the program.
-        results: the known items of `results`, by name.
+    `inputs` are the names of the inputs that the program reads, in its order; `results` are the known data types and shapes of
+    outputs.
     """
 
     def __init__(
@@ -59,9 +48,14 @@ class ModelProgram:
         self._gives_values = all(result is None or result[1].kind != "b" for result in results)
 
     def returning(self, wanted: Sequence[int]) -> Returning:
-        """Return a function that runs checked values, and returns the outputs at the positions `wanted` in new memory."""
+        """A function that runs checked values, and returns the outputs at the positions `wanted` in new memory."""
         call = self.program.returning(wanted) if self._takes_values and self._gives_values else None
         return call or partial(self.run, outputs=[None] * len(self.outputs), wanted=wanted)
+
+    def ordered_run(self) -> Callable[[Mapping[str, Any]], Callable[[], list[Any]]]:
+        """A function that binds a run to a feed; outputs are ordered by name, as on all engines."""
+        run = self.returning(sorted(range(len(self.outputs)), key=lambda k: self.outputs[k]))
+        return lambda feed: partial(run, [feed[name] for name in self.inputs])
 
     def run(
         self,
@@ -70,13 +64,10 @@ class ModelProgram:
         wanted: Sequence[int],
         shared: Mapping[str, str] = NOTHING_SHARED,
     ) -> list[Any]:
-        """Run on checked arrays, or checked memory of the context's device.
+        """Run on checked arrays, or checked memory of the context's device, and return the outputs at the positions `wanted`.
 
-        Args:
-            inputs: the values of `self.inputs`.
-            outputs: the memory to write each of `self.outputs` into; None for new memory.
-            wanted: the positions of the outputs to return.
-            shared: the outputs that reuse the memory of an input, with the name of that input.
+        `outputs` has the memory to write each output into, None for new memory. `shared` has the outputs that reuse the memory
+        of an input, with the name of that input.
 
         Raises:
             ValidationError: memory in `outputs` has another shape than its output, which was unknown in advance.
@@ -104,7 +95,7 @@ class ModelProgram:
         return results
 
     def memory(self, feed: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-        """Return the memory of checked inputs, and new memory for the outputs, in the order of the program."""
+        """The memory of checked inputs, and new memory for the outputs, in the order of the program."""
         values = [feed[name] for name in self.inputs]
         sources = [v if wrap is None else wrap(v) for v, wrap in zip(values, self._wrappers, strict=True)]
         targets = [self._new(k, True) for k in range(len(self.outputs))]

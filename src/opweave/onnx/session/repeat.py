@@ -1,6 +1,6 @@
 """Fast path for a call that repeats a recent one: arrays of the same types and shapes, and the same requested outputs.
 
-If the model's own session runs all calls, shapes may differ: those of a language model change at each token.
+If ONNX Runtime runs all calls, shapes may differ: those of a language model change at each token.
 
 The full path of `InferenceSession.run` has checked such a call and selected its program before. The fast path raises no errors
 about arguments: a call with something new or wrong takes the full path, which has the messages.
@@ -25,7 +25,7 @@ from .index_ranges import Range
 from .model_program import NOTHING_SHARED, ModelProgram
 
 Expected = tuple[str, np.dtype[Any], tuple[int, ...]]
-"""The name of an array, its data type and its shape."""
+"""Name, data type and shape of an array."""
 
 NO_TYPE = np.dtype([("of no array", "V1")])
 """Data type of unknown outputs, equal to no other. (NumPy reads None as float64.)"""
@@ -44,22 +44,11 @@ FEW_PAIRS = 64
 
 
 class RepeatedCall:
-    """A successful call of a session, to be repeated on other arrays.
+    """A successful call of a session, to be repeated on other arrays of `feed`'s types.
 
-    Args:
-        model: the program that ran the call.
-        feed: the input arrays, by name.
-        asked: `output_names` of the call.
-        names: the names of the returned outputs.
-        deciding: the inputs whose values determine shapes; a repetition must have the same values.
-        ranges: ranges of input values to check.
-        in_place: the outputs that may reuse the memory of an input, with the name of that input.
-        targets: the memory that the call wrote outputs into, by name.
-        declared: if shapes may differ, the inputs and the outputs that the model declares, by name.
-
-    Attributes:
-        model: as above.
-        used: the number of the last call that used it, counted by `Repeats`.
+    A repetition must have the same values of the `deciding` inputs, which determine shapes. `declared` has the inputs and the
+    outputs of the model by name, if shapes may differ. `used` is the number of the last call that used it, counted by
+    `Repeats`.
     """
 
     __slots__ = (
@@ -119,11 +108,7 @@ class RepeatedCall:
         return all(i.element_type not in (0, TensorProto.BOOL) and i.dtype.kind in "iuf" for i in inputs)
 
     def run(self, asked: Any, feed: Any, out: Any) -> list[Any] | None:
-        """Run a call; None if it does not repeat this one.
-
-        Raises:
-            OperationError: the engine failed.
-        """
+        """Run a call; None if it does not repeat this one."""
         if asked is not self._asked and not (type(asked) is list and asked == self._asked):
             return None
         if type(feed) is not dict or len(feed) != len(self._inputs):
@@ -182,7 +167,6 @@ class RepeatedCall:
         return self.model.run(inputs[: self._taken], outputs, self._wanted, shared)
 
     def _overlap(self, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> bool:
-        """Whether a target shares memory with another array."""
         if len(targets) * (len(inputs) + len(targets)) <= FEW_PAIRS:
             return _overlap(inputs, targets)
         if self._apart is not None and self._apart.are(targets):  # as at each token of a language model
@@ -194,10 +178,8 @@ class RepeatedCall:
 class Repeats:
     """Recent calls of a session by input shapes, for callers that alternate between shapes.
 
-    Attributes:
-        last: the last call; None if there is none, or calls must select their program again.
-        count: the number of calls, without repetitions of the last one.
-        direct: direct calls by requested outputs, if the model's own session runs all shapes.
+    `last` is None if there is no call, or calls must select their program again. `count` is the number of calls, without
+    repetitions of the last one. `direct` has direct calls by requested outputs, if ONNX Runtime runs all shapes.
     """
 
     __slots__ = ("_by_shapes", "_lock", "count", "direct", "last")
@@ -210,11 +192,7 @@ class Repeats:
         self._by_shapes: dict[tuple[tuple[int, ...], ...], RepeatedCall] = {}
 
     def run(self, asked: Any, feed: Any, out: Any) -> list[Any] | None:
-        """Run a call that repeats a recent one other than the last; None if there is no such call.
-
-        Raises:
-            OperationError: the engine failed.
-        """
+        """Run a call that repeats a recent one other than the last; None if there is no such call."""
         if len(self._by_shapes) < 2 or type(feed) is not dict:
             return None
         try:
@@ -229,12 +207,7 @@ class Repeats:
         return results
 
     def keep(self, repeat: RepeatedCall, feed: Mapping[str, np.ndarray]) -> None:
-        """Keep a call; drop the oldest one beyond MAX_REPEATS.
-
-        Args:
-            repeat: the call.
-            feed: its inputs, in the caller's order.
-        """
+        """Keep a call by its inputs, in the caller's order; drop the oldest one beyond MAX_REPEATS."""
         with self._lock:
             if len(self._by_shapes) >= MAX_REPEATS:
                 del self._by_shapes[next(iter(self._by_shapes))]
@@ -263,11 +236,9 @@ class Repeats:
 
 @record
 class _Apart:
-    """Arrays that share no memory with each other.
+    """Arrays that share no memory with each other, and their memory ranges.
 
-    Attributes:
-        arrays: weak references to the arrays. A resized array has new memory, which is disjoint, too.
-        ranges: the memory ranges of the arrays.
+    The references are weak. A resized array has new memory, which is disjoint, too.
     """
 
     arrays: Sequence[ref[np.ndarray]]
@@ -284,7 +255,6 @@ class _Apart:
         return cls([ref(target) for target in targets], memory.merged_ranges(targets))
 
     def are(self, arrays: Sequence[np.ndarray]) -> bool:
-        """Whether `arrays` are the recorded ones."""
         return len(arrays) == len(self.arrays) and all(a() is b for a, b in zip(self.arrays, arrays, strict=True))
 
 

@@ -32,7 +32,6 @@ _classes: WeakKeyDictionary[type, ref[type]] = WeakKeyDictionary()  # user's cla
 
 
 def _class_like(cls: type, bases: tuple[type, ...], **members: Any) -> type:
-    """A new class with the name and documentation of `cls`."""
     copied = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(cls.__name__, bases, {**copied, **members})
 
@@ -144,7 +143,6 @@ _wrap(ReplacedBinding, IOBinding)
 
 
 def _new(cls: Any) -> Any:
-    """Make an object without calling `__init__`, for pickles."""
     return cls.__new__(cls)
 
 
@@ -173,7 +171,7 @@ def binding_init(self: Any, session: Any) -> None:
     ReplacedBinding.__init__(self, session)
 
 
-def recording(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def record_calls(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method of options to record its calls in `options_set`, since its effect cannot be read back."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:

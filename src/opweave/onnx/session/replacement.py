@@ -1,8 +1,5 @@
 """Run programs that call ONNX Runtime on Opweave, unchanged.
 
-    with ow.onnx.replacing_onnxruntime():
-        ...  # sessions that any library makes here run on Opweave
-
 `onnxruntime.InferenceSession` remains the same class, so names that libraries have imported and classes derived from it keep
 working. Only its `__init__` is replaced: it changes the class of the new object to one that inherits from Opweave's session
 first (see `replaced`).
@@ -105,14 +102,14 @@ def _change() -> None:
     )
 
     from ..ort_api.options import available_providers, unreadable
-    from .replaced import binding_init, get_device, recording, session_init
+    from .replaced import binding_init, get_device, record_calls, session_init
 
     _set(collection.InferenceSession, "__init__", session_init)
     _set(collection.IOBinding, "__init__", binding_init)
     for owner, methods in unreadable().items():
         cls = getattr(onnxruntime, owner)
         for name in methods:
-            _set(cls, name, recording(name, vars(cls)[name]))
+            _set(cls, name, record_calls(name, vars(cls)[name]))
     # ONNX Runtime's own class asks for the providers of each session, also of those that Opweave makes.
     _set(collection, "C", engine)
     for module in (onnxruntime, _pybind_state):

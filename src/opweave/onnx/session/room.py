@@ -8,7 +8,7 @@ MAX_COMPILED = 64
 """Maximum number of shapes that a session keeps compiled."""
 
 PROGRAM_BYTES = 24 * 2**20
-"""Default of `program_bytes` if the model's own session can run all shapes. It suffices for models with at most 9 MB of
+"""Default of `program_bytes` if ONNX Runtime can run all shapes. It suffices for models with at most 9 MB of
 weights: their calls are short, so the overhead that compilation removes counts. Measured on the models of the gate: compiled
 shapes take 0.6 to 1.0 of the time with up to 4 MB of weights, and the same time with more. Each shape holds the packed weights
 once more; with this limit, the models stay below 1.3 times ONNX Runtime's memory."""
@@ -29,24 +29,14 @@ PACKED_PERCENT = 125
 
 @record
 class Room:
-    """The memory for compiled shapes of a model.
-
-    Attributes:
-        weight_bytes: the size of the weights.
-        node_bytes: the size of the weights in Constant nodes, which tracing copies.
-        program_bytes: the argument of the session; None for a default.
-    """
+    """The memory for compiled shapes of a model; tracing copies the weights in Constant nodes, of `node_bytes`."""
 
     weight_bytes: int
     node_bytes: int
     program_bytes: int | None
 
     def max_bytes(self, is_needed: bool) -> int:
-        """Memory limit for all compiled shapes together.
-
-        Args:
-            is_needed: whether dropped shapes must be compiled again.
-        """
+        """Memory limit for all compiled shapes together. `is_needed`: dropped shapes must be compiled again."""
         if self.program_bytes is not None:
             return self.program_bytes
         return ALWAYS_BYTES if is_needed else PROGRAM_BYTES

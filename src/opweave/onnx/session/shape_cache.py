@@ -1,8 +1,8 @@
-"""Choose the program for a call of a session: a model compiled for its input shapes, or the model's own session.
+"""Choose the program for a call of a session: a model compiled for its input shapes, or ONNX Runtime, uncompiled.
 
-The model's own session (`symbolic`) is an ONNX Runtime session for the unchanged model, and takes all shapes. By default it
-runs all calls, with three exceptions: it cannot run the model (other devices, custom operations); tuning has measured a faster
-engine for the shapes; the model is static, and has an operator for which Opweave's loops are faster (`compile_static`). With
+An ONNX Runtime session for the unchanged model takes all shapes (`symbolic`). By default it runs all
+calls, with three exceptions: it cannot run the model (other devices, custom operations); tuning has measured a faster engine
+for the shapes; the model is static, and has an operator for which Opweave's loops are faster (`compile_static`). With
 `specialise="recurring"`, it runs the first call with new shapes. The second call starts to compile them in the background, and
 later calls use the compiled model.
 """
@@ -23,15 +23,14 @@ from ...core.shapes import OtherShapes
 from ...support.cache import Cache
 from ...support.errors import MLError, NotSupportedError, OperationError
 from ...support.names import counted
-from ...support.progress import reported
+from ...support.progress import report_work
 from ..convert.shape_keys import Key as Key, Shapes as Shapes, ValuesNeeded, may_decide, text_of as text_of
 from ..model.arguments import Argument
 from ..model.model import Model
 from ..model.parameters import digest_of, has_roundings, weight_bytes
 from ..ort_api.options import INFO, NOTSET, WARNING, log
-from .measured import find_measured
+from .choice import AUTO, NEVER, UNCOMPILED, RecentShape, find_measured, may_pay, reason_after_trace
 from .model_program import Fallback, ModelProgram
-from .own_session import AUTO, NEVER, OWN_SESSION, RecentShape, may_pay, reason_after_trace
 from .repeat import Repeats
 from .room import MAX_COMPILED, Room
 from .symbolic import must_be_traced, open_program
@@ -65,30 +64,16 @@ _compiled_in_background: WeakSet[CompiledModel] = WeakSet()
 
 
 class ShapeCache:
-    """The compiled models of a session, one for each combination of input shapes, and the model's own session.
+    """The compiled models of a session, one for each combination of input shapes, and ONNX Runtime's session for all shapes.
 
     Deciding inputs are small inputs that hold shapes, axes or conditions. Their values determine the shapes of other tensors,
     so a model is compiled for these values, too.
 
-    Args:
-        model: the model.
-        context: the context to run in.
-        inputs: the declared inputs, with the sizes that the user has fixed.
-        fallback: treatment of nodes that WebNN cannot express.
-        specialise: the shapes to compile.
-        program_bytes: memory limit for all compiled shapes; None for a default.
-
     Attributes:
-        compiled: the compiled models.
-        deciding: the names of the deciding inputs.
-        specialise: as above.
         ways: the engines that may run the model, by name.
-        tuned: the measurements of tuning that choose an engine, by shapes as text.
-        verdicts: all measurements, by shapes as text.
-        choices: how often tuning, or `forget_shapes`, has changed the programs of calls.
+        tuned: the measurements of tuning that choose an engine, by shapes as text; `verdicts` has all measurements.
+        choices: the count of changes of the programs of calls, by tuning or `forget_shapes`.
         repeats: recent calls, for the fast path; empty after each such change.
-        weight_bytes: the size of the weights.
-        input_count: the number of declared inputs.
     """
 
     def __init__(
@@ -106,7 +91,7 @@ class ShapeCache:
         self.tuned: dict[str, Measurement] = {}
         self.weight_bytes, node_bytes = weight_bytes(model)
         self._room = Room(self.weight_bytes, node_bytes, program_bytes)
-        # The model's own session ignores custom operations, or refuses their nodes. It also keeps float16 and quantised
+        # An uncompiled model ignores custom operations, or refuses their nodes. It also keeps float16 and quantised
         # results in float32, which `ieee` requires to be rounded.
         must_round = specialise != "never" and context.precision == "ieee" and has_roundings(model)
         self._compiles_all = specialise == "always" or fallback == "error" or bool(model.operations) or must_round
@@ -117,10 +102,12 @@ class ShapeCache:
         elif specialise == "auto" and not self._compiles_all:
             self._why_none = AUTO
         elif not self._compiles_all and not self._fits(1):
+            from ...support.words import size
+
             limit = self._room.max_bytes(self._is_needed())
-            self._why_none = f"it would take {self._room.estimate(1)} bytes, and program_bytes is {limit}"
-        self._own_session: ModelProgram | None = None
-        self._own_lock = Lock()  # held while the own session is created
+            self._why_none = f"it would take {size(self._room.estimate(1))}, more than program_bytes ({size(limit)})"
+        self._uncompiled: ModelProgram | None = None
+        self._uncompiled_lock = Lock()  # held while ONNX Runtime's session is created
         self._lock = Lock()  # guards the attributes below; never held during compilation
         self.compiled: Cache[Key, CompiledModel] = Cache(MAX_COMPILED, raw=True)
         self.deciding: set[str] = set()
@@ -137,63 +124,58 @@ class ShapeCache:
     # Choosing ---------------------------------------------------------------------------------------------------------
 
     @property
-    def only_own(self) -> ModelProgram | None:
-        """The model's own session, if it runs calls of all shapes (except those that it fails on); else None."""
-        return self._own_session if self._why_none and not self._compiles_all and not self.tuned else None
+    def only_uncompiled(self) -> ModelProgram | None:
+        """ONNX Runtime's session, if it runs calls of all shapes (except those that it fails on); else None."""
+        return self._uncompiled if self._why_none and not self._compiles_all and not self.tuned else None
 
     def select(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[ModelProgram, bool]:
-        """Select the program for a call, and return whether later calls like it will have the same program.
-
-        Args:
-            shapes: the shapes of the inputs.
-            feed: the inputs.
-        """
-        if (only := self.only_own) is not None and len(shapes) == len(self._inputs):
+        """Select the program for a call, and return whether later calls like it will have the same program."""
+        if (only := self.only_uncompiled) is not None and len(shapes) == len(self._inputs):
             return only, self._note_use(shapes, feed)
         if compiled := self._find(shapes, feed):
             return compiled, True
         tuned = self._measurement_for(tuple(shapes.items()))
-        own = self.own_session(shapes) if tuned is None or tuned.chosen == OWN_SESSION else None
-        if own is None:
+        uncompiled = self.find_uncompiled(shapes) if tuned is None or tuned.chosen == UNCOMPILED else None
+        if uncompiled is None:
             return self.compile_for(shapes, feed), True
-        return own, tuned is not None or self._note_use(shapes, feed)
+        return uncompiled, tuned is not None or self._note_use(shapes, feed)
 
-    def own_session(self, shapes: Shapes) -> ModelProgram | None:
-        """Return the model's own session, created on first use; None if these shapes must be compiled."""
+    def find_uncompiled(self, shapes: Shapes) -> ModelProgram | None:
+        """ONNX Runtime's session for the model, created on first use; None if these shapes must be compiled."""
         if self._compiles_all or len(shapes) != len(self._inputs):
             return None  # a different number of inputs: initializers are overridden
-        with self._own_lock:
-            if self._own_session is None and not self._compiles_all:
+        with self._uncompiled_lock:
+            if self._uncompiled is None and not self._compiles_all:
                 if must_be_traced(self._model):
                     self._trace(shapes, {})  # refuses models that would crash the engine, or make it hang
                 try:
-                    with reported("loading the model for all shapes"):
-                        self._own_session = self.new_own()
+                    with report_work("loading the model for all shapes"):
+                        self._uncompiled = self.open_uncompiled()
                     memory.trim()
                 except MLError as error:
                     self._compiles_all = True
                     log(NOTSET, INFO, "all shapes are compiled: %s", error)
-        return self._own_session
+        return self._uncompiled
 
-    def load_own(self) -> None:
-        """Create the model's own session before the first call, if it will run all calls and needs no trace."""
+    def load_uncompiled(self) -> None:
+        """Create ONNX Runtime's session before the first call, if it will run all calls and needs no trace."""
         if (
             self._why_none in (AUTO, NEVER)
             and not self._compiles_all
             and not self.tuned
             and not must_be_traced(self._model)
         ):
-            self.own_session({argument.name: None for argument in self._inputs})
+            self.find_uncompiled({argument.name: None for argument in self._inputs})
 
     def compile_for(self, shapes: Shapes, feed: Mapping[str, Any]) -> CompiledModel:
-        """Return the model compiled for input shapes and values of deciding inputs, from the cache or new."""
+        """The model compiled for input shapes and values of deciding inputs, from the cache or new."""
         if compiled := self._find(shapes, feed):
             return compiled
         sizes = tuple(shapes.items())
         with self.compiled.turn(sizes):  # threads with the same shapes wait for the result
             if compiled := self._find(shapes, feed):
                 return compiled
-            with reported(f"compiling the model for {text_of(sizes)}"):
+            with report_work(f"compiling the model for {text_of(sizes)}"):
                 return self._compile(shapes, feed)
 
     def drop(self, compiled: CompiledModel) -> None:
@@ -205,36 +187,32 @@ class ShapeCache:
             self.repeats.clear()
 
     def compile_static(self, shapes: Shapes, output_bytes: int) -> None:
-        """Compile a static model, unless its own session should run it or deciding inputs exist.
+        """Compile a static model, unless ONNX Runtime should run it or deciding inputs exist; outputs have `output_bytes`.
 
-        By default, a model is compiled only if a measurement or a measured rule (`own_session.may_pay`) promises a gain, and
+        By default, a model is compiled only if a measurement or a measured rule (`choice.may_pay`) promises a gain, and
         if it is one graph: between sections, results are stored and threads wait.
-
-        Args:
-            shapes: the shapes of the inputs.
-            output_bytes: the declared size of all outputs.
         """
         tuned = self._measurement_for(tuple(shapes.items()))
-        is_own = self._why_none == NEVER or (tuned is not None and tuned.chosen == OWN_SESSION)
-        if is_own and self.own_session(shapes):
+        is_uncompiled = self._why_none == NEVER or (tuned is not None and tuned.chosen == UNCOMPILED)
+        if is_uncompiled and self.find_uncompiled(shapes):
             return
         is_auto = tuned is None and self._why_none == AUTO
         size = self._room.weight_bytes + sum(argument.static_bytes() for argument in self._inputs) + output_bytes
-        if is_auto and not may_pay(self._model, size) and self._use_own(shapes, AUTO):
+        if is_auto and not may_pay(self._model, size) and self._use_uncompiled(shapes, AUTO):
             return
         trace = self._trace(shapes, {})  # all of the model, so that errors are raised now
         if trace.deciding:
             return
         reason = reason_after_trace(trace, self._outputs, is_auto)
-        if reason and self._use_own(shapes, reason):
+        if reason and self._use_uncompiled(shapes, reason):
             return
         if is_auto:
             self._why_none = ""
         self._finish(self._key(shapes, {}), trace)
 
-    def _use_own(self, shapes: Shapes, reason: str) -> bool:
-        """Run all calls of a static model in its own session; False if there is none."""
-        if self.own_session(shapes) is None:
+    def _use_uncompiled(self, shapes: Shapes, reason: str) -> bool:
+        """Run all calls of a static model in ONNX Runtime's session; False if there is none."""
+        if self.find_uncompiled(shapes) is None:
             return False
         self._why_none = reason
         self._note_use(shapes, {})
@@ -248,31 +226,31 @@ class ShapeCache:
             declared = [Argument.of(info) for info in self._model.proto.graph.input]
             ways = {text_of(key, declared): "compiled" for key, _ in self.compiled.items()}
             ways |= {
-                text: measurement.reason
-                for text, measurement in self.tuned.items()
-                if measurement.chosen == OWN_SESSION
+                text: measurement.reason for text, measurement in self.tuned.items() if measurement.chosen == UNCOMPILED
             }
             for key, recent in self._recent.items():
                 ways.setdefault(text_of(key, declared), recent.describe())
         return ways
 
     def last(self) -> tuple[Key, ModelProgram] | None:
-        """Return the key and the program of the last call; before the first call, of one that exists."""
+        """The key and the program of the last call; before the first call, of one that exists."""
         with self._lock:
             self._note_repeats()
             compiled, recent = self.compiled.items()[-1:], self._recent.items()[-1:]
-            own = self._own_session
-            if compiled and (own is None or not recent or self._last_used.get(compiled[0][0]) == self.repeats.count):
+            uncompiled = self._uncompiled
+            if compiled and (
+                uncompiled is None or not recent or self._last_used.get(compiled[0][0]) == self.repeats.count
+            ):
                 return compiled[0]
-            return (recent[0][0], own) if recent and own is not None else None
+            return (recent[0][0], uncompiled) if recent and uncompiled is not None else None
 
     def find_program(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[Key, ModelProgram] | None:
-        """Return the key and the program for these inputs, if the program exists."""
+        """The key and the program for these inputs, if the program exists."""
         with self._lock:
             key = self._key(shapes, feed)
             compiled = self.compiled.get(key)
-            if compiled is None and self._own_session is not None and not self._compiles_all:
-                return key, self._own_session
+            if compiled is None and self._uncompiled is not None and not self._compiles_all:
+                return key, self._uncompiled
             return None if compiled is None else (key, compiled)
 
     def _key(self, shapes: Shapes, feed: Mapping[str, Any]) -> Key:
@@ -335,7 +313,7 @@ class ShapeCache:
             memory.trim()  # compiling takes far more memory than its result
             return True  # anything that is not None: the model itself is in `compiled`
         except Exception as error:
-            log(NOTSET, WARNING, "shapes %s stay with the model's own session: %s", text_of(sizes), error)
+            log(NOTSET, WARNING, "shapes %s stay with %s: %s", text_of(sizes), UNCOMPILED, error)
             if isinstance(error, MLError):
                 raise
             raise OperationError(f"{type(error).__name__}: {error}") from error
@@ -357,10 +335,10 @@ class ShapeCache:
                 return compiled
         if too_many and (trace := self._trace_for_all(shapes)) is not None:
             return self._finish(sizes, trace, in_background)
-        key, trace = self.traced(shapes, feed, values)
+        key, trace = self.trace_shapes(shapes, feed, values)
         return self._finish(key, trace, in_background)
 
-    def traced(self, shapes: Shapes, feed: Mapping[str, Any], values: dict[str, Any]) -> tuple[Key, Trace]:
+    def trace_shapes(self, shapes: Shapes, feed: Mapping[str, Any], values: dict[str, Any]) -> tuple[Key, Trace]:
         """Trace the model for shapes and values of deciding inputs; add newly found deciding inputs to `values`."""
         while True:
             try:
@@ -425,11 +403,10 @@ class ShapeCache:
     # Tuning -----------------------------------------------------------------------------------------------------------
 
     def _measurement_for(self, sizes: Key) -> Measurement | None:
-        """Return the measurement of tuning for shapes; None if they are not tuned."""
         return self.tuned.get(text_of(sizes)) if self.tuned else None
 
     def digest(self) -> str:
-        """Return the digest of the model, the key of its measurements."""
+        """The digest of the model, the key of its measurements."""
         return digest_of(self._model)
 
     def why_not_verified(self) -> str:
@@ -441,14 +418,14 @@ class ShapeCache:
         return NEVER if self.specialise == "never" else ""
 
     def shapes_in_use(self) -> list[Shapes]:
-        """Return the compiled shapes, and the shapes of recent calls."""
+        """The compiled shapes, and the shapes of recent calls."""
         with self._lock:
             keys = [key for cache in (self.compiled, self._recent) for key, _ in cache.items()]
         plain = (tuple((name, value) for name, value in key if not isinstance(value, bytes)) for key in keys)
         return [dict(sizes) for sizes in dict.fromkeys(plain)]
 
     def use_tuned(self, key: Key, measurement: Measurement, model: CompiledModel | None) -> None:
-        """Run calls of a key in the program that was measured as the fastest: `model`, or the model's own session."""
+        """Run calls of a key in the program that was measured as the fastest: `model`, or ONNX Runtime's session if None."""
         with self._lock:
             self.choices += 1
             self.tuned[measurement.what] = self.verdicts[measurement.what] = measurement
@@ -459,21 +436,17 @@ class ShapeCache:
                 model.choice, model.untried = measurement.reason, {}
                 self._keep(key, model)
 
-    def new_own(self) -> ModelProgram:
-        """Create another own session of the model."""
+    def open_uncompiled(self) -> ModelProgram:
+        """Create another session of ONNX Runtime for the model."""
         return open_program(self._model, self._context, self._inputs)
 
-    def drop_own(self) -> None:
-        """Free the model's own session, which holds the weights once more."""
-        with self._own_lock:
-            self._own_session = None
+    def drop_uncompiled(self) -> None:
+        """Free ONNX Runtime's session, which holds the weights once more."""
+        with self._uncompiled_lock:
+            self._uncompiled = None
 
     def forget_shapes(self, error: OtherShapes) -> None:
-        """Drop all compiled models after ONNX inferred wrong shapes; new models do not rely on inference for these values.
-
-        Raises:
-            OperationError: the models did not rely on inference for them.
-        """
+        """Drop all compiled models after ONNX inferred wrong shapes; new models do not rely on inference for these values."""
         with self._lock:
             if self._model.surprising.issuperset(error.shapes):
                 raise OperationError(f"outputs come in shapes that do not fit: {error}") from error
@@ -503,10 +476,10 @@ class ShapeCache:
             return f"compiled shapes have {threads} threads already"
         used = self._queued + sum(not self._is_idle(key) for key, _ in self.compiled.items())
         if not self._fits(used + 1):
-            shapes = counted(used, "compiled shape")
-            return (
-                f"{shapes} in use, and program_bytes, {self._room.max_bytes(self._is_needed())}, has no room for more"
-            )
+            from ...support.words import size
+
+            limit = size(self._room.max_bytes(self._is_needed()))
+            return f"{counted(used, 'compiled shape')} in use, and program_bytes ({limit}) has no room for more"
         return ""
 
     def _keep(self, key: Key, compiled: CompiledModel) -> None:

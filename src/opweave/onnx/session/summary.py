@@ -18,48 +18,46 @@ if TYPE_CHECKING:
     from ...context.context import MLContext
     from ...core.operation import Op
     from .compiled import CompiledModel
-    from .session import InferenceSession
+    from .parts import SessionParts
 
 MAX_SHOWN = 6
 """Maximum number of inputs, outputs or operators in a summary; language models have dozens."""
 
 
-def line(session: InferenceSession) -> str:
+def line(parts: SessionParts) -> str:
     """Summarise the inputs, outputs and device of a session in one line.
 
     Names are quoted unless they are plain words, so that a file cannot write control characters to a terminal.
     """
-    takes, gives = _list_arguments(session.get_inputs()), _list_arguments(session.get_outputs())
-    nodes = counted(len(session._model.proto.graph.node), "node")
-    return f"<InferenceSession ({takes}) -> ({gives}), {nodes} on {session.context.device.name}>"
+    takes, gives = map(_list_arguments, _arguments_of(parts))
+    nodes = counted(len(parts.model.proto.graph.node), "node")
+    return f"<InferenceSession ({takes}) -> ({gives}), {nodes} on {parts.context.device.name}>"
 
 
-def html(session: InferenceSession) -> str:
+def html(parts: SessionParts) -> str:
     """Show inputs, outputs and operators as a table."""
     rows = [
         (kind, argument.name, argument.type, shape_text(argument.shape))
-        for kind, arguments in (("input", session.get_inputs()), ("output", session.get_outputs()))
+        for kind, arguments in zip(("input", "output"), _arguments_of(parts), strict=True)
         for argument in arguments
     ]
     head = "".join(f"<th>{name}</th>" for name in ("", "name", "type", "shape"))
     body = "".join(f"<tr>{''.join(f'<td>{markup(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    nodes = session._model.proto.graph.node
+    nodes = parts.model.proto.graph.node
     common = Counter(node.op_type for node in nodes).most_common()
     names = [f"{name} {number}" for name, number in common[:MAX_SHOWN]]
     names += [f"{counted(len(common) - MAX_SHOWN, 'more operator')}"] if len(common) > MAX_SHOWN else []
-    note = f"{counted(len(nodes), 'node')} on {session.context.device.name}: {', '.join(names)}"
+    note = f"{counted(len(nodes), 'node')} on {parts.context.device.name}: {', '.join(names)}"
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div style="max-height:24em;overflow:auto">{table}</div><p>{markup(note)}</p>'
 
 
-def explain_lines(compiled: CompiledModel, context: MLContext, state: str | Measurement = YET) -> list[str]:
-    """Tell in lines which node of a compiled model runs where, and why nodes fell back.
+def _arguments_of(parts: SessionParts) -> tuple[list[NodeArg], list[NodeArg]]:
+    return [argument.public() for argument in parts.inputs], [a.public() for a in parts.outputs.values()]
 
-    Args:
-        compiled: the model.
-        context: the context of the session.
-        state: the state of the verification of other engines.
-    """
+
+def explain_lines(compiled: CompiledModel, context: MLContext, state: str | Measurement = YET) -> list[str]:
+    """Tell in lines which node of a compiled model runs where, and why nodes fell back; `state` is that of verification."""
     folded = sum(step.kind == "folded" for step in compiled.trace.steps)
     precision = context.precision
     lines = [f"precision {precision}: {PRECISIONS[precision]}"]
@@ -73,7 +71,7 @@ def explain_lines(compiled: CompiledModel, context: MLContext, state: str | Meas
             name = f" {step.node.name!r}" if step.node.name else ""
             lines.append(f"  {step.node.op_type}{name}" + (f": {step.reason}" if step.reason else ""))
         if context.device.provider:
-            lines += [f"  {p.node} on {p.device}: {p.detail}" for p in compiled.placements(number)]
+            lines += [f"  {p.node} on {p.device}: {p.detail}" for p in compiled.placements[number]]
     lines.append(f"{counted(folded, 'node')} computed when the model was compiled")
     return lines
 
@@ -94,7 +92,9 @@ def customs(compiled: CompiledModel) -> list[str]:
     """Lines for custom operations, one for each way to run nodes of an operation; empty if the model has none."""
     counts: dict[Op[..., Any], Counter[str]] = {}
     operators: dict[Op[..., Any], dict[str, None]] = {}  # ONNX operators of each operation, in order
-    for op, step in compiled.custom_steps():
+    for step in compiled.trace.steps:
+        if (op := step.op) is None:
+            continue
         domain, op_type = step.node.domain, step.node.op_type
         operators.setdefault(op, {})[f"{domain}.{op_type}" if domain else op_type] = None
         ways = counts.setdefault(op, Counter())

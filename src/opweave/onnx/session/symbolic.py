@@ -29,16 +29,7 @@ invalid ones."""
 
 
 def open_program(model: Model, context: MLContext, inputs: Sequence[Argument]) -> ModelProgram:
-    """Create the model's own session, as a program that takes all shapes.
-
-    Args:
-        model: the model.
-        context: the context to run in.
-        inputs: the declared inputs, with the sizes that the user fixed.
-
-    Raises:
-        NotSupportedError: the model cannot run in such a session; the message says why.
-    """
+    """Create ONNX Runtime's session for a model, a program that takes all shapes; `NotSupportedError` if it cannot run."""
     for _, op_type in model.operations:
         raise NotSupportedError(f"{op_type} is a custom operation, which needs static shapes")
     if any(domain == MICROSOFT for domain, _ in model.operators):

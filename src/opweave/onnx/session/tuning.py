@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ...context.graph import check_names
 from ...core.value_ranges import InputRange
 from ...support.errors import require
 from ...support.names import shown
 from ..model.parameters import QUANTISING
-from .own_session import NEVER, OWN_SESSION
+from .choice import NEVER, UNCOMPILED
 from .shape_cache import Shapes, text_of
 
 if TYPE_CHECKING:
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from ...compile.engines import Measurement, Tuning
     from ...compile.tuning import Run
     from .compiled import CompiledModel
-    from .session import InferenceSession
+    from .parts import SessionParts
 
 
 LONG_SECONDS = 1.0
@@ -34,6 +32,8 @@ T = TypeVar("T")
 class TuningMethod:
     """Mixin of `InferenceSession`."""
 
+    _parts: SessionParts
+
     def tune(
         self,
         shapes: Sequence[Mapping[str, Sequence[int]]] | None = None,
@@ -43,11 +43,11 @@ class TuningMethod:
     ) -> Tuning:
         """Measure the engines that can run the model for given shapes, and use the fastest one for these from now on.
 
-        If several engines can run it on the session's device, the model is compiled for each. The engines, and the model's own
-        session, are measured alternately, after pauses. Building counts, too: a slower build is used if it saves that time in
-        200 runs, or in runs of half a second if these are more. The shapes stay compiled, whatever `program_bytes` allows by
-        default, unless the own session is used. The figures are kept in the cache on disk: later sessions of this model use
-        them, and compile these shapes at their first call. Ctrl-C ends the measurement, and keeps the shapes measured so far.
+        If several engines can run it on the session's device, the model is compiled for each. The engines, and ONNX Runtime
+        with the uncompiled model, are measured alternately, after pauses. Building counts, too: a slower build is used if it
+        saves that time in 200 runs, or in runs of half a second if these are more. The shapes stay compiled, whatever
+        `program_bytes` allows by default. The figures are kept in the cache on disk: later sessions of this model use them,
+        and compile these shapes at their first call. Ctrl-C ends the measurement, and keeps the shapes measured so far.
 
         Args:
             shapes: the shapes to tune, each a shape for every input whose shape is not declared in full. Default: those that
@@ -76,93 +76,89 @@ class TuningMethod:
         from ...compile.engines import Tuning
 
         tuning.check_seconds(seconds)
-        session = cast("InferenceSession", self)
-        session.context._check_alive()
-        combinations, feed = _shapes_to_tune(session, shapes, inputs)
-        if session._shape_cache.specialise == "never":  # some models must be compiled all the same
-            is_compiled = all(session._shape_cache.own_session(sizes) is None for sizes in combinations)
+        parts = self._parts
+        parts.check_alive()
+        combinations, feed = _shapes_to_tune(parts, shapes, inputs)
+        if parts.shape_cache.specialise == "never":  # some models must be compiled all the same
+            is_compiled = all(parts.shape_cache.find_uncompiled(sizes) is None for sizes in combinations)
             require(is_compiled, f"tune: the session compiles nothing: {NEVER}")
         measurements = []
         try:
             for sizes in combinations:
-                measurements.append(_tune(session, sizes, feed or random_feed(session, sizes), seconds))
+                measurements.append(_tune(parts, sizes, feed or random_feed(parts, sizes), seconds))
         finally:
-            session._shape_cache.repeats.clear()  # calls select their program again
+            parts.shape_cache.repeats.clear()  # calls select their program again
         return Tuning(tuple(measurements))
 
 
 def _shapes_to_tune(
-    session: InferenceSession, shapes: Sequence[Mapping[str, Sequence[int]]] | None, inputs: Mapping[str, Any] | None
+    parts: SessionParts, shapes: Sequence[Mapping[str, Sequence[int]]] | None, inputs: Mapping[str, Any] | None
 ) -> tuple[list[Shapes], Mapping[str, Any]]:
-    """Return the shapes to tune, and the checked inputs if the user has passed them."""
-    cache = session._shape_cache
+    """The shapes to tune, and the checked inputs if the user has passed them."""
+    cache = parts.shape_cache
     require(shapes is None or inputs is None, "tune: shapes and inputs must not be given both")
     if inputs is not None:
         require(isinstance(inputs, Mapping), f"tune: inputs must map names to arrays, got {shown(inputs)}")
-        arguments = {argument.name: argument for argument in session._inputs}
-        check_names("tune: inputs", inputs, arguments)
-        feed = {name: each.as_input(inputs[name], session.context) for name, each in arguments.items()}
+        feed = parts.read_feed("tune: inputs", inputs)
         return [{n: a.shape if isinstance(a, np.ndarray) else None for n, a in feed.items()}], feed
     if shapes is not None:
         is_list = isinstance(shapes, Sequence) and all(isinstance(each, Mapping) for each in shapes)
         require(is_list, f"tune: shapes must be a list with a shape by name for each input, got {shown(shapes)}")
-        return [session._shapes_of(each) for each in shapes], {}
-    combinations: list[Shapes] = [session._shapes_of({})] if session._is_static else cache.shapes_in_use()
+        return [parts.shapes_of(each) for each in shapes], {}
+    combinations: list[Shapes] = [parts.shapes_of({})] if parts.is_static else cache.shapes_in_use()
     require(bool(combinations), "tune: no shapes are in use yet; run the model first, or pass shapes")
     return combinations, {}
 
 
-def _tune(session: InferenceSession, shapes: Shapes, feed: Mapping[str, Any], seconds: float) -> Measurement:
-    """Measure all ways to run these shapes, and use the fastest from now on."""
+def _tune(parts: SessionParts, shapes: Shapes, feed: Mapping[str, Any], seconds: float) -> Measurement:
     from ...compile import tuning
     from ...compile.engines import engine_of
 
-    cache, name = session._shape_cache, session._recipe.title
+    cache, name = parts.shape_cache, parts.recipe.title
     if len(cache.ways) == 1:
         return tuning.default_measurement(name, text_of(tuple(shapes.items())), cache.ways)
-    had_own, own = cache.only_own is not None, cache.own_session(shapes)
+    was_uncompiled, uncompiled = cache.only_uncompiled is not None, cache.find_uncompiled(shapes)
     deciding = {name: feed[name] for name in cache.deciding & feed.keys()}
-    (key, trace), trace_seconds = _time_build(lambda: cache.traced(shapes, feed, deciding))
+    (key, trace), trace_seconds = _time_build(lambda: cache.trace_shapes(shapes, feed, deciding))
     models: dict[str, CompiledModel] = {}
     builds = dict[str, float]()
 
     def build(name: str, process: EngineProcess | None = None) -> list[Run]:
-        if own is not None and name == OWN_SESSION:
-            model = own
-            _, builds[name] = _time_build(cache.new_own)
+        if uncompiled is not None and name == UNCOMPILED:
+            model = uncompiled
+            _, builds[name] = _time_build(cache.open_uncompiled)
         elif process is not None:
             model = cache.compile_on(name, trace, process=process)
         else:
             models[name], build_seconds = _time_build(lambda: cache.compile_on(name, trace))
             model, builds[name] = models[name], trace_seconds + build_seconds
-        order = sorted(range(len(model.outputs)), key=lambda k: model.outputs[k])  # one order on all engines
-        return [partial(model.returning(order), [feed[input_name] for input_name in model.inputs])]
+        return [model.ordered_run()(feed)]
 
     names = list(cache.ways)
-    if own is not None:
+    if uncompiled is not None:
         try:
-            build(OWN_SESSION)[0]()
-            names.insert(0, OWN_SESSION)
+            build(UNCOMPILED)[0]()
+            names.insert(0, UNCOMPILED)
         except tuning.REFUSALS as error:  # the engine refuses what WebNN defines, such as indices out of range
             from logging import getLogger
 
-            getLogger("opweave").info("%s is not measured: %s", OWN_SESSION, error)
+            getLogger("opweave").info("%s is not measured: %s", UNCOMPILED, error)
     text = text_of(tuple(shapes.items()))
     is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
     compiled = cache.compiled.get(key)
-    current = OWN_SESSION if compiled is None else engine_of(compiled.choice)
-    digest, outputs = cache.digest(), sorted(session._outputs)
+    current = UNCOMPILED if compiled is None else engine_of(compiled.choice)
+    digest, outputs = cache.digest(), sorted(parts.outputs)
     measurement = tuning.measure(
         name, text, digest, cache.ways, build, names, outputs, seconds, is_quantised, current, builds
     )
     cache.use_tuned(key, measurement, models.get(measurement.chosen))
-    if session._is_static and not had_own and measurement.chosen != OWN_SESSION:
-        cache.drop_own()
+    if parts.is_static and not was_uncompiled and measurement.chosen != UNCOMPILED:
+        cache.drop_uncompiled()
     return measurement
 
 
 def _time_build(build: Callable[[], T]) -> tuple[T, float]:
-    """Return the result of a build, and the seconds of a repeated build.
+    """The result of a build, and the seconds of a repeated build.
 
     The first build also loads modules, and compiles loops, which the cache on disk keeps for other processes.
     """
@@ -178,19 +174,19 @@ def _time_build(build: Callable[[], T]) -> tuple[T, float]:
     return result, seconds
 
 
-def random_feed(session: InferenceSession, shapes: Shapes) -> dict[str, np.ndarray]:
+def random_feed(parts: SessionParts, shapes: Shapes) -> dict[str, np.ndarray]:
     """Random values for the inputs of a model; indices, such as token ids, cover the whole table.
 
     With only two token ids, results of 8-bit networks depend more on rounding than on the input.
     """
     generator = np.random.default_rng(0)
     counts: dict[str, int] = {}
-    for index_range in session._ranges:
+    for index_range in parts.ranges:
         if isinstance(index_range, InputRange):
             counts[index_range.name] = min(
                 index_range.values.high + 1, counts.get(index_range.name, index_range.values.high + 1)
             )
     return {
         argument.name: argument.random(shapes[argument.name] or (), generator, counts.get(argument.name, 2))
-        for argument in session._inputs
+        for argument in parts.inputs
     }

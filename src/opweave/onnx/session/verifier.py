@@ -6,7 +6,6 @@ import os
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...compile import engines, tuning
@@ -22,30 +21,19 @@ from ..model.limits import ModelLimits
 from ..model.model import Model
 from ..model.parameters import QUANTISING
 from ..model.protobuf import ModelProto
+from .choice import UNCOMPILED
 from .compiled import sole_graph
 from .model_program import Fallback, ModelProgram
-from .own_session import OWN_SESSION
 from .shape_cache import ShapeCache, Shapes
 
 if TYPE_CHECKING:
     from ...backends.isolation import EngineProcess
-    from .session import InferenceSession
+    from .parts import SessionParts
 
 
 @dataclass(frozen=True)
 class ModelTask(Task):
-    """A model to verify for some shapes.
-
-    Attributes:
-        model: the path or the bytes of the model.
-        title: the name of the model.
-        folder: the folder of external data.
-        limits: the limits for loading.
-        inputs: the inputs of the session.
-        fallback: the fallback of the session.
-        shapes: the shapes of the inputs.
-        is_own: whether the model's own session runs it by default.
-    """
+    """A model to verify for some shapes; `is_uncompiled`: ONNX Runtime runs it uncompiled by default."""
 
     model: Any
     title: str
@@ -54,16 +42,16 @@ class ModelTask(Task):
     inputs: Sequence[Argument]
     fallback: Fallback
     shapes: Shapes
-    is_own: bool
+    is_uncompiled: bool
 
     def verdict(self) -> Measurement | str:
         """See `Task.verdict`."""
         return _judge(self)
 
 
-def task_of(session: InferenceSession, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
-    """Return the task of a child process for shapes in use, a kept verdict, or the reason for neither."""
-    cache, context, model = session._shape_cache, session.context, session._recipe.model
+def task_of(parts: SessionParts, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
+    """The task of a child process for shapes in use, a kept verdict, or the reason for neither."""
+    cache, context, model = parts.shape_cache, parts.context, parts.recipe.model
     if (verdict := engines.find(cache.digest, cache.ways).get(text_of(key))) is not None:
         return verdict
     if isinstance(model, ModelProto):
@@ -72,7 +60,7 @@ def task_of(session: InferenceSession, key: Any, sample: Mapping[str, Sample]) -
         model = model.SerializeToString()
     if not isinstance(model, (str, os.PathLike)):
         model = pickle.PickleBuffer(model)  # written without a copy
-    is_own = not any(compiled_key[: len(key)] == key for compiled_key, _ in cache.compiled.items())
+    is_uncompiled = not any(compiled_key[: len(key)] == key for compiled_key, _ in cache.compiled.items())
     return ModelTask(
         ways_of(cache.ways),
         engines.machine(cache.ways),
@@ -81,18 +69,17 @@ def task_of(session: InferenceSession, key: Any, sample: Mapping[str, Sample]) -
         sample,
         cache.weight_bytes,
         model,
-        session._recipe.title,
-        session._model.folder,
-        session._model.limits,
-        session._inputs,
-        session._recipe.arguments["fallback"],
+        parts.recipe.title,
+        parts.model.folder,
+        parts.model.limits,
+        parts.inputs,
+        parts.recipe.arguments["fallback"],
         dict(key),
-        is_own,
+        is_uncompiled,
     )
 
 
 def _judge(task: ModelTask) -> Measurement | str:
-    """Verify the rivals for a model, and keep the verdict."""
     from ...verification import verifier
 
     model = Model.load(task.model, task.limits)
@@ -110,7 +97,7 @@ def _judge(task: ModelTask) -> Measurement | str:
         return verifier.keep(digest, verifier.neutral_verdict(task, task.title, text, ways, why))
 
     def trace_model() -> Trace:
-        return cache.traced(task.shapes, sets[0], {})[1]
+        return cache.trace_shapes(task.shapes, sets[0], {})[1]
 
     try:
         trace = trace_model()
@@ -125,19 +112,17 @@ def _judge(task: ModelTask) -> Measurement | str:
         return refuse("; ".join(notes))
     for name in cache.deciding:  # other values would need another program
         sets[1][name] = sets[0][name]
-    own = OWN_SESSION if task.is_own else next(iter(ways))
+    own = UNCOMPILED if task.is_uncompiled else next(iter(ways))
 
     def build(name: str, process: EngineProcess | None) -> list[tuning.Run]:
         program: ModelProgram
-        if name == OWN_SESSION:
-            program = cache.new_own()
+        if name == UNCOMPILED:
+            program = cache.open_uncompiled()
         elif process is not None:
             program = cache.compile_on(name, trace, process=process)
         else:
             program = cache.compile_on(name, trace_model())  # the trace counts as a part of the build
-        order = sorted(range(len(program.outputs)), key=lambda k: program.outputs[k])  # one order on all engines
-        run = program.returning(order)
-        return [partial(run, [feed[input_name] for input_name in program.inputs]) for feed in sets]
+        return list(map(program.ordered_run(), sets))
 
     is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
     outputs = sorted(names)

@@ -12,7 +12,17 @@ from ....composites.attend import Mask, attend, join_heads, split_heads
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
 from ...model.protobuf import TensorProto
-from ...model.registry import MICROSOFT, Tensor, Unsupported, as_type, converts, integer, operand, shape_of
+from ...model.registry import (
+    MICROSOFT,
+    Tensor,
+    Unsupported,
+    as_type,
+    converts,
+    integer,
+    operand,
+    shape_of,
+    unsupported_if,
+)
 
 
 @converts("Attention")
@@ -50,8 +60,7 @@ def _(
     queries, keys = q.shape[2], k.shape[2]
     mask = Mask()
     if attn_mask is not None:
-        if shape_of(attn_mask)[-1] != keys:
-            raise Unsupported(f"attn_mask covers {shape_of(attn_mask)[-1]} of {keys} keys")
+        unsupported_if(shape_of(attn_mask)[-1] != keys, f"attn_mask covers {shape_of(attn_mask)[-1]} of {keys} keys")
         (mask.restrict if types[3] == TensorProto.BOOL else mask.add)(attn_mask)
     if is_causal:
         mask.restrict(np.tri(queries, keys, past, dtype=bool))
@@ -92,12 +101,10 @@ def _(
 ) -> tuple[MLOperand, ...]:
     if q.rank != 3 or key is None or value is None:
         raise Unsupported("it packs queries, keys or values into one input")
-    if outputs > 3:
-        raise Unsupported("it outputs scores")
+    unsupported_if(outputs > 3, "it outputs scores")
     k, v = operand(b, key), operand(b, value)
     if bias is not None:
-        if k.rank != 3 or v.rank != 3:
-            raise Unsupported("it has a bias, and the rank of key or value is not 3")
+        unsupported_if(k.rank != 3 or v.rank != 3, "it has a bias, and the rank of key or value is not 3")
         for_q, for_k, for_v = b.split(operand(b, bias), [x.shape[2] for x in (q, k, v)])
         q, k, v = b.add(q, for_q), b.add(k, for_k), b.add(v, for_v)
     is_plain = all(value is None for value in (key_padding_mask, attention_bias, past_key, past_value))
@@ -165,10 +172,8 @@ def _(
     smooth_softmax: int = 0,
     outputs: int,
 ) -> tuple[MLOperand, ...]:
-    if outputs > 3:
-        raise Unsupported("it outputs scores")
-    if local_window_size == 0:
-        raise Unsupported("local_window_size is 0, so that no key is seen")
+    unsupported_if(outputs > 3, "it outputs scores")
+    unsupported_if(local_window_size == 0, "local_window_size is 0, so that no key is seen")
     if key is None or value is None:
         size = q.shape[2] // (num_heads + 2 * kv_num_heads)
         q, k, v = b.split(q, [num_heads * size, kv_num_heads * size, kv_num_heads * size], axis=2)
@@ -176,8 +181,7 @@ def _(
         k, v = operand(b, key), operand(b, value)
     # Without a KV cache, only the length of the returned keys depends on `total_sequence_length`.
     cache = [past for past in (past_key, past_value) if past is not None]
-    if len(cache) == 1:
-        raise Unsupported("it has one of past_key and past_value")
+    unsupported_if(len(cache) == 1, "it has one of past_key and past_value")
     capacity = shape_of(cache[0])[2] if cache else 0
     total = integer(total_sequence_length, "the number of keys") if capacity or outputs > 1 else q.shape[1]
     pasts, lengths = _cache(b, cache, seqlens_k, q, capacity, total)
@@ -195,8 +199,7 @@ def _(
     bias = None
     if attention_bias is not None:
         bias = operand(b, attention_bias)
-        if bias.shape[3] != total:
-            raise Unsupported(f"attention_bias covers {bias.shape[3]} of {total} keys")
+        unsupported_if(bias.shape[3] != total, f"attention_bias covers {bias.shape[3]} of {total} keys")
         if total < capacity and lengths is not None:  # it has no columns for unused capacity
             bias = b.pad(bias, [0] * 4, [0, 0, 0, capacity - total])
     sinks = None if head_sink is None else operand(b, head_sink)
@@ -223,15 +226,11 @@ def _cache(
     capacity: int,
     total: int,
 ) -> tuple[list[MLOperand | None], MLOperand | None]:
-    """The KV cache with capacity for the new keys, and the valid keys of each sequence; None if all are valid.
+    """The KV cache [batch, groups, capacity, size], and the valid keys of each sequence; None if all are valid.
 
-    Args:
-        b: the builder.
-        cache: past keys and values [batch, groups, capacity, size], or nothing.
-        seqlens_k: [batch], number of keys of each sequence, with the new ones, minus 1.
-        q: [batch, new, heads * size].
-        capacity: the length of the KV cache; sequences may use less.
-        total: the least length of the returned keys. A mask of fixed length makes it longer than the sequences.
+    `cache` has past keys and values, or nothing; `seqlens_k` [batch] is the number of keys of each sequence, with the new
+    ones, minus 1; `q` is [batch, new, heads * size]. Sequences may use less than `capacity`. At least `total` keys are
+    returned: a mask of fixed length makes it longer than the sequences.
     """
     none: list[MLOperand | None] = [None, None]
     batch, new, _ = q.shape
@@ -274,20 +273,14 @@ def _rotate(
 ) -> MLOperand:
     """Rotate pairs of elements of `x` by the angles of their positions.
 
-    Args:
-        b: the builder.
-        x: [batch, heads, length, size], or [batch, length, heads * size].
-        cos: cosines [positions, pairs]; without `positions`, [batch or 1, length, pairs].
-        sin: sines, likewise.
-        positions: the table row of each element of the sequence, [batch or 1, length]; None: rows in order.
-        heads: the number of heads, if `x` has rank 3.
-        interleaved: not 0 if elements 2 * i and 2 * i + 1 are a pair.
+    `x` is [batch, heads, length, size], or [batch, length, heads * size]. `cos` and `sin` are tables [positions, pairs], with
+    the rows in `positions` [batch or 1, length] or in order; without a table, [batch or 1, length, pairs]. `interleaved` is
+    not 0 if elements 2 * i and 2 * i + 1 are a pair.
     """
     shape = x.shape[0], x.shape[2] if x.rank == 4 else x.shape[1]
     tables = [operand(b, table) for table in (cos, sin)]
     if positions is None:
-        if tables[0].rank != 3:
-            raise Unsupported(f"without position_ids, cos_cache must have rank 3, got {tables[0].rank}")
+        unsupported_if(tables[0].rank != 3, f"without position_ids, cos_cache must have rank 3, got {tables[0].rank}")
         rows = tables[0].shape[:2]
         tables = [b.reshape(table, [prod(rows), table.shape[2]]) for table in tables]
         positions = np.arange(prod(rows)).reshape(rows)
@@ -332,10 +325,8 @@ def _(
     rotary_embedding_dim: int = 0,
     scale: float = 1.0,
 ) -> MLOperand:
-    if is_packed_batching or scale != 1:
-        raise Unsupported("it packs batches, or its scale is not 1")
-    if rotary_embedding_dim and not num_heads:
-        raise Unsupported("it has rotary_embedding_dim, but no num_heads")
+    unsupported_if(is_packed_batching or scale != 1, "it packs batches, or its scale is not 1")
+    unsupported_if(rotary_embedding_dim and not num_heads, "it has rotary_embedding_dim, but no num_heads")
     length = x.shape[1] if x.rank == 3 else x.shape[2]
     heads = num_heads or x.shape[-1] // (2 * cos_cache.shape[-1])
     if position_ids.shape == (1,):  # the first position of the sequence

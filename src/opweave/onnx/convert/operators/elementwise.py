@@ -156,7 +156,6 @@ def _(b: MLGraphBuilder, x: MLOperand, distance: MLOperand, *, direction: str) -
 
 
 def _complement(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
-    """All bits inverted."""
     info = INFO[x.data_type]
     return b.sub(np.array(info.highest if info.kind == "u" else -1, x.data_type), x)
 
@@ -203,7 +202,6 @@ def _(b: MLGraphBuilder, x: MLOperand, *, to: int) -> Tensor:
 
 
 def _number(bound: Tensor | None) -> int | float | None:
-    """The value of a bound, if it is known."""
     value = bound.value if isinstance(bound, MLOperand) else bound
     number: int | float | None = None if value is None else np.asarray(value).reshape(()).item()
     return number
@@ -224,15 +222,7 @@ def _(b: MLGraphBuilder, x: MLOperand, min: Tensor | None = None, max: Tensor | 
 
 
 def _bound(b: MLGraphBuilder, x: MLOperand, bound: Tensor, number: int | float | None, none: float) -> Tensor | float:
-    """A bound of Clip, or `none` in place of NaN: NaN is no bound in ONNX Runtime, nor in `clamp`.
-
-    Args:
-        b: the builder.
-        x: the input of Clip.
-        bound: the bound.
-        number: the value of the bound, if it is known.
-        none: infinity, which has no effect.
-    """
+    """A bound of Clip, or `none`, an infinity, in place of NaN: NaN is no bound in ONNX Runtime, nor in `clamp`."""
     if number is not None:
         return none if math.isnan(number) else number
     return b.where(b.is_nan(bound), np.array(none, x.data_type), bound) if is_float(x) else bound

@@ -47,12 +47,7 @@ def _align(b: MLGraphBuilder, part: Tensor, whole: Sequence[int], axis: int) -> 
 
 @dataclass(frozen=True)
 class QuantizedBlocks:
-    """Granularity of scales and zero points: per tensor, per index of an axis, or per block.
-
-    Attributes:
-        axis: the axis along which scales differ, if there are several.
-        block_size: the number of elements of a block along the axis; 0 without blocks.
-    """
+    """Granularity of scales and zero points: per tensor, per index of `axis`, or per block; without blocks, size 0."""
 
     axis: int = 1
     block_size: int = 0
@@ -114,8 +109,7 @@ def _(
 ) -> MLOperand:
     y = blocks.dequantize(b, x, x_scale, x_zero_point)
     wanted = DATA_TYPES.get(output_dtype) if output_dtype else y.data_type
-    if wanted not in FLOATS:
-        raise Unsupported("its result is neither float32 nor float16")
+    unsupported_if(wanted not in FLOATS, "its result is neither float32 nor float16")
     return y if wanted == y.data_type else b.cast(y, wanted)
 
 

@@ -43,11 +43,7 @@ class CellAttributes:
     layout: int = 0
 
     def functions(self, *defaults: str) -> list[str]:
-        """WebNN's names of the activations, which must be the same in both directions.
-
-        Args:
-            defaults: ONNX's names of the activations of a direction, for a node that names none.
-        """
+        """WebNN's names of the activations, which must be the same in both directions; `defaults` if a node names none."""
         count = 2 if self.direction == "bidirectional" else 1
         names = [name.lower() for name in self.activations or defaults * count]
         functions = names[: len(defaults)]
@@ -65,21 +61,11 @@ class CellAttributes:
         ragged: Callable[..., Sequence[MLOperand]],
         **options: Any,
     ) -> tuple[MLOperand, ...]:
-        """Run a network over all steps.
+        """Run a network over all steps, and return the hidden states of all steps, then the last states.
 
-        Args:
-            b: the builder.
-            op: `b.gru`, `b.lstm`, or a function with the same parameters.
-            inputs: ONNX's inputs: the sequence, the input weights, the recurrent weights, the bias, the lengths of sequences,
-                and the initial states.
-            ragged: likewise for sequences of different lengths, such as `ragged_gru`.
-            options: other arguments of `op`.
-
-        Returns:
-            The outputs of the node: the hidden states of all steps, then the last states.
-
-        Raises:
-            Unsupported: WebNN has no such network.
+        `op` is `b.gru`, `b.lstm`, or a function with the same parameters; `ragged`, such as `ragged_gru`, takes sequences of
+        different lengths. `inputs` are ONNX's: the sequence, the input weights, the recurrent weights, the bias, the lengths
+        of sequences, and the initial states.
         """
         x, weight, recurrent, bias, lengths, *states = inputs
         unsupported_if(self.direction not in _DIRECTIONS, f"its direction is {self.direction!r}")
@@ -138,7 +124,6 @@ def _halves(b: MLGraphBuilder, bias: Tensor | None) -> tuple[Tensor | None, Tens
 
 
 def _extend(inputs: Sequence[Tensor | None], count: int) -> list[Any]:
-    """Extend the inputs of a node to `count`, with None."""
     unsupported_if(not 3 <= len(inputs) <= count, f"it has {len(inputs)} inputs")
     return [*inputs, *[None] * (count - len(inputs))]
 

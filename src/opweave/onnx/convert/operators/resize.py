@@ -31,14 +31,7 @@ from .windows import reshape
 
 @dataclass(frozen=True)
 class _ResizedAxis:
-    """An axis that is resized.
-
-    Attributes:
-        axis: the number of the axis.
-        old: the size of the input.
-        new: the size of the output.
-        scale: the factor for computing positions; it may differ a little from `new / old`.
-    """
+    """An axis that is resized; `scale` is the factor for computing positions, which may differ a little from `new / old`."""
 
     axis: int
     old: int

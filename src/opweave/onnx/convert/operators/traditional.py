@@ -33,7 +33,6 @@ NUMBERS = (TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64)
 """Element types of these operators in WebNN; only double is missing."""
 
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
-"""The values of `post_transform`."""
 
 
 def _check_numbers(types: Sequence[int]) -> None:
@@ -104,16 +103,9 @@ def _(b: MLGraphBuilder, X: Tensor, Y: Tensor, *, types: list[int]) -> Tensor:
 
 
 def _scores(b: MLGraphBuilder, x: MLOperand, coefficients: Sequence[float], intercepts: Sequence[float]) -> MLOperand:
-    """Evaluate linear functions of rows of features.
+    """Evaluate linear functions of rows of features, as float32 [rows, functions].
 
-    Args:
-        b: the builder.
-        x: float32 [rows, features], or [features] of one row.
-        coefficients: [functions, features], flattened.
-        intercepts: one for each function, or none.
-
-    Returns:
-        float32 [rows, functions].
+    `x` is [rows, features], or [features] of one row; `coefficients` are [functions, features], flattened.
     """
     features = x.shape[-1]
     rows = operand(b, reshape(b, x, [1, features])) if x.rank == 1 else x

@@ -41,16 +41,7 @@ def without_added_axis(b: MLGraphBuilder, y: MLOperand, like: Tensor) -> MLOpera
 
 @dataclass(frozen=True)
 class WindowAxis:
-    """Windows along one axis.
-
-    Attributes:
-        size: the size of the input.
-        taps: the number of elements in a window.
-        stride: the distance between neighbouring windows.
-        dilation: the distance between neighbouring elements of a window.
-        before: the padding before the input.
-        after: the padding after it.
-    """
+    """Windows of `taps` elements along one axis; `stride` is the distance of windows, `dilation` that of their elements."""
 
     size: int
     taps: int
@@ -91,12 +82,7 @@ class WindowAttributes:
     strides: Sequence[int] | None = None
 
     def over(self, X: Tensor, taps: Sequence[int]) -> list[WindowAxis]:
-        """The windows along the two axes of `with_two_axes(b, X)`; `taps` are the sizes of a window.
-
-        Raises:
-            Unsupported: WebNN has no such windows.
-            ValueError: an attribute does not have a value for each axis.
-        """
+        """The windows along the two axes of `with_two_axes(b, X)`; `taps` are the sizes of a window."""
         sizes = shape_of(X)[2:]
         rank = len(sizes)
         unsupported_if(rank not in (1, 2), f"WebNN has windows over two axes, not over {rank}")

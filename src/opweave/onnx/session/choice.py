@@ -1,17 +1,20 @@
-"""Decide when the model's own session runs calls, with the reasons to show."""
+"""Choose between compiled shapes and ONNX Runtime, uncompiled: kept measurements, rules, and reasons to show."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ...lazy.background import Recurring
 from ...support.names import listed
 
 if TYPE_CHECKING:
+    from ...backends import Backend
+    from ...compile.engines import Measurement
     from ..convert.trace import Trace
     from ..model.model import Model
 
-OWN_SESSION = "the model's own session"
+UNCOMPILED = "ONNX Runtime, uncompiled"
 NEVER = "specialise='never'"
 AUTO = "no other way to run it was measured to be faster"
 
@@ -29,52 +32,50 @@ MAX_FALLBACKS = 0
 between sections are stored, and threads wait. `benchmarks small` compares such models with ONNX Runtime."""
 
 MAX_POOLS = 5
-"""Maximum number of large sections, each with a pool of threads. A static model with more runs in its own session, which has
-one pool."""
+"""Maximum number of large sections, each with a pool of threads. A static model with more runs uncompiled, in one pool."""
+
+
+def find_measured(digest: Callable[[], str], ways: Mapping[str, Backend]) -> dict[str, Measurement]:
+    """Find the measurements of a model by shapes as text; load no modules if there is only one engine in `ways`."""
+    if len(ways) < 2:
+        return {}
+    from ...support import disk_cache
+
+    if not disk_cache.has(disk_cache.TUNING):
+        return {}
+    from ...compile import keys
+
+    model = digest()
+    if not disk_cache.exists(keys.key_of(model, keys.machine(ways), keys.versions(ways)), keys.KIND):
+        return {}
+    from ...compile import engines
+
+    return engines.find(lambda: model, ways)
 
 
 def may_pay(model: Model, size: int) -> bool:
-    """Whether compiling a static model may pay, judged without a trace.
-
-    Args:
-        model: the model.
-        size: bytes of its weights, inputs and outputs.
-    """
+    """Whether compiling a static model may pay, without a trace; `size` is the bytes of its weights, inputs and outputs."""
     if size <= SMALL_BYTES or PAYING.isdisjoint(model.operators):
         return False
     return len(model.unknown_operators()) <= MAX_FALLBACKS
 
 
 def reason_after_trace(trace: Trace, outputs: list[str], is_auto: bool) -> str:
-    """Reason to run a static model in its own session; empty to compile it.
-
-    Args:
-        trace: the trace of the model.
-        outputs: the names of its outputs.
-        is_auto: whether the user has left the choice to the session.
-    """
+    """Reason to run a static model uncompiled, or "". `is_auto`: the user has left the choice to the session."""
     from .compiled import large_sections
 
     unknown = [step.node.op_type for step in trace.steps if step.kind == "fallback"]
     if is_auto and len(unknown) > MAX_FALLBACKS:
-        return _inexpressible(unknown)
+        return f"WebNN cannot express {listed(list(dict.fromkeys(unknown)))}"
     large = large_sections(trace, outputs)
     return f"it would run in {large} sections, each with threads of its own" if large > MAX_POOLS else ""
-
-
-def _inexpressible(names: list[str]) -> str:
-    return f"WebNN cannot express {listed(list(dict.fromkeys(names)))}"
 
 
 class RecentShape(Recurring):
     """The input shapes of a recent call; compiled if they recur.
 
-    Args:
-        refused: the reason not to compile recurring shapes; empty if there is none.
-
-    Attributes:
-        refused: as above.
-        has_room: whether memory and threads sufficed when they recurred.
+    `refused` is the reason not to compile recurring shapes, or "". `has_room` is set if memory and threads sufficed when they
+    recurred.
     """
 
     waits = True
@@ -87,5 +88,5 @@ class RecentShape(Recurring):
         """Say how calls with these shapes run."""
         why = self.refused if self.refusal is None else f"it cannot be compiled: {self.refusal}"
         if why:
-            return f"{OWN_SESSION}: {why}"
-        return "compiling" if self.seen > 1 else OWN_SESSION
+            return f"{UNCOMPILED}: {why}"
+        return "compiling" if self.seen > 1 else UNCOMPILED

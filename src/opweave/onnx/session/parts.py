@@ -1,0 +1,169 @@
+"""The parts of a session, which its functions take, and the arguments by which it is pickled."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from ...context.graph import check_names
+from ...support.errors import require
+from ...support.names import listed
+from ...support.progress import report_work
+from ..convert.register import require_operators
+from ..convert.run_trace import RunTrace
+from ..model.arguments import Argument, FixedShapes
+from ..model.model import Model
+from ..model.registry import in_place
+from ..ort_api.options import Settings
+from .index_ranges import find_ranges
+from .repeat import RepeatedCall
+from .shape_cache import ShapeCache, Shapes
+
+if TYPE_CHECKING:
+    from ...verification.uses import Use
+    from .compiled import CompiledModel
+
+Location = Literal["cpu", "ml-tensor"]
+
+
+@dataclass
+class Recipe:
+    """The arguments of a session: `model` as it was passed, the caller's `options` and `context` or None, others by name."""
+
+    model: Any
+    options: Any
+    context: Any
+    arguments: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.model, (str, os.PathLike)):
+            self.model = os.path.abspath(self.model)  # a pickle may be read in another directory
+
+    @property
+    def title(self) -> str:
+        """The name of the model's file; "a model" if it has none."""
+        return os.path.basename(self.model) if isinstance(self.model, str) else "a model"
+
+    def with_providers(self, providers: Any, provider_options: Any) -> Recipe:
+        """Copy with other providers, which choose the context."""
+        changed = {"providers": providers, "provider_options": provider_options}
+        return replace(self, context=None, arguments={**self.arguments, **changed})
+
+    def reduce_to(self, kind: type) -> tuple[Any, tuple[Any, ...]]:
+        """The function and arguments from which `pickle` and `copy` recreate a session; `TypeError` if there are none."""
+        if self.context is not None:
+            raise TypeError(
+                "a session in a context of the caller's cannot be copied or pickled; pickle the model's path and the name of "
+                f"the device, {self.context.device.name!r}"
+            )
+        if self.options is not None:
+            raise TypeError(
+                "a session with SessionOptions cannot be copied or pickled, since these cannot; pickle the model's path and "
+                "what the options are made of"
+            )
+        model = self.model
+        if hasattr(model, "SerializeToString"):
+            model = model.SerializeToString()
+        elif isinstance(model, (bytearray, memoryview)):
+            model = bytes(model)
+        if not isinstance(model, (str, bytes)):
+            raise TypeError(
+                "a session can be copied or pickled if its model was given by path or as bytes, "
+                f"not as {type(model).__name__}"
+            )
+        return partial(kind, **self.arguments), (model,)
+
+
+class SessionParts:
+    """The parts of a session: users see the attributes of a session, but not these.
+
+    Attributes:
+        inputs: the inputs without an initializer, with the sizes that the user has fixed.
+        in_place: output that may alias an input -> that input.
+        returns_arrays: whether no output is preferred as a tensor.
+        is_repeatable: whether calls may be repeated: all values are plain tensors on the CPU.
+        use: the record of the use of the session, if other engines may be verified.
+    """
+
+    use: Use | None = None
+
+    def __init__(self, recipe: Recipe, settings: Settings, model: Model) -> None:
+        require_operators(model)
+        self.recipe, self.settings, self.model, self.context = recipe, settings, model, settings.context
+        self.space, self.check_alive = self.context._space, self.context._check_alive
+        self.run_trace = RunTrace.of(recipe.options)
+        settings.prepare(model)
+        arguments, graph, declared = recipe.arguments, model.proto.graph, model.required_inputs
+        self._fixed, self.inputs = settings.fix(declared, FixedShapes.of(arguments["fix_shapes"], declared))
+        required = {info.name for info in declared}
+        self._overridable_infos = [info for info in graph.input if info.name not in required]
+        self.inputs_by_name = {argument.name: argument for argument in self.inputs}
+        self.outputs = {info.name: Argument.of(info, self._fixed) for info in graph.output}
+        self.ranges = find_ranges(model)
+        self.in_place = in_place(graph, model.updating)
+        self.locations = _locate(self.outputs, arguments["preferred_output_location"])
+        self.returns_arrays = set(self.locations.values()) == {"cpu"}
+        self.is_repeatable = RepeatedCall.fits(self.inputs) and self.returns_arrays
+        choices = (arguments[name] for name in ("fallback", "specialise", "program_bytes"))
+        self.shape_cache = ShapeCache(model, self.context, self.inputs, *choices)
+        self.repeats = self.shape_cache.repeats
+        shapes = {i.name: i.static_shape() for i in self.inputs}
+        self.is_static = all(shapes[i.name] is not None or not i.element_type for i in self.inputs)
+        if self.is_static:
+            with report_work("compiling the model"):
+                self.shape_cache.compile_static(shapes, sum(output.static_bytes() for output in self.outputs.values()))
+        else:
+            self.shape_cache.load_uncompiled()
+
+    def overridable(self) -> list[Argument]:
+        """The initializers that are inputs, too."""
+        return [Argument.of(info, self._fixed) for info in self._overridable_infos]  # in old models, all weights
+
+    def read_feed(self, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Check the values of all inputs."""
+        check_names(what, values, self.inputs_by_name)
+        return {name: each.as_input(values[name], self.context) for name, each in self.inputs_by_name.items()}
+
+    def shapes_in(self, feed: Mapping[str, Any]) -> Shapes:
+        """The shapes of checked inputs."""
+        owns = self.space.owns
+        return {n: v.shape if isinstance(v, np.ndarray) or owns(v) else None for n, v in feed.items()}
+
+    def compile_for(self, input_shapes: Mapping[str, Sequence[int]]) -> CompiledModel:
+        """The model compiled for input shapes; shapes that the model declares in full may be left out."""
+        return self.shape_cache.compile_for(self.shapes_of(input_shapes), {})
+
+    def shapes_of(self, input_shapes: Mapping[str, Sequence[int]]) -> Shapes:
+        """Check input shapes, and add those that the model declares in full."""
+        tensors = {i.name: i for i in self.inputs if i.element_type}
+        shapes: dict[str, tuple[int, ...] | None] = {i.name: i.static_shape() for i in self.inputs}
+        declared = {name: shape for name, shape in shapes.items() if shape is not None and name in tensors}
+        check_names("input_shapes", {**declared, **input_shapes}, tensors)
+        for name, shape in input_shapes.items():
+            tensors[name].check(np.broadcast_to(np.empty((), tensors[name].dtype), tuple(shape)), f"input {name!r}")
+            shapes[name] = tuple(int(size) for size in shape)
+        return shapes
+
+
+def _locate(outputs: Mapping[str, Argument], preferred: Location | Mapping[str, Location]) -> dict[str, Location]:
+    """The preferred location of each output."""
+    names = list(outputs)
+    chosen = dict(preferred) if isinstance(preferred, Mapping) else dict.fromkeys(names, preferred)
+    unknown = [name for name in chosen if name not in names]
+    require(not unknown, f"preferred_output_location: outputs must be among {names}; unknown: {unknown}")
+    for name, location in chosen.items():
+        check_choice(f"preferred_output_location of {name!r}", location, Location)
+        fits = location == "cpu" or outputs[name].fits_tensor
+        require(fits, f"preferred_output_location: {name!r} is {outputs[name].type}, which a tensor cannot hold")
+    return {name: chosen.get(name, "cpu") for name in names}
+
+
+def check_choice(label: str, value: Any, allowed: Any) -> None:
+    """Require one of the values of a `Literal`."""
+    choices = [repr(choice) for choice in get_args(allowed)]
+    require(value in get_args(allowed), f"{label} must be {listed(choices)}, got {value!r}")
