@@ -229,7 +229,7 @@ def on_device(device: str, entry: catalog.Entry, packages: Path) -> dict[str, An
     assert isinstance(compiled, CompiledModel)
     elsewhere = [node.node.op_type for part in compiled.sections if part.kind == "fallback" for node in part.nodes]
     for number in range(len(compiled.sections)):
-        elsewhere += [p.op.name for p in compiled.placements(number) if p.device != context.device.name]
+        elsewhere += [p.op.name for p in compiled.placements[number] if p.device != context.device.name]
     runners: list[Any] = [step.part.runner for step in compiled.program.steps if step.part]
     return {
         "build": build,

@@ -180,7 +180,7 @@ def info(
         console.print("  With real sizes, engines, segments and reasons may differ from these:")
     if compiled.choice:
         console.print(
-            f"  engine: {describe_choice(compiled.choice, compiled.untried, state_of(session, compiled))}",
+            f"  engine: {describe_choice(compiled.choice, compiled.untried, state_of(parts, compiled))}",
             soft_wrap=True,
         )
     for line in customs(compiled):

@@ -82,8 +82,9 @@ def heading(compiled: CompiledModel, number: int) -> str:
     nodes = counted(len(section.nodes), "node")
     if section.kind == "fallback":
         return f"section {number}: {nodes}, ONNX Runtime (fallback)"
-    segments = compiled.segment_count(number)
-    engines = dict.fromkeys(re.split("[,:]", p.detail, maxsplit=1)[0] for p in compiled.placements(number))
+    placements = compiled.placements[number]
+    segments = len({placement.segment for placement in placements})
+    engines = dict.fromkeys(re.split("[,:]", placement.detail, maxsplit=1)[0] for placement in placements)
     divided = f", in {segments} segments" if segments > 1 else ""
     return f"section {number}: {nodes}, WebNN on {compiled.context.device.name} ({' + '.join(engines)}){divided}"
 
