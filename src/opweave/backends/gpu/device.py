@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import partial
 from threading import RLock
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary, finalize
@@ -16,8 +15,31 @@ from ...core.graph import Desc
 from ...memory.spaces import DeviceSpace
 from ...support.errors import InvalidStateError
 from .arrays import DeviceArray
-from .calls import Calls
 from .constants import GpuConstant
+
+
+class Calls:
+    """A reentrant, thread-safe context for device calls.
+
+    Each dispatch enters the context. `contextlib.contextmanager` would allocate two objects and call three more functions.
+    """
+
+    __slots__ = ("_device", "_explain", "_subject")
+
+    def __init__(self, device: GpuDevice, subject: str, explain: Callable[[str], str] | None) -> None:
+        self._device, self._subject, self._explain = device, subject, explain
+
+    def __enter__(self) -> None:
+        # Drivers do not work in a forked process: no thread polls the device, and waiting would never end.
+        if os.getpid() != self._device.process:
+            raise InvalidStateError(
+                f"{self._subject}: the {self._device.title} device belongs to another process, which this one was forked "
+                "from; multiprocessing starts others by 'spawn'"
+            )
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self._device.raise_error(self._subject, self._explain, error)
 
 
 class GpuDevice(DeviceSpace):
@@ -26,6 +48,7 @@ class GpuDevice(DeviceSpace):
     Attributes:
         title: kind of the device, for messages.
         description: the hardware, for people.
+        process: id of the process that has opened the device.
         uploaded: buffers of constants by `GpuConstant.key`, while array and buffer are in use.
     """
 
@@ -38,7 +61,7 @@ class GpuDevice(DeviceSpace):
     def __init__(self) -> None:
         self.uploaded: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
         self._contexts: WeakSet[Any] = WeakSet()
-        self._process, self._lock = os.getpid(), RLock()
+        self.process, self._lock = os.getpid(), RLock()
 
     # Errors ----------------------------------------------------------------------------------------------------------
 
@@ -53,7 +76,7 @@ class GpuDevice(DeviceSpace):
             InvalidStateError: the device is lost, or belongs to the process that this one was forked from.
             OperationError: the device rejects the call, or memory is exhausted.
         """
-        return Calls(subject, self.title, self._process, partial(self.raise_error, subject, explain))
+        return Calls(self, subject, explain)
 
     @abstractmethod
     def raise_error(self, subject: str, explain: Callable[[str], str] | None, error: BaseException) -> None:

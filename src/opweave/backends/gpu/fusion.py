@@ -15,7 +15,6 @@ from ...expr.gpu.forms import row_axes
 from ...expr.gpu.types import layout
 from ...expr.ir import Formula, Input
 from .contraction.kernels import Contraction
-from .rules.positions import reshape_array
 
 MAX_FUSED_CALLS = 200
 """Most calls and casts per element of a fused kernel. Compile time is quadratic in this number on Mesa's software adapter.
@@ -47,11 +46,6 @@ class Pending:
     nodes: tuple[Node, ...]
     anchor: Contraction | None = None
     alias: tuple[int, ...] | None = None
-
-    @property
-    def as_read(self) -> Traced:
-        """The elements in the shape that readers see."""
-        return self.result if self.alias is None else reshape_array(self.result, self.alias)
 
     @cached_property
     def sources(self) -> frozenset[Input]:

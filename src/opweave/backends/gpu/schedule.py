@@ -244,7 +244,7 @@ class Schedule:
         """An operand as an array; an operand that only moves elements is read through."""
         value = self._values.get(operand)
         if isinstance(value, Pending) and value.only_moves:
-            return value.as_read
+            return value.result if value.alias is None else reshape_array(value.result, value.alias)
         return self._load(operand)
 
     def _scatter(self, node: Node) -> None:

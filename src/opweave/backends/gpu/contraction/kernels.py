@@ -250,11 +250,9 @@ def _by_line(matrix: Matrix, problem: Problem, constant: GpuConstant) -> tuple[M
     """A constant matrix whose lines are contiguous, padded to whole vectors."""
     source, lines = matrix.source, matrix.lines
     padded = -(-lines // 4) * 4
-    own = [(n, stride) for n, stride in matrix.stack if stride and n > 1]
+    own = matrix.own_axes
     shape = (*(n for n, _ in own), problem.taps, problem.channels, padded)
-    fresh = iter(strides_of(shape))
-    stack = tuple((n, next(fresh) if stride and n > 1 else 0) for n, stride in matrix.stack)
-    desc = Desc(source.desc.data_type, shape)
+    desc, stack = Desc(source.desc.data_type, shape), matrix.stack_in(shape)
     arranged = Matrix(Input(source.number, desc), padded, 1, padded, problem.channels * padded, stack)
     steps = (*(stride for _, stride in own), matrix.tap, matrix.step, matrix.stride)
     return arranged, layout.lay_out(constant, (*shape[:-1], lines), steps, shape)

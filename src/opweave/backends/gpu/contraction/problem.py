@@ -56,6 +56,16 @@ class Matrix:
     stack: tuple[tuple[int, int], ...] = ()
     rest: Input | None = None
 
+    @property
+    def own_axes(self) -> list[tuple[int, int]]:
+        """(size, stride) of the stack axes that do not broadcast."""
+        return [(size, stride) for size, stride in self.stack if stride and size > 1]
+
+    def stack_in(self, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+        """The stack in a new contiguous array, whose shape begins with the sizes of `own_axes`."""
+        strides = iter(strides_of(shape))
+        return tuple((size, next(strides) if stride and size > 1 else 0) for size, stride in self.stack)
+
 
 @dataclass(frozen=True, slots=True)
 class ProblemWindow:

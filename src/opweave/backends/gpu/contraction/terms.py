@@ -20,7 +20,7 @@ from ....expr.ir import Input
 from ..constants import GpuConstant
 from ..triton_kernel import triton_kernel
 from . import layout
-from .problem import Matrix, Problem, is_float32, strides_of
+from .problem import Matrix, Problem, is_float32
 from .text import python, stack_offset
 
 Form: TypeAlias = Literal["", "divided", "bfloat16", "float16"]
@@ -101,7 +101,7 @@ def by_term(
     ordered = _order(matrix, problem, form)
     *own, lines, _ = ordered.source.desc.shape
     sizes = (*own, lines, problem.taps, problem.channels)
-    steps = (*(stride for _, stride in _own_axes(matrix)), matrix.stride, matrix.tap, matrix.step)
+    steps = (*(stride for _, stride in matrix.own_axes), matrix.stride, matrix.tap, matrix.step)
     if form == "bfloat16":
         constant = constant.then(layout.convert, np.uint16, in_bfloat16)
     elif form == "float16":
@@ -113,18 +113,13 @@ def by_term(
     return ordered, {ordered.rest: rest, ordered.source: kept}
 
 
-def _own_axes(matrix: Matrix) -> list[tuple[int, int]]:
-    return [(n, stride) for n, stride in matrix.stack if stride and n > 1]
-
-
 def _order(matrix: Matrix, problem: Problem, form: Form) -> Matrix:
     """The matrix in new arrays, with contiguous terms and lines aligned to 16 bytes."""
-    own, data_type = _own_axes(matrix), "float16" if form in ROUNDED else matrix.source.desc.data_type
+    own, data_type = matrix.own_axes, "float16" if form in ROUNDED else matrix.source.desc.data_type
     whole = 4 if data_type == "float32" else 8
     padded = ceil(problem.terms / whole) * whole
     shape = (*(n for n, _ in own), matrix.lines, padded)
-    fresh = iter(strides_of(shape))
-    stack = tuple((n, next(fresh) if stride and n > 1 else 0) for n, stride in matrix.stack)
+    stack = matrix.stack_in(shape)
     desc = Bfloat16(shape) if form == "bfloat16" else Desc(data_type, shape)
     source, rest = (Input(matrix.source.number, desc) for _ in range(2))
     return Matrix(source, matrix.lines, padded, 1, problem.channels, stack, rest if form == "divided" else None)
@@ -170,7 +165,7 @@ class Ordering:
             arguments,
             DIVIDED if is_divided else (),
             self._lines(across, down),
-            programs=across * down * prod(n for n, _ in _own_axes(self.matrix)),
+            programs=across * down * prod(n for n, _ in self.matrix.own_axes),
             warps=WARPS,
             stages=1,
             cores=features.tensor_cores,
@@ -178,7 +173,7 @@ class Ordering:
         )
 
     def _lines(self, across: int, down: int) -> Iterator[str]:
-        matrix, channels, own = self.matrix, self.problem.channels, _own_axes(self.matrix)
+        matrix, channels, own = self.matrix, self.problem.channels, self.matrix.own_axes
         stacks, lines, padded = prod(n for n, _ in own), matrix.lines, self.ordered.stride
         yield "program = tl.program_id(0)"
         yield f"stack = program // {across * down}"
