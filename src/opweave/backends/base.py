@@ -238,7 +238,7 @@ class Backend(RuleTable, ABC):
         """Return the back end for a context on one of its devices: itself, unless each context needs a separate device."""
         return self
 
-    def on(self, given: Any, device: str | None) -> tuple[Backend, Device]:
+    def on(self, handle: Any, device: str | None) -> tuple[Backend, Device]:
         """Return the back end for an object of the caller, passed as the option named by `claims`, and the device.
 
         Raises:

@@ -122,7 +122,7 @@ def rivals_of(device: Device, precision: Precision) -> list[Backend]:
 
 
 def claim(
-    option: str, given: Any, *, device: str | None, backend: str | None, precision: Precision
+    option: str, handle: Any, *, device: str | None, backend: str | None, precision: Precision
 ) -> tuple[Backend, Device]:
     """Return the back end for an object that the caller passed as an option of `create_context`, and the `Device`.
 
@@ -133,7 +133,7 @@ def claim(
     owner = next(candidate for candidate in discover().values() if candidate.claims == option)
     if backend not in (None, owner.name):
         raise ValidationError(f"backend must not be given with {option}, got {backend!r}")
-    instance, match = owner.on(given, device)
+    instance, match = owner.on(handle, device)
     if precision not in match.precisions:
         raise lacks_precision(f"the device of the given {option}", [match], precision, devices())
     return instance, match

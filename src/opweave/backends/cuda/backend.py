@@ -118,15 +118,15 @@ class CudaBackend(GpuBackend):
     def open(self, device: Device, power_preference: PowerPreference) -> CudaBackend:
         return self._backend_of(device)
 
-    def on(self, given: Any, device: str | None) -> tuple[CudaBackend, Device]:
+    def on(self, stream: Any, device: str | None) -> tuple[CudaBackend, Device]:
         """Return the back end for a stream of the caller, which must outlive the context.
 
-        `given` is an object with `__cuda_stream__`, as those of cuda.core and PyTorch; or its handle. Without `device`, the
+        `stream` is an object with `__cuda_stream__`, as those of cuda.core and PyTorch; or its handle. Without `device`, the
         driver reports the stream's device.
         """
         from .. import find_device
 
-        handle = handle_of(given)
+        handle = handle_of(stream)
         # If there is no device, the error says what is missing.
         _, match = find_device(device or "cuda", self.name)
         name = _name(devices.number_of(handle))
@@ -134,7 +134,7 @@ class CudaBackend(GpuBackend):
             raise ValidationError(f"cuda_stream: the stream is of device {name!r}, not of {device!r}")
         if device is None:
             _, match = find_device(name, self.name)
-        return self._backend_of(match, handle, given), match
+        return self._backend_of(match, handle, stream), match
 
     def _backend_of(self, device: Device, stream: int | None = None, owner: Any = None) -> CudaBackend:
         from .engine import CudaDevice

@@ -53,22 +53,22 @@ class WebGPU(GpuBackend):
         gpu = adapters.request_device(device.name, power_preference)
         return WebGPU(WebGpuDevice(gpu, is_own=True), device)
 
-    def on(self, given: Any, device: str | None) -> tuple[WebGPU, Device]:
+    def on(self, gpu_device: Any, device: str | None) -> tuple[WebGPU, Device]:
         if device is not None:
             raise ValidationError(f"device must not be given with gpu_device, got {device!r}")
         wgpu = import_extra("wgpu", "webgpu", adapters.PURPOSE)
-        if not isinstance(given, wgpu.GPUDevice):
-            raise ValidationError(f"gpu_device must be a wgpu.GPUDevice, got {type(given).__name__}")
-        cached = _opened.get(id(given))
+        if not isinstance(gpu_device, wgpu.GPUDevice):
+            raise ValidationError(f"gpu_device must be a wgpu.GPUDevice, got {type(gpu_device).__name__}")
+        cached = _opened.get(id(gpu_device))
         if cached is None:
             from .engine import WebGpuDevice
 
-            engine = WebGpuDevice(given)
+            engine = WebGpuDevice(gpu_device)
             kind = "cpu" if engine.is_software else "gpu"
             name = "gpu-software" if engine.is_software else "gpu"
             text = f"{engine.description}, the caller's device"
             entry = Device(name, kind, self.name, text, precisions=adapters.PRECISIONS, is_software=engine.is_software)  # type: ignore[arg-type]
-            cached = _opened[id(given)] = WebGPU(engine, entry)
+            cached = _opened[id(gpu_device)] = WebGPU(engine, entry)
         assert cached.device is not None
         return cached, cached.device
 
