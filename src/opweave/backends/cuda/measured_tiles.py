@@ -54,11 +54,8 @@ def microseconds(
         for bound in kernel.bindings:
             if bound not in memory:
                 memory[bound] = driver.allocate(bound.desc.byte_length + PADDING)
-        launches.append(
-            DriverLaunch(
-                function, kernel.workgroups, tuple(memory[bound] for bound in kernel.bindings), kernel.starts_early
-            )
-        )
+        addresses = tuple(memory[bound] for bound in kernel.bindings)
+        launches.append(DriverLaunch(function, kernel.workgroups, addresses, kernel.starts_early))
     return microseconds_of(driver, launches, repeat)
 
 

@@ -68,11 +68,8 @@ class ThinKernel(GpuKernel):
     def beside(self, other: ThinKernel, features: Features) -> ThinKernel | None:
         """Merge the sections of both kernels; None if their forms differ, or if there are too many buffers."""
         sections = (*self.sections, *other.sections)
-        if (
-            len({section.form(features) for section in sections}) > 1
-            or self.before is not None
-            or other.before is not None
-        ):
+        forms = {section.form(features) for section in sections}
+        if len(forms) > 1 or self.before is not None or other.before is not None:
             return None
         return _bindable(thin_kernel(sections, features), features)
 
