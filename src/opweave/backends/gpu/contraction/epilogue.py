@@ -12,7 +12,7 @@ from ....expr.gpu.writing import numbered
 from ....expr.ir import Expr, Formula, Index, Input, Load, Stored
 from .elements import ElementReader, ElementWriter
 from .problem import Problem
-from .text import entry, function, plus, return_if
+from .text import entry, function, plus, return_if, statement
 
 PLACE = ("stack: u32", "row: u32", "column: u32")
 """Parameters of the functions: the position of a sum in the result."""
@@ -139,12 +139,13 @@ def _put(
         ]
         return [function(f"put{suffix}", parameters, lines)]
     exists = problem.exists("stack", "row", "column")
-    lines = [
-        f"if (row < {problem.rows}u && column < {problem.columns}u{f' && {exists}' if exists else ''}) {{",
-        f"    let at = {problem.flat('stack', 'row', 'column')};",
-        f"    {writer.store('at', f'finish{suffix}({_of(sums)}, at, stack, row, column)')}",
-        "}",
-    ]
+    lines = statement(
+        f"if (row < {problem.rows}u && column < {problem.columns}u{f' && {exists}' if exists else ''})",
+        [
+            f"let at = {problem.flat('stack', 'row', 'column')};",
+            writer.store("at", f"finish{suffix}({_of(sums)}, at, stack, row, column)"),
+        ],
+    )
     name = f"put_one{suffix}" if vectors else f"put{suffix}"
     one = function(name, [*PLACE, *(f"{total}: f32" for total in sums)], lines)
     if not vectors:
@@ -160,11 +161,8 @@ def _of(sums: Sequence[str], part: str = "") -> str:
 def put_partial(problem: Problem) -> DialectFunction:
     """The function `put` for `partial_sums`; part = split * stacks + stack."""
     quads = -(-problem.columns // 4)
-    lines = [
-        f"if (row < {problem.rows}u && column < {problem.columns}u) {{",
-        f"    result[(part * {problem.rows}u + row) * {quads}u + column / 4u] = sum;",
-        "}",
-    ]
+    store = f"result[(part * {problem.rows}u + row) * {quads}u + column / 4u] = sum;"
+    lines = statement(f"if (row < {problem.rows}u && column < {problem.columns}u)", [store])
     return function("put", ["part: u32", *PLACE[1:], "sum: vec4<f32>"], lines)
 
 

@@ -16,7 +16,7 @@ from ....expr.gpu.dialect import Dialect, Part, Variable
 from ....expr.gpu.writing import MAX_WORKGROUPS, numbered
 from .elements import ElementReader
 from .problem import Matrix, Problem, ProblemWindow
-from .text import entry, part, plus, quarter, return_if, stack_offset, times, window_start, window_tap
+from .text import entry, part, plus, quarter, return_if, stack_offset, statement, times, window_start, window_tap
 
 UNROLLED_TERMS = 4
 """Unroll factor of the loop over terms, a divisor of all depths."""
@@ -215,7 +215,7 @@ class TileSide:
                 text = [f"{tile}[{term}][{_quad(line)}][{part(line)} % 4u] = {value};"]
             if (k + 1) * self.tile.invocations > self.total:
                 at = plus("lane", k * self.tile.invocations)
-                text = [f"if ({at} < {self.total}u) {{", *("    " + t for t in text), "}"]
+                text = statement(f"if ({at} < {self.total}u)", text)
             lines += text
         return lines
 
@@ -286,10 +286,7 @@ def body(
         *left.place(),
         *right.place(),
         "workgroupBarrier();",
-        f"if (step + 1u < {end}) {{",
-        "    let ahead = step + 1u;",
-        *("    " + line for line in fetch),
-        "}",
+        *statement(f"if (step + 1u < {end})", ["let ahead = step + 1u;", *fetch]),
         *_compute(tile, dialect),
     ]
     text = [
@@ -299,9 +296,7 @@ def body(
         f"    let ahead = {begin};",
         *("    " + line for line in fetch),
         "}",
-        f"for (var step = {begin}; step < {end}; step++) {{",
-        *("    " + line for line in loop),
-        "}",
+        *statement(f"for (var step = {begin}; step < {end}; step++)", loop),
         *_finish(tile, f"{place}.z" if splits > 1 or problem.stacks > 1 else "0u"),
     ]
     return [left.declaration, right.declaration, entry(tile.invocations, text)], groups
