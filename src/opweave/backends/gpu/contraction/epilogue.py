@@ -50,7 +50,9 @@ class Epilogue:
             suffix: suffix of the names, for kernels with several results.
             preloaded: loads of `aligned_loads` whose values are parameters after the sums.
         """
-        problem, sums = self.problem, [*_sums(len(self.results)), *(f"given_{k}" for k in range(len(preloaded)))]
+        problem, count = self.problem, len(self.results)
+        sums = ["sum"] if count == 1 else [f"sum_{k}" for k in range(count)]
+        sums += (f"given_{k}" for k in range(len(preloaded)))
         writer = ElementWriter(self.target, features, vectors and problem.contiguous, f"result{suffix}")
         # Loads without index arithmetic.
         texts: dict[Expr, str] = {node: module.load(node.source, "at") for node in self.aligned_loads}
@@ -113,10 +115,6 @@ class Epilogue:
         """Whether a load from an array of the result's shape reads at the written position."""
         pairs = zip(load.parts, self.axes, strict=True)
         return all(part is axis or (axis.extent == 1 and isinstance(part, ir.Const)) for part, axis in pairs)
-
-
-def _sums(count: int) -> list[str]:
-    return ["sum"] if count == 1 else [f"sum_{k}" for k in range(count)]
 
 
 def _put(

@@ -389,13 +389,11 @@ class _Writing:
         return f"({first} + {c * self.team}u)" if c else first
 
     def _load(self, s: int, first: str, count: int, declared: str = "") -> Iterator[str]:
+        stride = self.sections[s].many[0].stride // self.deep
         for name, c, j, n in self._chunk_names(s, count):
-            reader, place = self.many[s][j], plus(f"start + {self._chunk(first, c)}", n * self._line(s))
+            reader, place = self.many[s][j], plus(f"start + {self._chunk(first, c)}", n * stride)
             value = reader.load(place, self.deep)
             yield f"{declared} {name} = {value};".lstrip()
-
-    def _line(self, s: int) -> int:
-        return self.sections[s].many[0].stride // self.deep
 
     def _multiply(self, s: int, first: str, count: int) -> Iterator[str]:
         section, readers = self.sections[s], self.many[s]
