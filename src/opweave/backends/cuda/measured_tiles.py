@@ -96,7 +96,7 @@ class MeasuredTiles:
         return None if row is None else (TensorTile(*row[:5]), row[5])
 
     def measure(self, contraction: Contraction) -> tuple[TensorTile, int]:
-        """Return the cached tile, or measure."""
+        """Return the fastest tile and its number of splits, and measure them unless they were measured before."""
         cached = self.find(contraction)
         if cached is not None:
             return cached
