@@ -33,8 +33,8 @@ def python(text: str) -> str:
 
 
 def statement(header: str, lines: Iterable[str]) -> list[str]:
-    """A loop, or an `if`, with a body."""
-    return [f"{header} {{", *(f"    {line}" for line in lines), "}"]
+    """A loop, an `if`, or a block without a header, with a body."""
+    return [f"{header} {{".lstrip(), *(f"    {line}" for line in lines), "}"]
 
 
 def return_if(condition: str) -> list[str]:

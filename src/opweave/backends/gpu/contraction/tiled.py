@@ -292,10 +292,7 @@ def body(
     text = [
         *once,
         *(f"var {name} = vec4<f32>();" for name in sums),
-        "{",
-        f"    let ahead = {begin};",
-        *("    " + line for line in fetch),
-        "}",
+        *statement("", [f"let ahead = {begin};", *fetch]),
         *statement(f"for (var step = {begin}; step < {end}; step++)", loop),
         *_finish(tile, f"{place}.z" if splits > 1 or problem.stacks > 1 else "0u"),
     ]
@@ -326,21 +323,21 @@ def _compute(tile: Tile, dialect: Dialect) -> Iterator[str]:
     the kernels are as fast.
     """
     if hint := dialect.unrolled(UNROLLED_TERMS):
-        yield from (*hint, f"for (var k = 0u; k < {tile.depth}u; k++) {{", *_products(tile, "k"), "}")
+        yield from (*hint, *statement(f"for (var k = 0u; k < {tile.depth}u; k++)", _products(tile, "k")))
         return
     for k in range(tile.depth):
-        yield from ("{", *_products(tile, str(k)), "}")
+        yield from statement("", _products(tile, str(k)))
 
 
 def _products(tile: Tile, term: str) -> Iterator[str]:
     down, across = tile.rows // tile.height, tile.columns // tile.width
     for r in range(tile.height // 4):
-        yield f"    let a{r} = tile_a[{term}][{plus('ty', r * down)}];"
+        yield f"let a{r} = tile_a[{term}][{plus('ty', r * down)}];"
     for c in range(tile.width // 4):
-        yield f"    let b{c} = tile_b[{term}][{plus('tx', c * across)}];"
+        yield f"let b{c} = tile_b[{term}][{plus('tx', c * across)}];"
     for r in range(tile.height):
         for c in range(tile.width // 4):
-            yield f"    sum_{r}_{c} = fma(vec4<f32>(a{r // 4}.{'xyzw'[r % 4]}), b{c}, sum_{r}_{c});"
+            yield f"sum_{r}_{c} = fma(vec4<f32>(a{r // 4}.{'xyzw'[r % 4]}), b{c}, sum_{r}_{c});"
 
 
 def _finish(tile: Tile, stack: str) -> Iterator[str]:
