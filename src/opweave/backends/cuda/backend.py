@@ -53,7 +53,7 @@ class CudaBackend(GpuBackend):
 
     @property
     def features(self) -> Features:
-        """The registered instance has the features of all devices."""
+        """Features of the device; the registered instance has the features of all devices."""
         from ...expr.gpu import Features
         from ...expr.gpu.cuda import CUDA
 

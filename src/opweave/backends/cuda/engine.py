@@ -155,7 +155,7 @@ class CudaDevice(GpuDevice):
     def check_overlap(
         self, sources: Mapping[str, DeviceArray], targets: Mapping[str, DeviceArray], constants: object = ()
     ) -> None:
-        """Read-only outputs are also errors."""
+        """Raise `ValidationError` if an output is read-only, or shares memory with another tensor."""
         taken = [(name, array.buffer) for name, array in sources.items()]
         for name, target in targets.items():
             if target.read_only:

@@ -100,7 +100,7 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
         return _CudaCall(self, inputs, outputs, self.submit)
 
     def submit(self, memory: GpuIntermediates[DriverLaunch], runs: Sequence[DriverLaunch | None]) -> None:
-        """The caller has locked `memory`, so no other thread uses its graphs."""
+        """Launch the graph of a binding. The caller has locked `memory`, so no other thread uses its graphs."""
         chains = self._chains.peek(id(memory)) or self._chains.put(memory, _Chains())
         chain = chains.last
         if chain is None or chain.runs is not runs:

@@ -130,7 +130,7 @@ class _Running:
         return True
 
     def wait_until_loaded(self) -> bool:
-        """Return whether the program has loaded the compiler, once it has or has ended."""
+        """Wait until the compiler is loaded or the program has ended, and return whether it is loaded."""
         while not self.has_ended() and not self._is_loaded:
             select.select([self._control], [], [], LOOK_SECONDS)
         return self._is_loaded

@@ -54,11 +54,8 @@ def microseconds(
         for bound in kernel.bindings:
             if bound not in memory:
                 memory[bound] = driver.allocate(bound.desc.byte_length + PADDING)
-        launches.append(
-            DriverLaunch(
-                function, kernel.workgroups, tuple(memory[bound] for bound in kernel.bindings), kernel.starts_early
-            )
-        )
+        addresses = tuple(memory[bound] for bound in kernel.bindings)
+        launches.append(DriverLaunch(function, kernel.workgroups, addresses, kernel.starts_early))
     return microseconds_of(driver, launches, repeat)
 
 
@@ -99,7 +96,7 @@ class MeasuredTiles:
         return None if row is None else (TensorTile(*row[:5]), row[5])
 
     def measure(self, contraction: Contraction) -> tuple[TensorTile, int]:
-        """Return the cached tile, or measure."""
+        """Return the fastest tile and its number of splits, and measure them unless they were measured before."""
         cached = self.find(contraction)
         if cached is not None:
             return cached

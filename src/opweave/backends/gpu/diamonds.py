@@ -8,7 +8,7 @@ from ...expr.ir import Formula
 from ...ops.movement import reshape
 from .backend import GpuBackend
 from .forms import is_users_kernel, trace
-from .fusion import MAX_FUSED_CALLS, readings
+from .fusion import MAX_FUSED_CALLS, read_patterns
 
 MAX_DIAMOND_NODES = 12
 """Most operations of a diamond. GELU has 5, its tanh approximation 8."""
@@ -69,7 +69,7 @@ class _Search:
         program = self._programs[node]
         if program is None:
             return None
-        for operand, reading in readings(node, program).items():
+        for operand, reading in read_patterns(node, program).items():
             if operand in inside and not (reading.aligned and operand.shape == node.outputs[0].shape):
                 return None
         return program

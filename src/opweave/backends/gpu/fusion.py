@@ -67,7 +67,7 @@ class Pending:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class ReadPattern:
     """The loads of one operand in a program.
 
     Attributes:
@@ -81,7 +81,7 @@ class Reading:
     aligned: bool
 
 
-def readings(node: Node, program: Formula) -> dict[Operand, Reading]:
+def read_patterns(node: Node, program: Formula) -> dict[Operand, ReadPattern]:
     numbers = list(iter_operands(node.inputs))
     loads: dict[Operand, list[ir.Load]] = {operand: [] for operand in numbers}
     inside: Counter[Operand] = Counter()
@@ -103,7 +103,7 @@ def readings(node: Node, program: Formula) -> dict[Operand, Reading]:
         reads = inside[operand] or largest
         aligned = all(ir.is_aligned(load) for load in operand_loads) and len(operand_loads) <= MAX_MOVED_LOADS
         times = reads / max(1, operand.desc.element_count)
-        by_operand[operand] = Reading(
+        by_operand[operand] = ReadPattern(
             len(operand_loads) * (2 if operand in inside and len(operand_loads) > 1 else 1), times, aligned
         )
     return by_operand
@@ -113,7 +113,7 @@ def joins(
     value: Pending,
     desc: Desc,
     program: Formula,
-    reading: Reading,
+    reading: ReadPattern,
     features: Features,
     *,
     is_shared: bool,

@@ -25,7 +25,7 @@ from .constants import GpuConstant
 from .contraction.kernels import Contraction
 from .diamonds import diamond_operands
 from .forms import apply_node, is_users_kernel, trace
-from .fusion import Pending, Reading, combine, joins, readings
+from .fusion import Pending, ReadPattern, combine, joins, read_patterns
 from .patterns import AttentionMatch, attentions
 from .rules.flash import attend
 from .rules.positions import reshape_array
@@ -119,7 +119,7 @@ class Schedule:
         nodes: list[Node] = []
         anchor: Contraction | None = None
         # Values of diamonds come first: a contraction in a diamond would be computed twice if another anchor were taken.
-        ordered = sorted(readings(node, program).items(), key=lambda pair: pair[0] not in self._in_diamonds)
+        ordered = sorted(read_patterns(node, program).items(), key=lambda pair: pair[0] not in self._in_diamonds)
         for operand, reading in ordered:
             value = self._values.get(operand)
             if isinstance(value, Pending) and self._is_inlined(value, operand, program, reading, anchor):
@@ -147,7 +147,7 @@ class Schedule:
         return result
 
     def _is_inlined(
-        self, value: Pending, operand: Operand, program: Formula, reading: Reading, beside: Contraction | None
+        self, value: Pending, operand: Operand, program: Formula, reading: ReadPattern, beside: Contraction | None
     ) -> bool:
         if operand in self._outputs:
             return False

@@ -8,6 +8,12 @@ from ...expr.gpu import Buffer, GpuKernel, TensorCores
 from ...expr.gpu.triton import source_of, type_of
 
 
+def mask_argument(conditions: Iterable[str]) -> str:
+    """The mask argument of a load or store; empty if no condition limits the elements."""
+    texts = [f"({condition})" for condition in conditions if condition]
+    return f", mask={' & '.join(texts)}" if texts else ""
+
+
 def triton_kernel(
     title: str,
     comment: str,

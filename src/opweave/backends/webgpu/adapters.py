@@ -115,16 +115,13 @@ def devices(backend: str) -> list[Device]:
         info = adapter.info
         software = is_software(info)
         text = f"{info['device']}, WebGPU on {info['backend_type']}"
-        # The processor does the computation, so do not report an accelerator.
-        kind: Literal["cpu", "gpu"] = "cpu" if software else "gpu"
-        low = str(info["adapter_type"]) == "IntegratedGPU"
         available.append(
             Device(
                 name,
-                kind,
+                "cpu" if software else "gpu",  # the processor computes, so do not report an accelerator
                 backend,
                 f"{text}; software, slow" if software else text,
-                low_power=low,
+                low_power=str(info["adapter_type"]) == "IntegratedGPU",
                 precisions=PRECISIONS,
                 is_software=software,
             )

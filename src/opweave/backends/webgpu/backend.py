@@ -33,7 +33,7 @@ class WebGPU(GpuBackend):
 
     @property
     def features(self) -> Features:
-        """The registered instance has all features that affect support."""
+        """Features of the device; the registered instance has all features that affect support."""
         from ...expr.gpu import Features
 
         return Features(float16=True, int64=True) if self.engine is None else self.engine.features

@@ -105,7 +105,7 @@ class WebGpuDevice(GpuDevice):
         return False
 
     def free_caches(self) -> None:
-        """Also destroy the device if Opweave has opened it."""
+        """Free pipelines and idle buffers, and destroy the device if Opweave has opened it."""
         self.compiled.clear()
         for buffer in self.staging:
             buffer.destroy()

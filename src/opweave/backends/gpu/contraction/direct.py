@@ -11,7 +11,7 @@ from ....expr.gpu.dialect import Part
 from ....expr.gpu.writing import workgroup_number
 from .elements import ElementReader
 from .problem import Matrix, Problem, ProblemWindow, is_spread
-from .text import entry, quarter, return_if, stack_offset, window_start, window_tap
+from .text import entry, quarter, return_if, stack_offset, statement, window_start, window_tap
 
 # For an NVIDIA H200; `python -m benchmarks webgpu gpu` lists the kernel that each contraction has, and its time.
 MAX_NARROW_CHANNELS = 8
@@ -69,9 +69,7 @@ def narrow(problem: Problem, a: ElementReader, b: ElementReader) -> tuple[list[P
         f"let weights = {stack_offset(filter, 'stack', problem.stacks)};",
         *_origin(image, problem, layout.size[1]),
         *(f"var sum_{k} = {'vec4<f32>()' if width > 1 else '0.0f'};" for k in range(outputs)),
-        *([f"for (var c = 0u; c < {problem.channels}u; c++) {{"] if loop else []),
-        *(("    " if loop else "") + line for line in products),
-        *(["}"] if loop else []),
+        *(statement(f"for (var c = 0u; c < {problem.channels}u; c++)", products) if loop else products),
         *_put_groups(f"batch * {pixels}u + pixel", nchw, outputs, width),
     ]
     return [entry(INVOCATIONS, lines)], groups
@@ -110,12 +108,8 @@ def _taps(problem: Problem, x: ElementReader, w: ElementReader, channel: int | N
             y, x_ = (str(n * step) for n, step in zip(divmod(tap, image.kernel[1]), image.dilations, strict=True))
             lines, conditions, offset = window_tap(image, "window", "tap", y, x_)
             at = f"u32(origin + {offset}) + {number} * {image.step}u"
-        yield "{"
-        yield from (f"    {line}" for line in lines)
-        yield f"    if ({' && '.join(conditions)}) {{" if conditions else "    {"
-        yield f"        let value = {x.load(quarter(at, x.width), x.width)};"
+        body = [f"let value = {x.load(quarter(at, x.width), x.width)};"]
         for k in range(problem.outputs):
             at = f"weights + {number} * {filter.step}u + {tap * filter.tap + k * filter.stride}u"
-            yield f"        sum_{k} = fma(value, {w.load(quarter(at, w.width), w.width)}, sum_{k});"
-        yield "    }"
-        yield "}"
+            body.append(f"sum_{k} = fma(value, {w.load(quarter(at, w.width), w.width)}, sum_{k});")
+        yield from statement("", [*lines, *statement(f"if ({' && '.join(conditions)})" if conditions else "", body)])

@@ -12,7 +12,7 @@ from ....expr.gpu.writing import workgroup_number
 from ....expr.ir import Expr, Formula, Index, Input, Load, Stored
 from .elements import ElementReader, ElementWriter
 from .problem import Problem
-from .text import entry, function, plus, return_if
+from .text import entry, function, plus, return_if, statement
 
 PLACE = ("stack: u32", "row: u32", "column: u32")
 """Parameters of the functions: the position of a sum in the result."""
@@ -50,7 +50,9 @@ class Epilogue:
             suffix: suffix of the names, for kernels with several results.
             preloaded: loads of `aligned_loads` whose values are parameters after the sums.
         """
-        problem, sums = self.problem, [*_sums(len(self.results)), *(f"given_{k}" for k in range(len(preloaded)))]
+        problem, count = self.problem, len(self.results)
+        sums = ["sum"] if count == 1 else [f"sum_{k}" for k in range(count)]
+        sums += (f"given_{k}" for k in range(len(preloaded)))
         writer = ElementWriter(self.target, features, vectors and problem.contiguous, f"result{suffix}")
         # Loads without index arithmetic.
         texts: dict[Expr, str] = {node: module.load(node.source, "at") for node in self.aligned_loads}
@@ -115,10 +117,6 @@ class Epilogue:
         return all(part is axis or (axis.extent == 1 and isinstance(part, ir.Const)) for part, axis in pairs)
 
 
-def _sums(count: int) -> list[str]:
-    return ["sum"] if count == 1 else [f"sum_{k}" for k in range(count)]
-
-
 def _put(
     problem: Problem, writer: ElementWriter, vectors: bool, sums: Sequence[str], suffix: str
 ) -> list[DialectFunction]:
@@ -139,12 +137,13 @@ def _put(
         ]
         return [function(f"put{suffix}", parameters, lines)]
     exists = problem.exists("stack", "row", "column")
-    lines = [
-        f"if (row < {problem.rows}u && column < {problem.columns}u{f' && {exists}' if exists else ''}) {{",
-        f"    let at = {problem.flat('stack', 'row', 'column')};",
-        f"    {writer.store('at', f'finish{suffix}({_of(sums)}, at, stack, row, column)')}",
-        "}",
-    ]
+    lines = statement(
+        f"if (row < {problem.rows}u && column < {problem.columns}u{f' && {exists}' if exists else ''})",
+        [
+            f"let at = {problem.flat('stack', 'row', 'column')};",
+            writer.store("at", f"finish{suffix}({_of(sums)}, at, stack, row, column)"),
+        ],
+    )
     name = f"put_one{suffix}" if vectors else f"put{suffix}"
     one = function(name, [*PLACE, *(f"{total}: f32" for total in sums)], lines)
     if not vectors:
@@ -160,11 +159,8 @@ def _of(sums: Sequence[str], part: str = "") -> str:
 def put_partial(problem: Problem) -> DialectFunction:
     """The function `put` for `partial_sums`; part = split * stacks + stack."""
     quads = -(-problem.columns // 4)
-    lines = [
-        f"if (row < {problem.rows}u && column < {problem.columns}u) {{",
-        f"    result[(part * {problem.rows}u + row) * {quads}u + column / 4u] = sum;",
-        "}",
-    ]
+    store = f"result[(part * {problem.rows}u + row) * {quads}u + column / 4u] = sum;"
+    lines = statement(f"if (row < {problem.rows}u && column < {problem.columns}u)", [store])
     return function("put", ["part: u32", *PLACE[1:], "sum: vec4<f32>"], lines)
 
 

@@ -21,7 +21,7 @@ from .epilogue import assemble
 from .problem import Matrix, Problem
 from .section import Section
 from .team_sums import TeamSums
-from .text import entry, plus, quarter, return_if, stack_offset
+from .text import entry, plus, quarter, return_if, stack_offset, statement
 
 # For an NVIDIA H200; `python -m benchmarks webgpu gpu` lists the kernel that each contraction has, and its time.
 MAX_THIN_LINES = 12
@@ -68,11 +68,8 @@ class ThinKernel(GpuKernel):
     def beside(self, other: ThinKernel, features: Features) -> ThinKernel | None:
         """Merge the sections of both kernels; None if their forms differ, or if there are too many buffers."""
         sections = (*self.sections, *other.sections)
-        if (
-            len({section.form(features) for section in sections}) > 1
-            or self.before is not None
-            or other.before is not None
-        ):
+        forms = {section.form(features) for section in sections}
+        if len(forms) > 1 or self.before is not None or other.before is not None:
             return None
         return _bindable(thin_kernel(sections, features), features)
 
@@ -315,9 +312,8 @@ class _Writing:
         if self.turns == 1:
             yield from lines
             return
-        yield f"for (var turn = 0u; turn < {self.turns}u; turn++) {{"
-        yield from (f"    {line}" for line in lines)
-        yield from ("    block++;", f"    unit += {self.width}u;", "}")
+        lines += ["block++;", f"unit += {self.width}u;"]
+        yield from statement(f"for (var turn = 0u; turn < {self.turns}u; turn++)", lines)
 
     def _start(self, s: int, unit: str) -> str:
         """The offset of a line of the matrix, or of a group of four lines."""
@@ -342,19 +338,16 @@ class _Writing:
         for begin, end, loads in ((0, whole, ahead), (whole, terms, 1)):
             if begin == end:
                 continue
-            yield f"for (var term = {begin}u + part; term < {end}u; term += {loads * team}u) {{"
-            at = [f"(term + {c * team}u)" if c else "term" for c in range(loads)]
+            at, lines = [f"(term + {c * team}u)" if c else "term" for c in range(loads)], list[str]()
             for c in range(loads):
                 for j, reader in enumerate(readers):
-                    yield f"    let m{c}_{j} = {reader.load(f'start + {at[c]} * {step}u', width)};"
+                    lines.append(f"let m{c}_{j} = {reader.load(f'start + {at[c]} * {step}u', width)};")
             for k in range(section.count):
                 for c in range(loads):
-                    place = f"few_start + {k * few.stride}u + {at[c]} * {few.step}u"
-                    value = self.few.load(place, 1) if self.before is None else f"{FEW}[{place}]"
-                    yield f"    let f{c}_{k} = {f'vec4<f32>({value})' if section.quads else value};"
-                    for j in range(len(readers)):
-                        yield f"    sum_{k}_{j} = fma(f{c}_{k}, m{c}_{j}, sum_{k}_{j});"
-            yield "}"
+                    value = self._few_load(f"few_start + {k * few.stride}u + {at[c]} * {few.step}u", 1)
+                    lines.append(f"let f{c}_{k} = {f'vec4<f32>({value})' if section.quads else value};")
+                    lines += (f"sum_{k}_{j} = fma(f{c}_{k}, m{c}_{j}, sum_{k}_{j});" for j in range(len(readers)))
+            yield from statement(f"for (var term = {begin}u + part; term < {end}u; term += {loads * team}u)", lines)
 
     def _deep_loop(self, s: int) -> Iterator[str]:
         count, step = self.terms // self.deep, self.chunks * self.team
@@ -363,10 +356,10 @@ class _Writing:
             yield from self._early_rounds(s, whole, step)
         for begin, end, loads in ((whole if self.is_early else 0, whole, self.chunks), (whole, count, 1)):
             if begin != end:
-                yield f"for (var chunk = {begin}u + part; chunk < {end}u; chunk += {loads * self.team}u) {{"
-                for lines in (self._load(s, "chunk", loads, "let"), self._multiply(s, "chunk", loads)):
-                    yield from (f"    {line}" for line in lines)
-                yield "}"
+                header = f"for (var chunk = {begin}u + part; chunk < {end}u; chunk += {loads * self.team}u)"
+                yield from statement(
+                    header, [*self._load(s, "chunk", loads, "let"), *self._multiply(s, "chunk", loads)]
+                )
 
     def _early_rounds(self, s: int, whole: int, step: int) -> Iterator[str]:
         """The software-pipelined rounds: each multiplies loaded chunks and loads those of the next round."""
@@ -379,14 +372,12 @@ class _Writing:
             after = [f"start = {self._start(s, f'unit + {self.width}u')};", *self._load(s, "part", self.chunks)]
         lines = [*self._multiply(s, first, self.chunks)]
         if rest:
-            lines += [f"if ({rest}) {{", *(f"    {line}" for line in after), "}"]
+            lines += statement(f"if ({rest})", after)
         if whole == step:
             yield from lines
             return
         yield from self.features.dialect.unroll_hint(1)  # more would take registers
-        yield f"for (var chunk = part; chunk < {whole}u; chunk += {step}u) {{"
-        yield from (f"    {line}" for line in lines)
-        yield "}"
+        yield from statement(f"for (var chunk = part; chunk < {whole}u; chunk += {step}u)", lines)
 
     def _chunk_names(self, s: int, count: int) -> Iterator[tuple[str, int, int, int]]:
         """The variables of matrix loads: (name, chunk, product, line)."""
@@ -398,13 +389,11 @@ class _Writing:
         return f"({first} + {c * self.team}u)" if c else first
 
     def _load(self, s: int, first: str, count: int, declared: str = "") -> Iterator[str]:
+        stride = self.sections[s].many[0].stride // self.deep
         for name, c, j, n in self._chunk_names(s, count):
-            reader, place = self.many[s][j], plus(f"start + {self._chunk(first, c)}", n * self._line(s))
+            reader, place = self.many[s][j], plus(f"start + {self._chunk(first, c)}", n * stride)
             value = reader.load(place, self.deep)
             yield f"{declared} {name} = {value};".lstrip()
-
-    def _line(self, s: int) -> int:
-        return self.sections[s].many[0].stride // self.deep
 
     def _multiply(self, s: int, first: str, count: int) -> Iterator[str]:
         section, readers = self.sections[s], self.many[s]
@@ -435,11 +424,13 @@ class _Writing:
         """Four terms of vector `k`: half `half` of a chunk."""
         if self.in_fours:
             fours = f"few_start + {k * few.stride // 4 + half}u + {chunk} * {self.deep // 4}u"
-            return self.few.load(fours, 4) if self.before is None else f"{FEW}[{fours}]"
+            return self._few_load(fours, 4)
         first = k * few.stride + 4 * half * few.step
         places = [f"few_start + {first + e * few.step}u + {chunk} * {self.deep * few.step}u" for e in range(4)]
-        values = (self.few.load(place, 1) if self.before is None else f"{FEW}[{place}]" for place in places)
-        return f"vec4<f32>({', '.join(values)})"
+        return f"vec4<f32>({', '.join(self._few_load(place, 1) for place in places)})"
+
+    def _few_load(self, place: str, width: int) -> str:
+        return self.few.load(place, width) if self.before is None else f"{FEW}[{place}]"
 
 
 def _suffix(number: int) -> str:

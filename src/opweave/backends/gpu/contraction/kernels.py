@@ -149,23 +149,18 @@ class Contraction:
             return self._thin(end, title)
         sides = zip("ab", (problem.left, problem.right), strict=True)
         a, b = readers = [ElementReader(name, side.source, features) for name, side in sides]
-        if self.method == "tiled" and self.splits > 1:
-            sums = ElementWriter(partial_sums(problem, self.splits), features, True)
-            parts, groups = tiled.body(problem, self.tile, a, b, self.splits, features.dialect)
-            comment = f"{self._size()}; tiles of {self.tile}, {self.splits} parts"
-            parts = [put_partial(problem), *parts]
-            return [
-                assemble(title, comment, readers, [sums], GpuModule(features), parts, groups),
-                *self._add_parts(end, sums.buffer, title),
-            ]
         if self.method == "narrow":
             parts, groups = narrow(problem, a, b)
-            how = "an invocation for each position"
-        else:
-            parts, groups = tiled.body(problem, self.tile, a, b, self.splits, features.dialect)
-            how = f"tiles of {self.tile}"
-        vectors = self.method == "tiled"
-        return self._finish(end, f"{self._size()}; {how}", readers, parts, groups, title, vectors)
+            comment = f"{self._size()}; an invocation for each position"
+            return self._finish(end, comment, readers, parts, groups, title, vectors=False)
+        parts, groups = tiled.body(problem, self.tile, a, b, self.splits, features.dialect)
+        comment = f"{self._size()}; tiles of {self.tile}"
+        if self.splits == 1:
+            return self._finish(end, comment, readers, parts, groups, title, vectors=True)
+        sums, parts = ElementWriter(partial_sums(problem, self.splits), features, True), [put_partial(problem), *parts]
+        comment += f", {self.splits} parts"
+        summing = assemble(title, comment, readers, [sums], GpuModule(features), parts, groups)
+        return [summing, *self._add_parts(end, sums.buffer, title)]
 
     def ordering_kernels(self, title: str) -> list[GpuKernel]:
         return [ordering.kernel(title, self.features) for ordering in self.orderings]

@@ -13,7 +13,7 @@ from ....expr.gpu.teams import Team, TeamValue
 from ....expr.gpu.types import computed_type
 from ....expr.ir import Load
 from .section import Section
-from .text import plus
+from .text import plus, statement
 
 MAX_GIVEN_VECTORS = 1
 """Most vectors for which operands of the epilogue are loaded before the sums are computed: each takes four registers. With
@@ -84,13 +84,12 @@ class TeamSums:
             yield f"var given_{k}_{n} = vec4<f32>();"
         for k in range(section.count if loads else 0):
             problem = section.problems[0]
-            yield from (f"if ({self._stores(section)}) {{", f"    let column = {self._column(block)};")
-            yield f"    if (column < {problem.columns}u) {{"
-            yield f"        let at = {problem.flat(stack, f'{k}u', 'column')};"
+            lines = [f"let at = {problem.flat(stack, f'{k}u', 'column')};"]
             for n, load in enumerate(loads):
                 values = (module.load(load.source, plus("at", c)) for c in range(4))
-                yield f"        given_{k}_{n} = vec4<f32>({', '.join(values)});"
-            yield from ("    }", "}")
+                lines.append(f"given_{k}_{n} = vec4<f32>({', '.join(values)});")
+            inside = statement(f"if (column < {problem.columns}u)", lines)
+            yield from statement(f"if ({self._stores(section)})", [f"let column = {self._column(block)};", *inside])
 
     def _stores(self, section: Section) -> str:
         if self._stores_fours:
@@ -117,20 +116,19 @@ class TeamSums:
             yield from self._team.exchange(values)
             if not self._is_local:
                 yield from self._team.store(values)
-            yield f"if ({self._stores(section)}) {{"
-            line = f"lane / {self.size}u" if section.along else f"lane % {self.width}u"
+            stores, line = list[str](), f"lane / {self.size}u" if section.along else f"lane % {self.width}u"
             if self._team.parts > MAX_PARTS:
-                yield from self._add_parts(numbers, products, line, begins)
+                stores += self._add_parts(numbers, products, line, begins)
             for k in numbers:
                 more = [f"given_{k}_{n}" for n in range(preloaded)]
                 if self._stores_fours:
                     fours = ([self._sum(k, j, f"(lane * 4u + {c}u)", begins[k]) for c in range(4)] for j in products)
                     sums = [*(f"vec4<f32>({', '.join(four)})" for four in fours), *more]
-                    yield f"    {put}({stack}, {k}u, {self._column(block)}, {', '.join(sums)});"
+                    stores.append(f"{put}({stack}, {k}u, {self._column(block)}, {', '.join(sums)});")
                 else:
                     sums = [*(self._sum(k, j, line, begins[k]) for j in products), *more]
-                    yield from self._puts(section, put, stack, block, k, sums)
-            yield "}"
+                    stores += self._puts(section, put, stack, block, k, sums)
+            yield from statement(f"if ({self._stores(section)})", stores)
             if numbers.stop < section.count or (self.turns > 1 and self._memories == 1):
                 yield "workgroupBarrier();"
 
@@ -141,15 +139,8 @@ class TeamSums:
         places = {k: self._team.places(line, begins[k])[0] for k in numbers}
         pairs = [(f"total_{k}_{j}", f"parts_{j}", places[k]) for k, j in product(numbers, products)]
         lines = [f"{total} += {parts}[{place} + warp * {step}u];" for total, parts, place in pairs]
-        return [
-            *(f"    {total} = {parts}[{place}];" for total, parts, place in pairs),
-            *(
-                f"    {text}"
-                for text in self.features.dialect.loop(
-                    f"for (var warp = 1u; warp < {self._team.parts}u; warp++) {{", lines
-                )
-            ),
-        ]
+        loop = self.features.dialect.loop(f"for (var warp = 1u; warp < {self._team.parts}u; warp++) {{", lines)
+        return [*(f"{total} = {parts}[{place}];" for total, parts, place in pairs), *loop]
 
     def _sum(self, k: int, j: int, line: str, begin: str) -> str:
         """The text of a sum; `line` is the line's index in the workgroup."""
@@ -163,12 +154,12 @@ class TeamSums:
     def _puts(self, section: Section, put: str, stack: str, block: str, k: int, sums: Sequence[str]) -> list[str]:
         """Store the sums of a line, or of four lines."""
         if self.fours and not section.is_swapped:
-            return [f"    {put}({stack}, {k}u, {self._column(block)}, {', '.join(sums)});"]
+            return [f"{put}({stack}, {k}u, {self._column(block)}, {', '.join(sums)});"]
         if not self.fours:
             where = f"unit, {k}u" if section.is_swapped else f"{k}u, unit"
-            return [f"    {put}({stack}, {where}, {', '.join(sums)});"]
+            return [f"{put}({stack}, {where}, {', '.join(sums)});"]
         return [
-            f"    {put}({stack}, unit * 4u + {c}u, {k}u, {', '.join(f'{part}.{letter}' for part in sums)});"
+            f"{put}({stack}, unit * 4u + {c}u, {k}u, {', '.join(f'{part}.{letter}' for part in sums)});"
             for c, letter in enumerate("xyzw")
         ]
 

@@ -10,7 +10,7 @@ For TF32x3, the kernel splits the operands that `terms` has not split.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -18,7 +18,7 @@ from ....expr import ir
 from ....expr.gpu import Buffer, Features, GpuKernel
 from ....expr.gpu.triton import Position, Statements
 from ....expr.ir import Expr, Input, Load, Source
-from ..triton_kernel import triton_kernel
+from ..triton_kernel import mask_argument, triton_kernel
 from .direct import is_narrow
 from .epilogue import Epilogue
 from .gemv import is_thin
@@ -173,13 +173,13 @@ class Operand:
                 for name, moved, size in (("y", "down", height), ("x", "right", width)):
                     at = f"{side}_{name} {ahead} {side}_{moved}"
                     conditions += [f"{at} >= 0", f"{at} < {size}"]
-        mask = " & ".join(f"({condition})" for condition in conditions if condition)
+        mask = mask_argument(conditions)
         loaded = {f"{side}_tile": side}
         if isinstance(matrix, Matrix) and matrix.rest is not None:
             loaded[f"{side}_rest"] = f"{side}_rests"
         for name, pointer in loaded.items():
             at = f"{pointer} + ({offset})" + (f" + {side}_held" if self.is_held else "")
-            yield f"{name} = tl.load({at}{f', mask={mask}, other=0.0' if mask else ''})"
+            yield f"{name} = tl.load({at}{f'{mask}, other=0.0' if mask else ''})"
 
 
 def is_turned(problem: Problem, features: Features) -> bool:
@@ -232,7 +232,7 @@ class TensorKernel:
         if limits:
             along = "column" if problem.rows_are_channels else "row"
             inside[along] = " & ".join(f"({text})" for text in (inside[along], "exists") if text)
-        mask = _mask(inside)
+        mask = mask_argument(inside.values())
         texts_of: dict[Expr, str] = {}
         for node in ir.walk(finish.body):
             if isinstance(node, Load) and node.source is finish.results[0]:
@@ -258,7 +258,11 @@ class TensorKernel:
         width = target.desc.shape[-1]
         line = f"((part * {self.problem.stacks} + stack) * {self.problem.rows} + row)"
         return self._kernel(
-            title, [], target, [], [f"tl.store(result + {line} * {width} + column, total{_mask(self.inside)})"]
+            title,
+            [],
+            target,
+            [],
+            [f"tl.store(result + {line} * {width} + column, total{mask_argument(self.inside.values())})"],
         )
 
     def _kernel(
@@ -337,8 +341,3 @@ class TensorKernel:
                 f"tl.cast({s}_tile, tl.{kind})" if is_float32(matrix) else f"{s}_tile" for s, matrix in sides.items()
             )
             yield f"total = tl.dot({a}, {b}, total)"
-
-
-def _mask(inside: Mapping[str, str]) -> str:
-    conditions = [f"({condition})" for condition in inside.values() if condition]
-    return f", mask={' & '.join(conditions)}" if conditions else ""

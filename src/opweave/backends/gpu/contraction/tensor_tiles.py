@@ -92,8 +92,7 @@ def is_faster(problem: Problem, features: Features) -> bool:
 
 
 def least(problem: Problem, features: Features) -> float:
-    options = _options(problem, features)
-    return min(microseconds(problem, measured, splits, features.units) for measured, splits in options)
+    return min(estimate for estimate, _, _ in _estimates(problem, features))
 
 
 def choose(problem: Problem, features: Features) -> tuple[TensorTile, int]:
@@ -102,11 +101,13 @@ def choose(problem: Problem, features: Features) -> tuple[TensorTile, int]:
 
 def rank_tiles(problem: Problem, features: Features) -> Iterator[tuple[TensorTile, int]]:
     """The tiles and split-K factors that the device can run, fastest first by estimate."""
-    options = _options(problem, features)
-    for measured, splits in sorted(
-        options, key=lambda option: microseconds(problem, option[0], option[1], features.units)
-    ):
+    for _, measured, splits in sorted(_estimates(problem, features), key=lambda estimate: estimate[0]):
         yield measured.tile, splits
+
+
+def _estimates(problem: Problem, features: Features) -> Iterator[tuple[float, MeasuredTile, int]]:
+    for measured, splits in _options(problem, features):
+        yield microseconds(problem, measured, splits, features.units), measured, splits
 
 
 def is_short(problem: Problem, tile: TensorTile, splits: int, features: Features) -> bool:

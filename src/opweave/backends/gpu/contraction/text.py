@@ -32,9 +32,14 @@ def python(text: str) -> str:
     return re.sub(r"\b(\d+)u\b", r"\1", text).replace("/", "//")
 
 
+def statement(header: str, lines: Iterable[str]) -> list[str]:
+    """A loop, an `if`, or a block without a header, with a body."""
+    return [f"{header} {{".lstrip(), *(f"    {line}" for line in lines), "}"]
+
+
 def return_if(condition: str) -> list[str]:
     """End the invocation if a condition holds."""
-    return [f"if ({condition}) {{", "    return;", "}"]
+    return statement(f"if ({condition})", ["return;"])
 
 
 def function(name: str, parameters: Sequence[str], lines: Iterable[str], result: str = "") -> DialectFunction:

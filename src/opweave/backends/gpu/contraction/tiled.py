@@ -16,7 +16,7 @@ from ....expr.gpu.dialect import Dialect, Part, Variable
 from ....expr.gpu.writing import MAX_WORKGROUPS, workgroup_number
 from .elements import ElementReader
 from .problem import Matrix, Problem, ProblemWindow
-from .text import entry, part, plus, quarter, return_if, stack_offset, times, window_start, window_tap
+from .text import entry, part, plus, quarter, return_if, stack_offset, statement, times, window_start, window_tap
 
 UNROLLED_TERMS = 4
 """Unroll factor of the loop over terms, a divisor of all depths."""
@@ -215,7 +215,7 @@ class TileSide:
                 text = [f"{tile}[{term}][{_quad(line)}][{part(line)} % 4u] = {value};"]
             if (k + 1) * self.tile.invocations > self.total:
                 at = plus("lane", k * self.tile.invocations)
-                text = [f"if ({at} < {self.total}u) {{", *("    " + t for t in text), "}"]
+                text = statement(f"if ({at} < {self.total}u)", text)
             lines += text
         return lines
 
@@ -286,22 +286,14 @@ def body(
         *left.place(),
         *right.place(),
         "workgroupBarrier();",
-        f"if (step + 1u < {end}) {{",
-        "    let ahead = step + 1u;",
-        *("    " + line for line in fetch),
-        "}",
+        *statement(f"if (step + 1u < {end})", ["let ahead = step + 1u;", *fetch]),
         *_compute(tile, dialect),
     ]
     text = [
         *once,
         *(f"var {name} = vec4<f32>();" for name in sums),
-        "{",
-        f"    let ahead = {begin};",
-        *("    " + line for line in fetch),
-        "}",
-        f"for (var step = {begin}; step < {end}; step++) {{",
-        *("    " + line for line in loop),
-        "}",
+        *statement("", [f"let ahead = {begin};", *fetch]),
+        *statement(f"for (var step = {begin}; step < {end}; step++)", loop),
         *_finish(tile, f"{place}.z" if splits > 1 or problem.stacks > 1 else "0u"),
     ]
     return [left.declaration, right.declaration, entry(tile.invocations, text)], groups
@@ -331,21 +323,21 @@ def _compute(tile: Tile, dialect: Dialect) -> Iterator[str]:
     the kernels are as fast.
     """
     if hint := dialect.unroll_hint(UNROLLED_TERMS):
-        yield from (*hint, f"for (var k = 0u; k < {tile.depth}u; k++) {{", *_products(tile, "k"), "}")
+        yield from (*hint, *statement(f"for (var k = 0u; k < {tile.depth}u; k++)", _products(tile, "k")))
         return
     for k in range(tile.depth):
-        yield from ("{", *_products(tile, str(k)), "}")
+        yield from statement("", _products(tile, str(k)))
 
 
 def _products(tile: Tile, term: str) -> Iterator[str]:
     down, across = tile.rows // tile.height, tile.columns // tile.width
     for r in range(tile.height // 4):
-        yield f"    let a{r} = tile_a[{term}][{plus('ty', r * down)}];"
+        yield f"let a{r} = tile_a[{term}][{plus('ty', r * down)}];"
     for c in range(tile.width // 4):
-        yield f"    let b{c} = tile_b[{term}][{plus('tx', c * across)}];"
+        yield f"let b{c} = tile_b[{term}][{plus('tx', c * across)}];"
     for r in range(tile.height):
         for c in range(tile.width // 4):
-            yield f"    sum_{r}_{c} = fma(vec4<f32>(a{r // 4}.{'xyzw'[r % 4]}), b{c}, sum_{r}_{c});"
+            yield f"sum_{r}_{c} = fma(vec4<f32>(a{r // 4}.{'xyzw'[r % 4]}), b{c}, sum_{r}_{c});"
 
 
 def _finish(tile: Tile, stack: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ from ....expr.gpu.forms import flat_position
 from ....expr.gpu.triton import Position, Statements, UnsupportedError, type_of
 from ....expr.ir import Expr, Index, Input, Load, walk
 from ....expr.simplify import simplify_elements
-from ..triton_kernel import triton_kernel
+from ..triton_kernel import mask_argument, triton_kernel
 
 if TYPE_CHECKING:
     from .flash import Attention, Place
@@ -205,8 +205,7 @@ class TensorAttention(KernelProgram):
         quotient = "tl.div_rn(total, tl.broadcast_to(weight, total.shape))"
         yield f'value = tl.where(weight == 0, float("{p.empty}"), {quotient})'
         yield from self._statements("at", "at", {self._query: row, self._d: width})
-        conditions = [f"({c})" for c in self._inside({self._query: row, self._d: width}).values() if c]
-        mask = f", mask={' & '.join(conditions)}" if conditions else ""
+        mask = mask_argument(self._inside({self._query: row, self._d: width}).values())
         value = "tl.cast(value, tl.float16)" if self.result.desc.data_type == "float16" else "value"
         yield f"tl.store(result + at, {value}{mask})"
 

@@ -13,7 +13,7 @@ from ....expr import Traced, cast, clamp, compute, round_even, sum_over, where
 from ....expr.gpu import Workgroups
 from ....expr.ir import Input, storage
 from ....ops import quantization as ops
-from ..contraction.problem import View, product
+from ..contraction.problem import View, product, strides_of
 from ..table import gpu
 from .reduction import dot, narrow, widen
 from .results import Products, Staged, Stages, source_of
@@ -122,16 +122,10 @@ def _few_rows(flat: Traced, packed: _Packed, bias: Traced | None, result: Input)
         value = sum_over(team, lambda member: program[partial][row, c, member])
         return value if bias is None else value + widen(bias)[column(c)]
 
-    shape = result.desc.shape
+    outer = result.desc.shape[:-1]
 
-    def place(row: Traced, c: Traced) -> list[Traced | int]:
-        *outer, last = shape[:-1]
-        at: list[Traced | int] = [row % last]
-        step = last
-        for size in reversed(outer):
-            at.insert(0, row // step % size)
-            step *= size
-        return [*at, column(c)]
+    def place(row: Traced, c: Traced) -> list[Traced]:
+        return [*(row // stride % size for stride, size in zip(strides_of(outer), outer, strict=True)), column(c)]
 
     program.fill(partial, share)
     program.write(result, [rows, COLUMNS], place, total)
