@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from foreign import Foreign
+from support.foreign import Foreign
 
 import opweave as ow
 from opweave.ops import Operations

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from threads import together
+from support.threads import together
 
 import opweave as ow
 from opweave import backends

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from foreign import Foreign
+from support.foreign import Foreign
 
 import opweave as ow
 from opweave.memory import pool

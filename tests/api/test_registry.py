@@ -17,8 +17,8 @@ from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
-from openvino_device import openvino_context
-from specification import (
+from support.openvino_device import openvino_context
+from support.specification import (
     DICTIONARIES,
     ENUMS,
     INTERFACES,

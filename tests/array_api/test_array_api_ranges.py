@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from every_device import DEVICES, context_on
+from support.every_device import DEVICES, context_on
 
 from opweave import array_api as xp
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_models
+from support import tiny_models
 from typer.testing import CliRunner, Result
 
 import opweave as ow

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny_models
-from tiny_models import gguf
+from support import tiny_models
+from support.tiny_models import gguf
 
 from opweave import DataError, MLError, NotSupportedError
 from opweave.chat import GGUF

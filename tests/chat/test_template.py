@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import tiny_models
+from support import tiny_models
 
 import opweave as ow
 from opweave import DataError, MLError, ValidationError

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import tiny_models
-from tiny_models import TOKENS
+from support import tiny_models
+from support.tiny_models import TOKENS
 
 from opweave import DataError, MissingExtraError, NotSupportedError, ValidationError
 from opweave.chat import GGUF, Vocabulary, vocabulary as vocabulary_module

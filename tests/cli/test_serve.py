@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import node_js
 import pytest
+from support import node_js
 from typer.testing import CliRunner
 
 from opweave.cli import app

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from rival_engine import Rival, add_rival, faster
+from support.rival_engine import Rival, add_rival, faster
 
 import opweave as ow
 from opweave import backends
@@ -159,7 +159,7 @@ def test_results_of_quantised_graphs_may_differ_more(
 CHILD = """
 import sys
 sys.path[:0] = sys.argv[1:]
-from rival_engine import Rival
+from support.rival_engine import Rival
 from test_engines import built, engine
 import opweave as ow
 from opweave import backends

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from rival_engine import FAULTS, Rival, add_rival, faster
+from support.rival_engine import FAULTS, Rival, add_rival, faster
 
 import opweave as ow
 from opweave import memory

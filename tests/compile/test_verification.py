@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rival_engine import add_rival
+from support.rival_engine import add_rival
 
 import opweave as ow
 from opweave.compile import engines
@@ -26,7 +26,7 @@ TESTS = Path(__file__).parent.parent
 
 
 def command(options: dict[str, Any]) -> list[str]:
-    return [sys.executable, str(TESTS / "verified_program.py"), json.dumps(options)]
+    return [sys.executable, str(Path(__file__).with_name("verified_program.py")), json.dumps(options)]
 
 
 def environment(cache: Path, **variables: str) -> dict[str, str]:

@@ -10,14 +10,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import witness
-from agreement import outputs_of, record
-from composite_cases import CASES, CPU, REFERENCE, check, few, run
-from every_device import DEVICES, context_on
 from hypothesis import given, strategies as st
-from onnx_nodes import MICROSOFT, node_model, run_engine
 from samples import Call, Make
-from webgpu_device import gpu_context
+from support import witness
+from support.agreement import outputs_of, record
+from support.composite_cases import CASES, CPU, REFERENCE, check, few, run
+from support.every_device import DEVICES, context_on
+from support.onnx_nodes import MICROSOFT, node_model, run_engine
+from support.webgpu_device import gpu_context
 
 import opweave as ow
 from opweave import composites

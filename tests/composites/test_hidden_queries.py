@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import witness
-from every_device import DEVICES, context_on
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from support import witness
+from support.every_device import DEVICES, context_on
 
 import opweave as ow
 from opweave import composites

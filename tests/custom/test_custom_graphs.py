@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from custom_operations import CPU, REFERENCE, add_one, rms_norm, rng, top_k
-from threads import together
+from support.threads import together
 
 import opweave as ow
 

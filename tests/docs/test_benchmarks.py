@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
+from support.webgpu_device import gpu_context
 
 import opweave as ow
 from benchmarks import against, cold, cuda, cuda_models, engines, gpu_page, hot_paths, measure, overhead, precision

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import smollm2_file
-import webgpu_device
+from support import smollm2_file, webgpu_device
 
 from opweave.chat import network
 from opweave.demo.network import Network

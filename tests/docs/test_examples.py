@@ -12,10 +12,8 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-import smollm2_file
-import webgpu_device
-import witness
 from safetensors.numpy import load_file
+from support import smollm2_file, webgpu_device, witness
 
 import opweave as ow
 from opweave.demo.enlarger import Enlarger

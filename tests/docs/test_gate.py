@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
+from support.webgpu_device import gpu_context
 
 from benchmarks.budgets import GATE
 from benchmarks.measure import PAUSE_SECONDS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import webgpu_device
+from support import webgpu_device
 
 import opweave as ow
 from benchmarks.interop.gpu_page import HEADING, chart, image, section

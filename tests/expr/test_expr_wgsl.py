@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from expr_programs import Case, programs
 from hypothesis import Phase, given, settings
-from wgsl_runner import ALL, PACKED, Runner
+from support.wgsl_runner import ALL, PACKED, Runner
 
 import opweave.expr as ex
 from opweave.core.dtypes import ANY, DataType

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import wpt
 from onnx import TensorProto, helper, numpy_helper
+from support import wpt
 from typer.testing import CliRunner
 
 import opweave as ow

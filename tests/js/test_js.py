@@ -7,18 +7,17 @@ import re
 from pathlib import Path
 from typing import Any
 
-import node_js
 import numpy as np
 import onnx
 import pytest
-import wpt
-from agreement import outputs_of, record
-from composite_cases import CASES
 from hypothesis import Phase, given, settings, strategies as st
 from js_modules import CPU, Arrays, Modules, expected
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file
 from samples import Make
+from support import node_js, wpt
+from support.agreement import outputs_of, record
+from support.composite_cases import CASES
 from typer.testing import CliRunner
 
 import opweave as ow

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 import wasmtime
-import witness
-from threads import together
-from wasm_tools import bind, inside, wat
+from support import witness
+from support.threads import together
+from support.wasm_tools import bind, inside, wat
 
 import opweave as ow
 from opweave.core.graph import Desc

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-import witness
 from onnx import helper
-from wasm_tools import wat
+from support import witness
+from support.wasm_tools import wat
 
 import opweave as ow
 from opweave import memory

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import wasmtime
-from wasm_corpus import CALLS, LOADS, RECURSION, Hostile
-from wasm_tools import bind, inside, wat
+from support.wasm_corpus import CALLS, LOADS, RECURSION, Hostile
+from support.wasm_tools import bind, inside, wat
 
 import opweave as ow
 from opweave.core.graph import Desc
@@ -26,8 +26,8 @@ FILL = """(func (export "fill") (param i32 i32) (memory.fill (local.get 0) (i32.
 @pytest.mark.parametrize("order", ["never", "before", "after"])
 def test_the_process_survives_whenever_faulthandler_is_enabled(order: str) -> None:
     """Signal handlers of others come and go, and must not matter."""
-    script = Path(__file__).parents[1] / "wasm_corpus.py"
-    result = subprocess.run([sys.executable, str(script), order], capture_output=True, text=True)
+    command = [sys.executable, "-m", "support.wasm_corpus", order]
+    result = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (0, "all came back\n"), result.stderr
 
 
@@ -182,7 +182,7 @@ def test_a_child_process_has_a_clock_too() -> None:
 import os, sys
 sys.path.insert(0, sys.argv[1])
 import opweave as ow
-from wasm_tools import bind, wat
+from support.wasm_tools import bind, wat
 from opweave.core.graph import Desc
 module = wat('(func (export "f") (param i32) (loop (br 0)))', timeout=0.05)
 run = bind(module, "f", {}, (module.allocate(Desc("int8", (1,))),), "out*")

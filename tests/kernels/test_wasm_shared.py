@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wasmtime
-from wasm_tools import bind, inside, wat
+from support.wasm_tools import bind, inside, wat
 
 import opweave as ow
 from opweave.core.graph import Desc

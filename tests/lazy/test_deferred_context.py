@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from threads import together
+from support.threads import together
 
 import opweave as ow
 from opweave import memory

@@ -12,8 +12,8 @@ from weakref import ref
 
 import numpy as np
 import pytest
-from foreign import Foreign
 from op_level_fixtures import from_zero  # noqa: F401  (by pytestmark)
+from support.foreign import Foreign
 
 import opweave as ow
 from opweave import memory

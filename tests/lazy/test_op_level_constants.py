@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from threads import together
+from support.threads import together
 
 import opweave as ow
 from opweave.lazy import background, deferred_free, force, graphs, weights as learned

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from threads import together
+from support.threads import together
 
 import opweave as ow
 from opweave.lazy import force, weights

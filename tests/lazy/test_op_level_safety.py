@@ -13,7 +13,7 @@ from weakref import ref
 import numpy as np
 import pytest
 from op_level_fixtures import from_zero  # noqa: F401  (by pytestmark)
-from threads import together
+from support.threads import together
 
 import opweave as ow
 from opweave.lazy import array as arrays, call as calls, force

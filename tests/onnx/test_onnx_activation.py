@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_nodes import MICROSOFT, check_agreement, check_node, integers, node_model, randn, reasons
+from support.onnx_nodes import MICROSOFT, check_agreement, check_node, integers, node_model, randn, reasons
 
 X = randn(2, 3, 4)
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx_architectures import NAMES, light, randomise
+from support.onnx_architectures import NAMES, light, randomise
 
 from opweave import memory
 from opweave.onnx.session.session import InferenceSession

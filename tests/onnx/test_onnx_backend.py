@@ -14,9 +14,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import onnx_cases
 import pytest
-from onnx_nodes import node_model
+from support import onnx_cases
+from support.onnx_nodes import node_model
 
 import opweave as ow
 

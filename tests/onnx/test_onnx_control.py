@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
-from onnx_nodes import CONTEXT, check_agreement, model_of, node_model, reasons, run_engine
+from support.onnx_nodes import CONTEXT, check_agreement, model_of, node_model, reasons, run_engine
 
 from opweave.onnx.convert import control, fold
 from opweave.onnx.convert.trace import Tracer

@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx.parser import parse_model
-from threads import together
+from support.threads import together
 
 import opweave as ow
 from opweave.onnx.session.session import InferenceSession

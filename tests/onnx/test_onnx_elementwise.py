@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from every_device import DEVICES, context_on
 from onnx import TensorProto, helper, numpy_helper
-from onnx_nodes import CONTEXT, MICROSOFT, check_fallback, check_node, integers, node_model, randn, run_engine
+from support.every_device import DEVICES, context_on
+from support.onnx_nodes import CONTEXT, MICROSOFT, check_fallback, check_node, integers, node_model, randn, run_engine
 
 from opweave.core.graph import Graph
 from opweave.onnx.convert.trace import Tracer

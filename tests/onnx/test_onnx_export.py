@@ -11,9 +11,9 @@ import onnx
 import onnx.reference
 import onnxruntime
 import pytest
-from agreement import record
 from hypothesis import given, settings, strategies as st
 from samples import SAMPLES, Make, type_choices
+from support.agreement import record
 
 import opweave as ow
 from opweave import composites

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx_nodes import CONTEXT, node_model, reasons
+from support.onnx_nodes import CONTEXT, node_model, reasons
 
 import opweave as ow
 from opweave.onnx.convert import operators

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser
-from onnx_nodes import run_engine
+from support.onnx_nodes import run_engine
 
 import opweave as ow
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-import witness
 from attention_models import check, model, operations, randn
 from onnx import TensorProto, helper, numpy_helper
+from support import witness
 
 import opweave as ow
 from opweave.composites import group_query_attention

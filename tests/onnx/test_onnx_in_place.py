@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper
-from webgpu_device import gpu_context
+from support.webgpu_device import gpu_context
 
 import opweave as ow
 from opweave import memory

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto
 from session_models import CONTEXT, FLOAT, model, node
+from support.webgpu_device import gpu_context
 from test_onnx_in_place import PAST, ROOM, caches, chunk, model as attention
-from webgpu_device import gpu_context
 
 import opweave as ow
 from opweave.core.value_ranges import InputRange, ValueRange

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_nodes import CONTEXT, run_engine
+from support.onnx_nodes import CONTEXT, run_engine
 
 import opweave as ow
 from opweave.onnx.session.session import InferenceSession

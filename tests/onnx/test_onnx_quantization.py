@@ -11,7 +11,17 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
-from onnx_nodes import CONTEXT, MICROSOFT, RNG, check_agreement, integers, model_of, node_model, randn, run_engine
+from support.onnx_nodes import (
+    CONTEXT,
+    MICROSOFT,
+    RNG,
+    check_agreement,
+    integers,
+    model_of,
+    node_model,
+    randn,
+    run_engine,
+)
 
 import opweave as ow
 import opweave.backends.onnxruntime.sessions as sessions

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from every_device import DEVICES, context_on
-from onnx_nodes import check_node, integers, node_model, randn, run_engine
+from support.every_device import DEVICES, context_on
+from support.onnx_nodes import check_node, integers, node_model, randn, run_engine
 
 import opweave as ow
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from threads import together
+from support.threads import together
 
 import opweave as ow
 

@@ -14,7 +14,6 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_nodes import compiled_models
 from session_models import (
     BOOL,
     CONTEXT,
@@ -30,6 +29,7 @@ from session_models import (
     session,
     sum_model,
 )
+from support.onnx_nodes import compiled_models
 
 import opweave as ow
 from opweave.backends.onnxruntime.model import ModelSession

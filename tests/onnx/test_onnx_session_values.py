@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from foreign import Foreign
 from onnx import TensorProto, helper
-from onnx_nodes import compiled_models
 from session_models import (
     BOOL,
     CONTEXT,
@@ -27,6 +25,8 @@ from session_models import (
     session,
     sum_model,
 )
+from support.foreign import Foreign
+from support.onnx_nodes import compiled_models
 
 import opweave as ow
 from opweave import memory

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from onnx_nodes import CONTEXT, check_agreement, model_of, node_model, randn, run_engine
+from support.onnx_nodes import CONTEXT, check_agreement, model_of, node_model, randn, run_engine
 
 import opweave as ow
 from opweave.support.errors import OperationError

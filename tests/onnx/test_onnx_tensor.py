@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from onnx_nodes import CONTEXT, check_agreement, compiled_models, model_of, node_model, reasons
+from support.onnx_nodes import CONTEXT, check_agreement, compiled_models, model_of, node_model, reasons
 
 from opweave.onnx.session.session import InferenceSession
 from opweave.support.errors import NotSupportedError

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from every_device import DEVICES, context_on
 from onnx import TensorProto, helper, numpy_helper
-from onnx_nodes import CONTEXT, TRADITIONAL, check_agreement, check_node, node_model, randn, reasons, run_engine
+from support.every_device import DEVICES, context_on
+from support.onnx_nodes import CONTEXT, TRADITIONAL, check_agreement, check_node, node_model, randn, reasons, run_engine
 
 import opweave as ow
 

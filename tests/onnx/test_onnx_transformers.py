@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import wpt
+from support import wpt
 
 import opweave as ow
 from opweave.onnx.session.session import InferenceSession

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from onnx_nodes import compiled_models
-from rival_engine import Rival, add_rival, faster
+from support.onnx_nodes import compiled_models
+from support.rival_engine import Rival, add_rival, faster
 from typer.testing import CliRunner
 
 import opweave as ow

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from onnx_nodes import CONTEXT, check_agreement, model_of, node_model, reasons, run_engine
+from support.onnx_nodes import CONTEXT, check_agreement, model_of, node_model, reasons, run_engine
 
 from opweave.onnx.session.session import InferenceSession
 from opweave.onnx.session.shape_cache import VALUES

@@ -27,7 +27,7 @@ from opweave.support.errors import import_extra
 
 TRITON = """
 import json, warnings
-from cuda_driver import CpuDriver
+from support.cuda_driver import CpuDriver
 from opweave.backends.cuda import devices, nvidia
 from opweave.backends.cuda.devices import CudaInfo
 from opweave import backends

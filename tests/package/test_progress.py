@@ -11,7 +11,7 @@ from io import StringIO
 from threading import Event, Thread, enumerate as enumerate_threads
 
 import pytest
-from threads import together
+from support.threads import together
 
 import opweave as ow
 from opweave import cli

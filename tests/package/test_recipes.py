@@ -23,7 +23,8 @@ class Tree:
         self.root = root
         self.touched: list[str] = []
         shutil.copytree(ROOT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copytree(ROOT / "tests" / "samples", root / "tests" / "samples")
+        for folder in ("samples", "support"):
+            shutil.copytree(ROOT / "tests" / folder, root / "tests" / folder)
         for folder in ("tools", "tests/backends/all"):
             root.joinpath(folder).mkdir(parents=True)
         for file in (
@@ -31,13 +32,6 @@ class Tree:
             "tools/write_signatures.py",
             "tests/conftest.py",
             "tests/row_sample.py",
-            "tests/agreement.py",
-            "tests/cuda_driver.py",
-            "tests/cuda_on_cpu.h",
-            "tests/cuda_on_cpu.py",
-            "tests/openvino_device.py",
-            "tests/triton_on_cpu.py",
-            "tests/webgpu_device.py",
             "tests/backends/all/test_agreement.py",
         ):
             shutil.copy(ROOT / file, root / file)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plugin_device import plugin_context
-from webgpu_device import gpu_context
+from support.plugin_device import plugin_context
+from support.webgpu_device import gpu_context
 
 import opweave as ow
 from opweave import composites, memory

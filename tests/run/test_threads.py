@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from webgpu_device import gpu_context
+from support.webgpu_device import gpu_context
 
 import opweave as ow
 from opweave.kernels.wasm import library

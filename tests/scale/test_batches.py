@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from served_models import WEIGHTS, layer, served_model
+from support.served_models import WEIGHTS, layer, served_model
 
 import opweave as ow
 from opweave.onnx.session.session import InferenceSession

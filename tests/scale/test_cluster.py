@@ -16,7 +16,7 @@ import numpy as np
 import onnx.parser
 import onnxruntime as ort
 import pytest
-from ray_processes import NAME, left_over, marked, new_mark
+from support.ray_processes import NAME, left_over, marked, new_mark
 
 from gate.catalog import PACKAGES
 

@@ -19,8 +19,8 @@ from time import sleep
 from urllib.request import urlopen
 
 import pytest
-from ray_processes import NAME, left_over, marked, new_mark
-from served_models import served_model
+from support.ray_processes import NAME, left_over, marked, new_mark
+from support.served_models import served_model
 from typer.testing import CliRunner
 
 import opweave as ow

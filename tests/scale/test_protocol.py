@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import onnx.parser
 import pytest
-from served_models import TEXTS, identity, served_model
+from support.served_models import TEXTS, identity, served_model
 
 import opweave as ow
 from opweave.memory import copies

@@ -17,8 +17,8 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
-from ray_processes import NAME, left_over, marked, new_mark, private_bytes
-from served_models import WEIGHTS, layer, served_model
+from support.ray_processes import NAME, left_over, marked, new_mark, private_bytes
+from support.served_models import WEIGHTS, layer, served_model
 
 import opweave as ow
 

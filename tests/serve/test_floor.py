@@ -9,9 +9,9 @@ from queue import Empty, Queue
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, cast
 
-import node_js
 import pytest
-from served_clients import Client, request
+from support import node_js
+from support.served_clients import Client, request
 
 from benchmarks import floor, serve
 from benchmarks.floor import floor_server

@@ -16,7 +16,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served_clients import ORIGIN, Client, ClosedError, PlainClient, RefusedError, desc, request, response_to, sized
+from support.served_clients import (
+    ORIGIN,
+    Client,
+    ClosedError,
+    PlainClient,
+    RefusedError,
+    desc,
+    request,
+    response_to,
+    sized,
+)
 
 from opweave.memory.host import trim
 from opweave.serve import ConnectionLimits, Server

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from served_clients import ORIGIN, Client, PlainClient, RefusedError, request
+from support.served_clients import ORIGIN, Client, PlainClient, RefusedError, request
 
 import opweave as ow
 from opweave import MLError

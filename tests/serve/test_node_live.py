@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 
-import node_js
+from support import node_js
 
 from opweave import memory
 from opweave.serve import Server, client_files

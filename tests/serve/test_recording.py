@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served_clients import Client
+from support.served_clients import Client
 
 import opweave as ow
 from opweave.serve import Server

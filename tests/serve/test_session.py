@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served_clients import ORIGIN, Client, ClosedError, PlainClient, desc, response_to
+from support.served_clients import ORIGIN, Client, ClosedError, PlainClient, desc, response_to
 
 import opweave as ow
 from opweave import memory
@@ -290,7 +290,7 @@ def test_dispatch_takes_no_more_memory_than_the_limit(megabytes: int) -> None:
     script = """
 import sys
 import numpy as np
-from served_clients import ORIGIN, Client, desc
+from support.served_clients import ORIGIN, Client, desc
 from opweave.serve import ConnectionLimits, Server
 
 def peak():

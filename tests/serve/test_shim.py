@@ -6,8 +6,8 @@ import json
 import re
 from pathlib import Path
 
-import node_js
 import pytest
+from support import node_js
 
 import opweave as ow
 from opweave.serve import client_files, idl

@@ -11,7 +11,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from served_clients import sized
+from support.served_clients import sized
 
 from opweave.serve.http import HttpError, read_request
 from opweave.serve.stream import DisconnectedError, Stream, WireError

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import node_js
 import pytest
-import wpt
-from webgpu_device import gpu_context
+from support import node_js, wpt
+from support.webgpu_device import gpu_context
 
 from opweave.serve import Server
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import smollm2_file
-import webgpu_device
+from support import smollm2_file, webgpu_device
 from typer.testing import CliRunner
 
 import opweave as ow

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-import smollm2_file
+from support import smollm2_file
 
 import opweave as ow
 from opweave import memory

@@ -7,8 +7,8 @@ import subprocess
 from dataclasses import fields
 from pathlib import Path
 
-import node_js
 from libraries import HERE, NODE_MODULES, missing
+from support import node_js
 
 from opweave.serve import Counts
 from opweave.serve.client_files import FOLDER, write_clients

@@ -14,12 +14,11 @@ import browser as browsers
 import libraries
 import models
 import networks
-import node_js
 import onnx
 import pytest
-import wpt
 from browser import Browser, Site
 from libraries import EXAMPLE, HERE, NODE_MODULES, PACKAGES, missing, visit
+from support import node_js, wpt
 
 from opweave.serve import Server
 from opweave.serve.client_files import write_clients

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_driver import HARDWARE, cuda_context
-from openvino_device import openvino_context
+from support.cuda_driver import HARDWARE, cuda_context
+from support.openvino_device import openvino_context
 
 import opweave as ow
 from opweave.core.dtypes import ANY, INFO

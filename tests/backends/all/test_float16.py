@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import cuda_cases
-import cuda_on_cpu
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
+from support import cuda_cases, cuda_on_cpu
+from support.webgpu_device import gpu_context
 
 import opweave as ow
 from opweave.backends import KEEPS_FLOAT32, Precision

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
+from support.webgpu_device import gpu_context
 
 import opweave as ow
 from opweave import expr

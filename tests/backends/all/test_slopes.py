@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from every_device import DEVICES, context_on
+from support.every_device import DEVICES, context_on
 
 import opweave as ow
 from opweave.compile.driver import compile

@@ -13,9 +13,9 @@ from functools import cache
 from typing import Any
 
 import pytest
-import wpt
-from openvino_device import openvino_context
-from webgpu_device import gpu_context
+from support import wpt
+from support.openvino_device import openvino_context
+from support.webgpu_device import gpu_context
 
 import opweave as ow
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import wpt
-from cuda_driver import INFO, CpuDriver, context_on
-from cuda_on_cpu import compiler
-from threads import SECONDS, together
+from support import wpt
+from support.cuda_driver import INFO, CpuDriver, context_on
+from support.cuda_on_cpu import compiler
+from support.threads import SECONDS, together
 
 import opweave as ow
 from opweave import memory

@@ -17,12 +17,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import cuda_on_cpu
 import numpy as np
 import pytest
-import wpt
-from cuda_cases import compiled
-from cuda_driver import CpuDriver, context_on
+from support import cuda_on_cpu, wpt
+from support.cuda_cases import compiled
+from support.cuda_driver import CpuDriver, context_on
 
 import opweave as ow
 import opweave.expr as ex

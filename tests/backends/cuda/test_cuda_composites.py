@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_driver import HARDWARE, CpuDriver
+from support.cuda_driver import HARDWARE, CpuDriver
 
 import opweave as ow
 from opweave import composites

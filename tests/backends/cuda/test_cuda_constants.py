@@ -9,7 +9,7 @@ from weakref import getweakrefcount
 
 import numpy as np
 import pytest
-from cuda_driver import CpuDriver, context_on
+from support.cuda_driver import CpuDriver, context_on
 
 import opweave as ow
 from opweave.backends import Precision

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_driver import HARDWARE, INFO, cuda_context
-from webgpu_kernels import line_of
+from support.cuda_driver import HARDWARE, INFO, cuda_context
+from support.webgpu_kernels import line_of
 
 import opweave as ow
 from opweave.backends.cuda import compiler as cuda_compiler, devices

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import wpt
-from cuda_cases import rows
-from cuda_driver import HARDWARE, cuda_context
+from support import wpt
+from support.cuda_cases import rows
+from support.cuda_driver import HARDWARE, cuda_context
 
 import opweave as ow
 

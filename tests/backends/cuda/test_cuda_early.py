@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-import cuda_on_cpu
 import pytest
-from cuda_cases import _Rules
+from support import cuda_on_cpu
+from support.cuda_cases import _Rules
 
 import opweave as ow
 from benchmarks.decode_step import Sizes, random_weight, step

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from agreement import REFERENCE, assert_agree, run
-from cuda_driver import HARDWARE, cuda_context
 from hypothesis import given, settings, strategies as st
 from samples import SAMPLES, Make, type_choices
+from support.agreement import REFERENCE, assert_agree, run
+from support.cuda_driver import HARDWARE, cuda_context
 
 from opweave.core.operation import Op
 from opweave.ops import Operations

@@ -10,11 +10,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import cuda_on_cpu
 import numpy as np
 import pytest
-import wpt
-from cuda_cases import Compiled, compiled, rows
+from support import cuda_on_cpu, wpt
+from support.cuda_cases import Compiled, compiled, rows
 from triton_cases import array, check, steps_of
 
 import opweave.expr as ex

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_driver import CpuDriver, OnDevice, context_on
-from foreign import OnHost
+from support.cuda_driver import CpuDriver, OnDevice, context_on
+from support.foreign import OnHost
 
 import opweave as ow
 from opweave.core.dtypes import ANY, DataType

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 import numpy as np
 import pytest
-from cuda_driver import INFO, CpuDriver, context_on
+from support.cuda_driver import INFO, CpuDriver, context_on
 from triton_cases import SMALL, Build, F, array, check, instructions, run, steps_of
 
 import opweave as ow

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from cuda_cases import _Rules
-from cuda_driver import CpuDriver, context_on
+from support.cuda_cases import _Rules
+from support.cuda_driver import CpuDriver, context_on
 from triton_cases import WGMMA_TF32, Build, F, array, check, instructions, run, steps_of
 
 import opweave as ow

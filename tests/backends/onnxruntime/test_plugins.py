@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from plugin_device import NAME, PROVIDER, cpu_as_plugin
+from support.plugin_device import NAME, PROVIDER, cpu_as_plugin
 
 import opweave as ow
 from opweave.backends.onnxruntime import plugins

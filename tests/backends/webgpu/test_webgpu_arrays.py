@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
-from webgpu_kernels import normal
+from support.webgpu_device import gpu_context
+from support.webgpu_kernels import normal
 
 import opweave as ow
 

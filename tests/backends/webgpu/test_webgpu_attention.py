@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
-from webgpu_kernels import engine_of, generator, kernel_count, limited
+from support.webgpu_device import gpu_context
+from support.webgpu_kernels import engine_of, generator, kernel_count, limited
 
 import opweave as ow
 from opweave import composites

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wgsl_runner import Runner
+from support.wgsl_runner import Runner
 
 import opweave as ow
 from opweave.backends.gpu.contraction import tiles as tile_choice

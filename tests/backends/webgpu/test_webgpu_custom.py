@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from composite_cases import CASES, check, few, run
 from hypothesis import given, settings, strategies as st
 from samples import Make
-from webgpu_kernels import computed, engine_of, line_of, mapped, normal
+from support.composite_cases import CASES, check, few, run
+from support.webgpu_kernels import computed, engine_of, line_of, mapped, normal
 
 import opweave as ow
 

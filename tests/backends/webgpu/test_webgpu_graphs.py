@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from webgpu_device import adapter, gpu_context
-from webgpu_kernels import generator, normal
+from support.webgpu_device import adapter, gpu_context
+from support.webgpu_kernels import generator, normal
 
 import opweave as ow
 

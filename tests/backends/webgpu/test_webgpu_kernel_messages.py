@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_kernels import computed, limited, line_of, mapped, normal, place_of
+from support.webgpu_kernels import computed, limited, line_of, mapped, normal, place_of
 
 import opweave as ow
 from opweave.expr.gpu import Features

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_kernels import computed, engine_of, limited, line_of, mapped, normal
+from support.webgpu_kernels import computed, engine_of, limited, line_of, mapped, normal
 
 import opweave as ow
 from opweave.core.dtypes import ANY

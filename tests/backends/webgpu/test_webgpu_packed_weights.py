@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
-from webgpu_kernels import kernel_count
+from support.webgpu_device import gpu_context
+from support.webgpu_kernels import kernel_count
 
 import opweave as ow
 from opweave import composites

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
-from webgpu_kernels import kernels_of
+from support.webgpu_device import gpu_context
+from support.webgpu_kernels import kernels_of
 
 import opweave as ow
 from opweave.backends.gpu import patterns

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
-from webgpu_kernels import engine_of, kernel_count, kernels_of
+from support.webgpu_device import gpu_context
+from support.webgpu_kernels import engine_of, kernel_count, kernels_of
 
 import opweave as ow
 from opweave.backends.gpu.rules.sequences import MAX_HIDDEN_SIZE

@@ -13,7 +13,7 @@ from weakref import ref
 
 import numpy as np
 import pytest
-from webgpu_device import adapter, gpu_context, need
+from support.webgpu_device import adapter, gpu_context, need
 
 import opweave as ow
 from opweave.backends.webgpu import executable

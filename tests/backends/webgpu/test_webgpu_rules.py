@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import REFERENCE, assert_agree, outputs_of, record, run
 from hypothesis import given, settings, strategies as st
 from samples import SAMPLES, Call, Make
-from webgpu_device import gpu_context
+from support.agreement import REFERENCE, assert_agree, outputs_of, record, run
+from support.webgpu_device import gpu_context
 
 from opweave.backends.gpu.rules.results import Scatter
 from opweave.backends.webgpu import webgpu
