@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from onnx import helper
 from support import witness
+from support.onnx import model, node
 from support.wasm_tools import wat
 
 import opweave as ow
@@ -129,15 +129,13 @@ def test_in_an_onnx_model() -> None:
 
     heap_relu.kernel("wasm", module, "relu", signature="x*:float32, out*, x.size")
     ow.register_onnx("com.example", "HeapRelu", heap_relu)
-    info = helper.make_tensor_value_info
     nodes = [
-        helper.make_node("Neg", ["x"], ["a"]),
-        helper.make_node("HeapRelu", ["a"], ["b"], domain="com.example", name="heap"),
-        helper.make_node("Neg", ["b"], ["y"]),
+        node("Neg", "x", "a"),
+        node("HeapRelu", "a", "b", domain="com.example", name="heap"),
+        node("Neg", "b", "y"),
     ]
-    graph = helper.make_graph(nodes, "g", [info("x", 1, [2, 3])], [info("y", 1, [2, 3])])
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
-    session = ow.InferenceSession(helper.make_model(graph, opset_imports=imports), fallback="error")
+    proto = model(nodes, {"x": "float32[2, 3]"}, {"y": "float32[2, 3]"}, opset=17, domains=["com.example"])
+    session = ow.InferenceSession(proto, fallback="error")
     x = np.float32([[1, -2, 3], [-4, 5, -6]])
     ow.memory.copies.reset()
     assert session.run(None, {"x": x})[0].tolist() == np.minimum(x, 0).tolist()

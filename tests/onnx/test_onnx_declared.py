@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import support.onnx
 from onnx import TensorProto, helper
 
 import opweave as ow
@@ -26,15 +27,9 @@ FLOAT = TensorProto.FLOAT
 
 
 def model(nodes: Sequence[onnx.NodeProto], inputs: dict[str, tuple[int, Any]], outputs: Sequence[str]) -> bytes:
-    graph = helper.make_graph(
-        nodes,
-        "test",
-        [helper.make_tensor_value_info(name, *declared) for name, declared in inputs.items()],
-        [helper.make_empty_tensor_value_info(name) for name in outputs],
-    )
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("test.declared", 1)]
-    proto: onnx.ModelProto = helper.make_model(graph, opset_imports=imports, ir_version=8)
-    return proto.SerializeToString()
+    values = [(name, *declared) for name, declared in inputs.items()]
+    untyped = dict.fromkeys(outputs, "")
+    return support.onnx.model(nodes, values, untyped, opset=17, domains=["test.declared"]).SerializeToString()
 
 
 def identity(element_type: int, shape: Any = None) -> bytes:
@@ -286,14 +281,8 @@ def test_memory_that_making_sessions_took_is_given_back(monkeypatch: pytest.Monk
 
 def test_an_expansion_that_is_given_up_leaves_no_inputs() -> None:
     """Its first nodes have names for the operands of inputs, too."""
-    scale = helper.make_tensor("scale", FLOAT, (4, 1, 8, 2), np.ones(64).tolist())
-    graph = helper.make_graph(
-        [helper.make_node("RMSNormalization", ["x", "scale"], ["y"])],
-        "test",
-        [helper.make_tensor_value_info("x", FLOAT, (1, 1, 1, 3))],
-        [helper.make_tensor_value_info("y", FLOAT, None)],
-        [scale],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    scale = np.ones((4, 1, 8, 2), np.float32)
+    nodes = [helper.make_node("RMSNormalization", ["x", "scale"], ["y"])]
+    proto = support.onnx.model(nodes, {"x": "float32[1, 1, 1, 3]"}, {"y": "float32"}, {"scale": scale}, opset=23)
     with pytest.raises(ow.OperationError, match="RMSNormalization"):
         ow.InferenceSession(proto, CONTEXT).run(None, {"x": np.ones((1, 1, 1, 3), np.float32)})

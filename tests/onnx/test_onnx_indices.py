@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
-from session_models import CONTEXT, FLOAT, model, node
+from session_models import CONTEXT
+from support.onnx import FLOAT, model, node
 from support.webgpu_device import gpu_context
 from test_onnx_in_place import PAST, ROOM, caches, chunk, model as attention
 
@@ -25,7 +26,7 @@ TABLE = np.arange(10, dtype="float32").reshape(5, 2)
 def embedding(*nodes: onnx.NodeProto, shape: Any = ("n",), **more: Any) -> onnx.ModelProto:
     """Rows of a table: `ids`, perhaps through `nodes`, which give `rows`."""
     gather = node("Gather", "table rows" if nodes else "table ids", "y", name="embed", **more)
-    return model([*nodes, gather], [("ids", INT64, shape)], [("y", FLOAT, None)], table=TABLE)
+    return model([*nodes, gather], [("ids", INT64, shape)], [("y", FLOAT, None)], {"table": TABLE})
 
 
 @pytest.mark.parametrize("specialise", ["recurring", "always", "never"])

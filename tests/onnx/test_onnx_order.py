@@ -9,7 +9,8 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
-from session_models import BOOL, CONTEXT, FLOAT, model, node, sum_model
+from session_models import CONTEXT, sum_model
+from support.onnx import BOOL, FLOAT, model, node
 
 import opweave as ow
 from opweave.onnx.model.order import with_sorted_nodes

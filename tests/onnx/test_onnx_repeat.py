@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from support.onnx import model, node
 from support.threads import together
 
 import opweave as ow
@@ -19,25 +19,18 @@ import opweave as ow
 SIZE = 1 << 16
 
 
-def model() -> bytes:
-    """Of `y = x * x + c` and `z = relu(x)`."""
-    nodes = [
-        helper.make_node("Mul", ["x", "x"], ["s"]),
-        helper.make_node("Add", ["s", "c"], ["y"]),
-        helper.make_node("Relu", ["x"], ["z"]),
-    ]
-    values = {n: helper.make_tensor_value_info(n, TensorProto.FLOAT, [SIZE]) for n in "xcyz"}
-    graph = helper.make_graph(nodes, "g", [values["x"], values["c"]], [values["y"], values["z"]])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    data: bytes = proto.SerializeToString()
-    return data
+def square_model() -> bytes:
+    """Compute `y = x * x + c` and `z = relu(x)`."""
+    nodes = [node("Mul", "x x", "s"), node("Add", "s c", "y"), node("Relu", "x", "z")]
+    value = f"float32[{SIZE}]"
+    return model(nodes, {"x": value, "c": value}, {"y": value, "z": value}).SerializeToString()
 
 
 class Case:
     """A session that has been called on the same arrays."""
 
     def __init__(self) -> None:
-        self.session = ow.InferenceSession(model(), ow.ml.create_context(device="cpu"), fallback="error")
+        self.session = ow.InferenceSession(square_model(), ow.ml.create_context(device="cpu"), fallback="error")
         self.feed = {"x": np.arange(-SIZE / 2, SIZE / 2, dtype=np.float32), "c": np.ones(SIZE, np.float32)}
         self.out = {"y": np.empty(SIZE, np.float32), "z": np.empty(SIZE, np.float32)}
         for _ in range(4):

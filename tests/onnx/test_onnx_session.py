@@ -13,22 +13,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from session_models import (
-    BOOL,
-    CONTEXT,
-    DOUBLE,
-    FLOAT,
-    STRING,
-    X,
-    Y,
-    message,
-    mixed_model,
-    model,
-    node,
-    session,
-    sum_model,
-)
+from onnx import TensorProto, helper
+from session_models import CONTEXT, X, Y, message, mixed_model, session, sum_model
+from support.onnx import BOOL, DOUBLE, FLOAT, STRING, model, node
 from support.onnx_nodes import compiled_models
 
 import opweave as ow
@@ -52,7 +39,7 @@ def test_inputs_and_outputs_are_described_as_onnxruntime_does() -> None:
 
 
 def test_initializers_among_the_inputs_are_no_inputs() -> None:
-    proto = model([node("Add", "x w", "z")], [("x", FLOAT, [3]), ("w", FLOAT, [3])], [("z", FLOAT, [3])], w=X[0])
+    proto = model([node("Add", "x w", "z")], [("x", FLOAT, [3]), ("w", FLOAT, [3])], [("z", FLOAT, [3])], {"w": X[0]})
     s = session(proto)
     assert [a.name for a in s.get_inputs()] == ["x"]
     assert s.run(None, {"x": Y[0]})[0].tolist() == (X[0] + Y[0]).tolist()
@@ -257,7 +244,7 @@ def test_sums_of_two_are_written_so_that_the_engine_joins_them_with_convolutions
     """From operator set 8 on, Sum broadcasts as Add does."""
     x, w = np.ones((1, 8, 6, 6), np.float32), np.full((8, 8, 1, 1), 0.5, np.float32)
     nodes = [node("Conv", "x w", "c"), node("Sum", "c x", "s"), node("Relu", "s", "r"), node("Sum", "r c x", "y")]
-    proto = model(nodes, [("x", FLOAT, x.shape)], [("y", FLOAT, x.shape)], w=w)
+    proto = model(nodes, [("x", FLOAT, x.shape)], [("y", FLOAT, x.shape)], {"w": w})
     proto.opset_import[0].version = opset
     run = ModelSession(proto, {}, "default").returning([0])
     np.testing.assert_array_equal(run([x])[0], x * 10)
@@ -385,40 +372,23 @@ def test_newer_operator_sets_than_the_engine_knows_run_in_the_fallback() -> None
 
 
 def test_names_made_in_place_of_a_node_never_meet_the_models_own() -> None:
-    branch = helper.make_graph(
-        [
-            helper.make_node("Neg", ["x"], ["q"]),
-            helper.make_node("Neg", ["q"], ["q2"]),
-            helper.make_node("Add", ["q2", "x"], ["t"]),
-        ],
-        "branch",
-        [],
-        [helper.make_tensor_value_info("t", TensorProto.FLOAT, [3])],
-    )
+    branch = model([node("Neg", "x", "q"), node("Neg", "q", "q2"), node("Add", "q2 x", "t")], {}, {"t": "float32[3]"})
     nodes = [
-        helper.make_node("Abs", ["x"], ["y/1/q"]),  # what PyTorch's exporters call things
-        helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch),
-        helper.make_node("Add", ["y", "y/1/q"], ["z"]),
+        node("Abs", "x", "y/1/q"),  # what PyTorch's exporters call things
+        node("If", "c", "y", then_branch=branch.graph, else_branch=branch.graph),
+        node("Add", "y y/1/q", "z"),
     ]
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "xyz"]
-    condition = numpy_helper.from_array(np.array(True), "c")
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [condition])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    y, z = ow.InferenceSession(model, fallback="error").run(None, {"x": np.float32([1, -2, 3])})
+    proto = model(nodes, {"x": "float32[3]"}, {"y": "float32[3]", "z": "float32[3]"}, {"c": True})
+    y, z = ow.InferenceSession(proto, fallback="error").run(None, {"x": np.float32([1, -2, 3])})
     assert y.tolist() == [2, -4, 6]
     assert z.tolist() == [3, -2, 9]
 
 
 @pytest.mark.parametrize("fallback", ["auto", "error"])
 def test_many_values_that_decide_about_shapes(fallback: Any) -> None:
-    values = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, [64]),
-        helper.make_tensor_value_info("shape", TensorProto.INT64, [2]),
-        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["a", "b"]),
-    ]
-    graph = helper.make_graph([helper.make_node("Reshape", ["x", "shape"], ["y"])], "g", values[:2], values[2:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    session = ow.InferenceSession(model, fallback=fallback, specialise="always")
+    inputs = {"x": "float32[64]", "shape": "int64[2]"}
+    proto = model([node("Reshape", "x shape", "y")], inputs, {"y": "float32[a, b]"})
+    session = ow.InferenceSession(proto, fallback=fallback, specialise="always")
     x = np.arange(64, dtype="float32")
     for shape in [[8, 8], [4, 16], [2, 32], [1, 64], [64, 1], [32, 2], [16, 4], [8, 8]]:
         (y,) = session.run(None, {"x": x, "shape": np.array(shape)})

@@ -9,23 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from session_models import (
-    BOOL,
-    CONTEXT,
-    DOUBLE,
-    FLOAT,
-    STRING,
-    Value,
-    X,
-    Y,
-    message,
-    mixed_model,
-    model,
-    node,
-    session,
-    sum_model,
-)
+from session_models import CONTEXT, X, Y, message, mixed_model, session, sum_model
 from support.foreign import Foreign
+from support.onnx import BOOL, DOUBLE, FLOAT, STRING, Value, model, node
 from support.onnx_nodes import compiled_models
 
 import opweave as ow
@@ -156,7 +142,9 @@ def test_outputs_that_are_inputs_constants_or_each_other_are_copies() -> None:
     nodes = [node("Identity", "x", "a"), node("Identity", "w", "b"), node("Relu", "x", "c"), node("Identity", "c", "d")]
     nodes += [node("Identity", "big", "e")]
     outputs = [("a", FLOAT, [3]), ("b", FLOAT, [3]), ("c", FLOAT, [3]), ("d", FLOAT, [3]), ("e", FLOAT, [100_000])]
-    s = session(model(nodes, [("x", FLOAT, [3])], [*outputs, ("w", FLOAT, [3]), ("x", FLOAT, [3])], w=w, big=big))
+    s = session(
+        model(nodes, [("x", FLOAT, [3])], [*outputs, ("w", FLOAT, [3]), ("x", FLOAT, [3])], {"w": w, "big": big})
+    )
     x = np.float32([-1, 0, 1])
     results = s.run(None, {"x": x})
     for array in results:
@@ -337,18 +325,14 @@ def test_each_output_has_a_location() -> None:
 
 
 def test_out_is_filled_for_outputs_that_are_not_asked_for() -> None:
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xyz"]
-    nodes = [helper.make_node("Relu", ["x"], ["z"]), helper.make_node("Identity", ["x"], ["y"])]
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    nodes = [node("Relu", "x", "z"), node("Identity", "x", "y")]
+    proto = model(nodes, {"x": "float32[2]"}, {"y": "float32[2]", "z": "float32[2]"})
     y = np.full(2, 9, "float32")
-    ow.InferenceSession(model).run(["z"], {"x": np.float32([-1, 1])}, out={"y": y})
+    ow.InferenceSession(proto).run(["z"], {"x": np.float32([-1, 1])}, out={"y": y})
     assert y.tolist() == [-1, 1]
 
 
 def test_bool_arrays_hold_0_and_1() -> None:
-    values = [helper.make_tensor_value_info("x", TensorProto.BOOL, [2]), helper.make_tensor_value_info("y", 1, [2])]
-    graph = helper.make_graph([helper.make_node("Cast", ["x"], ["y"], to=1)], "g", values[:1], values[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    proto = model([node("Cast", "x", "y", to=FLOAT)], {"x": "bool[2]"}, {"y": "float32[2]"})
     with pytest.raises(ow.ValidationError, match="input 'x' must hold 0 and 1 for bool, got 255"):
-        ow.InferenceSession(model).run(None, {"x": np.uint8([0, 255]).view(bool)})
+        ow.InferenceSession(proto).run(None, {"x": np.uint8([0, 255]).view(bool)})

@@ -14,6 +14,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.onnx import model
 
 import opweave as ow
 from opweave import memory
@@ -32,14 +33,8 @@ W = RNG.standard_normal((8, 600), np.float32)
 def model_of(
     nodes: list[onnx.NodeProto], inputs: dict[str, Any], outputs: dict[str, Any], **weights: np.ndarray
 ) -> onnx.ModelProto:
-    graph = helper.make_graph(
-        nodes,
-        "test",
-        [helper.make_tensor_value_info(name, *value) for name, value in inputs.items()],
-        [helper.make_tensor_value_info(name, *value) for name, value in outputs.items()],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    reads, writes = ([(name, *value) for name, value in values.items()] for values in (inputs, outputs))
+    return model(nodes, reads, writes, weights, opset=17)
 
 
 def product() -> onnx.ModelProto:

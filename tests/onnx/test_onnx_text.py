@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from session_models import BOOL, CONTEXT, FLOAT, message, model, node, session
+from session_models import CONTEXT, message, session
+from support.onnx import BOOL, FLOAT, model, node
 
 import opweave as ow
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
 from onnxruntime import InferenceSession as ImportedBefore
 from onnxruntime.capi import (
     _pybind_state,
     onnxruntime_inference_collection as collection,
     onnxruntime_pybind11_state as theirs,
 )
+from support.onnx import model, node
 
 import opweave as ow
 
@@ -29,12 +29,7 @@ ORIGINAL = dict(vars(collection.InferenceSession))
 
 
 def a_model(op_type: str = "Relu", x: str = "x") -> bytes:
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node(op_type, [x], ["y"])], "plain", values[:1], values[1:])
-    proto: bytes = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-    ).SerializeToString()
-    return proto
+    return model([node(op_type, x, "y")], {"x": "float32[n, 3]"}, {"y": "float32[n, 3]"}, opset=17).SerializeToString()
 
 
 MODEL = a_model()
