@@ -26,7 +26,7 @@ with-extras: small-models
 
 # Once more as it is for those who have not installed the extras; the demo's pictures are made without them above.
 without-extras: $(VENV)/.dev
-	cd tests && ../$(BIN)/python -m pytest -p support.without_extras $(WITHOUT_EXTRAS) --deselect tests/cli/test_demo.py::test_any_image_is_taken
+	cd tests && ../$(BIN)/python -m pytest -p support.without_extras $(WITHOUT_EXTRAS) --deselect tests/cli/test_demo.py::test_demo_accepts_any_image
 
 # `make test` samples rows that differ by data type or size only; here all of them run.
 test-all: check

@@ -544,18 +544,18 @@ def covers(declaration: Difference, difference: Difference) -> bool:
     return declaration[0] in (difference[0], "change") and fnmatchcase(difference[1], declaration[1])
 
 
-def test_every_difference_is_declared() -> None:
+def test_deviations_are_declared() -> None:
     undeclared = [d for d in differences() if not any(covers(declaration, d) for declaration in DECLARED)]
     assert sorted(undeclared) == []
 
 
-def test_every_declared_deviation_is_one() -> None:
+def test_declared_deviations_exist() -> None:
     existing = differences() | set(DEMONSTRATIONS)
     assert len(DECLARED) > 80
     assert [d for d in DECLARED if not any(covers(d, difference) for difference in existing)] == []
 
 
-def test_every_demonstration_belongs_to_a_declared_deviation() -> None:
+def test_demonstrations_have_declared_deviation() -> None:
     assert [d for d in DEMONSTRATIONS if not any(covers(declaration, d) for declaration in DECLARED)] == []
 
 
@@ -585,7 +585,7 @@ def test_lost_info_has_the_members_of_its_dictionary() -> None:
     assert fields == [snake_case(member["name"]) for member in members_of("MLContextLostInfo")]
 
 
-def test_every_operation_has_a_limits_table() -> None:
+def test_operations_have_limits_table() -> None:
     assert set(TABLES) == set(OPS)
 
 
@@ -619,7 +619,7 @@ def test_support_limits_are_found_by_the_names_of_the_specification() -> None:
 
 @pytest.mark.parametrize("device", CONTEXTS)
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
-def test_what_is_required_is_supported(op: Op[..., Any], device: str) -> None:
+def test_op_support_limits_include_required_types(op: Op[..., Any], device: str) -> None:
     supported = CONTEXTS[device].op_support_limits()[op.name]
     for name, row in TABLES[op.name].items():
         given = supported[name]

@@ -122,7 +122,7 @@ def test_unaligned_memory_is_copied_before_engines_see_it(context: ow.MLContext)
 # Threads --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_timeout_does_not_lose_the_context(context: ow.MLContext) -> None:
+def test_lost_wait_timeout_keeps_context(context: ow.MLContext) -> None:
     async def wait() -> None:
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(context.lost, 0.01)
@@ -149,7 +149,7 @@ def test_lost_callbacks_find_everything_destroyed_and_may_wait(context: ow.MLCon
 
 
 @pytest.mark.parametrize("what", ["tensor", "graph"])
-def test_what_is_destroyed_while_it_is_bound_stays_destroyed(context: ow.MLContext, what: str) -> None:
+def test_destroy_during_bind(context: ow.MLContext, what: str) -> None:
     graph = relu(context)
     x, y = context.tensor_from(ones()), context.create_tensor("float32", [4])
     program: Any = graph._check_alive()
@@ -197,7 +197,7 @@ def test_threads_that_bind_destroy_and_drop() -> None:
     assert [array for array in bound if array() is not None] == []  # the graph does not hold what it was bound to
 
 
-def test_an_interrupt_while_waiting_leaves_no_lock_behind() -> None:
+def test_interrupt_while_waiting_releases_locks() -> None:
     code = """
 import signal, threading, numpy as np, opweave as ow
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for what they run in the background
@@ -281,7 +281,7 @@ def test_compute_checks_whose_tensors_it_gets(context: ow.MLContext) -> None:
 # Memory that must be given back ----------------------------------------------------------------------------------------
 
 
-def test_a_dropped_graph_is_freed_at_once(context: ow.MLContext) -> None:
+def test_dropped_graph_is_freed_at_once(context: ow.MLContext) -> None:
     graph = relu(context)
     x, y = context.tensor_from(ones()), context.create_tensor("float32", [4])
     context.dispatch(graph, {"x": x}, {"y": y})

@@ -63,7 +63,7 @@ def test_new_contents_are_seen(case: Case) -> None:
     case.run()
 
 
-def test_only_some_outputs_in_another_order(case: Case) -> None:
+def test_run_some_outputs_in_other_order(case: Case) -> None:
     for _ in range(4):
         (z, y) = case.session.run(["z", "y"], case.feed, out=case.out)
     assert z is case.out["z"]
@@ -74,14 +74,14 @@ def test_only_some_outputs_in_another_order(case: Case) -> None:
     case.check()
 
 
-def test_without_out_results_are_new(case: Case) -> None:
+def test_run_without_out_returns_new_arrays(case: Case) -> None:
     first, second = (case.session.run(None, case.feed) for _ in range(2))
     assert not np.may_share_memory(first[0], second[0])
     assert not np.may_share_memory(first[0], case.out["y"])
     case.run()
 
 
-def test_an_output_that_is_asked_for_twice_is_two_arrays(case: Case) -> None:
+def test_run_output_twice_returns_two_arrays(case: Case) -> None:
     for _ in range(4):  # the later calls are repetitions
         first, other, second = case.session.run(["y", "z", "y"], case.feed)
         np.testing.assert_array_equal(first, second)
@@ -119,7 +119,7 @@ def test_arrays_are_not_kept(case: Case, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "c", "y", "z"])
-def test_an_array_with_other_memory(case: Case, name: str) -> None:
+def test_repeated_run_with_resized_array(case: Case, name: str) -> None:
     array = (case.feed if name in case.feed else case.out)[name]
     address = array.ctypes.data
     for doublings in range(1, 9):  # up to 64 MiB
@@ -148,23 +148,23 @@ def changed(array: np.ndarray, name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "y"])
-def test_an_array_with_another_shape(case: Case, name: str) -> None:
+def test_repeated_run_rejects_wrong_shape(case: Case, name: str) -> None:
     changed((case.feed if name in case.feed else case.out)[name], "shape", (2, SIZE // 2))
     refused(case, rf"must have shape \[{SIZE}\], got \[2, {SIZE // 2}\]")
 
 
 @pytest.mark.parametrize("name", ["x", "y"])
-def test_an_array_with_another_data_type(case: Case, name: str) -> None:
+def test_repeated_run_rejects_wrong_dtype(case: Case, name: str) -> None:
     changed((case.feed if name in case.feed else case.out)[name], "dtype", np.int32)
     refused(case, "got an array of int32")
 
 
-def test_an_array_that_has_become_read_only(case: Case) -> None:
+def test_repeated_run_rejects_read_only_out(case: Case) -> None:
     case.out["y"].flags.writeable = False
     refused(case, "must be C-contiguous, aligned and writable, got C-contiguous=True, aligned=True, writable=False")
 
 
-def test_an_array_with_other_strides(case: Case) -> None:
+def test_repeated_run_with_other_strides(case: Case) -> None:
     changed(case.feed["x"], "strides", (0,))
     case.run()
 
@@ -180,12 +180,12 @@ def test_an_array_with_other_strides(case: Case) -> None:
         (lambda case: case.feed.update(x=None), "got an array of object"),
     ],
 )
-def test_what_is_wrong_is_told(case: Case, change: Callable[[Case], object], message: str) -> None:
+def test_repeated_run_rejects_invalid_arguments(case: Case, change: Callable[[Case], object], message: str) -> None:
     change(case)
     refused(case, message)
 
 
-def test_a_lost_context_is_told(case: Case) -> None:
+def test_repeated_run_rejects_lost_context(case: Case) -> None:
     case.session.context.destroy()
     with pytest.raises(ow.InvalidStateError):
         case.session.run(None, case.feed, out=case.out)

@@ -119,7 +119,7 @@ def test_shapes_of_sequences_cannot_be_fixed() -> None:
     assert message(lambda: session(proto, fix_shapes={"s": [2]})) == text
 
 
-def test_a_context_is_checked() -> None:
+def test_session_checks_context() -> None:
     assert message(lambda: ow.InferenceSession(sum_model(), context="cpu")) == "context must be an MLContext, got str"
     text = "sess_options must be onnxruntime.SessionOptions, or an MLContext for context, got str"
     assert message(lambda: ow.InferenceSession(sum_model(), "cpu")) == text
@@ -130,7 +130,7 @@ def test_a_context_is_checked() -> None:
     assert "the context is lost" in message(lambda: s.run(None, {"x": X, "y": Y}), ow.InvalidStateError)
 
 
-def test_a_model_comes_from_a_path_bytes_or_a_proto(tmp_path: Path) -> None:
+def test_session_accepts_path_bytes_or_proto(tmp_path: Path) -> None:
     proto = sum_model()
     path = tmp_path / "model.onnx"
     path.write_bytes(proto.SerializeToString())
@@ -187,7 +187,7 @@ def test_empty_tensors_run_through_the_fallback() -> None:
     assert s.run(None, {"x": X, "y": Y})[0].shape == (2, 3)
 
 
-def test_a_call_like_the_last_one_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_run_takes_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     s = session(sum_model(), specialise="always")
     s.run(None, {"x": X, "y": Y})
     monkeypatch.setattr(s._shape_cache, "select", lambda *_: pytest.fail("the long way"))
@@ -202,7 +202,7 @@ def test_a_call_like_the_last_one_takes_the_short_way(monkeypatch: pytest.Monkey
     assert out.tolist() == np.maximum(Y + Y, 0).tolist()
 
 
-def test_a_call_unlike_the_last_one_takes_the_long_way() -> None:
+def test_changed_run_takes_long_way() -> None:
     nodes = [node("Relu", "x", "a"), node("Neg", "x", "b"), node("Identity", "x", "c")]
     proto = model(nodes, [("x", FLOAT, ["n", 3])], [(name, FLOAT, ["n", 3]) for name in "abc"])
     s = session(proto)
@@ -251,7 +251,7 @@ def test_sums_of_two_are_written_so_that_the_engine_joins_them_with_convolutions
     assert [each.op_type for each in proto.graph.node] == ["Conv", written, "Relu", "Sum"]
 
 
-def test_a_lost_context_is_told_to_the_call_like_the_last_one() -> None:
+def test_repeated_run_rejects_lost_context() -> None:
     context = ow.ml.create_context(device="cpu")
     s = ow.InferenceSession(sum_model(), context)
     s.run(None, {"x": X, "y": Y})
@@ -302,7 +302,7 @@ def test_run_async() -> None:
 
 
 @pytest.mark.parametrize("proto", [sum_model(), mixed_model(["n", 64])], ids=["webnn", "mixed"])
-def test_many_threads_with_different_shapes(proto: onnx.ModelProto) -> None:
+def test_run_in_threads_with_different_shapes(proto: onnx.ModelProto) -> None:
     s = session(proto)
     names = [argument.name for argument in s.get_inputs()]
     width = s.get_inputs()[0].shape[1]
@@ -385,7 +385,7 @@ def test_names_made_in_place_of_a_node_never_meet_the_models_own() -> None:
 
 
 @pytest.mark.parametrize("fallback", ["auto", "error"])
-def test_many_values_that_decide_about_shapes(fallback: Any) -> None:
+def test_reshape_with_many_shape_values(fallback: Any) -> None:
     inputs = {"x": "float32[64]", "shape": "int64[2]"}
     proto = model([node("Reshape", "x shape", "y")], inputs, {"y": "float32[a, b]"})
     session = ow.InferenceSession(proto, fallback=fallback, specialise="always")

@@ -27,7 +27,7 @@ def copies_of(run: Any) -> tuple[Any, dict[str, int]]:
     return result, {reason: count for reason, count in after.items() if count}
 
 
-def test_nothing_is_copied_on_the_way_through_webnn_and_fallback() -> None:
+def test_run_with_fallback_copies_nothing() -> None:
     x = np.random.default_rng(0).standard_normal((4, 64), np.float32)
     s = session(mixed_model())
     assert s.explain().count("ONNX Runtime (fallback)") == 2
@@ -158,7 +158,7 @@ def test_outputs_that_are_inputs_constants_or_each_other_are_copies() -> None:
     assert [array.tolist() for array in out.values()] == [array.tolist() for array in [*wanted[:4], w, x]]
 
 
-def test_one_of_two_names_for_a_result_may_be_given_memory() -> None:
+def test_out_for_one_of_two_aliased_outputs() -> None:
     nodes = [node("Relu", "x", "c"), node("Identity", "c", "d")]
     s = session(model(nodes, [("x", FLOAT, [3])], [("c", FLOAT, [3]), ("d", FLOAT, [3])]))
     for name, other in (("c", "d"), ("d", "c")):
@@ -253,7 +253,7 @@ def test_values_of_unknown_shape_pass_between_segments() -> None:
     assert text == "out['n'] must have shape [2, 4], got [2, 9]"
 
 
-def test_an_output_of_unknown_shape_is_written_into_the_array_given() -> None:
+def test_out_for_output_of_unknown_shape() -> None:
     nodes = [node("Relu", "x", "a"), node("NonZero", "a", "n")]
     s = session(model(nodes, [("x", FLOAT, [2, 3])], [("a", FLOAT, [2, 3]), ("n", TensorProto.INT64, None)]))
     assert "WebNN on cpu" in s.explain()
@@ -292,7 +292,7 @@ def test_tensors_in_and_out_without_a_copy() -> None:
     assert copies == {}
 
 
-def test_a_tensor_is_written_into_where_it_is_given() -> None:
+def test_out_accepts_tensor() -> None:
     s = session(sum_model())
     cache = CONTEXT.create_tensor("float32", [2, 3], readable=True)
     (z,), copies = copies_of(lambda: s.run(None, {"x": X, "y": Y}, out={"z": cache}))
@@ -301,20 +301,20 @@ def test_a_tensor_is_written_into_where_it_is_given() -> None:
     assert copies == {}
 
 
-def test_the_same_tensor_may_be_two_inputs_but_not_input_and_output() -> None:
+def test_run_same_tensor_twice() -> None:
     s = session(sum_model())
     x = CONTEXT.tensor_from(X.copy())
     assert s.run(None, {"x": x, "y": x})[0].tolist() == np.maximum(2 * X, 0).tolist()
     assert "overlaps" in message(lambda: s.run(None, {"x": x, "y": Y}, out={"z": x}))
 
 
-def test_a_destroyed_tensor_is_refused() -> None:
+def test_run_rejects_destroyed_tensor() -> None:
     x = CONTEXT.tensor_from(X.copy())
     x.destroy()
     assert "is destroyed" in message(lambda: session(sum_model()).run(None, {"x": x, "y": Y}))
 
 
-def test_each_output_has_a_location() -> None:
+def test_preferred_output_location_for_each_output() -> None:
     nodes = [node("Relu", "x", "a"), node("Neg", "x", "b"), node("Cast", "x", "d", to=DOUBLE)]
     proto = model(nodes, [("x", FLOAT, [3])], [("a", FLOAT, [3]), ("b", FLOAT, [3]), ("d", DOUBLE, [3])])
     s = session(proto, preferred_output_location={"a": "ml-tensor", "b": "cpu"})

@@ -102,7 +102,7 @@ def test_shapes_that_change_at_every_call_are_never_compiled(compiled: list[Comp
     assert compiled == []
 
 
-def test_each_way_can_be_chosen(compiled: list[CompiledModel]) -> None:
+def test_specialise_options(compiled: list[CompiledModel]) -> None:
     never = ow.InferenceSession(product(), CONTEXT, specialise="never")
     for _ in range(4):
         never.run(None, rows(2))
@@ -140,7 +140,7 @@ def test_messages(options: dict[str, Any], message: str) -> None:
     assert str(raised.value) == message
 
 
-def test_more_shapes_than_there_is_room_for_are_not_compiled_for_ever(compiled: list[CompiledModel]) -> None:
+def test_shapes_beyond_program_bytes_stop_compiling(compiled: list[CompiledModel]) -> None:
     session = ow.InferenceSession(product(), CONTEXT, specialise="recurring", program_bytes=24 * 2**20)
     for _ in range(6):
         for count in range(1, 9):
@@ -153,7 +153,7 @@ def test_more_shapes_than_there_is_room_for_are_not_compiled_for_ever(compiled: 
     assert sum("program_bytes, 25165824, has no room for more" in way for way in ways.values()) == 8 - room
 
 
-def test_the_ninth_shape_does_not_push_out_the_first() -> None:
+def test_ninth_shape_keeps_first() -> None:
     session = ow.InferenceSession(product(), CONTEXT, specialise="always")
     for _ in range(2):
         for count in range(1, 10):
@@ -161,7 +161,7 @@ def test_the_ninth_shape_does_not_push_out_the_first() -> None:
     assert list(session.shapes().values()) == ["compiled"] * 9
 
 
-def test_where_all_is_compiled_most_shapes_stay_compiled(compiled: list[CompiledModel]) -> None:
+def test_fallback_error_keeps_most_shapes_compiled(compiled: list[CompiledModel]) -> None:
     """Dropping the one used longest ago would compile each shape at each turn."""
     session = ow.InferenceSession(product(), CONTEXT, fallback="error", program_bytes=24 * 2**20)
     for count in range(1, 7):
@@ -289,7 +289,7 @@ def test_errors_are_the_same() -> None:
         assert message in str(raised.value)
 
 
-def test_what_only_webnn_defines_is_compiled_and_run_again() -> None:
+def test_indices_out_of_range_rerun_compiled() -> None:
     """ONNX Runtime refuses indices out of range, WebNN clamps them."""
     nodes = [helper.make_node("Gather", ["x", "i"], ["y"])]
     proto = model_of(nodes, {"x": (FLOAT, ["n"]), "i": (INT64, ["k"])}, {"y": (FLOAT, None)})
@@ -438,7 +438,7 @@ print(threads, most, compiled)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists the threads of a process there")
-def test_a_process_has_no_more_threads_than_processors_and_eight(tmp_path: Path) -> None:
+def test_process_thread_count(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(product(), path)
     command = [sys.executable, "-c", PROCESS, str(path)]
@@ -448,7 +448,7 @@ def test_a_process_has_no_more_threads_than_processors_and_eight(tmp_path: Path)
     assert plans >= 1
 
 
-def test_a_process_ends_while_shapes_are_compiled(tmp_path: Path) -> None:
+def test_exit_during_shape_compilation(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(product(), path)
     code = PROCESS.replace("    background.wait()\n", "").partition("compiled = ")[0] + "print('ends')"
@@ -511,7 +511,7 @@ def test_small_operations_that_fall_back_get_no_threads(size: int, monkeypatch: 
     assert taken == [None if size > 1000 else 1] * count
 
 
-def test_what_fails_when_it_is_compiled_does_not_stay(compiled: list[CompiledModel]) -> None:
+def test_failed_shape_is_not_cached(compiled: list[CompiledModel]) -> None:
     nodes = [
         helper.make_node("SplitToSequence", ["x"], ["s"], keepdims=0),
         helper.make_node("SequenceAt", ["s", "i"], ["y"]),
