@@ -92,7 +92,7 @@ def test_characters_come_with_their_last_token(tmp_path: Path) -> None:
     ]
 
 
-def test_a_token_at_the_beginning(tmp_path: Path) -> None:
+def test_encode_adds_bos_token(tmp_path: Path) -> None:
     start = TOKENS.index("<|start|>")
     plain = vocabulary(tmp_path / "x.gguf", tokenizer__ggml__bos_token_id=start)
     assert plain.encode("hell") == [TOKENS.index("hell")]
@@ -112,7 +112,7 @@ def test_pieces_are_merged_by_their_scores() -> None:
     assert [PIECES[k] for k in known.encode("hello")] == ["<s>", "h", "el", "l", "o"]
 
 
-def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
+def test_vocabulary_rejects_other_kinds(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     with pytest.raises(NotSupportedError, match="has tokens of type bert; gpt2, llama are read"):
         vocabulary(path, tokenizer__ggml__model="bert")
@@ -125,7 +125,7 @@ def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
 
 
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vocabulary_names_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(MissingExtraError, match=r"needs tokenizers: pip install 'opweave\[chat\]'"):
         pieces()
@@ -254,7 +254,7 @@ def test_templates_that_fail_or_reach_for_python(template: str, message: str, tm
         known.render(MESSAGES)
 
 
-def test_a_file_without_a_template(tmp_path: Path) -> None:
+def test_render_without_template(tmp_path: Path) -> None:
     known = pieces()
     with pytest.raises(DataError, match="has no chat template"):
         known.render(MESSAGES)

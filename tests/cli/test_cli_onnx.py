@@ -171,7 +171,7 @@ def test_bench_measures_both(run, pair: Path) -> None:  # type: ignore[no-untype
 
 
 @pytest.mark.parametrize("rounds", [0, 2])
-def test_an_interrupted_bench_shows_what_was_measured(rounds: int, pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_interrupted_shows_measurements(rounds: int, pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(found: Any, job: Any, seconds: float, progress: Any, results: list[Result]) -> None:
         results += [Result(EngineRow("a"), turns=[[1e-3]] * rounds, difference=0.0), Result(EngineRow("b"))]
         raise KeyboardInterrupt
@@ -358,7 +358,7 @@ def test_graphs_of_models_keep_their_names(pair: Path) -> None:
         ow.onnx.load(pair)
 
 
-def test_the_advice_for_dimensions_without_names_works(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_convert_advice_for_unnamed_dimensions(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     nodes = [helper.make_node("Relu", ["x"], ["y"])]
     path = write(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT, ["n", None, 3])}, ["y"])
     text = run("convert", path, tmp_path / "out.onnx", code=1)
@@ -446,7 +446,7 @@ def tripled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tripled.onnx"
 
 
-def test_a_module_declares_operations_of_the_user(run, tripled: Path) -> None:  # type: ignore[no-untyped-def]
+def test_operations_option_loads_module(run, tripled: Path) -> None:  # type: ignore[no-untyped-def]
     own = ["--operations", "operations_of_cli"]
     assert "ow.register_onnx('test.cli', 'Tripled', operation)" in run("info", tripled, code=1)
     np.save("x.npy", np.float32([1, 2]))
@@ -463,7 +463,7 @@ def test_a_module_declares_operations_of_the_user(run, tripled: Path) -> None:  
     assert ours["runs"] >= 5
 
 
-def test_a_module_that_does_not_exist_is_an_error(run, tripled: Path) -> None:  # type: ignore[no-untyped-def]
+def test_operations_option_rejects_missing_module(run, tripled: Path) -> None:  # type: ignore[no-untyped-def]
     error = run("info", tripled, "--operations", "operations_of_cli.py", code=2)
     assert "there is no module 'operations_of_cli.py'; did you mean 'operations_of_cli'?" in error
     (tripled.parent / "broken_of_cli.py").write_text("import a_module_that_is_missing")

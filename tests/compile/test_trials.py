@@ -187,7 +187,7 @@ def test_engine_process_frees_graphs_that_are_dropped(process: EngineProcess) ->
         process.run(0, [X])
 
 
-def test_an_engine_process_ends_with_its_owner() -> None:
+def test_engine_process_ends_with_owner() -> None:
     process = EngineProcess()
     graph = built(ow.ml.create_context(device="cpu", backend="onnxruntime"))._graph
     assert graph is not None

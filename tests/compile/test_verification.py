@@ -100,7 +100,7 @@ def test_verification_refuses_an_engine_that_fails(fault: str, kind: str, cache:
 
 
 @pytest.mark.parametrize(("kind", "passing"), [("dispatch", "memory"), ("static", "path"), ("dynamic", "bytes")])
-def test_a_faster_engine_is_used_by_what_is_made_later(kind: str, passing: str, cache: Path, tmp_path: Path) -> None:
+def test_verified_engine_is_used_by_later_graphs(kind: str, passing: str, cache: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"kind": kind, "rival": {"remembers": True}}
     if passing == "path":
         options["path"] = str(tmp_path / "model.onnx")
@@ -115,7 +115,7 @@ def test_a_faster_engine_is_used_by_what_is_made_later(kind: str, passing: str, 
     assert again["is_watched"] == (kind == "dynamic")  # which may get other shapes
 
 
-def test_a_graph_that_is_not_used_for_long_imports_nothing(cache: Path) -> None:
+def test_verification_does_not_begin_for_short_use(cache: Path) -> None:
     for kind in ("graph", "static"):
         found = program(cache, {"kind": kind, "threshold": 1000, "seconds": 0.3})
         assert (found["is_watched"], found["begun"]) == (True, False)
@@ -142,7 +142,7 @@ def test_verification_does_not_begin_without_a_cache(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("ending", ["exit", "kill"])
-def test_a_child_ends_with_the_program(ending: str, cache: Path, tmp_path: Path) -> None:
+def test_verification_child_ends_with_program(ending: str, cache: Path, tmp_path: Path) -> None:
     mark = str(tmp_path)
     options: dict[str, Any] = {"kind": "static", "rival": {"fault": "spin"}, "mark": mark, "ends": ending == "exit"}
     if ending == "exit":
@@ -171,7 +171,7 @@ def test_a_child_ends_with_the_program(ending: str, cache: Path, tmp_path: Path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_machine_has_one_child_at_a_time(cache: Path, tmp_path: Path) -> None:
+def test_verification_runs_one_child_per_machine(cache: Path, tmp_path: Path) -> None:
     mark = str(tmp_path)
     options = {"kind": "graph", "rival": {"error": 0.3}, "mark": mark}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -188,7 +188,7 @@ def test_a_machine_has_one_child_at_a_time(cache: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_a_process_that_was_forked_leaves_the_child_alone(cache: Path) -> None:
+def test_verification_child_survives_exit_of_fork(cache: Path) -> None:
     found = program(cache, {"kind": "graph", "rival": {"error": 0.3}, "forks": True})
     assert found["state"] == {"rival": "output 'y' differs by 3e-1 of the largest number"}
 

@@ -25,7 +25,7 @@ def top_k_model(**attributes: Any) -> bytes:
     return model(nodes, {"x": "float32[n, 4]"}, outputs, opset=17, domains=["com.example"]).SerializeToString()
 
 
-def test_in_an_onnx_model() -> None:
+def test_custom_operation_in_onnx_model() -> None:
     ow.register_onnx("com.example", "TopK2", top_k, attributes={"count": "k"})
     session = ow.InferenceSession(top_k_model(count=2), fallback="error")
     ow.memory.copies.reset()
@@ -70,7 +70,7 @@ def test_tensors_as_attributes_of_onnx_nodes_are_arrays() -> None:
     assert result.tolist() == [2, 3]
 
 
-def test_a_composite_in_an_onnx_model() -> None:
+def test_custom_composite_in_onnx_model() -> None:
     ow.register_onnx("com.example", "RmsNorm", rms_norm)
     nodes = [node("RmsNorm", "x w", "y", domain="com.example", name="norm", epsilon=0.5)]
     inputs = {"x": "float32[2, 4]", "w": "float32[4]"}
@@ -128,7 +128,7 @@ def test_explain_tells_operations_from_built_in_ones_of_their_names(monkeypatch:
 
 
 @pytest.mark.parametrize("with_own", [False, True])
-def test_an_override_is_not_used_inside_of_definitions(monkeypatch: pytest.MonkeyPatch, with_own: bool) -> None:
+def test_override_is_not_used_in_other_converters(monkeypatch: pytest.MonkeyPatch, with_own: bool) -> None:
     monkeypatch.setattr("opweave.onnx.model.model.REGISTERED", registered := dict[Any, Any]())
     monkeypatch.setattr("opweave.onnx.convert.register.REGISTERED", registered)
 

@@ -44,7 +44,7 @@ def run(kernel: kernels.ExpressionKernel, x: np.ndarray) -> np.ndarray:
     return y
 
 
-def test_the_limit_of_nodes_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_limit_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(limits.NODES_VARIABLE, "500")
     trace(stencils(4), "stencils", [ROW])
     message = r"more than the 500 that are allowed; store\(array\).*OPWEAVE_MAX_EXPR"
@@ -88,7 +88,7 @@ def test_too_much_work_is_an_error_where_halide_is_asked_for(monkeypatch: pytest
     assert kernels.compile(small, "halide").detail.startswith("Halide")
 
 
-def test_the_work_of_a_program() -> None:
+def test_work_of_program() -> None:
     chained = trace(chain(10), "p", [ROW])
     assert limits.work_of_elements(chained) == 2 * 10 + len([n for n in ir.walk(*chained.roots) if not n.parts]) + 1
     assert limits.work(chained) == limits.work_of_elements(chained) + 50

@@ -283,7 +283,7 @@ def test_pointwise_or_not() -> None:
 # How programs read
 
 
-def test_a_program_with_everything() -> None:
+def test_formula_text() -> None:
     def function(x: Any, k: Any) -> Any:
         s = ex.store(ex.exp(x))
         return ex.compute((4,), lambda i: ex.sum_over(5, lambda r: s[i, r]) + s.checked[k[i], 0]), ex.arg_max(x, 1)
@@ -304,7 +304,7 @@ def test_a_program_with_everything() -> None:
 
 @settings(max_examples=60)
 @given(programs())
-def test_the_text_is_the_same_each_time(case: Case) -> None:
+def test_formula_text_is_deterministic(case: Case) -> None:
     assert str(case.program()) == str(case.program())
 
 
@@ -339,7 +339,7 @@ def test_long_chains_need_no_recursion() -> None:
     np.testing.assert_array_equal(long, np.full(20, 5000))
 
 
-def test_what_is_used_twice_is_one_node() -> None:
+def test_trace_shares_reused_node() -> None:
     def squares(x: Any) -> Any:
         for _ in range(60):
             x = x * x
@@ -364,7 +364,7 @@ def test_positions_that_are_used_twice_are_written_once() -> None:
     assert got.tolist() == [5 * (2**60 * i % 3) for i in range(4)]
 
 
-def test_what_is_written_twice_is_one_node() -> None:
+def test_trace_shares_equal_nodes() -> None:
     program = traced(lambda x: ex.exp(x + 1) * ex.exp(x + 1) + ex.where(x > 0, 0.0, -0.0))
     calls = [node.name for node in ir.walk(*program.roots) if isinstance(node, ir.Call)]
     assert sorted(calls) == ["add", "add", "exp", "greater", "mul", "where"]

@@ -66,7 +66,7 @@ def test_built_in_operations_work_in_the_memory_of_the_module(module: wasm.Modul
     assert "wasm box3, kernels.wasm" in graph.explain()
 
 
-def test_what_lies_elsewhere_is_copied_and_counted(module: wasm.Module) -> None:
+def test_wasm_counts_copies_of_outside_memory(module: wasm.Module) -> None:
     context = ow.ml.create_context()
     builder = ow.MLGraphBuilder(context)
     graph = builder.build({"y": box3(builder, builder.input("x", "float32", [5, 6]))})
@@ -83,7 +83,7 @@ def test_several_results_and_calls_on_arrays(module: wasm.Module) -> None:
     assert np.asarray(places).tolist() == [[0, 2], [2, 0]]
 
 
-def test_a_trap_in_a_graph_leaves_everything_else_alone(module: wasm.Module) -> None:
+def test_trap_in_graph_leaves_other_memory(module: wasm.Module) -> None:
     faulty = wat('(func (export "f") (param i32 i32) unreachable)')
 
     @ow.op
@@ -104,7 +104,7 @@ def test_a_trap_in_a_graph_leaves_everything_else_alone(module: wasm.Module) -> 
     assert kept.numpy().tolist() == [0, 1, 2, 3]
 
 
-def test_a_signature_that_does_not_fit_is_told_at_build(module: wasm.Module) -> None:
+def test_build_rejects_wrong_signature(module: wasm.Module) -> None:
     @ow.op
     def odd(self: Builder, x: Operand, *, label: str = "") -> Desc:
         """It does not fit."""
@@ -120,7 +120,7 @@ def test_a_signature_that_does_not_fit_is_told_at_build(module: wasm.Module) -> 
         builder.build({"y": y})
 
 
-def test_in_an_onnx_model() -> None:
+def test_wasm_kernel_in_onnx_model() -> None:
     module = library.load()
 
     @ow.op

@@ -67,13 +67,13 @@ def test_memory_with_a_view_is_not_used_again() -> None:
     assert pool.kept_bytes() == 0
 
 
-def test_what_was_asked_for_once_is_not_kept() -> None:
+def test_pool_keeps_nothing_used_once() -> None:
     ow.array(np.ones(SIZE, "float32"))
     ow.array(np.ones(SIZE + 1, "float32"))
     assert pool.kept_bytes() == 0
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     x = ow.array(np.ones(SIZE, "float32"))
 
     def several() -> None:
@@ -162,7 +162,7 @@ print(resident() - before, ow.ops.statistics.specialised, ow.ops.statistics.oper
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux says how much memory a process has")
-def test_a_soak_holds_the_memory_of_the_process_flat() -> None:
+def test_process_memory_stays_flat() -> None:
     ran = subprocess.run([sys.executable, "-c", SOAK, "4000"], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     grown, specialised, _ = map(int, ran.stdout.split())

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("from_zero")
 # Memory of others
 
 
-def test_an_array_is_read_only_while_something_pending_reads_it() -> None:
+def test_array_is_read_only_while_pending_work_reads_it() -> None:
     mine = np.ones(3, "float32")
     y = ow.ops.relu(mine) + 1
     with pytest.raises(ValueError, match="read-only"):
@@ -90,7 +90,7 @@ def test_tensors_are_written_after_what_reads_them() -> None:
     assert ow.array(source).context is context
 
 
-def test_a_tensor_is_not_written_while_what_reads_it_fails() -> None:
+def test_write_tensor_fails_while_its_reader_fails() -> None:
     context = ow.ml.create_context(device="cpu")
     tensor = context.create_tensor("float32", [1], readable=True, writable=True)
     array = failing(ow.array(tensor, copy=False))
@@ -142,7 +142,7 @@ def test_errors_say_which_call_it_was(at_once: bool) -> None:
         bad.numpy()
 
 
-def test_a_lost_context_says_so() -> None:
+def test_pending_array_of_lost_context() -> None:
     context = ow.ml.create_context(device="cpu")
     with context:
         y = ow.array([1.0]) + 1
@@ -218,7 +218,7 @@ def test_chains_that_are_never_read_run_by_themselves() -> None:
     assert x.item() == 3 * arrays.LONGEST
 
 
-def test_what_is_read_holds_nothing_of_what_it_was_made_of() -> None:
+def test_result_releases_its_sources() -> None:
     mine = np.ones(1000, "float32")
     first = ow.ops.relu(mine)
     second = first + 1
@@ -264,7 +264,7 @@ def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [array for array in adopted if array() is not None] == []
 
 
-def test_a_soak_holds_memory_flat() -> None:
+def test_memory_stays_flat() -> None:
     x, w = ow.array(np.ones((4, 4), "float32")), np.full((4, 4), 0.25, "float32")
 
     def work(count: int) -> None:

@@ -91,7 +91,7 @@ def test_lists_name_cases_that_exist_and_no_case_twice() -> None:
     assert not set(failing) & set(falling)
 
 
-def test_most_cases_pass_on_webnn_alone(record_property: Callable[[str, object], None]) -> None:
+def test_onnx_backend_case_counts(record_property: Callable[[str, object], None]) -> None:
     total = len(onnx_cases.cases())
     failing, falling = len(onnx_cases.expected("onnx")), len(onnx_cases.expected("onnx_fallback"))
     counts = {"webnn": total - failing - falling, "with fallback": falling, "cannot pass": failing}

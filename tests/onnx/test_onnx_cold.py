@@ -112,7 +112,7 @@ def test_first_run_inside_replacing_onnxruntime_imports_no_engine(kind: str, pro
         ("OpenVINOExecutionProvider", {"openvino"}),
     ],
 )
-def test_a_provider_imports_its_own_engine_only(provider: str, engines: set[str], tmp_path: Path) -> None:
+def test_providers_import_only_their_engine(provider: str, engines: set[str], tmp_path: Path) -> None:
     make = REPLACED.replace("PROVIDERS", f"[{provider!r}, 'CPUExecutionProvider']")
     assert loaded(make, a_model(), tmp_path) & ENGINES <= engines
 
@@ -291,7 +291,7 @@ def test_back_ends_without_signs_list_their_devices(
     assert reference.may_accelerate() == may
 
 
-def test_only_the_named_back_ends_compete() -> None:
+def test_competing_lists_back_ends_that_compete() -> None:
     for name in BUILT_IN:
         assert (type(find(name)).competes is not Backend.competes) == (name in COMPETING), name
 
@@ -299,7 +299,7 @@ def test_only_the_named_back_ends_compete() -> None:
 # What is read without the converters, and of protobuf ----------------------------------------------------------------
 
 
-def test_no_operator_of_onnx_itself_updates_an_input() -> None:
+def test_updating_operators_are_of_com_microsoft() -> None:
     """So the converters are not imported to find those that do."""
     updating = {key for key, converter in operators.CONVERTERS.items() if converter.updates}
     assert ("com.microsoft", "GroupQueryAttention") in updating
@@ -311,7 +311,7 @@ WEIGHTS_OF_OTHER_FORMS = {"GroupQueryAttention", "MatMulBnb4", "MatMulFpQ4", "Ma
 """Products of floats: their integers are blocks of weights, or a cache of keys and values."""
 
 
-def test_all_products_of_integers_are_known_by_their_names() -> None:
+def test_integer_products_match_pattern() -> None:
     kernels = engine.get_all_opkernel_def()
     taking = {k.op_name for k in kernels for types in k.type_constraints.values() if "tensor(int8)" in types}
     products = {name for name in taking if PRODUCTS.search(name)}

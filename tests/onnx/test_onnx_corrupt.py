@@ -306,7 +306,7 @@ def test_deep_nesting_is_no_crash() -> None:
 
 
 @pytest.mark.parametrize("turns", [[], [np.int64(2**63 - 1)]])
-def test_a_loop_that_cannot_end_is_refused(turns: list[np.int64]) -> None:
+def test_load_rejects_endless_loop(turns: list[np.int64]) -> None:
     body = helper.make_graph(
         [node("Identity", "go", "q"), node("Identity", "q", "on"), node("Add", "a x", "b")],
         "body",
@@ -350,7 +350,7 @@ def test_huge_results_are_refused_before_they_are_allocated(op_type: str, inputs
     fails(proto, ow.MLError)
 
 
-def test_a_huge_input_is_declared_and_not_allocated() -> None:
+def test_load_huge_declared_input_is_not_allocated() -> None:
     proto = model([node("Relu", "x", "z")], [("x", FLOAT, [2**20, 2**20, 2**20])], [("z", FLOAT, None)])
     text = message(lambda: session(proto), ow.OperationError)
     assert text == "Relu: there is no memory for its output 'z' of shape [1048576, 1048576, 1048576]"

@@ -124,7 +124,7 @@ def test_lists_are_converted_as_onnx_runtime_converts_them(element_type: int, va
 
 
 @pytest.mark.parametrize(("element_type", "value"), REFUSED)
-def test_what_onnx_runtime_does_not_convert_is_one_clear_error(element_type: int, value: Any) -> None:
+def test_run_rejects_inconvertible_values(element_type: int, value: Any) -> None:
     proto = identity(element_type)
     with pytest.raises(Exception):  # noqa: B017, PT011  (the engine's errors have no class of their own)
         onnxruntime.InferenceSession(proto).run(None, {"x": value})
@@ -145,7 +145,7 @@ def test_numbers_are_converted(value: Any) -> None:
 # Unknown operators --------------------------------------------------------------------------------------------------
 
 
-def test_an_operator_that_nothing_knows_names_the_function_that_registers_one() -> None:
+def test_unknown_operator_error_names_register_onnx() -> None:
     node = helper.make_node("Frobnicate", ["x"], ["y"], "own", domain="test.declared")
     text = (
         r"^Frobnicate 'own': neither Opweave nor ONNX Runtime has the operator Frobnicate of the domain 'test\.declared'; "
@@ -157,7 +157,7 @@ def test_an_operator_that_nothing_knows_names_the_function_that_registers_one() 
         ow.InferenceSession(model([node], {"x": (FLOAT, ["n"])}, ["y"]), CONTEXT)
 
 
-def test_a_node_that_does_not_fit_its_operation_says_what_fits() -> None:
+def test_register_onnx_mismatch_error() -> None:
     @ow.expression
     def shifted(x, *, offset: float = 1.0):  # type: ignore[no-untyped-def]
         return x + offset
@@ -279,7 +279,7 @@ def test_memory_that_making_sessions_took_is_given_back(monkeypatch: pytest.Monk
     assert len(calls) == 1  # the model's own session
 
 
-def test_an_expansion_that_is_given_up_leaves_no_inputs() -> None:
+def test_abandoned_expansion_leaves_no_inputs() -> None:
     """Its first nodes have names for the operands of inputs, too."""
     scale = np.ones((4, 1, 8, 2), np.float32)
     nodes = [helper.make_node("RMSNormalization", ["x", "scale"], ["y"])]

@@ -229,7 +229,7 @@ def test_run_from_several_threads() -> None:
 
 
 @pytest.mark.parametrize("specialise", ["auto", "never"])
-def test_a_session_is_loaded_when_it_is_made(specialise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_loads_program_at_construction(specialise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from opweave.onnx.session import shape_cache
 
     session = ow.InferenceSession(model(), specialise=specialise)

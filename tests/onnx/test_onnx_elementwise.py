@@ -88,7 +88,7 @@ def test_integers_wrap_around(op_type: str, function: Any, dtype: str) -> None:
 
 @pytest.mark.parametrize("opset", [8, 13, 21])
 @pytest.mark.parametrize("op_type", ["Max", "Min", "Sum", "Mean"])
-def test_any_number_of_inputs(op_type: str, opset: int) -> None:
+def test_variadic_operators(op_type: str, opset: int) -> None:
     check_node(op_type, X, opset=opset)
     check_node(op_type, X, randn(4), randn(3, 1), opset=opset)
     check_node(op_type, randn(4), X, randn(2, 1, 1), opset=opset, constants=(0, 2))
@@ -195,7 +195,7 @@ def test_casts(source: str, target: str) -> None:
     check_node("CastLike", x, np.zeros(2, target), wanted=x.astype(target))
 
 
-def test_a_bool_and_its_number_are_two_tensors() -> None:
+def test_cast_of_bool_to_uint8_and_bool() -> None:
     nodes = [
         node("Greater", "x zero", "positive"),
         node("Cast", "positive", "number", to=TensorProto.UINT8),

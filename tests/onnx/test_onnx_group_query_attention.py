@@ -180,7 +180,7 @@ ids = ["plain", "window", "softcap", "smooth", "sinks", "bias", "all", "rotary",
 
 @pytest.mark.parametrize("context", [None, REFERENCE], ids=["cpu", "reference"])
 @pytest.mark.parametrize(("extra", "attributes"), ORT_OPTIONS, ids=ids)
-def test_one_graph_decodes_all_tokens(
+def test_group_query_attention_decodes_with_one_graph(
     extra: list[np.ndarray | None], attributes: dict[str, Any], context: ow.MLContext | None
 ) -> None:
     """A prompt in two chunks, then token by token."""
@@ -214,7 +214,7 @@ def test_sequences_of_different_lengths(
 
 @pytest.mark.parametrize("capacity", [7, 12])
 @pytest.mark.parametrize("context", [None, REFERENCE], ids=["cpu", "reference"])
-def test_a_key_lands_behind_the_valid_ones(capacity: int, context: ow.MLContext | None) -> None:
+def test_group_query_attention_appends_after_valid_keys(capacity: int, context: ow.MLContext | None) -> None:
     """A mask of fixed length is longer than the sequence, with a past that has room, and with one that grows."""
     decoder = Decoder(1, capacity, 8, context=context)
     for length in (3, 5):
@@ -226,7 +226,7 @@ def test_a_key_lands_behind_the_valid_ones(capacity: int, context: ow.MLContext 
     assert "group_query_attention" in operations(decoder.sessions[1][1])
 
 
-def test_a_prompt_of_two_sequences_in_chunks() -> None:
+def test_group_query_attention_prompt_of_two_sequences_in_chunks() -> None:
     """ONNX Runtime takes several new keys after a past for a single sequence only."""
     q, k, v, *_ = sequence(2, 3, 0, 3)
     assert q is not None
@@ -256,7 +256,7 @@ def test_a_prompt_of_two_sequences_in_chunks() -> None:
         close(mine[~np.isnan(other)], other[~np.isnan(other)])
 
 
-def test_a_padded_prompt_then_tokens() -> None:
+def test_group_query_attention_padded_prompt() -> None:
     """Sequences that are padded on the right: what they hold in place of padding is overwritten by the next tokens."""
     inputs = sequence(2, 5, 1, 5, 12)
     inputs[5] = np.array([2, 4], np.int32)
@@ -272,7 +272,7 @@ def test_a_padded_prompt_then_tokens() -> None:
     close(after[1][0], after[0][0])
 
 
-def test_the_number_of_keys_is_not_read_where_nothing_depends_on_it() -> None:
+def test_group_query_attention_ignores_total_length() -> None:
     inputs = sequence(1, 4, 0, 4)
     session = InferenceSession(model("GroupQueryAttention", inputs, 1, "com.microsoft", **GROUPED), specialise="always")
     for array in (np.array(4, np.int32), np.array(4, np.int32)):
@@ -282,7 +282,7 @@ def test_the_number_of_keys_is_not_read_where_nothing_depends_on_it() -> None:
 
 
 @pytest.mark.parametrize("new", [1, 3])
-def test_a_saved_decoder_serves_all_tokens_with_one_graph(new: int, tmp_path: Path) -> None:
+def test_group_query_attention_saved_decoder(new: int, tmp_path: Path) -> None:
     context = ow.ml.create_context(device="cpu")
     builder = ow.MLGraphBuilder(context)
     shapes = {"q": [1, new, 64], "k": [1, new, 32], "v": [1, new, 32], "keys": [1, 2, 12, 16], "values": [1, 2, 12, 16]}

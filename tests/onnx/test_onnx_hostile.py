@@ -204,7 +204,7 @@ def test_sizes_that_only_a_call_tells_are_checked_before_the_engine_gets_them() 
 
 @pytest.mark.parametrize("op_type", ["QLinearLeakyRelu", "QLinearSigmoid"])
 @pytest.mark.parametrize("rows", [2, "n"])
-def test_the_last_zero_point_may_be_left_out(op_type: str, rows: int | str) -> None:
+def test_qlinear_activation_zero_point_is_optional(op_type: str, rows: int | str) -> None:
     names = ["x", "scale", "zero", "scale"]
     results = []
     for inputs in (names, [*names, "zero"]):
@@ -220,7 +220,7 @@ def test_the_last_zero_point_may_be_left_out(op_type: str, rows: int | str) -> N
 
 
 @pytest.mark.parametrize("is_owned", [False, True])
-def test_a_bias_may_be_absent_by_an_empty_name(is_owned: bool) -> None:
+def test_layer_normalization_bias_with_empty_name(is_owned: bool) -> None:
     nodes = [helper.make_node("LayerNormalization", ["x", "s", ""], ["z", "mean"])]  # which WebNN does not express
     proto = model(
         nodes, [("x", FLOAT, [2, 3])], [("z", FLOAT, None), ("mean", FLOAT, None)], {"s": np.float32([1, 1, 1])}
@@ -397,14 +397,14 @@ def test_messages_have_an_end() -> None:
         assert kind("short").args == ("short",)
 
 
-def test_a_feed_of_few_bytes_that_claims_to_be_large() -> None:
+def test_run_rejects_huge_broadcast_feed() -> None:
     s = session(model([node("ReduceSum", "x", "z")], [("x", FLOAT, ["n", "m"])], [("z", FLOAT, None)]))
     feed = np.broadcast_to(np.float32(0), (2**24, 2**24))
     text = message(lambda: s.run(None, {"x": feed}), ow.OperationError)
     assert text == f"there is no memory for a contiguous copy of float32[{2**24}, {2**24}]: {2**50} bytes"
 
 
-def test_a_depth_without_a_value() -> None:
+def test_one_hot_rejects_empty_depth() -> None:
     arrays = {"d": np.ones((0, 1), np.float32), "v": np.float32([0, 1])}
     proto = model([node("OneHot", "x d v", "z")], [("x", FLOAT, [2])], [("z", FLOAT, None)], arrays)
     assert message(lambda: session(proto), ow.DataError) == "OneHot: input 1 must hold one value, got the shape [0, 1]"

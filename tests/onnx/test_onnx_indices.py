@@ -44,7 +44,7 @@ def test_tokens_out_of_range_are_errors(specialise: Any, wrong: int) -> None:
         background.wait()
 
 
-def test_one_token_and_none() -> None:
+def test_indices_of_one_token_and_none() -> None:
     session = ow.InferenceSession(embedding(), CONTEXT)
     assert session.run(None, {"ids": np.int64([3])})[0].tolist() == [[6, 7]]
     assert session.run(None, {"ids": np.int64([])})[0].shape == (0, 2)
@@ -57,7 +57,7 @@ def ranges(proto: onnx.ModelProto) -> list[tuple[Any, int, int]]:
     return [(each.key, each.values.low, each.values.high) for each in found if isinstance(each, InputRange)]
 
 
-def test_which_inputs_have_ranges() -> None:
+def test_index_ranges_of_inputs() -> None:
     assert ranges(embedding()) == [("ids", -5, 4)]
     assert ranges(embedding(axis=-1)) == [("ids", -2, 1)]
     through = node("Cast", "ids", "a", to=INT32), node("Unsqueeze", "a axes", "rows")
@@ -73,7 +73,7 @@ def test_which_inputs_have_ranges() -> None:
     assert ranges(twice) == [("ids", -5, 4)]
 
 
-def test_what_is_computed_is_clamped() -> None:
+def test_computed_indices_are_clamped() -> None:
     session = ow.InferenceSession(embedding(node("Add", "ids ids", "rows"), shape=[1]), CONTEXT)
     assert session.run(None, {"ids": np.int64([9])})[0].tolist() == [[8, 9]]
 
@@ -114,7 +114,7 @@ def test_lengths_out_of_range_are_errors(device: str, wrong: int, new: int) -> N
             background.wait()
 
 
-def test_a_binding_checks_lengths_at_each_run() -> None:
+def test_io_binding_checks_lengths_at_each_run() -> None:
     session = ow.InferenceSession(attention(), CONTEXT, specialise="never")
     binding, given = session.io_binding(), chunk(1, 3, 1) | caches()
     for name, array in given.items():
@@ -127,7 +127,7 @@ def test_a_binding_checks_lengths_at_each_run() -> None:
         session.run_with_iobinding(binding)
 
 
-def test_a_room_that_grows_has_room_for_all_keys() -> None:
+def test_growing_cache_checks_lengths() -> None:
     session = ow.InferenceSession(attention(room="past"), CONTEXT, specialise="never")
     past = {name: np.ones((1, 2, 3, 16), np.float32) for name in PAST.values()}
     assert session.run(None, chunk(1, 3, 1) | past)[1].shape[2] == 4

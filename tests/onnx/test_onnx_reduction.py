@@ -101,7 +101,7 @@ def test_mean_variance_normalization(opset: int, axes: list[int] | None) -> None
     check_node("MeanVarianceNormalization", x, opset=opset, wanted=wanted, **({} if axes is None else {"axes": axes}))
 
 
-def test_a_constant_row_has_no_variance() -> None:
+def test_mean_variance_normalization_of_constant_row() -> None:
     x = np.full((1, 1, 2, 2), 5, "float32")
     check_node("MeanVarianceNormalization", x, wanted=np.zeros_like(x))
 

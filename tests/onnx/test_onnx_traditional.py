@@ -417,7 +417,7 @@ def test_probit_agrees_with_its_formula(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", TYPES)
-def test_every_device_agrees(device: str, dtype: str) -> None:
+def test_traditional_operators_on_every_device(device: str, dtype: str) -> None:
     context, x = context_on(device), Z.astype(dtype)
     calls: list[tuple[str, Sequence[np.ndarray], dict[str, Any]]] = [
         ("Scaler", [x], EXAMPLES["Scaler"]),

@@ -51,7 +51,7 @@ def _nothing_is_left() -> Any:
 # What is replaced ----------------------------------------------------------------------------------------------------
 
 
-def test_all_ways_to_the_class_are_replaced() -> None:
+def test_replacing_all_import_paths() -> None:
     def ways() -> list[Any]:
         from onnxruntime import InferenceSession as ImportedWithin
         from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession as Deep
@@ -165,7 +165,7 @@ def test_bindings_follow_their_session() -> None:
     assert not runs(before)
 
 
-def test_a_library_that_is_loaded_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacing_in_library_imported_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = """
         import onnxruntime as ort
         from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions, get_available_providers
@@ -242,12 +242,12 @@ def test_threads_enter_and_leave_at_any_time() -> None:
     assert not on_opweave(ImportedBefore(MODEL))
 
 
-def test_it_is_in_effect_in_threads_that_are_started_within() -> None:
+def test_replacing_in_threads_started_within() -> None:
     with ow.onnx.replacing_onnxruntime(), ThreadPoolExecutor(1) as pool:
         assert on_opweave(pool.submit(ImportedBefore, MODEL).result())
 
 
-def test_a_context_for_all_sessions() -> None:
+def test_replacing_with_context() -> None:
     context, other = ow.ml.create_context(device="reference"), ow.ml.create_context(device="cpu")
     with ow.onnx.replacing_onnxruntime(context=context):
         assert ImportedBefore(MODEL, providers=["CPUExecutionProvider"]).context is context
@@ -258,12 +258,12 @@ def test_a_context_for_all_sessions() -> None:
         ow.onnx.replacing_onnxruntime(context="cpu")  # type: ignore[arg-type]
 
 
-def test_without_providers_sessions_run_on_the_cpu() -> None:
+def test_replacing_without_providers_runs_on_cpu() -> None:
     with ow.onnx.replacing_onnxruntime():
         assert ImportedBefore(MODEL).context.device.name == "cpu"
 
 
-def test_the_providers_of_the_machine() -> None:
+def test_replacing_lists_providers_of_the_machine() -> None:
     gpus = [device for device in ow.devices() if device.available and device.kind == "gpu"]
     with ow.onnx.replacing_onnxruntime():
         for module in (onnxruntime, _pybind_state):

@@ -29,7 +29,7 @@ def expected(group: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("group", ["console_scripts", "pytest11"])
-def test_what_is_installed_here(group: str) -> None:
+def test_entry_points_of_installed_packages(group: str) -> None:
     assert entry_points(group) == expected(group) != {}
 
 
@@ -107,7 +107,7 @@ print(ow.ml.create_context(device="reference").device.name, *(device.name for de
     assert done.stdout.splitlines() == ["onnxruntime", "reference cpu reference"]
 
 
-def test_a_context_loads_no_futures_before_lost_is_read() -> None:
+def test_create_context_does_not_import_futures() -> None:
     code = """
 import sys, opweave as ow
 context = ow.ml.create_context(device="cpu")

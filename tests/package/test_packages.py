@@ -328,7 +328,7 @@ def test_expressions_without_llvmlite_warn_of_the_half_of_the_extra(tmp_path: Pa
 
 @pytest.mark.parametrize("chosen", ["numpy", "halide"])
 @pytest.mark.skipif(find_spec("halide") is None, reason="the extra halide is not installed")
-def test_a_chosen_engine_of_expressions_is_not_replaced(chosen: str, tmp_path: Path) -> None:
+def test_chosen_expression_engine_is_not_replaced(chosen: str, tmp_path: Path) -> None:
     planted.plant(tmp_path, "halide", "raise RuntimeError('no')")
     code = f"""
 import os, warnings

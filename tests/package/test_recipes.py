@@ -108,7 +108,7 @@ print(json.dumps(made))
 """
 
 
-def test_a_new_operation(tmp_path: Path) -> None:
+def test_recipe_of_operation(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.insert("src/opweave/ops/elementwise.py", "", OP)
     tree.insert("src/opweave/ops/__init__.py", "\nabs ceil cos ", "cube ")
@@ -133,7 +133,7 @@ def test_a_new_operation(tmp_path: Path) -> None:
     assert tree.touched == listed("Adding an operation")
 
 
-def test_a_new_back_end(tmp_path: Path) -> None:
+def test_recipe_of_back_end(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     folder = tmp_path / "src" / "opweave" / "backends" / "accelerator"
     folder.mkdir()

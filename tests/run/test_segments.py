@@ -131,7 +131,7 @@ def test_branches_that_live_long_keep_their_memory() -> None:
     np.testing.assert_allclose(got, np.zeros(100), atol=1e-6)  # -e**x + e**x
 
 
-def test_many_segments_in_any_order_are_sorted() -> None:
+def test_segments_are_sorted() -> None:
     builder = ow.MLGraphBuilder(CPU)
     chain = [builder.input("x", "float32", [4])]
     for step in range(1200):
@@ -170,7 +170,7 @@ def test_inputs_and_constants_go_straight_into_kernels() -> None:
     np.testing.assert_array_equal(y.numpy(), random(100) * weight)
 
 
-def test_one_operand_under_two_names_is_copied_once() -> None:
+def test_output_under_two_names_is_copied_once() -> None:
     spy = spying([])
     builder = ow.MLGraphBuilder(CPU)
     x = builder.input("x", "float32", [64])
@@ -237,7 +237,7 @@ def test_threads_take_turns() -> None:
         assert set(pool.map(job, range(200))) == {0.0}
 
 
-def test_a_kernel_that_runs_its_own_graph_is_refused() -> None:
+def test_kernel_may_not_run_its_own_graph() -> None:
     @ow.op
     def again(self: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.Desc:
         return x.desc
@@ -256,7 +256,7 @@ def test_a_kernel_that_runs_its_own_graph_is_refused() -> None:
         np.testing.assert_array_equal(CPU.compute(graphs[0], {"x": np.float32([-1, 2, -3, 4])})["y"], [1, 2, 3, 4])
 
 
-def test_a_kernel_that_fails_once() -> None:
+def test_graph_works_after_kernel_fails_once() -> None:
     @ow.op
     def moody(self: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.Desc:
         return x.desc
@@ -290,7 +290,7 @@ class Unbindable(RegionKernel):
 
 
 @pytest.mark.parametrize("runs", ["compute", "dispatch"])
-def test_the_operation_that_cannot_be_bound_is_named(runs: str) -> None:
+def test_bind_error_names_operation(runs: str) -> None:
     op = regional(Region())
     op.kernels["cpu"] = Unbindable(Region())
     builder = ow.MLGraphBuilder(CPU)

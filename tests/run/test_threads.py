@@ -212,7 +212,7 @@ def model(meet: Any) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def test_a_session_in_threads_gives_each_its_own_results() -> None:
+def test_session_run_in_threads() -> None:
     session = ow.InferenceSession(model(Meeting().op), ow.ml.create_context(device="cpu"))
     given = feeds()
     expected = [session.run(None, {"x": array})[0] for array in given]

@@ -157,7 +157,7 @@ def test_expression_is_chosen_just_where_the_table_says(monkeypatch: pytest.Monk
     assert hows(built((1, 1, 1, count))) == ["native"]
 
 
-def test_nothing_changes_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_winners_without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "is_compiled", lambda: False)
     count = least()
     assert hows(built((1, 1, 1, count))) == ["native"]
@@ -192,7 +192,7 @@ def test_between_operations_of_the_engine(rng: np.random.Generator, monkeypatch:
 
 
 @compiled
-def test_one_element_wise_operation_becomes_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_winners_elementwise_operation_becomes_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "is_compiled", lambda: True)
     monkeypatch.setattr(winners, "_sizes", lambda engine: {ops.pow: {("any", "float32"): 256}})
 
@@ -250,7 +250,7 @@ def test_rows_times_matrices_agree_with_the_engine(rng: np.random.Generator, mon
     np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-5)
 
 
-def test_the_table_has_large_matrices_only() -> None:
+def test_winners_table_has_large_matrices_only() -> None:
     (row,) = (row for row in winners.winners() if row.op == "gemm")
     assert row.form == "row"
     assert row.elements >= 2**20

@@ -49,7 +49,7 @@ def rows(decomposable: bool = False) -> list[Any]:
     ]
 
 
-def test_every_operation_has_a_sample() -> None:
+def test_samples_have_every_operation() -> None:
     assert [op for op in OPS.values() if op not in SAMPLES] == []
 
 

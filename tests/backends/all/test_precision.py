@@ -58,13 +58,13 @@ def when_rounded(bits: int) -> float:
     return float(np.abs(rounded(rounded(X) @ rounded(WEIGHTS)) - exact).max() / np.abs(exact).max())
 
 
-def test_each_precision_has_a_meaning() -> None:
+def test_precisions_match_their_type() -> None:
     assert tuple(PRECISIONS) == get_args(Precision)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("backend", "device"), DEVICES)
-def test_a_device_computes_as_asked_or_says_what_can(backend: str, device: str, precision: Precision) -> None:
+def test_create_context_precision_or_error(backend: str, device: str, precision: Precision) -> None:
     found = next(d for d in ow.devices() if (d.backend, d.name) == (backend, device))
     if precision in found.precisions:
         context = ow.ml.create_context(device=device, backend=backend, precision=precision)
@@ -85,13 +85,13 @@ def test_a_device_computes_as_asked_or_says_what_can(backend: str, device: str, 
     assert f"; {last}" in str(raised.value)
 
 
-def test_all_devices_but_neural_processors_have_float32() -> None:
+def test_devices_support_float32() -> None:
     here = [device for device in ow.devices() if device.available and device.kind != "npu"]
     assert all("float32" in device.precisions for device in here)
     assert ow.Device("x", "gpu", "other", "of another package").precisions == ("float32",)
 
 
-def test_the_default_is_float32() -> None:
+def test_default_precision_is_float32() -> None:
     context = ow.ml.create_context()
     assert context.precision == "float32"
     assert context.backend.precision == "float32"
@@ -128,7 +128,7 @@ def test_contexts_of_equal_options_share_their_programs() -> None:
     assert ow.ml.create_context(accelerated=False, threads=1).precision == "float32"
 
 
-def test_the_engine_gets_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnxruntime_session_options_of_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     def entry(precision: Precision, key: str) -> str | None:
         options = sessions.session_options("default", precision=precision)
         try:
@@ -298,7 +298,7 @@ def test_models_keep_to_a_precision_of_float32(shape: list[Any]) -> None:
     assert run(precision="ieee") < 1e-6 < 1e-3 < run()
 
 
-def test_a_model_says_its_precision() -> None:
+def test_session_explain_states_precision() -> None:
     context = ow.ml.create_context(device="reference", precision="ieee")
     session = ow.InferenceSession(relu_model(), context=context)
     assert session.explain().splitlines()[0] == "precision ieee: float32 arithmetic throughout"
@@ -320,7 +320,7 @@ def relu_model() -> bytes:
     return bytes(found.SerializeToString())
 
 
-def test_the_command_line_takes_a_precision(tmp_path: Path) -> None:
+def test_command_line_precision_option(tmp_path: Path) -> None:
     model = tmp_path / "relu.onnx"
     model.write_bytes(relu_model())
 

@@ -42,7 +42,7 @@ def strictly(expectations: str, case: wpt.Case, run: Callable[[], None]) -> None
     pytest.xfail(reason)
 
 
-def test_all_cases_are_here() -> None:
+def test_wpt_case_counts() -> None:
     counts = {name: len(wpt.cases(name)) for name in ("conformance", "validation")}
     assert counts == {"conformance": 1533, "validation": 574}
 

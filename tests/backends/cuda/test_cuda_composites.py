@@ -59,7 +59,7 @@ def test_attention(context: ow.MLContext, new: int) -> None:
     compare(context, attend, cache(new, 300))
 
 
-def test_a_cache_is_updated_where_it_is(driver: CpuDriver, context: ow.MLContext) -> None:
+def test_attention_cache_is_updated_in_place(driver: CpuDriver, context: ow.MLContext) -> None:
     """Without the kernels that would copy it: a CUDA graph of its own."""
     arrays = cache(1, 40)
     builder = ow.MLGraphBuilder(context)

@@ -16,7 +16,7 @@ from opweave.ops import Operations
 
 @pytest.mark.skipif(not HARDWARE, reason="needs an NVIDIA GPU: make sanitize-gpu")
 @pytest.mark.parametrize("op", Operations.listing().values(), ids=lambda op: op.name)
-def test_a_call(op: Op[..., Any]) -> None:
+def test_operation_on_cuda(op: Op[..., Any]) -> None:
     context, sample = cuda_context(), SAMPLES[op]
     types = next(iter(type_choices(op, context.backend.limits(op))))
 

@@ -132,7 +132,7 @@ def test_operators_mean_the_same_from_the_oldest_target_on() -> None:
 
 @pytest.mark.parametrize("opset", range(opsets.OLDEST_TARGET, opsets.newest_opset() + 1))
 @pytest.mark.parametrize("operator", ["RoiAlign", "Multinomial", "Optional", "QuantizeLinear", "Relu", "ReduceLogSum"])
-def test_the_engine_has_the_kernels_that_it_is_believed_to_have(operator: str, opset: int) -> None:
+def test_engine_has_assumed_kernels(operator: str, opset: int) -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 2, 6, 6] if operator == "RoiAlign" else [2, 6])
     inputs = {"RoiAlign": ["x", "boxes", "batches"], "QuantizeLinear": ["x", "scale"]}.get(operator, ["x"])
     others = {

@@ -192,7 +192,7 @@ BETWEEN: dict[str, Callable[[ow.MLGraphBuilder, ow.MLOperand], ow.MLOperand]] = 
 @pytest.mark.parametrize("data_type", ["int8", "uint8"])
 @pytest.mark.parametrize("shape", [(7,), (2, 3, 4)], ids=str)
 @pytest.mark.parametrize("name", BETWEEN)
-def test_two_quantisations_in_a_row_stay_two(
+def test_consecutive_quantize_linear_are_not_merged(
     name: str, shape: tuple[int, ...], data_type: str, context: ow.MLContext
 ) -> None:
     """The optimiser made one of them, with a scale for the numbers that both can hold."""

@@ -77,7 +77,7 @@ def test_graphs_run_on_the_device_of_a_plugin() -> None:
 
 
 @pytest.mark.usefixtures("listed")
-def test_each_run_has_a_binding_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_run_has_own_binding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bindings copy inputs to devices with memory of their own when they are made, and would not see later changes."""
     context = ow.ml.create_context(device=NAME)
     graph, x = graph_on(context), np.ones((4, 600), "float32")
@@ -279,7 +279,7 @@ def test_unknown_devices_are_refused_with_a_list() -> None:
 
 
 @pytest.mark.usefixtures("listed")
-def test_a_provider_that_fails_is_an_error_and_not_replaced_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_failure_does_not_fall_back_to_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime's own class would print the error, and make a session on the CPU."""
     calls = []
 
@@ -306,9 +306,7 @@ def test_listing_the_cpu_registers_nothing() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_broken_package_is_reported_and_does_not_break_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_plugin_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in {
         "onnxruntime_ep_bad": "raise OSError('libbad.so is missing')",
         "onnxruntime_ep_none": "def get_ep_names(): return ['None']\ndef get_library_path(): return '/nowhere/none.so'",
@@ -379,7 +377,7 @@ def test_options_of_a_provider_reach_it() -> None:
 
 
 @pytest.mark.usefixtures("listed")
-def test_a_session_on_a_plugin_compiles_each_shape(caplog: pytest.LogCaptureFixture) -> None:
+def test_plugin_session_compiles_each_shape(caplog: pytest.LogCaptureFixture) -> None:
     context = ow.ml.create_context(device=NAME)
     session = ow.InferenceSession(relu_model(), context)
     x = np.float32([[-1, 0, 1], [2, -2, 3]])

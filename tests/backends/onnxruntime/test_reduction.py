@@ -52,7 +52,7 @@ def test_extremes_that_differ_in_bit_31(name: str, data_type: str) -> None:
 
 @pytest.mark.parametrize("device", [ORT, REFERENCE], ids=["onnxruntime", "reference"])
 @pytest.mark.parametrize("data_type", ["float32", "float16", "int32", "int8", "uint8", "uint32", "int64", "uint64"])
-def test_the_first_of_equal_values_counts(device: ow.MLContext, data_type: str) -> None:
+def test_arg_max_returns_first_of_equal_values(device: ow.MLContext, data_type: str) -> None:
     x = np.array([[3, 1, 7, 7, 1]] * 2, data_type)
     np.testing.assert_array_equal(run(device, "arg_max", x, 1), [2, 2])
     np.testing.assert_array_equal(run(device, "arg_min", x, 1), [1, 1])

@@ -120,7 +120,7 @@ def test_several_threads_run_one_graph(context: ow.MLContext) -> None:
         assert all(threads.map(run, range(64)))
 
 
-def test_what_it_has_no_rule_for_runs_elsewhere(context: ow.MLContext) -> None:
+def test_unsupported_operation_runs_on_onnxruntime(context: ow.MLContext) -> None:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "int64", [2, 3])
     graph = builder.build({"y": builder.reduce_sum(x, axes=[1]), "z": builder.transpose(x)})
@@ -129,7 +129,7 @@ def test_what_it_has_no_rule_for_runs_elsewhere(context: ow.MLContext) -> None:
     assert context.compute(graph, {"x": array})["y"].tolist() == array.sum(1).tolist()
 
 
-def test_its_devices_are_listed(context: ow.MLContext) -> None:
+def test_devices_list_openvino(context: ow.MLContext) -> None:
     found = [device for device in ow.devices() if device.backend == "openvino"]
     assert found[0].name == "cpu"
     assert "OpenVINO 20" in found[0].description
@@ -206,7 +206,7 @@ def test_cpus_offer_no_float16(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says in files who made a device")
-def test_it_is_loaded_for_a_default_context_only_where_intel_made_a_device(
+def test_default_context_loads_openvino_only_with_intel_device(
     context: ow.MLContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "VENDORS", (str(tmp_path / "renderD*"),))
@@ -221,7 +221,7 @@ def test_it_is_loaded_for_a_default_context_only_where_intel_made_a_device(
     assert devices.may_have_accelerators()
 
 
-def test_where_it_is_not_installed_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_context_names_missing_openvino_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "is_installed", lambda: False)
     with pytest.raises(ow.NotSupportedError, match=r"'openvino' has no device here: pip install 'opweave\[openvino\]'"):
         ow.ml.create_context(backend="openvino")
@@ -387,7 +387,7 @@ def test_quotients_are_rounded_and_saturated_when_they_are_quantised(context: ow
     np.testing.assert_array_equal(pair, wanted)
 
 
-def test_a_product_may_become_a_scalar(context: ow.MLContext) -> None:
+def test_matmul_reshaped_to_scalar(context: ow.MLContext) -> None:
     """The engine's optimiser of reshapes after products ends the process where no dimension is left."""
     x = np.array([1, 2, 3], float32)
     y = computed(context, lambda b, x: b.reshape(b.matmul(b.reshape(x, [1, 3]), b.reshape(x, [3, 1])), []), x=x)
@@ -462,7 +462,7 @@ def test_activations_of_a_residual_network_are_part_of_its_convolutions(context:
     assert kernels <= {"Convolution", "Reorder"}
 
 
-def test_what_the_cpu_alone_computes_lists_no_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_context_does_not_load_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     openvino_context()
 
     def fails() -> Any:

@@ -94,7 +94,7 @@ def test_gather_from_dequantised_tables(shape: Shape, part: Shape, form: str) ->
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_other_lookups_in_dequantised_tables(form: str) -> None:
+def test_gather_of_dequantised_table(form: str) -> None:
     known = constants("uint8", (50, 16), (1, 16), 0 if form.startswith("product") else 5)
 
     def build(b: Any, i: Any) -> Any:
@@ -156,7 +156,7 @@ def test_products_of_few_rows_by_dequantised_weights(name: str, part: str, form:
 
 @pytest.mark.parametrize("axis", [None, 0, 1, 2])
 @pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d", "groups", "batches"])
-def test_other_products_by_dequantised_weights(name: str, axis: int | None) -> None:
+def test_products_by_dequantised_weights_of_other_operations(name: str, axis: int | None) -> None:
     shapes = {"conv2d": (6, 4, 3, 3), "conv_transpose2d": (4, 6, 3, 3), "groups": (4, 1, 3, 3), "batches": (2, 8, 16)}
     shape: Shape = shapes[name]
     part = tuple(size if number == axis else 1 for number, size in enumerate(shape))
