@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
+from support.graphs import run
 from support.openvino_device import openvino_context
 from support.specification import (
     DICTIONARIES,
@@ -350,13 +351,7 @@ def _() -> None:
 
 def of_nan(call: Callable[[Any, Any], Any], x: np.ndarray) -> list[np.ndarray]:
     """What the CPU and the reference compute of an input with NaN."""
-    results = []
-    for device in ("cpu", "reference"):
-        context = ow.ml.create_context(device=device)
-        builder = ow.MLGraphBuilder(context)
-        graph = builder.build({"y": call(builder, builder.input("x", x.dtype.name, x.shape))})
-        results.append(context.compute(graph, {"x": x})["y"])
-    return results
+    return [run(ow.ml.create_context(device=device), call, x) for device in ("cpu", "reference")]
 
 
 def with_nan(at: int, *shape: int) -> np.ndarray:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import graphs
 
 import opweave as ow
 from opweave.backends.onnxruntime import ort
@@ -18,10 +19,7 @@ REFERENCE = ow.ml.create_context(device="reference")
 
 
 def run(context: ow.MLContext, name: str, x: np.ndarray, *args: Any, **options: Any) -> np.ndarray:
-    builder = ow.MLGraphBuilder(context)
-    input = builder.input("x", x.dtype.name, x.shape)
-    graph = builder.build({"y": getattr(builder, name)(input, *args, **options)})
-    return context.compute(graph, {"x": x})["y"]
+    return graphs.run(context, lambda b, x: getattr(b, name)(x, *args, **options), x)
 
 
 @pytest.mark.parametrize("name", ["reduce_l1", "reduce_sum", "reduce_sum_square"])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import outputs_of
 from support.openvino_device import openvino_context
 
 import opweave as ow
@@ -45,13 +46,10 @@ def constants(data_type: str, shape: Shape, part: Shape, zero: int) -> tuple[np.
 
 def check(build: Any, feeds: dict[str, np.ndarray], tolerance: float = 1e-5) -> None:
     """Compare OpenVINO's results with the reference's."""
-    results = []
-    for context in (openvino_context(), ow.ml.create_context(device="reference")):
-        b = ow.MLGraphBuilder(context)
-        inputs = {name: b.input(name, array.dtype.name, array.shape) for name, array in feeds.items()}  # type: ignore[arg-type]
-        results.append(context.compute(b.build(build(b, **inputs)), feeds))
-    for name, wanted in results[1].items():
-        np.testing.assert_allclose(results[0][name], wanted, rtol=tolerance, atol=tolerance * np.abs(wanted).max())
+    contexts = openvino_context(), ow.ml.create_context(device="reference")
+    ours, theirs = (outputs_of(context, build, feeds) for context in contexts)
+    for name, wanted in theirs.items():
+        np.testing.assert_allclose(ours[name], wanted, rtol=tolerance, atol=tolerance * np.abs(wanted).max())
 
 
 TABLES: list[tuple[Shape, Shape]] = [
