@@ -205,7 +205,7 @@ def test_scales_of_resample2d_are_floats(builder: ow.MLGraphBuilder) -> None:
 # Composites, pickling
 
 
-def test_composites_may_return_constants_and_what_they_are_given() -> None:
+def test_composite_may_return_constants_and_operands() -> None:
     @ow.composite
     def mixed(b: Any, x: ow.MLOperand) -> Any:
         return x, b.constant(np.float32([1, 2])), x + 1

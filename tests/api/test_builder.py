@@ -25,7 +25,7 @@ def builder(context: ow.MLContext) -> ow.MLGraphBuilder:
 
 
 @pytest.mark.parametrize("size", [3, 3.0, np.float32(3), np.int8(3), np.array(3)], ids=repr)
-def test_sizes_of_descriptors_are_converted_as_those_of_operations_are(builder: ow.MLGraphBuilder, size: Any) -> None:
+def test_input_converts_sizes_like_operations(builder: ow.MLGraphBuilder, size: Any) -> None:
     x = builder.input("x", "float32", [size])
     made: list[Any] = [
         builder.constant("float32", [size], np.zeros(3, np.float32)),

@@ -559,7 +559,7 @@ def test_demonstration(difference: Difference) -> None:
     DEMONSTRATIONS[difference]()
 
 
-def test_operations_are_those_of_the_specification_in_its_order() -> None:
+def test_operations_follow_specification_order() -> None:
     wanted = [member for member in INTERFACES["MLGraphBuilder"] if is_operation("MLGraphBuilder", member)]
     assert len(wanted) == 95
     assert [camel_case(name) for name in OPS] == wanted
@@ -585,7 +585,7 @@ def test_operations_have_limits_table() -> None:
 
 
 @pytest.mark.parametrize("device", CONTEXTS)
-def test_support_limits_have_the_members_of_their_dictionaries(device: str) -> None:
+def test_op_support_limits_have_dictionary_members(device: str) -> None:
     limits = CONTEXTS[device].op_support_limits()
     for member in members_of("MLOpSupportLimits"):
         wanted = members_of(member["type"]) if member["type"] in DICTIONARIES else []
@@ -594,7 +594,7 @@ def test_support_limits_have_the_members_of_their_dictionaries(device: str) -> N
     assert list(limits) == [snake_case(member["name"]) for member in members_of("MLOpSupportLimits")]
 
 
-def test_support_limits_are_found_by_the_names_of_the_specification() -> None:
+def test_op_support_limits_by_specification_name() -> None:
     limits = CONTEXTS["reference"].op_support_limits()
     with pytest.warns(
         DeprecationWarning, match="the key 'maxTensorByteLength' is deprecated; it is 'max_tensor_byte_length'"

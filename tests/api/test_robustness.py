@@ -108,7 +108,7 @@ def test_owners_may_change_their_array_objects(context: ow.MLContext) -> None:
     assert context.compute(builder.build({"y": y}), {"x": tensor})["y"].tolist() == [0, 2, 4, 6]
 
 
-def test_unaligned_memory_is_copied_before_engines_see_it(context: ow.MLContext) -> None:
+def test_unaligned_memory_is_copied(context: ow.MLContext) -> None:
     raw = memoryview(bytes(17))[1:]
     builder = ow.MLGraphBuilder(context)
     assert builder.constant("float32", [4], raw).value.flags.aligned
@@ -133,7 +133,7 @@ def test_lost_wait_timeout_keeps_context(context: ow.MLContext) -> None:
     context.create_tensor("float32", [1])
 
 
-def test_lost_callbacks_find_everything_destroyed_and_may_wait(context: ow.MLContext) -> None:
+def test_lost_callback_sees_destroyed_objects(context: ow.MLContext) -> None:
     graph, seen = relu(context), []
 
     def callback(_: object) -> None:
@@ -387,7 +387,7 @@ def test_engine_errors_are_translated(context: ow.MLContext, tmp_path: Path) -> 
             builder.build({"y": y})
 
 
-def test_inputs_and_outputs_of_a_dispatch_are_not_confused(context: ow.MLContext) -> None:
+def test_dispatch_rejects_output_as_input(context: ow.MLContext) -> None:
     builder = ow.MLGraphBuilder(context)
     graph = builder.build({"y": builder.exp(builder.constant("float32", 0))})
     tensor = context.create_tensor("float32", [])

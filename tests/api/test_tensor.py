@@ -58,7 +58,7 @@ def test_dispatch_writes_into_foreign_memory() -> None:
     assert ow.memory.copies.count == 0
 
 
-def test_views_of_tensors_that_are_not_writable_are_read_only() -> None:
+def test_tensor_view_is_read_only_unless_writable() -> None:
     tensor = context.create_tensor("float32", [2], readable=True)
     with pytest.raises(ValueError, match="read-only"):
         tensor.numpy()[0] = 1

@@ -239,7 +239,7 @@ def test_functions_of_two_elements(name: str) -> None:
 
 
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
-def test_results_at_the_ends_of_what_is_defined(data_type: str) -> None:
+def test_functions_at_domain_limits(data_type: str) -> None:
     """What the standard's own tests have found: the sign of a remainder that is zero, and acosh far below 1."""
     zeros, divisors = np.array([0.0, -0.0, 6.0, -6.0, 0.0, -0.0], data_type), np.array([-2, -2, -2, 2, 2, 2], data_type)
     found = xp.remainder(xp.asarray(zeros), xp.asarray(divisors)).numpy()

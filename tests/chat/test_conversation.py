@@ -80,7 +80,7 @@ def test_full_context_ends_reply(path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["a\ud800b", "\udcff", None, b"a", 3])
-def test_say_rejects_what_is_no_text(text: Any, path: Path) -> None:
+def test_say_rejects_non_text(text: Any, path: Path) -> None:
     talk = conversation(path, "hello")
     with pytest.raises(ValidationError, match=r"text must be a str|must be text, got '.ud"):
         talk.say(text)
@@ -253,6 +253,6 @@ def test_chat_keeps_interrupted_reply(path: Path, monkeypatch: pytest.MonkeyPatc
     assert chat.ENDS["open"] == "stopped"
 
 
-def test_control_characters_are_not_sent_to_the_terminal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_characters_are_escaped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Conversation, "say", lambda self, text, limit: iter(["a\x1b[31m[b]\n"]))
     assert run(path, "-p", "hello").stdout == "a\\x1b[31m[b]\n\n"

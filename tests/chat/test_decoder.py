@@ -52,7 +52,7 @@ def test_small_integers_are_multiplied_as_such(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
-def test_matrices_that_are_quantized_alike_are_one_product(architecture: str, tmp_path: Path) -> None:
+def test_decoder_merges_matrices_of_equal_format(architecture: str, tmp_path: Path) -> None:
     """Biases, which Qwen2 has, too."""
     path = tmp_path / "x.gguf"
     formats = {"attn_q": "Q4_1", "attn_k": "Q4_1", "attn_v": "Q4_1", "ffn_gate": "Q8_0", "ffn_up": "Q8_0"}

@@ -216,13 +216,13 @@ def test_vocabulary_merges_all_pairs_of_pieces() -> None:
         ("a" * (2**22 + 1), "text must have at most 4,194,304 characters, got 4,194,305"),
     ],
 )
-def test_encode_rejects_what_is_no_text(text: Any, message: str) -> None:
+def test_encode_rejects_non_text(text: Any, message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         pieces().encode(text)
 
 
 @pytest.mark.parametrize("token", [-1, 2**32, 1.5, "a", None, True])
-def test_decode_rejects_what_is_no_token(token: Any) -> None:
+def test_decode_rejects_invalid_tokens(token: Any) -> None:
     with pytest.raises(ValidationError, match=r"tokens must be integers in \[0, 4294967295\], got"):
         pieces().decode([259, token])
 

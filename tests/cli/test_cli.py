@@ -72,7 +72,7 @@ def test_ops_suggests_the_name_that_was_meant() -> None:
     assert "did you mean" in run("ops", "softmaks", code=2)
 
 
-def test_core_operations_are_those_without_a_decomposition() -> None:
+def test_core_operations_have_no_decomposition() -> None:
     text = run("ops", "--core")
     assert "\nexp " in text
     assert "\nsoftmax " not in text

@@ -127,7 +127,7 @@ def test_labels_name_the_best_classes(run, pair: Path, tmp_path: Path) -> None: 
     assert "has 1 labels for 3 scores" in text
 
 
-def test_info_tells_what_falls_back_and_why(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_info_lists_fallback_with_reasons(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     text = run("info", pair)
     for words in ("[batch, 3]", "tensor(int64)", "ai.onnx 21", "Relu 1", "3 nodes, WebNN on cpu", "nothing falls back"):
         assert words in text
@@ -201,7 +201,7 @@ def test_bench_writes_json_and_a_chart(run, pair: Path, tmp_path: Path) -> None:
     assert "onnxruntime" in texts
 
 
-def test_engines_that_cannot_run_a_model_are_rows_with_the_reason(capfd: pytest.CaptureFixture[str]) -> None:
+def test_bench_rows_of_failing_engines_have_reason(capfd: pytest.CaptureFixture[str]) -> None:
     results = [
         Result(EngineRow("a"), turns=[[0.8e-3, 2e-3, 3e-3], [2e-3]], chosen="c"),
         Result(EngineRow("b<"), reason="no kernel for Det"),
@@ -217,7 +217,7 @@ def test_engines_that_cannot_run_a_model_are_rows_with_the_reason(capfd: pytest.
     assert drawn == ["t", "a = c", "2 ms", "b<", "cannot run it"]
 
 
-def test_bench_says_which_precisions_there_are(pair: Path) -> None:
+def test_bench_lists_precisions(pair: Path) -> None:
     arguments = "--seconds", "0.05", "--engines", "onnxruntime", "--precision", "tf32"
     error = CliRunner().invoke(cli.app, ["bench", str(pair), *arguments]).exception
     assert isinstance(error, ow.NotSupportedError)
@@ -225,7 +225,7 @@ def test_bench_says_which_precisions_there_are(pair: Path) -> None:
     assert "only as 'float32'" in str(error)
 
 
-def test_software_in_place_of_hardware_is_measured_only_if_it_is_named() -> None:
+def test_bench_measures_software_adapter_only_if_named() -> None:
     assert {device.name: device.is_software for device in ow.devices() if device.name in ("cpu", "reference")} == {
         "cpu": False,
         "reference": True,
@@ -240,7 +240,7 @@ def test_bench_names_unknown_engines(run, pair: Path) -> None:  # type: ignore[n
     )
 
 
-def test_convert_writes_what_another_engine_takes(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_convert_output_runs_in_onnxruntime(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     out = tmp_path / "out.onnx"
     assert "fix them, as in fix_shapes={'batch': 1}, or on the command line --fix-shapes batch=1" in run(
         "convert", pair, "-o", out, code=1
@@ -310,7 +310,7 @@ def test_errors_are_one_line_and_verbose_shows_more(run, pair: Path, tmp_path: P
     assert "no.onnx: No such file" in text
 
 
-def test_shapes_of_inputs_whose_dimensions_have_no_name_are_fixed(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_fix_shapes_of_unnamed_dimensions(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = write(
         tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": (TensorProto.FLOAT, [None, None])}, ["y"]
     )
@@ -325,7 +325,7 @@ def test_shapes_of_inputs_whose_dimensions_have_no_name_are_fixed(run, tmp_path:
         )
 
 
-def test_models_that_need_more_than_ones_name_the_option(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_fix_shapes_advice_if_ones_fail(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"]), helper.make_node("Reshape", ["z", "shape"], ["w"])]
     inputs = {"x": (TensorProto.FLOAT, ["rows", "columns"]), "z": (TensorProto.FLOAT, [None, 4])}
     path = write(tmp_path / "m.onnx", nodes, inputs, ["y", "w"], shape=np.array([2, -1]))

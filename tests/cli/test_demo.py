@@ -138,7 +138,7 @@ SIZES = [(1, 1), (1, 6), (2, 9), (17, 11), (40, 61)]
 
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(("height", "width"), SIZES)
-def test_luma_is_the_first_plane_of_split_and_goes_on_beyond_its_edges(height: int, width: int) -> None:
+def test_luma_equals_first_plane_of_split(height: int, width: int) -> None:
     rgb = noise(height, width)
     plane, *_ = colours.split(rgb)
     for margin in (0, 7):
@@ -148,7 +148,7 @@ def test_luma_is_the_first_plane_of_split_and_goes_on_beyond_its_edges(height: i
 
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(("height", "width"), SIZES)
-def test_chroma_is_what_pillow_makes_of_it_edges_included(height: int, width: int) -> None:
+def test_chroma_equals_pillow(height: int, width: int) -> None:
     rgb = noise(height, width)
     blocks = expressions.chroma(rgb, colours.TO_YCBCR, network.bicubic_taps())
     planes = blocks.transpose(0, 3, 1, 4, 2).reshape(2, 3 * height, 3 * width)
@@ -191,7 +191,7 @@ def test_enlarger_network_runs_between_expressions() -> None:
 
 
 @pytest.mark.usefixtures("engine")
-def test_pixels_are_read_and_written_where_they_are() -> None:
+def test_enlarger_reads_and_writes_pixels_in_place() -> None:
     context = ow.ml.create_context()
     whole = enlarger.Enlarger(context, 20, 30)
     rgb, large = photograph(30, 20).copy(), np.zeros((60, 90, 3), np.uint8)
@@ -431,7 +431,7 @@ def test_colours_survive_the_round_trip() -> None:
 
 
 @pytest.mark.parametrize("scale", [1, 7])
-def test_details_lie_where_the_network_gains_most(scale: int) -> None:
+def test_best_places_have_largest_gain(scale: int) -> None:
     original = np.zeros((60 * scale, 80 * scale, 3), np.uint8)
     before, after = original + 9, original + 9
     after[10 * scale : 20 * scale, 50 * scale : 60 * scale] = 0

@@ -72,7 +72,7 @@ def test_purposes_name_every_user_extra() -> None:
     assert set(PURPOSES) == {name for name in declared if name not in FOR_DEVELOPERS and not name.endswith("-tests")}
 
 
-def test_doctor_says_which_packages_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_lists_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"halide": ["engine>=2", "gone"]}
     monkeypatch.setattr("opweave.cli.system.missing", lambda extra: found.get(extra, []))
     lines = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "200"}).output.splitlines()

@@ -124,7 +124,7 @@ def test_serve_fails_if_package_cannot_be_written(tmp_path: Path) -> None:
         (["--token", ""], "token must be True, None or letters, digits and . _ ~ -, got ''"),
     ],
 )
-def test_errors_say_what_is_wrong(options: list[str], message: str) -> None:
+def test_serve_errors(options: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["serve", "--port", "0", *options])
     assert result.exit_code != 0
     assert message in str(result.exception)
@@ -152,7 +152,7 @@ def test_serve_reports_port_in_use() -> None:
         assert str(result.exception).endswith("; use port 0 (`--port 0`) for any free port")
 
 
-def test_doctor_says_whether_the_port_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_checks_serve_port(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
     with socket.socket() as silent:  # no other process gets its port

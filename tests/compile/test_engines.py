@@ -53,7 +53,7 @@ def ran_by(graph: ow.MLGraph) -> set[str]:
 UNTRIED = "engine: onnxruntime; rival not verified: switched off: expected to be faster (4 operations)"
 
 
-def test_auto_uses_no_engine_before_tune_has_verified_it(rival: Rival) -> None:
+def test_auto_uses_only_verified_engines(rival: Rival) -> None:
     for backend in (None, "auto"):
         context = ow.ml.create_context(device="cpu", backend=backend)
         assert (ran_by(built(context)), engine(built(context))) == ({"ONNX Runtime"}, UNTRIED)
@@ -71,7 +71,7 @@ def test_named_back_end_is_pinned(rival: Rival) -> None:
     assert str(reference.tune()).splitlines()[1].endswith("reference  there is no other engine for it")
 
 
-def test_threads_are_those_of_the_context_on_all_engines(rival: Rival) -> None:
+def test_engines_use_threads_of_context(rival: Rival) -> None:
     one, other = (ow.ml.create_context(device="cpu", threads=1) for _ in range(2))
     assert [each.threads for each in one.backend.rivals] == [1]
     assert one.backend is other.backend  # so that they share compiled programs
@@ -299,9 +299,7 @@ EXPECTED = (
 
 
 @needs_openvino
-def test_openvino_is_expected_to_run_graphs_with_many_products_faster(
-    convolution: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openvino_gains_with_many_products(convolution: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
     context = ow.ml.create_context(device="cpu")
     large, small, wide = (convolution(context, *each) for each in ((60, ""), (6, ""), (60, "int64")))

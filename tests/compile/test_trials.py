@@ -89,7 +89,7 @@ def test_tune_refuses_an_engine_that_fails(
 
 
 @pytest.mark.parametrize("output", ["y", "z"])
-def test_tune_refuses_an_engine_that_errs_in_one_output(rival: Rival, output: str, tmp_path: Path) -> None:
+def test_tune_refuses_engine_with_one_wrong_output(rival: Rival, output: str, tmp_path: Path) -> None:
     rival.error, rival.wrong_output = 0.01, "yz".index(output)
     context = ow.ml.create_context(device="cpu")
     graph = built(context)
@@ -200,7 +200,7 @@ def test_engine_process_ends_with_owner() -> None:
     assert child.wait(30) != 0
 
 
-def test_engine_process_says_what_it_cannot_send(process: EngineProcess) -> None:
+def test_engine_process_error_for_unsendable_graph(process: EngineProcess) -> None:
     rival = Rival()
     rival.secret = lambda: None  # type: ignore[attr-defined]
     graph = built(ow.ml.create_context(device="cpu", backend="onnxruntime"))._graph
@@ -221,7 +221,7 @@ def test_diff_survives_an_engine_that_ends_its_process(monkeypatch: pytest.Monke
     assert "Rival" not in str(ow.diff(graph, against="reference"))
 
 
-def test_bench_says_how_an_engine_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_reports_how_engine_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session_of(tmp_path / "model.onnx")
     job = bench.Job(str(tmp_path / "model.onnx"), {"x": X}, {}, "float32", "faulty_operations")
     (tmp_path / "faulty_operations.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")

@@ -205,7 +205,7 @@ class Owner:
         return "never"
 
 
-def test_use_samples_the_inputs_of_what_was_used_long_enough() -> None:
+def test_use_samples_inputs_after_threshold() -> None:
     owner = Owner()
     use, x = Use(owner, 1), np.float32([1, 2])
     use.note("a", ["x"], [x])
@@ -299,7 +299,7 @@ def test_opweave_verify_must_be_0_or_1(value: str, monkeypatch: pytest.MonkeyPat
         ow.ml.create_context(device="reference", verify=2)  # type: ignore[arg-type]
 
 
-def test_measurement_says_what_is_known_of_each_engine() -> None:
+def test_measurement_states() -> None:
     plain = Measurement("", "a graph", "", {}, {}, 0, "", "", note="rival not verified: not expected to be faster: 1")
     assert plain.reason_on("own") == "own; rival not verified: not expected to be faster: 1"
     found = Measurement("", "", "rival", {"own": 1.0, "rival": 0.7, "slow": 1.5}, {"wrong": "it is"}, 3, "", "")

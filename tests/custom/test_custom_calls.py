@@ -64,7 +64,7 @@ def test_called_again_it_is_compiled_once() -> None:
     assert calls == [(2,), (2,), (3,)]
 
 
-def test_numbers_are_operands_of_the_type_of_the_others() -> None:
+def test_custom_call_numbers_take_type_of_operands() -> None:
     @ow.composite
     def scaled(b, x, y):  # type: ignore[no-untyped-def]
         return x * y

@@ -54,7 +54,7 @@ def test_help_lists_each_benchmark() -> None:
     assert listed == {*TABLES, *OTHERS} == there - SHARED
 
 
-def test_imports_are_timed_as_those_of_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_time_of_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """With modules that are compiled already, also where tests let Python write none."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setattr(overhead, "IMPORTS", 2)
@@ -109,7 +109,7 @@ def test_precision_places_differ() -> None:
 @pytest.mark.parametrize(
     ("wall", "memory", "holds"), [(150, 62, "yes"), (151, 62, "NO"), (150, 62.5, "NO"), (90, 40, "yes")]
 )
-def test_cold_starts_may_take_a_little_more_than_the_engine_alone(wall: float, memory: float, holds: str) -> None:
+def test_cold_start_budget(wall: float, memory: float, holds: str) -> None:
     theirs, ours = cold.Figures([100], [80], [50]), cold.Figures([wall], [500], [memory])
     assert cold.row("static", "a session", ours, theirs)[-1] == holds
 

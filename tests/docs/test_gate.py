@@ -61,7 +61,7 @@ def test_catalogue_is_consistent() -> None:
             assert all(isinstance(size, int) or size in entry.sizes[0] for size in input.shape), (entry.name, name)
 
 
-def test_inputs_are_as_described_and_the_same_each_time() -> None:
+def test_catalogue_inputs_are_reproducible() -> None:
     entry = next(entry for entry in ENTRIES if entry.name == "Piper voice")
     types = {"input": "tensor(int64)", "input_lengths": "tensor(int64)", "scales": "tensor(float)"}
     feeds = entry.feeds(types)

@@ -71,7 +71,7 @@ def test_directories_and_files_are_the_users_alone(folder: Path, umask: None, ma
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o720, 0o702])
-def test_directories_that_others_can_write_to_are_not_used(folder: Path, mode: int) -> None:
+def test_cache_ignores_directory_writable_by_others(folder: Path, mode: int) -> None:
     keep("k", b"planted")
     folder.chmod(mode)
     with pytest.warns(RuntimeWarning, match=r"can be written to by other users.*chmod 700"):
@@ -244,9 +244,7 @@ def test_compile_without_disk_space_is_an_error(folder: Path, monkeypatch: pytes
         compile(program)
 
 
-def test_files_have_the_permissions_of_the_umask_which_is_never_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: None
-) -> None:
+def test_cache_files_follow_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: None) -> None:
     os.umask(0o027)
 
     def refused(mask: int) -> int:

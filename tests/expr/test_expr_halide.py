@@ -316,7 +316,7 @@ def test_functions_are_accurate_on_lesser_machines(
     assert_accurate(32749)
 
 
-def test_functions_are_accurate_without_fused_multiply_adds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_without_fma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(code: str) -> bytes:
         raise RuntimeError("this LLVM cannot read it")
 
@@ -443,7 +443,7 @@ def test_sums_are_accurate(count: int) -> None:
     assert abs(float(y) - math.fsum(x.tolist())) <= 4e-7 * count
 
 
-def test_divisions_of_what_is_folded_compile() -> None:
+def test_division_of_folded_values_compiles() -> None:
     """Halide refuses signed integers that overflow while it folds constants, which its own division did."""
     x, largest = np.array([-(2**31), -1, 0, 7, 2**31 - 1], np.int32), 2**31 - 1
 

@@ -40,7 +40,7 @@ def without_halide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "halide", None)
 
 
-def test_numpy_runs_what_it_is_bound_to() -> None:
+def test_numpy_kernel_runs() -> None:
     kernel = kernels.compile(double(), "numpy")
     x, out = np.float32([1, 2, 3, 4]), np.empty(4, np.float32)
     run = kernel.bind([x], [out])

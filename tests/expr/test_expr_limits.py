@@ -61,7 +61,7 @@ def test_stored_levels_stay_small() -> None:
     assert run(kernel, np.ones(64, np.float32)).tolist() == [2.0**14] * 64
 
 
-def test_formulas_5000_deep_are_evaluated_by_numpy_which_says_why() -> None:
+def test_deep_formula_uses_numpy() -> None:
     program = trace(chain(5000), "deep", [ROW])
     kernel = kernels.compile(program, "auto")
     wanted = np.ones(64, np.float32)
@@ -74,7 +74,7 @@ def test_formulas_5000_deep_are_evaluated_by_numpy_which_says_why() -> None:
 
 
 @pytest.mark.skipif(not kernels.has_halide(), reason="needs the extra halide")
-def test_too_much_work_is_an_error_where_halide_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_much_work_is_an_error_with_halide(monkeypatch: pytest.MonkeyPatch) -> None:
     program = trace(chain(200, "sin"), "waves", [ROW])
     with pytest.raises(
         OperationError, match=r"waves: compiling it would take 7,\d+ units of work .* more than the 5,000"

@@ -144,7 +144,7 @@ def test_diff_finds_coarse_softmax() -> None:
     assert first.title == "softmax"
 
 
-def test_float16_overflow_is_found_where_both_overflow() -> None:
+def test_diff_finds_float16_overflow_on_both_sides() -> None:
     graph = network(REFERENCE, gain=60000.0, data_type="float16")
     first = ow.diff(graph).first
     assert first is not None
@@ -152,7 +152,7 @@ def test_float16_overflow_is_found_where_both_overflow() -> None:
     assert "beyond 65,504: up to " in first.overflow
 
 
-def test_float16_overflow_is_found_against_the_model_in_float32() -> None:
+def test_diff_finds_float16_overflow_against_float32() -> None:
     feed = {"x": RANDOM.standard_normal((1, 3, 8, 8)).astype("float16")}
     half, single = network(REFERENCE, gain=60000.0, data_type="float16"), network(REFERENCE, gain=60000.0)
     found = ow.diff(half, single, feed)
@@ -206,7 +206,7 @@ def test_diff_finds_overflow_between_casts() -> None:
     assert (found.first.title, found.first.verdict) == ("cast 'in'", "overflow")
 
 
-def test_float16_reads_rounded_numbers_without_being_blamed_for_them() -> None:
+def test_diff_does_not_blame_float16_for_rounded_inputs() -> None:
     """The logarithm of 9e-8 and of the number next to it in float16 differ by 0.29."""
     builder = ow.MLGraphBuilder(CPU)
     half = builder.log(builder.cast(builder.input("x", "float32", [2]), "float16"))
@@ -226,7 +226,7 @@ def test_diff_finds_changed_weight_between_casts() -> None:
     assert "differs in 1 of 320 elements, most at [3, 4]" in found.found[0].changes[0]
 
 
-def test_operations_that_one_engine_fuses_are_compared_one_by_one() -> None:
+def test_diff_compares_fused_operations_separately() -> None:
     """OpenVINO adds 3 to the sums of a convolution before it rounds: near -3, the product is far from that of its operands."""
     pytest.importorskip("openvino")
     b = ow.MLGraphBuilder(CPU)
@@ -393,7 +393,7 @@ LOOSER = {"cast", "gru", "gru_cell", "lstm", "lstm_cell", "resample2d"}
 numbers that the other type holds."""
 
 
-def test_tolerances_are_those_of_the_web_platform_tests() -> None:
+def test_diff_tolerances_equal_wpt() -> None:
     seen, wrong = set(), []
     for case, node in single_nodes():
         found, wanted = tolerance_of(node), case["tolerance"]
@@ -610,7 +610,7 @@ def test_labels_cannot_break_out_of_the_report(tmp_path: Path) -> None:
     assert {"b", "i"}.isdisjoint(names)
 
 
-def test_large_graphs_are_drawn_around_the_first_difference(tmp_path: Path) -> None:
+def test_report_draws_around_first_difference(tmp_path: Path) -> None:
     def half_up(input: np.ndarray) -> np.ndarray:
         return np.floor(input + 0.5)
 

@@ -69,7 +69,7 @@ def test_diff_compares_fallback_with_reference(monkeypatch: pytest.MonkeyPatch) 
     assert ow.diff(model(NODES), on="cpu:onnxruntime", against="cpu:onnxruntime").first is None
 
 
-def test_bool_goes_in_and_out() -> None:
+def test_diff_fallback_bool_values() -> None:
     nodes = """
         zero = Constant<value = float {0}>()
         c = Greater(x, zero)
@@ -86,7 +86,7 @@ def test_bool_goes_in_and_out() -> None:
     assert {"onnx_node 'NonZero'", "onnx_node 'Compress'", "onnx_node 'Unique'"} <= set(titles)
 
 
-def test_operators_that_onnx_does_not_evaluate_run_in_the_engine_on_both_sides() -> None:
+def test_diff_runs_unevaluable_operators_in_engine() -> None:
     found = diff("y = com.microsoft.Inverse(x)", "float[3,3] y", "float[3,3] x")
     assert found.first is None
     assert [(row.title, row.own.largest) for row in found.rows] == [("onnx_node 'Inverse'", 0)]

@@ -109,7 +109,7 @@ def test_custom_operations_and_copies_stand_out() -> None:
     assert [group.findtext(f"{SVG}title") for group in copied] == ["float32[1, 4, 6, 6], copied"]
 
 
-def test_lanes_lie_in_the_order_in_which_they_run() -> None:
+def test_draw_lanes_in_execution_order() -> None:
     root = parsed(mixed().draw())
     heads: dict[str | None, float] = {}
     for element in root.iter(f"{SVG}text"):
@@ -135,7 +135,7 @@ def test_draw_one_engine_has_one_lane() -> None:
     check_apart(root)
 
 
-def test_parts_of_a_composite_are_shown_where_segments_divide_it() -> None:
+def test_draw_composite_divided_by_segments() -> None:
     @ow.composite
     def whole(b: Any, x: ow.MLOperand) -> Any:
         return b.abs(x) + 1
@@ -187,7 +187,7 @@ def test_names_cannot_break_out() -> None:
     assert "<script>" not in profile._repr_html_()
 
 
-def test_characters_that_xml_forbids_are_shown_by_their_code() -> None:
+def test_draw_escapes_characters_invalid_in_xml() -> None:
     picture = Picture([Box("a\x00\ud800b", 0, tooltip=HOSTILE)], [], [DrawnLane((HOSTILE,))])
     drawing = render(picture, HOSTILE)
     assert r"a\u0000\ud800b" in drawing
@@ -202,7 +202,7 @@ def test_draw_writes_atomically(tmp_path: Path) -> None:
         graph.draw(tmp_path / "nowhere" / "graph.svg")
 
 
-def test_files_that_are_no_svg_by_their_names_are_refused(tmp_path: Path) -> None:
+def test_draw_rejects_other_file_names(tmp_path: Path) -> None:
     path = tmp_path / "graph.png"
     with pytest.raises(ValidationError) as refused:
         mixed().draw(path)
@@ -218,7 +218,7 @@ def test_draw_rejects_destroyed_graph() -> None:
     assert "destroyed" in graph._repr_html_()
 
 
-def test_files_say_their_size_in_a_way_that_every_viewer_knows(tmp_path: Path) -> None:
+def test_draw_writes_size_attributes(tmp_path: Path) -> None:
     """CairoSVG, for one, takes `height:auto` for 0."""
     path = tmp_path / "graph.svg"
     mixed().draw(path)
@@ -329,7 +329,7 @@ def test_pictures_of_all_kinds_are_drawn(picture: Picture) -> None:
 # Models --------------------------------------------------------------------------------------------------------------
 
 
-def test_models_are_drawn_with_what_falls_back(
+def test_draw_model_with_fallback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nodes = [

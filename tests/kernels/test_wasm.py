@@ -348,7 +348,7 @@ def test_numbers_of_signatures(kernels: wasm.Module, signature: str, types: str,
     assert values(kernels, inputs, signature, types, **given) == expected
 
 
-def test_pointers_of_signatures_are_those_of_the_tensors() -> None:
+def test_signature_pointers_equal_tensor_addresses() -> None:
     """No copies: the function gets the places of the arrays themselves."""
     module = wat("""(func (export "f") (param i32 i32 i32 i32 i32)
         (i32.store (local.get 4) (local.get 0)) (i32.store offset=4 (local.get 4) (local.get 1))
@@ -512,7 +512,7 @@ def test_call_releases_the_gil() -> None:
             spinning.result()
 
 
-def test_modules_that_live_until_the_interpreter_ends_say_nothing() -> None:
+def test_exit_with_live_module_is_silent() -> None:
     code = """
 import os, wasmtime
 from opweave.kernels import wasm
@@ -643,7 +643,7 @@ def test_documentation_example(tmp_path: Path) -> None:
         ("x*, out*, x size", "the signature has 'x size'; it takes name*, name.size, "),
     ],
 )
-def test_signatures_are_checked_when_a_kernel_is_declared(kernels: wasm.Module, signature: str, message: str) -> None:
+def test_kernel_declaration_checks_signature(kernels: wasm.Module, signature: str, message: str) -> None:
     @ow.op
     def rectified(self: Any, x: ow.MLOperand, *, slope: float = 0.0) -> ow.Desc:
         return x.desc

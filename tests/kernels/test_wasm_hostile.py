@@ -217,7 +217,7 @@ def test_ticker_sleeps_when_idle() -> None:
     assert not ticker.running
 
 
-def test_modules_without_a_timeout_run_as_long_as_they_like() -> None:
+def test_module_without_timeout_is_not_interrupted() -> None:
     module = wat('(func (export "f") (param i32) (i32.store8 (local.get 0) (i32.const 4)))', timeout=None)
     out = module.allocate(Desc("int8", (1,)))
     bind(module, "f", {}, (out,), "out*")()

@@ -104,7 +104,7 @@ def test_overwritten_dispatches_do_not_run(context: ow.MLContext) -> None:
     assert statistics.operations + statistics.graphs == 1
 
 
-def test_results_that_can_no_longer_be_read_are_not_written(context: ow.MLContext) -> None:
+def test_unreachable_results_are_not_written(context: ow.MLContext) -> None:
     double, add = graph_of(context, lambda x: x * 2), graph_of(context, lambda x, y: x + y, 2)
     x, result = tensor_of(context, START), tensor_of(context)
     overwritten, destroyed, collected = (tensor_of(context) for _ in range(3))
@@ -190,7 +190,7 @@ def test_write_tensor_keeps_values_for_earlier_dispatches(context: ow.MLContext)
     np.testing.assert_array_equal(context.read_tensor(x), 10 * START)
 
 
-def test_views_show_what_dispatches_write(context: ow.MLContext) -> None:
+def test_view_shows_dispatch_results(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     x, y = tensor_of(context, START), tensor_of(context)
     part = y.numpy()[1:]  # any view of a view counts
@@ -203,7 +203,7 @@ def test_views_show_what_dispatches_write(context: ow.MLContext) -> None:
     assert statistics.values == 0  # recorded again
 
 
-def test_writes_through_views_come_after_dispatches_before(context: ow.MLContext) -> None:
+def test_view_writes_follow_earlier_dispatches(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     x, y, z = tensor_of(context, START), tensor_of(context), tensor_of(context)
     run(double, [x], [y])
@@ -246,7 +246,7 @@ def test_immediate_dispatch_after_tensor_moved(context: ow.MLContext) -> None:
         run(double, [x], [y])  # keeps what is there: the next write goes elsewhere
 
 
-def test_memory_of_the_user_is_read_and_written_at_once(context: ow.MLContext) -> None:
+def test_user_memory_is_read_and_written_at_once(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     mine, result = START.copy(), np.zeros(4, "float32")
     x, y = context.tensor_from(mine), context.tensor_from(result)
@@ -397,7 +397,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("at_first", [False, True])
-def test_random_programs_come_out_as_if_dispatched_one_by_one(at_first: bool) -> None:
+def test_random_programs_equal_immediate_dispatch(at_first: bool) -> None:
     both = [graphs_of(ow.ml.create_context(accelerated=False, deferred=is_deferred)) for is_deferred in (False, True)]
 
     @settings(max_examples=50 if at_first else 150)
@@ -435,7 +435,7 @@ def test_threads(context: ow.MLContext) -> None:
     together(*[work] * 4)
 
 
-def test_threads_that_do_all_of_it_to_the_same_tensors_do_not_wait_for_each_other(context: ow.MLContext) -> None:
+def test_threads_on_same_tensors_do_not_deadlock(context: ow.MLContext) -> None:
     mix, add = graph_of(context, lambda x, y: x - y, 2), ow.jit(lambda x, y: x + y)
     tensors = [*(tensor_of(context, START) for _ in range(4)), context.tensor_from(START.copy())]
 
@@ -532,7 +532,7 @@ def _(x: Any, out: Any) -> None:
     out[:] = x
 
 
-def test_errors_of_kernels_say_which_dispatch(context: ow.MLContext) -> None:
+def test_kernel_error_names_dispatch(context: ow.MLContext) -> None:
     check, double = graph_of(context, lambda x: picky(x, label="mine")), graph_of(context, lambda x: x * 2)
     x, y, z = tensor_of(context, START), tensor_of(context), tensor_of(context)
     for _ in range(2):  # so that it is compiled

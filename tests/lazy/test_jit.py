@@ -120,7 +120,7 @@ def test_nested_arguments_and_results_keep_their_structure() -> None:
         (np.float64(1), 1.0),
     ],
 )
-def test_static_arguments_that_look_alike_are_told_apart(one: Any, other: Any) -> None:
+def test_jit_distinguishes_similar_static_arguments(one: Any, other: Any) -> None:
     for options in ({}, {"static": ("value",)}):
 
         def identity(x: Any, value: Any) -> Any:
@@ -242,7 +242,7 @@ VIEWS: dict[str, Callable[[], tuple[Any, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", VIEWS)
-def test_jit_makes_all_arrays_read_only_that_a_captured_array_is_a_view_of(kind: str) -> None:
+def test_jit_protects_bases_of_captured_array(kind: str) -> None:
     captured, base = VIEWS[kind]()
     plus = ow.jit(lambda x: (x + captured).reduce_sum())
     expected = np.asarray(captured).sum()
@@ -296,7 +296,7 @@ FOREIGN: dict[str, Callable[[], tuple[Any, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_jit_copies_captured_arrays_whose_memory_others_can_write(kind: str) -> None:
+def test_jit_copies_captured_array_of_shared_memory(kind: str) -> None:
     """The values stay those that the function was traced with, in all operations."""
     captured, other = FOREIGN[kind]()
     plus = ow.jit(lambda x: (x + captured, x.reduce_sum() + ow.ops.exp(captured)))
@@ -308,7 +308,7 @@ def test_jit_copies_captured_arrays_whose_memory_others_can_write(kind: str) -> 
     np.testing.assert_array_equal(after[0], 1)
 
 
-def test_arrays_that_were_captured_become_writable_again() -> None:
+def test_jit_releases_captured_arrays() -> None:
     base = np.ones((2, 6), "float32")
     view, foreign_array = base[:, 1:].T[1:], foreign(np.ones(3, "float32"))
     strided, of_bytes = as_strided(base, (2,), (4,)), np.frombuffer(bytearray(8), "float32")
@@ -356,7 +356,7 @@ def test_jit_copies_nothing_between_calls() -> None:
     assert memory.copies.count == before
 
 
-def test_calls_while_another_function_is_traced_are_part_of_it() -> None:
+def test_jit_call_inside_trace_is_inlined() -> None:
     inner, inner_times = counted(lambda x: x * 2)
     outer = ow.jit(lambda x: inner(inner(x) + 1))
     np.testing.assert_array_equal(outer(X).numpy(), (X * 2 + 1) * 2)
@@ -471,7 +471,7 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_asking_for_values_is_an_error_that_says_where(question: str) -> None:
+def test_jit_reading_values_is_an_error(question: str) -> None:
     body = QUESTIONS[question]
     line = body.__code__.co_firstlineno
     match = rf"^jit '<lambda>': {question.strip()}.*which are not known while .*\(test_jit\.py, line {line}: .*\); \w+"

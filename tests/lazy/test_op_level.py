@@ -122,7 +122,7 @@ def test_operators(x: ow.Array) -> None:
         np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-5)
 
 
-def test_nan_and_the_sign_of_zero_are_numbers_of_their_own() -> None:
+def test_nan_and_negative_zero_are_distinct_attributes() -> None:
     x = ow.array([1.0, -1.0])
     for zero in (0.0, -0.0, 0.0):
         np.testing.assert_array_equal(np.signbit((x * zero).numpy()), [zero.hex()[0] == "-", zero.hex()[0] != "-"])
@@ -164,7 +164,7 @@ def test_operands_of_graphs_and_arrays_meet_in_the_graph(x: ow.Array) -> None:
 # What calls have in common
 
 
-def test_calls_that_differ_never_share_what_is_known() -> None:
+def test_different_calls_do_not_share_records() -> None:
     seen = []
 
     @ow.op
@@ -241,7 +241,7 @@ def test_attributes_that_cannot_be_compared_are_validated_each_time() -> None:
         (lambda x: ow.read(np.ones(2)), "^read takes arrays of opweave, got ndarray"),
     ],
 )  # fmt: skip
-def test_wrong_calls_fail_where_they_are_made(x: ow.Array, function: Callable[[ow.Array], Any], message: str) -> None:
+def test_wrong_call_fails_at_the_call(x: ow.Array, function: Callable[[ow.Array], Any], message: str) -> None:
     ow.ops.reduce_sum(x, keep_dimensions=True)
     ow.array([1, 2]) + 1.0  # 1.5 would be the same call, except for the value
     for _ in range(2):

@@ -245,7 +245,7 @@ def test_changing_number_stays_an_input() -> None:
     assert {float(value) for value in variants()[0].values if not value.ndim} == {0.5}
 
 
-def test_weights_that_change_all_the_time_are_compiled_ever_more_seldom() -> None:
+def test_changing_weights_are_compiled_less_often() -> None:
     reads = 300
     for k in range(reads):
         if k % OFTEN == 0:

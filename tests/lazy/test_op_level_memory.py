@@ -40,7 +40,7 @@ def address(array: ow.Array) -> int:
     return place
 
 
-def test_results_take_turns_in_the_memory_of_those_that_are_gone() -> None:
+def test_results_reuse_memory_of_freed_results() -> None:
     y = ow.array(np.ones(SIZE, "float32"))
     places = []
     for k in range(12):
@@ -107,7 +107,7 @@ def test_intermediates_of_operations_one_by_one_are_used_again(monkeypatch: pyte
     assert made.count(BYTES) <= 4
 
 
-def test_threads_share_what_is_kept() -> None:
+def test_pool_is_shared_by_threads() -> None:
     def work(seed: int) -> None:
         for k in range(150):
             x = ow.array(np.full(SIZE, seed + k, "float32"))
@@ -171,7 +171,7 @@ def test_process_memory_stays_flat() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux says how much memory a process has")
-def test_programs_with_constants_give_their_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_specialised_programs_release_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "VARIANTS", 1000)
 
     def resident() -> int:

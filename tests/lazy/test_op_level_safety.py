@@ -69,7 +69,7 @@ def test_read_only_arrays_stay_so() -> None:
     assert not mine.flags.writeable
 
 
-def test_tensors_are_written_after_what_reads_them() -> None:
+def test_write_tensor_follows_pending_reads() -> None:
     context = ow.ml.create_context(device="cpu")
     source, target = (context.create_tensor("float32", [2], readable=True, writable=True) for _ in range(2))
     builder = ow.MLGraphBuilder(context)
@@ -118,7 +118,7 @@ def _(x: np.ndarray, when: float, out: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_errors_say_which_call_it_was(at_once: bool) -> None:
+def test_error_names_call(at_once: bool) -> None:
     ow.ops.compile_now(at_once)
     x = ow.array([1.0])
     good = failing(x, when=7.0, label="good")
@@ -292,7 +292,7 @@ def test_memory_stays_flat() -> None:
     assert grown < 50_000
 
 
-def test_threads_that_adopt_the_same_memory_leave_it_writable() -> None:
+def test_threads_sharing_memory_leave_it_writable() -> None:
     mine = np.ones(16, "float32")
     references = sys.getrefcount(mine)
 

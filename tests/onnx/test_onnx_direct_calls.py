@@ -85,7 +85,7 @@ def test_run_keeps_calls_for_several_outputs(full_calls: list[Feed]) -> None:
         (lambda given: given.update(w=None), "got an array of object"),
     ],
 )
-def test_run_tells_what_is_wrong(change: Callable[[Feed], Any], message: str) -> None:
+def test_run_rejects_invalid_arguments(change: Callable[[Feed], Any], message: str) -> None:
     session = ow.InferenceSession(model())
     for rows in (2, 3):
         session.run(None, feed(rows))
@@ -134,7 +134,7 @@ def test_run_takes_bools_and_texts(full_calls: list[Feed]) -> None:
         ({"t": np.array(["a", "\ud800"], object)}, "surrogates not allowed"),
     ],
 )
-def test_run_refuses_what_is_no_bool_and_no_text(change: Feed, message: str) -> None:
+def test_run_rejects_invalid_bool_and_text(change: Feed, message: str) -> None:
     session = ow.InferenceSession(parse_model(CASTS))
     given = {"b": np.array([True]), "t": np.array(["a"])}
     for _ in range(2):
@@ -145,7 +145,7 @@ def test_run_refuses_what_is_no_bool_and_no_text(change: Feed, message: str) -> 
 
 
 @pytest.mark.parametrize("names", ["y", ["none"], [["y"]], 3, [None], {"y": 1}.keys() | {"z"}])
-def test_run_refuses_what_is_no_output(names: Any) -> None:
+def test_run_rejects_unknown_output(names: Any) -> None:
     session = ow.InferenceSession(model())
     session.run(None, feed())
     with pytest.raises(ow.ValidationError, match="output_names must be"):

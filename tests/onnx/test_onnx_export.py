@@ -42,7 +42,7 @@ def runtime(path: Path, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return dict(zip(names, session.run(names, feed), strict=True))
 
 
-def test_nodes_have_the_labels_where_these_are_unique(tmp_path: Path) -> None:
+def test_save_names_nodes_by_unique_labels(tmp_path: Path) -> None:
     b = ow.MLGraphBuilder(CONTEXT)
     x = b.input("x", "float32", [2])
     once, twice, like = b.relu(x, label="once"), b.abs(x, label="twice"), b.exp(x, label="twice#1")
@@ -165,7 +165,7 @@ def test_save_failure_keeps_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
+def test_save_errors(tmp_path: Path) -> None:
     with pytest.raises(ow.DataError, match=r"nowhere/x\.onnx: No such file or directory"):
         ow.onnx.save(network()[0], tmp_path / "nowhere" / "x.onnx")
     with pytest.raises(ow.ValidationError, match="save takes an MLGraph, got str"):

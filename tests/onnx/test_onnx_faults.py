@@ -34,7 +34,7 @@ def test_converter_fault_is_raised_if_strict(monkeypatch: pytest.MonkeyPatch) ->
         ow.InferenceSession(model, CONTEXT)
 
 
-def test_elsewhere_it_falls_back_and_the_explanation_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_converter_fault_falls_back_if_not_strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(STRICT)
     broken_converter(monkeypatch, IndexError("list index out of range"))
     model, feed = node_model("Relu", [X], opset=13)

@@ -36,7 +36,7 @@ def test_run_with_fallback_copies_nothing() -> None:
     assert copies == {}
 
 
-def test_segments_read_what_others_have_written_in_place() -> None:
+def test_run_passes_segments_in_place() -> None:
     s = session(mixed_model())
     (compiled,) = compiled_models(s)
     layout, (given, wanted) = compiled.program.default, (0, 1)  # the numbers of x and z
@@ -324,7 +324,7 @@ def test_preferred_output_location_for_each_output() -> None:
     assert message(lambda: session(proto, preferred_output_location="ml-tensor")) == text
 
 
-def test_out_is_filled_for_outputs_that_are_not_asked_for() -> None:
+def test_out_fills_unrequested_outputs() -> None:
     nodes = [node("Relu", "x", "z"), node("Identity", "x", "y")]
     proto = model(nodes, {"x": "float32[2]"}, {"y": "float32[2]", "z": "float32[2]"})
     y = np.full(2, 9, "float32")

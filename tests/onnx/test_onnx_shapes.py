@@ -71,7 +71,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[CompiledModel]:
     return found
 
 
-def test_new_shapes_are_not_compiled_and_recurring_ones_are(compiled: list[CompiledModel]) -> None:
+def test_recurring_shapes_are_compiled(compiled: list[CompiledModel]) -> None:
     proto = product()
     session = ow.InferenceSession(proto, CONTEXT, specialise="recurring")
     for count in (1, 2, 3, 5):
@@ -92,7 +92,7 @@ def test_new_shapes_are_not_compiled_and_recurring_ones_are(compiled: list[Compi
     assert f"x [5, 8]: {OWN}" in session.explain()
 
 
-def test_shapes_that_change_at_every_call_are_never_compiled(compiled: list[CompiledModel]) -> None:
+def test_ever_changing_shapes_are_not_compiled(compiled: list[CompiledModel]) -> None:
     """A decoder comes to the same lengths with every text."""
     session = ow.InferenceSession(product(), CONTEXT, specialise="recurring")
     for _ in range(2):
@@ -172,7 +172,7 @@ def test_fallback_error_keeps_most_shapes_compiled(compiled: list[CompiledModel]
     assert 1 <= len(compiled) < 6
 
 
-def test_program_bytes_of_0_compiles_nothing_that_need_not_be(compiled: list[CompiledModel]) -> None:
+def test_program_bytes_0_compiles_only_what_must_be(compiled: list[CompiledModel]) -> None:
     session = ow.InferenceSession(product(), CONTEXT, specialise="recurring", program_bytes=0)
     for _ in range(3):
         session.run(None, rows(2))
@@ -228,7 +228,7 @@ def own(proto: onnx.ModelProto, **options: Any) -> ow.InferenceSession:
     return ow.InferenceSession(proto, CONTEXT, specialise="never", **options)
 
 
-def test_outputs_are_written_where_they_are_wanted() -> None:
+def test_out_with_dynamic_shapes() -> None:
     proto = product()
     session, feed = own(proto), rows(3)
     y, z = expected(proto, feed)
@@ -243,7 +243,7 @@ def test_outputs_are_written_where_they_are_wanted() -> None:
         session.run(None, feed, out={"y": np.empty((4, 600), np.float32)})
 
 
-def test_tensors_go_in_and_come_out_and_nothing_is_copied() -> None:
+def test_tensors_with_dynamic_shapes_are_not_copied() -> None:
     proto = product()
     session, feed = own(proto, preferred_output_location="ml-tensor"), rows(3)
     tensor = CONTEXT.tensor_from(feed["x"])
@@ -355,7 +355,7 @@ def own_of(path: Path) -> ow.InferenceSession:
     return ow.InferenceSession(path, CONTEXT, specialise="never")
 
 
-def test_models_with_operations_of_the_user_are_compiled(compiled: list[CompiledModel]) -> None:
+def test_models_with_custom_operations_are_compiled(compiled: list[CompiledModel]) -> None:
     @ow.expression
     def doubled(x: Any) -> Any:
         return x + x
@@ -372,9 +372,7 @@ def test_models_with_operations_of_the_user_are_compiled(compiled: list[Compiled
     assert len(compiled) == 1
 
 
-def test_faults_in_the_background_are_logged_and_the_session_goes_on(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_background_compile_fault_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     session = ow.InferenceSession(product(), CONTEXT, specialise="recurring")
 
     def broken(*_: Any) -> Any:

@@ -59,7 +59,7 @@ def run(source: Path | bytes, rows: int = 1) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shift", range(4))
-def test_fallback_takes_weights_from_where_they_are(tmp_path: Path, shift: int) -> None:
+def test_fallback_uses_weights_in_place(tmp_path: Path, shift: int) -> None:
     proto = product(shift=shift)
     proto.graph.node.append(helper.make_node("NonZero", ["w"], ["z"]))
     proto.graph.output.append(helper.make_tensor_value_info("z", TensorProto.INT64, [2, None]))
@@ -72,7 +72,7 @@ def test_fallback_takes_weights_from_where_they_are(tmp_path: Path, shift: int) 
 
 
 @pytest.mark.parametrize("shift", range(4))
-def test_weights_in_a_file_are_used_from_where_they_are(tmp_path: Path, shift: int) -> None:
+def test_file_weights_are_used_in_place(tmp_path: Path, shift: int) -> None:
     path = written(tmp_path, product(shift=shift))
     before = memory.copies.count
     run(path)
@@ -92,7 +92,7 @@ def test_small_weights_are_read_so_that_none_of_their_neighbours_are_mapped(tmp_
 
 
 @pytest.mark.parametrize("shift", range(4))
-def test_weights_of_bytes_are_used_from_where_they_are(shift: int) -> None:
+def test_bytes_weights_are_used_in_place(shift: int) -> None:
     data = product(shift=shift).SerializeToString()
     before = memory.copies.count
     run(data)
@@ -101,7 +101,7 @@ def test_weights_of_bytes_are_used_from_where_they_are(shift: int) -> None:
     assert all(np.shares_memory(array, whole) for _, array in Model.load(data).weights)
 
 
-def test_weights_in_constant_nodes_are_used_from_where_they_are(tmp_path: Path) -> None:
+def test_constant_node_weights_are_used_in_place(tmp_path: Path) -> None:
     proto = constant_product()
     data = proto.SerializeToString()
     before = memory.copies.count
@@ -248,7 +248,7 @@ def restored(lean: bytes, data: bytes) -> onnx.ModelProto | None:
 
 
 @pytest.mark.parametrize("is_node", [False, True])
-def test_damaged_models_are_read_as_the_parser_reads_them(is_node: bool) -> None:
+def test_damaged_models_parse_like_protobuf(is_node: bool) -> None:
     proto = product()
     proto.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.ones((4, 300), np.float32), "w"))
     if is_node:

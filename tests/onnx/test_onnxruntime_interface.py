@@ -370,7 +370,7 @@ def test_free_dimensions_are_overridden_by_denotation(make: Callable[..., Any]) 
     assert make(proto.SerializeToString(), options).get_inputs()[0].shape == [2, 6]
 
 
-def test_fix_shapes_goes_before_overrides() -> None:
+def test_fix_shapes_precedes_overrides() -> None:
     options = ort.SessionOptions()
     options.add_free_dimension_override_by_name("batch", 3)
     s = ow.InferenceSession(PLAIN, options, fix_shapes={"batch": 2})
@@ -432,7 +432,7 @@ def test_ignored_options_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_log_severity_level_decides_what_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_severity_level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "opweave")
     options = ort.SessionOptions()
     options.log_severity_level = 3

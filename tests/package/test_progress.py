@@ -261,12 +261,12 @@ def run(code: str) -> str:
     return done.stdout
 
 
-def test_graphs_can_be_built_while_the_interpreter_exits() -> None:
+def test_build_during_interpreter_exit() -> None:
     assert run("import atexit; atexit.register(lambda: print(build()))").startswith("<MLGraph (x: ")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-def test_work_is_shown_after_a_fork_in_the_middle_of_work() -> None:
+def test_progress_after_fork() -> None:
     code = """
 import threading
 

@@ -28,7 +28,7 @@ SETTINGS: dict[str, Callable[[], object]] = {
     "value", ["9" * 5000, "9" * 19, "1_0", "٣", "²", "nan", "inf", "-1", "1.0", "1e3", "0x10", "+1"]
 )
 @pytest.mark.parametrize("variable", SETTINGS)
-def test_settings_reject_what_is_no_number(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_reject_invalid_numbers(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, value)
     with pytest.raises(ow.ValidationError, match=rf"{variable} must be a (positive integer|number of bytes).*, got '"):
         SETTINGS[variable]()
@@ -69,9 +69,7 @@ def test_halide_ignores_numbers_of_threads_that_are_none(monkeypatch: pytest.Mon
         json.dumps({"measured": "text"}).encode(),
     ],
 )
-def test_files_of_tuning_that_hold_something_else_count_as_none(
-    data: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_invalid_tuning_file_is_ignored(data: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "cache"))
     key = "a" * 64
     assert disk_cache.store(key, engines.KIND, data)

@@ -222,7 +222,7 @@ def test_growing_cache_is_copied() -> None:
     assert counted.by_reason == {NOT_IN_PLACE: 2}
 
 
-def test_memory_that_does_not_coincide_exactly_is_refused() -> None:
+def test_dispatch_rejects_partial_overlap() -> None:
     graph, size = attention(CPU), GROUPS * ROOM * SIZE
     whole = np.zeros(2 * size, "float32")
     shape = (1, GROUPS, ROOM, SIZE)

@@ -93,7 +93,7 @@ def segmented(graph: ow.MLGraph) -> Program:
     return program
 
 
-def test_segments_write_where_the_next_one_reads() -> None:
+def test_segments_share_memory() -> None:
     seen: list[tuple[int, int]] = []
     spy = spying(seen)
     builder = ow.MLGraphBuilder(CPU)
@@ -314,7 +314,7 @@ def regional(region: Region) -> Any:
     return regional
 
 
-def test_memory_that_a_kernel_cannot_reach_is_copied_and_counted() -> None:
+def test_unreachable_memory_is_copied_and_counted() -> None:
     op = regional(Region())
     builder = ow.MLGraphBuilder(CPU)
     x = builder.input("x", "float32", [64])
@@ -348,7 +348,7 @@ def test_tensors_in_the_memory_of_a_kernel_are_not_copied() -> None:
     np.testing.assert_array_equal(tensors[1].numpy(), 4 * np.abs(random(64)))
 
 
-def test_explain_numbers_segments_and_tells_their_memory() -> None:
+def test_explain_lists_segments_with_memory() -> None:
     spy = spying([])
     builder = ow.MLGraphBuilder(CPU)
     x = builder.input("x", "float32", [64])

@@ -147,7 +147,7 @@ def least() -> int:
 
 
 @compiled
-def test_expression_is_chosen_just_where_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_winners_table_decides_expression(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "is_compiled", lambda: True)
     count = least()
     assert hows(built((1, 1, 1, count - 1))) == ["native"]

@@ -90,7 +90,7 @@ def test_close_is_answered_with_its_code() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 7, 8, 9, 64, SHORT_BYTES, SHORT_BYTES + 1, SHORT_BYTES + 1000])
-def test_masks_are_removed_in_place_wherever_the_data_begin(size: int) -> None:
+def test_unmask_in_place_at_any_offset(size: int) -> None:
     draw = np.random.default_rng(size)
     for start in range(9):
         for offset in range(5):

@@ -97,7 +97,7 @@ def test_default_precision_is_float32() -> None:
     assert context.backend.precision == "float32"
 
 
-def test_precision_finds_a_device_that_is_not_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precision_selects_non_default_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPWEAVE_DEVICE", raising=False)
     reference = discover()["reference"]
     exact = ow.Device("reference", "cpu", "reference", "", precisions=("float32", "tf32"))
@@ -116,7 +116,7 @@ def test_another_precision_is_refused(given: Any) -> None:
         ow.ml.create_context(precision=given)
 
 
-def test_contexts_of_equal_options_share_their_programs() -> None:
+def test_contexts_with_equal_options_share_programs() -> None:
     """Those of another precision do not."""
     plain, strict = (ow.ml.create_context(accelerated=False, precision=p) for p in ("float32", "ieee"))  # type: ignore[arg-type]
     again = ow.ml.create_context(accelerated=False, precision="ieee")
@@ -197,7 +197,7 @@ def quantised(dtype: str, scale_shape: tuple[int, int], form: str = "") -> tuple
         *(((1, 1), form) for form in ("gemm turned", "gemm times 2", "gemm of a transposition")),
     ],
 )
-def test_products_that_round_an_operand_say_so_and_ieee_forbids_it(
+def test_explain_names_rounded_operands_and_ieee_forbids_them(
     dtype: str, scale_shape: tuple[int, int], form: str
 ) -> None:
     build, exact = quantised(dtype, scale_shape, form)
@@ -213,7 +213,7 @@ def test_products_that_round_an_operand_say_so_and_ieee_forbids_it(
 
 @pytest.mark.parametrize("op", ["matmul", "gemm"])
 @pytest.mark.parametrize("blocks", [(1, 1), (64, 1), (1, 256), (64, 4), (2, 1), (2, 2)], ids=str)
-def test_products_of_two_dequantised_operands_say_whether_they_round(op: str, blocks: tuple[int, int]) -> None:
+def test_explain_rounding_of_dequantised_products(op: str, blocks: tuple[int, int]) -> None:
     """The engine's own operator does not take blocks along two axes: then it rounds what comes of them."""
     build, _ = quantised("int8", (1, 64), op)
     given = _RANDOM.integers(0, 256, X.shape).astype(np.uint8)
@@ -231,7 +231,7 @@ def test_products_of_two_dequantised_operands_say_whether_they_round(op: str, bl
 
 
 @pytest.mark.parametrize("deferred", [False, True])
-def test_contexts_of_two_precisions_do_not_share_what_is_compiled(deferred: bool) -> None:
+def test_contexts_of_two_precisions_do_not_share_programs(deferred: bool) -> None:
     """A compiled function, in turns: in one context the engine rounds an operand, in the other it does not."""
     weight, scale = few_bits(4)
     exact = np.asarray(ow.composites.matmul_n_bits(X, weight, scale, accuracy="float32"))

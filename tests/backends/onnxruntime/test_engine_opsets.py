@@ -43,7 +43,7 @@ def opset_of(proto: onnx.ModelProto) -> int:
 
 @pytest.mark.parametrize("specialise", ["always", "never"])
 @pytest.mark.parametrize("opset", [22, NEWEST])
-def test_operators_whose_kernels_are_of_an_older_set_run(opset: int, specialise: Any) -> None:
+def test_operators_with_older_kernels_run(opset: int, specialise: Any) -> None:
     """As a part that falls back, and as the model's own session."""
     feed = {"x": IMAGE, "boxes": BOXES, "batches": BATCHES}
     (wanted,) = ow.InferenceSession(model_of(ROI_ALIGN, opset=21)).run(None, feed)
@@ -66,7 +66,7 @@ def test_floats_of_eight_bits_are_quantized_in_the_newest_set(specialise: Any) -
     np.testing.assert_array_equal(got[0, 0, 0], [0, 0.5, -1, 2, 224, 224])
 
 
-def test_models_are_lowered_no_further_than_their_kernels_ask_for() -> None:
+def test_opset_is_lowered_only_as_needed() -> None:
     relu = helper.make_node("Relu", ["x"], ["y"])
     assert opset_of(model_of(relu, opset=18)) == 18
     assert opset_of(model_of(relu, opset=22)) == 22

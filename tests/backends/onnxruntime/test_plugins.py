@@ -97,7 +97,7 @@ def test_plugin_run_has_own_binding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("listed")
-def test_copies_to_a_device_with_memory_of_its_own_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_copies_to_device_memory_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opweave.backends.onnxruntime.provider_session._is_on_device", lambda place: True)
     context = ow.ml.create_context(device=NAME)
     graph, x = graph_on(context), np.ones((4, 600), "float32")
@@ -110,7 +110,7 @@ def test_copies_to_a_device_with_memory_of_its_own_are_counted(monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("listed")
-def test_contexts_on_one_device_share_programs_but_not_with_the_cpu() -> None:
+def test_plugin_contexts_share_programs() -> None:
     one, other = (ow.ml.create_context(device=NAME) for _ in range(2))
     assert one.backend is other.backend
     assert one.backend is not ow.ml.create_context(device="cpu", backend="onnxruntime").backend
@@ -210,7 +210,7 @@ def test_assignment_tells_parts_from_wholes() -> None:
 
 
 @pytest.mark.usefixtures("accelerators")
-def test_devices_have_names_of_kind_vendor_and_provider() -> None:
+def test_plugin_device_names() -> None:
     found = {device.name: device for device in ow.devices() if device.provider}
     assert list(found) == [
         "gpu:intel:openvino",
@@ -244,7 +244,7 @@ def test_shorter_names_mean_the_first_device(name: str, expected: str) -> None:
 
 
 @pytest.mark.usefixtures("accelerators")
-def test_low_power_finds_an_npu_which_rounds_to_float16() -> None:
+def test_low_power_selects_npu() -> None:
     context = ow.ml.create_context(power_preference="low-power", backend="onnxruntime", precision="float16")
     assert context.device.kind == "npu"
     assert context.accelerated

@@ -135,7 +135,7 @@ def test_equal_weights_in_other_memory_are_the_same() -> None:
     assert not np.allclose(CPU.compute(second, given)["y"], CPU.compute(other, given)["y"])
 
 
-def test_contexts_with_other_settings_have_sessions_of_their_own() -> None:
+def test_contexts_with_other_settings_do_not_share_sessions() -> None:
     weights = Weights(1)
     other = ow.ml.create_context(device="cpu", power_preference="low-power")
     assert session(step(weights, 1)) is not session(step(weights, 1, other))
@@ -155,7 +155,7 @@ def test_shared_session_freed_with_last_graph() -> None:
 
 
 @pytest.mark.parametrize(("limit", "times"), [(-1, 1), (2**20, 0)])
-def test_memory_goes_back_once_large_weights_are_packed(
+def test_memory_is_released_after_packing_large_weights(
     limit: int, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trimmed: list[None] = []

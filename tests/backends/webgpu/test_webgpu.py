@@ -84,7 +84,7 @@ def test_limits_are_those_of_the_device(device: Any) -> None:
     assert ("int64" in full["add"]["a"]["data_types"]) == ("shader-int64" in adapter().features)
 
 
-def test_compiled_kernels_are_kept_by_bytes_and_go_with_the_last_context(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_cache_is_bounded_and_freed_with_last_context(monkeypatch: pytest.MonkeyPatch) -> None:
     from opweave.backends.webgpu.engine import BYTES_PER_PIPELINE
 
     adapter()
@@ -245,7 +245,7 @@ def test_buffers_that_their_owner_destroys(device: Any) -> None:
     assert not context.read_tensor(target).any()
 
 
-def test_exportable_tensors_are_for_the_device_of_their_context() -> None:
+def test_exportable_tensor_requires_device_of_context() -> None:
     adapter()
     context = gpu_context()
     device = context.backend.space.device  # type: ignore[union-attr]

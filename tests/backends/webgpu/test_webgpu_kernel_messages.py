@@ -247,7 +247,7 @@ def test_unsupported_wgsl_names_user_file(context: ow.MLContext) -> None:
     )
 
 
-def test_comments_are_not_taken_for_what_they_hold(context: ow.MLContext) -> None:
+def test_comments_are_ignored(context: ow.MLContext) -> None:
     """Brackets, other comments and functions; block comments nest."""
     mapped.kernel(
         "webgpu",

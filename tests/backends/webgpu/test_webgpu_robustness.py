@@ -223,7 +223,7 @@ def test_compare_int64_cast_with_constant(name: str, expected: Any, data_type: A
     np.testing.assert_array_equal(found["z"], expected(number, values.astype("int64")))
 
 
-def test_signs_of_what_was_cast_to_int64() -> None:
+def test_sign_of_int64_cast() -> None:
     need("shader-int64")
     context = gpu_context()
     builder = ow.MLGraphBuilder(context)
@@ -297,7 +297,7 @@ def test_copies_between_outputs_need_buffers_that_can_be_copied() -> None:
     device.destroy()
 
 
-def test_constants_of_graphs_that_are_gone_are_forgotten() -> None:
+def test_constants_of_freed_graphs_are_forgotten() -> None:
     context = gpu_context()
     engine: Any = context.backend.space
     kept = [np.full((1, 3), k, "float32") for k in range(600)]
@@ -368,7 +368,7 @@ print(context.compute(graph, {{"x": np.ones(4, "float32")}})["y"])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-def test_processes_that_are_forked_do_not_wait_for_ever() -> None:
+def test_fork_does_not_hang() -> None:
     names = {id(found): name for name, found in _adapters().items()}
     script = FORKED.format(device=names[id(adapter())])
     first, second, third = subprocess.run(
