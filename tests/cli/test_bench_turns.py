@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from support.onnx import model, node
 
 import opweave as ow
 from opweave.cli import engines
@@ -217,11 +217,9 @@ def test_bench_ratios_are_those_of_rounds() -> None:
 def test_bench_auto_is_a_session_with_its_defaults(
     size: int | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [size]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    proto = model([node("Relu", "x", "y")], {"x": f"float32[{size}]"}, {"y": f"float32[{size}]"})
     path = tmp_path / "relu.onnx"
-    path.write_bytes(model.SerializeToString())
+    path.write_bytes(proto.SerializeToString())
     given: list[dict[str, Any]] = []
     create = ow.InferenceSession.__init__
 

@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+import support.onnx
+from onnx import TensorProto, helper
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -32,14 +33,8 @@ def write(
     outputs: list[str],
     **constants: np.ndarray,
 ) -> Path:
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(name, *declared) for name, declared in inputs.items()],
-        [helper.make_empty_tensor_value_info(name) for name in outputs],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    values = [(name, *declared) for name, declared in inputs.items()]
+    onnx.save(support.onnx.model(nodes, values, dict.fromkeys(outputs, ""), constants), path)
     return path
 
 
@@ -269,11 +264,10 @@ def test_convert_takes_files_as_cp_does(run, pair: Path, tmp_path: Path) -> None
 
 
 def test_convert_keeps_the_engines_operators(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    node = helper.make_node("QuickGelu", ["x"], ["y"], domain="com.microsoft")
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    nodes = [helper.make_node("QuickGelu", ["x"], ["y"], domain="com.microsoft")]
     model, out = tmp_path / "gelu.onnx", tmp_path / "out.onnx"
-    onnx.save(helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets, ir_version=10), model)
+    proto = support.onnx.model(nodes, {"x": "float32[2]"}, {"y": "float32[2]"}, domains=["com.microsoft"])
+    onnx.save(proto, model)
     run("convert", model, out)
     assert "QuickGelu" not in {node.op_type for node in onnx.load(out).graph.node}
     run("convert", model, out, "--operators", "onnxruntime")
@@ -435,14 +429,9 @@ def tripled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "operations_of_cli.py").write_text(OPERATIONS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
-    graph = helper.make_graph(
-        [helper.make_node("Tripled", ["x"], ["y"], "own", domain="test.cli")],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("test.cli", 1)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "tripled.onnx")
+    nodes = [helper.make_node("Tripled", ["x"], ["y"], "own", domain="test.cli")]
+    proto = support.onnx.model(nodes, {"x": "float32[2]"}, {"y": "float32[2]"}, domains=["test.cli"])
+    onnx.save(proto, tmp_path / "tripled.onnx")
     return tmp_path / "tripled.onnx"
 
 

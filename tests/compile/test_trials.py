@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from support.onnx import model, node
 from support.rival_engine import FAULTS, Rival, add_rival, faster
 
 import opweave as ow
@@ -45,15 +45,9 @@ def built(context: ow.MLContext) -> ow.MLGraph:
 
 
 def session_of(path: Path) -> ow.InferenceSession:
-    x, y, z = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xyz")
-    nodes = [
-        helper.make_node("Neg", ["x"], ["n"]),
-        helper.make_node("Relu", ["n"], ["y"]),
-        helper.make_node("Abs", "x", "z"),
-    ]
-    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y, z]), ir_version=8)
-    model.opset_import[0].version = 17
-    path.write_bytes(model.SerializeToString())
+    nodes = [node("Neg", "x", "n"), node("Relu", "n", "y"), node("Abs", "x", "z")]
+    proto = model(nodes, {"x": "float32[4]"}, {"y": "float32[4]", "z": "float32[4]"}, opset=17)
+    path.write_bytes(proto.SerializeToString())
     return ow.InferenceSession(path, providers=["CPUExecutionProvider"])
 
 

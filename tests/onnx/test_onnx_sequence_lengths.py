@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from support.every_device import DEVICES, context_on
+from support.onnx import model
 from support.onnx_nodes import CONTEXT, check_agreement, model_of, node_model, randn, reasons, run_engine
 
 import opweave as ow
@@ -198,19 +199,10 @@ def test_dynamic_batch_stays_on_webnn(op_type: str) -> None:
         helper.make_node("MatMul", ["rows", "m"], ["y"]),
     ]
     constants = {"w": weight, "r": recurrent, "b": bias, "shape": np.int64([0, -1]), "m": randn(2 * HIDDEN, 3)}
-    graph = helper.make_graph(
-        nodes,
-        "encoder",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, [STEPS, "batch", INPUT]),
-            helper.make_tensor_value_info("n", TensorProto.INT32, ["batch"]),
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    onnx.checker.check_model(model)
-    session = ow.InferenceSession(model, CONTEXT, specialise="always")
+    inputs = {"x": f"float32[{STEPS}, batch, {INPUT}]", "n": "int32[batch]"}
+    proto = model(nodes, inputs, {"y": "float32[batch, 3]"}, constants)
+    onnx.checker.check_model(proto)
+    session = ow.InferenceSession(proto, CONTEXT, specialise="always")
     for lengths in ([3], [5, 1, 2, 4]):
         feed = {"x": randn(STEPS, len(lengths), INPUT), "n": np.int32(lengths)}
         np.testing.assert_allclose(session.run(None, feed)[0], run_engine(model, feed)[0], rtol=1e-4, atol=1e-5)

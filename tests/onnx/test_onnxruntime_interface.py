@@ -22,6 +22,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from packaging.version import Version
+from support.onnx import model, node
 
 import opweave as ow
 from opweave import memory
@@ -61,9 +62,7 @@ def a_model() -> onnx.ModelProto:
 
 def plain_model(dims: Any = ("batch", 6)) -> onnx.ModelProto:
     """A model that computes relu(x)."""
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "plain", [x], [y])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return model([node("Relu", "x", "y")], [("x", TensorProto.FLOAT, dims)], [("y", TensorProto.FLOAT, dims)], opset=17)
 
 
 BYTES, PLAIN = a_model().SerializeToString(), plain_model().SerializeToString()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from support.onnx import model, node
 
 import opweave as ow
 from opweave.cli import inputs
@@ -95,10 +95,7 @@ def test_limits_on_the_command_line_are_numbers(count: str) -> None:
     "shape", [(2**31, 3), (2**64,), (10**5000,), (2**20, 2**20), (-1,)], ids=lambda shape: str(len(shape))
 )
 def test_random_values_of_large_shapes_are_refused(shape: tuple[int, ...]) -> None:
-    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, None)
-    nodes = [helper.make_node("Relu", ["x"], ["y"])]
-    graph = helper.make_graph(nodes, "g", [value], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    (argument,) = ow.InferenceSession(model.SerializeToString())._inputs
+    proto = model([node("Relu", "x", "y")], {"x": "float32"}, {"y": "float32"}, opset=17)
+    (argument,) = ow.InferenceSession(proto.SerializeToString())._inputs
     with pytest.raises(ow.ValidationError, match="input 'x' must have at most 2147483647 elements, got the shape"):
         argument.random(shape, np.random.default_rng(0))

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from support.onnx import model, node
 from typer.testing import CliRunner
 
 import opweave as ow
@@ -282,17 +282,14 @@ def test_models_keep_to_a_precision_of_float32(shape: list[Any]) -> None:
     """Compiled, and in the model's own session."""
     weight, scale = few_bits(4)
     sizes = {"K": 256, "N": 64, "bits": 4, "block_size": 32, "accuracy_level": 4}
-    node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", **sizes)
-    constants = [numpy_helper.from_array(array, name) for name, array in {"w": weight, "s": scale.reshape(-1)}.items()]
-    info = [helper.make_tensor_value_info(name, 1, [shape[0], size]) for name, size in {"x": 256, "y": 64}.items()]
-    graph = helper.make_graph([node], "products", info[:1], info[1:], constants)
-    opsets = [helper.make_opsetid(domain, version) for domain, version in {"": 17, "com.microsoft": 1}.items()]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    nodes = [node("MatMulNBits", "x w s", "y", domain="com.microsoft", **sizes)]
+    inputs, outputs = {"x": f"float32[{shape[0]}, 256]"}, {"y": f"float32[{shape[0]}, 64]"}
+    proto = model(nodes, inputs, outputs, {"w": weight, "s": scale.reshape(-1)}, opset=17, domains=["com.microsoft"])
     numbers = np.stack([weight & 15, weight >> 4], axis=-1).reshape(64, 8, 32).astype(np.float64) - 8
     exact = X.astype(np.float64) @ (numbers * scale.reshape(64, 8, 1)).reshape(64, 256).T
 
     def run(**options: Any) -> float:
-        session = ow.InferenceSession(model, providers=["CPUExecutionProvider"], **options)
+        session = ow.InferenceSession(proto, providers=["CPUExecutionProvider"], **options)
         return float(np.abs(session.run(None, {"x": X})[0] - exact).max() / np.abs(exact).max())
 
     assert run(precision="ieee") < 1e-6 < 1e-3 < run()
@@ -314,10 +311,7 @@ def test_session_explain_states_precision() -> None:
 
 
 def relu_model() -> bytes:
-    info = [helper.make_tensor_value_info(name, 1, [2, 3]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", info[:1], info[1:])
-    found = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(found.SerializeToString())
+    return model([node("Relu", "x", "y")], {"x": "float32[2, 3]"}, {"y": "float32[2, 3]"}, opset=17).SerializeToString()
 
 
 def test_command_line_precision_option(tmp_path: Path) -> None:

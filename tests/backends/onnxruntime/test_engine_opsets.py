@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, defs, helper
+from support.onnx import model
 
 import opweave as ow
 from opweave.backends.onnxruntime import opsets
@@ -26,13 +27,8 @@ ROI_ALIGN = helper.make_node("RoiAlign", ["x", "boxes", "batches"], ["y"], outpu
 
 def model_of(*nodes: onnx.NodeProto, opset: int, output: str = "y") -> onnx.ModelProto:
     """A model of nodes that take the image `x`, the boxes, and the numbers of their images."""
-    inputs = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2, 6, 6]),
-        helper.make_tensor_value_info("boxes", TensorProto.FLOAT, ["boxes", 4]),
-        helper.make_tensor_value_info("batches", TensorProto.INT64, ["boxes"]),
-    ]
-    graph = helper.make_graph(nodes, "lowered", inputs, [helper.make_empty_tensor_value_info(output)])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    inputs = {"x": "float32[n, 2, 6, 6]", "boxes": "float32[boxes, 4]", "batches": "int64[boxes]"}
+    return model(nodes, inputs, {output: ""}, opset=opset)
 
 
 def opset_of(proto: onnx.ModelProto) -> int:

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
+from support.onnx import model, node
 from support.plugin_device import NAME, PROVIDER, cpu_as_plugin
 
 import opweave as ow
@@ -332,14 +331,7 @@ def test_broken_plugin_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def relu_model() -> bytes:
-    shape = [2, 3]
-    graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-    )
-    return onnx.helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)]).SerializeToString()
+    return model([node("Relu", "x", "y")], {"x": "float32[2, 3]"}, {"y": "float32[2, 3]"}).SerializeToString()
 
 
 @pytest.mark.usefixtures("accelerators")
