@@ -148,7 +148,7 @@ def test_first_run_of_a_small_model_imports_little_of_the_standard_library(tmp_p
         ("dynamic", REPLACED.replace("PROVIDERS", "None")),
     ],
 )
-def test_models_in_the_engines_own_session_need_no_compiler(kind: str, make: str, tmp_path: Path) -> None:
+def test_own_session_imports_no_compiler(kind: str, make: str, tmp_path: Path) -> None:
     assert not loaded(make, a_model(kind), tmp_path) & COMPILER
 
 
@@ -203,7 +203,7 @@ def test_replacing_onnxruntime_lists_no_devices(kind: str) -> None:
             assert session.run(None, {"x": X})[0].tolist() == [0, 2]
 
 
-def test_sessions_of_opweave_ask_the_engine_for_its_providers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_does_not_call_available_providers(monkeypatch: pytest.MonkeyPatch) -> None:
     def asked() -> list[str]:
         raise AssertionError("a session asks for the providers")
 
@@ -240,7 +240,7 @@ def test_get_available_providers_tells_by_packages_and_files(
             assert place.get_device() == ("GPU" if here else "CPU")
 
 
-def test_get_available_providers_has_those_of_plugins_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_available_providers_lists_plugins_first(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["QNNExecutionProvider", "WebGpuExecutionProvider"]
     listed = [plugins.Plugin("npu", "qualcomm", name, None) for name in names]
     monkeypatch.setattr(plugins, "plugins", lambda: listed)
@@ -264,9 +264,7 @@ print(*sys.modules)
 
 
 @pytest.mark.parametrize(("has_files", "asks"), [(True, False), (False, True)])
-def test_cuda_asks_the_driver_where_files_do_not_tell(
-    has_files: bool, asks: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cuda_detection_asks_driver_without_files(has_files: bool, asks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     cuda, listed = find("cuda"), [ow.Device("cuda", "gpu", "cuda", "a GPU")]
     monkeypatch.setattr(cuda_devices, "may_be_there", lambda: False)
     monkeypatch.setattr(cuda_devices, "has_files", lambda: has_files)
@@ -352,7 +350,7 @@ def spoiled() -> bytes:
 @pytest.mark.parametrize(
     ("make", "is_utf8"), [(a_model, True), (lambda: a_model(node="Neg(x)"), True), (spoiled, False)]
 )
-def test_is_text_finds_what_is_not_utf8(make: Callable[[], bytes], is_utf8: bool) -> None:
+def test_is_text_rejects_invalid_utf8(make: Callable[[], bytes], is_utf8: bool) -> None:
     assert utf8.is_text(make()) is is_utf8
 
 

@@ -84,7 +84,7 @@ def test_branches_may_have_sparse_initializers(condition: bool) -> None:
 
 
 @pytest.mark.parametrize("rate", [8000, 16000])
-def test_branches_are_not_looked_into_before_the_condition_is_known(rate: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_condition_leaves_branches_unread(rate: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a condition on an input's value needs is that value: to infer types in both branches takes their weights."""
     inferred: list[str] = []
     infer = Tracer._infer
@@ -116,7 +116,7 @@ def test_condition_on_shape_is_constant() -> None:
     assert kinds(check_agreement(model, {"x": X})) == ["webnn"]
 
 
-def test_branches_may_hand_out_what_they_did_not_make() -> None:
+def test_branches_may_return_outer_values() -> None:
     """What is around them, a constant, one value twice; the engine refuses these."""
     one, two = info("around", FLOAT, (2, 3)), info("k", FLOAT, ())
     branch = graph([], [], [one, two, one], {"k": np.float32(7)})
@@ -227,7 +227,7 @@ def test_loops_that_are_not_unrolled_run_as_a_whole() -> None:
         assert [line for line in reasons(session) if reason in line], reason
 
 
-def test_loop_falls_back_where_webnn_cannot_express_its_body() -> None:
+def test_loop_falls_back_with_unsupported_body() -> None:
     body = loop_body()
     body.node.extend([node("Det", "square", "d")])
     body.output[2].CopyFrom(info("d", FLOAT, ()))
@@ -450,9 +450,7 @@ def test_fold_leaves_large_results_to_graph() -> None:
         ("Slice", [ints(1, 2), ints(1), ints(2**63 - 1), ints(0), ints(-1)], {}),
     ],
 )
-def test_numpy_declines_what_it_might_do_otherwise(
-    op_type: str, inputs: list[np.ndarray], attributes: dict[str, Any]
-) -> None:
+def test_fold_with_numpy_declines(op_type: str, inputs: list[np.ndarray], attributes: dict[str, Any]) -> None:
     names = [f"x{k}" for k in range(len(inputs))]
     with pytest.raises(fold.Declined):
         fold.with_numpy(helper.make_node(op_type, names, ["y"], **attributes), inputs)

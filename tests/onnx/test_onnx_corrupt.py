@@ -277,7 +277,7 @@ def test_sequences_of_parts_without_elements() -> None:
     assert message(lambda: session(proto), ow.DataError) == "SplitToSequence: split must be positive, got 0"
 
 
-def test_initializers_that_take_the_name_of_another_type() -> None:
+def test_initializers_with_name_of_another_type() -> None:
     tensor = TensorProto(name="w", data_type=BOOL, dims=[3], raw_data=b"\x00\x01\x07")
     proto = model([node("Not", "w", "z")], [], [("z", BOOL, [3])])
     proto.graph.initializer.append(tensor)
@@ -340,7 +340,7 @@ def test_load_rejects_endless_loop(turns: list[np.int64]) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_huge_results_are_refused_before_they_are_allocated(op_type: str, inputs: list[np.ndarray | None]) -> None:
+def test_huge_results_are_rejected_before_allocation(op_type: str, inputs: list[np.ndarray | None]) -> None:
     constants = {f"c{k}": array for k, array in enumerate(inputs) if array is not None}
     names = [f"c{k}" if array is not None else "" for k, array in enumerate(inputs)]
     nodes = [helper.make_node(op_type, names, ["y"]), node("Cast", "y", "f", to=FLOAT), node("ReduceSum", "f x", "z")]

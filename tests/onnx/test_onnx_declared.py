@@ -51,7 +51,7 @@ def test_dimensions_that_vary_take_any_size(dims: list[Any]) -> None:
         assert session.run(None, {"x": x})[0].tolist() == engine.run(None, {"x": x})[0].tolist() == x.tolist()
 
 
-def test_equal_names_in_several_inputs_need_no_equal_sizes() -> None:
+def test_equal_dimension_names_may_have_different_sizes() -> None:
     proto = model(
         [helper.make_node("Concat", ["x", "y"], ["z"], axis=0)], {"x": (FLOAT, ["n"]), "y": (FLOAT, ["n"])}, ["z"]
     )
@@ -113,7 +113,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("element_type", "value"), LISTS)
-def test_lists_are_converted_as_onnx_runtime_converts_them(element_type: int, value: Any) -> None:
+def test_lists_convert_like_onnxruntime(element_type: int, value: Any) -> None:
     proto = identity(element_type)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # 1e300 overflows
@@ -271,7 +271,7 @@ def test_dividing_a_graph_is_linear_in_its_nodes(monkeypatch: pytest.MonkeyPatch
     assert hashes(400) < 2.2 * hashes(200)
 
 
-def test_memory_that_making_sessions_took_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_construction_trims_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setattr(ow.memory, "trim", lambda: calls.append(1))
     session = ow.InferenceSession(identity(FLOAT, ["n"]), CONTEXT)

@@ -63,7 +63,7 @@ def test_group_query_attention_turns_queries_and_keys(interleaved: int) -> None:
 
 @pytest.mark.parametrize("capacity", [6, 12])
 @pytest.mark.parametrize("with_positions", [False, True])
-def test_group_query_attention_that_turns_keeps_its_kernel(capacity: int, with_positions: bool) -> None:
+def test_group_query_attention_with_rotary_keeps_kernel(capacity: int, with_positions: bool) -> None:
     inputs = [*sequence(1, 1, 6, 7, capacity), randn(16, 8), randn(16, 8)]
     if with_positions:
         inputs.append(np.array([[9]]))
@@ -92,7 +92,7 @@ def test_group_query_attention_packed() -> None:
     check("GroupQueryAttention", [packed, None, None, *rest], 3, constants=(6,), **GROUPED)
 
 
-def test_group_query_attention_says_what_it_cannot() -> None:
+def test_group_query_attention_explains_fallback() -> None:
     inputs = sequence(2, 1, 4, 5)
     session = InferenceSession(model("GroupQueryAttention", inputs, 3, "com.microsoft", **GROUPED))
     assert "the number of keys is not constant" in session.explain()
@@ -314,7 +314,7 @@ def test_group_query_attention_packed_after_a_past(rotates: bool) -> None:
 
 @pytest.mark.parametrize("constant", [True, False])
 @pytest.mark.parametrize("options", [{}, {"do_rotary": 1}])
-def test_group_query_attention_of_one_sequence_that_is_shorter(constant: bool, options: dict[str, int]) -> None:
+def test_group_query_attention_of_shorter_sequence(constant: bool, options: dict[str, int]) -> None:
     """A mask of a fixed length: the total counts all keys, and the sequence has fewer of them."""
     length, total, capacity = 5, 9, 12
     inputs = sequence(1, 1, length - 1, length, capacity)
@@ -335,7 +335,7 @@ def test_group_query_attention_of_one_sequence_that_is_shorter(constant: bool, o
     assert "group_query_attention" in operations(session)
 
 
-def test_group_query_attention_whose_lengths_come_from_a_mask() -> None:
+def test_group_query_attention_lengths_from_mask() -> None:
     inputs = sequence(1, 1, 4, 5, 12)
     proto = model("GroupQueryAttention", inputs, 3, "com.microsoft", **GROUPED)
     names = [info.name for info in proto.graph.input]

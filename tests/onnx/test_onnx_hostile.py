@@ -190,7 +190,7 @@ def test_nodes_of_the_engine_itself(op_type: str, shapes: dict[int, list[int] | 
     assert message(lambda: session(proto), ow.DataError) == f"{op_type} 'it': {text}"
 
 
-def test_sizes_that_only_a_call_tells_are_checked_before_the_engine_gets_them() -> None:
+def test_run_checks_dynamic_sizes_before_engine() -> None:
     inverse = helper.make_node("Inverse", ["x"], ["z"], "it", domain="com.microsoft")
     proto = model([inverse], [("x", FLOAT, ["n", 2])], [onnx.ValueInfoProto(name="z")])
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
@@ -327,7 +327,7 @@ def test_sparse_tensors_count_together() -> None:
     )
 
 
-def test_nodes_after_many_sections_are_checked_when_a_model_is_loaded() -> None:
+def test_load_checks_nodes_after_many_sections() -> None:
     """Models with many large sections run in their own session; that is no reason not to look at the rest."""
     nodes, last = list[onnx.NodeProto](), "x"
     for number in range(12):  # Det falls back, between products

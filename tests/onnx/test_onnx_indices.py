@@ -135,7 +135,7 @@ def test_growing_cache_checks_lengths() -> None:
         session.run(None, chunk(1, 3, 1) | past | {"lengths": np.int32([4])})
 
 
-def test_lengths_that_the_model_computes_are_left_to_the_engine() -> None:
+def test_computed_lengths_are_left_to_engine() -> None:
     proto = attention()
     proto.graph.node[0].input[5] = "doubled"
     proto.graph.node.insert(0, node("Add", "lengths lengths", "doubled"))

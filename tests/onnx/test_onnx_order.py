@@ -68,7 +68,7 @@ def test_branches_must_be_in_order() -> None:
         ow.InferenceSession(content, CONTEXT)
 
 
-def test_nodes_in_order_stay_where_they_are() -> None:
+def test_sorted_nodes_keep_order() -> None:
     nodes = [node("Neg", "x", name) for name in "dbca"] + [node("Sum", "a b c d", "z")]
     kept = model(nodes, [("x", FLOAT, [2])], [("z", FLOAT, [2])])
     assert with_sorted_nodes(kept) == kept

@@ -90,7 +90,7 @@ def test_override_changes_model_digest() -> None:
     assert digest_of(Model.load(model("g (float[n] x) => (float[n] y) { y = Neg(x) }"))) != plain
 
 
-def test_graphs_of_operations_of_the_same_name_are_measured_apart() -> None:
+def test_digest_distinguishes_operations_of_one_name() -> None:
     @ow.expression
     def relu(x):  # type: ignore[no-untyped-def]
         return x * 0 + 7
@@ -103,7 +103,7 @@ def test_graphs_of_operations_of_the_same_name_are_measured_apart() -> None:
     assert digests[0] != digests[1]
 
 
-def test_overrides_of_constants_are_computed_by_the_operation() -> None:
+def test_override_of_shape_arithmetic_is_computed() -> None:
     @ow.expression
     def doubled_product(a, b):  # type: ignore[no-untyped-def]
         return a * b * 2
@@ -224,7 +224,7 @@ def test_error_suggests_registered_operator() -> None:
 
 
 @pytest.mark.parametrize("size", ["n", "3"])
-def test_attributes_and_inputs_are_checked_when_a_model_is_loaded(size: str) -> None:
+def test_load_checks_registered_attributes_and_inputs(size: str) -> None:
     ow.register_onnx("com.mine", "Hardish", hardish)
     proto = two(size, "com.mine", "com.mine")
     proto.graph.node[2].attribute.append(onnx.helper.make_attribute("alhpa", 0.5))

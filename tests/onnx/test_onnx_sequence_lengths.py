@@ -136,7 +136,7 @@ def test_engine_runs_one_kernel(op_type: str) -> None:
 
 @pytest.mark.parametrize("op_type", GATES)
 @pytest.mark.parametrize("lengths", [[5, 6, 1], [5, -1, 1]])
-def test_constant_sequence_lens_out_of_range_are_errors(op_type: str, lengths: list[int]) -> None:
+def test_constant_sequence_lens_out_of_range(op_type: str, lengths: list[int]) -> None:
     outputs = 3 if op_type == "LSTM" else 2
     model, feed = node_model(op_type, operands(op_type, lengths), {"hidden_size": HIDDEN}, outputs=outputs)
     with pytest.raises(ow.NotSupportedError, match=r"sequence_lens has values that are not in \[0, 5\]"):
@@ -149,9 +149,7 @@ def test_constant_sequence_lens_out_of_range_are_errors(op_type: str, lengths: l
 @pytest.mark.parametrize("op_type", GATES)
 @pytest.mark.parametrize("specialise", ["recurring", "always", "never"])
 @pytest.mark.parametrize("wrong", [6, -1, 2**31 - 1])
-def test_sequence_lens_of_a_call_out_of_range_are_errors(
-    op_type: str, device: str, specialise: Any, wrong: int
-) -> None:
+def test_run_rejects_sequence_lens_out_of_range(op_type: str, device: str, specialise: Any, wrong: int) -> None:
     outputs, inputs = 3 if op_type == "LSTM" else 2, operands(op_type, [5, 4, 1])
     model, feed = node_model(op_type, inputs, {"hidden_size": HIDDEN}, outputs=outputs, dynamic=(0, 4))
     model.graph.node[0].name = "encode"
@@ -164,7 +162,7 @@ def test_sequence_lens_of_a_call_out_of_range_are_errors(
     )
 
 
-def test_computed_sequence_lens_out_of_range_are_the_engines_error() -> None:
+def test_computed_sequence_lens_out_of_range() -> None:
     inputs = operands("LSTM", [5, 4, 1])
     node = helper.make_node("LSTM", ["x", "w", "r", "", "lengths"], ["", "h"], hidden_size=HIDDEN)
     nodes = [helper.make_node("Add", ["given", "given"], ["lengths"]), node]

@@ -25,7 +25,7 @@ from opweave.backends.onnxruntime.sessions import SPIN_MICROSECONDS
 # Inputs and outputs --------------------------------------------------------------------------------------------------
 
 
-def test_inputs_and_outputs_are_described_as_onnxruntime_does() -> None:
+def test_get_inputs_and_outputs_equal_onnxruntime() -> None:
     sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)
     optional = helper.make_value_info("o", helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, [2])))
     nodes = [node("SequenceAt", "s i", "z"), node("Identity", "t", "u"), node("Identity", "d", "e")]
@@ -77,7 +77,7 @@ def test_outputs_come_in_the_order_they_are_asked_for() -> None:
         (None, {"x": X, "y": np.ma.masked_array(Y, Y > 0)}, "input 'y' must not be masked"),
     ],
 )
-def test_wrong_arguments_are_named_with_what_came(names: Any, feed: Any, text: str) -> None:
+def test_run_rejects_wrong_arguments(names: Any, feed: Any, text: str) -> None:
     s = session(sum_model())
     assert message(lambda: s.run(names, feed)).startswith(text)
     s.run(None, {"x": X, "y": Y})  # the call after one that went well is checked in another way
@@ -259,7 +259,7 @@ def test_repeated_run_rejects_lost_context() -> None:
     assert "the context is lost" in message(lambda: s.run(None, {"x": X, "y": Y}), ow.InvalidStateError)
 
 
-def test_compiling_for_new_shapes_stops_no_one_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_new_shape_does_not_block_other_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     s = session(sum_model(), specialise="always")
     s.run(None, {"x": X, "y": Y})
     started, go = Event(), Event()
@@ -329,7 +329,7 @@ def test_fallback_can_be_refused() -> None:
     assert session(sum_model(), fallback="error").run(None, {"x": X, "y": Y})[0].shape == (2, 3)
 
 
-def test_explain_says_which_node_runs_where_and_why() -> None:
+def test_explain_lists_placement_with_reasons() -> None:
     text = session(mixed_model()).explain()
     assert re.search(r"section 0: 1 node, WebNN on cpu\n  Relu\n", text)
     assert re.search(r"ONNX Runtime \(fallback\)\n  Cast: .+\n  Cast: .+\n", text)
@@ -346,7 +346,7 @@ def test_explain_needs_shapes() -> None:
     assert "section 0: 2 nodes" in s.explain()
 
 
-def test_operators_of_the_user_and_unknown_ones_are_named() -> None:
+def test_custom_and_unknown_operators_are_named() -> None:
     proto = model([helper.make_node("Frob", ["x"], ["z"], domain="my.ops")], [("x", FLOAT, [2])], [("z", FLOAT, [2])])
     proto.opset_import.append(helper.make_opsetid("my.ops", 1))
     start = "Frob: neither Opweave nor ONNX Runtime has the operator Frob of the domain 'my.ops'; "

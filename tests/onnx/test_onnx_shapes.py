@@ -315,7 +315,7 @@ def test_booleans_scalars_and_empty_arrays() -> None:
     assert y.shape == (0,)
 
 
-def test_values_that_decide_are_compiled_when_they_recur(compiled: list[CompiledModel]) -> None:
+def test_recurring_shape_values_are_compiled(compiled: list[CompiledModel]) -> None:
     nodes = [helper.make_node("Reshape", ["x", "s"], ["y"])]
     proto = model_of(nodes, {"x": (FLOAT, ["n"]), "s": (INT64, [2])}, {"y": (FLOAT, None)})
     session, x = ow.InferenceSession(proto, CONTEXT, specialise="recurring"), np.arange(24, dtype=np.float32)
@@ -454,7 +454,7 @@ def test_exit_during_shape_compilation(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
 
 
-def test_compiled_models_of_all_sessions_have_few_threads() -> None:
+def test_compiled_models_stay_within_max_threads() -> None:
     sessions = [ow.InferenceSession(product(), CONTEXT, specialise="recurring", program_bytes=2**30) for _ in range(3)]
     for session in sessions:
         for _ in range(2):
@@ -494,7 +494,7 @@ def test_static_models_in_many_large_pieces_run_in_their_own_session(compiled: l
 
 
 @pytest.mark.parametrize("size", [100, 10000])
-def test_small_operations_that_fall_back_get_no_threads(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_fallback_operations_get_no_threads(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int | None] = []
     make = sessions.session_options
 

@@ -63,7 +63,7 @@ def test_results_beside_sequences() -> None:
             np.testing.assert_array_equal(a, b)
 
 
-def test_arrays_to_write_into_must_have_the_shape_that_comes() -> None:
+def test_out_must_have_actual_shape() -> None:
     model, feed = pool_model(outputs=["y", "places"])
     session = ow.InferenceSession(without_shapes(model), CONTEXT)
     with pytest.raises(ow.ValidationError, match=r"out\['y'\] must have shape \[1, 2, \d, \d\], got \[1, 2, 5, 6\]"):

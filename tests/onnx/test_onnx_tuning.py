@@ -113,7 +113,7 @@ def test_results_of_quantised_models_may_differ_more(
         ((1.0, 1.02, 1.0), "onnxruntime"),  # which has run it until then
     ],
 )
-def test_static_session_runs_on_onnxruntime_until_it_is_tuned(
+def test_untuned_static_session_runs_on_onnxruntime(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times: tuple[float, ...], chosen: str
 ) -> None:
     monkeypatch.setattr(session_tuning, "_time_build", lambda build: (build(), 0.0))
@@ -159,7 +159,7 @@ def test_run_during_tune_does_not_keep_old_engine(
 
 
 @pytest.mark.skipif(not kernels.has_halide(), reason="the extra halide is not installed")
-def test_loops_that_are_compiled_for_the_first_time_do_not_count_as_the_build(
+def test_build_time_excludes_first_loop_compilation(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(kernels, "is_compiled", kernels.has_halide)
@@ -272,7 +272,7 @@ def test_shapes_of_a_dynamic_model_are_compiled_where_that_was_measured_to_be_fa
 
 @pytest.mark.parametrize("chosen", [OWN_SESSION, "onnxruntime", "rival"])
 @pytest.mark.parametrize("is_begun", [False, True], ids=["waiting", "begun"])
-def test_shapes_that_were_being_compiled_run_as_tuning_chose(
+def test_shapes_in_compilation_follow_tuning(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_begun: bool, chosen: str
 ) -> None:
     compile_on, begun, tuned = ShapeCache.compile_on, Event(), Event()

@@ -376,7 +376,7 @@ def test_fix_shapes_precedes_overrides() -> None:
     assert s.get_inputs()[0].shape == [2, 6]
 
 
-def test_weights_of_a_model_in_bytes_are_found_in_the_given_folder(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_external_weights_of_bytes_model_in_given_folder(make: Callable[..., Any], tmp_path: Path) -> None:
     proto = a_model()
     onnx.save_model(proto, str(tmp_path / "m.onnx"), save_as_external_data=True, location="w.bin", size_threshold=0)
     options = ort.SessionOptions()
@@ -585,7 +585,7 @@ def test_compatibility_tables_have_all_public_names(rows: Any, owner: Any) -> No
     assert set(listed) == {name for name in dir(owner) if not name.startswith("_")}
 
 
-def test_sessions_and_bindings_have_what_the_tables_say() -> None:
+def test_session_and_binding_have_listed_names() -> None:
     for rows, cls in (
         (compatibility.tables()["InferenceSession"], ow.InferenceSession),
         (compatibility.tables()["IOBinding"], IO_BINDING),

@@ -66,7 +66,7 @@ def test_replacing_all_import_paths() -> None:
     assert not any(on_opweave(cls(MODEL)) for cls in ways())
 
 
-def test_sessions_keep_running_where_they_were_made() -> None:
+def test_sessions_keep_engine_after_replacing() -> None:
     before = ImportedBefore(MODEL)
     with ow.onnx.replacing_onnxruntime():
         within = ImportedBefore(MODEL)
@@ -138,7 +138,7 @@ class Reduced(ImportedBefore):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("cls", [Explicit, Reduced])
-def test_derived_sessions_are_pickled_as_their_class_says(cls: Any) -> None:
+def test_derived_session_pickles_by_its_class(cls: Any) -> None:
     with ow.onnx.replacing_onnxruntime():
         session = cls(MODEL)
         data = pickle.dumps(session)
@@ -301,7 +301,7 @@ def test_methods_of_options_are_as_before() -> None:
 # Opweave's own sessions ----------------------------------------------------------------------------------------------
 
 
-def test_opweave_does_not_call_what_replaces_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacement_is_not_used_by_opweave(monkeypatch: pytest.MonkeyPatch) -> None:
     class OnOpweave(ImportedBefore):  # type: ignore[misc]
         """A replacement by hand: it derives from the class, and calls Opweave."""
 
@@ -359,7 +359,7 @@ def test_errors_are_those_of_both(name: str, tmp_path: Path) -> None:
     assert type(caught.value).__name__ == ours.__name__ or ours is ow.MLError
 
 
-def test_private_attributes_say_what_the_session_is() -> None:
+def test_replaced_session_private_attributes() -> None:
     with ow.onnx.replacing_onnxruntime():
         session = a_session()
     with pytest.raises(AttributeError, match="private to ONNX Runtime, and this session runs on Opweave"):

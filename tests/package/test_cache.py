@@ -170,7 +170,7 @@ def test_keys_hold_objects_weakly() -> None:
     assert [value for _, value in cache.items()] == ["the other's", "more"]
 
 
-def test_threads_that_wait_for_their_turn_find_what_was_made() -> None:
+def test_cache_waiting_threads_share_the_result() -> None:
     cache: Cache[str, int] = Cache()
     made: list[int] = []
     barrier = threading.Barrier(8)

@@ -68,7 +68,7 @@ def test_opweave_cache_bytes_rejects_invalid_value(monkeypatch: pytest.MonkeyPat
         disk_cache.limit()
 
 
-def test_files_of_others_in_the_directory_are_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_cache_leaves_foreign_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store(0, age=10)
     names = ["mine.o", "notes.tuning", "0" * 64, f".{KEYS[1]}.o.young"]
     for name in names:
@@ -80,7 +80,7 @@ def test_files_of_others_in_the_directory_are_left_alone(folder: Path, monkeypat
     assert sorted(path.name for path in folder.iterdir()) == sorted(names)
 
 
-def test_temporary_files_of_processes_that_ended_are_deleted(folder: Path) -> None:
+def test_disk_cache_deletes_stale_temporary_files(folder: Path) -> None:
     store(0, age=10)
     left = folder / f".{KEYS[1]}.o.abc_123"
     left.write_bytes(b"half")
@@ -108,7 +108,7 @@ def test_eviction_scans_only_after_many_bytes(folder: Path, monkeypatch: pytest.
     assert kept() == {1, 2, 3, 4, 5}
 
 
-def test_processes_that_write_and_evict_at_the_same_time_do_not_fail(folder: Path) -> None:
+def test_disk_cache_concurrent_store_and_evict(folder: Path) -> None:
     code = """
 import sys
 from opweave.support import disk_cache

@@ -93,7 +93,7 @@ def test_adapters_are_looked_at_only_where_there_may_be_hardware(
     assert done.stdout.split()[-1] == looked
 
 
-def test_create_context_loads_no_back_end_that_has_no_device_by_default() -> None:
+def test_create_context_does_not_load_unused_back_ends() -> None:
     code = """
 import sys, opweave as ow
 from opweave.support import packages

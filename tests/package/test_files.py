@@ -95,7 +95,7 @@ def test_save_to_device(tmp_path: Path) -> None:
     assert (before.st_ino, before.st_mode) == (after.st_ino, after.st_mode)
 
 
-def test_weights_in_a_file_of_their_own_lie_where_a_link_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_save_weights_file_beside_link_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opweave.onnx.export.MAX_EMBEDDED_BYTES", 0)
     builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu"))
     weights = np.arange(1000, dtype=np.float32)

@@ -58,7 +58,7 @@ def test_predictor_of_no_rows(fixed: str) -> None:
     }
 
 
-def test_precision_is_that_of_the_context_also_in_other_processes() -> None:
+def test_predictor_keeps_precision_in_other_processes() -> None:
     predict = Predictor(model(LAYER, rows="n"), precision="ieee")
     for made in (predict, pickle.loads(pickle.dumps(predict))):
         assert made._session.context.precision == "ieee"
@@ -230,7 +230,7 @@ def test_inputs_without_rows_are_refused() -> None:
         Predictor(model(text))
 
 
-def test_inputs_with_different_numbers_of_rows_are_refused() -> None:
+def test_predictor_rejects_different_row_counts() -> None:
     text = "g (float[2, 1] x, float[3] z) => (float[2, 3] y) { y = Add(x, z) }"
     with pytest.raises(ow.ValidationError, match="inputs must have the same number of rows in the model"):
         Predictor(model(text))

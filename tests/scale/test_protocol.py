@@ -88,7 +88,7 @@ def test_data_types_round_trip(element_type: str, is_binary: bool) -> None:
 
 
 @pytest.mark.parametrize("offset", range(4))
-def test_binary_inputs_are_views_of_the_body_where_they_are_aligned(offset: int) -> None:
+def test_parse_aligned_binary_inputs_are_views(offset: int) -> None:
     header = message(entry(data=None, shape=[2, 3], parameters={"binary_data_size": 24}))
     header += b" " * (-len(header) % 4 + offset)
     body = header + np.arange(6, dtype=np.float32).tobytes()
@@ -357,7 +357,7 @@ def test_decompress_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "GZIP", "x-gzip", "deflate", "identity", ""])
-def test_uncompressed_bounds_what_it_returns(encoding: str) -> None:
+def test_decompress_bounds_result(encoding: str) -> None:
     pack: Any = {"deflate": zlib.compress, "identity": bytes, "": bytes}.get(encoding, gzip.compress)
     for size in (0, 1, 10**6):
         data = random_bytes(size)
@@ -494,7 +494,7 @@ def test_parse_converts_numbers_of_long_lists_as_of_short_ones(dtype: str, speci
     assert found[0] == found[1]
 
 
-def test_strings_in_place_of_numbers_cannot_fill_the_memory() -> None:
+def test_parse_bounds_strings_in_place_of_numbers() -> None:
     """An array of them would take 4 bytes for each character of the longest, for every element: 40 GB."""
     data = ["x" * 10**6, *["y"] * (3 * 10**4 - 1)]
     assert "'data' must hold FP32, got ['xxx" in error(identity("float"), message(entry(shape=[10**4, 3], data=data)))

@@ -148,7 +148,7 @@ def test_programs_need_the_token_alone(server: Server) -> None:
         PlainClient(server, origin=None, headers={"Sec-Opweave-Protocol": "opweave.webnn.1, token.x"})
 
 
-def test_statistics_need_what_connections_need(server: Server) -> None:
+def test_http_stats_need_token_and_origin(server: Server) -> None:
     bearer = {"Authorization": f"Bearer {server.token}"}
     with Client(server) as client:
         client.hello()

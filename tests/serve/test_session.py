@@ -431,7 +431,7 @@ def test_second_read_apart_comes_in_a_frame(server: Server) -> None:
             assert time.monotonic() < deadline
 
 
-def test_contents_that_are_not_asked_for_follow_in_a_frame(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unrequested_contents_follow_in_a_frame(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     wait = Handover.wait
     monkeypatch.setattr(Handover, "wait", lambda handover, key, _: wait(handover, key, 1))
     with Client(server) as client:
@@ -458,7 +458,7 @@ def test_contents_that_are_unwanted_are_not_sent(server: Server) -> None:
         assert client.read(1, "float32").tolist() == [0] * 4, "the next message is the answer to this read"
 
 
-def test_contents_whose_response_breaks_follow_in_a_frame(server: Server) -> None:
+def test_contents_of_broken_response_follow_in_a_frame(server: Server) -> None:
     with Client(server) as client:
         client.hello()
         client.ask("tensor", id=1, **desc("float32", 2**23), readable=True)  # more than what sockets hold
@@ -474,9 +474,7 @@ def test_contents_whose_response_breaks_follow_in_a_frame(server: Server) -> Non
 
 
 @pytest.mark.parametrize("type_of_client", [Client, PlainClient])
-def test_contents_that_a_client_left_behind_are_given_up(
-    type_of_client: type[Client], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_abandoned_contents_are_dropped(type_of_client: type[Client], caplog: pytest.LogCaptureFixture) -> None:
     limits = ConnectionLimits(handshake=10_000)
     with Server(port=0, origins=[ORIGIN], device="cpu", limits=limits) as server, Client(server) as other:
         with type_of_client(server) as client:

@@ -370,7 +370,7 @@ def test_quantised_products_are_kernels_of_8_bits(context: ow.MLContext, zero: i
 
 
 @pytest.mark.parametrize("data_type", ["uint8", "int8"])
-def test_quotients_are_rounded_and_saturated_when_they_are_quantised(context: ow.MLContext, data_type: Any) -> None:
+def test_quantize_linear_of_quotient_rounds_and_saturates(context: ow.MLContext, data_type: Any) -> None:
     reference = ow.ml.create_context(device="reference")
     x = np.concatenate([np.arange(-2000, 2000, dtype=float32) / 8, [np.inf, -np.inf, 1e30]]).astype(float32)
 
@@ -432,7 +432,7 @@ def test_limits_of_integers_are_exact(context: ow.MLContext, data_type: Any) -> 
         np.testing.assert_array_equal(run(context, way, x), x.clip(low, high))
 
 
-def test_activations_of_a_residual_network_are_part_of_its_convolutions(context: ow.MLContext) -> None:
+def test_residual_activations_are_fused_into_convolutions(context: ow.MLContext) -> None:
     """After a normalisation, a bias and what is added, too; and a hard swish that is written out."""
     random = np.random.default_rng(2)
     weights = [random.standard_normal((8, 8, 3, 3), float32) / 8 for _ in range(3)]

@@ -129,7 +129,7 @@ OPERATIONS: dict[str, Build] = {
 
 @pytest.mark.parametrize("fuse", [True, False])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_operations_of_float16_round_their_results_in_ieee(name: str, fuse: bool) -> None:
+def test_float16_operations_round_in_ieee(name: str, fuse: bool) -> None:
     openvino_context()
     x = np.random.default_rng(0).uniform(-3, 3, (64, 8)).astype(np.float16)
     contexts = (
@@ -161,7 +161,7 @@ NUMBERS: dict[str, Build] = {
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_attributes_of_operations_of_float16_are_float32(context: ow.MLContext, name: str) -> None:
+def test_float16_operation_attributes_are_float32(context: ow.MLContext, name: str) -> None:
     """They were rounded to float16, so results were up to two units off."""
     x = np.random.default_rng(0).uniform(-3, 3, (64, 8)).astype(np.float16)
     found, wanted = (run(c, NUMBERS[name], x) for c in (context, ow.ml.create_context(device="reference")))
@@ -172,7 +172,7 @@ def test_attributes_of_operations_of_float16_are_float32(context: ow.MLContext, 
     assert steps[np.isfinite(wanted)].max() <= 1
 
 
-def test_explain_says_that_float16_is_float32_until_it_is_stored() -> None:
+def test_explain_states_float32_intermediates_of_float16() -> None:
     openvino_context()
     texts = []
     for precision in ("float32", "ieee"):
