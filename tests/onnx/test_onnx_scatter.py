@@ -162,7 +162,7 @@ def test_dynamic_batch_stays_on_webnn(op_type: str) -> None:
     session = ow.InferenceSession(proto, CONTEXT, specialise="always")
     for count in (2, 5):
         feed = {"i": np.int64([1, 1, -1, 5, 0])[:count], "u": randn(count)}
-        np.testing.assert_allclose(session.run(None, feed)[0], run_engine(model, feed)[0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(session.run(None, feed)[0], run_engine(proto, feed)[0], rtol=1e-5, atol=1e-6)
     assert list(session.shapes().values()) == ["compiled", "compiled"]
     assert "fallback" not in session.explain()
     assert "section 1" not in session.explain()

@@ -203,7 +203,7 @@ def test_dynamic_batch_stays_on_webnn(op_type: str) -> None:
     session = ow.InferenceSession(proto, CONTEXT, specialise="always")
     for lengths in ([3], [5, 1, 2, 4]):
         feed = {"x": randn(STEPS, len(lengths), INPUT), "n": np.int32(lengths)}
-        np.testing.assert_allclose(session.run(None, feed)[0], run_engine(model, feed)[0], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(session.run(None, feed)[0], run_engine(proto, feed)[0], rtol=1e-4, atol=1e-5)
     assert list(session.shapes().values()) == ["compiled", "compiled"]
     assert "fallback" not in session.explain()
     assert "section 1" not in session.explain()
