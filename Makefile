@@ -26,7 +26,7 @@ with-extras: small-models
 
 # Once more as it is for those who have not installed the extras; the demo's pictures are made without them above.
 without-extras: $(VENV)/.dev
-	cd tests && ../$(BIN)/python -m pytest -p without_extras $(WITHOUT_EXTRAS) --deselect tests/cli/test_demo.py::test_any_image_is_taken
+	cd tests && ../$(BIN)/python -m pytest -p support.without_extras $(WITHOUT_EXTRAS) --deselect tests/cli/test_demo.py::test_demo_accepts_any_image
 
 # `make test` samples rows that differ by data type or size only; here all of them run.
 test-all: check
@@ -62,7 +62,7 @@ test-cuda: $(VENV)-cuda/.installed
 test-gpu: $(VENV)-cuda/.installed
 	OPWEAVE_TEST_DEVICE=cuda $(VENV)-cuda/bin/python -m pytest --all -rs --junitxml=$(VENV)-cuda/graphs.xml $(addprefix tests/backends/cuda/test_cuda_,device.py composites.py attention.py step.py custom.py interop.py)
 	OPWEAVE_TEST_DEVICE=cuda $(VENV)-cuda/bin/python -m pytest -rs --junitxml=$(VENV)-cuda/calls.xml tests/backends/all/test_elementwise.py tests/backends/all/test_agreement.py -k cuda
-	$(VENV)-cuda/bin/python tests/wpt_page.py cuda docs/conformance-cuda.md --command 'make test-gpu' --reports $(VENV)-cuda/graphs.xml $(VENV)-cuda/calls.xml
+	$(VENV)-cuda/bin/python tools/wpt_page.py cuda docs/conformance-cuda.md --command 'make test-gpu' --reports $(VENV)-cuda/graphs.xml $(VENV)-cuda/calls.xml
 
 # A sample of all families of kernels on an NVIDIA GPU, under compute-sanitizer of the CUDA toolkit. `SANITIZE='--tool racecheck'`
 # has one tool.

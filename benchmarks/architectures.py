@@ -32,7 +32,7 @@ RESTED_PAIRS = 6
 
 
 def rows() -> list[Row]:
-    from tests.onnx_architectures import randomise
+    from tests.support.onnx_architectures import randomise
 
     found = []
     imports: dict[str, list[float]] = {"opweave": [], "onnxruntime": []}

@@ -128,7 +128,7 @@ def _threads() -> int:
 def models(folder: Path, packages: Path) -> dict[str, Callable[[], tuple[Path, dict[str, np.ndarray]]]]:
     """What makes the file and the inputs of each model, by name."""
     from gate.catalog import entry
-    from tests.onnx_architectures import randomise
+    from tests.support.onnx_architectures import randomise
 
     from .architectures import NAMES
     from .models import photograph

@@ -294,7 +294,7 @@ def write_relu(path: Path) -> None:
 def prepare(folder: Path) -> None:
     """Write the models that the paths read."""
     write_relu(folder / "relu.onnx")
-    architectures = import_module("tests.onnx_architectures")
+    architectures = import_module("tests.support.onnx_architectures")
     for name in NETS:
         architectures.randomise(name, folder)
 

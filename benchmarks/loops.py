@@ -21,7 +21,7 @@ def rows() -> list[Row]:
     import halide  # noqa: F401  (without it there are no loops to measure)
 
     import opweave as ow
-    from tests.onnx_architectures import randomise
+    from tests.support.onnx_architectures import randomise
 
     found = []
     for name, title in NETWORKS.items():

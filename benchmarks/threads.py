@@ -46,7 +46,7 @@ def together(ways: Sequence[Way], calls: int, pool: ThreadPoolExecutor) -> Way:
 
 
 def rows() -> list[Row]:
-    from tests.onnx_architectures import randomise
+    from tests.support.onnx_architectures import randomise
 
     found: list[Row] = []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(COUNT) as pool:

@@ -119,7 +119,7 @@ def row(name: str, pause: float, found: Mapping[str, Any]) -> list[str]:
 
 def main(write: Annotated[bool, typer.Option(help="Whether to write docs/engines.md.")] = True) -> None:
     """Measure calls while a child process verifies another engine, and write docs/engines.md."""
-    from tests.onnx_architectures import randomise
+    from tests.support.onnx_architectures import randomise
 
     from .page import DOCS, machine, replace_part, table, versions
 

@@ -115,7 +115,7 @@ def _difference(result: Any, expected: Any) -> float:
 def compare_cases(part: int, parts: int) -> dict[str, Any]:
     """What came of a part of ONNX's backend cases: counts by word, and the names of those that do not agree."""
     sys.path.insert(0, str(ROOT / "tests"))
-    import onnx_cases
+    from support import onnx_cases
 
     words, failures = Counter[str](), dict[str, str]()
     for name in list(onnx_cases.cases())[part::parts]:

@@ -28,7 +28,7 @@ else:
     settings.load_profile("same everywhere")
 
 
-collect_ignore = ["backends/cuda/libcuda_program.py", "cuda_triton_samples.py"]
+collect_ignore = ["backends/cuda/libcuda_program.py", "backends/cuda/cuda_triton_samples.py"]
 """Files without doctests; they import a driver of CUDA, and Triton."""
 collect_ignore_glob = ["*conftest.py"]
 """Doctests are not looked for in these: all are modules of one name, and pytest imports the first of a name alone."""

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import onnxruntime
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "js")]
 
 from js_modules import CPU, Modules, expected  # noqa: E402
 

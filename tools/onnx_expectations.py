@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import opweave as ow  # noqa: E402
 
-onnx_cases: Any = import_module("onnx_cases")
+onnx_cases: Any = import_module("support.onnx_cases")
 
 REASONS = {
     r"'test_training_dropout|'test_bernoulli": "ONNX Runtime draws other random numbers than NumPy",

@@ -86,7 +86,7 @@ def test_messages_about_any_value_are_short(builder: ow.MLGraphBuilder, value: s
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_any_value_is_shown(value: str) -> None:
+def test_shown_is_bounded(value: str) -> None:
     assert 0 < len(shown(VALUES[value])) <= 500
 
 
@@ -145,7 +145,7 @@ def test_wrong_types_after_build_are_type_errors(builder: ow.MLGraphBuilder) -> 
             call()
 
 
-def test_a_name_may_be_used_twice_unless_both_inputs_reach_the_graph() -> None:
+def test_build_rejects_two_reachable_inputs_of_one_name() -> None:
     context = ow.ml.create_context()
     builder = ow.MLGraphBuilder(context)
     first, second = builder.input("x", "float32", [2]), builder.input("x", "float32", [3])
@@ -205,7 +205,7 @@ def test_scales_of_resample2d_are_floats(builder: ow.MLGraphBuilder) -> None:
 # Composites, pickling
 
 
-def test_composites_may_return_constants_and_what_they_are_given() -> None:
+def test_composite_may_return_constants_and_operands() -> None:
     @ow.composite
     def mixed(b: Any, x: ow.MLOperand) -> Any:
         return x, b.constant(np.float32([1, 2])), x + 1
@@ -230,7 +230,7 @@ def test_composites_may_return_constants_and_what_they_are_given() -> None:
         (lambda b: b.context.create_tensor("float32", [1]), "a tensor .* cannot be copied or pickled"),
     ],
 )
-def test_what_belongs_to_a_context_says_what_to_pickle(
+def test_pickle_of_context_objects_names_alternative(
     builder: ow.MLGraphBuilder, make: Callable[[ow.MLGraphBuilder], object], message: str
 ) -> None:
     made = make(builder)

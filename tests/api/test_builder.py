@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from foreign import Foreign
+from support.foreign import Foreign
 
 import opweave as ow
 from opweave.ops import Operations
@@ -25,7 +25,7 @@ def builder(context: ow.MLContext) -> ow.MLGraphBuilder:
 
 
 @pytest.mark.parametrize("size", [3, 3.0, np.float32(3), np.int8(3), np.array(3)], ids=repr)
-def test_sizes_of_descriptors_are_converted_as_those_of_operations_are(builder: ow.MLGraphBuilder, size: Any) -> None:
+def test_input_converts_sizes_like_operations(builder: ow.MLGraphBuilder, size: Any) -> None:
     x = builder.input("x", "float32", [size])
     made: list[Any] = [
         builder.constant("float32", [size], np.zeros(3, np.float32)),
@@ -35,7 +35,7 @@ def test_sizes_of_descriptors_are_converted_as_those_of_operations_are(builder: 
     assert [each.shape for each in (x, *made)] == [(3,)] * 4
 
 
-def test_a_mapping_is_no_shape(builder: ow.MLGraphBuilder) -> None:
+def test_input_rejects_mapping_as_shape(builder: ow.MLGraphBuilder) -> None:
     with pytest.raises(ow.ValidationError, match=r"^input 'x': shape must be a sequence of integers, got \{\}$"):
         builder.input("x", "float32", {})
 
@@ -160,7 +160,7 @@ def test_bad_outputs(context: ow.MLContext, builder: ow.MLGraphBuilder) -> None:
     builder.build({"y": y})
 
 
-def test_a_builder_builds_once(builder: ow.MLGraphBuilder) -> None:
+def test_build_only_once(builder: ow.MLGraphBuilder) -> None:
     x = builder.input("x", "float32", [1])
     y = builder.add(x, x)
     builder.build({"y": y})
@@ -186,7 +186,7 @@ def test_unused_inputs_are_left_out(builder: ow.MLGraphBuilder) -> None:
     assert list(graph.inputs) == ["x"]
 
 
-def test_one_operand_under_two_names(builder: ow.MLGraphBuilder) -> None:
+def test_build_one_operand_under_two_names(builder: ow.MLGraphBuilder) -> None:
     x = builder.input("x", "float32", [2])
     y = builder.add(x, x)
     graph = builder.build({"a": y, "b": y, "c": builder.identity(y)})

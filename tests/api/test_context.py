@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from threads import together
+from support.threads import together
 
 import opweave as ow
 from opweave import backends
@@ -41,7 +41,7 @@ def count_bindings() -> int:
     return sum(type(found) is DispatchBinding for found in gc.get_objects())  # `isinstance` looks into dead proxies
 
 
-def test_without_accelerators_the_default_context_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_context_defaults_to_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPWEAVE_DEVICE")
     monkeypatch.setattr(backends, "default_devices", lambda: backends.find("onnxruntime").devices())
     context = ow.ml.create_context()
@@ -50,7 +50,7 @@ def test_without_accelerators_the_default_context_runs_on_the_cpu(monkeypatch: p
     assert repr(context) == "<MLContext on cpu>"
 
 
-def test_the_environment_names_the_device_of_contexts_that_choose_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_context_follows_opweave_device(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = backends.Device("gpu", "gpu", "webgpu", "a GPU that none of these contexts takes")
     monkeypatch.setattr(backends, "default_devices", lambda: [gpu])
     for name in ("cpu", "reference"):
@@ -64,7 +64,7 @@ def test_the_environment_names_the_device_of_contexts_that_choose_none(monkeypat
 
 
 @pytest.mark.parametrize("name", DEVICES)
-def test_a_back_end_can_be_chosen(name: str) -> None:
+def test_create_context_accepts_backend(name: str) -> None:
     backend = {"cpu": "onnxruntime"}.get(name, name)
     for device in (None, name):
         context = ow.ml.create_context(device=device, backend=backend)
@@ -409,7 +409,7 @@ def test_compute_takes_non_contiguous_arrays_and_tensors() -> None:
     assert context.compute(graph, {"x": tensor})["y"].tolist() == [2, 4, 6, 8]
 
 
-def test_a_warm_dispatch_copies_nothing(context: ow.MLContext) -> None:
+def test_dispatch_copies_nothing_when_warm(context: ow.MLContext) -> None:
     graph, (x, y) = plus_one(context), tensors(context)
     context.dispatch(graph, {"x": x}, {"y": y})
     ow.memory.copies.reset()
@@ -480,7 +480,7 @@ def test_memory_of_tensors_is_aligned() -> None:
         assert not tensor.numpy().any()
 
 
-def test_the_reference_says_which_operation_lacks_memory() -> None:
+def test_reference_names_operation_without_memory() -> None:
     context = ow.ml.create_context(device="reference")
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", [1, 1, 3, 3])

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from foreign import Foreign
+from support.foreign import Foreign
 
 import opweave as ow
 from opweave.memory import pool
@@ -47,7 +47,7 @@ def test_results_are_written_into_arrays_of_others() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "to"), [("float64", "float32"), (ml_dtypes.bfloat16, "float32"), (bool, "uint8")])
-def test_types_that_webnn_lacks_are_named_with_what_to_do(dtype: Any, to: str) -> None:
+def test_conversion_error_names_type_and_remedy(dtype: Any, to: str) -> None:
     with pytest.raises(ow.ValidationError, match=rf"is not a data type of WebNN .*array\.astype\('{to}'\) converts it"):
         ow.MLGraphBuilder(CONTEXT).constant(np.zeros(3, dtype))
 

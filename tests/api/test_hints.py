@@ -208,7 +208,7 @@ def test_habits_meet_a_hint(habit: str) -> None:
         lambda b, x: CPU.compute(graph(), {}),
     ],
 )
-def test_other_mistakes_get_no_hint(function: Any) -> None:
+def test_unrelated_errors_get_no_hint(function: Any) -> None:
     builder = ow.MLGraphBuilder(CPU)
     x = builder.input("x", "float32", [2, 3])
     with pytest.raises((ow.ValidationError, AttributeError)) as raised:
@@ -216,7 +216,7 @@ def test_other_mistakes_get_no_hint(function: Any) -> None:
     assert not any(word in str(raised.value) for word in ("did you mean", "counted", "inferred", "keyword arguments"))
 
 
-def test_a_module_that_is_not_imported_is_named() -> None:
+def test_attribute_error_names_module_to_import() -> None:
     source = "import opweave as ow\nassert not hasattr(ow, 'foo')\now.chat"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=600)
     assert "module 'opweave' has no attribute 'chat'; it is a module: import opweave.chat" in done.stderr

@@ -53,7 +53,7 @@ def test_arithmetic(name: str, other: Any) -> None:
     np.testing.assert_allclose(value_of(apply(other, given_x())), apply(np.float32(other), A), rtol=1e-6)
 
 
-def test_two_operands() -> None:
+def test_operators_of_two_operands() -> None:
     x = given_x()
     y = x - x * x
     assert ops_of(y) == ["mul", "sub"]
@@ -75,7 +75,7 @@ def test_matrix_products() -> None:
     np.testing.assert_allclose(value_of(operator.matmul(B.T, given_x())), B.T @ A, rtol=1e-6)
 
 
-def test_an_array_on_the_left_does_not_map_over_the_operand() -> None:
+def test_array_plus_operand_is_one_operand() -> None:
     y = A + given_x()
     assert isinstance(y, MLOperand)
     assert y.shape == A.shape
@@ -113,7 +113,7 @@ def test_operators_name_the_operation_in_errors() -> None:
         x - given_x()
 
 
-def test_an_operand_is_neither_true_nor_false() -> None:
+def test_operand_rejects_bool() -> None:
     with pytest.raises(ow.ValidationError, match=r"no value while the graph is being built; use builder\.where"):
         bool(given_x())
     with pytest.raises(ow.ValidationError, match="no value"):
@@ -176,7 +176,7 @@ def test_representations() -> None:
     assert repr((x + 1).node.inputs["b"]) == "<MLOperand float32[], constant>"  # type: ignore[union-attr]
 
 
-def test_an_operand_is_no_sequence_of_attributes() -> None:
+def test_attributes_reject_operand() -> None:
     x = given_x()
     with pytest.raises(ow.ValidationError, match="new_shape must be a sequence, got <MLOperand"):
         x.reshape(x)
@@ -244,7 +244,7 @@ def test_indexing_adds_no_more_operations_than_needed(key: Any, ops: list[str]) 
     assert ops_of(given_x()[key]) == ops
 
 
-def test_an_axis_of_one_element_loses_nothing() -> None:
+def test_index_on_axis_of_one_element() -> None:
     x = given_x(np.ones((1, 4), "float32"))
     assert x[::-1] is x
     assert ops_of(x[0]) == ["reshape"]
@@ -275,7 +275,7 @@ def test_bad_indices(key: Any, message: str) -> None:
         given_x()[key]
 
 
-def test_an_operand_is_no_index() -> None:
+def test_index_rejects_operand() -> None:
     x = given_x()
     with pytest.raises(ow.ValidationError, match="got <MLOperand"):
         x[x]

@@ -17,8 +17,9 @@ from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
-from openvino_device import openvino_context
-from specification import (
+from support.graphs import run
+from support.openvino_device import openvino_context
+from support.specification import (
     DICTIONARIES,
     ENUMS,
     INTERFACES,
@@ -350,13 +351,7 @@ def _() -> None:
 
 def of_nan(call: Callable[[Any, Any], Any], x: np.ndarray) -> list[np.ndarray]:
     """What the CPU and the reference compute of an input with NaN."""
-    results = []
-    for device in ("cpu", "reference"):
-        context = ow.ml.create_context(device=device)
-        builder = ow.MLGraphBuilder(context)
-        graph = builder.build({"y": call(builder, builder.input("x", x.dtype.name, x.shape))})
-        results.append(context.compute(graph, {"x": x})["y"])
-    return results
+    return [run(ow.ml.create_context(device=device), call, x) for device in ("cpu", "reference")]
 
 
 def with_nan(at: int, *shape: int) -> np.ndarray:
@@ -544,18 +539,18 @@ def covers(declaration: Difference, difference: Difference) -> bool:
     return declaration[0] in (difference[0], "change") and fnmatchcase(difference[1], declaration[1])
 
 
-def test_every_difference_is_declared() -> None:
+def test_deviations_are_declared() -> None:
     undeclared = [d for d in differences() if not any(covers(declaration, d) for declaration in DECLARED)]
     assert sorted(undeclared) == []
 
 
-def test_every_declared_deviation_is_one() -> None:
+def test_declared_deviations_exist() -> None:
     existing = differences() | set(DEMONSTRATIONS)
     assert len(DECLARED) > 80
     assert [d for d in DECLARED if not any(covers(d, difference) for difference in existing)] == []
 
 
-def test_every_demonstration_belongs_to_a_declared_deviation() -> None:
+def test_demonstrations_have_declared_deviation() -> None:
     assert [d for d in DEMONSTRATIONS if not any(covers(declaration, d) for declaration in DECLARED)] == []
 
 
@@ -564,7 +559,7 @@ def test_demonstration(difference: Difference) -> None:
     DEMONSTRATIONS[difference]()
 
 
-def test_operations_are_those_of_the_specification_in_its_order() -> None:
+def test_operations_follow_specification_order() -> None:
     wanted = [member for member in INTERFACES["MLGraphBuilder"] if is_operation("MLGraphBuilder", member)]
     assert len(wanted) == 95
     assert [camel_case(name) for name in OPS] == wanted
@@ -585,12 +580,12 @@ def test_lost_info_has_the_members_of_its_dictionary() -> None:
     assert fields == [snake_case(member["name"]) for member in members_of("MLContextLostInfo")]
 
 
-def test_every_operation_has_a_limits_table() -> None:
+def test_operations_have_limits_table() -> None:
     assert set(TABLES) == set(OPS)
 
 
 @pytest.mark.parametrize("device", CONTEXTS)
-def test_support_limits_have_the_members_of_their_dictionaries(device: str) -> None:
+def test_op_support_limits_have_dictionary_members(device: str) -> None:
     limits = CONTEXTS[device].op_support_limits()
     for member in members_of("MLOpSupportLimits"):
         wanted = members_of(member["type"]) if member["type"] in DICTIONARIES else []
@@ -599,7 +594,7 @@ def test_support_limits_have_the_members_of_their_dictionaries(device: str) -> N
     assert list(limits) == [snake_case(member["name"]) for member in members_of("MLOpSupportLimits")]
 
 
-def test_support_limits_are_found_by_the_names_of_the_specification() -> None:
+def test_op_support_limits_by_specification_name() -> None:
     limits = CONTEXTS["reference"].op_support_limits()
     with pytest.warns(
         DeprecationWarning, match="the key 'maxTensorByteLength' is deprecated; it is 'max_tensor_byte_length'"
@@ -619,7 +614,7 @@ def test_support_limits_are_found_by_the_names_of_the_specification() -> None:
 
 @pytest.mark.parametrize("device", CONTEXTS)
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
-def test_what_is_required_is_supported(op: Op[..., Any], device: str) -> None:
+def test_op_support_limits_include_required_types(op: Op[..., Any], device: str) -> None:
     supported = CONTEXTS[device].op_support_limits()[op.name]
     for name, row in TABLES[op.name].items():
         given = supported[name]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from threads import together
+from support.threads import together
 
 import opweave as ow
 
@@ -108,7 +108,7 @@ def test_owners_may_change_their_array_objects(context: ow.MLContext) -> None:
     assert context.compute(builder.build({"y": y}), {"x": tensor})["y"].tolist() == [0, 2, 4, 6]
 
 
-def test_unaligned_memory_is_copied_before_engines_see_it(context: ow.MLContext) -> None:
+def test_unaligned_memory_is_copied(context: ow.MLContext) -> None:
     raw = memoryview(bytes(17))[1:]
     builder = ow.MLGraphBuilder(context)
     assert builder.constant("float32", [4], raw).value.flags.aligned
@@ -122,7 +122,7 @@ def test_unaligned_memory_is_copied_before_engines_see_it(context: ow.MLContext)
 # Threads --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_timeout_does_not_lose_the_context(context: ow.MLContext) -> None:
+def test_lost_wait_timeout_keeps_context(context: ow.MLContext) -> None:
     async def wait() -> None:
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(context.lost, 0.01)
@@ -133,7 +133,7 @@ def test_a_timeout_does_not_lose_the_context(context: ow.MLContext) -> None:
     context.create_tensor("float32", [1])
 
 
-def test_lost_callbacks_find_everything_destroyed_and_may_wait(context: ow.MLContext) -> None:
+def test_lost_callback_sees_destroyed_objects(context: ow.MLContext) -> None:
     graph, seen = relu(context), []
 
     def callback(_: object) -> None:
@@ -149,7 +149,7 @@ def test_lost_callbacks_find_everything_destroyed_and_may_wait(context: ow.MLCon
 
 
 @pytest.mark.parametrize("what", ["tensor", "graph"])
-def test_what_is_destroyed_while_it_is_bound_stays_destroyed(context: ow.MLContext, what: str) -> None:
+def test_destroy_during_bind(context: ow.MLContext, what: str) -> None:
     graph = relu(context)
     x, y = context.tensor_from(ones()), context.create_tensor("float32", [4])
     program: Any = graph._check_alive()
@@ -197,7 +197,7 @@ def test_threads_that_bind_destroy_and_drop() -> None:
     assert [array for array in bound if array() is not None] == []  # the graph does not hold what it was bound to
 
 
-def test_an_interrupt_while_waiting_leaves_no_lock_behind() -> None:
+def test_interrupt_while_waiting_releases_locks() -> None:
     code = """
 import signal, threading, numpy as np, opweave as ow
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for what they run in the background
@@ -281,7 +281,7 @@ def test_compute_checks_whose_tensors_it_gets(context: ow.MLContext) -> None:
 # Memory that must be given back ----------------------------------------------------------------------------------------
 
 
-def test_a_dropped_graph_is_freed_at_once(context: ow.MLContext) -> None:
+def test_dropped_graph_is_freed_at_once(context: ow.MLContext) -> None:
     graph = relu(context)
     x, y = context.tensor_from(ones()), context.create_tensor("float32", [4])
     context.dispatch(graph, {"x": x}, {"y": y})
@@ -387,7 +387,7 @@ def test_engine_errors_are_translated(context: ow.MLContext, tmp_path: Path) -> 
             builder.build({"y": y})
 
 
-def test_inputs_and_outputs_of_a_dispatch_are_not_confused(context: ow.MLContext) -> None:
+def test_dispatch_rejects_output_as_input(context: ow.MLContext) -> None:
     builder = ow.MLGraphBuilder(context)
     graph = builder.build({"y": builder.exp(builder.constant("float32", 0))})
     tensor = context.create_tensor("float32", [])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from foreign import Foreign
+from support.foreign import Foreign
 
 import opweave as ow
 
@@ -43,7 +43,7 @@ def test_onnx_runtime_shares_memory_both_ways() -> None:
     assert back.data_ptr() == value.data_ptr()
 
 
-def test_a_graph_writes_straight_into_foreign_memory() -> None:
+def test_dispatch_writes_into_foreign_memory() -> None:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", [3])
     graph = builder.build({"y": builder.add(x, x)})
@@ -58,7 +58,7 @@ def test_a_graph_writes_straight_into_foreign_memory() -> None:
     assert ow.memory.copies.count == 0
 
 
-def test_views_of_tensors_that_are_not_writable_are_read_only() -> None:
+def test_tensor_view_is_read_only_unless_writable() -> None:
     tensor = context.create_tensor("float32", [2], readable=True)
     with pytest.raises(ValueError, match="read-only"):
         tensor.numpy()[0] = 1
@@ -84,7 +84,7 @@ def test_views_of_tensors_that_are_not_writable_are_read_only() -> None:
         (None, "tensor_from takes an array, got NoneType"),
     ],
 )
-def test_what_cannot_be_adopted(value: Any, message: str) -> None:
+def test_tensor_from_rejects_value(value: Any, message: str) -> None:
     with pytest.raises(ow.ValidationError, match=message):
         context.tensor_from(value)
 
@@ -127,7 +127,7 @@ def test_scalars_and_buffers_of_every_kind() -> None:
         assert row.numpy().tolist() == [1, 2]
 
 
-def test_a_tensor_keeps_adopted_memory_alive() -> None:
+def test_tensor_from_keeps_memory_alive() -> None:
     tensor = context.tensor_from(np.full(1000, 7, "float32"))
     np.zeros(1000, "float32")
     assert (tensor.numpy() == 7).all()

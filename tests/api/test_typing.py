@@ -92,7 +92,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return errors
 
 
-def test_type_checkers_take_what_people_write(found: dict[str, list[str]]) -> None:
+def test_typical_uses_type_check(found: dict[str, list[str]]) -> None:
     """Also what the documentation shows."""
     assert {file: lines for file, lines in found.items() if file != "wrong.py"} == {}
 
@@ -101,7 +101,7 @@ def test_type_checkers_see_mistakes(found: dict[str, list[str]]) -> None:
     assert {int(line.split(":")[1]) for line in found["wrong.py"]} == set(range(6, 12))
 
 
-def test_what_people_write_runs() -> None:
+def test_typical_uses_run() -> None:
     """`assert_type` is for type checkers; here the calls themselves are tried."""
     subprocess.run([sys.executable, USES], check=True)
 
@@ -157,7 +157,7 @@ def test_names_are_completed_in_notebooks(code: str, names: list[str]) -> None:
     assert set(names) - found == set()
 
 
-def test_completion_offers_what_is_public() -> None:
+def test_completion_offers_public_names() -> None:
     import jedi
 
     found = {completion.name for completion in jedi.Interpreter("ow.", [{"ow": ow}]).complete()}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from every_device import DEVICES, context_on
+from support.every_device import DEVICES, context_on
 
 import opweave as ow
 from opweave import array_api as xp
@@ -239,7 +239,7 @@ def test_functions_of_two_elements(name: str) -> None:
 
 
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
-def test_results_at_the_ends_of_what_is_defined(data_type: str) -> None:
+def test_functions_at_domain_limits(data_type: str) -> None:
     """What the standard's own tests have found: the sign of a remainder that is zero, and acosh far below 1."""
     zeros, divisors = np.array([0.0, -0.0, 6.0, -6.0, 0.0, -0.0], data_type), np.array([-2, -2, -2, 2, 2, 2], data_type)
     found = xp.remainder(xp.asarray(zeros), xp.asarray(divisors)).numpy()
@@ -315,7 +315,7 @@ def test_truth_values_are_bytes_of_webnn() -> None:
     assert repr(mask).endswith(", bool[3, 4]>")
 
 
-def test_an_array_is_a_key_and_is_compared_element_by_element() -> None:
+def test_array_is_hashable_and_compares_elementwise() -> None:
     x = ow.array([1.0, 2.0])
     assert {x: "found"}[x] == "found"
     assert (x == x).tolist() == [True, True]
@@ -323,7 +323,7 @@ def test_an_array_is_a_key_and_is_compared_element_by_element() -> None:
     assert (np.float32([0, 5]) < x).tolist() == [True, False]
 
 
-def test_a_tensor_is_read_before_it_is_written() -> None:
+def test_pending_comparison_reads_tensor_before_write() -> None:
     context = ow.ml.create_context()
     tensor = context.create_tensor("float32", [2], readable=True, writable=True)
     context.write_tensor(tensor, np.float32([1, -1]))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_models
+from support import tiny_models
 from typer.testing import CliRunner, Result
 
 import opweave as ow
@@ -41,7 +41,7 @@ def conversation(path: Path, *replies: str, room: int = 150, system: str | None 
     return Conversation(decoder, known, Scripted(known, *replies) if replies else Sampler(seed=0), system)
 
 
-def test_only_what_is_new_is_read(path: Path) -> None:
+def test_say_reads_only_new_tokens(path: Path) -> None:
     talk = conversation(path, "hello", "hell é", system="Be brief.")
     parts = list(talk.say("Who?"))
     assert parts == ["hello"]
@@ -54,7 +54,7 @@ def test_only_what_is_new_is_read(path: Path) -> None:
     assert [message["content"] for message in talk.messages[2::2]] == ["hello", "hell é"]
 
 
-def test_what_is_remembered_gives_the_same_replies(path: Path) -> None:
+def test_say_with_kv_cache_equals_rereading(path: Path) -> None:
     """A second message continues the keys and values of the first, which a model that forgot all has to read again."""
     talk = conversation(path)
     "".join(talk.say("hello", limit=5))
@@ -67,7 +67,7 @@ def test_what_is_remembered_gives_the_same_replies(path: Path) -> None:
     np.testing.assert_allclose(talk._decoder.feed([1]), fresh.feed([1]), atol=1e-3)
 
 
-def test_a_full_context_ends_the_reply(path: Path) -> None:
+def test_full_context_ends_reply(path: Path) -> None:
     talk = conversation(path, "o" * 200, room=60)
     text = "".join(talk.say("Who?"))
     assert talk.reply.end == "full"
@@ -80,7 +80,7 @@ def test_a_full_context_ends_the_reply(path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["a\ud800b", "\udcff", None, b"a", 3])
-def test_say_rejects_what_is_no_text(text: Any, path: Path) -> None:
+def test_say_rejects_non_text(text: Any, path: Path) -> None:
     talk = conversation(path, "hello")
     with pytest.raises(ValidationError, match=r"text must be a str|must be text, got '.ud"):
         talk.say(text)
@@ -88,7 +88,7 @@ def test_say_rejects_what_is_no_text(text: Any, path: Path) -> None:
     assert "".join(talk.say("hello")) == "hello"
 
 
-def test_a_system_message_with_a_surrogate_is_refused(path: Path) -> None:
+def test_say_rejects_surrogate_in_system_message(path: Path) -> None:
     with pytest.raises(ValidationError, match=r"messages\[0\]\['content'\] must be text, got '.udc80' at index 1"):
         conversation(path, "hello", system="a\udc80").say("hello")
 
@@ -114,7 +114,7 @@ def test_sampler_rejects_logits_without_a_largest() -> None:
     assert Sampler(temperature=0)(np.array([-np.inf, 1.0])) == 1
 
 
-def test_a_reply_ends_at_its_limit_or_when_it_is_stopped(path: Path) -> None:
+def test_reply_ends_at_limit_or_close(path: Path) -> None:
     talk = conversation(path, "hello hello hello")
     assert "".join(talk.say("Who?", limit=2)) == "hello hello"
     assert talk.reply.end == "limit"
@@ -126,7 +126,7 @@ def test_a_reply_ends_at_its_limit_or_when_it_is_stopped(path: Path) -> None:
     assert talk.messages[-1] == {"role": "assistant", "content": "hello"}
 
 
-def test_the_same_seed_chooses_the_same() -> None:
+def test_sampler_seed_is_reproducible() -> None:
     logits = np.random.default_rng(0).standard_normal(1000).astype("float32")
 
     def chosen(seed: int | None) -> list[int]:
@@ -183,14 +183,14 @@ def run(path: Path, *options: str, text: str = "") -> Result:
     return result
 
 
-def test_the_device_must_have_the_precision(path: Path) -> None:
+def test_chat_rejects_unsupported_precision(path: Path) -> None:
     assert run(path, "--precision", "ieee", "--limit", "2", "-p", "hello").exit_code == 0
     error = run(path, "--precision", "tf32").exception
     assert isinstance(error, ow.NotSupportedError)
     assert "precision 'tf32': device 'cpu' cannot compute so" in str(error)
 
 
-def test_a_line_is_a_message(path: Path) -> None:
+def test_chat_reads_messages_from_lines(path: Path) -> None:
     """The same seed gives the same replies; /new forgets what was said."""
     result = run(path, "--seed", "4", "--limit", "8", text="hello\n\n/new\nhell\n")
     assert result.exit_code == 0
@@ -205,7 +205,7 @@ def test_a_line_is_a_message(path: Path) -> None:
     assert lines.count("the reply has reached --limit") == 2
 
 
-def test_one_reply_to_a_prompt(path: Path) -> None:
+def test_chat_prompt_option_gives_one_reply(path: Path) -> None:
     result = run(path, "-p", "hello", "--temperature", "0", "--context", "40", "--system", "hell")
     assert result.exit_code == 0
     assert (
@@ -214,7 +214,7 @@ def test_one_reply_to_a_prompt(path: Path) -> None:
     )
 
 
-def test_a_full_context_is_said_and_does_not_end_the_program(path: Path) -> None:
+def test_chat_continues_after_full_context(path: Path) -> None:
     result = run(path, "--context", "30", "--limit", "1", text=f"{'x' * 40}\nhello\n")
     assert result.exit_code == 0
     assert "the context is full: with this message the conversation has 59 tokens" in result.stderr
@@ -231,7 +231,7 @@ def test_chat_rejects_a_prompt_with_half_of_a_surrogate_pair(path: Path) -> None
         assert "half of a surrogate pair" in str(error)
 
 
-def test_an_interrupted_reply_is_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chat_keeps_interrupted_reply(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say = Conversation.say
 
     def interrupted(self: Conversation, text: str, limit: int | None = None) -> Iterator[str]:
@@ -253,6 +253,6 @@ def test_an_interrupted_reply_is_kept(path: Path, monkeypatch: pytest.MonkeyPatc
     assert chat.ENDS["open"] == "stopped"
 
 
-def test_control_characters_are_not_sent_to_the_terminal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_characters_are_escaped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Conversation, "say", lambda self, text, limit: iter(["a\x1b[31m[b]\n"]))
     assert run(path, "-p", "hello").stdout == "a\\x1b[31m[b]\n\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_models
+from support import tiny_models
 
 import opweave as ow
 from opweave import DataError, NotSupportedError, ValidationError
@@ -31,7 +31,7 @@ def steps(each: Decoder, text: list[int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
-def test_the_network_is_that_of_the_definition(architecture: str, tmp_path: Path) -> None:
+def test_decoder_equals_definition(architecture: str, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     weights = tiny_models.write(path, architecture=architecture, formats=MIXED)
     wanted = tiny_models.logits(weights, TEXT, interleaved=architecture == "llama")
@@ -52,7 +52,7 @@ def test_small_integers_are_multiplied_as_such(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
-def test_matrices_that_are_quantized_alike_are_one_product(architecture: str, tmp_path: Path) -> None:
+def test_decoder_merges_matrices_of_equal_format(architecture: str, tmp_path: Path) -> None:
     """Biases, which Qwen2 has, too."""
     path = tmp_path / "x.gguf"
     formats = {"attn_q": "Q4_1", "attn_k": "Q4_1", "attn_v": "Q4_1", "ffn_gate": "Q8_0", "ffn_up": "Q8_0"}
@@ -94,7 +94,7 @@ def test_prompts_and_single_tokens_share_the_packed_weights(
 
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("count", [2, CHUNK, CHUNK + 1, 100])
-def test_a_prompt_in_chunks_gives_the_same(count: int, quantized: bool, tmp_path: Path) -> None:
+def test_decoder_prompt_in_chunks(count: int, quantized: bool, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     weights = tiny_models.write(path, formats=MIXED)
     wanted = tiny_models.logits(weights, TEXT)
@@ -107,7 +107,7 @@ def test_a_prompt_in_chunks_gives_the_same(count: int, quantized: bool, tmp_path
     assert error.max() < (0.15 if quantized else 1e-5) * wanted.std()
 
 
-def test_what_is_forgotten_makes_no_difference(tmp_path: Path) -> None:
+def test_decoder_forget(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     wanted = tiny_models.logits(tiny_models.write(path), TEXT)
     each = decoder(path, quantized=False)
@@ -119,7 +119,7 @@ def test_what_is_forgotten_makes_no_difference(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("room", [100, CHUNK, 20])
-def test_the_end_of_the_room(room: int, tmp_path: Path) -> None:
+def test_decoder_uses_whole_context(room: int, tmp_path: Path) -> None:
     """It is used to the last token, also where no chunk fits any more."""
     path = tmp_path / "x.gguf"
     wanted = tiny_models.logits(tiny_models.write(path), TEXT)
@@ -130,7 +130,7 @@ def test_the_end_of_the_room(room: int, tmp_path: Path) -> None:
         each.feed([1])
 
 
-def test_no_copies_are_made(tmp_path: Path) -> None:
+def test_decoder_copies_nothing(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     tiny_models.write(path, formats=MIXED)
     each = decoder(path)
@@ -183,7 +183,7 @@ def test_tokens_out_of_range(tokens: list[int], message: str, tmp_path: Path) ->
         ({"metadata": {"llama.rope.scaling.type": "yarn"}}, NotSupportedError, r"rotary embedding is scaled \(yarn\)"),
     ],
 )
-def test_other_networks_are_refused(
+def test_model_rejects_other_networks(
     options: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "x.gguf"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny_models
-from tiny_models import gguf
+from support import tiny_models
+from support.tiny_models import gguf
 
 from opweave import DataError, MLError, NotSupportedError
 from opweave.chat import GGUF
@@ -167,14 +167,14 @@ def test_files_with_other_bytes_are_read_or_refused(tmp_path: Path) -> None:
     assert refused > 100
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_gguf_missing_file(tmp_path: Path) -> None:
     for name, hint in (("none.gguf", ""), ("none", "; the path of a .gguf file is needed")):
         with pytest.raises(DataError) as caught:
             GGUF(tmp_path / name)
         assert str(caught.value) == f"{tmp_path / name}: No such file or directory{hint}"
 
 
-def test_what_is_not_read_is_named(tmp_path: Path) -> None:
+def test_gguf_rejects_unsupported_format(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     written(path, "Q5_0", columns=32)
     with pytest.raises(NotSupportedError, match=r"w is Q5_0; F32, F16, Q4_0, Q4_1, Q8_0, Q4_K, Q6_K are read"):

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import tiny_models
+from support import tiny_models
 
 import opweave as ow
 from opweave import DataError, MLError, ValidationError
@@ -44,7 +44,7 @@ def render(template: str, **arguments: Any) -> str:
 
 
 @pytest.mark.parametrize("case", RECORDED["cases"], ids=lambda case: case["name"])
-def test_render_writes_what_transformers_writes(case: dict[str, Any]) -> None:
+def test_render_equals_transformers(case: dict[str, Any]) -> None:
     each = vocabulary(case["template"], case["special"])
     if case["text"] is None:
         with pytest.raises(MLError):
@@ -123,7 +123,7 @@ def test_render_rejects_nesting_without_an_end() -> None:
         render("x", other=endless)
 
 
-def test_render_rejects_surrogates_that_templates_write() -> None:
+def test_render_rejects_surrogates_from_template() -> None:
     with pytest.raises(DataError, match=r"the chat template of x\.gguf writes '\\ud800' at index 1"):
         render(r"a{{ '\ud800' }}")
 
@@ -282,7 +282,7 @@ def test_render_bounds_memory_and_time() -> None:
     assert [(name, outcome) for name, outcome in outcomes if outcome != "MLError"] == []
 
 
-def test_say_bounds_what_templates_write(tmp_path: Path) -> None:
+def test_say_bounds_template_output(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     tiny_models.write(path, metadata={"tokenizer.chat_template": "{{ 'a' * 10**9 }}"})
     file = GGUF(path)

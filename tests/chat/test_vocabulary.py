@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import tiny_models
-from tiny_models import TOKENS
+from support import tiny_models
+from support.tiny_models import TOKENS
 
 from opweave import DataError, MissingExtraError, NotSupportedError, ValidationError
 from opweave.chat import GGUF, Vocabulary, vocabulary as vocabulary_module
@@ -92,7 +92,7 @@ def test_characters_come_with_their_last_token(tmp_path: Path) -> None:
     ]
 
 
-def test_a_token_at_the_beginning(tmp_path: Path) -> None:
+def test_encode_adds_bos_token(tmp_path: Path) -> None:
     start = TOKENS.index("<|start|>")
     plain = vocabulary(tmp_path / "x.gguf", tokenizer__ggml__bos_token_id=start)
     assert plain.encode("hell") == [TOKENS.index("hell")]
@@ -112,7 +112,7 @@ def test_pieces_are_merged_by_their_scores() -> None:
     assert [PIECES[k] for k in known.encode("hello")] == ["<s>", "h", "el", "l", "o"]
 
 
-def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
+def test_vocabulary_rejects_other_kinds(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     with pytest.raises(NotSupportedError, match="has tokens of type bert; gpt2, llama are read"):
         vocabulary(path, tokenizer__ggml__model="bert")
@@ -125,7 +125,7 @@ def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
 
 
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vocabulary_names_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(MissingExtraError, match=r"needs tokenizers: pip install 'opweave\[chat\]'"):
         pieces()
@@ -216,13 +216,13 @@ def test_vocabulary_merges_all_pairs_of_pieces() -> None:
         ("a" * (2**22 + 1), "text must have at most 4,194,304 characters, got 4,194,305"),
     ],
 )
-def test_encode_rejects_what_is_no_text(text: Any, message: str) -> None:
+def test_encode_rejects_non_text(text: Any, message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         pieces().encode(text)
 
 
 @pytest.mark.parametrize("token", [-1, 2**32, 1.5, "a", None, True])
-def test_decode_rejects_what_is_no_token(token: Any) -> None:
+def test_decode_rejects_invalid_tokens(token: Any) -> None:
     with pytest.raises(ValidationError, match=r"tokens must be integers in \[0, 4294967295\], got"):
         pieces().decode([259, token])
 
@@ -254,7 +254,7 @@ def test_templates_that_fail_or_reach_for_python(template: str, message: str, tm
         known.render(MESSAGES)
 
 
-def test_a_file_without_a_template(tmp_path: Path) -> None:
+def test_render_without_template(tmp_path: Path) -> None:
     known = pieces()
     with pytest.raises(DataError, match="has no chat template"):
         known.render(MESSAGES)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from support.onnx import model, node
 
 import opweave as ow
 from opweave.cli import engines
@@ -77,7 +77,7 @@ def test_bench_order_alternates(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 6])
-def test_bench_order_varies_which_engine_is_before(count: int) -> None:
+def test_bench_order_varies(count: int) -> None:
     turns = order(count)
     before: dict[int, list[int]] = {number: [] for number in range(count)}
     for last, number in pairwise(turns):
@@ -186,7 +186,7 @@ def measured(spawn: Spawn, count: int, monkeypatch: pytest.MonkeyPatch) -> list[
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_bench_begins_a_turn_when_the_engine_before_is_quiet(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_waits_until_previous_engine_is_idle(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     spawn = Spawn()
     results = measured(spawn, count, monkeypatch)
     first, turns = spawn.log[:count], spawn.log[count:]
@@ -195,7 +195,7 @@ def test_bench_begins_a_turn_when_the_engine_before_is_quiet(count: int, monkeyp
     assert [len(result.turns) for result in results] == [ROUNDS] * count
 
 
-def test_bench_goes_on_without_an_engine_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_continues_without_ended_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     results = measured(Spawn(ends=3), 3, monkeypatch)
     assert [len(result.turns) for result in results] == [ROUNDS, 2, ROUNDS]
     assert results[1].reason == "ended its process with status 3 during a run"
@@ -217,11 +217,9 @@ def test_bench_ratios_are_those_of_rounds() -> None:
 def test_bench_auto_is_a_session_with_its_defaults(
     size: int | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [size]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    proto = model([node("Relu", "x", "y")], {"x": f"float32[{size}]"}, {"y": f"float32[{size}]"})
     path = tmp_path / "relu.onnx"
-    path.write_bytes(model.SerializeToString())
+    path.write_bytes(proto.SerializeToString())
     given: list[dict[str, Any]] = []
     create = ow.InferenceSession.__init__
 
@@ -244,5 +242,5 @@ def test_bench_auto_is_a_session_with_its_defaults(
 @pytest.mark.parametrize(
     ("chosen", "label"), [("", "auto"), ("openvino", "auto = openvino"), (BASE_LINE, f"auto = {BASE_LINE}")]
 )
-def test_bench_labels_auto_with_the_engine_that_it_chose(chosen: str, label: str) -> None:
+def test_bench_labels_auto_with_chosen_engine(chosen: str, label: str) -> None:
     assert Result(EngineRow(AUTO), chosen=chosen).label == label

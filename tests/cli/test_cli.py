@@ -72,14 +72,14 @@ def test_ops_suggests_the_name_that_was_meant() -> None:
     assert "did you mean" in run("ops", "softmaks", code=2)
 
 
-def test_core_operations_are_those_without_a_decomposition() -> None:
+def test_core_operations_have_no_decomposition() -> None:
     text = run("ops", "--core")
     assert "\nexp " in text
     assert "\nsoftmax " not in text
 
 
 @pytest.mark.parametrize("name", Operations.listing())
-def test_each_back_end_does_each_operation(name: str) -> None:
+def test_support_is_complete(name: str) -> None:
     for backend, how in support.support(Operations.listing()[name], discover()).items():
         assert None not in how.values(), f"{backend} cannot do {name} for some data type: {how}"
 
@@ -94,7 +94,7 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
-def test_a_full_disk_is_one_line() -> None:
+def test_full_disk_error_is_one_line() -> None:
     with open("/dev/full", "w") as full:
         result = subprocess.run(
             [sys.executable, "-m", "opweave", "ops"], stdout=full, stderr=subprocess.PIPE, text=True

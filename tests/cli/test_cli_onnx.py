@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+import support.onnx
+from onnx import TensorProto, helper
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -32,14 +33,8 @@ def write(
     outputs: list[str],
     **constants: np.ndarray,
 ) -> Path:
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(name, *declared) for name, declared in inputs.items()],
-        [helper.make_empty_tensor_value_info(name) for name in outputs],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    values = [(name, *declared) for name, declared in inputs.items()]
+    onnx.save(support.onnx.model(nodes, values, dict.fromkeys(outputs, ""), constants), path)
     return path
 
 
@@ -127,7 +122,7 @@ def test_labels_name_the_best_classes(run, pair: Path, tmp_path: Path) -> None: 
     assert "has 1 labels for 3 scores" in text
 
 
-def test_info_tells_what_falls_back_and_why(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_info_lists_fallback_with_reasons(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     text = run("info", pair)
     for words in ("[batch, 3]", "tensor(int64)", "ai.onnx 21", "Relu 1", "3 nodes, WebNN on cpu", "nothing falls back"):
         assert words in text
@@ -171,7 +166,7 @@ def test_bench_measures_both(run, pair: Path) -> None:  # type: ignore[no-untype
 
 
 @pytest.mark.parametrize("rounds", [0, 2])
-def test_an_interrupted_bench_shows_what_was_measured(rounds: int, pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_interrupted_shows_measurements(rounds: int, pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(found: Any, job: Any, seconds: float, progress: Any, results: list[Result]) -> None:
         results += [Result(EngineRow("a"), turns=[[1e-3]] * rounds, difference=0.0), Result(EngineRow("b"))]
         raise KeyboardInterrupt
@@ -201,7 +196,7 @@ def test_bench_writes_json_and_a_chart(run, pair: Path, tmp_path: Path) -> None:
     assert "onnxruntime" in texts
 
 
-def test_engines_that_cannot_run_a_model_are_rows_with_the_reason(capfd: pytest.CaptureFixture[str]) -> None:
+def test_bench_rows_of_failing_engines_have_reason(capfd: pytest.CaptureFixture[str]) -> None:
     results = [
         Result(EngineRow("a"), turns=[[0.8e-3, 2e-3, 3e-3], [2e-3]], chosen="c"),
         Result(EngineRow("b<"), reason="no kernel for Det"),
@@ -217,7 +212,7 @@ def test_engines_that_cannot_run_a_model_are_rows_with_the_reason(capfd: pytest.
     assert drawn == ["t", "a = c", "2 ms", "b<", "cannot run it"]
 
 
-def test_bench_says_which_precisions_there_are(pair: Path) -> None:
+def test_bench_lists_precisions(pair: Path) -> None:
     arguments = "--seconds", "0.05", "--engines", "onnxruntime", "--precision", "tf32"
     error = CliRunner().invoke(cli.app, ["bench", str(pair), *arguments]).exception
     assert isinstance(error, ow.NotSupportedError)
@@ -225,7 +220,7 @@ def test_bench_says_which_precisions_there_are(pair: Path) -> None:
     assert "only as 'float32'" in str(error)
 
 
-def test_software_in_place_of_hardware_is_measured_only_if_it_is_named() -> None:
+def test_bench_measures_software_adapter_only_if_named() -> None:
     assert {device.name: device.is_software for device in ow.devices() if device.name in ("cpu", "reference")} == {
         "cpu": False,
         "reference": True,
@@ -240,7 +235,7 @@ def test_bench_names_unknown_engines(run, pair: Path) -> None:  # type: ignore[n
     )
 
 
-def test_convert_writes_what_another_engine_takes(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_convert_output_runs_in_onnxruntime(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     out = tmp_path / "out.onnx"
     assert "fix them, as in fix_shapes={'batch': 1}, or on the command line --fix-shapes batch=1" in run(
         "convert", pair, "-o", out, code=1
@@ -269,11 +264,10 @@ def test_convert_takes_files_as_cp_does(run, pair: Path, tmp_path: Path) -> None
 
 
 def test_convert_keeps_the_engines_operators(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    node = helper.make_node("QuickGelu", ["x"], ["y"], domain="com.microsoft")
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    nodes = [helper.make_node("QuickGelu", ["x"], ["y"], domain="com.microsoft")]
     model, out = tmp_path / "gelu.onnx", tmp_path / "out.onnx"
-    onnx.save(helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets, ir_version=10), model)
+    proto = support.onnx.model(nodes, {"x": "float32[2]"}, {"y": "float32[2]"}, domains=["com.microsoft"])
+    onnx.save(proto, model)
     run("convert", model, out)
     assert "QuickGelu" not in {node.op_type for node in onnx.load(out).graph.node}
     run("convert", model, out, "--operators", "onnxruntime")
@@ -310,7 +304,7 @@ def test_errors_are_one_line_and_verbose_shows_more(run, pair: Path, tmp_path: P
     assert "no.onnx: No such file" in text
 
 
-def test_shapes_of_inputs_whose_dimensions_have_no_name_are_fixed(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_fix_shapes_of_unnamed_dimensions(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = write(
         tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], {"x": (TensorProto.FLOAT, [None, None])}, ["y"]
     )
@@ -325,7 +319,7 @@ def test_shapes_of_inputs_whose_dimensions_have_no_name_are_fixed(run, tmp_path:
         )
 
 
-def test_models_that_need_more_than_ones_name_the_option(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_fix_shapes_advice_if_ones_fail(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"]), helper.make_node("Reshape", ["z", "shape"], ["w"])]
     inputs = {"x": (TensorProto.FLOAT, ["rows", "columns"]), "z": (TensorProto.FLOAT, [None, 4])}
     path = write(tmp_path / "m.onnx", nodes, inputs, ["y", "w"], shape=np.array([2, -1]))
@@ -358,7 +352,7 @@ def test_graphs_of_models_keep_their_names(pair: Path) -> None:
         ow.onnx.load(pair)
 
 
-def test_the_advice_for_dimensions_without_names_works(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_convert_advice_for_unnamed_dimensions(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     nodes = [helper.make_node("Relu", ["x"], ["y"])]
     path = write(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT, ["n", None, 3])}, ["y"])
     text = run("convert", path, tmp_path / "out.onnx", code=1)
@@ -433,18 +427,13 @@ def tripled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "operations_of_cli.py").write_text(OPERATIONS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
-    graph = helper.make_graph(
-        [helper.make_node("Tripled", ["x"], ["y"], "own", domain="test.cli")],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("test.cli", 1)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "tripled.onnx")
+    nodes = [helper.make_node("Tripled", ["x"], ["y"], "own", domain="test.cli")]
+    proto = support.onnx.model(nodes, {"x": "float32[2]"}, {"y": "float32[2]"}, domains=["test.cli"])
+    onnx.save(proto, tmp_path / "tripled.onnx")
     return tmp_path / "tripled.onnx"
 
 
-def test_a_module_declares_operations_of_the_user(run, tripled: Path) -> None:  # type: ignore[no-untyped-def]
+def test_operations_option_loads_module(run, tripled: Path) -> None:  # type: ignore[no-untyped-def]
     own = ["--operations", "operations_of_cli"]
     assert "ow.register_onnx('test.cli', 'Tripled', operation)" in run("info", tripled, code=1)
     np.save("x.npy", np.float32([1, 2]))
@@ -461,7 +450,7 @@ def test_a_module_declares_operations_of_the_user(run, tripled: Path) -> None:  
     assert ours["runs"] >= 5
 
 
-def test_a_module_that_does_not_exist_is_an_error(run, tripled: Path) -> None:  # type: ignore[no-untyped-def]
+def test_operations_option_rejects_missing_module(run, tripled: Path) -> None:  # type: ignore[no-untyped-def]
     error = run("info", tripled, "--operations", "operations_of_cli.py", code=2)
     assert "there is no module 'operations_of_cli.py'; did you mean 'operations_of_cli'?" in error
     (tripled.parent / "broken_of_cli.py").write_text("import a_module_that_is_missing")

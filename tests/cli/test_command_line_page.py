@@ -27,14 +27,14 @@ def commands(text: str) -> list[str]:
     return re.findall(r"^│ ([a-z]+) ", listed, re.MULTILINE)
 
 
-def test_the_page_is_made_from_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     import write_command_line  # type: ignore[import-not-found]
 
     assert write_command_line.text() == PAGE, "run `make docs`"
 
 
-def test_the_page_has_all_commands() -> None:
+def test_page_has_all_commands() -> None:
     found = {name for name in commands(help_of()) if name != "cache"}
     found |= {f"cache {name}" for name in commands(help_of("cache"))}
     assert len(found) > 14
@@ -42,7 +42,7 @@ def test_the_page_has_all_commands() -> None:
 
 
 @pytest.mark.parametrize("command", SECTIONS)
-def test_a_section_has_the_options_and_defaults_that_help_shows(command: str) -> None:
+def test_page_section_equals_help(command: str) -> None:
     shown = help_of(*command.split())
     options = {option for option in re.findall(r"^│ (--[\w-]+)", shown, re.MULTILINE) if option != "--help"}
     rows = dict(re.findall(r"^\| `(?:-\w, )?(--[\w-]+)[^|]*`.*?\|(?: `(.*?)`)? ", SECTIONS[command], re.MULTILINE))

@@ -138,7 +138,7 @@ SIZES = [(1, 1), (1, 6), (2, 9), (17, 11), (40, 61)]
 
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(("height", "width"), SIZES)
-def test_luma_is_the_first_plane_of_split_and_goes_on_beyond_its_edges(height: int, width: int) -> None:
+def test_luma_equals_first_plane_of_split(height: int, width: int) -> None:
     rgb = noise(height, width)
     plane, *_ = colours.split(rgb)
     for margin in (0, 7):
@@ -148,7 +148,7 @@ def test_luma_is_the_first_plane_of_split_and_goes_on_beyond_its_edges(height: i
 
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(("height", "width"), SIZES)
-def test_chroma_is_what_pillow_makes_of_it_edges_included(height: int, width: int) -> None:
+def test_chroma_equals_pillow(height: int, width: int) -> None:
     rgb = noise(height, width)
     blocks = expressions.chroma(rgb, colours.TO_YCBCR, network.bicubic_taps())
     planes = blocks.transpose(0, 3, 1, 4, 2).reshape(2, 3 * height, 3 * width)
@@ -171,7 +171,7 @@ def test_merged_is_merge_with_each_pixel_in_its_place(height: int, width: int) -
 
 @pytest.mark.parametrize("source", ["noise", "photograph"])
 @pytest.mark.parametrize(("height", "width"), [*SIZES, (120, 90)])
-def test_one_graph_gives_what_numpy_around_the_network_gives(height: int, width: int, source: str, engine: str) -> None:
+def test_enlarger_graph_equals_numpy_around_network(height: int, width: int, source: str, engine: str) -> None:
     rgb = noise(height, width) if source == "noise" else photograph(width, height)
     context = ow.ml.create_context()
     whole = enlarger.Enlarger(context, height, width)
@@ -179,7 +179,7 @@ def test_one_graph_gives_what_numpy_around_the_network_gives(height: int, width:
     check_alike(whole(rgb), enlarger.enlarger_with_numpy(context, height, width)(rgb))
 
 
-def test_the_network_lies_between_expressions() -> None:
+def test_enlarger_network_runs_between_expressions() -> None:
     whole = enlarger.Enlarger(ow.ml.create_context(), 20, 20)
     runs = [(p.node, p.how, p.segment) for p in whole.graph.placements()]
     assert [run for run in runs if run[1] == "expression"] == [
@@ -191,7 +191,7 @@ def test_the_network_lies_between_expressions() -> None:
 
 
 @pytest.mark.usefixtures("engine")
-def test_pixels_are_read_and_written_where_they_are() -> None:
+def test_enlarger_reads_and_writes_pixels_in_place() -> None:
     context = ow.ml.create_context()
     whole = enlarger.Enlarger(context, 20, 30)
     rgb, large = photograph(30, 20).copy(), np.zeros((60, 90, 3), np.uint8)
@@ -230,7 +230,7 @@ def test_windows_leave_no_seams(height: int, width: int, windows: int) -> None:
     assert counts == list(range(1, windows + 1))
 
 
-def test_a_picture_of_one_window_is_not_copied() -> None:
+def test_enlarger_copies_nothing_for_one_window() -> None:
     whole = enlarger.Enlarger(ow.ml.create_context(), 20, 20)
     ow.memory.copies.reset()
     whole(noise(20, 20))
@@ -245,7 +245,7 @@ def test_copies_of_windows_are_counted() -> None:
     assert ow.memory.copies.by_reason["place a window"].count == 4
 
 
-def test_both_ways_are_timed_on_the_same_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_times_both_ways_on_same_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     context = ow.ml.create_context()
     divided = enlarger.Enlarger(context, 40, 30, tile=16)
     seen: list[NDArray[np.uint8]] = []
@@ -375,7 +375,7 @@ def odd_images() -> dict[str, Image.Image]:
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("enlarge", [False, True], ids=["compare", "enlarge"])
 @pytest.mark.parametrize("name", odd_images())
-def test_any_image_is_taken(name: str, enlarge: bool, tmp_path: Path) -> None:
+def test_demo_accepts_any_image(name: str, enlarge: bool, tmp_path: Path) -> None:
     source = odd_images()[name]
     source.save(tmp_path / name)
     output = tmp_path / "out.png"
@@ -393,7 +393,7 @@ def test_any_image_is_taken(name: str, enlarge: bool, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("size", [(1, 1), (2, 40), (2, 2)])
-def test_a_picture_too_small_to_reduce_can_be_enlarged(size: tuple[int, int], tmp_path: Path) -> None:
+def test_demo_enlarges_tiny_image(size: tuple[int, int], tmp_path: Path) -> None:
     Image.new("RGB", size, "red").save(tmp_path / "tiny.png")
     with pytest.raises(DataError, match=rf"tiny.png: {size[0]} x {size[1]} pixels cannot be reduced by 3"):
         run(tmp_path / "tiny.png", tmp_path / "out.png", console=QUIET)
@@ -431,7 +431,7 @@ def test_colours_survive_the_round_trip() -> None:
 
 
 @pytest.mark.parametrize("scale", [1, 7])
-def test_details_lie_where_the_network_gains_most(scale: int) -> None:
+def test_best_places_have_largest_gain(scale: int) -> None:
     original = np.zeros((60 * scale, 80 * scale, 3), np.uint8)
     before, after = original + 9, original + 9
     after[10 * scale : 20 * scale, 50 * scale : 60 * scale] = 0
@@ -466,7 +466,7 @@ def broken(folder: Path) -> dict[str, Path]:
         ("float.tif", "cannot be read: colours of 8 bits are supported, not mode F"),
     ],
 )
-def test_a_photograph_that_cannot_be_read(name: str, message: str, tmp_path: Path) -> None:
+def test_demo_rejects_unreadable_image(name: str, message: str, tmp_path: Path) -> None:
     photo = broken(tmp_path)[name]
     with pytest.raises(DataError, match=message) as error:
         run(photo, tmp_path / "out.png", console=QUIET)
@@ -476,7 +476,7 @@ def test_a_photograph_that_cannot_be_read(name: str, message: str, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_photograph_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_rejects_too_large_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "LIMIT", 3600)
     whole = broken(tmp_path)["whole.png"]
     run(whole, tmp_path / "out.png", console=QUIET)
@@ -494,7 +494,7 @@ def test_a_photograph_that_is_too_large(tmp_path: Path, monkeypatch: pytest.Monk
         ("whole.png", "this is the photograph itself"),
     ],
 )
-def test_an_output_that_cannot_be_written(output: str, message: str, tmp_path: Path) -> None:
+def test_demo_reports_unwritable_output(output: str, message: str, tmp_path: Path) -> None:
     whole = broken(tmp_path)["whole.png"]
     (tmp_path / "folder.png").mkdir()
     before = whole.read_bytes()
@@ -504,7 +504,7 @@ def test_an_output_that_cannot_be_written(output: str, message: str, tmp_path: P
     assert whole.read_bytes() == before
 
 
-def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_failed_write_keeps_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = tmp_path / "out.png"
     output.write_text("precious")
 
@@ -520,7 +520,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("package", ["PIL", "safetensors"])
-def test_a_missing_package_names_the_extra(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_names_missing_extra(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=rf"{package}: pip install 'opweave\[demo\]'"):
         run(None, tmp_path / "out.png", console=QUIET)

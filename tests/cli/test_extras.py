@@ -55,7 +55,7 @@ def _packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("light", []),
     ],
 )
-def test_what_an_extra_lacks(extra: str, lacking: list[str]) -> None:
+def test_missing_packages_of_extra(extra: str, lacking: list[str]) -> None:
     assert missing_requirements(extra, "us") == lacking
 
 
@@ -66,13 +66,13 @@ def test_unknown_packages_and_extras() -> None:
         missing_requirements("slow", "us")
 
 
-def test_each_extra_for_users_has_a_purpose() -> None:
+def test_purposes_name_every_user_extra() -> None:
     file = Path(__file__).parents[2] / "pyproject.toml"
     declared = tomllib.loads(file.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert set(PURPOSES) == {name for name in declared if name not in FOR_DEVELOPERS and not name.endswith("-tests")}
 
 
-def test_doctor_says_which_packages_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_lists_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"halide": ["engine>=2", "gone"]}
     monkeypatch.setattr("opweave.cli.system.missing_requirements", lambda extra: found.get(extra, []))
     lines = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "200"}).output.splitlines()

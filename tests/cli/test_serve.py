@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import node_js
 import pytest
+from support import node_js
 from typer.testing import CliRunner
 
 from opweave.cli import app
@@ -41,7 +41,7 @@ def serving(*options: str, folder: Path | None = None) -> Iterator[tuple[str, su
             process.kill()
 
 
-def test_it_prints_how_a_page_connects() -> None:
+def test_serve_prints_script_tag() -> None:
     with serving("--port", "0", "--stats") as (text, process):
         found = re.search(r'<script src="http://127\.0\.0\.1:(\d+)/webnn\.js\?token=([\w-]+)"></script>', text)
         assert found is not None, text
@@ -53,13 +53,13 @@ def test_it_prints_how_a_page_connects() -> None:
         assert "all: 0 connections, 0 contexts, " in process.stderr.read()
 
 
-def test_who_wants_to_serve_a_model_is_told_the_command() -> None:
+def test_serve_with_model_suggests_deploy() -> None:
     result = CliRunner().invoke(app, ["serve", "m.onnx"], env={"COLUMNS": "160", "TERM": "dumb"})
     assert result.exit_code == 2
     assert "serve is for web pages (navigator.ml); to serve a model over HTTP: opweave deploy m.onnx" in result.output
 
 
-def test_the_port_is_that_of_servers_made_in_python() -> None:
+def test_serve_default_port() -> None:
     assert PORT == server.PORT
 
 
@@ -83,7 +83,7 @@ def test_node_connects_as_it_says(tmp_path: Path) -> None:
     assert not (tmp_path / "s.sock").exists()
 
 
-def test_the_command_for_node_is_right_for_a_relative_folder(tmp_path: Path) -> None:
+def test_serve_write_prints_node_command(tmp_path: Path) -> None:
     node_js.need()
     (tmp_path / "program.mjs").write_text("console.log((await navigator.ml.createContext()).accelerated)")
     with serving("--port", "0", "--write", "clients", folder=tmp_path) as (text, _):
@@ -92,7 +92,7 @@ def test_the_command_for_node_is_right_for_a_relative_folder(tmp_path: Path) -> 
     assert (ran.stdout, ran.returncode) == ("false\n", 0), ran.stderr
 
 
-def test_the_package_is_there_once_the_server_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_writes_package_before_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class StartedError(Exception):
         pass
 
@@ -105,7 +105,7 @@ def test_the_package_is_there_once_the_server_answers(tmp_path: Path, monkeypatc
     assert isinstance(result.exception, StartedError), result.exception
 
 
-def test_nothing_is_served_if_the_package_cannot_be_written(tmp_path: Path) -> None:
+def test_serve_fails_if_package_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = CliRunner().invoke(app, ["serve", "--port", "0", "--write", str(tmp_path / "file")])
     assert str(result.exception) == f"write: {tmp_path / 'file'} is a file, not a folder"
@@ -124,7 +124,7 @@ def test_nothing_is_served_if_the_package_cannot_be_written(tmp_path: Path) -> N
         (["--token", ""], "token must be True, None or letters, digits and . _ ~ -, got ''"),
     ],
 )
-def test_errors_say_what_is_wrong(options: list[str], message: str) -> None:
+def test_serve_errors(options: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["serve", "--port", "0", *options])
     assert result.exit_code != 0
     assert message in str(result.exception)
@@ -138,21 +138,21 @@ def test_errors_say_what_is_wrong(options: list[str], message: str) -> None:
         (["--token", "abc"], {"OPWEAVE_TOKEN": "abc"}, "--token"),
     ],
 )
-def test_a_token_and_none_is_an_error(options: list[str], environment: dict[str, str], name: str) -> None:
+def test_serve_rejects_token_with_no_token(options: list[str], environment: dict[str, str], name: str) -> None:
     terminal = {"COLUMNS": "160", "TERM": "dumb"}
     result = CliRunner().invoke(app, ["serve", "--port", "0", "--no-token", *options], env=environment | terminal)
     assert result.exit_code == 2
     assert f"--no-token and {name} exclude each other" in result.output
 
 
-def test_a_port_that_is_taken_is_an_error() -> None:
+def test_serve_reports_port_in_use() -> None:
     with Server(port=0) as server:
         result = CliRunner().invoke(app, ["serve", "--port", str(server.port)])
         assert f"port {server.port}: " in str(result.exception)
         assert str(result.exception).endswith("; use port 0 (`--port 0`) for any free port")
 
 
-def test_doctor_says_whether_the_port_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_checks_serve_port(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
     with socket.socket() as silent:  # no other process gets its port

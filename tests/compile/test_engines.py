@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from rival_engine import Rival, add_rival, faster
+from support.rival_engine import Rival, add_rival, faster
 
 import opweave as ow
 from opweave import backends
@@ -53,7 +53,7 @@ def ran_by(graph: ow.MLGraph) -> set[str]:
 UNTRIED = "engine: onnxruntime; rival not verified: switched off: expected to be faster (4 operations)"
 
 
-def test_auto_uses_no_engine_before_tune_has_verified_it(rival: Rival) -> None:
+def test_auto_uses_only_verified_engines(rival: Rival) -> None:
     for backend in (None, "auto"):
         context = ow.ml.create_context(device="cpu", backend=backend)
         assert (ran_by(built(context)), engine(built(context))) == ({"ONNX Runtime"}, UNTRIED)
@@ -63,7 +63,7 @@ def test_auto_uses_no_engine_before_tune_has_verified_it(rival: Rival) -> None:
         )
 
 
-def test_a_back_end_that_is_named_is_pinned(rival: Rival) -> None:
+def test_named_back_end_is_pinned(rival: Rival) -> None:
     graph = built(ow.ml.create_context(device="cpu", backend="onnxruntime"))
     assert (ran_by(graph), engine(graph)) == ({"ONNX Runtime"}, "")
     reference = built(ow.ml.create_context(device="reference"))
@@ -71,14 +71,14 @@ def test_a_back_end_that_is_named_is_pinned(rival: Rival) -> None:
     assert str(reference.tune()).splitlines()[1].endswith("reference  there is no other engine for it")
 
 
-def test_threads_are_those_of_the_context_on_all_engines(rival: Rival) -> None:
+def test_engines_use_threads_of_context(rival: Rival) -> None:
     one, other = (ow.ml.create_context(device="cpu", threads=1) for _ in range(2))
     assert [each.threads for each in one.backend.rivals] == [1]
     assert one.backend is other.backend  # so that they share compiled programs
     assert one.backend is not ow.ml.create_context(device="cpu", threads=2).backend
 
 
-def test_what_one_engine_refuses_the_other_one_runs(
+def test_graph_refused_by_one_engine_runs_on_the_other(
     rival: Rival, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rival.refuses = True
@@ -132,7 +132,7 @@ def test_tuning_decides_for_the_graph_and_for_later_builds(
     assert engine(other) == UNTRIED  # of other shapes
 
 
-def test_an_engine_with_other_results_is_not_chosen(rival: Rival, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tune_refuses_engine_with_wrong_results(rival: Rival, monkeypatch: pytest.MonkeyPatch) -> None:
     rival.error = 1
     graph = built(ow.ml.create_context(device="cpu"), 1)
     found = graph.tune(seconds=0).measurements[0]
@@ -159,7 +159,7 @@ def test_results_of_quantised_graphs_may_differ_more(
 CHILD = """
 import sys
 sys.path[:0] = sys.argv[1:]
-from rival_engine import Rival
+from support.rival_engine import Rival
 from test_engines import built, engine
 import opweave as ow
 from opweave import backends
@@ -176,14 +176,14 @@ def in_new_process() -> str:
     return done.stdout.strip()
 
 
-def test_a_new_process_reads_what_was_measured(rival: Rival, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_are_read_by_new_process(rival: Rival, monkeypatch: pytest.MonkeyPatch) -> None:
     faster(monkeypatch, (1.0, 2.0))
     built(ow.ml.create_context(device="cpu")).tune(seconds=0)
     assert in_new_process() == "engine: onnxruntime; rival verified, 2x; onnxruntime 1.00 s, rival 2.00 s"
 
 
 @pytest.mark.parametrize("how", ["cut", "of another format", "of another engine"])
-def test_a_damaged_file_is_as_none(rival: Rival, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_damaged_measurement_file_is_ignored(rival: Rival, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     faster(monkeypatch, (1.0, 2.0))
     context = ow.ml.create_context(device="cpu")
     built(context).tune(seconds=0)
@@ -201,7 +201,7 @@ def test_a_damaged_file_is_as_none(rival: Rival, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("rounds", [1, tuning.MIN_ROUNDS])
-def test_after_an_interruption_what_was_measured_is_kept_if_it_is_enough(
+def test_tune_interrupted_keeps_sufficient_measurements(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
     def interrupted(runs: Any, times: dict[str, list[float]], _: float) -> None:
@@ -216,9 +216,7 @@ def test_after_an_interruption_what_was_measured_is_kept_if_it_is_enough(
     assert ("verified, " in engine(built(context))) == (rounds >= tuning.MIN_ROUNDS)
 
 
-def test_without_a_directory_the_graph_itself_is_tuned(
-    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_tune_without_cache_directory(rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tmp_path.joinpath("file").write_text("")
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "file"))
     faster(monkeypatch, (1.0, 2.0))
@@ -237,7 +235,7 @@ def test_engines_are_measured_in_turns(rival: Rival) -> None:
     assert called == list("aabb" + "ba" + "ab" + "ba")
 
 
-def test_what_tune_refuses(rival: Rival) -> None:
+def test_tune_rejects_invalid_arguments(rival: Rival) -> None:
     graph = built(ow.ml.create_context(device="cpu"))
     for seconds in (-1, "1", True, float("inf")):
         with pytest.raises(ow.ValidationError, match="tune: seconds must be a number >= 0, got"):
@@ -268,7 +266,7 @@ def test_digest_has_structure_and_values_of_small_constants(size: int, has_value
     assert len(others | {first}) == 4
 
 
-def test_without_another_engine_nothing_changes() -> None:
+def test_choice_without_another_engine() -> None:
     code = """
 import sys
 sys.modules["openvino"] = None
@@ -301,9 +299,7 @@ EXPECTED = (
 
 
 @needs_openvino
-def test_openvino_is_expected_to_run_graphs_with_many_products_faster(
-    convolution: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openvino_gains_with_many_products(convolution: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
     context = ow.ml.create_context(device="cpu")
     large, small, wide = (convolution(context, *each) for each in ((60, ""), (6, ""), (60, "int64")))
@@ -321,9 +317,7 @@ def test_openvino_is_expected_to_run_graphs_with_many_products_faster(
 
 
 @needs_openvino
-def test_a_normalisation_in_parts_does_not_keep_a_graph_from_openvino(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decomposed_normalization_allows_openvino(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
     builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu"))
     weights = builder.constant(np.random.default_rng(0).standard_normal((32, 32, 3, 3), np.float32))
@@ -334,7 +328,7 @@ def test_a_normalisation_in_parts_does_not_keep_a_graph_from_openvino(
 
 
 @needs_openvino
-def test_the_reason_names_the_engine_that_lacks_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_names_engine_without_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
 
     @ow.op
@@ -396,7 +390,7 @@ print(*{"onnxruntime", "openvino"} & sys.modules.keys())
     assert done.stdout.split() == ["openvino" if is_tuned else "onnxruntime"]
 
 
-def test_nothing_is_looked_up_before_something_was_measured(rival: Rival, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_not_computed_without_measurements(rival: Rival, monkeypatch: pytest.MonkeyPatch) -> None:
     context = ow.ml.create_context(device="cpu")
     digests: list[Graph] = []
 

@@ -58,7 +58,7 @@ def test_constants_are_not_copied() -> None:
     assert legal.constants[-1].value is graph.constants[0].value
 
 
-def test_no_rule_and_no_decomposition_is_an_error() -> None:
+def test_legalise_rejects_node_without_rule_or_decomposition() -> None:
     with pytest.raises(ow.NotSupportedError) as error:
         legalise(built("stem"), lambda node: False, "sparse")
     assert str(error.value) == (
@@ -66,7 +66,7 @@ def test_no_rule_and_no_decomposition_is_an_error() -> None:
     )
 
 
-def test_an_operation_that_nothing_computes_is_an_error() -> None:
+def test_build_rejects_operation_that_nothing_computes() -> None:
     @ow.op
     def mystery(self, x: ow.MLOperand):  # type: ignore[no-untyped-def]
         return x.desc

@@ -11,14 +11,14 @@ def segments(**nodes: tuple[str, str]) -> list[str]:
     return ["".join(segment.nodes) for segment in made]
 
 
-def test_what_is_computed_from_constants_joins_its_readers() -> None:
+def test_partition_constant_nodes_join_readers() -> None:
     assert segments(w=("engine", ""), v=("engine", "w"), a=("kernel", "x"), z=("engine", "av")) == ["a", "wvz"]
 
 
-def test_what_readers_before_a_kernel_need_is_computed_before_it() -> None:
+def test_partition_constant_nodes_precede_early_readers() -> None:
     nodes = {"w": ("engine", ""), "a": ("engine", "xw"), "b": ("kernel", "a"), "z": ("engine", "bw")}
     assert segments(**nodes) == ["wa", "b", "z"]
 
 
-def test_what_a_kernel_reads_is_computed_before_it() -> None:
+def test_partition_constant_nodes_precede_kernel() -> None:
     assert segments(w=("engine", ""), a=("kernel", "wx"), z=("engine", "a")) == ["w", "a", "z"]

@@ -23,7 +23,7 @@ def build(context: ow.MLContext) -> ow.MLGraph:
     return builder.build({"y": builder.neg(builder.matmul(builder.neg(x), x)), "z": builder.softmax(x, 1)})
 
 
-def test_it_runs_what_has_no_other_form() -> None:
+def test_stand_in_runs_nodes_without_other_form() -> None:
     """A product has neither an expression nor a decomposition; softmax is decomposed, and a sum in it is a primitive, too."""
     context = context_of("onnxruntime")
     graph = build(context)
@@ -37,6 +37,6 @@ def test_it_runs_what_has_no_other_form() -> None:
     assert "reduce_sum" in found[normalization.softmax.name]
 
 
-def test_without_one_it_is_an_error() -> None:
+def test_build_without_stand_in_is_an_error() -> None:
     with pytest.raises(ow.NotSupportedError, match=r"matmul: the back end small has no rule for float32\["):
         build(context_of(None))

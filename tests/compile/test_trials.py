@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
-from rival_engine import FAULTS, Rival, add_rival, faster
+from support.onnx import model, node
+from support.rival_engine import FAULTS, Rival, add_rival, faster
 
 import opweave as ow
 from opweave import memory
@@ -45,15 +45,9 @@ def built(context: ow.MLContext) -> ow.MLGraph:
 
 
 def session_of(path: Path) -> ow.InferenceSession:
-    x, y, z = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xyz")
-    nodes = [
-        helper.make_node("Neg", ["x"], ["n"]),
-        helper.make_node("Relu", ["n"], ["y"]),
-        helper.make_node("Abs", "x", "z"),
-    ]
-    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y, z]), ir_version=8)
-    model.opset_import[0].version = 17
-    path.write_bytes(model.SerializeToString())
+    nodes = [node("Neg", "x", "n"), node("Relu", "n", "y"), node("Abs", "x", "z")]
+    proto = model(nodes, {"x": "float32[4]"}, {"y": "float32[4]", "z": "float32[4]"}, opset=17)
+    path.write_bytes(proto.SerializeToString())
     return ow.InferenceSession(path, providers=["CPUExecutionProvider"])
 
 
@@ -89,7 +83,7 @@ def test_tune_refuses_an_engine_that_fails(
 
 
 @pytest.mark.parametrize("output", ["y", "z"])
-def test_tune_refuses_an_engine_that_errs_in_one_output(rival: Rival, output: str, tmp_path: Path) -> None:
+def test_tune_refuses_engine_with_one_wrong_output(rival: Rival, output: str, tmp_path: Path) -> None:
     rival.error, rival.wrong_output = 0.01, "yz".index(output)
     context = ow.ml.create_context(device="cpu")
     graph = built(context)
@@ -187,7 +181,7 @@ def test_engine_process_frees_graphs_that_are_dropped(process: EngineProcess) ->
         process.run(0, [X])
 
 
-def test_an_engine_process_ends_with_its_owner() -> None:
+def test_engine_process_ends_with_owner() -> None:
     process = EngineProcess()
     graph = built(ow.ml.create_context(device="cpu", backend="onnxruntime"))._graph
     assert graph is not None
@@ -200,7 +194,7 @@ def test_an_engine_process_ends_with_its_owner() -> None:
     assert child.wait(30) != 0
 
 
-def test_engine_process_says_what_it_cannot_send(process: EngineProcess) -> None:
+def test_engine_process_error_for_unsendable_graph(process: EngineProcess) -> None:
     rival = Rival()
     rival.secret = lambda: None  # type: ignore[attr-defined]
     graph = built(ow.ml.create_context(device="cpu", backend="onnxruntime"))._graph
@@ -221,7 +215,7 @@ def test_diff_survives_an_engine_that_ends_its_process(monkeypatch: pytest.Monke
     assert "Rival" not in str(ow.diff(graph, against="reference"))
 
 
-def test_bench_says_how_an_engine_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_reports_how_engine_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session_of(tmp_path / "model.onnx")
     job = bench.Job(str(tmp_path / "model.onnx"), {"x": X}, {}, "float32", "faulty_operations")
     (tmp_path / "faulty_operations.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")

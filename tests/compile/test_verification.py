@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rival_engine import add_rival
+from support.rival_engine import add_rival
 
 import opweave as ow
 from opweave.compile import engines
@@ -26,7 +26,7 @@ TESTS = Path(__file__).parent.parent
 
 
 def command(options: dict[str, Any]) -> list[str]:
-    return [sys.executable, str(TESTS / "verified_program.py"), json.dumps(options)]
+    return [sys.executable, str(Path(__file__).with_name("verified_program.py")), json.dumps(options)]
 
 
 def environment(cache: Path, **variables: str) -> dict[str, str]:
@@ -100,7 +100,7 @@ def test_verification_refuses_an_engine_that_fails(fault: str, kind: str, cache:
 
 
 @pytest.mark.parametrize(("kind", "passing"), [("dispatch", "memory"), ("static", "path"), ("dynamic", "bytes")])
-def test_a_faster_engine_is_used_by_what_is_made_later(kind: str, passing: str, cache: Path, tmp_path: Path) -> None:
+def test_verified_engine_is_used_by_later_graphs(kind: str, passing: str, cache: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"kind": kind, "rival": {"remembers": True}}
     if passing == "path":
         options["path"] = str(tmp_path / "model.onnx")
@@ -115,7 +115,7 @@ def test_a_faster_engine_is_used_by_what_is_made_later(kind: str, passing: str, 
     assert again["is_watched"] == (kind == "dynamic")  # which may get other shapes
 
 
-def test_a_graph_that_is_not_used_for_long_imports_nothing(cache: Path) -> None:
+def test_verification_does_not_begin_for_short_use(cache: Path) -> None:
     for kind in ("graph", "static"):
         found = program(cache, {"kind": kind, "threshold": 1000, "seconds": 0.3})
         assert (found["is_watched"], found["begun"]) == (True, False)
@@ -142,7 +142,7 @@ def test_verification_does_not_begin_without_a_cache(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("ending", ["exit", "kill"])
-def test_a_child_ends_with_the_program(ending: str, cache: Path, tmp_path: Path) -> None:
+def test_verification_child_ends_with_program(ending: str, cache: Path, tmp_path: Path) -> None:
     mark = str(tmp_path)
     options: dict[str, Any] = {"kind": "static", "rival": {"fault": "spin"}, "mark": mark, "ends": ending == "exit"}
     if ending == "exit":
@@ -171,7 +171,7 @@ def test_a_child_ends_with_the_program(ending: str, cache: Path, tmp_path: Path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_machine_has_one_child_at_a_time(cache: Path, tmp_path: Path) -> None:
+def test_verification_runs_one_child_per_machine(cache: Path, tmp_path: Path) -> None:
     mark = str(tmp_path)
     options = {"kind": "graph", "rival": {"error": 0.3}, "mark": mark}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -188,7 +188,7 @@ def test_a_machine_has_one_child_at_a_time(cache: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_a_process_that_was_forked_leaves_the_child_alone(cache: Path) -> None:
+def test_verification_child_survives_exit_of_fork(cache: Path) -> None:
     found = program(cache, {"kind": "graph", "rival": {"error": 0.3}, "forks": True})
     assert found["state"] == {"rival": "output 'y' differs by 3e-1 of the largest number"}
 
@@ -205,7 +205,7 @@ class Owner:
         return "never"
 
 
-def test_use_samples_the_inputs_of_what_was_used_long_enough() -> None:
+def test_use_samples_inputs_after_threshold() -> None:
     owner = Owner()
     use, x = Use(owner, 1), np.float32([1, 2])
     use.note("a", ["x"], [x])
@@ -299,7 +299,7 @@ def test_opweave_verify_must_be_0_or_1(value: str, monkeypatch: pytest.MonkeyPat
         ow.ml.create_context(device="reference", verify=2)  # type: ignore[arg-type]
 
 
-def test_measurement_says_what_is_known_of_each_engine() -> None:
+def test_measurement_states() -> None:
     plain = Measurement("", "a graph", "", {}, {}, 0, "", "", note="rival not verified: not expected to be faster: 1")
     assert plain.reason_on("own") == "own; rival not verified: not expected to be faster: 1"
     found = Measurement("", "", "rival", {"own": 1.0, "rival": 0.7, "slow": 1.5}, {"wrong": "it is"}, 3, "", "")

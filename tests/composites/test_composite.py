@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import run
 
 import opweave as ow
 from opweave.composites import (
@@ -18,14 +19,6 @@ from opweave.composites import (
 )
 
 RNG = np.random.default_rng(5)
-
-
-def _run(device: str, make: Callable[[ow.MLGraphBuilder, Any], Any], x: np.ndarray) -> np.ndarray:
-    context = ow.ml.create_context(device=device)
-    builder = ow.MLGraphBuilder(context)
-    graph = builder.build({"y": make(builder, builder.input("x", x.dtype.name, x.shape))})
-    result: np.ndarray = context.compute(graph, {"x": x})["y"]
-    return result
 
 
 def _randn(*shape: int, dtype: str = "float32") -> np.ndarray:
@@ -42,7 +35,11 @@ def test_local_response_normalization(device: str, size: int) -> None:
         near = x[:, max(channel - (size - 1) // 2, 0) : channel + size // 2 + 1]
         squares[:, channel] = (near * near).sum(1)
     wanted = x / (2 + 0.3 / size * squares) ** 0.75
-    got = _run(device, lambda b, x: local_response_normalization(b, x, size, alpha=0.3, bias=2.0), x)
+    got = run(
+        ow.ml.create_context(device=device),
+        lambda b, x: local_response_normalization(b, x, size, alpha=0.3, bias=2.0),
+        x,
+    )
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
@@ -54,7 +51,11 @@ def test_rms_normalization(device: str, dtype: str, axis: int) -> None:
     wide = x.astype("float64")
     mean = (wide * wide).mean(tuple(range(axis, 3)), keepdims=True)
     wanted = (wide / np.sqrt(mean + 0.01) * scale).astype(dtype)
-    got = _run(device, lambda b, x: rms_normalization(b, x, b.constant(scale), axis, epsilon=0.01), x)
+    got = run(
+        ow.ml.create_context(device=device),
+        lambda b, x: rms_normalization(b, x, b.constant(scale), axis, epsilon=0.01),
+        x,
+    )
     tolerance = 1e-5 if dtype == "float32" else 2e-3
     np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance)
 
@@ -68,7 +69,11 @@ def test_integer_matmul(device: str, zero_shape: tuple[int, ...]) -> None:
     if len(zero_shape) == 2:  # one for each row of a, which the engine has no kernel for
         a_zero = np.array([[1], [255], [0]], "uint8")
     wanted = (a.astype(int) - a_zero) @ (b.astype(int) - b_zero)
-    got = _run(device, lambda q, x: integer_matmul(q, x, *(q.constant(v) for v in (b, a_zero, b_zero))), a)
+    got = run(
+        ow.ml.create_context(device=device),
+        lambda q, x: integer_matmul(q, x, *(q.constant(v) for v in (b, a_zero, b_zero))),
+        a,
+    )
     assert got.dtype == np.int32
     np.testing.assert_array_equal(got, wanted)
 
@@ -80,7 +85,7 @@ def test_log_softmax(device: str, dtype: str, axis: int) -> None:
     x = _randn(3, 4, 5, dtype=dtype) * 100  # the softmax of most of them is 0 in these types
     wide = x.astype("float64") - x.astype("float64").max(axis, keepdims=True)
     wanted = wide - np.log(np.exp(wide).sum(axis, keepdims=True))
-    got = _run(device, lambda b, x: log_softmax(b, x, axis), x)
+    got = run(ow.ml.create_context(device=device), lambda b, x: log_softmax(b, x, axis), x)
     assert got.dtype == dtype
     np.testing.assert_allclose(got, wanted, rtol=1e-6 if dtype == "float32" else 2e-3, atol=1e-5)
 
@@ -89,7 +94,7 @@ def test_log_softmax(device: str, dtype: str, axis: int) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_thresholded_relu(device: str, dtype: str) -> None:
     x = np.array([np.nan, -np.inf, -1, 0, 0.5, np.nextafter(np.array(0.5, dtype), np.array(1, dtype)), np.inf], dtype)
-    got = _run(device, lambda b, x: thresholded_relu(b, x, alpha=0.5), x)
+    got = run(ow.ml.create_context(device=device), lambda b, x: thresholded_relu(b, x, alpha=0.5), x)
     np.testing.assert_array_equal(got, np.where(x > 0.5, x, np.array(0, dtype)))
     assert got.dtype == dtype
 

@@ -10,14 +10,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import witness
-from agreement import outputs_of, record
-from composite_cases import CASES, CPU, REFERENCE, check, few, run
-from every_device import DEVICES, context_on
 from hypothesis import given, strategies as st
-from onnx_nodes import MICROSOFT, node_model, run_engine
 from samples import Call, Make
-from webgpu_device import gpu_context
+from support import witness
+from support.agreement import outputs_of, record
+from support.composite_cases import CASES, CPU, REFERENCE, check, few, run
+from support.every_device import DEVICES, context_on
+from support.onnx_nodes import MICROSOFT, node_model, run_engine
+from support.webgpu_device import gpu_context
 
 import opweave as ow
 from opweave import composites
@@ -147,7 +147,7 @@ def test_activations_of_a_scalar(op: CustomOp[Any], how: str) -> None:
     assert RUNS[how](op, call)[0] == pytest.approx(RUNS["reference"](op, call)[0], rel=1e-6)
 
 
-def test_every_composite_is_tested() -> None:
+def test_composites_are_all_tested() -> None:
     everything = {
         op for name, op in vars(composites).items() if name in composites.__all__ and isinstance(op, CustomOp)
     }
@@ -157,7 +157,7 @@ def test_every_composite_is_tested() -> None:
 
 
 @pytest.mark.parametrize("op", HOW, ids=lambda op: op.name)
-def test_the_engine_takes_it_whole(op: CustomOp[Any]) -> None:
+def test_composite_runs_as_one_engine_node(op: CustomOp[Any]) -> None:
     how, call = HOW[op]
     builder, result, _ = record(CPU, op, call)
     assert builder.build(outputs_of(result)).explain().splitlines()[-1].split()[:3] == [op.name, "cpu", how]
@@ -234,7 +234,7 @@ def test_models_use_the_kernels(
 
 
 @pytest.mark.parametrize("op", HOW, ids=lambda op: op.name)
-def test_on_arrays_and_tensors(op: CustomOp[Any]) -> None:
+def test_composite_on_arrays_and_tensors(op: CustomOp[Any]) -> None:
     _, call = HOW[op]
     wanted = run(REFERENCE, op, call)
     context = ow.ml.create_context(device="reference")
@@ -324,7 +324,7 @@ ROTATED = {"cosines": floats(8, 8), "sines": floats(8, 8)}
     ],
     ids=["scores", "rotated", "few pairs", "few positions"],
 )
-def test_a_token_after_others_takes_the_kernel(more: dict[str, Any], is_whole: bool) -> None:
+def test_group_query_attention_of_one_token_uses_kernel(more: dict[str, Any], is_whole: bool) -> None:
     """A rotation that the kernel does not support is done before it."""
     op, (q, k, past) = composites.group_query_attention, (floats(2, 1, 64), floats(2, 1, 32), floats(2, 2, 8, 16))
     call = Call(q, k, k, past, past, np.int32([3, 6]), heads=4, groups=2, **more)
@@ -369,7 +369,7 @@ def test_new_keys_must_have_a_rotation() -> None:
 
 
 @pytest.mark.parametrize("context", [CPU, REFERENCE], ids=["cpu", "reference"])
-def test_a_query_that_sees_nothing_gives_zeros(context: ow.MLContext) -> None:
+def test_attention_of_fully_masked_query_is_zero(context: ow.MLContext) -> None:
     x = np.ones((1, 2, 4), "float32")
     for mask in (np.uint8([[1, 0], [0, 0]]), np.float32([[0, 1], [-np.inf, -np.inf]])):
         for is_known in (True, False):

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import witness
-from every_device import DEVICES, context_on
-from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from support import witness
+from support.every_device import DEVICES, context_on
+from support.onnx import model, node
 
 import opweave as ow
 from opweave import composites
@@ -89,13 +89,9 @@ def test_attention_of_hidden_keys_agrees_with_the_reference_of_onnx(
         "v": randn(1, 1, 4, 4),
         "m": masks[kind],
     }
-    node = helper.make_node("Attention", list(feed), ["y"], is_causal=causal)
-    inputs = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in feed.items()
-    ]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
-    graph = helper.make_graph([node], "g", inputs, outputs)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    inputs = {name: f"{array.dtype}{list(array.shape)}" for name, array in feed.items()}
+    nodes = [node("Attention", " ".join(feed), "y", is_causal=causal)]
+    proto = model(nodes, inputs, {"y": "float32"}, opset=opset)
     (expected,) = ReferenceEvaluator(proto).run(None, feed)
     (result,) = ow.InferenceSession(proto, context_on(device), fallback="error").run(None, feed)
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)

@@ -70,7 +70,7 @@ CONTEXTS = [("cpu", name) for name, backend in discover().items() if backend.dev
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(("device", "backend"), [("cpu", None), *CONTEXTS, ("reference", None)])
-def test_compute_copies_what_nothing_computes(device: str, backend: str | None, name: str, beside: bool) -> None:
+def test_compute_copies_passed_through_values(device: str, backend: str | None, name: str, beside: bool) -> None:
     function, expected = CASES[name]
     try:
         context = ow.ml.create_context(device=device, backend=backend)
@@ -107,7 +107,7 @@ def test_compute_exchanges_inputs() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("wrapper", [lambda function: function, lambda function: ow.jit(lambda x: function(x))])
-def test_arrays_of_what_nothing_computes(wrapper: Callable[..., Any], name: str) -> None:
+def test_arrays_of_passed_through_values(wrapper: Callable[..., Any], name: str) -> None:
     function, expected = CASES[name]
     results = wrapper(function)(X)
     for each, array in zip(results if isinstance(results, tuple) else (results,), expected, strict=True):
@@ -115,7 +115,7 @@ def test_arrays_of_what_nothing_computes(wrapper: Callable[..., Any], name: str)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_save_writes_what_nothing_computes(name: str, tmp_path: Path) -> None:
+def test_save_writes_passed_through_values(name: str, tmp_path: Path) -> None:
     function, expected = CASES[name]
     graph = built(ow.ml.create_context(device="cpu"), function)
     path = tmp_path / "model.onnx"
@@ -127,6 +127,6 @@ def test_save_writes_what_nothing_computes(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_diff_compares_what_nothing_computes(name: str) -> None:
+def test_diff_compares_passed_through_values(name: str) -> None:
     graph = built(ow.ml.create_context(device="cpu"), CASES[name][0])
     assert "all within their tolerances" in str(ow.diff(graph))

@@ -55,7 +55,7 @@ def test_habits_in_expressions(function: Callable[..., Any], message: str) -> No
         traced(function)
 
 
-def test_a_forgotten_return_is_named() -> None:
+def test_missing_return_is_named() -> None:
     with pytest.raises(
         ow.ValidationError,
         match=r"^forgotten: the function returned None; is a return missing\? \(test_custom_advice\.py, line \d+: def forg",
@@ -70,7 +70,7 @@ def test_missing_names_are_attribute_errors_too() -> None:
     assert ow.expression(asks)(X).tolist() == (X * 3).tolist()
 
 
-def test_a_product_of_matrices_can_be_written_as_the_message_says() -> None:
+def test_matmul_advice_works() -> None:
     @ow.expression
     def product(a, b):  # type: ignore[no-untyped-def]
         (m, size), n = a.shape, b.shape[1]
@@ -80,7 +80,7 @@ def test_a_product_of_matrices_can_be_written_as_the_message_says() -> None:
     np.testing.assert_allclose(product(a, b), a @ b)
 
 
-def test_a_float_constant_with_integers_names_the_operand() -> None:
+def test_float_constant_with_integers_names_operand() -> None:
     message = "hardish 'h': 0.2 is not a value of int32; x is int32: ow.expr.cast(x, 'float32') (test_custom_advice.py"
     with pytest.raises(ow.ValidationError, match=re.escape(message)):
         hardish(np.int32([1]), label="h")
@@ -117,7 +117,7 @@ def test_calls_that_are_wrong(call: Callable[[], Any], message: str) -> None:
     assert str(raised.value).startswith(message)
 
 
-def test_an_attribute_may_not_be_called_label() -> None:
+def test_attribute_named_label_is_rejected() -> None:
     message = "f: every operation has an argument 'label', which names it in messages; rename the attribute"
     with pytest.raises(ow.ValidationError, match=message):
 
@@ -126,7 +126,7 @@ def test_an_attribute_may_not_be_called_label() -> None:
             return x * label
 
 
-def test_an_operand_that_should_be_an_attribute_is_named() -> None:
+def test_operand_meant_as_attribute_is_named() -> None:
     @ow.expression
     def limited(x, limit: float = 1.0):  # type: ignore[no-untyped-def]
         return ow.expr.clamp(x * limit, -1, 1)
@@ -187,7 +187,7 @@ def test_clamp_has_other_names_than_numpy() -> None:
 
 
 @pytest.mark.parametrize("extra", [True, False], ids=["halide", "numpy"])
-def test_an_index_out_of_range_names_the_parameter_and_the_value(extra: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_out_of_range_names_parameter_and_value(extra: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if extra:
         pytest.importorskip("halide")
     else:

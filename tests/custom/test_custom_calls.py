@@ -16,14 +16,14 @@ from custom_operations import BOTH, CPU, REFERENCE, add_one, rms_norm, rng, top_
 import opweave as ow
 
 
-def test_on_arrays_it_computes() -> None:
+def test_custom_call_on_arrays() -> None:
     values, indices = top_k(np.float32([[1, 3, 2], [5, 4, 6]]), 2)
     assert values.tolist() == [[3, 2], [6, 5]]
     assert indices.tolist() == [[1, 2], [2, 0]]
     assert indices.dtype == np.int32
 
 
-def test_on_tensors_it_computes_a_tensor_of_their_context() -> None:
+def test_custom_call_on_tensors() -> None:
     x = REFERENCE.tensor_from(np.float32([1, 2]))
     y = add_one(x)
     assert isinstance(y, ow.MLTensor)
@@ -34,7 +34,7 @@ def test_on_tensors_it_computes_a_tensor_of_their_context() -> None:
 
 
 @BOTH
-def test_on_operands_it_adds_a_node(context: ow.MLContext) -> None:
+def test_custom_call_on_operands(context: ow.MLContext) -> None:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", [2, 4])
     y = rms_norm(add_one(x, label="mine"), np.ones(4, "float32"), epsilon=0.5)
@@ -64,7 +64,7 @@ def test_called_again_it_is_compiled_once() -> None:
     assert calls == [(2,), (2,), (3,)]
 
 
-def test_numbers_are_operands_of_the_type_of_the_others() -> None:
+def test_custom_call_numbers_take_type_of_operands() -> None:
     @ow.composite
     def scaled(b, x, y):  # type: ignore[no-untyped-def]
         return x * y
@@ -76,7 +76,7 @@ def test_numbers_are_operands_of_the_type_of_the_others() -> None:
         scaled(1, 2)
 
 
-def test_a_tensor_may_be_several_operands() -> None:
+def test_custom_call_with_one_tensor_twice() -> None:
     @ow.expression
     def product(a, b):  # type: ignore[no-untyped-def]
         return a * b
@@ -109,7 +109,7 @@ def test_values_that_are_equal_and_not_the_same(attribute: bool) -> None:
 
 
 @pytest.mark.parametrize("form", ["decompose", "expression", "kernel"])
-def test_what_is_declared_again_counts_from_then_on(form: str) -> None:
+def test_custom_operation_declared_again(form: str) -> None:
     @ow.op
     def changing(self, x):  # type: ignore[no-untyped-def]
         return x.desc

@@ -55,7 +55,7 @@ def faulty(kind: str) -> Any:
         ),
     ],
 )
-def test_a_faulty_kernel_is_told_and_the_graph_goes_on(kind: str, rule: str) -> None:
+def test_graph_works_after_kernel_error(kind: str, rule: str) -> None:
     builder = ow.MLGraphBuilder(CPU)
     graph = builder.build({"y": faulty(kind)(builder.input("x", "float32", [2]) * 1, label="f").relu()})
     with pytest.raises(ow.OperationError) as caught:
@@ -98,7 +98,7 @@ def test_kernels_that_are_no_plain_functions() -> None:
         assert "Python kernel, test_custom_errors.py:" in graph.explain()
 
 
-def test_a_kernel_that_dispatches_its_own_graph() -> None:
+def test_kernel_that_dispatches_its_own_graph() -> None:
     @ow.op
     def again(self, x):  # type: ignore[no-untyped-def]
         return x.desc
@@ -215,7 +215,7 @@ def test_calls_that_are_wrong() -> None:
             call()  # type: ignore[no-untyped-call]
 
 
-def test_an_operation_that_nothing_computes() -> None:
+def test_custom_operation_without_implementation() -> None:
     @ow.op
     def nothing(self, x):  # type: ignore[no-untyped-def]
         return x.desc

@@ -78,7 +78,7 @@ def test_shapes_and_types_follow_from_the_function() -> None:
     assert (position.dtype, position.shape) == (np.int32, (3,))
 
 
-def test_on_tensors_and_arrays() -> None:
+def test_expression_on_tensors_and_arrays() -> None:
     x, gate = normal(5, 7), normal(5, 7)
     np.testing.assert_allclose(swiglu(x, gate), numpy_swiglu(x, gate), rtol=1e-5)
     tensor = CPU.tensor_from(x)
@@ -90,7 +90,7 @@ def test_on_tensors_and_arrays() -> None:
 
 
 @pytest.mark.parametrize("data_type", ["float16", "int32", "uint32", "int64", "uint64", "int8", "uint8"])
-def test_other_data_types(data_type: str) -> None:
+def test_expression_data_types(data_type: str) -> None:
     @ow.expression
     def squares(x: Any) -> Any:
         return x * x + 1
@@ -264,7 +264,7 @@ def test_errors_show_the_line_and_the_label() -> None:
 # ONNX
 
 
-def test_in_an_onnx_model_and_back() -> None:
+def test_expression_in_onnx_model_and_saved() -> None:
     ow.register_onnx("com.example", "SwiGLU", swiglu)
     info = helper.make_tensor_value_info
     graph = helper.make_graph(
@@ -296,7 +296,7 @@ def test_expressions_of_whole_arrays_are_exported_as_what_they_are_made_of(tmp_p
     np.testing.assert_allclose(y, numpy_swiglu(x, gate), rtol=1e-5)
 
 
-def test_what_no_operation_expresses_cannot_be_exported(tmp_path: Any) -> None:
+def test_save_rejects_expression_without_operations(tmp_path: Any) -> None:
     builder = ow.MLGraphBuilder(CPU)
     found = lookup(builder.input("t", "float32", [4]), builder.input("i", "int32", [2]), label="search")
     with pytest.raises(ow.NotSupportedError, match=r"lookup 'search': .*checks of indices have no operation"):

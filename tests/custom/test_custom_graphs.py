@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from custom_operations import CPU, REFERENCE, add_one, rms_norm, rng, top_k
-from threads import together
+from support.threads import together
 
 import opweave as ow
 
 
-def test_it_weaves_between_built_in_operations_without_a_copy() -> None:
+def test_custom_operation_between_built_in_ones_copies_nothing() -> None:
     pointers: dict[str, int] = {}
 
     @ow.op
@@ -62,7 +62,7 @@ def _rebuilt(graph: ow.MLGraph, weight: ow.MLTensor) -> ow.MLGraph:
     return builder.build({"y": y})
 
 
-def test_what_runs_where_is_told() -> None:
+def test_explain_and_placements_of_custom_operations() -> None:
     builder = ow.MLGraphBuilder(CPU)
     x = builder.input("x", "float32", [2, 4])
     values, _ = top_k(rms_norm(x.relu(), np.ones(4, "float32"), label="norm"), 2, label="best")
@@ -76,7 +76,7 @@ def test_what_runs_where_is_told() -> None:
     assert "%1 = rms_norm(%0, const float32[4])  # 'norm'" in str(graph.explain())
 
 
-def test_two_threads_share_a_graph() -> None:
+def test_custom_graph_in_two_threads() -> None:
     builder = ow.MLGraphBuilder(CPU)
     x = builder.input("x", "float32", [64])
     graph = builder.build({"y": add_one(add_one(x * 2) * 3)})
@@ -134,7 +134,7 @@ def test_composites_hold_composites_and_kernels() -> None:
     assert second.tolist() == [[3, 4, 0, 0]]
 
 
-def test_a_kernel_of_numba() -> None:
+def test_numba_kernel() -> None:
     numba = pytest.importorskip("numba", reason="the extra numba is not installed")
 
     @ow.op

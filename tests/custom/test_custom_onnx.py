@@ -10,31 +10,24 @@ import onnx.parser
 import pytest
 from custom_operations import rms_norm, rng, top_k
 from onnx import TensorProto, helper
+from support.onnx import model, node
 
 import opweave as ow
 
 
-def model(**attributes: Any) -> bytes:
-    info = helper.make_tensor_value_info
+def top_k_model(**attributes: Any) -> bytes:
     nodes = [
-        helper.make_node("Relu", ["x"], ["a"]),
-        helper.make_node("TopK2", ["a"], ["v", "i"], domain="com.example", name="best", **attributes),
-        helper.make_node("Neg", ["v"], ["y"]),
+        node("Relu", "x", "a"),
+        node("TopK2", "a", "v i", domain="com.example", name="best", **attributes),
+        node("Neg", "v", "y"),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [info("x", TensorProto.FLOAT, ["n", 4])],
-        [info("y", TensorProto.FLOAT, ["n", 2]), info("i", TensorProto.INT32, ["n", 2])],
-    )
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
-    made: onnx.ModelProto = helper.make_model(graph, opset_imports=imports)
-    return made.SerializeToString()
+    outputs = {"y": "float32[n, 2]", "i": "int32[n, 2]"}
+    return model(nodes, {"x": "float32[n, 4]"}, outputs, opset=17, domains=["com.example"]).SerializeToString()
 
 
-def test_in_an_onnx_model() -> None:
+def test_custom_operation_in_onnx_model() -> None:
     ow.register_onnx("com.example", "TopK2", top_k, attributes={"count": "k"})
-    session = ow.InferenceSession(model(count=2), fallback="error")
+    session = ow.InferenceSession(top_k_model(count=2), fallback="error")
     ow.memory.copies.reset()
     y, i = session.run(None, {"x": np.float32([[1, 3, 2, -1], [5, 4, 6, 9]])})
     assert ow.memory.copies.count == 0
@@ -44,31 +37,24 @@ def test_in_an_onnx_model() -> None:
     assert "  TopK2 'best'\n" in explained
     assert "  custom: top_k 'best', kernel, Python kernel, custom_operations.py:" in explained
     with pytest.raises(ow.NotSupportedError, match=r"TopK2 'best': .*top_k 'best': k must be in \[1, 4\], got 9"):
-        ow.InferenceSession(model(count=9)).run(None, {"x": np.zeros((1, 4), "float32")})
+        ow.InferenceSession(top_k_model(count=9)).run(None, {"x": np.zeros((1, 4), "float32")})
     with pytest.raises(ow.NotSupportedError, match="TopK2 'best': top_k has no attribute 'nonsense', only"):
-        ow.InferenceSession(model(count=2, nonsense=1)).run(None, {"x": np.zeros((1, 4), "float32")})
+        ow.InferenceSession(top_k_model(count=2, nonsense=1)).run(None, {"x": np.zeros((1, 4), "float32")})
 
 
 def test_explain_begins_with_the_custom_operations() -> None:
     ow.register_onnx("com.example", "TopK2", top_k, attributes={"count": "k"})
-    session = ow.InferenceSession(model(count=2))
+    session = ow.InferenceSession(top_k_model(count=2))
     session.run(None, {"x": np.float32([[1, 3, 2, -1]])})
     lines = session.explain().splitlines()
     line, section = lines[(at := lines.index("custom operations:")) + 1 : at + 3]
     assert line.startswith("  top_k for com.example.TopK2: 1 node, kernel, Python kernel, custom_operations.py:")
-    assert section == "section 0: 3 nodes, WebNN on cpu (ONNX Runtime + Python kernel), in 3 segments"
-    graph = ow.onnx.load(model(count=2), ow.ml.create_context(device="cpu"), fix_shapes={"n": 1})
-    assert len({step.segment for step in graph.profile(repeat=1).steps}) == 3  # the segments of the section
-    plain = helper.make_model(
-        helper.make_graph(
-            [helper.make_node("Neg", ["x"], ["y"])],
-            "g",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
-        ),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=8,
-    )
+    assert (
+        section == "section 0: 3 nodes, WebNN on cpu (ONNX Runtime + Python kernel), in 3 segments"
+    )  # as many as the profile of the graph has
+    graph = ow.onnx.load(top_k_model(count=2), ow.ml.create_context(device="cpu"), fix_shapes={"n": 1})
+    assert len({step.segment for step in graph.profile(repeat=1).steps}) == 3
+    plain = model([node("Neg", "x", "y")], {"x": "float32[1]"}, {"y": "float32[1]"})
     assert "custom" not in ow.InferenceSession(plain).explain()
 
 
@@ -80,23 +66,18 @@ def test_tensors_as_attributes_of_onnx_nodes_are_arrays() -> None:
     shifted.kernel("cpu", lambda x, by, out: np.copyto(out, x + by))
     ow.register_onnx("test.tensors", "Shifted", shifted)
     by = helper.make_tensor("by", TensorProto.FLOAT, [2], [1, 2])
-    node = helper.make_node("Shifted", ["x"], ["y"], domain="test.tensors", by=by)
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("test.tensors", 1)]
-    model = helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets, ir_version=8)
-    (result,) = ow.onnx.InferenceSession(model.SerializeToString()).run(None, {"x": np.float32([1, 1])})
+    nodes = [node("Shifted", "x", "y", domain="test.tensors", by=by)]
+    proto = model(nodes, {"x": "float32[2]"}, {"y": "float32[2]"}, opset=17, domains=["test.tensors"])
+    (result,) = ow.onnx.InferenceSession(proto.SerializeToString()).run(None, {"x": np.float32([1, 1])})
     assert result.tolist() == [2, 3]
 
 
-def test_a_composite_in_an_onnx_model() -> None:
+def test_custom_composite_in_onnx_model() -> None:
     ow.register_onnx("com.example", "RmsNorm", rms_norm)
-    info = helper.make_tensor_value_info
-    node = helper.make_node("RmsNorm", ["x", "w"], ["y"], domain="com.example", name="norm", epsilon=0.5)
-    graph = helper.make_graph(
-        [node], "g", [info("x", TensorProto.FLOAT, [2, 4]), info("w", TensorProto.FLOAT, [4])], [info("y", 1, [2, 4])]
-    )
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
-    session = ow.InferenceSession(helper.make_model(graph, opset_imports=imports), fallback="error")
+    nodes = [node("RmsNorm", "x w", "y", domain="com.example", name="norm", epsilon=0.5)]
+    inputs = {"x": "float32[2, 4]", "w": "float32[4]"}
+    proto = model(nodes, inputs, {"y": "float32[2, 4]"}, opset=17, domains=["com.example"])
+    session = ow.InferenceSession(proto, fallback="error")
     x, w = rng.standard_normal((2, 4)).astype("float32"), rng.standard_normal(4).astype("float32")
     wanted = x / np.sqrt((x**2).mean(-1, keepdims=True) + 0.5) * w
     np.testing.assert_allclose(session.run(None, {"x": x, "w": w})[0], wanted, rtol=1e-5)
@@ -149,7 +130,7 @@ def test_explain_tells_operations_from_built_in_ones_of_their_names(monkeypatch:
 
 
 @pytest.mark.parametrize("with_own", [False, True])
-def test_an_override_is_not_used_inside_of_definitions(monkeypatch: pytest.MonkeyPatch, with_own: bool) -> None:
+def test_override_is_not_used_in_other_converters(monkeypatch: pytest.MonkeyPatch, with_own: bool) -> None:
     monkeypatch.setattr("opweave.onnx.model.model.REGISTERED", registered := dict[Any, Any]())
     monkeypatch.setattr("opweave.onnx.convert.register.REGISTERED", registered)
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
+from support.webgpu_device import gpu_context
 
 import opweave as ow
 from benchmarks import against, cold, cuda, cuda_models, engines, gpu_page, hot_paths, measure, overhead, precision
@@ -54,7 +54,7 @@ def test_help_lists_each_benchmark() -> None:
     assert listed == {*TABLES, *OTHERS} == there - SHARED
 
 
-def test_imports_are_timed_as_those_of_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_time_of_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """With modules that are compiled already, also where tests let Python write none."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setattr(overhead, "IMPORTS", 2)
@@ -64,20 +64,20 @@ def test_imports_are_timed_as_those_of_an_installed_package(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_benchmark_with_options_can_be_started(name: str) -> None:
+def test_benchmark_command_has_docstring(name: str) -> None:
     if needed := {"serving": "ray", "webgpu": "wgpu"}.get(name):
         pytest.importorskip(needed, reason=f"{needed} is not installed")
     assert (command(name).__doc__ or "").endswith((".", "\n    "))
 
 
-def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_names_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "benchmarks.serving", raising=False)
     with pytest.raises(SystemExit, match="the benchmark serving needs the package ray; benchmarks/serving"):
         command("serving")
 
 
-def test_an_unknown_benchmark_is_named() -> None:
+def test_benchmark_names_unknown_benchmark() -> None:
     done = subprocess.run([sys.executable, "-m", "benchmarks", "speed"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("there is no benchmark speed\n")
@@ -99,7 +99,7 @@ def test_errors_are_relative_to_the_largest_element_and_to_the_rms() -> None:
     assert (largest, rms) == (0.125, 0.1)
 
 
-def test_the_precisions_that_are_measured_differ() -> None:
+def test_precision_places_differ() -> None:
     places = precision.places()
     assert ("onnxruntime", "cpu", "ieee") in places
     assert {name for name, _, asked in places if asked == "ieee"} == {"onnxruntime"}
@@ -109,7 +109,7 @@ def test_the_precisions_that_are_measured_differ() -> None:
 @pytest.mark.parametrize(
     ("wall", "memory", "holds"), [(150, 62, "yes"), (151, 62, "NO"), (150, 62.5, "NO"), (90, 40, "yes")]
 )
-def test_cold_starts_may_take_a_little_more_than_the_engine_alone(wall: float, memory: float, holds: str) -> None:
+def test_cold_start_budget(wall: float, memory: float, holds: str) -> None:
     theirs, ours = cold.Figures([100], [80], [50]), cold.Figures([wall], [500], [memory])
     assert cold.row("static", "a session", ours, theirs)[-1] == holds
 
@@ -149,7 +149,7 @@ def test_values_are_compared_pair_by_pair() -> None:
         (Budget(10, "MiB more"), 61, 50, Ratio(1, 1, 1), False),
     ],
 )
-def test_a_budget_holds(budget: Budget, ours: float, theirs: float, ratio: Ratio, holds: bool) -> None:
+def test_budget_holds(budget: Budget, ours: float, theirs: float, ratio: Ratio, holds: bool) -> None:
     assert budget.holds(ours=ours, theirs=theirs, ratio=ratio) is holds
 
 
@@ -180,7 +180,7 @@ def test_engines_are_measured_in_a_row_and_rested(monkeypatch: pytest.MonkeyPatc
     assert not engines._are_within([within, beyond], engines.TUNED)
 
 
-def test_a_part_that_fails_leaves_the_others(
+def test_measure_continues_after_failing_part(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
@@ -207,7 +207,7 @@ def test_a_part_that_fails_leaves_the_others(
         parts.end()
 
 
-def test_what_a_process_wrote_is_in_the_error() -> None:
+def test_in_process_error_has_stderr() -> None:
     with pytest.raises(RuntimeError, match=r"benchmarks.models nothing x ends with 1: (.|\n)*KeyError: 'nothing'"):
         measure.in_process("benchmarks.models", "nothing", "x")
 
@@ -222,11 +222,11 @@ def test_part_of_a_page_is_replaced(tmp_path: Path) -> None:
         replace_part(page, "new")
 
 
-def test_the_page_about_gpus_is_that_of_its_records() -> None:
+def test_gpu_page_is_current() -> None:
     assert gpu_page.page() == gpu_page.PAGE.read_text()
 
 
-def test_the_part_about_cuda_tells_what_holds_and_what_failed() -> None:
+def test_cuda_page_lists_budgets_and_failures() -> None:
     rows = [
         cuda.Row("resnet50", "ResNet-50, batch 1", "float32", 1.5, 0.71, 0.5, 89, 1e-6, 0.9),
         cuda.Row("contractions", "matmul 4096", "float16", 0.5, 0.4, 0.2, 1, 1e-3),
@@ -242,7 +242,7 @@ def test_the_part_about_cuda_tells_what_holds_and_what_failed() -> None:
     assert "- recurrent: FileNotFoundError: x" in text
 
 
-def test_the_benchmark_of_cuda_goes_on_after_a_part_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_benchmark_continues_after_failing_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(bench: cuda.Bench) -> Iterator[cuda.Row]:
         yield cuda.Row("fails", "a row before", "float32", 1, 1, 1, 1)
         raise ValueError("of a reason")
@@ -271,7 +271,7 @@ def test_models_with_cuda_hold_by_results_and_by_the_time_to_build() -> None:
     assert text.endswith("Not measured:\n\n- Magika: too slow\n")
 
 
-def test_the_benchmark_of_models_goes_on_after_one_that_fails(
+def test_models_benchmark_continues_after_failing_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measured: list[str] = []
@@ -321,7 +321,7 @@ def test_hot_path_runs(name: str, models: Path) -> None:
         np.testing.assert_array_equal(found >= 0, True)
 
 
-def test_a_version_is_measured_against_itself(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hot_paths_against_itself(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = hot_paths.HotPath("compute", hot_paths.PATHS["compute"].make, processes=1, slices=3)
     monkeypatch.setitem(hot_paths.PATHS, "compute", path)
     with against.checkout(str(ROOT)) as tree:
@@ -332,14 +332,14 @@ def test_a_version_is_measured_against_itself(models: Path, monkeypatch: pytest.
     assert "another revision" in BUDGETS
 
 
-def test_the_rate_of_processes_is_that_of_the_time_in_which_all_work() -> None:
+def test_rate_counts_time_when_all_processes_work() -> None:
     first = [(1, 0.0, 1.0), (1, 1.0, 2.0), (1, 2.0, 3.0)]
     second = [(2, 0.0, 2.0), (2, 2.0, 3.0), (2, 3.0, 4.0)]  # it starts later, and ends later
     assert rate([*first, *second]) == 2  # the two that end at 3, in the second after 2
     assert rate(first) == 1
 
 
-def test_the_chart_of_processes_is_svg() -> None:
+def test_processes_chart_is_svg() -> None:
     root = ElementTree.fromstring(chart({1: (10.0, 9.5), 2: (20.0, 19.0)}))
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {"1 process", "2 processes", "10.0", "9.5", "20.0", "19.0"} <= set(texts)
@@ -354,7 +354,7 @@ def test_the_chart_of_processes_is_svg() -> None:
         ([(1, 1), (1, 1), (1, 1)], None),
     ],
 )
-def test_a_loop_wins_where_it_pays_at_all_larger_sizes(microseconds: list[tuple[int, int]], least: int | None) -> None:
+def test_loop_wins_only_if_faster_at_all_larger_sizes(microseconds: list[tuple[int, int]], least: int | None) -> None:
     measured = []
     for elements, (kernel, loop) in zip((1024, 2048, 4096), microseconds, strict=True):
         ratio = kernel / loop

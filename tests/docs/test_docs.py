@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import smollm2_file
-import webgpu_device
+from support import smollm2_file, webgpu_device
 
 from opweave.chat import network
 from opweave.demo.network import Network
@@ -124,7 +123,7 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("print(\n    1,\n    2,\n)  # 1 2", []),
     ],
 )
-def test_how_snippets_are_compared(code: str, wanted: list[str]) -> None:
+def test_snippet_differences(code: str, wanted: list[str]) -> None:
     assert differences(f"```python\n{code}\n```", "page.md") == wanted
 
 
@@ -143,19 +142,19 @@ def test_numbers_in_the_pages_are_those_of_the_code() -> None:
     assert f"the first **{VALUES}** values" in onnx
 
 
-def test_all_environment_variables_are_in_the_table() -> None:
+def test_settings_page_has_all_environment_variables() -> None:
     pattern = r"\b(?:OPWEAVE|HL)_[A-Z_]+\b"
     read = {name for path in (ROOT / "src").rglob("*.py") for name in re.findall(pattern, path.read_text())}
     page = (ROOT / "docs" / "settings.md").read_text()
     assert sorted(re.findall(rf"^\| `({pattern})`", page, re.MULTILINE)) == sorted(read)
 
 
-def test_the_workflow_on_the_page_is_the_file() -> None:
+def test_page_workflow_equals_file() -> None:
     (shown,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "web.md").read_text(), re.DOTALL)
     assert shown == (ROOT / "examples" / "web" / "workflow.yml").read_text()
 
 
-def test_the_network_on_the_page_is_the_one_that_runs() -> None:
+def test_page_network_equals_source() -> None:
     """Its function in docs/chat.md is that of opweave.chat, without the docstring."""
     page = (ROOT / "docs" / "chat.md").read_text()
     (block,) = re.findall(r"```python\n([^`]*?def network\(.*?)```", page, re.DOTALL)

@@ -12,10 +12,8 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-import smollm2_file
-import webgpu_device
-import witness
 from safetensors.numpy import load_file
+from support import smollm2_file, webgpu_device, witness
 
 import opweave as ow
 from opweave.demo.enlarger import Enlarger
@@ -60,7 +58,7 @@ CHECKS: dict[str, Callable[[str], None]] = {"chat": check_text, "sentence_embedd
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_it_runs(path: Path, tmp_path: Path) -> None:
+def test_example_runs(path: Path, tmp_path: Path) -> None:
     if "import wgpu" in path.read_text():
         webgpu_device.adapter()  # skips where there is none
     if path.stem == "chat":

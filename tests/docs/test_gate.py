@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
+from support.webgpu_device import gpu_context
 
 from benchmarks.budgets import GATE
 from benchmarks.measure import PAUSE_SECONDS
@@ -39,7 +39,7 @@ def test_small_models_agree_with_onnx_runtime(entry: catalog.Entry, backend: str
 
 
 @pytest.mark.parametrize("name", ["DTLN 2", "Silero VAD"])
-def test_what_becomes_of_a_model_on_a_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_device_result(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPWEAVE_CACHE", "")
     monkeypatch.setattr(measure, "CALLS", 2)
     try:
@@ -52,7 +52,7 @@ def test_what_becomes_of_a_model_on_a_device(name: str, monkeypatch: pytest.Monk
     assert found["build"] * 1e3 > found["clock"] > 0
 
 
-def test_the_catalogue_has_what_tests_need() -> None:
+def test_catalogue_is_consistent() -> None:
     assert len({entry.name for entry in ENTRIES}) == len(ENTRIES)
     assert set(catalog.requirements(small=True)) < set(catalog.requirements(small=False))
     for entry in ENTRIES:
@@ -61,7 +61,7 @@ def test_the_catalogue_has_what_tests_need() -> None:
             assert all(isinstance(size, int) or size in entry.sizes[0] for size in input.shape), (entry.name, name)
 
 
-def test_inputs_are_as_described_and_the_same_each_time() -> None:
+def test_catalogue_inputs_are_reproducible() -> None:
     entry = next(entry for entry in ENTRIES if entry.name == "Piper voice")
     types = {"input": "tensor(int64)", "input_lengths": "tensor(int64)", "scales": "tensor(float)"}
     feeds = entry.feeds(types)
@@ -71,7 +71,7 @@ def test_inputs_are_as_described_and_the_same_each_time() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(feeds[0].values(), entry.feeds(types)[0].values(), strict=True))
 
 
-def test_the_gate_waits_for_what_compiles_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settle_waits_for_background_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "SETTLE_SECONDS", 0)
     left = [True, True, False]
     measure.Loaded(lambda feed: [], {}, lambda: left.pop(0)).settle()
@@ -81,7 +81,7 @@ def test_the_gate_waits_for_what_compiles_in_the_background(monkeypatch: pytest.
         measure.Loaded(lambda feed: [], {}, lambda: True).settle()
 
 
-def test_a_verdict_names_each_limit_that_is_exceeded(tmp_path: Path) -> None:
+def test_verdict_names_exceeded_limits(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     for folder in (ours, theirs):
         folder.mkdir()
@@ -107,7 +107,7 @@ def test_a_verdict_names_each_limit_that_is_exceeded(tmp_path: Path) -> None:
     assert dict(zip(HEADER, verdict.cells(), strict=True))["after 30 ms, 100 ms"] == "1.05x, 1.10x"
 
 
-def test_the_gate_measures_calls_after_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gate_measures_calls_after_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("time.sleep", pauses.append)
     calls: list[int] = []

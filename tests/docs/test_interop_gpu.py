@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import webgpu_device
+from support import webgpu_device
 
 import opweave as ow
 from benchmarks.interop.gpu_page import HEADING, chart, image, section
@@ -21,7 +21,7 @@ def recorded() -> list[GpuReport]:
     return [GpuReport.read(json.dumps(value)) for value in json.loads((DOCS / "interop-gpu.json").read_text())]
 
 
-def test_all_ways_compute_the_same() -> None:
+def test_interop_ways_compute_the_same() -> None:
     pytest.importorskip("wgpu", reason="wgpu is not installed")
     from benchmarks.interop.gpu import Kernels, Tests
 
@@ -45,7 +45,7 @@ def test_all_ways_compute_the_same() -> None:
     assert copies == {1: [0], 2: [2], 3: [0, 0, 0], 4: [0]}
 
 
-def test_the_page_and_charts_are_those_of_the_record() -> None:
+def test_interop_page_and_charts_are_current() -> None:
     reports = recorded()
     page = (DOCS / "interop.md").read_text()
     assert section(reports) == page[page.index(f"\n{HEADING}\n") :]

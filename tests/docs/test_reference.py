@@ -151,7 +151,7 @@ def test_pages_have_the_examples_that_docstrings_lack(path: str) -> None:
     assert re.search(rf"\b{path.rpartition('.')[2].removesuffix('_async')}\(", "".join(code))
 
 
-def test_what_is_not_documented_is_found() -> None:
+def test_undocumented_names_are_found() -> None:
     assert home("opweave.support.errors.user_code") not in entries()
     assert list(without_example("opweave.support.errors.user_code")) == ["opweave.support.errors.user_code"]
     assert "opweave.context.context.MLContext.lost" not in list(without_example("opweave.context.context.MLContext"))

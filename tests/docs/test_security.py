@@ -47,7 +47,7 @@ def limits() -> dict[str, list[int]]:
     }
 
 
-def test_the_limits_are_those_of_the_code() -> None:
+def test_security_limits_equal_code() -> None:
     found = {what: numbers(default) for what, default in rows().items()}
     wanted = limits()
     assert len(found) == len(wanted)
@@ -57,6 +57,6 @@ def test_the_limits_are_those_of_the_code() -> None:
 
 
 @pytest.mark.parametrize("text", re.findall(r"`(OPWEAVE_\w+)`", PAGE.read_text(encoding="utf-8")))
-def test_the_variables_are_read(text: str) -> None:
+def test_security_variables_are_read(text: str) -> None:
     code = [inspect.getsource(module) for module in (disk_cache, processors)]
     assert any(f'"{text}"' in each for each in code)

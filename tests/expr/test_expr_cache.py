@@ -71,7 +71,7 @@ def test_directories_and_files_are_the_users_alone(folder: Path, umask: None, ma
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o720, 0o702])
-def test_directories_that_others_can_write_to_are_not_used(folder: Path, mode: int) -> None:
+def test_cache_ignores_directory_writable_by_others(folder: Path, mode: int) -> None:
     keep("k", b"planted")
     folder.chmod(mode)
     with pytest.warns(RuntimeWarning, match=r"can be written to by other users.*chmod 700"):
@@ -95,7 +95,7 @@ def test_files_that_others_can_write_to_are_not_used(folder: Path) -> None:
 
 @needs_root
 @pytest.mark.parametrize("what", ["directory", "file"])
-def test_what_belongs_to_others_is_not_used(folder: Path, what: str) -> None:
+def test_cache_ignores_files_of_other_users(folder: Path, what: str) -> None:
     keep("k", b"planted")
     (entry,) = folder.iterdir()
     os.chown(folder if what == "directory" else entry, 65534, 65534)
@@ -131,13 +131,13 @@ def test_entries_of_other_kinds_do_no_harm(folder: Path, tmp_path: Path, kind: s
     assert [path.name for path in folder.iterdir()] == [entry.name]
 
 
-def test_an_entry_of_another_key_is_not_taken(folder: Path) -> None:
+def test_cache_ignores_renamed_entry(folder: Path) -> None:
     keep("k", b"planted")
     (folder / "k.o").rename(folder / "other.o")
     assert keep("other") == (b"made", True)
 
 
-def test_every_flipped_bit_is_seen(folder: Path) -> None:
+def test_cache_detects_flipped_bit(folder: Path) -> None:
     keep("k", b"planted")
     (entry,) = folder.iterdir()
     content = entry.read_bytes()
@@ -149,7 +149,7 @@ def test_every_flipped_bit_is_seen(folder: Path) -> None:
         assert keep("k", b"planted") == (b"planted", True)
 
 
-def test_a_relative_directory_of_caches_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_ignores_relative_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPWEAVE_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "here")
@@ -196,7 +196,7 @@ def test_users_without_a_home_or_a_name_work_without_a_cache() -> None:
 
 
 @needs_root
-def test_an_object_planted_in_an_open_directory_is_not_run_by_others() -> None:
+def test_cache_ignores_object_planted_by_other_user() -> None:
     """The user 54321 compiles into a directory that all can write to; root runs the same expression afterwards."""
     with tempfile.TemporaryDirectory() as root:
         os.chmod(root, 0o755)
@@ -223,7 +223,7 @@ def test_an_object_planted_in_an_open_directory_is_not_run_by_others() -> None:
         assert all(path.stat().st_ino != status.st_ino for path, status in entries.items())  # root's own
 
 
-def test_no_room_for_compiled_code_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_without_disk_space_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import resource
 
     limit, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -244,9 +244,7 @@ def test_no_room_for_compiled_code_is_an_error(folder: Path, monkeypatch: pytest
         compile(program)
 
 
-def test_files_have_the_permissions_of_the_umask_which_is_never_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: None
-) -> None:
+def test_cache_files_follow_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: None) -> None:
     os.umask(0o027)
 
     def refused(mask: int) -> int:

@@ -137,7 +137,7 @@ def test_results_that_do_not_depend_on_inputs_are_stretched(context: ow.MLContex
         ),
     ],
 )
-def test_what_is_not_made_of_whole_arrays(function: Any, reason: str) -> None:
+def test_decompose_rejects_partial_access(function: Any, reason: str) -> None:
     program = Case(lambda space, x: function(x), (X,), True, reason).program("blur")
     assert refusal(program)
     builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))

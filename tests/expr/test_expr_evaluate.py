@@ -148,7 +148,7 @@ def test_blocks_of_diagonals_and_windows(monkeypatch: pytest.MonkeyPatch) -> Non
     np.testing.assert_array_equal(rows, wanted)
 
 
-def test_one_function_is_one_pass_into_the_output() -> None:
+def test_function_is_one_pass_into_output() -> None:
     plan = Evaluator(traced(lambda x: ex.exp(x), np.empty((4096, 1024), np.float32)))
     (stage,) = (stage for _, stage in plan.results)
     assert len(stage.blocks) == 1
@@ -156,7 +156,7 @@ def test_one_function_is_one_pass_into_the_output() -> None:
 
 
 @pytest.mark.parametrize("view", [slice(0, 8), slice(1, 9)])
-def test_an_output_may_be_an_input(view: slice) -> None:
+def test_output_overlapping_input(view: slice) -> None:
     memory = np.arange(9, dtype=np.float32)
     x, out = memory[0:8], memory[view]
     wanted = x * 2 + x[::-1]
@@ -164,7 +164,7 @@ def test_an_output_may_be_an_input(view: slice) -> None:
     np.testing.assert_array_equal(out, wanted)
 
 
-def test_a_pointwise_output_in_place_is_computed_there() -> None:
+def test_pointwise_in_place() -> None:
     x = np.arange(8, dtype=np.float32)
     run = Evaluator(traced(lambda x: x * 2 + x, x)).bind([x], [x])
     run()
@@ -183,7 +183,7 @@ def test_several_outputs_over_inputs() -> None:
 # Checks and errors
 
 
-def test_a_check_that_fails_leaves_outputs_alone() -> None:
+def test_failed_check_keeps_outputs() -> None:
     table, ids, out = np.arange(4, dtype=np.float32), np.int32([0, 5]), np.full(2, 7, np.float32)
     program = traced(lambda t, i: ex.compute((2,), lambda k: t.checked[i[k]]), table, ids)
     with pytest.raises(OperationError) as error:
@@ -222,7 +222,7 @@ def test_data_types_that_do_not_fit() -> None:
 # Values
 
 
-def test_there_are_no_warnings() -> None:
+def test_evaluate_raises_no_warnings() -> None:
     x = np.float32([0, -1, np.inf, -np.inf, np.nan, 3e38])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -260,7 +260,7 @@ def test_casts_clamp(source: str, target: str) -> None:
     assert result(lambda x: ex.cast(x, target), x).tolist() == wanted
 
 
-def test_all_halves_come_back() -> None:
+def test_float16_all_values_round_trip() -> None:
     x = np.arange(65536, dtype=np.uint16).view(np.float16)
     np.testing.assert_array_equal(result(lambda x: x * 1, x), x)
 
@@ -277,13 +277,13 @@ def test_sums_of_float32_are_accumulated_in_float64() -> None:
     assert result(lambda x: ex.sum_over(4, lambda k: x[k]), x) == 2
 
 
-def test_a_reduction_of_what_it_does_not_depend_on() -> None:
+def test_reduction_independent_of_its_variables() -> None:
     x = np.float32([2, 3])
     got = result(lambda x: ex.compute((2,), lambda i: ex.sum_over((3, 4), lambda a, b: x[i] + 0 * b)), x)
     assert got.tolist() == [24, 36]
 
 
-def test_a_reduction_within_its_own_variable() -> None:
+def test_reduction_nested_in_index() -> None:
     x = np.int32([[0, 1], [1, 0]])
 
     def function(x: Any) -> Any:
@@ -293,13 +293,13 @@ def test_a_reduction_within_its_own_variable() -> None:
     assert result(function, x).tolist() == [1, 1]
 
 
-def test_many_reductions_share_dimensions() -> None:
+def test_hundred_reductions_of_one_expression() -> None:
     x = np.arange(6, dtype=np.float32)
     got = result(lambda x: sum(ex.sum_over(6, lambda r, k=k: x[r] * k) for k in range(100)), x)
     assert got == 15 * 4950
 
 
-def test_a_plan_runs_in_several_threads() -> None:
+def test_plan_runs_in_several_threads() -> None:
     x = np.random.default_rng(0).normal(size=(64, 1000)).astype(np.float32)
     plan = Evaluator(traced(lambda x: ex.exp(x) / ex.reduce_sum(ex.exp(x), [1], keep_dimensions=True), x))
     outputs = [np.empty_like(x) for _ in range(8)]

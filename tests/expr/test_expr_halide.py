@@ -227,7 +227,7 @@ def special(data_type: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("data_type", ANY)
-def test_all_functions_at_special_values(data_type: str) -> None:
+def test_functions_at_special_values(data_type: str) -> None:
     values = special(data_type)
     a, b = (grid.ravel() for grid in np.meshgrid(values, values))
     names = [name for name, function in ir.FUNCTIONS.items() if data_type in function.types and name != "where"]
@@ -316,7 +316,7 @@ def test_functions_are_accurate_on_lesser_machines(
     assert_accurate(32749)
 
 
-def test_functions_are_accurate_without_fused_multiply_adds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_without_fma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(code: str) -> bytes:
         raise RuntimeError("this LLVM cannot read it")
 
@@ -326,9 +326,7 @@ def test_functions_are_accurate_without_fused_multiply_adds(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("name", ["exp", "tanh", "sigmoid"])
-def test_every_product_inside_of_a_function_may_be_fused(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_products_in_functions_may_be_fused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[str] = []
     assemble = objects.assemble
 
@@ -348,7 +346,7 @@ def test_every_product_inside_of_a_function_may_be_fused(
 
 
 @pytest.mark.parametrize("name", [*EXACT, "pow"])
-def test_what_is_done_with_results_of_functions_is_rounded_each_time(name: str) -> None:
+def test_arithmetic_on_function_results_is_not_fused(name: str) -> None:
     def applied(x: Traced) -> Traced:
         return ex.pow(ex.abs(x), 1.7) if name == "pow" else apply(name, x)
 
@@ -377,7 +375,7 @@ def test_powers_are_accurate_everywhere() -> None:
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_all_halves(native: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float16_all_values(native: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not native:
         use_features("sse41-avx-fma", monkeypatch, tmp_path)
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
@@ -445,7 +443,7 @@ def test_sums_are_accurate(count: int) -> None:
     assert abs(float(y) - math.fsum(x.tolist())) <= 4e-7 * count
 
 
-def test_divisions_of_what_is_folded_compile() -> None:
+def test_division_of_folded_values_compiles() -> None:
     """Halide refuses signed integers that overflow while it folds constants, which its own division did."""
     x, largest = np.array([-(2**31), -1, 0, 7, 2**31 - 1], np.int32), 2**31 - 1
 
@@ -464,7 +462,7 @@ def test_divisions_of_what_is_folded_compile() -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
-def test_a_colour_image() -> None:
+def test_colour_image() -> None:
     x = np.random.default_rng(0).random((130, 141, 3), np.float32)
     window = lambda y, k, c, x: sum(x[y + dy, k + dx, c] for dy in range(3) for dx in range(3)) / 9  # noqa: E731
     blurred, grey = run(
@@ -479,7 +477,7 @@ def test_a_colour_image() -> None:
     np.testing.assert_allclose(grey, x @ np.float32([0.25, 0.5, 0.25]), rtol=1e-6)  # type: ignore[operator]
 
 
-def test_an_output_may_be_an_input() -> None:
+def test_output_overlapping_input() -> None:
     x = np.arange(100, dtype=np.float32)
     program = program_of(lambda x: ex.compute((100,), lambda i: x[99 - i] + 1), x)
     compile(program).bind([x], [x])()
@@ -490,7 +488,7 @@ def test_an_output_may_be_an_input() -> None:
 # Checks, objects, threads
 
 
-def test_a_check_that_does_not_hold_leaves_outputs_alone() -> None:
+def test_failed_check_keeps_outputs() -> None:
     table, indices = np.arange(6, dtype=np.float32), np.array([0, 5, 2], np.int64)
     program = program_of(lambda t, i: ex.compute(i.shape, lambda k: t.checked[i[k]]), table, indices)
     output = np.zeros(3, np.float32)
@@ -582,7 +580,7 @@ def test_threads_can_be_chosen_and_share_a_kernel() -> None:
     assert all(np.array_equal(y, np.sqrt(x) * 3) for y in results)
 
 
-def test_what_the_runtime_says_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runtime_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def with_short_input(data: bytes) -> kernels.CompiledProgram:
         found = read(data)
         calls = [
@@ -631,7 +629,7 @@ def test_kernels_are_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
 WITHOUT_HALIDE = "import sys; sys.modules['llvmlite'] = None; sys.modules['halide'] = None\n"
 
 
-def test_a_missing_package_is_named(tmp_path: Path) -> None:
+def test_compile_names_missing_package(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-c", WITHOUT_HALIDE + SCRIPT],
         capture_output=True,
@@ -643,7 +641,7 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="object files of other systems are linked by llvmlite")
-def test_what_is_cached_runs_without_halide_and_llvmlite(tmp_path: Path) -> None:
+def test_cached_kernel_runs_without_halide_and_llvmlite(tmp_path: Path) -> None:
     for code in (SCRIPT, WITHOUT_HALIDE + SCRIPT):
         environment = {**os.environ, "OPWEAVE_CACHE": str(tmp_path)}
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)

@@ -119,7 +119,7 @@ def permissions(address: int) -> str:
     return ""
 
 
-def test_no_memory_is_writable_and_executable(files: list[bytes]) -> None:
+def test_image_memory_permissions(files: list[bytes]) -> None:
     code = load(pack(files), outside)
     assert permissions(code.address("counting")) == "r-xp"
     assert permissions(code.address("count")) == "rw-p"
@@ -145,7 +145,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("code", REFUSED)
-def test_what_is_not_known_is_refused(code: str) -> None:
+def test_link_rejects_unknown_code(code: str) -> None:
     with pytest.raises(OperationError, match=REFUSED[code]):
         link([assemble(code)])
 
@@ -173,7 +173,7 @@ print(y.tolist(), kernel.detail)
 """
 
 
-def test_where_memory_must_not_become_executable_numpy_is_used(files: list[bytes]) -> None:
+def test_numpy_is_used_if_memory_cannot_be_executable(files: list[bytes]) -> None:
     done = subprocess.run([sys.executable, "-c", REFUSING], capture_output=True, text=True)
     if done.stderr.strip() == "no such option":
         pytest.skip("needs Linux 6.3")

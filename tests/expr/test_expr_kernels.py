@@ -40,7 +40,7 @@ def without_halide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "halide", None)
 
 
-def test_numpy_runs_what_it_is_bound_to() -> None:
+def test_numpy_kernel_runs() -> None:
     kernel = kernels.compile(double(), "numpy")
     x, out = np.float32([1, 2, 3, 4]), np.empty(4, np.float32)
     run = kernel.bind([x], [out])
@@ -52,13 +52,13 @@ def test_numpy_runs_what_it_is_bound_to() -> None:
     assert kernel.detail.startswith("NumPy")
 
 
-def test_what_does_not_fit_is_told_when_it_is_bound() -> None:
+def test_bind_rejects_wrong_dtype() -> None:
     kernel = kernels.compile(double(), "numpy")
     with pytest.raises(ValidationError, match=r"^double: input 0 must be float32\[4\], got int32\[4\]$"):
         kernel.bind([np.ones(4, np.int32)], [np.empty(4, np.float32)])
 
 
-def test_the_same_program_is_compiled_once() -> None:
+def test_compile_is_cached() -> None:
     first = kernels.compile(double(), "numpy")
     assert kernels.compile(double(), "numpy") is first
     assert kernels.compile(double("other"), "numpy") is not first
@@ -117,7 +117,7 @@ def test_threads_that_ask_for_the_same_wait_for_one(monkeypatch: pytest.MonkeyPa
     assert all(kernel is results[0] for kernel in results)
 
 
-def test_a_failure_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_failure_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(program: ir.Formula, compiled: bool, strict: bool) -> Any:
         raise MemoryError
 
@@ -129,19 +129,19 @@ def test_a_failure_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["numpy", "halide"])
-def test_the_environment_decides(monkeypatch: pytest.MonkeyPatch, wanted: str) -> None:
+def test_opweave_expressions_variable(monkeypatch: pytest.MonkeyPatch, wanted: str) -> None:
     monkeypatch.setenv("OPWEAVE_EXPRESSIONS", wanted)
     assert kernels.is_compiled() is (wanted == "halide")
 
 
-def test_the_environment_must_be_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opweave_expressions_rejects_unknown_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPWEAVE_EXPRESSIONS", "cuda")
     with pytest.raises(ValidationError) as error:
         kernels.compile(double())
     assert str(error.value) == "OPWEAVE_EXPRESSIONS must be one of auto, halide, numpy, got 'cuda'"
 
 
-def test_without_the_extra_numpy_runs_and_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_without_halide_uses_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     without_halide(monkeypatch)
     monkeypatch.setattr(kernels, "find_spec", lambda name: None)
     kernel = kernels.compile(double())
@@ -212,7 +212,7 @@ def test_large_values_of_one_number_are_evaluated(function: Any, data_type: Any,
         assert (y == np.array(result % 2**64, "uint64").astype(data_type)).all()
 
 
-def test_what_halide_cannot_compile_is_evaluated_and_says_why() -> None:
+def test_compile_unsupported_by_halide_uses_numpy() -> None:
     pytest.importorskip("halide", reason="the extra halide is not installed")
     descs = [Desc("int32", (4, 3)), Desc("int32", ()), Desc("int32", ())]
     program = trace(lambda x, base, exponent: x * base**exponent, "powers", descs)

@@ -44,7 +44,7 @@ def run(kernel: kernels.ExpressionKernel, x: np.ndarray) -> np.ndarray:
     return y
 
 
-def test_the_limit_of_nodes_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_limit_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(limits.NODES_VARIABLE, "500")
     trace(stencils(4), "stencils", [ROW])
     message = r"more than the 500 that are allowed; store\(array\).*OPWEAVE_MAX_EXPR"
@@ -61,7 +61,7 @@ def test_stored_levels_stay_small() -> None:
     assert run(kernel, np.ones(64, np.float32)).tolist() == [2.0**14] * 64
 
 
-def test_formulas_5000_deep_are_evaluated_by_numpy_which_says_why() -> None:
+def test_deep_formula_uses_numpy() -> None:
     program = trace(chain(5000), "deep", [ROW])
     kernel = kernels.compile(program, "auto")
     wanted = np.ones(64, np.float32)
@@ -74,7 +74,7 @@ def test_formulas_5000_deep_are_evaluated_by_numpy_which_says_why() -> None:
 
 
 @pytest.mark.skipif(not kernels.has_halide(), reason="needs the extra halide")
-def test_too_much_work_is_an_error_where_halide_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_much_work_is_an_error_with_halide(monkeypatch: pytest.MonkeyPatch) -> None:
     program = trace(chain(200, "sin"), "waves", [ROW])
     with pytest.raises(
         OperationError, match=r"waves: compiling it would take 7,\d+ units of work .* more than the 5,000"
@@ -88,7 +88,7 @@ def test_too_much_work_is_an_error_where_halide_is_asked_for(monkeypatch: pytest
     assert kernels.compile(small, "halide").detail.startswith("Halide")
 
 
-def test_the_work_of_a_program() -> None:
+def test_work_of_program() -> None:
     chained = trace(chain(10), "p", [ROW])
     assert limits.work_of_elements(chained) == 2 * 10 + len([n for n in ir.walk(*chained.roots) if not n.parts]) + 1
     assert limits.work(chained) == limits.work_of_elements(chained) + 50

@@ -58,7 +58,7 @@ def test_products_with_transposed_matrices(rows: int, columns: int, inner: int) 
     check(rows, columns, inner)
 
 
-def test_two_sums_along_rows() -> None:
+def test_sums_along_two_rows() -> None:
     x = rng.standard_normal((40, 70)).astype("float32")
     row = rng.standard_normal(70).astype("float32")
     columns = rng.standard_normal((30, 40)).astype("float32")

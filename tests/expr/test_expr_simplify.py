@@ -137,7 +137,7 @@ def test_positions_are_simple(function: Callable[[Traced], Traced], shape: tuple
     assert text(function, shape) == wanted
 
 
-def test_what_is_stored_is_simplified_too() -> None:
+def test_simplify_stored_arrays() -> None:
     def function(x: Traced) -> Traced:
         total = ex.store(compute((4,), lambda i: ex.sum_over(6, lambda j: reshaped(x, [24])[i * 6 + j])))
         return x / compute((4, 6), lambda i, j: total[i])

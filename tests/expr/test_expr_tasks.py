@@ -50,7 +50,7 @@ def test_dear_functions_are_divided_sooner(monkeypatch: pytest.MonkeyPatch, tmp_
     assert is_parallel(lambda x: ex.exp(ex.tanh(x)), 2**15, monkeypatch, tmp_path)
 
 
-def test_the_number_of_tasks_grows_with_the_work() -> None:
+def test_task_count_grows_with_work() -> None:
     counts = [task_count(work) for work in range(0, 40 * TASK_OPERATIONS, TASK_OPERATIONS // 3)]
     assert counts[0] == 1
     assert counts == sorted(counts)

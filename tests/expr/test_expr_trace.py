@@ -183,7 +183,7 @@ ERRORS: list[tuple[str, Callable[..., Any], tuple[Desc, ...], str]] = [
 
 
 @pytest.mark.parametrize(("function", "descs", "message"), [e[1:] for e in ERRORS], ids=[e[0] for e in ERRORS])
-def test_users_are_told(function: Callable[..., Any], descs: tuple[Desc, ...], message: str) -> None:
+def test_trace_errors(function: Callable[..., Any], descs: tuple[Desc, ...], message: str) -> None:
     with pytest.raises(ValidationError) as error:
         traced(function, *descs)
     assert str(error.value) == message
@@ -247,7 +247,7 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("text", OPERATORS)
-def test_operators_mean_what_they_mean_in_numpy(text: str) -> None:
+def test_operators_equal_numpy(text: str) -> None:
     operator = OPERATORS[text]
     a, b = np.arange(1, 7, dtype=np.int32).reshape(2, 3), np.int32([3, 1, 2])
     np.testing.assert_array_equal(run(operator, a, b), operator(a, b))
@@ -265,7 +265,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
     )
 
 
-def test_positions_take_the_type_of_what_they_meet() -> None:
+def test_index_takes_type_of_other_operand() -> None:
     program = traced(lambda x: ex.compute((4,), lambda i: x[i, 0] * i + 0.5 * i))
     assert program.outputs[0].desc == Desc("float32", (4,))
     assert [o.desc.data_type for o in traced(lambda x: ex.compute((4,), lambda i: i)).outputs] == ["int32"]
@@ -283,7 +283,7 @@ def test_pointwise_or_not() -> None:
 # How programs read
 
 
-def test_a_program_with_everything() -> None:
+def test_formula_text() -> None:
     def function(x: Any, k: Any) -> Any:
         s = ex.store(ex.exp(x))
         return ex.compute((4,), lambda i: ex.sum_over(5, lambda r: s[i, r]) + s.checked[k[i], 0]), ex.arg_max(x, 1)
@@ -304,7 +304,7 @@ def test_a_program_with_everything() -> None:
 
 @settings(max_examples=60)
 @given(programs())
-def test_the_text_is_the_same_each_time(case: Case) -> None:
+def test_formula_text_is_deterministic(case: Case) -> None:
     assert str(case.program()) == str(case.program())
 
 
@@ -339,7 +339,7 @@ def test_long_chains_need_no_recursion() -> None:
     np.testing.assert_array_equal(long, np.full(20, 5000))
 
 
-def test_what_is_used_twice_is_one_node() -> None:
+def test_trace_shares_reused_node() -> None:
     def squares(x: Any) -> Any:
         for _ in range(60):
             x = x * x
@@ -352,7 +352,7 @@ def test_what_is_used_twice_is_one_node() -> None:
     np.testing.assert_array_equal(run(squares, np.float32([[1, 0.5]])), [[1, 0]])
 
 
-def test_positions_that_are_used_twice_are_written_once() -> None:
+def test_formula_text_writes_reused_index_once() -> None:
     def position(i: Any) -> Any:
         for _ in range(60):
             i = (i + i) % 3
@@ -364,7 +364,7 @@ def test_positions_that_are_used_twice_are_written_once() -> None:
     assert got.tolist() == [5 * (2**60 * i % 3) for i in range(4)]
 
 
-def test_what_is_written_twice_is_one_node() -> None:
+def test_trace_shares_equal_nodes() -> None:
     program = traced(lambda x: ex.exp(x + 1) * ex.exp(x + 1) + ex.where(x > 0, 0.0, -0.0))
     calls = [node.name for node in ir.walk(*program.roots) if isinstance(node, ir.Call)]
     assert sorted(calls) == ["add", "add", "exp", "greater", "mul", "where"]

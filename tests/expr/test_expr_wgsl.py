@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from expr_programs import Case, programs
 from hypothesis import Phase, given, settings
-from wgsl_runner import ALL, PACKED, Runner
+from support.wgsl_runner import ALL, PACKED, Runner
 
 import opweave.expr as ex
 from opweave.core.dtypes import ANY, DataType
@@ -173,7 +173,7 @@ def test_sizes(shape: tuple[int, ...], data_type: DataType) -> None:
         np.testing.assert_array_equal(y, x * 2 + row)
 
 
-def test_more_workgroups_than_one_dimension_has() -> None:
+def test_workgroups_exceed_one_dimension() -> None:
     features = Features(max_workgroups=9)
     x = np.arange(9999, dtype=np.float32)
     (y,) = run(lambda x: x + 1, x, features=features)
@@ -218,7 +218,7 @@ def errors(actual: np.ndarray, exact: np.ndarray, dtype: Any = np.float32) -> np
 
 
 @pytest.mark.parametrize("data_type", ANY)
-def test_all_functions_at_special_values(data_type: DataType) -> None:
+def test_functions_at_special_values(data_type: DataType) -> None:
     values = special(data_type)
     a, b = (grid.ravel() for grid in np.meshgrid(values, values))
     names = [name for name, function in ir.FUNCTIONS.items() if data_type in function.types and name != "where"]
@@ -290,7 +290,7 @@ def test_powers_are_accurate_everywhere() -> None:
 
 
 @pytest.mark.parametrize("features", [ALL, PACKED], ids=["f16", "packed"])
-def test_all_halves(features: Features) -> None:
+def test_float16_all_values(features: Features) -> None:
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
     (wide,) = run(lambda x: ex.cast(x, "float32"), halves, features=features)
     np.testing.assert_array_equal(wide, halves.astype(np.float32))
@@ -332,7 +332,7 @@ def test_scatter(data_type: DataType, features: Features) -> None:
     np.testing.assert_array_equal(runner.result(target), array)
 
 
-def test_of_values_that_meet_one_stays() -> None:
+def test_scatter_duplicate_indices_keep_one_value() -> None:
     values = np.arange(1, 1001, dtype=np.uint8)
     source, axis = ir.Input(0, Desc("uint8", (1000,))), ir.Index(1000, -1)
     place = ir.call("mod", axis, ir.Const(3, "index"))
@@ -346,7 +346,7 @@ def test_of_values_that_meet_one_stays() -> None:
     assert result[3:].tolist() == [0, 0]
 
 
-def test_a_kernel_of_parts() -> None:
+def test_kernel_of_parts() -> None:
     x, y = ir.Input(0, Desc("float32", (4, 8))), ir.Input(1, Desc("float32", (8,)))
     i, j = ir.Index(4, -2), ir.Index(8, -1)
     target = ir.Output((i, j), ir.Const(0.0, "float32"))
@@ -415,13 +415,13 @@ def test_neighbouring_axes_are_one_number() -> None:
     assert "y0[flat] = (x0[flat] * x2[kl]) + x1[j];" in body
 
 
-def test_the_same_expression_is_the_same_text() -> None:
+def test_source_is_deterministic() -> None:
     softmax = lambda x: ex.exp(x) / ex.reduce_sum(ex.exp(x), [1], keep_dimensions=True)  # noqa: E731
     first, second = (sources(softmax, Desc("float32", (64, 640))) for _ in range(2))
     assert first == second
 
 
-def test_what_does_not_change_stands_before_the_loop() -> None:
+def test_loop_invariants_are_hoisted() -> None:
     def function(x: Traced, k: Traced) -> Traced:
         return ex.compute((4, 5), lambda i, j: ex.sum_over(33, lambda r: ex.exp(x[i, j]) * k[r]))
 
@@ -431,7 +431,7 @@ def test_what_does_not_change_stands_before_the_loop() -> None:
     assert body.index("exp_f32(") < body.index("for (")
 
 
-def test_of_values_that_are_loaded_only_the_chosen_one_is() -> None:
+def test_where_loads_only_chosen_value() -> None:
     def function(x: Traced, y: Traced, z: Traced) -> Traced:
         shared = z * 2
         joined = ex.compute((8,), lambda i: ex.where(i < 4, x.clamped[i] + shared[i], ex.exp(y.clamped[i - 4])))
@@ -503,7 +503,7 @@ def test_outputs_of_all_types() -> None:
 
 
 @pytest.mark.parametrize("data_type", ["float32", "int8"])
-def test_more_arrays_than_a_kernel_may_read(data_type: DataType) -> None:
+def test_inputs_exceed_kernel_bindings(data_type: DataType) -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.integers(-9, 9, (4, 8)).astype(data_type) for _ in range(20)]
 
@@ -527,7 +527,7 @@ def test_more_arrays_than_a_kernel_may_read(data_type: DataType) -> None:
 # What cannot run
 
 
-def test_what_a_device_has_not_is_told() -> None:
+def test_unsupported_names_missing_feature() -> None:
     add = lambda x: x + 1  # noqa: E731
     whole = trace(add, "p", [Desc("int64", (3,))])
     assert refusal_of(whole, Features()) == "p: the device has no int64"

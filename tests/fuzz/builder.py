@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from samples import SAMPLES, Call, Make, Sample, type_choices
-from specification import TABLES
+from support.specification import TABLES
 
 import opweave as ow
 from fuzz.frame import Campaign, Finding

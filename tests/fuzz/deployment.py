@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ray_processes import NAME, marked, new_mark, private_bytes
+from support.ray_processes import NAME, marked, new_mark, private_bytes
 
 from fuzz.frame import Campaign, Finding
 

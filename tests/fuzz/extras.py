@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from without_extras import Refuse
+from support.without_extras import Refuse
 
 from fuzz.frame import TESTS, Campaign, Finding
 
@@ -76,7 +76,7 @@ def of_an_expression() -> Any:
 
 def of_a_model() -> Any:
     import numpy as np
-    from served_models import served_model
+    from support.served_models import served_model
 
     import opweave as ow
 
@@ -145,7 +145,7 @@ def of_compiled_loops() -> Any:
 
 
 def of_serving() -> Any:
-    from served_models import served_model
+    from support.served_models import served_model
 
     from opweave.scale import deployment
 

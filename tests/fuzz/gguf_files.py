@@ -98,7 +98,7 @@ def some_scalar(rng: random.Random, kind: int) -> bytes:
 @cache
 def sources() -> list[tuple[list[Entry], list[Info], bytes]]:
     """The metadata, tensors and data of the files that are changed."""
-    import tiny_models
+    from support import tiny_models
 
     found = []
     with tempfile.TemporaryDirectory() as name:

@@ -93,7 +93,7 @@ def backend_mutant(rng: random.Random, number: int) -> bytes:
 
 
 def _test_models() -> list[bytes]:
-    from onnx_cases import cases
+    from support.onnx_cases import cases
 
     models = [case.source.model for case in cases().values() if case.source.model is not None]
     return [model.SerializeToString() for model in models]

@@ -20,7 +20,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-from served_models import served_model
+from support.served_models import served_model
 
 import opweave as ow
 

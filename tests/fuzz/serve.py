@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from samples import SAMPLES, type_choices
-from served_clients import ORIGIN, Client, ClosedError, Message, PlainClient, desc, response_to, sized
+from support.served_clients import ORIGIN, Client, ClosedError, Message, PlainClient, desc, response_to, sized
 
 from fuzz.builder import RandomMake
 from fuzz.frame import Campaign, Finding

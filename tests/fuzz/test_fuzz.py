@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", CAMPAIGNS)
-def test_a_short_campaign_finds_nothing(name: str, tmp_path: Path) -> None:
+def test_campaign_finds_nothing(name: str, tmp_path: Path) -> None:
     chosen = campaign(name)
     if missing := chosen.missing():
         pytest.skip(missing)
@@ -30,7 +30,7 @@ def test_a_short_campaign_finds_nothing(name: str, tmp_path: Path) -> None:
 # The frame -----------------------------------------------------------------------------------------------------------
 
 
-def test_each_kind_of_finding_is_seen_and_written(tmp_path: Path) -> None:
+def test_campaign_records_each_kind_of_finding(tmp_path: Path) -> None:
     chosen = campaign("misbehaving")
     result = frame.run(chosen, range(8), seed=3, out=tmp_path, jobs=3)
     assert result.outcomes == {"result": 2, "finding": 3, "died": 3}
@@ -46,20 +46,20 @@ def test_each_kind_of_finding_is_seen_and_written(tmp_path: Path) -> None:
     assert (tmp_path / "misbehaving-3-1.bin").read_bytes() == chosen.rng(3, 1).randbytes(4)
 
 
-def test_a_campaign_of_many_jobs_stops_after_the_findings_asked_for(tmp_path: Path) -> None:
+def test_campaign_stops_after_most_findings(tmp_path: Path) -> None:
     chosen = replace(campaign("misbehaving"), batch=2)
     result = frame.run(chosen, [5] * 40, seed=3, out=tmp_path, jobs=2, most=1)
     assert result.outcomes["finding"] in (1, 2)  # the other child may have been at one, too
 
 
-def test_a_campaign_begins_nothing_after_its_minutes(tmp_path: Path) -> None:
+def test_campaign_stops_after_minutes(tmp_path: Path) -> None:
     chosen = replace(campaign("misbehaving"), batch=1)
     result = frame.run(chosen, [0] * 5, seed=3, out=tmp_path, minutes=0)
     assert result.outcomes == {"result": 1}, "time is looked at after each case"
     assert record.go_on(chosen, tmp_path, seed=3, count=5, minutes=0).cases == 0
 
 
-def test_a_campaign_says_what_keeps_it_from_running() -> None:
+def test_campaign_missing_requirements() -> None:
     chosen = campaign("misbehaving")
     assert chosen.missing() == ""
     assert replace(chosen, needs=("no_such_package",)).missing() == "no_such_package is not installed"
@@ -81,13 +81,13 @@ def test_children_are_bound_to_two_processors(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system binds no processes to processors")
-def test_a_child_runs_where_it_is_told_to(tmp_path: Path) -> None:
+def test_campaign_child_processor_affinity(tmp_path: Path) -> None:
     for processor in sorted(os.sched_getaffinity(0))[:2]:
         with frame.Child(campaign("misbehaving"), 3, tmp_path, [processor]) as child:
             assert child.ask(8) == ("finding", f"it gave 'processors [{processor}]'", 1)
 
 
-def test_the_command_line_runs_one_case_again() -> None:
+def test_command_line_runs_one_case() -> None:
     command = [sys.executable, "-m", "fuzz", "models", "--case", "50"]
     done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, check=True)
     assert done.stdout == "models 50: result\n"
@@ -96,7 +96,7 @@ def test_the_command_line_runs_one_case_again() -> None:
 # Records -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_record_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_record_resumes(tmp_path: Path) -> None:
     chosen = replace(campaign("misbehaving"), batch=1)
     first = record.go_on(chosen, tmp_path, seed=3, count=2)
     assert (first.cases, first.units, first.outcomes) == (2, 1, {"result": 1})
@@ -109,7 +109,7 @@ def test_a_record_goes_on_where_it_stopped(tmp_path: Path) -> None:
         record.go_on(chosen, tmp_path, seed=4, count=3)
 
 
-def test_a_finding_that_does_not_come_again_counts_as_mended(tmp_path: Path) -> None:
+def test_record_counts_vanished_finding_as_mended(tmp_path: Path) -> None:
     chosen = replace(campaign("misbehaving"), batch=1)
     record.go_on(chosen, tmp_path, seed=3, count=6)
     file = record.file_of(tmp_path, chosen)
@@ -124,12 +124,12 @@ def test_a_finding_that_does_not_come_again_counts_as_mended(tmp_path: Path) -> 
     assert record.Record.read(file, chosen.name, 3) == after
 
 
-def test_a_campaign_stops_after_the_open_findings_asked_for(tmp_path: Path) -> None:
+def test_record_stops_after_most_open_findings(tmp_path: Path) -> None:
     chosen = replace(campaign("misbehaving"), batch=1)
     assert sorted(record.go_on(chosen, tmp_path, seed=3, count=6, most=1).open) == [1, 2, 3, 4, 5], "within one part"
     assert record.go_on(chosen, tmp_path, seed=3, count=8, most=1).cases == 6
 
 
-def test_the_page_has_the_figures_of_its_records() -> None:
+def test_campaign_page_is_current() -> None:
     campaigns = [campaign(name) for name in CAMPAIGNS]
     assert page.text(campaigns) in (DOCS / "campaign.md").read_text(encoding="utf-8")

@@ -309,7 +309,7 @@ def test_judge_accepts_any_rounding() -> None:
         ),
     ],
 )
-def test_judge_accepts_what_rounding_decides(make: Callable[[ow.MLGraphBuilder, Any], Any], got: float) -> None:
+def test_judge_accepts_rounding_differences(make: Callable[[ow.MLGraphBuilder, Any], Any], got: float) -> None:
     recipe = recipe_of(make, np.float32([[1, 1]]))
     results = on_reference(recipe)
     assert not verdicts(recipe, {"y": np.full_like(results["y"], got)})
@@ -371,7 +371,7 @@ def test_reduced_leaves_the_operation_that_is_at_fault() -> None:
     assert reduced(recipe, patterns.values_of, lambda r: "leaky_relu" in r.kind().split()).kind() == "leaky_relu"
 
 
-def test_reduced_ends_where_every_result_of_an_operation_fails() -> None:
+def test_reduced_stops_at_failing_operation() -> None:
     recipe = recipe_of(lambda b, x: b.mul(*b.split(b.relu(x), 2, axis=1)), ROW)
     assert reduced(recipe, patterns.values_of, lambda r: "split" in r.kind().split()).kind() == "split"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import wasmtime
-from wasm_corpus import CALLS, LOADS
-from wasm_tools import bind, inside, wat, whole
+from support.wasm_corpus import CALLS, LOADS
+from support.wasm_tools import bind, inside, wat, whole
 
 import opweave as ow
 from fuzz.frame import Campaign, Finding

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import wpt
 from onnx import TensorProto, helper, numpy_helper
+from support import wpt
 from typer.testing import CliRunner
 
 import opweave as ow
@@ -60,7 +60,7 @@ def test_engines_are_within_tolerance_of_the_reference() -> None:
     assert "9 operations: all within their tolerances" in str(found)
 
 
-def test_every_operation_is_compared_on_the_inputs_of_the_other_side() -> None:
+def test_diff_compares_each_operation_on_the_same_inputs() -> None:
     """An error of the first operation does not make the second one differ on its own; end to end it does."""
     weights = [WEIGHTS[0].copy(), *WEIGHTS[1:]]
     weights[0][2, 1, 0, 2] += 1
@@ -70,7 +70,7 @@ def test_every_operation_is_compared_on_the_inputs_of_the_other_side() -> None:
     assert found.rows[2].total.relative > 1e-3 > found.rows[2].own.relative
 
 
-def test_a_changed_weight_is_found_with_its_place() -> None:
+def test_diff_locates_changed_weight() -> None:
     weights = [WEIGHTS[0], WEIGHTS[1].copy(), WEIGHTS[2]]
     weights[1][4, 5, 0, 2] = 9.5
     found = ow.diff(network(CPU, weights), network(CPU))
@@ -84,7 +84,7 @@ def test_a_changed_weight_is_found_with_its_place() -> None:
     assert found.outputs[0].total.relative > 1e-4
 
 
-def test_a_weight_that_changes_less_than_rounding_is_found_too() -> None:
+def test_diff_finds_weight_change_below_rounding() -> None:
     weights = [WEIGHTS[0], WEIGHTS[1].copy(), WEIGHTS[2]]
     weights[1][0, 0, 0, 0] = np.nextafter(weights[1][0, 0, 0, 0], np.float32(9))
     first = ow.diff(network(CPU, weights), network(CPU)).first
@@ -92,7 +92,7 @@ def test_a_weight_that_changes_less_than_rounding_is_found_too() -> None:
     assert (first.title, first.verdict, first.own.beyond) == ("conv2d 'second'", "changed", 0)
 
 
-def test_a_changed_attribute_is_found() -> None:
+def test_diff_finds_changed_attribute() -> None:
     first = ow.diff(network(CPU, gain=1.5), network(CPU)).first
     assert first is not None
     assert (first.title, first.verdict) == ("linear 'gain'", "differs")
@@ -116,7 +116,7 @@ class HalfUp(Reference):
         return ow.MLContext(self, Device("half-up", "cpu", self.name, "a test's"), "default")
 
 
-def test_an_operation_that_rounds_differently_is_found() -> None:
+def test_diff_finds_different_rounding() -> None:
     def half_up(input: np.ndarray) -> np.ndarray:
         return np.floor(input + 0.5)
 
@@ -134,7 +134,7 @@ def test_an_operation_that_rounds_differently_is_found() -> None:
     assert ow.diff(graph, inputs={"x": np.float32([2, 4, 7, 6])}).first is None
 
 
-def test_a_softmax_of_fewer_bits_is_found() -> None:
+def test_diff_finds_coarse_softmax() -> None:
     def coarse(input: np.ndarray, axis: int) -> np.ndarray:
         made = np.exp(input - input.max(axis, keepdims=True))
         return np.floor(made / made.sum(axis, keepdims=True) * 4096 + 0.5) / 4096
@@ -144,7 +144,7 @@ def test_a_softmax_of_fewer_bits_is_found() -> None:
     assert first.title == "softmax"
 
 
-def test_float16_overflow_is_found_where_both_overflow() -> None:
+def test_diff_finds_float16_overflow_on_both_sides() -> None:
     graph = network(REFERENCE, gain=60000.0, data_type="float16")
     first = ow.diff(graph).first
     assert first is not None
@@ -152,7 +152,7 @@ def test_float16_overflow_is_found_where_both_overflow() -> None:
     assert "beyond 65,504: up to " in first.overflow
 
 
-def test_float16_overflow_is_found_against_the_model_in_float32() -> None:
+def test_diff_finds_float16_overflow_against_float32() -> None:
     feed = {"x": RANDOM.standard_normal((1, 3, 8, 8)).astype("float16")}
     half, single = network(REFERENCE, gain=60000.0, data_type="float16"), network(REFERENCE, gain=60000.0)
     found = ow.diff(half, single, feed)
@@ -182,7 +182,7 @@ def single(context: ow.MLContext, gain: float = 1.0) -> ow.MLGraph:
 
 
 @pytest.mark.parametrize("back", [False, True])
-def test_a_model_with_conversions_is_compared_with_one_in_float32(back: bool) -> None:
+def test_diff_pairs_float16_with_float32(back: bool) -> None:
     found = ow.diff(converted(CPU, back=back), single(CPU))
     assert found.first is None, str(found)
     assert found.is_complete
@@ -196,7 +196,7 @@ def test_a_model_with_conversions_is_compared_with_one_in_float32(back: bool) ->
     assert both.first is None, str(both)
 
 
-def test_an_overflow_between_conversions_is_found() -> None:
+def test_diff_finds_overflow_between_casts() -> None:
     found = ow.diff(converted(CPU, gain=30000.0), single(CPU, gain=30000.0))
     assert found.first is not None
     assert (found.first.title, found.first.verdict) == ("linear 'gain'", "overflow")
@@ -206,7 +206,7 @@ def test_an_overflow_between_conversions_is_found() -> None:
     assert (found.first.title, found.first.verdict) == ("cast 'in'", "overflow")
 
 
-def test_float16_reads_rounded_numbers_without_being_blamed_for_them() -> None:
+def test_diff_does_not_blame_float16_for_rounded_inputs() -> None:
     """The logarithm of 9e-8 and of the number next to it in float16 differ by 0.29."""
     builder = ow.MLGraphBuilder(CPU)
     half = builder.log(builder.cast(builder.input("x", "float32", [2]), "float16"))
@@ -216,7 +216,7 @@ def test_float16_reads_rounded_numbers_without_being_blamed_for_them() -> None:
     assert [row.verdict for row in found.rows] == ["ok", "ok"], str(found)
 
 
-def test_a_changed_weight_between_conversions_is_found() -> None:
+def test_diff_finds_changed_weight_between_casts() -> None:
     b = ow.MLGraphBuilder(CPU)
     weight = WEIGHTS[2].copy()
     weight[3, 4] += 0.5
@@ -226,7 +226,7 @@ def test_a_changed_weight_between_conversions_is_found() -> None:
     assert "differs in 1 of 320 elements, most at [3, 4]" in found.found[0].changes[0]
 
 
-def test_operations_that_one_engine_fuses_are_compared_one_by_one() -> None:
+def test_diff_compares_fused_operations_separately() -> None:
     """OpenVINO adds 3 to the sums of a convolution before it rounds: near -3, the product is far from that of its operands."""
     pytest.importorskip("openvino")
     b = ow.MLGraphBuilder(CPU)
@@ -340,7 +340,7 @@ def test_different_inputs_are_listed(inputs: dict[str, tuple[int, ...]], listed:
         ow.diff(*files, inputs={"x": np.ones((2, 2), "float32")})
 
 
-def test_a_back_end_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_diff_names_missing_back_end(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = Device("cpu", "cpu", "openvino", "OpenVINO", available=False, hint="pip install 'opweave[openvino]'")
     monkeypatch.setattr(type(find("openvino")), "devices", lambda _: [missing])
     monkeypatch.setattr(type(find("openvino")), "named", lambda *_: None)
@@ -367,7 +367,7 @@ def test_bad_arguments_are_explained(arguments: dict[str, Any], message: str) ->
         ow.diff(network(CPU), **arguments)
 
 
-def test_a_destroyed_graph_is_refused() -> None:
+def test_diff_rejects_destroyed_graph() -> None:
     graph = network(CPU)
     graph.destroy()
     with pytest.raises(ow.InvalidStateError):
@@ -393,7 +393,7 @@ LOOSER = {"cast", "gru", "gru_cell", "lstm", "lstm_cell", "resample2d"}
 numbers that the other type holds."""
 
 
-def test_tolerances_are_those_of_the_web_platform_tests() -> None:
+def test_diff_tolerances_equal_wpt() -> None:
     seen, wrong = set(), []
     for case, node in single_nodes():
         found, wanted = tolerance_of(node), case["tolerance"]
@@ -513,7 +513,7 @@ def test_models_are_compared_on_shapes_of_their_inputs(tmp_path: Path) -> None:
     assert ow.diff(model.read_bytes()).rows[0].result == "float32[1, 4]"
 
 
-def test_the_command_names_the_operation(tmp_path: Path) -> None:
+def test_command_names_first_difference(tmp_path: Path) -> None:
     a, b = onnx_model(tmp_path / "a.onnx"), onnx_model(tmp_path / "b.onnx", 1.5)
     assert "3 operations: all within their tolerances" in run(a, "--on", "cpu:onnxruntime")
     text = run(a, b, "--fix-shapes", "batch=3", "--json", tmp_path / "d.json", code=1)
@@ -526,7 +526,7 @@ def test_the_command_names_the_operation(tmp_path: Path) -> None:
     assert run(a, "--tolerance", "0", "--against", "reference", "--on", "reference")
 
 
-def test_the_command_shows_what_was_done_when_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_interrupted_shows_partial_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "SLICE_NODES", 1)
     step, calls = Side.step, []
 
@@ -580,7 +580,7 @@ def report(found: Any, tmp_path: Path) -> Page:
     return Page((tmp_path / "report.html").read_text(encoding="utf-8"))
 
 
-def test_the_report_marks_the_operation_and_loads_nothing(tmp_path: Path) -> None:
+def test_report_marks_first_difference(tmp_path: Path) -> None:
     weights = [WEIGHTS[0], WEIGHTS[1].copy(), WEIGHTS[2]]
     weights[1][4, 5, 0, 2] = 9.5
     page = report(ow.diff(network(CPU, weights), network(CPU)), tmp_path)
@@ -594,7 +594,7 @@ def test_the_report_marks_the_operation_and_loads_nothing(tmp_path: Path) -> Non
     assert policy == "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
-def test_the_report_of_equal_graphs_says_so(tmp_path: Path) -> None:
+def test_report_of_equal_graphs(tmp_path: Path) -> None:
     page = report(ow.diff(network(CPU)), tmp_path)
     assert "9 operations: all within their tolerances" in page.texts
     assert not any("first" in name for name in page.classes("rect"))
@@ -610,7 +610,7 @@ def test_labels_cannot_break_out_of_the_report(tmp_path: Path) -> None:
     assert {"b", "i"}.isdisjoint(names)
 
 
-def test_large_graphs_are_drawn_around_the_first_difference(tmp_path: Path) -> None:
+def test_report_draws_around_first_difference(tmp_path: Path) -> None:
     def half_up(input: np.ndarray) -> np.ndarray:
         return np.floor(input + 0.5)
 

@@ -54,7 +54,7 @@ def test_nodes_beside_webnn_are_compared(against: str) -> None:
     assert all(output.total.relative < 1e-5 for output in found.outputs)
 
 
-def test_the_reference_is_a_witness_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_diff_compares_fallback_with_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     run = FallbackNode.run
 
     def wrong(node: FallbackNode, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
@@ -69,7 +69,7 @@ def test_the_reference_is_a_witness_for_them(monkeypatch: pytest.MonkeyPatch) ->
     assert ow.diff(model(NODES), on="cpu:onnxruntime", against="cpu:onnxruntime").first is None
 
 
-def test_bool_goes_in_and_out() -> None:
+def test_diff_fallback_bool_values() -> None:
     nodes = """
         zero = Constant<value = float {0}>()
         c = Greater(x, zero)
@@ -86,7 +86,7 @@ def test_bool_goes_in_and_out() -> None:
     assert {"onnx_node 'NonZero'", "onnx_node 'Compress'", "onnx_node 'Unique'"} <= set(titles)
 
 
-def test_operators_that_onnx_does_not_evaluate_run_in_the_engine_on_both_sides() -> None:
+def test_diff_runs_unevaluable_operators_in_engine() -> None:
     found = diff("y = com.microsoft.Inverse(x)", "float[3,3] y", "float[3,3] x")
     assert found.first is None
     assert [(row.title, row.own.largest) for row in found.rows] == [("onnx_node 'Inverse'", 0)]
@@ -108,7 +108,7 @@ def test_branches_that_use_values_from_around_them() -> None:
     assert found.outputs[0].total.relative < 1e-6
 
 
-def test_a_changed_node_is_found_between_two_models() -> None:
+def test_diff_finds_changed_fallback_node() -> None:
     first, second = (model(f"s = Unique<sorted={k}>(x)", outputs="float[N] s") for k in (1, 0))
     found = ow.diff(first, second, on="cpu:onnxruntime").first
     assert found is not None
@@ -131,6 +131,6 @@ def test_a_changed_node_is_found_between_two_models() -> None:
     ],
     ids=["random", "empty", "empty inside", "sequence"],
 )
-def test_what_cannot_be_compared_is_named(nodes: str, outputs: str, message: str) -> None:
+def test_diff_names_incomparable_nodes(nodes: str, outputs: str, message: str) -> None:
     with pytest.raises(ow.NotSupportedError, match=message):
         diff(nodes, outputs)

@@ -61,7 +61,7 @@ def test_resnet50_has_no_difference(weights: list[np.ndarray]) -> None:
     assert found.outputs[0].total.relative < 1e-5
 
 
-def test_one_changed_weight_of_resnet50(weights: list[np.ndarray]) -> None:
+def test_diff_resnet50_changed_weight(weights: list[np.ndarray]) -> None:
     changed = [*weights]
     changed[60] = weights[60].copy()
     changed[60].flat[1234] += 0.01
@@ -71,7 +71,7 @@ def test_one_changed_weight_of_resnet50(weights: list[np.ndarray]) -> None:
     assert "differs in 1 of 262,144 elements, most at [4, 210, 0, 0]" in found.rows[66].changes[0]
 
 
-def test_one_convolution_of_resnet50_that_rounds_differently(weights: list[np.ndarray]) -> None:
+def test_diff_resnet50_different_rounding(weights: list[np.ndarray]) -> None:
     """Only those of 512 channels with stride 1 do; the first of them is named."""
 
     def when(filter: Any, strides: Any) -> bool:
@@ -135,7 +135,7 @@ def test_minilm_has_no_difference(minilm: Any) -> None:
     assert found.first is None, str(found)
 
 
-def test_one_changed_weight_of_minilm(minilm: Any) -> None:
+def test_diff_minilm_changed_weight(minilm: Any) -> None:
     build, feed = minilm
 
     def change(weight: np.ndarray) -> np.ndarray:
@@ -148,7 +148,7 @@ def test_one_changed_weight_of_minilm(minilm: Any) -> None:
     assert "most at [20, 700]" in found.found[0].changes[0]
 
 
-def test_one_operation_of_minilm_that_rounds_differently(minilm: Any) -> None:
+def test_diff_minilm_different_rounding(minilm: Any) -> None:
     build, feed = minilm
     found = ow.diff(build(HalfUp(Operations.gelu).context()), inputs=feed, against=CPU)
     assert {row.title for row in found.found} == {"gelu"}
@@ -236,7 +236,7 @@ def weights_of(graph: ow.MLGraph, label: str) -> tuple[str, Any]:
     return f"{node.op.name} '{label}'", operand
 
 
-def test_one_changed_weight_of_a_packaged_model(packaged: Any) -> None:
+def test_diff_packaged_model_changed_weight(packaged: Any) -> None:
     name, path, feed = packaged
     graph = loaded(path, feed)
     title, weights = weights_of(graph, PACKAGED[name][0])
@@ -252,7 +252,7 @@ def test_one_changed_weight_of_a_packaged_model(packaged: Any) -> None:
     assert f"differs in 1 of {weights.value.size:,} elements" in found.found[0].changes[0]
 
 
-def test_one_operation_of_a_packaged_model_that_rounds_differently(packaged: Any) -> None:
+def test_diff_packaged_model_different_rounding(packaged: Any) -> None:
     name, path, feed = packaged
     label = PACKAGED[name][1]
     graph = loaded(path, feed)

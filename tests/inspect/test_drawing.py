@@ -109,7 +109,7 @@ def test_custom_operations_and_copies_stand_out() -> None:
     assert [group.findtext(f"{SVG}title") for group in copied] == ["float32[1, 4, 6, 6], copied"]
 
 
-def test_lanes_lie_in_the_order_in_which_they_run() -> None:
+def test_draw_lanes_in_execution_order() -> None:
     root = parsed(mixed().draw())
     heads: dict[str | None, float] = {}
     for element in root.iter(f"{SVG}text"):
@@ -119,7 +119,7 @@ def test_lanes_lie_in_the_order_in_which_they_run() -> None:
     assert places == sorted(places)
 
 
-def test_an_engine_that_runs_everything_has_one_lane() -> None:
+def test_draw_one_engine_has_one_lane() -> None:
     builder = ow.MLGraphBuilder(CPU)
     x = value = builder.input("small", "float32", [1, 1, 20, 20])
     for k in range(5):
@@ -135,7 +135,7 @@ def test_an_engine_that_runs_everything_has_one_lane() -> None:
     check_apart(root)
 
 
-def test_parts_of_a_composite_are_shown_where_segments_divide_it() -> None:
+def test_draw_composite_divided_by_segments() -> None:
     @ow.composite
     def whole(b: Any, x: ow.MLOperand) -> Any:
         return b.abs(x) + 1
@@ -151,7 +151,7 @@ def test_parts_of_a_composite_are_shown_where_segments_divide_it() -> None:
     assert not {"divided", "abs", "add"} & set(shown)
 
 
-def test_the_reference_back_end_draws_what_it_decomposes() -> None:
+def test_draw_decompositions_of_reference() -> None:
     @ow.composite
     def shifted(b: Any, x: ow.MLOperand) -> Any:
         return b.abs(x) + 1
@@ -187,14 +187,14 @@ def test_names_cannot_break_out() -> None:
     assert "<script>" not in profile._repr_html_()
 
 
-def test_characters_that_xml_forbids_are_shown_by_their_code() -> None:
+def test_draw_escapes_characters_invalid_in_xml() -> None:
     picture = Picture([Box("a\x00\ud800b", 0, tooltip=HOSTILE)], [], [DrawnLane((HOSTILE,))])
     drawing = render(picture, HOSTILE)
     assert r"a\u0000\ud800b" in drawing
     parsed(drawing)
 
 
-def test_it_is_written_wholly_or_not_at_all(tmp_path: Path) -> None:
+def test_draw_writes_atomically(tmp_path: Path) -> None:
     graph, path = mixed(), tmp_path / "graph.svg"
     assert graph.draw(path) == path.read_text(encoding="utf-8")
     assert graph.draw(str(path)) == graph.draw()
@@ -202,7 +202,7 @@ def test_it_is_written_wholly_or_not_at_all(tmp_path: Path) -> None:
         graph.draw(tmp_path / "nowhere" / "graph.svg")
 
 
-def test_files_that_are_no_svg_by_their_names_are_refused(tmp_path: Path) -> None:
+def test_draw_rejects_other_file_names(tmp_path: Path) -> None:
     path = tmp_path / "graph.png"
     with pytest.raises(ValidationError) as refused:
         mixed().draw(path)
@@ -210,7 +210,7 @@ def test_files_that_are_no_svg_by_their_names_are_refused(tmp_path: Path) -> Non
     assert not path.exists()
 
 
-def test_a_destroyed_graph_is_not_drawn() -> None:
+def test_draw_rejects_destroyed_graph() -> None:
     graph = mixed()
     graph.destroy()
     with pytest.raises(InvalidStateError, match="the graph is destroyed"):
@@ -218,7 +218,7 @@ def test_a_destroyed_graph_is_not_drawn() -> None:
     assert "destroyed" in graph._repr_html_()
 
 
-def test_files_say_their_size_in_a_way_that_every_viewer_knows(tmp_path: Path) -> None:
+def test_draw_writes_size_attributes(tmp_path: Path) -> None:
     """CairoSVG, for one, takes `height:auto` for 0."""
     path = tmp_path / "graph.svg"
     mixed().draw(path)
@@ -239,7 +239,7 @@ def test_notebooks_show_the_drawing_and_not_its_text(tmp_path: Path) -> None:
     assert graph._repr_html_() == drawing._repr_html_()
 
 
-def test_it_needs_nothing_from_elsewhere() -> None:
+def test_drawing_is_self_contained() -> None:
     drawing = mixed().draw()
     assert "prefers-color-scheme:dark" in drawing
     assert re.findall(r"https?://[^\"]*", drawing) == ["http://www.w3.org/2000/svg"]
@@ -250,7 +250,7 @@ def test_it_needs_nothing_from_elsewhere() -> None:
         )  # other drawings of a page stay as they are
 
 
-def test_the_drawing_in_the_documentation_is_what_its_tool_makes(tmp_path: Path) -> None:
+def test_documentation_drawing_is_current(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     path = tmp_path / "graph.svg"
     subprocess.run([sys.executable, root / "tools" / "draw_example.py", path], check=True)
@@ -329,7 +329,7 @@ def test_pictures_of_all_kinds_are_drawn(picture: Picture) -> None:
 # Models --------------------------------------------------------------------------------------------------------------
 
 
-def test_models_are_drawn_with_what_falls_back(
+def test_draw_model_with_fallback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nodes = [

@@ -137,7 +137,7 @@ def test_summaries_of_sessions_show_codes_of_characters(tmp_path: Path) -> None:
         safe(str(caught.value))
 
 
-def test_visible_keeps_what_people_read() -> None:
+def test_visible_keeps_readable_text() -> None:
     text = "größer\t\N{SNOWMAN} 日本語 \N{WOMAN}\u200d\N{PERSONAL COMPUTER} עברית\nline"
     assert visible(text) == text
     assert visible("\x00\x7f\u202e\U000e0041\ud800") == r"\x00\x7f\u202e\U000e0041\ud800"

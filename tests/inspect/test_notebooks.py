@@ -47,13 +47,13 @@ class Cells(HTMLParser):
         self.texts[-1] += data
 
 
-def test_a_session_says_what_it_takes_and_gives() -> None:
+def test_session_repr() -> None:
     assert repr(session()) == (
         "<InferenceSession (x: tensor(float)[batch, 3]) -> ('<y>': tensor(float)[?, 3]), 1 node on cpu>"
     )
 
 
-def test_a_session_of_many_inputs_is_one_line() -> None:
+def test_session_repr_of_many_inputs_is_short() -> None:
     text = repr(session("\x1b[31m", 40))
     assert "\x1b" not in text
     assert "34 more" in text

@@ -42,7 +42,7 @@ def built(context: ow.MLContext = CPU) -> ow.MLGraph:
     return builder.build({"y": total, "twin": total})
 
 
-def test_each_step_is_measured() -> None:
+def test_profile_measures_each_step() -> None:
     profile = built().profile(repeat=5)
     size = 4 * N
     assert [(s.segment, s.title, s.reads, s.writes, s.is_copy) for s in profile.steps] == [
@@ -84,7 +84,7 @@ def test_memory_of_intermediates() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])
-def test_what_one_engine_runs_is_one_step(device: str) -> None:
+def test_profile_of_one_engine_is_one_step(device: str) -> None:
     builder = ow.MLGraphBuilder(ow.ml.create_context(device=device))
     x = builder.input("x", "float32", [2, N])
     weight = builder.constant(np.ones((N, 3), "float32"))
@@ -185,7 +185,7 @@ def test_long_titles_are_shortened_in_the_table_only() -> None:
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value),
 )
-def test_what_does_not_fit_is_refused(arguments: dict[str, Any], rule: str) -> None:
+def test_profile_rejects_invalid_arguments(arguments: dict[str, Any], rule: str) -> None:
     with pytest.raises(ValidationError, match=rule):
         built().profile(**arguments)
 
@@ -196,7 +196,7 @@ def test_outputs_must_not_overlap_inputs() -> None:
         built().profile({"x": data}, outputs={"y": data})
 
 
-def test_a_destroyed_graph_is_not_measured() -> None:
+def test_profile_rejects_destroyed_graph() -> None:
     graph = built()
     graph.destroy()
     with pytest.raises(InvalidStateError, match="the graph is destroyed"):
@@ -243,7 +243,7 @@ def test_times_of_kernels_are_added_up() -> None:
     assert ">7.00 ms</td>" in profile._repr_html_()
 
 
-def test_without_kernels_there_are_no_totals() -> None:
+def test_profile_without_kernels_has_no_totals() -> None:
     profile = built().profile(repeat=1)
     assert profile.kernel_totals == ()
     assert profile.to_dict()["kernel_totals"] == []

@@ -7,18 +7,17 @@ import re
 from pathlib import Path
 from typing import Any
 
-import node_js
 import numpy as np
 import onnx
 import pytest
-import wpt
-from agreement import outputs_of, record
-from composite_cases import CASES
 from hypothesis import Phase, given, settings, strategies as st
 from js_modules import CPU, Arrays, Modules, expected
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file
 from samples import Make
+from support import node_js, wpt
+from support.agreement import outputs_of, record
+from support.composite_cases import CASES
 from typer.testing import CliRunner
 
 import opweave as ow
@@ -80,7 +79,7 @@ def residual(context: ow.MLContext) -> tuple[ow.MLGraph, dict[str, np.ndarray]]:
     return graph, {"image": random.standard_normal((1, 3, 8, 8)).astype("float32")}
 
 
-def test_the_module_of_a_network_reads_well(tmp_path: Path) -> None:
+def test_save_module_text(tmp_path: Path) -> None:
     graph, _ = residual(CPU)
     written = ow.js.save(graph, tmp_path / "net.js", title="net.onnx")
     assert written == [tmp_path / "net.js", tmp_path / "net.safetensors"]
@@ -105,7 +104,7 @@ def test_the_module_of_a_network_reads_well(tmp_path: Path) -> None:
     assert set(load_file(written[1])) == {"block_0.filter", "add.b", "gather.indices"}
 
 
-def test_a_network_gives_the_same_results(modules: Modules) -> None:
+def test_module_equals_graph(modules: Modules) -> None:
     graph, feed = residual(CPU)
     modules.add(graph, feed)
     assert_same(modules.run()[0], CPU.compute(graph, feed), "network")
@@ -278,7 +277,7 @@ def test_models_are_converted_by_the_command(tmp_path: Path, modules: Modules) -
     assert_same(modules.run()[0], graph.context.compute(graph, feed), "model")
 
 
-def test_what_node_needs_is_said(modules: Modules) -> None:
+def test_load_weights_in_node_names_requirement(modules: Modules) -> None:
     path = modules.add(*residual(CPU))
     script = (
         f"const {{ loadWeights }} = await import({json.dumps(path.as_uri())}); await loadWeights().catch(console.log);"

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 import wasmtime
-import witness
-from threads import together
-from wasm_tools import bind, inside, wat
+from support import witness
+from support.threads import together
+from support.wasm_tools import bind, inside, wat
 
 import opweave as ow
 from opweave.core.graph import Desc
@@ -77,7 +77,7 @@ def test_arrays_lie_in_the_memory_of_the_module(kernels: wasm.Module) -> None:
     assert kernels.allocate(Desc("uint8", (0,))).size == 0
 
 
-def test_the_memory_grows_and_stays_where_it_is() -> None:
+def test_memory_grows_without_moving() -> None:
     module = library.load()
     small = inside(module, np.arange(10, dtype="float32"))
     address, size = module.memory
@@ -142,7 +142,7 @@ def test_arrays_of_several_threads_do_not_overlap() -> None:
     together(*(partial(work, mark) for mark in range(1, 5)))
 
 
-def test_a_view_keeps_the_memory_alive() -> None:
+def test_view_keeps_memory_alive() -> None:
     module = library.load()
     view = inside(module, np.arange(1000, dtype="int32"))[::7]
     del module
@@ -151,7 +151,7 @@ def test_a_view_keeps_the_memory_alive() -> None:
     assert view.tolist() == list(range(0, 1000, 7))
 
 
-def test_the_memory_goes_with_the_last_that_uses_it() -> None:
+def test_memory_freed_with_last_user() -> None:
     gc.collect()
     gc.disable()
     try:
@@ -168,7 +168,7 @@ def test_the_memory_goes_with_the_last_that_uses_it() -> None:
         gc.enable()
 
 
-def test_the_limit_of_the_memory() -> None:
+def test_memory_limit() -> None:
     module = library.load(memory_limit=1 << 20)
     kept = inside(module, np.ones(1000, "float32"))
     with pytest.raises(
@@ -187,7 +187,7 @@ def test_the_limit_of_the_memory() -> None:
         wat('(memory (export "memory") 100)', memory_limit=1 << 20)
 
 
-def test_what_the_module_grows_itself_is_its_own() -> None:
+def test_memory_grown_by_module_is_not_allocated() -> None:
     module = wat("""
         (func (export "keep") (param $n i32) (local $at i32)
           (local.set $at (i32.mul (memory.grow (local.get $n)) (i32.const 65536)))
@@ -227,7 +227,7 @@ def test_wide_pointers() -> None:
 # Loading --------------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_module_says_of_itself(tmp_path: Path) -> None:
+def test_module_repr_and_exports(tmp_path: Path) -> None:
     module = wat('(func (export "f") (param i32 f64) (result i32) i32.const 0) (func (export "g"))')
     assert {name: str(kind) for name, kind in module.exports.items()} == {"f": "(i32, f64) -> i32", "g": "() -> ()"}
     assert "f(i32, f64) -> i32, g() -> (); 65536 bytes of memory" in repr(module)
@@ -250,13 +250,13 @@ def test_what_a_module_says_of_itself(tmp_path: Path) -> None:
         ("/no/such/ops.wasm", "/no/such/ops.wasm: No such file"),
     ],
 )
-def test_what_is_no_module(source: Any, message: str) -> None:
+def test_load_rejects_invalid_module(source: Any, message: str) -> None:
     with pytest.raises(ow.DataError, match=message) as caught:
         wasm.load(source)
     assert "\n" not in str(caught.value)
 
 
-def test_every_byte_of_a_module_may_be_wrong() -> None:
+def test_load_survives_corrupted_bytes() -> None:
     data = library.PATH.read_bytes()
     rng = np.random.default_rng(7)
     outcomes = set()
@@ -291,7 +291,7 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
         wasm.load(**{"source": library.PATH, **options})
 
 
-def test_a_memory_can_be_imported() -> None:
+def test_imported_memory() -> None:
     module = wat("""(import "env" "memory" (memory 2))
         (func (export "one") (param i32) (i32.store (local.get 0) (i32.const 1)))""")
     out = module.allocate(Desc("int32", (1,)))
@@ -308,7 +308,7 @@ def test_initialisers_are_called() -> None:
     assert out.tolist() == [5]
 
 
-def test_the_extra_is_named_when_it_is_missing() -> None:
+def test_load_names_missing_extra() -> None:
     code = """
 import sys
 sys.modules["wasmtime"] = None
@@ -348,7 +348,7 @@ def test_numbers_of_signatures(kernels: wasm.Module, signature: str, types: str,
     assert values(kernels, inputs, signature, types, **given) == expected
 
 
-def test_pointers_of_signatures_are_those_of_the_tensors() -> None:
+def test_signature_pointers_equal_tensor_addresses() -> None:
     """No copies: the function gets the places of the arrays themselves."""
     module = wat("""(func (export "f") (param i32 i32 i32 i32 i32)
         (i32.store (local.get 4) (local.get 0)) (i32.store offset=4 (local.get 4) (local.get 1))
@@ -364,7 +364,7 @@ def test_pointers_of_signatures_are_those_of_the_tensors() -> None:
     assert words[descs : descs + 18].tolist() == [1, 4, *[0] * 7, 1, 5, *[0] * 7]
 
 
-def test_the_default_signature() -> None:
+def test_bind_default_signature() -> None:
     module = wat("""(func (export "f") (param $x i32) (param $y i32) (param $out i32) (param $n i32) (param $k f32)
         (f32.store (local.get $out) (f32.add (local.get $k) (f32.load (local.get $y)))))
         (func (export "wrong") (param i32) (result i64) i64.const 0)""")
@@ -438,7 +438,7 @@ def test_functions_that_cannot_be_kernels(kernels: wasm.Module) -> None:
 # Calls ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_status_is_an_error() -> None:
+def test_nonzero_status_is_an_error() -> None:
     module = wat('(func (export "f") (param $s i32) (result i32) (local.get $s))')
     out = module.allocate(Desc("int32", (1,)))
     bind(module, "f", {}, (out,), "status", status=0)()
@@ -460,7 +460,7 @@ def test_arrays_must_lie_in_the_memory(kernels: wasm.Module) -> None:
         bind(kernels, "relu", {"x": x[::2]}, (out,))
 
 
-def test_a_bound_call_runs_on_what_the_arrays_hold_now(kernels: wasm.Module) -> None:
+def test_bound_call_reads_current_arrays(kernels: wasm.Module) -> None:
     x, out = inside(kernels, np.float32([-1, 1])), kernels.allocate(Desc("float32", (2,)))
     run = bind(kernels, "relu", {"input": x}, (out,), library.SIGNATURES["relu"])
     for turn in range(200):
@@ -469,7 +469,7 @@ def test_a_bound_call_runs_on_what_the_arrays_hold_now(kernels: wasm.Module) -> 
         assert out.tolist() == [0, turn]
 
 
-def test_a_bound_call_keeps_what_it_needs() -> None:
+def test_bound_call_keeps_module_and_inputs_alive() -> None:
     module = library.load()
     x, out = inside(module, np.float32([-1, 2])), module.allocate(Desc("float32", (2,)))
     run = bind(module, "relu", {"x": x}, (out,))
@@ -497,7 +497,7 @@ def test_threads_take_turns() -> None:
     together(*(partial(work, seed) for seed in range(4)))
 
 
-def test_the_interpreter_is_free_while_a_function_runs() -> None:
+def test_call_releases_the_gil() -> None:
     spin = '(func (export "spin") (param i32) (i32.store8 (local.get 0) (i32.const 1)) (loop (br 0)))'
     module = wat(spin, timeout=60)
     out = module.allocate(Desc("int8", (1,)))
@@ -512,7 +512,7 @@ def test_the_interpreter_is_free_while_a_function_runs() -> None:
             spinning.result()
 
 
-def test_modules_that_live_until_the_interpreter_ends_say_nothing() -> None:
+def test_exit_with_live_module_is_silent() -> None:
     code = """
 import os, wasmtime
 from opweave.kernels import wasm
@@ -607,7 +607,7 @@ def test_top_k(kernels: wasm.Module, shape: tuple[int, ...], k: int) -> None:
         bind(kernels, "top_k", {"x": x}, results, library.SIGNATURES["top_k"], k=shape[-1] + 1)()
 
 
-def test_the_library_is_what_its_source_makes(tmp_path: Path) -> None:
+def test_library_matches_its_source(tmp_path: Path) -> None:
     specification = importlib.util.spec_from_file_location("build_wasm", ROOT / "tools" / "build_wasm.py")
     assert specification is not None
     assert specification.loader is not None
@@ -617,7 +617,7 @@ def test_the_library_is_what_its_source_makes(tmp_path: Path) -> None:
     assert (tmp_path / "made.wasm").read_bytes() == library.PATH.read_bytes()
 
 
-def test_the_example_of_the_documentation(tmp_path: Path) -> None:
+def test_documentation_example(tmp_path: Path) -> None:
     """The C function and the commands that the package's page shows."""
     page = textwrap.dedent(str(wasm.__doc__))
     (tmp_path / "ops.c").write_text(page[page.index("    __attribute__") : page.index("    python -m ziglang cc")])
@@ -643,7 +643,7 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
         ("x*, out*, x size", "the signature has 'x size'; it takes name*, name.size, "),
     ],
 )
-def test_signatures_are_checked_when_a_kernel_is_declared(kernels: wasm.Module, signature: str, message: str) -> None:
+def test_kernel_declaration_checks_signature(kernels: wasm.Module, signature: str, message: str) -> None:
     @ow.op
     def rectified(self: Any, x: ow.MLOperand, *, slope: float = 0.0) -> ow.Desc:
         return x.desc

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-import witness
-from onnx import helper
-from wasm_tools import wat
+from support import witness
+from support.onnx import model, node
+from support.wasm_tools import wat
 
 import opweave as ow
 from opweave import memory
@@ -66,7 +66,7 @@ def test_built_in_operations_work_in_the_memory_of_the_module(module: wasm.Modul
     assert "wasm box3, kernels.wasm" in graph.explain()
 
 
-def test_what_lies_elsewhere_is_copied_and_counted(module: wasm.Module) -> None:
+def test_wasm_counts_copies_of_outside_memory(module: wasm.Module) -> None:
     context = ow.ml.create_context()
     builder = ow.MLGraphBuilder(context)
     graph = builder.build({"y": box3(builder, builder.input("x", "float32", [5, 6]))})
@@ -83,7 +83,7 @@ def test_several_results_and_calls_on_arrays(module: wasm.Module) -> None:
     assert np.asarray(places).tolist() == [[0, 2], [2, 0]]
 
 
-def test_a_trap_in_a_graph_leaves_everything_else_alone(module: wasm.Module) -> None:
+def test_trap_in_graph_leaves_other_memory(module: wasm.Module) -> None:
     faulty = wat('(func (export "f") (param i32 i32) unreachable)')
 
     @ow.op
@@ -104,7 +104,7 @@ def test_a_trap_in_a_graph_leaves_everything_else_alone(module: wasm.Module) -> 
     assert kept.numpy().tolist() == [0, 1, 2, 3]
 
 
-def test_a_signature_that_does_not_fit_is_told_at_build(module: wasm.Module) -> None:
+def test_build_rejects_wrong_signature(module: wasm.Module) -> None:
     @ow.op
     def odd(self: Builder, x: Operand, *, label: str = "") -> Desc:
         """It does not fit."""
@@ -120,7 +120,7 @@ def test_a_signature_that_does_not_fit_is_told_at_build(module: wasm.Module) -> 
         builder.build({"y": y})
 
 
-def test_in_an_onnx_model() -> None:
+def test_wasm_kernel_in_onnx_model() -> None:
     module = library.load()
 
     @ow.op
@@ -129,15 +129,13 @@ def test_in_an_onnx_model() -> None:
 
     heap_relu.kernel("wasm", module, "relu", signature="x*:float32, out*, x.size")
     ow.register_onnx("com.example", "HeapRelu", heap_relu)
-    info = helper.make_tensor_value_info
     nodes = [
-        helper.make_node("Neg", ["x"], ["a"]),
-        helper.make_node("HeapRelu", ["a"], ["b"], domain="com.example", name="heap"),
-        helper.make_node("Neg", ["b"], ["y"]),
+        node("Neg", "x", "a"),
+        node("HeapRelu", "a", "b", domain="com.example", name="heap"),
+        node("Neg", "b", "y"),
     ]
-    graph = helper.make_graph(nodes, "g", [info("x", 1, [2, 3])], [info("y", 1, [2, 3])])
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
-    session = ow.InferenceSession(helper.make_model(graph, opset_imports=imports), fallback="error")
+    proto = model(nodes, {"x": "float32[2, 3]"}, {"y": "float32[2, 3]"}, opset=17, domains=["com.example"])
+    session = ow.InferenceSession(proto, fallback="error")
     x = np.float32([[1, -2, 3], [-4, 5, -6]])
     ow.memory.copies.reset()
     assert session.run(None, {"x": x})[0].tolist() == np.minimum(x, 0).tolist()

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import wasmtime
-from wasm_corpus import CALLS, LOADS, RECURSION, Hostile
-from wasm_tools import bind, inside, wat
+from support.wasm_corpus import CALLS, LOADS, RECURSION, Hostile
+from support.wasm_tools import bind, inside, wat
 
 import opweave as ow
 from opweave.core.graph import Desc
@@ -24,15 +24,15 @@ FILL = """(func (export "fill") (param i32 i32) (memory.fill (local.get 0) (i32.
 
 
 @pytest.mark.parametrize("order", ["never", "before", "after"])
-def test_the_process_survives_whenever_faulthandler_is_enabled(order: str) -> None:
+def test_traps_with_faulthandler(order: str) -> None:
     """Signal handlers of others come and go, and must not matter."""
-    script = Path(__file__).parents[1] / "wasm_corpus.py"
-    result = subprocess.run([sys.executable, str(script), order], capture_output=True, text=True)
+    command = [sys.executable, "-m", "support.wasm_corpus", order]
+    result = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (0, "all came back\n"), result.stderr
 
 
 @pytest.mark.parametrize("case", CALLS, ids=lambda case: case.name)
-def test_a_function_that_fails(case: Hostile) -> None:
+def test_call_errors(case: Hostile) -> None:
     text = f"{case.text} {FILL if 'i64 1' not in case.text else ''}"
     module = wat(text, memory_limit=1 << 23, timeout=case.timeout)
     kept, out = inside(module, np.arange(100, dtype="float32")), module.allocate(Desc("int8", (500,)))
@@ -51,7 +51,7 @@ def test_a_function_that_fails(case: Hostile) -> None:
 
 
 @pytest.mark.parametrize("case", LOADS, ids=lambda case: case.name)
-def test_a_module_that_is_refused(case: Hostile) -> None:
+def test_load_rejects_hostile_module(case: Hostile) -> None:
     options: dict[str, Any] = {"memory_limit": 1 << 23, "timeout": case.timeout}
     if not case.message:
         wat(case.text, **options)
@@ -66,7 +66,7 @@ def test_a_module_that_is_refused(case: Hostile) -> None:
 
 @pytest.mark.parametrize("named", [True, False], ids=["names", "stripped"])
 @pytest.mark.parametrize("imported", ["", '(import "env" "memory" (memory 1))'], ids=["own memory", "imported memory"])
-def test_the_stack_pointer_is_put_back(named: bool, imported: str) -> None:
+def test_trap_restores_stack_pointer(named: bool, imported: str) -> None:
     """A function takes a frame of its stack in linear memory and traps: a thousand times, the stack would be used up."""
     text = f"""{imported} (global $__stack_pointer (mut i32) (i32.const 4096)) (global $count (mut i32) (i32.const 0))
         (func (export "f") (param i32 i32)
@@ -108,7 +108,7 @@ def test_errors_name_the_functions() -> None:
     assert str(caught.value) == f"thing 'mine': f of {module.name} trapped: unreachable (in inner, called by f)"
 
 
-def test_the_stack_of_a_small_thread() -> None:
+def test_stack_overflow_in_small_thread() -> None:
     module = wat(f'{RECURSION} (func (export "f") (param i32) (drop (call $f (i64.const 0))))')
     run = bind(module, "f", {}, (module.allocate(Desc("int8", (1,))),), "out*")
     messages = []
@@ -129,7 +129,7 @@ def test_the_stack_of_a_small_thread() -> None:
     assert "stack overflow" in messages[0]
 
 
-def test_a_lying_signature() -> None:
+def test_wrong_signature_stays_within_memory() -> None:
     """Whatever pointer a function makes up, it reaches its own memory only."""
     module = wat('(func (export "f") (param i32 i32) (i32.store (local.get 1) (i32.const 7)))')
     other = wat("")
@@ -176,13 +176,13 @@ def test_timeouts_are_for_each_call() -> None:
     short()
 
 
-def test_a_child_process_has_a_clock_too() -> None:
+def test_timeout_after_fork() -> None:
     """A thread does not survive `fork`; the one that ticks is started again."""
     code = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 import opweave as ow
-from wasm_tools import bind, wat
+from support.wasm_tools import bind, wat
 from opweave.core.graph import Desc
 module = wat('(func (export "f") (param i32) (loop (br 0)))', timeout=0.05)
 run = bind(module, "f", {}, (module.allocate(Desc("int8", (1,))),), "out*")
@@ -204,7 +204,7 @@ print("ticks")
     assert result.stdout == "ticks\n", result.stderr
 
 
-def test_the_clock_sleeps_when_nothing_runs() -> None:
+def test_ticker_sleeps_when_idle() -> None:
     module = wat('(func (export "f") (param i32))')
     run = bind(module, "f", {}, (module.allocate(Desc("int8", (1,))),), "out*")
     run()
@@ -217,7 +217,7 @@ def test_the_clock_sleeps_when_nothing_runs() -> None:
     assert not ticker.running
 
 
-def test_modules_without_a_timeout_run_as_long_as_they_like() -> None:
+def test_module_without_timeout_is_not_interrupted() -> None:
     module = wat('(func (export "f") (param i32) (i32.store8 (local.get 0) (i32.const 4)))', timeout=None)
     out = module.allocate(Desc("int8", (1,)))
     bind(module, "f", {}, (out,), "out*")()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wasmtime
-from wasm_tools import bind, inside, wat
+from support.wasm_tools import bind, inside, wat
 
 import opweave as ow
 from opweave.core.graph import Desc
@@ -101,7 +101,7 @@ def test_tensors_serve_all_modules_of_a_memory(movable: Path) -> None:
     assert prepared == {first}, "where the tensors must lie is the same for all"
 
 
-def test_each_module_has_data_of_its_own(movable: Path) -> None:
+def test_shared_memory_modules_have_own_data(movable: Path) -> None:
     first = library.load()
     a, b = (wasm.load(movable, memory=first) for _ in range(2))
     x = inside(first, np.ones(10, "float32"))
@@ -118,7 +118,7 @@ def test_each_module_has_data_of_its_own(movable: Path) -> None:
     assert [count(a), count(b)] == [43, 42], "the first module's static arrays lie elsewhere"
 
 
-def test_each_module_has_a_stack_of_its_own(movable: Path) -> None:
+def test_shared_memory_modules_have_own_stack(movable: Path) -> None:
     first = library.load()
     a, b = (wasm.load(movable, memory=first) for _ in range(2))
     place = stack(a, 1)
@@ -129,7 +129,7 @@ def test_each_module_has_a_stack_of_its_own(movable: Path) -> None:
     assert stack(a, 1) == place
 
 
-def test_one_can_be_alone(movable: Path) -> None:
+def test_movable_module_alone(movable: Path) -> None:
     module = wasm.load(movable)
     x = inside(module, np.arange(20, dtype="float32"))
     np.testing.assert_allclose(weigh(module, x), expected(x, 3), rtol=1e-6)
@@ -146,7 +146,7 @@ def test_memory_of_a_module_that_is_gone_is_used_again(movable: Path) -> None:
     assert first.memory.size <= 2 * size
 
 
-def test_others_are_refused(movable: Path) -> None:
+def test_load_rejects_module_that_cannot_share(movable: Path) -> None:
     first = library.load()
     with pytest.raises(
         ow.DataError, match=r"only a position-independent module can share the memory of kernels.wasm, .*-fPIC"
@@ -196,7 +196,7 @@ def test_hostile_position_independent_modules(text: str, message: str) -> None:
     assert kept.tolist() == list(range(9))
 
 
-def test_more_data_than_there_is_memory() -> None:
+def test_load_data_exceeds_memory() -> None:
     for size, alignment in ((b"\xff\xff\xff\xff\x0f", b"\x04"), (b"\x10", b"\x1f"), (b"\x10", b"\x7f")):
         whole = with_dylink('(import "env" "memory" (memory 0))', size + alignment + b"\x00\x00")
         with pytest.raises(ow.OperationError, match="there is no memory for the data of the module"):
@@ -204,7 +204,7 @@ def test_more_data_than_there_is_memory() -> None:
 
 
 @pytest.mark.parametrize("needs", [b"", b"\x80", b"\x80" * 40, b"\x01\x02\x03"], ids=bytes.hex)
-def test_a_broken_description(needs: bytes) -> None:
+def test_load_rejects_broken_dylink_section(needs: bytes) -> None:
     with pytest.raises(ow.DataError, match=r"its section dylink.0 or name is broken"):
         wasm.load(with_dylink('(import "env" "memory" (memory 0))', needs))
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from threads import together
+from support.threads import together
 
 import opweave as ow
 from opweave import memory
@@ -57,7 +57,7 @@ def run(graph: ow.MLGraph, inputs: Sequence[ow.MLTensor], outputs: Sequence[ow.M
     )
 
 
-def test_nothing_runs_before_a_result_is_read(context: ow.MLContext) -> None:
+def test_dispatch_waits_for_a_read(context: ow.MLContext) -> None:
     double, add = graph_of(context, lambda x: x * 2), graph_of(context, lambda x, y: x + y, 2)
     x, a, b, c = tensor_of(context, START), tensor_of(context), tensor_of(context), tensor_of(context)
     run(double, [x], [a])
@@ -88,14 +88,14 @@ LOOKS: dict[str, Callable[[ow.MLContext, ow.MLTensor], Any]] = {
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_every_way_to_look(context: ow.MLContext, look: str) -> None:
+def test_every_kind_of_read(context: ow.MLContext, look: str) -> None:
     negate = graph_of(context, lambda x: -x)
     x, y = tensor_of(context, START), tensor_of(context)
     run(negate, [x], [y])
     np.testing.assert_array_equal(LOOKS[look](context, y), -START)
 
 
-def test_only_what_is_needed_runs(context: ow.MLContext) -> None:
+def test_overwritten_dispatches_do_not_run(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     x, a, b = tensor_of(context, START), tensor_of(context), tensor_of(context)
     run(double, [x], [a])
@@ -104,7 +104,7 @@ def test_only_what_is_needed_runs(context: ow.MLContext) -> None:
     assert statistics.operations + statistics.graphs == 1
 
 
-def test_results_that_can_no_longer_be_read_are_not_written(context: ow.MLContext) -> None:
+def test_unreachable_results_are_not_written(context: ow.MLContext) -> None:
     double, add = graph_of(context, lambda x: x * 2), graph_of(context, lambda x, y: x + y, 2)
     x, result = tensor_of(context, START), tensor_of(context)
     overwritten, destroyed, collected = (tensor_of(context) for _ in range(3))
@@ -126,7 +126,7 @@ def test_results_that_can_no_longer_be_read_are_not_written(context: ow.MLContex
     assert statistics.operations + 4 * statistics.graphs == 4
 
 
-def test_a_chain_becomes_one_graph_when_it_comes_again(context: ow.MLContext) -> None:
+def test_recurring_chain_becomes_one_graph(context: ow.MLContext) -> None:
     weight = np.float32([1, 2, 3, 4])
     scale = graph_of(context, lambda x: x * weight)
     split = graph_of(context, lambda x: (x + 1, x - 1))
@@ -145,7 +145,7 @@ def test_a_chain_becomes_one_graph_when_it_comes_again(context: ow.MLContext) ->
     assert statistics.graphs == 4 if now else statistics.graphs in (2, 3)
 
 
-def test_nothing_is_copied(context: ow.MLContext) -> None:
+def test_dispatch_copies_nothing(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     x, a, b = tensor_of(context, START), tensor_of(context), tensor_of(context)
     before = memory.copies.count
@@ -156,7 +156,7 @@ def test_nothing_is_copied(context: ow.MLContext) -> None:
     assert memory.copies.count == before
 
 
-def test_the_same_graph_in_turns(context: ow.MLContext) -> None:
+def test_dispatch_same_graph_alternately(context: ow.MLContext) -> None:
     step = graph_of(context, lambda x: x * 0.5 + 1)
     one, other = tensor_of(context, START), tensor_of(context)
     want = START
@@ -179,7 +179,7 @@ def test_long_chains_run_by_themselves(context: ow.MLContext) -> None:
     assert statistics.operations + statistics.graphs > 0
 
 
-def test_a_tensor_that_is_written_keeps_its_old_values_for_dispatches_before(context: ow.MLContext) -> None:
+def test_write_tensor_keeps_values_for_earlier_dispatches(context: ow.MLContext) -> None:
     add = graph_of(context, lambda x, y: x + y, 2)
     x, y, z = tensor_of(context, START), tensor_of(context, START), tensor_of(context)
     run(add, [x, y], [z])
@@ -190,7 +190,7 @@ def test_a_tensor_that_is_written_keeps_its_old_values_for_dispatches_before(con
     np.testing.assert_array_equal(context.read_tensor(x), 10 * START)
 
 
-def test_views_show_what_dispatches_write(context: ow.MLContext) -> None:
+def test_view_shows_dispatch_results(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     x, y = tensor_of(context, START), tensor_of(context)
     part = y.numpy()[1:]  # any view of a view counts
@@ -203,7 +203,7 @@ def test_views_show_what_dispatches_write(context: ow.MLContext) -> None:
     assert statistics.values == 0  # recorded again
 
 
-def test_writes_through_views_come_after_dispatches_before(context: ow.MLContext) -> None:
+def test_view_writes_follow_earlier_dispatches(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     x, y, z = tensor_of(context, START), tensor_of(context), tensor_of(context)
     run(double, [x], [y])
@@ -216,7 +216,7 @@ def test_writes_through_views_come_after_dispatches_before(context: ow.MLContext
     np.testing.assert_array_equal(x.numpy(), [7] * 4)
 
 
-def test_what_is_pending_reads_a_tensor_before_it_is_written_in_place(context: ow.MLContext) -> None:
+def test_pending_dispatch_reads_before_in_place_write(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     x, y, z = tensor_of(context, START), tensor_of(context, writable=False), tensor_of(context)
     run(double, [x], [y])
@@ -229,7 +229,7 @@ def test_what_is_pending_reads_a_tensor_before_it_is_written_in_place(context: o
     np.testing.assert_array_equal(z.numpy(), 4 * START)
 
 
-def test_what_runs_at_once_finds_tensors_that_have_moved(context: ow.MLContext) -> None:
+def test_immediate_dispatch_after_tensor_moved(context: ow.MLContext) -> None:
     double, result = graph_of(context, lambda x: x * 2), np.zeros(4, "float32")
     x, y, mine = tensor_of(context, START), tensor_of(context), context.tensor_from(result)
     for factor in (2, 4, 8):
@@ -246,7 +246,7 @@ def test_what_runs_at_once_finds_tensors_that_have_moved(context: ow.MLContext) 
         run(double, [x], [y])  # keeps what is there: the next write goes elsewhere
 
 
-def test_memory_of_the_user_is_read_and_written_at_once(context: ow.MLContext) -> None:
+def test_user_memory_is_read_and_written_at_once(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     mine, result = START.copy(), np.zeros(4, "float32")
     x, y = context.tensor_from(mine), context.tensor_from(result)
@@ -397,7 +397,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("at_first", [False, True])
-def test_random_programs_come_out_as_if_dispatched_one_by_one(at_first: bool) -> None:
+def test_random_programs_equal_immediate_dispatch(at_first: bool) -> None:
     both = [graphs_of(ow.ml.create_context(accelerated=False, deferred=is_deferred)) for is_deferred in (False, True)]
 
     @settings(max_examples=50 if at_first else 150)
@@ -435,7 +435,7 @@ def test_threads(context: ow.MLContext) -> None:
     together(*[work] * 4)
 
 
-def test_threads_that_do_all_of_it_to_the_same_tensors_do_not_wait_for_each_other(context: ow.MLContext) -> None:
+def test_threads_on_same_tensors_do_not_deadlock(context: ow.MLContext) -> None:
     mix, add = graph_of(context, lambda x, y: x - y, 2), ow.jit(lambda x, y: x + y)
     tensors = [*(tensor_of(context, START) for _ in range(4)), context.tensor_from(START.copy())]
 
@@ -463,7 +463,7 @@ def test_threads_that_do_all_of_it_to_the_same_tensors_do_not_wait_for_each_othe
 # Ends and errors
 
 
-def test_a_graph_that_is_destroyed_still_runs_what_was_dispatched(context: ow.MLContext) -> None:
+def test_destroyed_graph_runs_earlier_dispatches(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     x, y, z = tensor_of(context, START), tensor_of(context), tensor_of(context)
     for _ in range(2):
@@ -489,7 +489,7 @@ def test_a_graph_that_is_destroyed_still_runs_what_was_dispatched(context: ow.ML
     assert executable() is None
 
 
-def test_a_graph_that_is_collected_leaves_nothing(context: ow.MLContext) -> None:
+def test_collected_graph_leaves_no_cache_entry(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     x, y, z = tensor_of(context, START), tensor_of(context), tensor_of(context)
     gc.collect()  # graphs of other tests, and what they were compiled into
@@ -507,7 +507,7 @@ def test_a_graph_that_is_collected_leaves_nothing(context: ow.MLContext) -> None
     assert force.graphs.statistics.entries == kept
 
 
-def test_the_end_of_a_context_drops_what_is_pending(context: ow.MLContext) -> None:
+def test_context_destroy_drops_pending_dispatches(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     x, y = tensor_of(context, START), tensor_of(context)
     run(double, [x], [y])
@@ -532,7 +532,7 @@ def _(x: Any, out: Any) -> None:
     out[:] = x
 
 
-def test_errors_of_kernels_say_which_dispatch(context: ow.MLContext) -> None:
+def test_kernel_error_names_dispatch(context: ow.MLContext) -> None:
     check, double = graph_of(context, lambda x: picky(x, label="mine")), graph_of(context, lambda x: x * 2)
     x, y, z = tensor_of(context, START), tensor_of(context), tensor_of(context)
     for _ in range(2):  # so that it is compiled
@@ -582,7 +582,7 @@ def test_wrong_dispatches_are_errors_at_once(context: ow.MLContext) -> None:
         ow.ml.create_context(deferred=1)
 
 
-def test_nothing_piles_up(context: ow.MLContext) -> None:
+def test_tensor_readers_do_not_accumulate(context: ow.MLContext) -> None:
     """Tensors that are read again and again, and never looked at, keep nothing of what read them."""
     double = graph_of(context, lambda x: x * 2)
     x, y = tensor_of(context, START), tensor_of(context)
@@ -627,7 +627,7 @@ def test_custom_operations_on_tensors_wait_with_the_dispatches(context: ow.MLCon
     assert len(runs) == before + 1
 
 
-def test_a_deferred_custom_operation_that_fails_is_named(context: ow.MLContext) -> None:
+def test_deferred_custom_operation_error_names_it(context: ow.MLContext) -> None:
     @ow.op
     def broken(self: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.Desc:
         return x.desc

@@ -38,7 +38,7 @@ def counted(function: Callable[..., Any], **options: Any) -> tuple[Any, list[int
     return ow.jit(body, **options), times
 
 
-def test_a_function_is_traced_once_for_each_shape_and_type() -> None:
+def test_jit_traces_once_for_each_shape_and_type() -> None:
     double, times = counted(lambda x: x + x)
     for _ in range(3):
         assert double(X).tolist() == [[2, -4], [6, 8]]
@@ -80,7 +80,7 @@ def test_arguments_of_all_kinds_are_one_graph(kind: str) -> None:
     assert len(times) == (2 if kind == "tensor" else 1)  # a context of its own
 
 
-def test_a_pending_argument_is_computed_only_if_it_is_used() -> None:
+def test_jit_ignores_unused_pending_argument() -> None:
     first = ow.jit(lambda x, y: x + 1)
     unused = ow.array(X) + 1
     first(X, unused)
@@ -120,7 +120,7 @@ def test_nested_arguments_and_results_keep_their_structure() -> None:
         (np.float64(1), 1.0),
     ],
 )
-def test_static_arguments_that_look_alike_are_told_apart(one: Any, other: Any) -> None:
+def test_jit_distinguishes_similar_static_arguments(one: Any, other: Any) -> None:
     for options in ({}, {"static": ("value",)}):
 
         def identity(x: Any, value: Any) -> Any:
@@ -176,7 +176,7 @@ def test_methods_and_their_objects() -> None:
     assert Layer.__call__.cache_info().currsize == 2  # and has forgotten its graph
 
 
-def test_what_a_function_finds_elsewhere() -> None:
+def test_jit_closure_values() -> None:
     context = ow.ml.create_context(accelerated=False)
     weight, bias = np.full((2, 2), 2, "float32"), ow.array([1.0, 2.0])
     state = context.create_tensor("float32", [2], readable=True, writable=True)
@@ -242,7 +242,7 @@ VIEWS: dict[str, Callable[[], tuple[Any, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", VIEWS)
-def test_jit_makes_all_arrays_read_only_that_a_captured_array_is_a_view_of(kind: str) -> None:
+def test_jit_protects_bases_of_captured_array(kind: str) -> None:
     captured, base = VIEWS[kind]()
     plus = ow.jit(lambda x: (x + captured).reduce_sum())
     expected = np.asarray(captured).sum()
@@ -296,7 +296,7 @@ FOREIGN: dict[str, Callable[[], tuple[Any, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_jit_copies_captured_arrays_whose_memory_others_can_write(kind: str) -> None:
+def test_jit_copies_captured_array_of_shared_memory(kind: str) -> None:
     """The values stay those that the function was traced with, in all operations."""
     captured, other = FOREIGN[kind]()
     plus = ow.jit(lambda x: (x + captured, x.reduce_sum() + ow.ops.exp(captured)))
@@ -308,7 +308,7 @@ def test_jit_copies_captured_arrays_whose_memory_others_can_write(kind: str) -> 
     np.testing.assert_array_equal(after[0], 1)
 
 
-def test_arrays_that_were_captured_become_writable_again() -> None:
+def test_jit_releases_captured_arrays() -> None:
     base = np.ones((2, 6), "float32")
     view, foreign_array = base[:, 1:].T[1:], foreign(np.ones(3, "float32"))
     strided, of_bytes = as_strided(base, (2,), (4,)), np.frombuffer(bytearray(8), "float32")
@@ -346,7 +346,7 @@ def test_results_that_are_not_computed() -> None:
     assert ow.jit(lambda: 5)() == 5
 
 
-def test_nothing_is_copied_between_calls() -> None:
+def test_jit_copies_nothing_between_calls() -> None:
     layer = ow.jit(lambda x, w: (x @ w).relu())
     a, b = ow.array(X), ow.array(X)
     layer(a, b)
@@ -356,7 +356,7 @@ def test_nothing_is_copied_between_calls() -> None:
     assert memory.copies.count == before
 
 
-def test_calls_while_another_function_is_traced_are_part_of_it() -> None:
+def test_jit_call_inside_trace_is_inlined() -> None:
     inner, inner_times = counted(lambda x: x * 2)
     outer = ow.jit(lambda x: inner(inner(x) + 1))
     np.testing.assert_array_equal(outer(X).numpy(), (X * 2 + 1) * 2)
@@ -430,7 +430,7 @@ def test_threads_trace_once_and_agree() -> None:
         np.testing.assert_array_equal(result, (X + k) * 3)
 
 
-def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jit_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     add, times = counted(lambda x, n: x + n)
     monkeypatch.setattr(add.graphs, "max_entries", 3)
     for n in (1, 2, 3, 1, 4, 1, 2):
@@ -471,7 +471,7 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_asking_for_values_is_an_error_that_says_where(question: str) -> None:
+def test_jit_reading_values_is_an_error(question: str) -> None:
     body = QUESTIONS[question]
     line = body.__code__.co_firstlineno
     match = rf"^jit '<lambda>': {question.strip()}.*which are not known while .*\(test_jit\.py, line {line}: .*\); \w+"
@@ -482,7 +482,7 @@ def test_asking_for_values_is_an_error_that_says_where(question: str) -> None:
         ow.jit(body)(X)
 
 
-def test_a_function_that_failed_can_be_called_again() -> None:
+def test_jit_call_after_failed_trace() -> None:
     fails = [True]
 
     @ow.jit
@@ -498,7 +498,7 @@ def test_a_function_that_failed_can_be_called_again() -> None:
     assert sometimes(X).tolist() == (X + 1).tolist()
 
 
-def test_other_errors_keep_their_type() -> None:
+def test_jit_errors_keep_their_type() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         ow.jit(lambda x: x + 1 / 0)(X)
     assert "while tracing jit '<lambda>' (test_jit.py, line" in caught.value.__notes__[0]

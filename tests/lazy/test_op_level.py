@@ -12,8 +12,8 @@ from weakref import ref
 
 import numpy as np
 import pytest
-from foreign import Foreign
 from op_level_fixtures import from_zero  # noqa: F401  (by pytestmark)
+from support.foreign import Foreign
 
 import opweave as ow
 from opweave import memory
@@ -75,12 +75,12 @@ def test_arrays_are_made_of_anything_with_numbers(values: Any, data_type: Any, e
         ([1.0], "float64", "data type must be one of .*, got 'float64'"),
     ],
 )  # fmt: skip
-def test_what_is_no_array(values: Any, data_type: Any, message: str) -> None:
+def test_array_rejects_invalid_values(values: Any, data_type: Any, message: str) -> None:
     with pytest.raises(ow.ValidationError, match=message):
         ow.array(values, data_type)
 
 
-def test_an_array_behaves_like_one(x: ow.Array) -> None:
+def test_array_attributes_and_protocols(x: ow.Array) -> None:
     y = x * 2
     assert (y.shape, y.ndim, y.rank, y.size, y.dtype, y.data_type) == ((2, 3), 2, 2, 6, np.float32, "float32")
     assert len(y) == 2
@@ -122,7 +122,7 @@ def test_operators(x: ow.Array) -> None:
         np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-5)
 
 
-def test_nan_and_the_sign_of_zero_are_numbers_of_their_own() -> None:
+def test_nan_and_negative_zero_are_distinct_attributes() -> None:
     x = ow.array([1.0, -1.0])
     for zero in (0.0, -0.0, 0.0):
         np.testing.assert_array_equal(np.signbit((x * zero).numpy()), [zero.hex()[0] == "-", zero.hex()[0] != "-"])
@@ -164,7 +164,7 @@ def test_operands_of_graphs_and_arrays_meet_in_the_graph(x: ow.Array) -> None:
 # What calls have in common
 
 
-def test_calls_that_differ_never_share_what_is_known() -> None:
+def test_different_calls_do_not_share_records() -> None:
     seen = []
 
     @ow.op
@@ -241,7 +241,7 @@ def test_attributes_that_cannot_be_compared_are_validated_each_time() -> None:
         (lambda x: ow.read(np.ones(2)), "^read takes arrays of opweave, got ndarray"),
     ],
 )  # fmt: skip
-def test_wrong_calls_fail_where_they_are_made(x: ow.Array, function: Callable[[ow.Array], Any], message: str) -> None:
+def test_wrong_call_fails_at_the_call(x: ow.Array, function: Callable[[ow.Array], Any], message: str) -> None:
     ow.ops.reduce_sum(x, keep_dimensions=True)
     ow.array([1, 2]) + 1.0  # 1.5 would be the same call, except for the value
     for _ in range(2):
@@ -253,7 +253,7 @@ def test_wrong_calls_fail_where_they_are_made(x: ow.Array, function: Callable[[o
 # What is written
 
 
-def test_only_what_can_be_asked_for_is_written(x: ow.Array) -> None:
+def test_intermediates_without_holders_are_not_written(x: ow.Array) -> None:
     ((x + 1).relu() * 2).numpy()
     assert counts() == (1, 2)
 
@@ -295,7 +295,7 @@ def test_results_that_are_held_are_written(x: ow.Array, held: str) -> None:
     assert not hasattr(holder, "pending") or held in ("variable", "consumer")
 
 
-def test_a_weak_reference_holds_nothing(x: ow.Array) -> None:
+def test_weak_reference_is_no_holder(x: ow.Array) -> None:
     array = x + 1
     watched = ref(array)
     result = array.tanh()
@@ -312,14 +312,14 @@ def test_results_of_several_are_written_one_by_one(x: ow.Array) -> None:
     assert counts() == (1, 2)
 
 
-def test_one_result_is_a_tuple_where_the_builder_gives_one(x: ow.Array) -> None:
+def test_split_returns_tuple_for_one_part(x: ow.Array) -> None:
     for parts in (1, [2]):
         split = ow.ops.split(x, parts)
         assert isinstance(split, tuple)
         assert [part.tolist() for part in split] == [x.tolist()]
 
 
-def test_an_operand_twice_is_one_holder_less(x: ow.Array) -> None:
+def test_operand_used_twice_holder_count(x: ow.Array) -> None:
     y = x + 1
     z = y * y
     del y
@@ -327,7 +327,7 @@ def test_an_operand_twice_is_one_holder_less(x: ow.Array) -> None:
     assert counts() == (1, 1)
 
 
-def test_a_profile_says_what_was_written_and_why(x: ow.Array) -> None:
+def test_profile_records_written_arrays(x: ow.Array) -> None:
     ow.lazy.compile_now()
     with ow.lazy.profile() as records:
         y = ow.ops.add(x, 1.0, label="held")
@@ -371,7 +371,7 @@ def test_intermediates_are_not_copied() -> None:
 # When it is compiled
 
 
-def test_what_recurs_is_compiled_in_the_background(x: ow.Array) -> None:
+def test_recurring_graph_compiles_in_background(x: ow.Array) -> None:
     def once() -> np.ndarray:
         values: np.ndarray = ((x * 2 + 1).tanh() - 0.625).numpy()
         return values
@@ -385,7 +385,7 @@ def test_what_recurs_is_compiled_in_the_background(x: ow.Array) -> None:
     assert (STATISTICS.compiled, STATISTICS.graphs) == (1, 1)
 
 
-def test_a_graph_that_is_refused_runs_one_by_one(x: ow.Array, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_graph_runs_operation_by_operation(x: ow.Array, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(plan: Any, constants: Any = None) -> Any:
         if len(plan.templates) > 1:
             raise ow.OperationError("too large for me")
@@ -400,7 +400,7 @@ def test_a_graph_that_is_refused_runs_one_by_one(x: ow.Array, monkeypatch: pytes
     assert (STATISTICS.refused, STATISTICS.operations) == (1, 9)
 
 
-def test_an_error_of_the_compiler_itself_is_shown_and_the_next_graph_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_error_is_shown_and_compilation_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     thing, other = background.Recurring(), background.Recurring()
 
     def break_down() -> Any:
@@ -429,7 +429,7 @@ def run(code: str, **environment: str) -> str:
     return result.stdout
 
 
-def test_the_environment_says_when() -> None:
+def test_opweave_compile_variable() -> None:
     code = """
 import opweave as ow
 (ow.array([1.0]) + 1 + 2).numpy()
@@ -441,7 +441,7 @@ print(ow.lazy.statistics.compiled, ow.lazy.compile_now(False))
     assert run(code, OPWEAVE_COMPILE="later").endswith("OPWEAVE_COMPILE must be 'now' or 'background', got 'later'\n")
 
 
-def test_the_interpreter_ends_while_graphs_are_compiled() -> None:
+def test_exit_during_background_compilation() -> None:
     code = """
 import numpy as np, opweave as ow
 for size in range(1, 30):
@@ -457,7 +457,7 @@ print("end")
 
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork here")
-def test_a_child_process_computes_as_well() -> None:
+def test_compute_after_fork() -> None:
     code = """
 import os, sys, warnings
 warnings.simplefilter("ignore")
@@ -497,7 +497,7 @@ print(work())
     ],
     ids=repr,
 )
-def test_an_index_means_the_same_each_time(x: ow.Array, key: Any) -> None:
+def test_index_equals_numpy(x: ow.Array, key: Any) -> None:
     expected = x.numpy()[key]
     for array in (x, x, x + 0.0, ow.array(x.numpy() * 2) * 0.5):
         np.testing.assert_array_equal(array[key].numpy(), expected)
@@ -516,7 +516,7 @@ def test_indices_that_are_equal_are_not_the_same(x: ow.Array) -> None:
         x[2]
 
 
-def test_what_is_sliced_out_of_a_tensor_is_read_before_it_is_written() -> None:
+def test_pending_slice_reads_tensor_before_write() -> None:
     context = ow.ml.create_context(device="cpu")
     tensor = context.create_tensor("float32", [3], readable=True, writable=True)
     for first in (1.0, 2.0):

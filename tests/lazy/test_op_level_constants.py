@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from threads import together
+from support.threads import together
 
 import opweave as ow
 from opweave.lazy import background, deferred_free, force, graphs, weights as learned
@@ -105,7 +105,7 @@ PROGRAMS: dict[str, tuple[Callable[[Any], Any], Any, list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", list(PROGRAMS))
-def test_which_inputs_are_constants(name: str) -> None:
+def test_learned_constants(name: str) -> None:
     program, shape, expected = PROGRAMS[name]
     # What has been a weight elsewhere is one sooner.
     for leaf in (W, SQUARE, Q, SCALE, ZERO, IMAGE, FILTER):
@@ -198,7 +198,7 @@ class Unversioned:
 
 
 @pytest.mark.parametrize("when", [0, OFTEN])
-def test_what_is_given_away_is_no_constant_any_more(when: int) -> None:
+def test_shared_array_stops_being_constant(when: int) -> None:
     w, b = weights(4, 3), weights(3, seed=1)
     for k in range(when):
         check_layer(random(2, 4, seed=k), w, b)
@@ -214,7 +214,7 @@ def test_what_is_given_away_is_no_constant_any_more(when: int) -> None:
 # Other weights
 
 
-def test_other_weights_run_the_general_program() -> None:
+def test_changed_weights_run_general_program() -> None:
     w, b = weights(4, 3), weights(3, seed=1)
     for k in range(OFTEN):
         check_layer(random(2, 4, seed=k), w, b)
@@ -234,7 +234,7 @@ def test_layers_of_one_structure_have_a_program_each() -> None:
     assert (STATISTICS.compiled, STATISTICS.specialised) == (1, 3)
 
 
-def test_a_number_that_changes_stays_an_input() -> None:
+def test_changing_number_stays_an_input() -> None:
     w = weights(4, 3)
     for k in range(60):
         factor = 1 + k // 10  # the same for some time, then another one
@@ -245,7 +245,7 @@ def test_a_number_that_changes_stays_an_input() -> None:
     assert {float(value) for value in variants()[0].values if not value.ndim} == {0.5}
 
 
-def test_weights_that_change_all_the_time_are_compiled_ever_more_seldom() -> None:
+def test_changing_weights_are_compiled_less_often() -> None:
     reads = 300
     for k in range(reads):
         if k % OFTEN == 0:
@@ -277,7 +277,7 @@ def test_programs_are_bounded_in_number_and_size(monkeypatch: pytest.MonkeyPatch
     assert STATISTICS.specialised == before
 
 
-def test_a_program_goes_with_its_weights() -> None:
+def test_specialised_program_freed_with_weights() -> None:
     w, b = weights(4, 3), weights(3, seed=1)
     for k in range(OFTEN):
         check_layer(random(2, 4, seed=k), w, b)
@@ -290,7 +290,7 @@ def test_a_program_goes_with_its_weights() -> None:
     assert check_layer(random(2, 4), weights(4, 3), b) == 0
 
 
-def test_a_program_goes_with_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_specialised_program_freed_with_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(force.graphs, "max_entries", 2)
     w, b = weights(4, 3), weights(3, seed=1)
     for rows in (1, 2, 3):
@@ -304,7 +304,7 @@ def test_a_program_goes_with_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
 # Compiling
 
 
-def test_it_is_compiled_in_the_background() -> None:
+def test_specialised_program_compiles_in_background() -> None:
     ow.lazy.compile_now(False)
     w, b = weights(4, 3), weights(3, seed=1)
     for k in range(OFTEN):
@@ -333,7 +333,7 @@ def test_weights_that_die_in_the_queue_are_let_go(monkeypatch: pytest.MonkeyPatc
     assert variants() == []
 
 
-def test_a_refusal_leaves_the_general_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_specialisation_keeps_general_program(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = graphs.CallGraph.compile
 
     def refuse(plan: Any, constants: Any = None) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from threads import together
+from support.threads import together
 
 import opweave as ow
 from opweave.lazy import force, weights
@@ -40,7 +40,7 @@ def address(array: ow.Array) -> int:
     return place
 
 
-def test_results_take_turns_in_the_memory_of_those_that_are_gone() -> None:
+def test_results_reuse_memory_of_freed_results() -> None:
     y = ow.array(np.ones(SIZE, "float32"))
     places = []
     for k in range(12):
@@ -67,13 +67,13 @@ def test_memory_with_a_view_is_not_used_again() -> None:
     assert pool.kept_bytes() == 0
 
 
-def test_what_was_asked_for_once_is_not_kept() -> None:
+def test_pool_keeps_nothing_used_once() -> None:
     ow.array(np.ones(SIZE, "float32"))
     ow.array(np.ones(SIZE + 1, "float32"))
     assert pool.kept_bytes() == 0
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     x = ow.array(np.ones(SIZE, "float32"))
 
     def several() -> None:
@@ -107,7 +107,7 @@ def test_intermediates_of_operations_one_by_one_are_used_again(monkeypatch: pyte
     assert made.count(BYTES) <= 4
 
 
-def test_threads_share_what_is_kept() -> None:
+def test_pool_is_shared_by_threads() -> None:
     def work(seed: int) -> None:
         for k in range(150):
             x = ow.array(np.full(SIZE, seed + k, "float32"))
@@ -162,7 +162,7 @@ print(resident() - before, ow.lazy.statistics.specialised, ow.lazy.statistics.op
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux says how much memory a process has")
-def test_a_soak_holds_the_memory_of_the_process_flat() -> None:
+def test_process_memory_stays_flat() -> None:
     ran = subprocess.run([sys.executable, "-c", SOAK, "4000"], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     grown, specialised, _ = map(int, ran.stdout.split())
@@ -171,7 +171,7 @@ def test_a_soak_holds_the_memory_of_the_process_flat() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux says how much memory a process has")
-def test_programs_with_constants_give_their_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_specialised_programs_release_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "VARIANTS", 1000)
 
     def resident() -> int:

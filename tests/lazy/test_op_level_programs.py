@@ -212,7 +212,7 @@ def compile_now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.usefixtures("compile_now")
 @settings(max_examples=60)
 @given(data=st.data())
-def test_a_program_gives_what_numpy_gives(context: ow.MLContext, data: st.DataObject) -> None:
+def test_random_program_equals_numpy(context: ow.MLContext, data: st.DataObject) -> None:
     with context:
         program = Program(data.draw, context)
         for _ in range(data.draw(st.integers(1, 25))):
@@ -331,9 +331,7 @@ TOGETHER: dict[str, tuple[Callable[[Any, Any], Any], Callable[[np.ndarray, np.nd
 @pytest.mark.parametrize("context", [CONTEXT, REFERENCE], ids=["cpu", "reference"])
 @settings(max_examples=80)
 @given(data=st.data())
-def test_a_program_that_recurs_sees_what_is_written_between_its_runs(
-    context: ow.MLContext, data: st.DataObject
-) -> None:
+def test_recurring_program_sees_writes_between_runs(context: ow.MLContext, data: st.DataObject) -> None:
     recurrences, weights.RECURRENCES = weights.RECURRENCES, 2
     large, pool.LARGE = pool.LARGE, 1
     before = ow.lazy.compile_now()

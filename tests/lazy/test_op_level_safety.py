@@ -13,7 +13,7 @@ from weakref import ref
 import numpy as np
 import pytest
 from op_level_fixtures import from_zero  # noqa: F401  (by pytestmark)
-from threads import together
+from support.threads import together
 
 import opweave as ow
 from opweave.lazy import array as arrays, call as calls, force
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("from_zero")
 # Memory of others
 
 
-def test_an_array_is_read_only_while_something_pending_reads_it() -> None:
+def test_array_is_read_only_while_pending_work_reads_it() -> None:
     mine = np.ones(3, "float32")
     y = ow.ops.relu(mine) + 1
     with pytest.raises(ValueError, match="read-only"):
@@ -69,7 +69,7 @@ def test_read_only_arrays_stay_so() -> None:
     assert not mine.flags.writeable
 
 
-def test_tensors_are_written_after_what_reads_them() -> None:
+def test_write_tensor_follows_pending_reads() -> None:
     context = ow.ml.create_context(device="cpu")
     source, target = (context.create_tensor("float32", [2], readable=True, writable=True) for _ in range(2))
     builder = ow.MLGraphBuilder(context)
@@ -90,7 +90,7 @@ def test_tensors_are_written_after_what_reads_them() -> None:
     assert ow.array(source).context is context
 
 
-def test_a_tensor_is_not_written_while_what_reads_it_fails() -> None:
+def test_write_tensor_fails_while_its_reader_fails() -> None:
     context = ow.ml.create_context(device="cpu")
     tensor = context.create_tensor("float32", [1], readable=True, writable=True)
     array = failing(ow.array(tensor, copy=False))
@@ -118,7 +118,7 @@ def _(x: np.ndarray, when: float, out: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_errors_say_which_call_it_was(at_once: bool) -> None:
+def test_error_names_call(at_once: bool) -> None:
     ow.lazy.compile_now(at_once)
     x = ow.array([1.0])
     good = failing(x, when=7.0, label="good")
@@ -142,7 +142,7 @@ def test_errors_say_which_call_it_was(at_once: bool) -> None:
         bad.numpy()
 
 
-def test_a_lost_context_says_so() -> None:
+def test_pending_array_of_lost_context() -> None:
     context = ow.ml.create_context(device="cpu")
     with context:
         y = ow.array([1.0]) + 1
@@ -218,7 +218,7 @@ def test_chains_that_are_never_read_run_by_themselves() -> None:
     assert x.item() == 3 * arrays.LONGEST
 
 
-def test_what_is_read_holds_nothing_of_what_it_was_made_of() -> None:
+def test_result_releases_its_sources() -> None:
     mine = np.ones(1000, "float32")
     first = ow.ops.relu(mine)
     second = first + 1
@@ -264,7 +264,7 @@ def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [array for array in adopted if array() is not None] == []
 
 
-def test_a_soak_holds_memory_flat() -> None:
+def test_memory_stays_flat() -> None:
     x, w = ow.array(np.ones((4, 4), "float32")), np.full((4, 4), 0.25, "float32")
 
     def work(count: int) -> None:
@@ -292,7 +292,7 @@ def test_a_soak_holds_memory_flat() -> None:
     assert grown < 50_000
 
 
-def test_threads_that_adopt_the_same_memory_leave_it_writable() -> None:
+def test_threads_sharing_memory_leave_it_writable() -> None:
     mine = np.ones(16, "float32")
     references = sys.getrefcount(mine)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import wpt
+from support import wpt
 
 import opweave as ow
 from opweave.ops import Operations

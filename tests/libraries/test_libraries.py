@@ -16,7 +16,7 @@ TIMEOUT = 600
 
 @pytest.mark.parametrize("order", ["before", "after"])
 @pytest.mark.parametrize("library", PROGRAMS)
-def test_a_library_runs_unchanged(library: str, order: str, tmp_path: Path) -> None:
+def test_library_runs_unchanged(library: str, order: str, tmp_path: Path) -> None:
     environment = {**os.environ, "OPWEAVE_STRICT": "1", "HOME": str(tmp_path)}
     command = [sys.executable, str(HERE / "child.py"), library, order]
     done = subprocess.run(

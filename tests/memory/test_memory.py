@@ -32,7 +32,7 @@ def test_arrays_are_found_in_their_files(tmp_path: Path) -> None:
 
 
 @linux
-def test_memory_that_may_differ_from_its_file_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_find_in_files_rejects_changed_or_replaced_files(tmp_path: Path) -> None:
     own = np.zeros(10000, "float32")
     changed = stored(tmp_path / "changed.npy", "c")
     changed[:] = 1

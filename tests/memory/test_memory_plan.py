@@ -23,7 +23,7 @@ def overlap(one: Life, other: Life) -> bool:
 
 
 @given(st.lists(lives(), max_size=30))
-def test_what_lives_at_the_same_time_lies_apart(many: list[Life]) -> None:
+def test_plan_separates_overlapping_lifetimes(many: list[Life]) -> None:
     made = plan(many)
     assert len(made.offsets) == len(many)
     assert all(offset % ALIGNMENT == 0 for offset in made.offsets)
@@ -35,7 +35,7 @@ def test_what_lives_at_the_same_time_lies_apart(many: list[Life]) -> None:
 
 
 @given(st.lists(lives(), max_size=30))
-def test_the_peak_lies_between_what_is_needed_at_once_and_everything(many: list[Life]) -> None:
+def test_plan_peak_is_within_bounds(many: list[Life]) -> None:
     made = plan(many)
     sizes = [-(-life.size // ALIGNMENT) * ALIGNMENT for life in many]
     at_once = [

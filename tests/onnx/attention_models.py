@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from onnx import ModelProto, helper, numpy_helper
-from onnx_nodes import compiled_models
+from support.onnx_nodes import compiled_models
 
 from opweave.onnx.session.session import InferenceSession
 

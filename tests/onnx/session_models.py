@@ -8,41 +8,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from support.onnx import DOUBLE, FLOAT, model, node
 
 import opweave as ow
 
 CONTEXT = ow.ml.create_context(device="cpu")
-FLOAT, BOOL, STRING, DOUBLE = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.STRING, TensorProto.DOUBLE
-
-Value = tuple[str, int, Sequence[Any] | None]
-
-
-def model(
-    nodes: Sequence[onnx.NodeProto],
-    inputs: Sequence[Value | onnx.ValueInfoProto],
-    outputs: Sequence[Value | onnx.ValueInfoProto],
-    **initializers: np.ndarray,
-) -> onnx.ModelProto:
-    def info(value: Value | onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-        return value if isinstance(value, onnx.ValueInfoProto) else helper.make_tensor_value_info(*value)
-
-    graph = helper.make_graph(
-        nodes,
-        "test",
-        [info(value) for value in inputs],
-        [info(value) for value in outputs],
-        [numpy_helper.from_array(array, name) for name, array in initializers.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
 def session(proto: onnx.ModelProto, **options: Any) -> ow.InferenceSession:
     return ow.InferenceSession(proto, CONTEXT, **options)
-
-
-def node(op_type: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
-    return helper.make_node(op_type, inputs.split(), outputs.split(), **attributes)
 
 
 def sum_model(shape: Sequence[Any] = ("batch", 3)) -> onnx.ModelProto:

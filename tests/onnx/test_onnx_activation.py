@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_nodes import MICROSOFT, check_agreement, check_node, integers, node_model, randn, reasons
+from support.onnx_nodes import MICROSOFT, check_agreement, check_node, integers, node_model, randn, reasons
 
 X = randn(2, 3, 4)
 
@@ -108,6 +108,6 @@ def test_losses(reduction: str, weighted: bool, ignored: int | None, inner: tupl
     check_node("SoftmaxCrossEntropyLoss", scores, labels, *weights, opset=13, outputs=2, **options)
 
 
-def test_an_ignored_target_may_have_an_infinite_loss() -> None:
+def test_negative_log_likelihood_ignored_target_with_infinite_loss() -> None:
     scores, labels = np.float32([[-np.inf, 0], [0, -1]]), np.array([0, 1])
     check_node("NegativeLogLikelihoodLoss", scores, labels, ignore_index=0, wanted=np.asarray(np.float32(1)))

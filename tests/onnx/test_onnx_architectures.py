@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx_architectures import NAMES, light, randomise
+from support.onnx_architectures import NAMES, light, randomise
 
 from opweave import memory
 from opweave.onnx.session.session import InferenceSession
@@ -31,7 +31,7 @@ def rows() -> list[Any]:
     return [pytest.param(n, marks=pytest.mark.larger(LARGER[n]) if n in LARGER else ()) for n in NAMES]
 
 
-def test_a_larger_architecture_has_no_operators_of_its_own() -> None:
+def test_larger_architectures_have_no_own_operators() -> None:
     operators = {name: {node.op_type for node in onnx.load(light(name)).graph.node} for name in NAMES}
     assert [large for large, small in LARGER.items() if not operators[large] <= operators[small]] == []
 

@@ -14,9 +14,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import onnx_cases
 import pytest
-from onnx_nodes import node_model
+from support import onnx_cases
+from support.onnx_nodes import node_model
 
 import opweave as ow
 
@@ -91,7 +91,7 @@ def test_lists_name_cases_that_exist_and_no_case_twice() -> None:
     assert not set(failing) & set(falling)
 
 
-def test_most_cases_pass_on_webnn_alone(record_property: Callable[[str, object], None]) -> None:
+def test_onnx_backend_case_counts(record_property: Callable[[str, object], None]) -> None:
     total = len(onnx_cases.cases())
     failing, falling = len(onnx_cases.expected("onnx")), len(onnx_cases.expected("onnx_fallback"))
     counts = {"webnn": total - failing - falling, "with fallback": falling, "cannot pass": failing}

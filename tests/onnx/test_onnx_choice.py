@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 from onnx.parser import parse_model
+from support.onnx import model, node
 
 import opweave as ow
 from opweave.lazy.background import background
@@ -32,26 +33,20 @@ def dense(rows: int | str, width: int = 8, cast: int | None = None, quantised: b
     nodes = []
     weights = {"w": RNG.standard_normal((width, width), np.float32)}
     if cast is not None:
-        nodes += [helper.make_node("Cast", ["x"], ["a"], to=cast), helper.make_node("Cast", ["w"], ["v"], to=cast)]
-        nodes += [helper.make_node("MatMul", ["a", "v"], ["p"]), helper.make_node("Softmax", ["p"], ["s"])]
-        nodes += [helper.make_node("Cast", ["s"], ["y"], to=TensorProto.FLOAT)]
+        nodes += [node("Cast", "x", "a", to=cast), node("Cast", "w", "v", to=cast)]
+        nodes += [node("MatMul", "a v", "p"), node("Softmax", "p", "s")]
+        nodes += [node("Cast", "s", "y", to=TensorProto.FLOAT)]
     elif quantised:
         weights |= {"scale": np.float32(0.05), "zero": np.uint8(128)}
-        nodes += [helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"])]
-        nodes += [helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"])]
-        nodes += [helper.make_node("MatMul", ["d", "w"], ["p"])]
-        nodes += [helper.make_node("QuantizeLinear", ["p", "scale", "zero"], ["r"])]
-        nodes += [helper.make_node("DequantizeLinear", ["r", "scale", "zero"], ["y"])]
+        nodes += [node("QuantizeLinear", "x scale zero", "q")]
+        nodes += [node("DequantizeLinear", "q scale zero", "d")]
+        nodes += [node("MatMul", "d w", "p")]
+        nodes += [node("QuantizeLinear", "p scale zero", "r")]
+        nodes += [node("DequantizeLinear", "r scale zero", "y")]
     else:
-        nodes += [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Softmax", ["p"], ["y"])]
-    graph = helper.make_graph(
-        nodes,
-        "dense",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, width])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows, width])],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        nodes += [node("MatMul", "x w", "p"), node("Softmax", "p", "y")]
+    value = f"float32[{rows}, {width}]"
+    return model(nodes, {"x": value}, {"y": value}, weights)
 
 
 def divided(rows: int | str, width: int = 8) -> onnx.ModelProto:

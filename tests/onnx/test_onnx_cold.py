@@ -112,7 +112,7 @@ def test_first_run_inside_replacing_onnxruntime_imports_no_engine(kind: str, pro
         ("OpenVINOExecutionProvider", {"openvino"}),
     ],
 )
-def test_a_provider_imports_its_own_engine_only(provider: str, engines: set[str], tmp_path: Path) -> None:
+def test_providers_import_only_their_engine(provider: str, engines: set[str], tmp_path: Path) -> None:
     make = REPLACED.replace("PROVIDERS", f"[{provider!r}, 'CPUExecutionProvider']")
     assert loaded(make, a_model(), tmp_path) & ENGINES <= engines
 
@@ -148,7 +148,7 @@ def test_first_run_of_a_small_model_imports_little_of_the_standard_library(tmp_p
         ("dynamic", REPLACED.replace("PROVIDERS", "None")),
     ],
 )
-def test_models_that_run_uncompiled_need_no_compiler(kind: str, make: str, tmp_path: Path) -> None:
+def test_own_session_imports_no_compiler(kind: str, make: str, tmp_path: Path) -> None:
     assert not loaded(make, a_model(kind), tmp_path) & COMPILER
 
 
@@ -203,7 +203,7 @@ def test_replacing_onnxruntime_lists_no_devices(kind: str) -> None:
             assert session.run(None, {"x": X})[0].tolist() == [0, 2]
 
 
-def test_sessions_of_opweave_ask_the_engine_for_its_providers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_does_not_call_available_providers(monkeypatch: pytest.MonkeyPatch) -> None:
     def asked() -> list[str]:
         raise AssertionError("a session asks for the providers")
 
@@ -240,7 +240,7 @@ def test_get_available_providers_tells_by_packages_and_files(
             assert place.get_device() == ("GPU" if here else "CPU")
 
 
-def test_get_available_providers_has_those_of_plugins_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_available_providers_lists_plugins_first(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["QNNExecutionProvider", "WebGpuExecutionProvider"]
     listed = [plugins.Plugin("npu", "qualcomm", name, None) for name in names]
     monkeypatch.setattr(plugins, "plugins", lambda: listed)
@@ -264,9 +264,7 @@ print(*sys.modules)
 
 
 @pytest.mark.parametrize(("has_files", "asks"), [(True, False), (False, True)])
-def test_cuda_asks_the_driver_where_files_do_not_tell(
-    has_files: bool, asks: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cuda_detection_asks_driver_without_files(has_files: bool, asks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     cuda, listed = find("cuda"), [ow.Device("cuda", "gpu", "cuda", "a GPU")]
     monkeypatch.setattr(cuda_devices, "may_be_there", lambda: False)
     monkeypatch.setattr(cuda_devices, "has_files", lambda: has_files)
@@ -291,7 +289,7 @@ def test_back_ends_without_signs_list_their_devices(
     assert reference.may_accelerate() == may
 
 
-def test_only_the_named_back_ends_compete() -> None:
+def test_competing_lists_back_ends_that_compete() -> None:
     for name in BUILT_IN:
         assert (type(find(name)).competes is not Backend.competes) == (name in COMPETING), name
 
@@ -299,7 +297,7 @@ def test_only_the_named_back_ends_compete() -> None:
 # What is read without the converters, and of protobuf ----------------------------------------------------------------
 
 
-def test_no_operator_of_onnx_itself_updates_an_input() -> None:
+def test_updating_operators_are_of_com_microsoft() -> None:
     """So the converters are not imported to find those that do."""
     updating = {key for key, converter in operators.CONVERTERS.items() if converter.updates}
     assert ("com.microsoft", "GroupQueryAttention") in updating
@@ -311,7 +309,7 @@ WEIGHTS_OF_OTHER_FORMS = {"GroupQueryAttention", "MatMulBnb4", "MatMulFpQ4", "Ma
 """Products of floats: their integers are blocks of weights, or a cache of keys and values."""
 
 
-def test_all_products_of_integers_are_known_by_their_names() -> None:
+def test_integer_products_match_pattern() -> None:
     kernels = engine.get_all_opkernel_def()
     taking = {k.op_name for k in kernels for types in k.type_constraints.values() if "tensor(int8)" in types}
     products = {name for name in taking if PRODUCTS.search(name)}
@@ -352,7 +350,7 @@ def spoiled() -> bytes:
 @pytest.mark.parametrize(
     ("make", "is_utf8"), [(a_model, True), (lambda: a_model(node="Neg(x)"), True), (spoiled, False)]
 )
-def test_is_text_finds_what_is_not_utf8(make: Callable[[], bytes], is_utf8: bool) -> None:
+def test_is_text_rejects_invalid_utf8(make: Callable[[], bytes], is_utf8: bool) -> None:
     assert utf8.is_text(make()) is is_utf8
 
 

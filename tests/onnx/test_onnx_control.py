@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
-from onnx_nodes import CONTEXT, check_agreement, model_of, node_model, reasons, run_engine
+from support.onnx_nodes import CONTEXT, check_agreement, model_of, node_model, reasons, run_engine
 
 from opweave.onnx.convert import control, fold
 from opweave.onnx.convert.trace import Tracer
@@ -63,7 +63,7 @@ def on_data(name: str) -> list[NodeProto]:
 
 
 @pytest.mark.parametrize("condition", [True, False])
-def test_if_with_a_constant_condition_becomes_a_branch(condition: bool) -> None:
+def test_constant_if_becomes_its_branch(condition: bool) -> None:
     nodes = [node("Neg", "x", "around"), node("If", "c", "y", **branches()), node("Abs", "y", "z")]
     model = model_of(nodes, {"x": X}, {"c": np.array(condition)}, ["z"])
     session = check_agreement(model, {"x": X})
@@ -84,7 +84,7 @@ def test_branches_may_have_sparse_initializers(condition: bool) -> None:
 
 
 @pytest.mark.parametrize("rate", [8000, 16000])
-def test_branches_are_not_looked_into_before_the_condition_is_known(rate: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_condition_leaves_branches_unread(rate: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a condition on an input's value needs is that value: to infer types in both branches takes their weights."""
     inferred: list[str] = []
     infer = Tracer._infer
@@ -104,7 +104,7 @@ def test_branches_are_not_looked_into_before_the_condition_is_known(rate: int, m
     assert inferred == []
 
 
-def test_a_condition_on_the_shape_is_constant() -> None:
+def test_condition_on_shape_is_constant() -> None:
     nodes = [
         node("Identity", "x", "around"),
         node("Shape", "x", "s"),
@@ -116,7 +116,7 @@ def test_a_condition_on_the_shape_is_constant() -> None:
     assert kinds(check_agreement(model, {"x": X})) == ["webnn"]
 
 
-def test_branches_may_hand_out_what_they_did_not_make() -> None:
+def test_branches_may_return_outer_values() -> None:
     """What is around them, a constant, one value twice; the engine refuses these."""
     one, two = info("around", FLOAT, (2, 3)), info("k", FLOAT, ())
     branch = graph([], [], [one, two, one], {"k": np.float32(7)})
@@ -134,7 +134,7 @@ def test_branches_may_hand_out_what_they_did_not_make() -> None:
 
 
 @pytest.mark.parametrize("condition", [True, False])
-def test_if_that_falls_back_sees_what_is_around_it(condition: bool) -> None:
+def test_fallback_if_reads_outer_values(condition: bool) -> None:
     """It takes a value of the graph before it, hands on one to the graph after it, and both of these stay on WebNN."""
     nodes = [*on_data("c"), node("Neg", "x", "around"), node("If", "c", "y", **branches()), node("Abs", "y", "z")]
     feed = {"x": X if condition else -X}
@@ -227,7 +227,7 @@ def test_loops_that_are_not_unrolled_run_as_a_whole() -> None:
         assert [line for line in reasons(session) if reason in line], reason
 
 
-def test_loop_falls_back_where_webnn_cannot_express_its_body() -> None:
+def test_loop_falls_back_with_unsupported_body() -> None:
     body = loop_body()
     body.node.extend([node("Det", "square", "d")])
     body.output[2].CopyFrom(info("d", FLOAT, ()))
@@ -417,7 +417,7 @@ def test_split_is_folded() -> None:
     assert [part.tolist() for part in found] == [[1, 2], [3, 4, 5]]
 
 
-def test_a_large_result_is_left_to_the_graph_whatever_would_compute_it() -> None:
+def test_fold_leaves_large_results_to_graph() -> None:
     for op_type, inputs in {
         "Tile": [ints(7), ints(fold.LARGE_BYTES // 8 + 1)],
         "Range": [np.float32(0), np.float32(1e8), np.float32(1)],
@@ -450,9 +450,7 @@ def test_a_large_result_is_left_to_the_graph_whatever_would_compute_it() -> None
         ("Slice", [ints(1, 2), ints(1), ints(2**63 - 1), ints(0), ints(-1)], {}),
     ],
 )
-def test_numpy_declines_what_it_might_do_otherwise(
-    op_type: str, inputs: list[np.ndarray], attributes: dict[str, Any]
-) -> None:
+def test_fold_with_numpy_declines(op_type: str, inputs: list[np.ndarray], attributes: dict[str, Any]) -> None:
     names = [f"x{k}" for k in range(len(inputs))]
     with pytest.raises(fold.Declined):
         fold.with_numpy(helper.make_node(op_type, names, ["y"], **attributes), inputs)
@@ -474,7 +472,7 @@ def test_large_results_are_not_folded(op_type: str, inputs: list[np.ndarray]) ->
         fold.with_numpy(helper.make_node(op_type, names, ["y"]), inputs)
 
 
-def test_a_large_constant_of_shape_is_made_when_the_graph_runs() -> None:
+def test_constant_of_shape_large_is_not_folded() -> None:
     size = 3000
     nodes = [node("ConstantOfShape", "s", "c", value=numpy_helper.from_array(np.float32([2]))), node("Mul", "c x", "y")]
     x = np.arange(size, dtype=np.float32)
@@ -503,7 +501,7 @@ def test_shape_arithmetic_needs_no_engine(monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_array_equal(session.run(None, {"x": X})[0], X)
 
 
-def test_the_model_that_was_given_stays_as_it_is() -> None:
+def test_session_does_not_change_the_proto() -> None:
     nodes = [node("Neg", "x", "around"), node("If", "c", "y", **branches())]
     model = model_of(nodes, {"x": X}, {"c": np.array(True)}, ["y"])
     before = model.SerializeToString(deterministic=True)

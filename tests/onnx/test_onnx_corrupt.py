@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from session_models import BOOL, CONTEXT, FLOAT, X, message, model, node, session, sum_model
+from session_models import CONTEXT, X, message, session, sum_model
+from support.onnx import BOOL, FLOAT, model, node
 
 import opweave as ow
 from opweave import memory
@@ -69,7 +70,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_truncated_files() -> None:
     weights = {"w": np.ones((2, 3), np.float32)}
-    proto = model([node("Mul", "x w", "z")], [("x", FLOAT, [2, 3])], [("z", FLOAT, [2, 3])], **weights)
+    proto = model([node("Mul", "x w", "z")], [("x", FLOAT, [2, 3])], [("z", FLOAT, [2, 3])], weights)
     data = proto.SerializeToString()
     for length in range(1, len(data)):
         try:
@@ -287,11 +288,11 @@ def test_zeros_to_divide_by(divided: onnx.NodeProto, text: str) -> None:
 
 def test_sequences_of_parts_without_elements() -> None:
     nodes = [node("SplitToSequence", "x zero", "s", axis=0), node("ConcatFromSequence", "s", "z", axis=0)]
-    proto = model(nodes, [("x", FLOAT, [2, 3])], [("z", FLOAT, None)], zero=np.array(0))
+    proto = model(nodes, [("x", FLOAT, [2, 3])], [("z", FLOAT, None)], {"zero": np.array(0)})
     assert message(lambda: session(proto), ow.DataError) == "SplitToSequence: split must be positive, got 0"
 
 
-def test_initializers_that_take_the_name_of_another_type() -> None:
+def test_initializers_with_name_of_another_type() -> None:
     tensor = TensorProto(name="w", data_type=BOOL, dims=[3], raw_data=b"\x00\x01\x07")
     proto = model([node("Not", "w", "z")], [], [("z", BOOL, [3])])
     proto.graph.initializer.append(tensor)
@@ -320,7 +321,7 @@ def test_deep_nesting_is_no_crash() -> None:
 
 
 @pytest.mark.parametrize("turns", [[], [np.int64(2**63 - 1)]])
-def test_a_loop_that_cannot_end_is_refused(turns: list[np.int64]) -> None:
+def test_load_rejects_endless_loop(turns: list[np.int64]) -> None:
     body = helper.make_graph(
         [node("Identity", "go", "q"), node("Identity", "q", "on"), node("Add", "a x", "b")],
         "body",
@@ -329,7 +330,7 @@ def test_a_loop_that_cannot_end_is_refused(turns: list[np.int64]) -> None:
     )
     loop = helper.make_node("Loop", ["t" if turns else "", "c", "x"], ["z"], body=body, name="long")
     arrays = {"t": np.array(turns[0])} if turns else {}
-    proto = model([loop], [("x", FLOAT, [3]), ("c", BOOL, [])], [("z", FLOAT, [3])], **arrays)
+    proto = model([loop], [("x", FLOAT, [3]), ("c", BOOL, [])], [("z", FLOAT, [3])], arrays)
     text = message(lambda: session(proto), ow.OperationError)
     assert text == "Loop 'long' would never end: its body returns the condition unchanged"
 
@@ -354,17 +355,17 @@ def test_a_loop_that_cannot_end_is_refused(turns: list[np.int64]) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_huge_results_are_refused_before_they_are_allocated(op_type: str, inputs: list[np.ndarray | None]) -> None:
+def test_huge_results_are_rejected_before_allocation(op_type: str, inputs: list[np.ndarray | None]) -> None:
     constants = {f"c{k}": array for k, array in enumerate(inputs) if array is not None}
     names = [f"c{k}" if array is not None else "" for k, array in enumerate(inputs)]
     nodes = [helper.make_node(op_type, names, ["y"]), node("Cast", "y", "f", to=FLOAT), node("ReduceSum", "f x", "z")]
     nodes[-1] = node("ReduceSum", "f", "t", keepdims=0)
     nodes.append(node("Add", "t x", "z"))
-    proto = model(nodes, [("x", FLOAT, [1])], [("z", FLOAT, None)], **constants)
+    proto = model(nodes, [("x", FLOAT, [1])], [("z", FLOAT, None)], constants)
     fails(proto, ow.MLError)
 
 
-def test_a_huge_input_is_declared_and_not_allocated() -> None:
+def test_load_huge_declared_input_is_not_allocated() -> None:
     proto = model([node("Relu", "x", "z")], [("x", FLOAT, [2**20, 2**20, 2**20])], [("z", FLOAT, None)])
     text = message(lambda: session(proto), ow.OperationError)
     assert text == "Relu: there is no memory for its output 'z' of shape [1048576, 1048576, 1048576]"

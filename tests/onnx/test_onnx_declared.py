@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import support.onnx
 from onnx import TensorProto, helper
 
 import opweave as ow
@@ -26,15 +27,9 @@ FLOAT = TensorProto.FLOAT
 
 
 def model(nodes: Sequence[onnx.NodeProto], inputs: dict[str, tuple[int, Any]], outputs: Sequence[str]) -> bytes:
-    graph = helper.make_graph(
-        nodes,
-        "test",
-        [helper.make_tensor_value_info(name, *declared) for name, declared in inputs.items()],
-        [helper.make_empty_tensor_value_info(name) for name in outputs],
-    )
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("test.declared", 1)]
-    proto: onnx.ModelProto = helper.make_model(graph, opset_imports=imports, ir_version=8)
-    return proto.SerializeToString()
+    values = [(name, *declared) for name, declared in inputs.items()]
+    untyped = dict.fromkeys(outputs, "")
+    return support.onnx.model(nodes, values, untyped, opset=17, domains=["test.declared"]).SerializeToString()
 
 
 def identity(element_type: int, shape: Any = None) -> bytes:
@@ -56,7 +51,7 @@ def test_dimensions_that_vary_take_any_size(dims: list[Any]) -> None:
         assert session.run(None, {"x": x})[0].tolist() == engine.run(None, {"x": x})[0].tolist() == x.tolist()
 
 
-def test_equal_names_in_several_inputs_need_no_equal_sizes() -> None:
+def test_equal_dimension_names_may_have_different_sizes() -> None:
     proto = model(
         [helper.make_node("Concat", ["x", "y"], ["z"], axis=0)], {"x": (FLOAT, ["n"]), "y": (FLOAT, ["n"])}, ["z"]
     )
@@ -118,7 +113,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("element_type", "value"), LISTS)
-def test_lists_are_converted_as_onnx_runtime_converts_them(element_type: int, value: Any) -> None:
+def test_lists_convert_like_onnxruntime(element_type: int, value: Any) -> None:
     proto = identity(element_type)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # 1e300 overflows
@@ -129,7 +124,7 @@ def test_lists_are_converted_as_onnx_runtime_converts_them(element_type: int, va
 
 
 @pytest.mark.parametrize(("element_type", "value"), REFUSED)
-def test_what_onnx_runtime_does_not_convert_is_one_clear_error(element_type: int, value: Any) -> None:
+def test_run_rejects_inconvertible_values(element_type: int, value: Any) -> None:
     proto = identity(element_type)
     with pytest.raises(Exception):  # noqa: B017, PT011  (the engine's errors have no class of their own)
         onnxruntime.InferenceSession(proto).run(None, {"x": value})
@@ -150,7 +145,7 @@ def test_numbers_are_converted(value: Any) -> None:
 # Unknown operators --------------------------------------------------------------------------------------------------
 
 
-def test_an_operator_that_nothing_knows_names_the_function_that_registers_one() -> None:
+def test_unknown_operator_error_names_register_onnx() -> None:
     node = helper.make_node("Frobnicate", ["x"], ["y"], "own", domain="test.declared")
     text = (
         r"^Frobnicate 'own': neither Opweave nor ONNX Runtime has the operator Frobnicate of the domain 'test\.declared'; "
@@ -162,7 +157,7 @@ def test_an_operator_that_nothing_knows_names_the_function_that_registers_one() 
         ow.InferenceSession(model([node], {"x": (FLOAT, ["n"])}, ["y"]), CONTEXT)
 
 
-def test_a_node_that_does_not_fit_its_operation_says_what_fits() -> None:
+def test_register_onnx_mismatch_error() -> None:
     @ow.expression
     def shifted(x, *, offset: float = 1.0):  # type: ignore[no-untyped-def]
         return x + offset
@@ -276,7 +271,7 @@ def test_dividing_a_graph_is_linear_in_its_nodes(monkeypatch: pytest.MonkeyPatch
     assert hashes(400) < 2.2 * hashes(200)
 
 
-def test_memory_that_making_sessions_took_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_construction_trims_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setattr(ow.memory, "trim", lambda: calls.append(1))
     session = ow.InferenceSession(identity(FLOAT, ["n"]), CONTEXT)
@@ -284,16 +279,10 @@ def test_memory_that_making_sessions_took_is_given_back(monkeypatch: pytest.Monk
     assert len(calls) == 1  # ONNX Runtime, uncompiled
 
 
-def test_an_expansion_that_is_given_up_leaves_no_inputs() -> None:
+def test_abandoned_expansion_leaves_no_inputs() -> None:
     """Its first nodes have names for the operands of inputs, too."""
-    scale = helper.make_tensor("scale", FLOAT, (4, 1, 8, 2), np.ones(64).tolist())
-    graph = helper.make_graph(
-        [helper.make_node("RMSNormalization", ["x", "scale"], ["y"])],
-        "test",
-        [helper.make_tensor_value_info("x", FLOAT, (1, 1, 1, 3))],
-        [helper.make_tensor_value_info("y", FLOAT, None)],
-        [scale],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    scale = np.ones((4, 1, 8, 2), np.float32)
+    nodes = [helper.make_node("RMSNormalization", ["x", "scale"], ["y"])]
+    proto = support.onnx.model(nodes, {"x": "float32[1, 1, 1, 3]"}, {"y": "float32"}, {"scale": scale}, opset=23)
     with pytest.raises(ow.OperationError, match="RMSNormalization"):
         ow.InferenceSession(proto, CONTEXT).run(None, {"x": np.ones((1, 1, 1, 3), np.float32)})

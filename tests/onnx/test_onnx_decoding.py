@@ -30,7 +30,7 @@ def close(found: Any, expected: list[np.ndarray], length: int) -> None:
 
 @pytest.mark.parametrize("options", OWN)
 @pytest.mark.parametrize("in_place", [True, False])
-def test_other_shapes_need_no_new_checks(
+def test_new_shapes_need_no_new_checks(
     options: dict[str, Any], in_place: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, past, start = ow.InferenceSession(model(), CONTEXT, **options), caches(), 0
@@ -43,7 +43,7 @@ def test_other_shapes_need_no_new_checks(
         monkeypatch.setattr("opweave.onnx.session.session.run_call", None)  # what checks all that a call has
 
 
-def test_a_cache_that_grows_needs_no_new_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_growing_cache_needs_no_new_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     session = ow.InferenceSession(model(room="past"), CONTEXT, specialise="never")
     past = {name: np.ones((1, 2, 3, 16), np.float32) for name in PAST.values()}
     theirs = onnxruntime.InferenceSession(model(room="past").SerializeToString(), providers=["CPUExecutionProvider"])
@@ -67,7 +67,7 @@ def test_shapes_that_do_not_fit_are_errors_as_before() -> None:
         session.run(["y"], chunk(1, 0, 3) | past, out={"y": y})
 
 
-def test_many_caches_that_overlap_are_refused() -> None:
+def test_run_rejects_overlapping_caches() -> None:
     """Those of one call are compared, and those of later calls only where they are other arrays."""
     layers = 8
     one = model(new=1).graph
@@ -137,7 +137,7 @@ class Bound:
 
 
 @pytest.mark.parametrize("options", OWN)
-def test_a_binding_checks_only_what_is_bound_anew(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_io_binding_checks_only_rebound_values(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     bound, kept = Bound(**options), []
     memory.copies.reset()
     for step, (new, expected) in enumerate(zip(CHUNKS, wanted(model(), 1, CHUNKS), strict=True)):
@@ -149,7 +149,7 @@ def test_a_binding_checks_only_what_is_bound_anew(options: dict[str, Any], monke
         np.testing.assert_allclose(found, y, rtol=1e-4, atol=1e-5)
 
 
-def test_a_binding_reads_what_arrays_hold_when_it_runs() -> None:
+def test_io_binding_reads_current_arrays() -> None:
     bound = Bound()
     given = chunk(1, 0, 1)
     for name, array in given.items():
@@ -161,7 +161,7 @@ def test_a_binding_reads_what_arrays_hold_when_it_runs() -> None:
         close([value.numpy() for value in bound.binding.get_outputs()], expected, start + 1)
 
 
-def test_what_is_bound_anew_is_checked() -> None:
+def test_io_binding_checks_rebound_input() -> None:
     bound, steps = Bound(), wanted(model(), 1, CHUNKS)
     bound.step(CHUNKS[0], next(steps))
     bound.step(CHUNKS[1], next(steps))
@@ -179,7 +179,7 @@ def test_what_is_bound_anew_is_checked() -> None:
     bound.step(CHUNKS[4], next(steps))
 
 
-def test_an_array_keeps_the_shape_that_it_was_bound_with() -> None:
+def test_io_binding_keeps_shape_of_bound_array() -> None:
     bound, steps = Bound(), wanted(model(), 1, (1, 1, 1))
     for _ in range(2):
         bound.step(1, next(steps))
@@ -191,7 +191,7 @@ def test_an_array_keeps_the_shape_that_it_was_bound_with() -> None:
     close([value.numpy() for value in bound.binding.get_outputs()], next(steps), 3)
 
 
-def test_other_memory_is_used_from_then_on() -> None:
+def test_io_binding_follows_rebound_memory() -> None:
     bound, steps = Bound(), wanted(model(), 1, (1, 1, *CHUNKS[1:], 1))
     for _ in range(2):
         bound.step(1, next(steps))
@@ -210,7 +210,7 @@ def test_other_memory_is_used_from_then_on() -> None:
     bound.step(CHUNKS[4], next(steps))
 
 
-def test_an_input_in_the_memory_of_an_output_is_not_overwritten_before_it_is_read() -> None:
+def test_io_binding_input_overlapping_output_is_read_first() -> None:
     nodes = [helper.make_node("Mul", ["x", "two"], ["a"]), helper.make_node("Add", ["a", "x"], ["y"])]
     info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in ("x", "a", "y")]
     two = helper.make_tensor("two", TensorProto.FLOAT, [], [2])
@@ -230,7 +230,7 @@ def test_an_input_in_the_memory_of_an_output_is_not_overwritten_before_it_is_rea
             assert block[:4].tolist() == [0, 2, 4, 6]
 
 
-def test_a_session_that_moves_takes_its_bindings_along() -> None:
+def test_set_providers_keeps_io_bindings() -> None:
     bound, steps = Bound(), wanted(model(), 1, (1, 1, 1))
     for expected in steps:
         bound.step(1, expected)
@@ -241,7 +241,7 @@ def test_a_session_that_moves_takes_its_bindings_along() -> None:
         bound.step(1)
 
 
-def test_a_full_room_is_an_error_and_the_binding_goes_on() -> None:
+def test_io_binding_works_after_full_cache_error() -> None:
     bound = Bound()
     bound.step(ROOM - 1)
     bound.step(1)

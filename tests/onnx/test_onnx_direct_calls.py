@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx.parser import parse_model
-from threads import together
+from support.threads import together
 
 import opweave as ow
 from opweave.onnx.session import calls
@@ -85,7 +85,7 @@ def test_run_keeps_calls_for_several_outputs(full_calls: list[Feed]) -> None:
         (lambda given: given.update(w=None), "got an array of object"),
     ],
 )
-def test_run_tells_what_is_wrong(change: Callable[[Feed], Any], message: str) -> None:
+def test_run_rejects_invalid_arguments(change: Callable[[Feed], Any], message: str) -> None:
     session = ow.InferenceSession(model())
     for rows in (2, 3):
         session.run(None, feed(rows))
@@ -134,7 +134,7 @@ def test_run_takes_bools_and_texts(full_calls: list[Feed]) -> None:
         ({"t": np.array(["a", "\ud800"], object)}, "surrogates not allowed"),
     ],
 )
-def test_run_refuses_what_is_no_bool_and_no_text(change: Feed, message: str) -> None:
+def test_run_rejects_invalid_bool_and_text(change: Feed, message: str) -> None:
     session = ow.InferenceSession(parse_model(CASTS))
     given = {"b": np.array([True]), "t": np.array(["a"])}
     for _ in range(2):
@@ -145,7 +145,7 @@ def test_run_refuses_what_is_no_bool_and_no_text(change: Feed, message: str) -> 
 
 
 @pytest.mark.parametrize("names", ["y", ["none"], [["y"]], 3, [None], {"y": 1}.keys() | {"z"}])
-def test_run_refuses_what_is_no_output(names: Any) -> None:
+def test_run_rejects_unknown_output(names: Any) -> None:
     session = ow.InferenceSession(model())
     session.run(None, feed())
     with pytest.raises(ow.ValidationError, match="output_names must be"):
@@ -229,7 +229,7 @@ def test_run_from_several_threads() -> None:
 
 
 @pytest.mark.parametrize("specialise", ["auto", "never"])
-def test_a_session_is_loaded_when_it_is_made(specialise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_loads_program_at_construction(specialise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from opweave.onnx.session import shape_cache
 
     session = ow.InferenceSession(model(), specialise=specialise)

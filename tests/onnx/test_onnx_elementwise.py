@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from every_device import DEVICES, context_on
-from onnx import TensorProto, helper, numpy_helper
-from onnx_nodes import CONTEXT, MICROSOFT, check_fallback, check_node, integers, node_model, randn, run_engine
+from onnx import TensorProto, helper
+from support.every_device import DEVICES, context_on
+from support.onnx import model, node
+from support.onnx_nodes import CONTEXT, MICROSOFT, check_fallback, check_node, integers, node_model, randn, run_engine
 
 from opweave.core.graph import Graph
 from opweave.onnx.convert.trace import Tracer
@@ -87,7 +88,7 @@ def test_integers_wrap_around(op_type: str, function: Any, dtype: str) -> None:
 
 @pytest.mark.parametrize("opset", [8, 13, 21])
 @pytest.mark.parametrize("op_type", ["Max", "Min", "Sum", "Mean"])
-def test_any_number_of_inputs(op_type: str, opset: int) -> None:
+def test_variadic_operators(op_type: str, opset: int) -> None:
     check_node(op_type, X, opset=opset)
     check_node(op_type, X, randn(4), randn(3, 1), opset=opset)
     check_node(op_type, randn(4), X, randn(2, 1, 1), opset=opset, constants=(0, 2))
@@ -194,17 +195,14 @@ def test_casts(source: str, target: str) -> None:
     check_node("CastLike", x, np.zeros(2, target), wanted=x.astype(target))
 
 
-def test_a_bool_and_its_number_are_two_tensors() -> None:
+def test_cast_of_bool_to_uint8_and_bool() -> None:
     nodes = [
-        helper.make_node("Greater", ["x", "zero"], ["positive"]),
-        helper.make_node("Cast", ["positive"], ["number"], to=TensorProto.UINT8),
-        helper.make_node("Cast", ["positive"], ["same"], to=TensorProto.BOOL),
+        node("Greater", "x zero", "positive"),
+        node("Cast", "positive", "number", to=TensorProto.UINT8),
+        node("Cast", "positive", "same", to=TensorProto.BOOL),
     ]
-    zero = numpy_helper.from_array(np.float32(0), "zero")
-    made = [helper.make_empty_tensor_value_info(name) for name in ("number", "same", "positive")]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])
-    proto = helper.make_model(helper.make_graph(nodes, "g", [x], made, [zero]), ir_version=10)
-    proto.opset_import[0].version = 21
+    outputs = dict.fromkeys(["number", "same", "positive"], "")
+    proto = model(nodes, {"x": "float32[3]"}, outputs, {"zero": np.float32(0)})
     got = InferenceSession(proto, CONTEXT, fallback="error").run(None, {"x": np.float32([1, -1, 2])})
     assert [array.dtype.name for array in got] == ["uint8", "bool", "bool"]
     assert [array.tolist() for array in got] == [[1, 0, 1], [True, False, True], [True, False, True]]

@@ -11,9 +11,9 @@ import onnx
 import onnx.reference
 import onnxruntime
 import pytest
-from agreement import record
 from hypothesis import given, settings, strategies as st
 from samples import SAMPLES, Make, type_choices
+from support.agreement import record
 
 import opweave as ow
 from opweave import composites
@@ -42,7 +42,7 @@ def runtime(path: Path, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return dict(zip(names, session.run(names, feed), strict=True))
 
 
-def test_nodes_have_the_labels_where_these_are_unique(tmp_path: Path) -> None:
+def test_save_names_nodes_by_unique_labels(tmp_path: Path) -> None:
     b = ow.MLGraphBuilder(CONTEXT)
     x = b.input("x", "float32", [2])
     once, twice, like = b.relu(x, label="once"), b.abs(x, label="twice"), b.exp(x, label="twice#1")
@@ -114,9 +114,7 @@ def exported(name: str, folder: Path, data: st.DataObject) -> tuple[Path, dict[s
 @pytest.mark.parametrize("name", [name for name, op in EVERYTHING.items() if op in SAMPLES])
 @given(data=st.data())
 @few
-def test_each_operation_is_valid_and_means_the_same(
-    name: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_save_each_operation(name: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path, feed, wanted = exported(name, tmp_path_factory.mktemp("op"), data)
     model = onnx.load(path)
     onnx.checker.check_model(model)
@@ -133,7 +131,7 @@ def test_each_operation_is_valid_and_means_the_same(
             np.testing.assert_allclose(array, other, rtol=tolerance, atol=tolerance)
 
 
-def test_the_reference_agrees(tmp_path: Path) -> None:
+def test_save_network_equals_onnx_reference(tmp_path: Path) -> None:
     graph, feed, wanted = network()
     path = tmp_path / "model.onnx"
     ow.onnx.save(graph, path)
@@ -156,7 +154,7 @@ def test_large_weights_lie_beside_the_model(tmp_path: Path, monkeypatch: pytest.
     np.testing.assert_allclose(mine, wanted["_c0"], rtol=1e-6)
 
 
-def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_save_failure_keeps_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, _, _ = network()
     path = tmp_path / "model.onnx"
     path.write_bytes(b"before")
@@ -167,7 +165,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
+def test_save_errors(tmp_path: Path) -> None:
     with pytest.raises(ow.DataError, match=r"nowhere/x\.onnx: No such file or directory"):
         ow.onnx.save(network()[0], tmp_path / "nowhere" / "x.onnx")
     with pytest.raises(ow.ValidationError, match="save takes an MLGraph, got str"):
@@ -182,7 +180,7 @@ def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data_type", ["int64", "int32"])
-def test_what_is_written_is_read_without_fallback(data_type: str, tmp_path: Path) -> None:
+def test_saved_indices_load_without_fallback(data_type: str, tmp_path: Path) -> None:
     """Of indices, above all: clamping them takes no data type that WebNN does not have."""
     builder = ow.MLGraphBuilder(CONTEXT)
     x = builder.input("x", "float32", [3, 4])
@@ -204,7 +202,7 @@ def test_what_is_written_is_read_without_fallback(data_type: str, tmp_path: Path
         np.testing.assert_array_equal(value, runtime(path, feed)[name])
 
 
-def test_an_output_with_the_name_of_an_input_is_renamed(tmp_path: Path) -> None:
+def test_save_renames_output_named_like_input(tmp_path: Path) -> None:
     b = ow.MLGraphBuilder(CONTEXT)
     x, y = b.input("x", "float32", [2]), b.input("y_out", "float32", [2])
     outputs = {"x": x.neg(), "x_out": x.exp(), "y": (x + y).abs(), "y_out": y.sqrt()}
@@ -247,7 +245,7 @@ def decoder(rng: np.random.Generator, new: int) -> ow.MLGraph:
     return b.build({"y": gate + residual, "key": keys, "value": values})
 
 
-def test_the_engines_own_operators_stay(tmp_path: Path) -> None:
+def test_save_keeps_contrib_operators(tmp_path: Path) -> None:
     """Two tokens, then one more: by the graph, by ONNX Runtime and by a session, on memory of their own."""
     kept = ["GroupQueryAttention", *["MatMulNBits"] * 4, "QuickGelu", *["RotaryEmbedding"] * 2]
     rng = np.random.default_rng(0)

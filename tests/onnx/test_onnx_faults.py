@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx_nodes import CONTEXT, node_model, reasons
+from support.onnx_nodes import CONTEXT, node_model, reasons
 
 import opweave as ow
 from opweave.onnx.convert import operators
@@ -27,14 +27,14 @@ def broken_converter(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setitem(CONVERTERS, ("", "Relu"), Converter.of(fail))
 
 
-def test_the_fault_of_a_converter_is_raised_under_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_converter_fault_is_raised_if_strict(monkeypatch: pytest.MonkeyPatch) -> None:
     broken_converter(monkeypatch, IndexError("list index out of range"))
     model, _ = node_model("Relu", [X])
     with pytest.raises(IndexError, match="list index out of range"):
         ow.InferenceSession(model, CONTEXT)
 
 
-def test_elsewhere_it_falls_back_and_the_explanation_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_converter_fault_falls_back_if_not_strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(STRICT)
     broken_converter(monkeypatch, IndexError("list index out of range"))
     model, feed = node_model("Relu", [X], opset=13)
@@ -44,7 +44,7 @@ def test_elsewhere_it_falls_back_and_the_explanation_tells(monkeypatch: pytest.M
     assert reasons(session) == [f"Relu: {why}"]
 
 
-def test_what_cannot_be_converted_falls_back_and_what_fails_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_converter_not_supported_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     model, feed = node_model("Relu", [X], opset=13)
     broken_converter(monkeypatch, NotSupportedError("no such thing here"))
     session = ow.InferenceSession(model, CONTEXT)
@@ -69,7 +69,7 @@ def test_constants_that_no_converter_can_use_are_no_fault(op_type: str, constant
         ow.InferenceSession(model, CONTEXT, fallback="error")
 
 
-def test_no_converters_file_hides_a_module_of_python() -> None:
+def test_converter_files_do_not_shadow_standard_library() -> None:
     """A script that runs inside of the folder would import it instead."""
     files = {path.stem for path in Path(str(operators.__file__)).parent.glob("*.py")} - {"__init__"}
     assert files

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser
-from onnx_nodes import run_engine
+from support.onnx_nodes import run_engine
 
 import opweave as ow
 
@@ -161,7 +161,7 @@ ROWS: dict[str, tuple[onnx.ModelProto, np.ndarray, Any]] = {
 
 @pytest.mark.parametrize("specialise", ["always", "never"])
 @pytest.mark.parametrize("name", ROWS)
-def test_attributes_of_functions_have_the_value_of_the_call_or_the_default(name: str, specialise: Any) -> None:
+def test_function_attributes_from_call_or_default(name: str, specialise: Any) -> None:
     proto, x, expected = ROWS[name]
     before = proto.SerializeToString(deterministic=True)
     session = ow.InferenceSession(proto, ow.ml.create_context(device="cpu"), specialise=specialise)
@@ -179,7 +179,7 @@ def test_default_values_of_attributes_apply_to_models_in_bytes(device: Any) -> N
     assert session.run(None, {"x": FLOATS})[0].tolist() == [-0.5, 0, 2]
 
 
-def test_attributes_of_deeply_nested_functions_are_bound() -> None:
+def test_nested_function_attributes_are_bound() -> None:
     names = [f"f{number}" for number in range(90)]
     chain = [
         f"{name} <alpha: float = 0.5> (x) => (y) {{ y = local.{inner} <alpha: float = @alpha> (x) }}"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-import witness
 from attention_models import check, model, operations, randn
 from onnx import TensorProto, helper, numpy_helper
+from support import witness
 
 import opweave as ow
 from opweave.composites import group_query_attention
@@ -63,7 +63,7 @@ def test_group_query_attention_turns_queries_and_keys(interleaved: int) -> None:
 
 @pytest.mark.parametrize("capacity", [6, 12])
 @pytest.mark.parametrize("with_positions", [False, True])
-def test_group_query_attention_that_turns_keeps_its_kernel(capacity: int, with_positions: bool) -> None:
+def test_group_query_attention_with_rotary_keeps_kernel(capacity: int, with_positions: bool) -> None:
     inputs = [*sequence(1, 1, 6, 7, capacity), randn(16, 8), randn(16, 8)]
     if with_positions:
         inputs.append(np.array([[9]]))
@@ -92,7 +92,7 @@ def test_group_query_attention_packed() -> None:
     check("GroupQueryAttention", [packed, None, None, *rest], 3, constants=(6,), **GROUPED)
 
 
-def test_group_query_attention_says_what_it_cannot() -> None:
+def test_group_query_attention_explains_fallback() -> None:
     inputs = sequence(2, 1, 4, 5)
     session = InferenceSession(model("GroupQueryAttention", inputs, 3, "com.microsoft", **GROUPED))
     assert "the number of keys is not constant" in session.explain()
@@ -180,7 +180,7 @@ ids = ["plain", "window", "softcap", "smooth", "sinks", "bias", "all", "rotary",
 
 @pytest.mark.parametrize("context", [None, REFERENCE], ids=["cpu", "reference"])
 @pytest.mark.parametrize(("extra", "attributes"), ORT_OPTIONS, ids=ids)
-def test_one_graph_decodes_all_tokens(
+def test_group_query_attention_decodes_with_one_graph(
     extra: list[np.ndarray | None], attributes: dict[str, Any], context: ow.MLContext | None
 ) -> None:
     """A prompt in two chunks, then token by token."""
@@ -214,7 +214,7 @@ def test_sequences_of_different_lengths(
 
 @pytest.mark.parametrize("capacity", [7, 12])
 @pytest.mark.parametrize("context", [None, REFERENCE], ids=["cpu", "reference"])
-def test_a_key_lands_behind_the_valid_ones(capacity: int, context: ow.MLContext | None) -> None:
+def test_group_query_attention_appends_after_valid_keys(capacity: int, context: ow.MLContext | None) -> None:
     """A mask of fixed length is longer than the sequence, with a past that has room, and with one that grows."""
     decoder = Decoder(1, capacity, 8, context=context)
     for length in (3, 5):
@@ -226,7 +226,7 @@ def test_a_key_lands_behind_the_valid_ones(capacity: int, context: ow.MLContext 
     assert "group_query_attention" in operations(decoder.sessions[1][1])
 
 
-def test_a_prompt_of_two_sequences_in_chunks() -> None:
+def test_group_query_attention_prompt_of_two_sequences_in_chunks() -> None:
     """ONNX Runtime takes several new keys after a past for a single sequence only."""
     q, k, v, *_ = sequence(2, 3, 0, 3)
     assert q is not None
@@ -256,7 +256,7 @@ def test_a_prompt_of_two_sequences_in_chunks() -> None:
         close(mine[~np.isnan(other)], other[~np.isnan(other)])
 
 
-def test_a_padded_prompt_then_tokens() -> None:
+def test_group_query_attention_padded_prompt() -> None:
     """Sequences that are padded on the right: what they hold in place of padding is overwritten by the next tokens."""
     inputs = sequence(2, 5, 1, 5, 12)
     inputs[5] = np.array([2, 4], np.int32)
@@ -272,7 +272,7 @@ def test_a_padded_prompt_then_tokens() -> None:
     close(after[1][0], after[0][0])
 
 
-def test_the_number_of_keys_is_not_read_where_nothing_depends_on_it() -> None:
+def test_group_query_attention_ignores_total_length() -> None:
     inputs = sequence(1, 4, 0, 4)
     session = InferenceSession(model("GroupQueryAttention", inputs, 1, "com.microsoft", **GROUPED), specialise="always")
     for array in (np.array(4, np.int32), np.array(4, np.int32)):
@@ -282,7 +282,7 @@ def test_the_number_of_keys_is_not_read_where_nothing_depends_on_it() -> None:
 
 
 @pytest.mark.parametrize("new", [1, 3])
-def test_a_saved_decoder_serves_all_tokens_with_one_graph(new: int, tmp_path: Path) -> None:
+def test_group_query_attention_saved_decoder(new: int, tmp_path: Path) -> None:
     context = ow.ml.create_context(device="cpu")
     builder = ow.MLGraphBuilder(context)
     shapes = {"q": [1, new, 64], "k": [1, new, 32], "v": [1, new, 32], "keys": [1, 2, 12, 16], "values": [1, 2, 12, 16]}
@@ -314,7 +314,7 @@ def test_group_query_attention_packed_after_a_past(rotates: bool) -> None:
 
 @pytest.mark.parametrize("constant", [True, False])
 @pytest.mark.parametrize("options", [{}, {"do_rotary": 1}])
-def test_group_query_attention_of_one_sequence_that_is_shorter(constant: bool, options: dict[str, int]) -> None:
+def test_group_query_attention_of_shorter_sequence(constant: bool, options: dict[str, int]) -> None:
     """A mask of a fixed length: the total counts all keys, and the sequence has fewer of them."""
     length, total, capacity = 5, 9, 12
     inputs = sequence(1, 1, length - 1, length, capacity)
@@ -335,7 +335,7 @@ def test_group_query_attention_of_one_sequence_that_is_shorter(constant: bool, o
     assert "group_query_attention" in operations(session)
 
 
-def test_group_query_attention_whose_lengths_come_from_a_mask() -> None:
+def test_group_query_attention_lengths_from_mask() -> None:
     inputs = sequence(1, 1, 4, 5, 12)
     proto = model("GroupQueryAttention", inputs, 3, "com.microsoft", **GROUPED)
     names = [info.name for info in proto.graph.input]

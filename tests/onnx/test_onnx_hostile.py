@@ -12,7 +12,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from session_models import BOOL, FLOAT, message, model, node, session
+from session_models import message, session
+from support.onnx import BOOL, FLOAT, model, node
 
 import opweave as ow
 from opweave.support.names import shown
@@ -137,7 +138,7 @@ def test_nodes_that_harm_the_engine_are_refused(harmful: onnx.NodeProto, text: s
         ("c", BOOL, []),
         ("sizes", INT64, [2**31 - 1]),
     ]
-    proto = model([harmful], inputs, [onnx.ValueInfoProto(name=name) for name in harmful.output], **constants)
+    proto = model([harmful], inputs, [onnx.ValueInfoProto(name=name) for name in harmful.output], constants)
     proto.opset_import[0].version = 23 if harmful.op_type == "Attention" else 21
     assert message(lambda: session(proto), ow.DataError) == text
 
@@ -189,7 +190,7 @@ def test_nodes_of_the_engine_itself(op_type: str, shapes: dict[int, list[int] | 
     assert message(lambda: session(proto), ow.DataError) == f"{op_type} 'it': {text}"
 
 
-def test_sizes_that_only_a_call_tells_are_checked_before_the_engine_gets_them() -> None:
+def test_run_checks_dynamic_sizes_before_engine() -> None:
     inverse = helper.make_node("Inverse", ["x"], ["z"], "it", domain="com.microsoft")
     proto = model([inverse], [("x", FLOAT, ["n", 2])], [onnx.ValueInfoProto(name="z")])
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
@@ -203,7 +204,7 @@ def test_sizes_that_only_a_call_tells_are_checked_before_the_engine_gets_them() 
 
 @pytest.mark.parametrize("op_type", ["QLinearLeakyRelu", "QLinearSigmoid"])
 @pytest.mark.parametrize("rows", [2, "n"])
-def test_the_last_zero_point_may_be_left_out(op_type: str, rows: int | str) -> None:
+def test_qlinear_activation_zero_point_is_optional(op_type: str, rows: int | str) -> None:
     names = ["x", "scale", "zero", "scale"]
     results = []
     for inputs in (names, [*names, "zero"]):
@@ -212,16 +213,18 @@ def test_the_last_zero_point_may_be_left_out(op_type: str, rows: int | str) -> N
             del lookup.attribute[:]
         infos = [("x", TensorProto.INT8, [rows])]
         z = [onnx.ValueInfoProto(name="z")]
-        proto = model([lookup], infos, z, scale=np.float32(0.25), zero=np.int8(0))
+        proto = model([lookup], infos, z, {"scale": np.float32(0.25), "zero": np.int8(0)})
         proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
         results += session(proto).run(None, {"x": np.int8([-8, 4])})
     assert results[0].tolist() == results[1].tolist() == ([-4, 4] if op_type == "QLinearLeakyRelu" else [0, 3])
 
 
 @pytest.mark.parametrize("is_owned", [False, True])
-def test_a_bias_may_be_absent_by_an_empty_name(is_owned: bool) -> None:
+def test_layer_normalization_bias_with_empty_name(is_owned: bool) -> None:
     nodes = [helper.make_node("LayerNormalization", ["x", "s", ""], ["z", "mean"])]  # which WebNN does not express
-    proto = model(nodes, [("x", FLOAT, [2, 3])], [("z", FLOAT, None), ("mean", FLOAT, None)], s=np.float32([1, 1, 1]))
+    proto = model(
+        nodes, [("x", FLOAT, [2, 3])], [("z", FLOAT, None), ("mean", FLOAT, None)], {"s": np.float32([1, 1, 1])}
+    )
     before = proto.SerializeToString()
     z, mean = session(before if is_owned else proto).run(None, {"x": np.float32([[1, 2, 3], [4, 4, 4]])})
     assert mean.tolist() == [[2], [4]]
@@ -325,8 +328,8 @@ def test_sparse_tensors_count_together() -> None:
     )
 
 
-def test_nodes_after_many_sections_are_checked_when_a_model_is_loaded() -> None:
-    """Models with many large sections run uncompiled; that is no reason not to look at the rest."""
+def test_load_checks_nodes_after_many_sections() -> None:
+    """Models with many large sections run in their own session; that is no reason not to look at the rest."""
     nodes, last = list[onnx.NodeProto](), "x"
     for number in range(12):  # Det falls back, between products
         nodes.append(node("Det", last, f"d{number}"))
@@ -337,7 +340,7 @@ def test_nodes_after_many_sections_are_checked_when_a_model_is_loaded() -> None:
     nodes.append(node("Unique", "none", "u", axis=0, name="harm"))
     nodes.append(node("Shape", "u", "y"))
     bounds = {"zero": np.zeros(1, np.int64), "one": np.ones(1, np.int64)}
-    harmful = model(nodes, [("x", FLOAT, [256, 256])], [("y", INT64, [2])], **bounds)
+    harmful = model(nodes, [("x", FLOAT, [256, 256])], [("y", INT64, [2])], bounds)
     text = message(lambda: session(harmful), ow.DataError)
     assert text == "Unique 'harm': slices along axis 0 must not be empty, got the shape [256, 0]"
 
@@ -345,7 +348,7 @@ def test_nodes_after_many_sections_are_checked_when_a_model_is_loaded() -> None:
 def test_results_that_are_computed_while_a_model_is_loaded() -> None:
     nodes = [node("Concat", f"d{k} d{k}", f"d{k + 1}", axis=0) for k in range(5)]
     nodes += [node("ReduceSum", "d5", "s"), node("Add", "x s", "z")]
-    proto = model(nodes, [("x", FLOAT, [1])], [("z", FLOAT, None)], d0=np.ones(1, np.float32))
+    proto = model(nodes, [("x", FLOAT, [1])], [("z", FLOAT, None)], {"d0": np.ones(1, np.float32)})
     assert session(proto).run(None, {"x": np.float32([1])})[0].tolist() == [33]
     text = message(lambda: session(proto, limits=ow.onnx.ModelLimits(folded_bytes=200)), ow.DataError)
     assert text == (
@@ -395,16 +398,16 @@ def test_messages_have_an_end() -> None:
         assert kind("short").args == ("short",)
 
 
-def test_a_feed_of_few_bytes_that_claims_to_be_large() -> None:
+def test_run_rejects_huge_broadcast_feed() -> None:
     s = session(model([node("ReduceSum", "x", "z")], [("x", FLOAT, ["n", "m"])], [("z", FLOAT, None)]))
     feed = np.broadcast_to(np.float32(0), (2**24, 2**24))
     text = message(lambda: s.run(None, {"x": feed}), ow.OperationError)
     assert text == f"there is no memory for a contiguous copy of float32[{2**24}, {2**24}]: {2**50} bytes"
 
 
-def test_a_depth_without_a_value() -> None:
+def test_one_hot_rejects_empty_depth() -> None:
     arrays = {"d": np.ones((0, 1), np.float32), "v": np.float32([0, 1])}
-    proto = model([node("OneHot", "x d v", "z")], [("x", FLOAT, [2])], [("z", FLOAT, None)], **arrays)
+    proto = model([node("OneHot", "x d v", "z")], [("x", FLOAT, [2])], [("z", FLOAT, None)], arrays)
     assert message(lambda: session(proto), ow.DataError) == "OneHot: input 1 must hold one value, got the shape [0, 1]"
 
 

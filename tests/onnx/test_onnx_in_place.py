@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper
-from webgpu_device import gpu_context
+from support.webgpu_device import gpu_context
 
 import opweave as ow
 from opweave import memory
@@ -123,7 +123,7 @@ def check(proto: ModelProto, session: InferenceSession, way: Way, batch: int, ch
 
 @pytest.mark.parametrize("specialise", ["recurring", "always", "never"])
 @pytest.mark.parametrize("way", WAYS)
-def test_in_place_equals_not_in_place(way: Way, specialise: Any) -> None:
+def test_attention_in_place_equals_copying(way: Way, specialise: Any) -> None:
     proto = model()
     session = InferenceSession(proto, context=ow.ml.create_context(accelerated=False), specialise=specialise)
     check(proto, session, way, 1, (3, 2, 1, 1))
@@ -136,7 +136,7 @@ def test_in_place_equals_not_in_place(way: Way, specialise: Any) -> None:
 
 
 @pytest.mark.parametrize("specialise", ["always", "never"])
-def test_a_repeated_call_checks_only_what_may_differ(specialise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_run_in_place_skips_checks(specialise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     context = ow.ml.create_context(accelerated=False)
     session = InferenceSession(model(new=1), context=context, specialise=specialise)
     past = caches()
@@ -149,7 +149,7 @@ def test_a_repeated_call_checks_only_what_may_differ(specialise: Any, monkeypatc
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_two_sequences(way: Way) -> None:
+def test_attention_in_place_two_sequences(way: Way) -> None:
     proto = model(batch=2, new=1)
     memory.copies.reset()
     check(proto, InferenceSession(proto, context=ow.ml.create_context(accelerated=False)), way, 2, (1, 1, 1))
@@ -158,7 +158,7 @@ def test_two_sequences(way: Way) -> None:
 
 @pytest.mark.parametrize("device", ["reference", "webgpu"])
 @pytest.mark.parametrize("way", WAYS)
-def test_other_devices_use_other_memory(way: Way, device: str) -> None:
+def test_attention_in_place_on_other_devices(way: Way, device: str) -> None:
     context = gpu_context() if device == "webgpu" else ow.ml.create_context(device=device)
     proto = model(new=1)
     check(proto, InferenceSession(proto, context=context), way, 1, (1, 1, 1))
@@ -176,7 +176,7 @@ def test_tensors_of_a_device() -> None:
             np.testing.assert_allclose(context.read_tensor(tensor)[:, :, : start + 1], array[:, :, : start + 1])
 
 
-def test_one_of_two_in_place() -> None:
+def test_attention_updates_keys_or_values_alone() -> None:
     for specialise in ("always", "never"):
         proto = model()
         session = InferenceSession(proto, context=ow.ml.create_context(accelerated=False), specialise=specialise)
@@ -193,7 +193,7 @@ def test_one_of_two_in_place() -> None:
 
 
 @pytest.mark.parametrize("specialise", ["always", "never"])
-def test_a_past_that_another_node_reads_is_not_updated_before(specialise: Any) -> None:
+def test_past_with_other_readers_is_updated_last(specialise: Any) -> None:
     for node in (
         helper.make_node("ReduceSum", ["past_key"], ["z"], keepdims=0),
         helper.make_node("Identity", ["past_key"], ["z"]),
@@ -215,7 +215,7 @@ def test_a_past_that_another_node_reads_is_not_updated_before(specialise: Any) -
 
 
 @pytest.mark.parametrize("specialise", ["always", "never"])
-def test_a_cache_that_grows_is_copied(specialise: Any) -> None:
+def test_growing_cache_is_copied(specialise: Any) -> None:
     context = ow.ml.create_context(accelerated=False)
     session = InferenceSession(model(room="past"), context=context, specialise=specialise)
     past = {name: np.ones((1, GROUPS, 3, SIZE), "float32") for name in PAST.values()}
@@ -228,7 +228,7 @@ def test_a_cache_that_grows_is_copied(specialise: Any) -> None:
     assert memory.copies.by_reason[NOT_IN_PLACE].bytes == 2 * copied.nbytes
 
 
-def test_other_overlaps_are_refused() -> None:
+def test_run_rejects_other_overlaps() -> None:
     session = InferenceSession(model(), context=ow.ml.create_context(accelerated=False))
     past = caches()
     given = chunk(1, 3, 1) | past

@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
-from session_models import CONTEXT, FLOAT, model, node
+from session_models import CONTEXT
+from support.onnx import FLOAT, model, node
+from support.webgpu_device import gpu_context
 from test_onnx_in_place import PAST, ROOM, caches, chunk, model as attention
-from webgpu_device import gpu_context
 
 import opweave as ow
 from opweave.core.value_ranges import InputRange, ValueRange
@@ -25,7 +26,7 @@ TABLE = np.arange(10, dtype="float32").reshape(5, 2)
 def embedding(*nodes: onnx.NodeProto, shape: Any = ("n",), **more: Any) -> onnx.ModelProto:
     """Rows of a table: `ids`, perhaps through `nodes`, which give `rows`."""
     gather = node("Gather", "table rows" if nodes else "table ids", "y", name="embed", **more)
-    return model([*nodes, gather], [("ids", INT64, shape)], [("y", FLOAT, None)], table=TABLE)
+    return model([*nodes, gather], [("ids", INT64, shape)], [("y", FLOAT, None)], {"table": TABLE})
 
 
 @pytest.mark.parametrize("specialise", ["recurring", "always", "never"])
@@ -43,7 +44,7 @@ def test_tokens_out_of_range_are_errors(specialise: Any, wrong: int) -> None:
         background.wait()
 
 
-def test_one_token_and_none() -> None:
+def test_indices_of_one_token_and_none() -> None:
     session = ow.InferenceSession(embedding(), CONTEXT)
     assert session.run(None, {"ids": np.int64([3])})[0].tolist() == [[6, 7]]
     assert session.run(None, {"ids": np.int64([])})[0].shape == (0, 2)
@@ -56,7 +57,7 @@ def ranges(proto: onnx.ModelProto) -> list[tuple[Any, int, int]]:
     return [(each.key, each.values.low, each.values.high) for each in found if isinstance(each, InputRange)]
 
 
-def test_which_inputs_have_ranges() -> None:
+def test_index_ranges_of_inputs() -> None:
     assert ranges(embedding()) == [("ids", -5, 4)]
     assert ranges(embedding(axis=-1)) == [("ids", -2, 1)]
     through = node("Cast", "ids", "a", to=INT32), node("Unsqueeze", "a axes", "rows")
@@ -72,7 +73,7 @@ def test_which_inputs_have_ranges() -> None:
     assert ranges(twice) == [("ids", -5, 4)]
 
 
-def test_what_is_computed_is_clamped() -> None:
+def test_computed_indices_are_clamped() -> None:
     session = ow.InferenceSession(embedding(node("Add", "ids ids", "rows"), shape=[1]), CONTEXT)
     assert session.run(None, {"ids": np.int64([9])})[0].tolist() == [[8, 9]]
 
@@ -113,7 +114,7 @@ def test_lengths_out_of_range_are_errors(device: str, wrong: int, new: int) -> N
             background.wait()
 
 
-def test_a_binding_checks_lengths_at_each_run() -> None:
+def test_io_binding_checks_lengths_at_each_run() -> None:
     session = ow.InferenceSession(attention(), CONTEXT, specialise="never")
     binding, given = session.io_binding(), chunk(1, 3, 1) | caches()
     for name, array in given.items():
@@ -126,7 +127,7 @@ def test_a_binding_checks_lengths_at_each_run() -> None:
         session.run_with_iobinding(binding)
 
 
-def test_a_room_that_grows_has_room_for_all_keys() -> None:
+def test_growing_cache_checks_lengths() -> None:
     session = ow.InferenceSession(attention(room="past"), CONTEXT, specialise="never")
     past = {name: np.ones((1, 2, 3, 16), np.float32) for name in PAST.values()}
     assert session.run(None, chunk(1, 3, 1) | past)[1].shape[2] == 4
@@ -134,7 +135,7 @@ def test_a_room_that_grows_has_room_for_all_keys() -> None:
         session.run(None, chunk(1, 3, 1) | past | {"lengths": np.int32([4])})
 
 
-def test_lengths_that_the_model_computes_are_left_to_the_engine() -> None:
+def test_computed_lengths_are_left_to_engine() -> None:
     proto = attention()
     proto.graph.node[0].input[5] = "doubled"
     proto.graph.node.insert(0, node("Add", "lengths lengths", "doubled"))

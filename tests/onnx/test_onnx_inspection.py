@@ -21,7 +21,7 @@ def session(text: str = TEXT, **options: Any) -> ow.InferenceSession:
     return ow.InferenceSession(parse_model(text), context=CONTEXT, **options)
 
 
-def test_a_profile_is_of_the_program_that_ran_last() -> None:
+def test_profile_of_last_program() -> None:
     each = session(specialise="always")
     for rows in (2, 4, 2):
         each.run(None, {"x": np.ones((rows, 3), "float32")})
@@ -38,7 +38,7 @@ def test_a_profile_is_of_the_program_that_ran_last() -> None:
     assert each.shapes().keys() == {"x [2, 3]", "x [4, 3]", "x [7, 3]"}
 
 
-def test_a_profile_of_an_uncompiled_model_says_so() -> None:
+def test_profile_of_own_session() -> None:
     each = session()
     each.run(None, {"x": np.ones((2, 3), "float32")})
     profile = each.profile(repeat=2)
@@ -53,13 +53,13 @@ def test_a_profile_of_an_uncompiled_model_says_so() -> None:
     assert each.shapes() == {"x [2, 3]": "compiled"}
 
 
-def test_a_profile_has_the_steps_that_fall_back() -> None:
+def test_profile_has_fallback_steps() -> None:
     profile = session(MIXED, specialise="always").profile({"x": np.float32([-1, 2, 3])}, repeat=2)
     assert [(step.title, step.how) for step in profile.steps] == [("relu", "ONNX Runtime"), ("NonZero", "ONNX Runtime")]
     assert sum(copied.count for copied in profile.copies) == 0
 
 
-def test_a_static_model_needs_no_run(tmp_path: Path) -> None:
+def test_profile_and_draw_static_model_before_run(tmp_path: Path) -> None:
     each = session(TEXT.replace("n,", "2,"))
     assert each.profile(repeat=1).remarks == ("program: x [2, 3]: compiled",)
     drawing = each.draw(tmp_path / "model.svg")
@@ -69,7 +69,7 @@ def test_a_static_model_needs_no_run(tmp_path: Path) -> None:
     assert "Softmax" in drawing
 
 
-def test_a_drawing_is_of_the_shapes_of_the_last_call() -> None:
+def test_draw_shapes_of_last_run() -> None:
     each = session(specialise="always")
     for rows in (2, 4):
         each.run(None, {"x": np.ones((rows, 3), "float32")})
@@ -107,12 +107,12 @@ def own(call: Callable[[ow.InferenceSession], Any]) -> Any:
         (lambda: session().draw("a.png", input_shapes={"x": [1, 3]}), "the name of the file must end with .svg"),
     ],
 )
-def test_what_is_wrong_is_named(call: Callable[[], Any], message: str) -> None:
+def test_profile_and_draw_reject_invalid_arguments(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(ow.ValidationError, match=message):
         call()
 
 
-def test_a_profile_with_random_shapes_asks_for_inputs() -> None:
+def test_profile_with_random_shapes_asks_for_inputs() -> None:
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x, int64[2] s) => (float[a, b] y) { y = Reshape(x, s) }'
     each = session(text)
     feed = {"x": np.ones(6, "float32"), "s": np.int64([2, 3])}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_nodes import MICROSOFT, check_node, integers, randn
+from support.onnx_nodes import MICROSOFT, check_node, integers, randn
 
 # Matrix products ------------------------------------------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ def python(code: str, *args: str, **environment: str) -> str:
     ).stdout.strip()
 
 
-def test_a_model_runs_without_the_onnx_package(tmp_path: Path) -> None:
+def test_session_without_onnx_package(tmp_path: Path) -> None:
     constants = [
         helper.make_tensor("w", TensorProto.FLOAT, [2, 2], [1.0, 0.0, 0.0, 3.0]),
         numpy_helper.from_array(np.float32([1, 1]), "b"),
@@ -105,11 +105,11 @@ def test_a_model_runs_without_the_onnx_package(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("implementation", ["upb", "python"])
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_the_messages_are_those_of_the_package(order: str, implementation: str) -> None:
+def test_messages_interoperate_with_onnx_package(order: str, implementation: str) -> None:
     assert python(ORDER, order, PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=implementation) == "[0.0, 1.0]"
 
 
-def test_without_the_module_of_messages_the_package_is_imported() -> None:
+def test_messages_import_onnx_package_without_its_module() -> None:
     assert python(ELSEWHERE) == "the package"
 
 
@@ -143,7 +143,7 @@ def test_arrays_agree_with_numpy_helper(name: str, raw: bool) -> None:
     assert protobuf.element_type_of(wanted.dtype) == element_type
 
 
-def test_all_element_types_are_those_of_the_package() -> None:
+def test_element_types_equal_onnx_package() -> None:
     assert set(map(protobuf.dtype_of, protobuf.PLAIN)) == {np.dtype(name) for name in TENSORS}
     for element_type in TensorProto.DataType.values():
         if element_type != TensorProto.UNDEFINED:
@@ -189,7 +189,7 @@ def test_attributes_of_every_type_have_a_value() -> None:
         assert protobuf.attribute_value(attribute) == helper.get_attribute_value(attribute)
 
 
-def test_an_attribute_that_stands_for_another_has_no_value() -> None:
+def test_attribute_value_rejects_reference() -> None:
     with pytest.raises(ValueError, match="the attribute 'a' stands for 'b' of a function"):
         protobuf.attribute_value(AttributeProto(name="a", ref_attr_name="b", type=AttributeProto.INT))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import helper
-from onnx_nodes import (
+from support.onnx_nodes import (
     CONTEXT,
     MICROSOFT,
     check_agreement,

@@ -9,7 +9,8 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
-from session_models import BOOL, CONTEXT, FLOAT, model, node, sum_model
+from session_models import CONTEXT, sum_model
+from support.onnx import BOOL, FLOAT, model, node
 
 import opweave as ow
 from opweave.onnx.model.order import with_sorted_nodes
@@ -33,7 +34,7 @@ def test_nodes_before_those_that_they_use() -> None:
     check(proto, x=np.float32([[1, -2, 3]]), y=np.float32([[0.5, 1, -4]]))
 
 
-def test_many_nodes_in_any_order() -> None:
+def test_shuffled_nodes() -> None:
     draw = random.Random(5)
     nodes = [node("Abs", "x", "v0")]
     for number in range(1, 60):
@@ -52,7 +53,7 @@ def choice(*nodes: onnx.NodeProto) -> list[onnx.NodeProto]:
 
 
 @pytest.mark.parametrize("choose", [True, False])
-def test_a_branch_uses_what_a_later_node_makes(choose: bool) -> None:
+def test_branch_reads_value_of_later_node(choose: bool) -> None:
     nodes = [*choice(node("Neg", "s", "p")), node("Exp", "x", "s")]
     proto = model(nodes, [("x", FLOAT, [2]), ("c", BOOL, [])], [("z", FLOAT, [2])])
     check(proto, x=np.float32([1, 2]), c=np.array(choose))
@@ -67,7 +68,7 @@ def test_branches_must_be_in_order() -> None:
         ow.InferenceSession(content, CONTEXT)
 
 
-def test_nodes_in_order_stay_where_they_are() -> None:
+def test_sorted_nodes_keep_order() -> None:
     nodes = [node("Neg", "x", name) for name in "dbca"] + [node("Sum", "a b c d", "z")]
     kept = model(nodes, [("x", FLOAT, [2])], [("z", FLOAT, [2])])
     assert with_sorted_nodes(kept) == kept

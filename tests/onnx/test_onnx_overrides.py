@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_nodes import CONTEXT, run_engine
+from support.onnx_nodes import CONTEXT, run_engine
 
 import opweave as ow
 from opweave.onnx.session.session import InferenceSession
@@ -31,7 +31,7 @@ def scaling() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
-def test_they_are_no_inputs_and_can_be_listed() -> None:
+def test_overridable_initializers_are_listed() -> None:
     session = InferenceSession(scaling(), CONTEXT)
     assert [argument.name for argument in session.get_inputs()] == ["x"]
     listed = session.get_overridable_initializers()
@@ -52,7 +52,7 @@ def test_calls_with_and_without_them_alternate() -> None:
     assert list(session.shapes().values()) == ["compiled"] * len(feeds)
 
 
-def test_an_override_is_an_input_of_its_plan() -> None:
+def test_overridden_initializer_is_a_program_input() -> None:
     session = InferenceSession(scaling(), CONTEXT)
     for factor in range(5):
         (z,) = session.run(None, {"x": X, "w": W * factor})

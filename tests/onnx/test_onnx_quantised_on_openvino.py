@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from openvino_device import openvino_context
+from support.openvino_device import openvino_context
 
 import opweave as ow
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from every_device import DEVICES, context_on
-from onnx_nodes import check_node, integers, node_model, randn, run_engine
+from support.every_device import DEVICES, context_on
+from support.onnx_nodes import check_node, integers, node_model, randn, run_engine
 
 import opweave as ow
 
@@ -101,7 +101,7 @@ def test_mean_variance_normalization(opset: int, axes: list[int] | None) -> None
     check_node("MeanVarianceNormalization", x, opset=opset, wanted=wanted, **({} if axes is None else {"axes": axes}))
 
 
-def test_a_constant_row_has_no_variance() -> None:
+def test_mean_variance_normalization_of_constant_row() -> None:
     x = np.full((1, 1, 2, 2), 5, "float32")
     check_node("MeanVarianceNormalization", x, wanted=np.zeros_like(x))
 

@@ -53,7 +53,7 @@ OPTIONS: list[dict[str, Any]] = [{}, {"specialise": "always"}, {"specialise": "n
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("size", ["n", "3"])
-def test_an_override_computes_every_call(size: str, options: dict[str, Any]) -> None:
+def test_override_computes_every_call(size: str, options: dict[str, Any]) -> None:
     ow.register_onnx("", "Relu", seven)
     session = ow.InferenceSession(relu(size), CONTEXT, program_bytes=0, **options)
     for _ in range(4):
@@ -61,14 +61,14 @@ def test_an_override_computes_every_call(size: str, options: dict[str, Any]) -> 
     assert session.shapes() == {"x [3]": "compiled"}
 
 
-def test_an_override_of_an_operator_of_the_engine_computes_every_call() -> None:
+def test_override_of_contrib_operator_computes_every_call() -> None:
     ow.register_onnx("com.microsoft", "QuickGelu", seven, attributes={})
     proto = model("g (float[n] x) => (float[n] y) { y = com.microsoft.QuickGelu(x) }", '"": 17, "com.microsoft": 1')
     session = ow.InferenceSession(proto, CONTEXT)
     assert [session.run(None, {"x": X})[0].tolist() for _ in range(3)] == [[7, 7, 7]] * 3
 
 
-def test_a_model_with_an_override_is_tuned_since_it_is_always_compiled() -> None:
+def test_override_with_specialise_never_can_be_tuned() -> None:
     ow.register_onnx("", "Relu", seven)
     session = ow.InferenceSession(relu(), ow.ml.create_context(backend="onnxruntime"), specialise="never")
     assert str(session.tune([{"x": [3]}])).endswith("onnxruntime  there is no other engine for it")
@@ -76,21 +76,21 @@ def test_a_model_with_an_override_is_tuned_since_it_is_always_compiled() -> None
         ow.InferenceSession(relu(), CONTEXT, specialise="never").tune()
 
 
-def test_an_override_holds_for_sessions_made_afterwards() -> None:
+def test_override_applies_to_later_sessions() -> None:
     before = ow.InferenceSession(relu(), CONTEXT, specialise="always")
     ow.register_onnx("", "Relu", seven)
     assert before.run(None, {"x": X})[0].tolist() == [3, 0, 0]  # though it compiles only now
     assert ow.InferenceSession(relu(), CONTEXT).run(None, {"x": X})[0].tolist() == [7, 7, 7]
 
 
-def test_what_was_measured_without_an_override_does_not_hold_with_it() -> None:
+def test_override_changes_model_digest() -> None:
     plain = digest_of(Model.load(relu()))
     ow.register_onnx("", "Relu", seven)
     assert digest_of(Model.load(relu())) != plain
     assert digest_of(Model.load(model("g (float[n] x) => (float[n] y) { y = Neg(x) }"))) != plain
 
 
-def test_graphs_of_operations_of_the_same_name_are_measured_apart() -> None:
+def test_digest_distinguishes_operations_of_one_name() -> None:
     @ow.expression
     def relu(x):  # type: ignore[no-untyped-def]
         return x * 0 + 7
@@ -103,7 +103,7 @@ def test_graphs_of_operations_of_the_same_name_are_measured_apart() -> None:
     assert digests[0] != digests[1]
 
 
-def test_overrides_of_constants_are_computed_by_the_operation() -> None:
+def test_override_of_shape_arithmetic_is_computed() -> None:
     @ow.expression
     def doubled_product(a, b):  # type: ignore[no-untyped-def]
         return a * b * 2
@@ -118,7 +118,7 @@ def test_overrides_of_constants_are_computed_by_the_operation() -> None:
     assert (y.tolist(), size.tolist()) == ([5, 5], [2])
 
 
-def test_an_override_inside_of_a_loop_that_the_engine_would_run_is_an_error() -> None:
+def test_override_in_fallback_branch_is_an_error() -> None:
     ow.register_onnx("", "Relu", seven)
     proto = model(
         """g (float[3] x, float[1] c) => (float[3] y) {
@@ -134,7 +134,7 @@ def test_an_override_inside_of_a_loop_that_the_engine_would_run_is_an_error() ->
         ow.InferenceSession(proto, CONTEXT).run(None, {"x": X, "c": np.float32([1])})
 
 
-def test_an_override_inside_of_a_sequence_map_is_an_error() -> None:
+def test_override_in_sequence_map_is_an_error() -> None:
     """ONNX defines SequenceMap by a Loop, which the engine would run with its own Relu."""
     ow.register_onnx("", "Relu", seven)
     x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3]) for name in "xy")
@@ -165,7 +165,7 @@ def test_operations_behind_deciding_values_run_for_any_number_of_values(domain: 
         assert y.tolist() == [7] * size
 
 
-def test_a_node_that_an_override_refuses_falls_back() -> None:
+def test_override_without_attribute_falls_back() -> None:
     ow.register_onnx("", "Elu", seven)  # which has no attribute alpha
     proto = model("g (float[n] x) => (float[n] y, float[n] z) { y = Elu<alpha = 2.0>(x)  z = Elu(x) }")
     session = ow.InferenceSession(proto, CONTEXT)
@@ -202,7 +202,7 @@ def two(size: str, *domains: str) -> onnx.ModelProto:
         ),
     ],
 )
-def test_a_forgotten_domain_is_named(size: str, domains: tuple[str, str], message: str) -> None:
+def test_error_suggests_registered_domain(size: str, domains: tuple[str, str], message: str) -> None:
     ow.register_onnx("com.mine", "Hardish", hardish)
     advice = "registered is com.mine.Hardish: set node.domain = 'com.mine'"
     with pytest.raises(ow.OperationError) as raised:
@@ -213,7 +213,7 @@ def test_a_forgotten_domain_is_named(size: str, domains: tuple[str, str], messag
     assert str(raised.value) == f"{message}; {advice}"
 
 
-def test_a_misspelt_operator_is_named() -> None:
+def test_error_suggests_registered_operator() -> None:
     ow.register_onnx("com.mine", "Hardish", hardish)
     proto = two("n", "com.mine", "com.mine")
     proto.graph.node[2].op_type = "HardIsh"
@@ -224,7 +224,7 @@ def test_a_misspelt_operator_is_named() -> None:
 
 
 @pytest.mark.parametrize("size", ["n", "3"])
-def test_attributes_and_inputs_are_checked_when_a_model_is_loaded(size: str) -> None:
+def test_load_checks_registered_attributes_and_inputs(size: str) -> None:
     ow.register_onnx("com.mine", "Hardish", hardish)
     proto = two(size, "com.mine", "com.mine")
     proto.graph.node[2].attribute.append(onnx.helper.make_attribute("alhpa", 0.5))

@@ -11,33 +11,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
-from threads import together
+from support.onnx import model, node
+from support.threads import together
 
 import opweave as ow
 
 SIZE = 1 << 16
 
 
-def model() -> bytes:
-    """Of `y = x * x + c` and `z = relu(x)`."""
-    nodes = [
-        helper.make_node("Mul", ["x", "x"], ["s"]),
-        helper.make_node("Add", ["s", "c"], ["y"]),
-        helper.make_node("Relu", ["x"], ["z"]),
-    ]
-    values = {n: helper.make_tensor_value_info(n, TensorProto.FLOAT, [SIZE]) for n in "xcyz"}
-    graph = helper.make_graph(nodes, "g", [values["x"], values["c"]], [values["y"], values["z"]])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    data: bytes = proto.SerializeToString()
-    return data
+def square_model() -> bytes:
+    """Compute `y = x * x + c` and `z = relu(x)`."""
+    nodes = [node("Mul", "x x", "s"), node("Add", "s c", "y"), node("Relu", "x", "z")]
+    value = f"float32[{SIZE}]"
+    return model(nodes, {"x": value, "c": value}, {"y": value, "z": value}).SerializeToString()
 
 
 class Case:
     """A session that has been called on the same arrays."""
 
     def __init__(self) -> None:
-        self.session = ow.InferenceSession(model(), ow.ml.create_context(device="cpu"), fallback="error")
+        self.session = ow.InferenceSession(square_model(), ow.ml.create_context(device="cpu"), fallback="error")
         self.feed = {"x": np.arange(-SIZE / 2, SIZE / 2, dtype=np.float32), "c": np.ones(SIZE, np.float32)}
         self.out = {"y": np.empty(SIZE, np.float32), "z": np.empty(SIZE, np.float32)}
         for _ in range(4):
@@ -70,7 +63,7 @@ def test_new_contents_are_seen(case: Case) -> None:
     case.run()
 
 
-def test_only_some_outputs_in_another_order(case: Case) -> None:
+def test_run_some_outputs_in_other_order(case: Case) -> None:
     for _ in range(4):
         (z, y) = case.session.run(["z", "y"], case.feed, out=case.out)
     assert z is case.out["z"]
@@ -81,14 +74,14 @@ def test_only_some_outputs_in_another_order(case: Case) -> None:
     case.check()
 
 
-def test_without_out_results_are_new(case: Case) -> None:
+def test_run_without_out_returns_new_arrays(case: Case) -> None:
     first, second = (case.session.run(None, case.feed) for _ in range(2))
     assert not np.may_share_memory(first[0], second[0])
     assert not np.may_share_memory(first[0], case.out["y"])
     case.run()
 
 
-def test_an_output_that_is_asked_for_twice_is_two_arrays(case: Case) -> None:
+def test_run_output_twice_returns_two_arrays(case: Case) -> None:
     for _ in range(4):  # the later calls are repetitions
         first, other, second = case.session.run(["y", "z", "y"], case.feed)
         np.testing.assert_array_equal(first, second)
@@ -126,7 +119,7 @@ def test_arrays_are_not_kept(case: Case, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "c", "y", "z"])
-def test_an_array_with_other_memory(case: Case, name: str) -> None:
+def test_repeated_run_with_resized_array(case: Case, name: str) -> None:
     array = (case.feed if name in case.feed else case.out)[name]
     address = array.ctypes.data
     for doublings in range(1, 9):  # up to 64 MiB
@@ -155,23 +148,23 @@ def changed(array: np.ndarray, name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "y"])
-def test_an_array_with_another_shape(case: Case, name: str) -> None:
+def test_repeated_run_rejects_wrong_shape(case: Case, name: str) -> None:
     changed((case.feed if name in case.feed else case.out)[name], "shape", (2, SIZE // 2))
     refused(case, rf"must have shape \[{SIZE}\], got \[2, {SIZE // 2}\]")
 
 
 @pytest.mark.parametrize("name", ["x", "y"])
-def test_an_array_with_another_data_type(case: Case, name: str) -> None:
+def test_repeated_run_rejects_wrong_dtype(case: Case, name: str) -> None:
     changed((case.feed if name in case.feed else case.out)[name], "dtype", np.int32)
     refused(case, "got an array of int32")
 
 
-def test_an_array_that_has_become_read_only(case: Case) -> None:
+def test_repeated_run_rejects_read_only_out(case: Case) -> None:
     case.out["y"].flags.writeable = False
     refused(case, "must be C-contiguous, aligned and writable, got C-contiguous=True, aligned=True, writable=False")
 
 
-def test_an_array_with_other_strides(case: Case) -> None:
+def test_repeated_run_with_other_strides(case: Case) -> None:
     changed(case.feed["x"], "strides", (0,))
     case.run()
 
@@ -187,12 +180,12 @@ def test_an_array_with_other_strides(case: Case) -> None:
         (lambda case: case.feed.update(x=None), "got an array of object"),
     ],
 )
-def test_what_is_wrong_is_told(case: Case, change: Callable[[Case], object], message: str) -> None:
+def test_repeated_run_rejects_invalid_arguments(case: Case, change: Callable[[Case], object], message: str) -> None:
     change(case)
     refused(case, message)
 
 
-def test_a_lost_context_is_told(case: Case) -> None:
+def test_repeated_run_rejects_lost_context(case: Case) -> None:
     case.session.context.destroy()
     with pytest.raises(ow.InvalidStateError):
         case.session.run(None, case.feed, out=case.out)

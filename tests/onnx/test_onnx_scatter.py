@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from every_device import DEVICES, context_on
-from onnx import TensorProto, helper, numpy_helper
-from onnx_nodes import CONTEXT, integers, model_of, node_model, randn, run_engine
+from onnx import helper
+from support.every_device import DEVICES, context_on
+from support.onnx import model
+from support.onnx_nodes import CONTEXT, integers, model_of, node_model, randn, run_engine
 
 import opweave as ow
 
@@ -155,22 +156,13 @@ def test_dynamic_batch_stays_on_webnn(op_type: str) -> None:
         "shape": np.int64([2, 3]),
         "weight": np.ones((3, 2), "float32"),
     }
-    graph = helper.make_graph(
-        nodes,
-        "groups",
-        [
-            helper.make_tensor_value_info("i", TensorProto.INT64, ["batch"]),
-            helper.make_tensor_value_info("u", TensorProto.FLOAT, ["batch"]),
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 2])],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    onnx.checker.check_model(model)
-    session = ow.InferenceSession(model, CONTEXT, specialise="always")
+    inputs = {"i": "int64[batch]", "u": "float32[batch]"}
+    proto = model(nodes, inputs, {"y": "float32[2, 2]"}, constants, opset=18)
+    onnx.checker.check_model(proto)
+    session = ow.InferenceSession(proto, CONTEXT, specialise="always")
     for count in (2, 5):
         feed = {"i": np.int64([1, 1, -1, 5, 0])[:count], "u": randn(count)}
-        np.testing.assert_allclose(session.run(None, feed)[0], run_engine(model, feed)[0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(session.run(None, feed)[0], run_engine(proto, feed)[0], rtol=1e-5, atol=1e-6)
     assert list(session.shapes().values()) == ["compiled", "compiled"]
     assert "fallback" not in session.explain()
     assert "section 1" not in session.explain()

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from every_device import DEVICES, context_on
-from onnx import TensorProto, helper, numpy_helper
-from onnx_nodes import CONTEXT, check_agreement, model_of, node_model, randn, reasons, run_engine
+from onnx import helper
+from support.every_device import DEVICES, context_on
+from support.onnx import model
+from support.onnx_nodes import CONTEXT, check_agreement, model_of, node_model, randn, reasons, run_engine
 
 import opweave as ow
 
@@ -135,7 +136,7 @@ def test_engine_runs_one_kernel(op_type: str) -> None:
 
 @pytest.mark.parametrize("op_type", GATES)
 @pytest.mark.parametrize("lengths", [[5, 6, 1], [5, -1, 1]])
-def test_constant_sequence_lens_out_of_range_are_errors(op_type: str, lengths: list[int]) -> None:
+def test_constant_sequence_lens_out_of_range(op_type: str, lengths: list[int]) -> None:
     outputs = 3 if op_type == "LSTM" else 2
     model, feed = node_model(op_type, operands(op_type, lengths), {"hidden_size": HIDDEN}, outputs=outputs)
     with pytest.raises(ow.NotSupportedError, match=r"sequence_lens has values that are not in \[0, 5\]"):
@@ -148,9 +149,7 @@ def test_constant_sequence_lens_out_of_range_are_errors(op_type: str, lengths: l
 @pytest.mark.parametrize("op_type", GATES)
 @pytest.mark.parametrize("specialise", ["recurring", "always", "never"])
 @pytest.mark.parametrize("wrong", [6, -1, 2**31 - 1])
-def test_sequence_lens_of_a_call_out_of_range_are_errors(
-    op_type: str, device: str, specialise: Any, wrong: int
-) -> None:
+def test_run_rejects_sequence_lens_out_of_range(op_type: str, device: str, specialise: Any, wrong: int) -> None:
     outputs, inputs = 3 if op_type == "LSTM" else 2, operands(op_type, [5, 4, 1])
     model, feed = node_model(op_type, inputs, {"hidden_size": HIDDEN}, outputs=outputs, dynamic=(0, 4))
     model.graph.node[0].name = "encode"
@@ -163,7 +162,7 @@ def test_sequence_lens_of_a_call_out_of_range_are_errors(
     )
 
 
-def test_computed_sequence_lens_out_of_range_are_the_engines_error() -> None:
+def test_computed_sequence_lens_out_of_range() -> None:
     inputs = operands("LSTM", [5, 4, 1])
     node = helper.make_node("LSTM", ["x", "w", "r", "", "lengths"], ["", "h"], hidden_size=HIDDEN)
     nodes = [helper.make_node("Add", ["given", "given"], ["lengths"]), node]
@@ -198,22 +197,13 @@ def test_dynamic_batch_stays_on_webnn(op_type: str) -> None:
         helper.make_node("MatMul", ["rows", "m"], ["y"]),
     ]
     constants = {"w": weight, "r": recurrent, "b": bias, "shape": np.int64([0, -1]), "m": randn(2 * HIDDEN, 3)}
-    graph = helper.make_graph(
-        nodes,
-        "encoder",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, [STEPS, "batch", INPUT]),
-            helper.make_tensor_value_info("n", TensorProto.INT32, ["batch"]),
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    onnx.checker.check_model(model)
-    session = ow.InferenceSession(model, CONTEXT, specialise="always")
+    inputs = {"x": f"float32[{STEPS}, batch, {INPUT}]", "n": "int32[batch]"}
+    proto = model(nodes, inputs, {"y": "float32[batch, 3]"}, constants)
+    onnx.checker.check_model(proto)
+    session = ow.InferenceSession(proto, CONTEXT, specialise="always")
     for lengths in ([3], [5, 1, 2, 4]):
         feed = {"x": randn(STEPS, len(lengths), INPUT), "n": np.int32(lengths)}
-        np.testing.assert_allclose(session.run(None, feed)[0], run_engine(model, feed)[0], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(session.run(None, feed)[0], run_engine(proto, feed)[0], rtol=1e-4, atol=1e-5)
     assert list(session.shapes().values()) == ["compiled", "compiled"]
     assert "fallback" not in session.explain()
     assert "section 1" not in session.explain()

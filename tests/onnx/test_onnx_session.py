@@ -13,23 +13,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from onnx_nodes import compiled_models
-from session_models import (
-    BOOL,
-    CONTEXT,
-    DOUBLE,
-    FLOAT,
-    STRING,
-    X,
-    Y,
-    message,
-    mixed_model,
-    model,
-    node,
-    session,
-    sum_model,
-)
+from onnx import TensorProto, helper
+from session_models import CONTEXT, X, Y, message, mixed_model, session, sum_model
+from support.onnx import BOOL, DOUBLE, FLOAT, STRING, model, node
+from support.onnx_nodes import compiled_models
 
 import opweave as ow
 from opweave.backends.onnxruntime.model import ModelSession
@@ -38,7 +25,7 @@ from opweave.backends.onnxruntime.sessions import SPIN_MICROSECONDS
 # Inputs and outputs --------------------------------------------------------------------------------------------------
 
 
-def test_inputs_and_outputs_are_described_as_onnxruntime_does() -> None:
+def test_get_inputs_and_outputs_equal_onnxruntime() -> None:
     sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)
     optional = helper.make_value_info("o", helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, [2])))
     nodes = [node("SequenceAt", "s i", "z"), node("Identity", "t", "u"), node("Identity", "d", "e")]
@@ -52,7 +39,7 @@ def test_inputs_and_outputs_are_described_as_onnxruntime_does() -> None:
 
 
 def test_initializers_among_the_inputs_are_no_inputs() -> None:
-    proto = model([node("Add", "x w", "z")], [("x", FLOAT, [3]), ("w", FLOAT, [3])], [("z", FLOAT, [3])], w=X[0])
+    proto = model([node("Add", "x w", "z")], [("x", FLOAT, [3]), ("w", FLOAT, [3])], [("z", FLOAT, [3])], {"w": X[0]})
     s = session(proto)
     assert [a.name for a in s.get_inputs()] == ["x"]
     assert s.run(None, {"x": Y[0]})[0].tolist() == (X[0] + Y[0]).tolist()
@@ -90,7 +77,7 @@ def test_outputs_come_in_the_order_they_are_asked_for() -> None:
         (None, {"x": X, "y": np.ma.masked_array(Y, Y > 0)}, "input 'y' must not be masked"),
     ],
 )
-def test_wrong_arguments_are_named_with_what_came(names: Any, feed: Any, text: str) -> None:
+def test_run_rejects_wrong_arguments(names: Any, feed: Any, text: str) -> None:
     s = session(sum_model())
     assert message(lambda: s.run(names, feed)).startswith(text)
     s.run(None, {"x": X, "y": Y})  # the call after one that went well is checked in another way
@@ -132,7 +119,7 @@ def test_shapes_of_sequences_cannot_be_fixed() -> None:
     assert message(lambda: session(proto, fix_shapes={"s": [2]})) == text
 
 
-def test_a_context_is_checked() -> None:
+def test_session_checks_context() -> None:
     assert message(lambda: ow.InferenceSession(sum_model(), context="cpu")) == "context must be an MLContext, got str"
     text = "sess_options must be onnxruntime.SessionOptions, or an MLContext for context, got str"
     assert message(lambda: ow.InferenceSession(sum_model(), "cpu")) == text
@@ -143,7 +130,7 @@ def test_a_context_is_checked() -> None:
     assert "the context is lost" in message(lambda: s.run(None, {"x": X, "y": Y}), ow.InvalidStateError)
 
 
-def test_a_model_comes_from_a_path_bytes_or_a_proto(tmp_path: Path) -> None:
+def test_session_accepts_path_bytes_or_proto(tmp_path: Path) -> None:
     proto = sum_model()
     path = tmp_path / "model.onnx"
     path.write_bytes(proto.SerializeToString())
@@ -200,7 +187,7 @@ def test_empty_tensors_run_through_the_fallback() -> None:
     assert s.run(None, {"x": X, "y": Y})[0].shape == (2, 3)
 
 
-def test_a_call_like_the_last_one_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_run_takes_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     s = session(sum_model(), specialise="always")
     s.run(None, {"x": X, "y": Y})
     monkeypatch.setattr(s._parts.shape_cache, "select", lambda *_: pytest.fail("the long way"))
@@ -215,7 +202,7 @@ def test_a_call_like_the_last_one_takes_the_short_way(monkeypatch: pytest.Monkey
     assert out.tolist() == np.maximum(Y + Y, 0).tolist()
 
 
-def test_a_call_unlike_the_last_one_takes_the_long_way() -> None:
+def test_changed_run_takes_long_way() -> None:
     nodes = [node("Relu", "x", "a"), node("Neg", "x", "b"), node("Identity", "x", "c")]
     proto = model(nodes, [("x", FLOAT, ["n", 3])], [(name, FLOAT, ["n", 3]) for name in "abc"])
     s = session(proto)
@@ -257,14 +244,14 @@ def test_sums_of_two_are_written_so_that_the_engine_joins_them_with_convolutions
     """From operator set 8 on, Sum broadcasts as Add does."""
     x, w = np.ones((1, 8, 6, 6), np.float32), np.full((8, 8, 1, 1), 0.5, np.float32)
     nodes = [node("Conv", "x w", "c"), node("Sum", "c x", "s"), node("Relu", "s", "r"), node("Sum", "r c x", "y")]
-    proto = model(nodes, [("x", FLOAT, x.shape)], [("y", FLOAT, x.shape)], w=w)
+    proto = model(nodes, [("x", FLOAT, x.shape)], [("y", FLOAT, x.shape)], {"w": w})
     proto.opset_import[0].version = opset
     run = ModelSession(proto, {}, "default").returning([0])
     np.testing.assert_array_equal(run([x])[0], x * 10)
     assert [each.op_type for each in proto.graph.node] == ["Conv", written, "Relu", "Sum"]
 
 
-def test_a_lost_context_is_told_to_the_call_like_the_last_one() -> None:
+def test_repeated_run_rejects_lost_context() -> None:
     context = ow.ml.create_context(device="cpu")
     s = ow.InferenceSession(sum_model(), context)
     s.run(None, {"x": X, "y": Y})
@@ -272,7 +259,7 @@ def test_a_lost_context_is_told_to_the_call_like_the_last_one() -> None:
     assert "the context is lost" in message(lambda: s.run(None, {"x": X, "y": Y}), ow.InvalidStateError)
 
 
-def test_compiling_for_new_shapes_stops_no_one_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_new_shape_does_not_block_other_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     s = session(sum_model(), specialise="always")
     s.run(None, {"x": X, "y": Y})
     started, go = Event(), Event()
@@ -315,7 +302,7 @@ def test_run_async() -> None:
 
 
 @pytest.mark.parametrize("proto", [sum_model(), mixed_model(["n", 64])], ids=["webnn", "mixed"])
-def test_many_threads_with_different_shapes(proto: onnx.ModelProto) -> None:
+def test_run_in_threads_with_different_shapes(proto: onnx.ModelProto) -> None:
     s = session(proto)
     names = [argument.name for argument in s.get_inputs()]
     width = s.get_inputs()[0].shape[1]
@@ -342,7 +329,7 @@ def test_fallback_can_be_refused() -> None:
     assert session(sum_model(), fallback="error").run(None, {"x": X, "y": Y})[0].shape == (2, 3)
 
 
-def test_explain_says_which_node_runs_where_and_why() -> None:
+def test_explain_lists_placement_with_reasons() -> None:
     text = session(mixed_model()).explain()
     assert re.search(r"section 0: 1 node, WebNN on cpu \(ONNX Runtime\)\n  Relu\n", text)
     assert re.search(r"ONNX Runtime \(fallback\)\n  Cast: .+\n  Cast: .+\n", text)
@@ -359,7 +346,7 @@ def test_explain_needs_shapes() -> None:
     assert "section 0: 2 nodes" in s.explain()
 
 
-def test_operators_of_the_user_and_unknown_ones_are_named() -> None:
+def test_custom_and_unknown_operators_are_named() -> None:
     proto = model([helper.make_node("Frob", ["x"], ["z"], domain="my.ops")], [("x", FLOAT, [2])], [("z", FLOAT, [2])])
     proto.opset_import.append(helper.make_opsetid("my.ops", 1))
     start = "Frob: neither Opweave nor ONNX Runtime has the operator Frob of the domain 'my.ops'; "
@@ -385,40 +372,23 @@ def test_newer_operator_sets_than_the_engine_knows_run_in_the_fallback() -> None
 
 
 def test_names_made_in_place_of_a_node_never_meet_the_models_own() -> None:
-    branch = helper.make_graph(
-        [
-            helper.make_node("Neg", ["x"], ["q"]),
-            helper.make_node("Neg", ["q"], ["q2"]),
-            helper.make_node("Add", ["q2", "x"], ["t"]),
-        ],
-        "branch",
-        [],
-        [helper.make_tensor_value_info("t", TensorProto.FLOAT, [3])],
-    )
+    branch = model([node("Neg", "x", "q"), node("Neg", "q", "q2"), node("Add", "q2 x", "t")], {}, {"t": "float32[3]"})
     nodes = [
-        helper.make_node("Abs", ["x"], ["y/1/q"]),  # what PyTorch's exporters call things
-        helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch),
-        helper.make_node("Add", ["y", "y/1/q"], ["z"]),
+        node("Abs", "x", "y/1/q"),  # what PyTorch's exporters call things
+        node("If", "c", "y", then_branch=branch.graph, else_branch=branch.graph),
+        node("Add", "y y/1/q", "z"),
     ]
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "xyz"]
-    condition = numpy_helper.from_array(np.array(True), "c")
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [condition])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    y, z = ow.InferenceSession(model, fallback="error").run(None, {"x": np.float32([1, -2, 3])})
+    proto = model(nodes, {"x": "float32[3]"}, {"y": "float32[3]", "z": "float32[3]"}, {"c": True})
+    y, z = ow.InferenceSession(proto, fallback="error").run(None, {"x": np.float32([1, -2, 3])})
     assert y.tolist() == [2, -4, 6]
     assert z.tolist() == [3, -2, 9]
 
 
 @pytest.mark.parametrize("fallback", ["auto", "error"])
-def test_many_values_that_decide_about_shapes(fallback: Any) -> None:
-    values = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, [64]),
-        helper.make_tensor_value_info("shape", TensorProto.INT64, [2]),
-        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["a", "b"]),
-    ]
-    graph = helper.make_graph([helper.make_node("Reshape", ["x", "shape"], ["y"])], "g", values[:2], values[2:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    session = ow.InferenceSession(model, fallback=fallback, specialise="always")
+def test_reshape_with_many_shape_values(fallback: Any) -> None:
+    inputs = {"x": "float32[64]", "shape": "int64[2]"}
+    proto = model([node("Reshape", "x shape", "y")], inputs, {"y": "float32[a, b]"})
+    session = ow.InferenceSession(proto, fallback=fallback, specialise="always")
     x = np.arange(64, dtype="float32")
     for shape in [[8, 8], [4, 16], [2, 32], [1, 64], [64, 1], [32, 2], [16, 4], [8, 8]]:
         (y,) = session.run(None, {"x": x, "shape": np.array(shape)})

@@ -8,25 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from foreign import Foreign
 from onnx import TensorProto, helper
-from onnx_nodes import compiled_models
-from session_models import (
-    BOOL,
-    CONTEXT,
-    DOUBLE,
-    FLOAT,
-    STRING,
-    Value,
-    X,
-    Y,
-    message,
-    mixed_model,
-    model,
-    node,
-    session,
-    sum_model,
-)
+from session_models import CONTEXT, X, Y, message, mixed_model, session, sum_model
+from support.foreign import Foreign
+from support.onnx import BOOL, DOUBLE, FLOAT, STRING, Value, model, node
+from support.onnx_nodes import compiled_models
 
 import opweave as ow
 from opweave import memory
@@ -41,7 +27,7 @@ def copies_of(run: Any) -> tuple[Any, dict[str, int]]:
     return result, {reason: count for reason, count in after.items() if count}
 
 
-def test_nothing_is_copied_on_the_way_through_webnn_and_fallback() -> None:
+def test_run_with_fallback_copies_nothing() -> None:
     x = np.random.default_rng(0).standard_normal((4, 64), np.float32)
     s = session(mixed_model())
     assert s.explain().count("ONNX Runtime (fallback)") == 2
@@ -50,7 +36,7 @@ def test_nothing_is_copied_on_the_way_through_webnn_and_fallback() -> None:
     assert copies == {}
 
 
-def test_segments_read_what_others_have_written_in_place() -> None:
+def test_run_passes_segments_in_place() -> None:
     s = session(mixed_model())
     (compiled,) = compiled_models(s)
     layout, (given, wanted) = compiled.program.default, (0, 1)  # the numbers of x and z
@@ -156,7 +142,9 @@ def test_outputs_that_are_inputs_constants_or_each_other_are_copies() -> None:
     nodes = [node("Identity", "x", "a"), node("Identity", "w", "b"), node("Relu", "x", "c"), node("Identity", "c", "d")]
     nodes += [node("Identity", "big", "e")]
     outputs = [("a", FLOAT, [3]), ("b", FLOAT, [3]), ("c", FLOAT, [3]), ("d", FLOAT, [3]), ("e", FLOAT, [100_000])]
-    s = session(model(nodes, [("x", FLOAT, [3])], [*outputs, ("w", FLOAT, [3]), ("x", FLOAT, [3])], w=w, big=big))
+    s = session(
+        model(nodes, [("x", FLOAT, [3])], [*outputs, ("w", FLOAT, [3]), ("x", FLOAT, [3])], {"w": w, "big": big})
+    )
     x = np.float32([-1, 0, 1])
     results = s.run(None, {"x": x})
     for array in results:
@@ -170,7 +158,7 @@ def test_outputs_that_are_inputs_constants_or_each_other_are_copies() -> None:
     assert [array.tolist() for array in out.values()] == [array.tolist() for array in [*wanted[:4], w, x]]
 
 
-def test_one_of_two_names_for_a_result_may_be_given_memory() -> None:
+def test_out_for_one_of_two_aliased_outputs() -> None:
     nodes = [node("Relu", "x", "c"), node("Identity", "c", "d")]
     s = session(model(nodes, [("x", FLOAT, [3])], [("c", FLOAT, [3]), ("d", FLOAT, [3])]))
     for name, other in (("c", "d"), ("d", "c")):
@@ -265,7 +253,7 @@ def test_values_of_unknown_shape_pass_between_segments() -> None:
     assert text == "out['n'] must have shape [2, 4], got [2, 9]"
 
 
-def test_an_output_of_unknown_shape_is_written_into_the_array_given() -> None:
+def test_out_for_output_of_unknown_shape() -> None:
     nodes = [node("Relu", "x", "a"), node("NonZero", "a", "n")]
     s = session(model(nodes, [("x", FLOAT, [2, 3])], [("a", FLOAT, [2, 3]), ("n", TensorProto.INT64, None)]))
     assert "WebNN on cpu" in s.explain()
@@ -304,7 +292,7 @@ def test_tensors_in_and_out_without_a_copy() -> None:
     assert copies == {}
 
 
-def test_a_tensor_is_written_into_where_it_is_given() -> None:
+def test_out_accepts_tensor() -> None:
     s = session(sum_model())
     cache = CONTEXT.create_tensor("float32", [2, 3], readable=True)
     (z,), copies = copies_of(lambda: s.run(None, {"x": X, "y": Y}, out={"z": cache}))
@@ -313,20 +301,20 @@ def test_a_tensor_is_written_into_where_it_is_given() -> None:
     assert copies == {}
 
 
-def test_the_same_tensor_may_be_two_inputs_but_not_input_and_output() -> None:
+def test_run_same_tensor_twice() -> None:
     s = session(sum_model())
     x = CONTEXT.tensor_from(X.copy())
     assert s.run(None, {"x": x, "y": x})[0].tolist() == np.maximum(2 * X, 0).tolist()
     assert "overlaps" in message(lambda: s.run(None, {"x": x, "y": Y}, out={"z": x}))
 
 
-def test_a_destroyed_tensor_is_refused() -> None:
+def test_run_rejects_destroyed_tensor() -> None:
     x = CONTEXT.tensor_from(X.copy())
     x.destroy()
     assert "is destroyed" in message(lambda: session(sum_model()).run(None, {"x": x, "y": Y}))
 
 
-def test_each_output_has_a_location() -> None:
+def test_preferred_output_location_for_each_output() -> None:
     nodes = [node("Relu", "x", "a"), node("Neg", "x", "b"), node("Cast", "x", "d", to=DOUBLE)]
     proto = model(nodes, [("x", FLOAT, [3])], [("a", FLOAT, [3]), ("b", FLOAT, [3]), ("d", DOUBLE, [3])])
     s = session(proto, preferred_output_location={"a": "ml-tensor", "b": "cpu"})
@@ -336,19 +324,15 @@ def test_each_output_has_a_location() -> None:
     assert message(lambda: session(proto, preferred_output_location="ml-tensor")) == text
 
 
-def test_out_is_filled_for_outputs_that_are_not_asked_for() -> None:
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xyz"]
-    nodes = [helper.make_node("Relu", ["x"], ["z"]), helper.make_node("Identity", ["x"], ["y"])]
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+def test_out_fills_unrequested_outputs() -> None:
+    nodes = [node("Relu", "x", "z"), node("Identity", "x", "y")]
+    proto = model(nodes, {"x": "float32[2]"}, {"y": "float32[2]", "z": "float32[2]"})
     y = np.full(2, 9, "float32")
-    ow.InferenceSession(model).run(["z"], {"x": np.float32([-1, 1])}, out={"y": y})
+    ow.InferenceSession(proto).run(["z"], {"x": np.float32([-1, 1])}, out={"y": y})
     assert y.tolist() == [-1, 1]
 
 
 def test_bool_arrays_hold_0_and_1() -> None:
-    values = [helper.make_tensor_value_info("x", TensorProto.BOOL, [2]), helper.make_tensor_value_info("y", 1, [2])]
-    graph = helper.make_graph([helper.make_node("Cast", ["x"], ["y"], to=1)], "g", values[:1], values[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    proto = model([node("Cast", "x", "y", to=FLOAT)], {"x": "bool[2]"}, {"y": "float32[2]"})
     with pytest.raises(ow.ValidationError, match="input 'x' must hold 0 and 1 for bool, got 255"):
-        ow.InferenceSession(model).run(None, {"x": np.uint8([0, 255]).view(bool)})
+        ow.InferenceSession(proto).run(None, {"x": np.uint8([0, 255]).view(bool)})

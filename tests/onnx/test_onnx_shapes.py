@@ -14,6 +14,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.onnx import model
 
 import opweave as ow
 from opweave import memory
@@ -32,14 +33,8 @@ W = RNG.standard_normal((8, 600), np.float32)
 def model_of(
     nodes: list[onnx.NodeProto], inputs: dict[str, Any], outputs: dict[str, Any], **weights: np.ndarray
 ) -> onnx.ModelProto:
-    graph = helper.make_graph(
-        nodes,
-        "test",
-        [helper.make_tensor_value_info(name, *value) for name, value in inputs.items()],
-        [helper.make_tensor_value_info(name, *value) for name, value in outputs.items()],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    reads, writes = ([(name, *value) for name, value in values.items()] for values in (inputs, outputs))
+    return model(nodes, reads, writes, weights, opset=17)
 
 
 def product() -> onnx.ModelProto:
@@ -76,7 +71,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[CompiledModel]:
     return found
 
 
-def test_new_shapes_are_not_compiled_and_recurring_ones_are(compiled: list[CompiledModel]) -> None:
+def test_recurring_shapes_are_compiled(compiled: list[CompiledModel]) -> None:
     proto = product()
     session = ow.InferenceSession(proto, CONTEXT, specialise="recurring")
     for count in (1, 2, 3, 5):
@@ -97,7 +92,7 @@ def test_new_shapes_are_not_compiled_and_recurring_ones_are(compiled: list[Compi
     assert f"x [5, 8]: {OWN}" in session.explain()
 
 
-def test_shapes_that_change_at_every_call_are_never_compiled(compiled: list[CompiledModel]) -> None:
+def test_ever_changing_shapes_are_not_compiled(compiled: list[CompiledModel]) -> None:
     """A decoder comes to the same lengths with every text."""
     session = ow.InferenceSession(product(), CONTEXT, specialise="recurring")
     for _ in range(2):
@@ -107,7 +102,7 @@ def test_shapes_that_change_at_every_call_are_never_compiled(compiled: list[Comp
     assert compiled == []
 
 
-def test_each_way_can_be_chosen(compiled: list[CompiledModel]) -> None:
+def test_specialise_options(compiled: list[CompiledModel]) -> None:
     never = ow.InferenceSession(product(), CONTEXT, specialise="never")
     for _ in range(4):
         never.run(None, rows(2))
@@ -145,7 +140,7 @@ def test_messages(options: dict[str, Any], message: str) -> None:
     assert str(raised.value) == message
 
 
-def test_more_shapes_than_there_is_room_for_are_not_compiled_for_ever(compiled: list[CompiledModel]) -> None:
+def test_shapes_beyond_program_bytes_stop_compiling(compiled: list[CompiledModel]) -> None:
     session = ow.InferenceSession(product(), CONTEXT, specialise="recurring", program_bytes=24 * 2**20)
     for _ in range(6):
         for count in range(1, 9):
@@ -158,7 +153,7 @@ def test_more_shapes_than_there_is_room_for_are_not_compiled_for_ever(compiled: 
     assert sum("program_bytes (24.0 MiB) has no room for more" in way for way in ways.values()) == 8 - room
 
 
-def test_the_ninth_shape_does_not_push_out_the_first() -> None:
+def test_ninth_shape_keeps_first() -> None:
     session = ow.InferenceSession(product(), CONTEXT, specialise="always")
     for _ in range(2):
         for count in range(1, 10):
@@ -166,7 +161,7 @@ def test_the_ninth_shape_does_not_push_out_the_first() -> None:
     assert list(session.shapes().values()) == ["compiled"] * 9
 
 
-def test_where_all_is_compiled_most_shapes_stay_compiled(compiled: list[CompiledModel]) -> None:
+def test_fallback_error_keeps_most_shapes_compiled(compiled: list[CompiledModel]) -> None:
     """Dropping the one used longest ago would compile each shape at each turn."""
     session = ow.InferenceSession(product(), CONTEXT, fallback="error", program_bytes=24 * 2**20)
     for count in range(1, 7):
@@ -177,7 +172,7 @@ def test_where_all_is_compiled_most_shapes_stay_compiled(compiled: list[Compiled
     assert 1 <= len(compiled) < 6
 
 
-def test_program_bytes_of_0_compiles_nothing_that_need_not_be(compiled: list[CompiledModel]) -> None:
+def test_program_bytes_0_compiles_only_what_must_be(compiled: list[CompiledModel]) -> None:
     session = ow.InferenceSession(product(), CONTEXT, specialise="recurring", program_bytes=0)
     for _ in range(3):
         session.run(None, rows(2))
@@ -233,7 +228,7 @@ def own(proto: onnx.ModelProto, **options: Any) -> ow.InferenceSession:
     return ow.InferenceSession(proto, CONTEXT, specialise="never", **options)
 
 
-def test_outputs_are_written_where_they_are_wanted() -> None:
+def test_out_with_dynamic_shapes() -> None:
     proto = product()
     session, feed = own(proto), rows(3)
     y, z = expected(proto, feed)
@@ -248,7 +243,7 @@ def test_outputs_are_written_where_they_are_wanted() -> None:
         session.run(None, feed, out={"y": np.empty((4, 600), np.float32)})
 
 
-def test_tensors_go_in_and_come_out_and_nothing_is_copied() -> None:
+def test_tensors_with_dynamic_shapes_are_not_copied() -> None:
     proto = product()
     session, feed = own(proto, preferred_output_location="ml-tensor"), rows(3)
     tensor = CONTEXT.tensor_from(feed["x"])
@@ -294,7 +289,7 @@ def test_errors_are_the_same() -> None:
         assert message in str(raised.value)
 
 
-def test_what_only_webnn_defines_is_compiled_and_run_again() -> None:
+def test_indices_out_of_range_rerun_compiled() -> None:
     """ONNX Runtime refuses indices out of range, WebNN clamps them."""
     nodes = [helper.make_node("Gather", ["x", "i"], ["y"])]
     proto = model_of(nodes, {"x": (FLOAT, ["n"]), "i": (INT64, ["k"])}, {"y": (FLOAT, None)})
@@ -320,7 +315,7 @@ def test_booleans_scalars_and_empty_arrays() -> None:
     assert y.shape == (0,)
 
 
-def test_values_that_decide_are_compiled_when_they_recur(compiled: list[CompiledModel]) -> None:
+def test_recurring_shape_values_are_compiled(compiled: list[CompiledModel]) -> None:
     nodes = [helper.make_node("Reshape", ["x", "s"], ["y"])]
     proto = model_of(nodes, {"x": (FLOAT, ["n"]), "s": (INT64, [2])}, {"y": (FLOAT, None)})
     session, x = ow.InferenceSession(proto, CONTEXT, specialise="recurring"), np.arange(24, dtype=np.float32)
@@ -360,7 +355,7 @@ def own_of(path: Path) -> ow.InferenceSession:
     return ow.InferenceSession(path, CONTEXT, specialise="never")
 
 
-def test_models_with_operations_of_the_user_are_compiled(compiled: list[CompiledModel]) -> None:
+def test_models_with_custom_operations_are_compiled(compiled: list[CompiledModel]) -> None:
     @ow.expression
     def doubled(x: Any) -> Any:
         return x + x
@@ -377,9 +372,7 @@ def test_models_with_operations_of_the_user_are_compiled(compiled: list[Compiled
     assert len(compiled) == 1
 
 
-def test_faults_in_the_background_are_logged_and_the_session_goes_on(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_background_compile_fault_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     session = ow.InferenceSession(product(), CONTEXT, specialise="recurring")
 
     def broken(*_: Any) -> Any:
@@ -443,7 +436,7 @@ print(threads, most, compiled)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists the threads of a process there")
-def test_a_process_has_no_more_threads_than_processors_and_eight(tmp_path: Path) -> None:
+def test_process_thread_count(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(product(), path)
     command = [sys.executable, "-c", PROCESS, str(path)]
@@ -453,7 +446,7 @@ def test_a_process_has_no_more_threads_than_processors_and_eight(tmp_path: Path)
     assert plans >= 1
 
 
-def test_a_process_ends_while_shapes_are_compiled(tmp_path: Path) -> None:
+def test_exit_during_shape_compilation(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(product(), path)
     code = PROCESS.replace("    background.wait()\n", "").partition("compiled = ")[0] + "print('ends')"
@@ -461,7 +454,7 @@ def test_a_process_ends_while_shapes_are_compiled(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
 
 
-def test_compiled_models_of_all_sessions_have_few_threads() -> None:
+def test_compiled_models_stay_within_max_threads() -> None:
     sessions = [ow.InferenceSession(product(), CONTEXT, specialise="recurring", program_bytes=2**30) for _ in range(3)]
     for session in sessions:
         for _ in range(2):
@@ -501,7 +494,7 @@ def test_static_models_in_many_large_pieces_run_uncompiled(compiled: list[Compil
 
 
 @pytest.mark.parametrize("size", [100, 10000])
-def test_small_operations_that_fall_back_get_no_threads(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_fallback_operations_get_no_threads(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int | None] = []
     make = sessions.session_options
 
@@ -516,7 +509,7 @@ def test_small_operations_that_fall_back_get_no_threads(size: int, monkeypatch: 
     assert taken == [None if size > 1000 else 1] * count
 
 
-def test_what_fails_when_it_is_compiled_does_not_stay(compiled: list[CompiledModel]) -> None:
+def test_failed_shape_is_not_cached(compiled: list[CompiledModel]) -> None:
     nodes = [
         helper.make_node("SplitToSequence", ["x"], ["s"], keepdims=0),
         helper.make_node("SequenceAt", ["s", "i"], ["y"]),

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from onnx_nodes import CONTEXT, check_agreement, model_of, node_model, randn, run_engine
+from support.onnx_nodes import CONTEXT, check_agreement, model_of, node_model, randn, run_engine
 
 import opweave as ow
 from opweave.support.errors import OperationError
@@ -33,7 +33,7 @@ def without_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def test_the_shape_that_came_counts() -> None:
+def test_actual_shape_replaces_declared_shape() -> None:
     model, feed = pool_model(outputs=["y", "places"])
     declared = [dim.dim_value for dim in model.graph.output[0].type.tensor_type.shape.dim]
     (engine, _) = run_engine(without_shapes(model), feed)
@@ -41,7 +41,7 @@ def test_the_shape_that_came_counts() -> None:
     check_agreement(model, feed, fallback=True)
 
 
-def test_what_comes_after_it_takes_the_shape_that_came() -> None:
+def test_later_sections_take_actual_shape() -> None:
     after = [helper.make_node("Relu", ["y"], ["r"]), helper.make_node("Neg", ["x"], ["s"])]
     model, feed = pool_model(*after, outputs=["r", "s", "places"])
     session = check_agreement(without_shapes(model), feed, fallback=True, rtol=1e-6)
@@ -63,7 +63,7 @@ def test_results_beside_sequences() -> None:
             np.testing.assert_array_equal(a, b)
 
 
-def test_arrays_to_write_into_must_have_the_shape_that_comes() -> None:
+def test_out_must_have_actual_shape() -> None:
     model, feed = pool_model(outputs=["y", "places"])
     session = ow.InferenceSession(without_shapes(model), CONTEXT)
     with pytest.raises(ow.ValidationError, match=r"out\['y'\] must have shape \[1, 2, \d, \d\], got \[1, 2, 5, 6\]"):
@@ -74,7 +74,7 @@ def test_arrays_to_write_into_must_have_the_shape_that_comes() -> None:
     np.testing.assert_array_equal(out, wanted)
 
 
-def test_an_engine_that_fails_for_another_reason_is_heard() -> None:
+def test_fallback_engine_error_is_raised() -> None:
     feed = {"x": np.arange(6.0).reshape(3, 2), "i": np.int64([2])}
     model = model_of([helper.make_node("Gather", ["x", "i"], ["y"])], feed, {}, ["y"])
     session = check_agreement(model, feed, fallback=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from onnx_nodes import CONTEXT, check_agreement, compiled_models, model_of, node_model, reasons
+from support.onnx_nodes import CONTEXT, check_agreement, compiled_models, model_of, node_model, reasons
 
 from opweave.onnx.session.session import InferenceSession
 from opweave.support.errors import NotSupportedError
@@ -264,9 +264,7 @@ def test_resize_and_upsample_of_old_operator_sets() -> None:
         ("Tile", [data(2, 2), ints(0, 1)], {}, "repetitions must be greater than 0"),
     ],
 )
-def test_what_webnn_cannot_express_falls_back(
-    op_type: str, inputs: list[Any], attributes: dict[str, Any], reason: str
-) -> None:
+def test_tensor_operators_fall_back(op_type: str, inputs: list[Any], attributes: dict[str, Any], reason: str) -> None:
     model, feed = node_model(op_type, inputs, attributes, opset=18)
     session = check_agreement(model, feed, fallback=True, rtol=1e-6)
     assert [reason in line for line in reasons(session)] == [True]
@@ -274,7 +272,7 @@ def test_what_webnn_cannot_express_falls_back(
         InferenceSession(model, CONTEXT, fallback="error")
 
 
-def test_a_shape_that_is_computed_from_data_falls_back() -> None:
+def test_reshape_by_computed_shape_falls_back() -> None:
     x = np.array([[3, 2, 1]], np.float32)
     nodes = [
         helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT64),
@@ -298,7 +296,7 @@ def test_shapes_of_weights_are_computed_at_build_time() -> None:
     assert "2 nodes computed when the model was compiled" in session.explain()
 
 
-def test_one_operation_a_node() -> None:
+def test_converters_write_one_operation() -> None:
     """Converters write no more operations than are needed."""
     x = data(2, 3, 4, 4)
     rows: list[tuple[str, list[Any], dict[str, Any], list[str]]] = [

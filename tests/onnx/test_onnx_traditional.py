@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from every_device import DEVICES, context_on
 from onnx import TensorProto, helper, numpy_helper
-from onnx_nodes import CONTEXT, TRADITIONAL, check_agreement, check_node, node_model, randn, reasons, run_engine
+from support.every_device import DEVICES, context_on
+from support.onnx_nodes import CONTEXT, TRADITIONAL, check_agreement, check_node, node_model, randn, reasons, run_engine
 
 import opweave as ow
 
@@ -168,7 +168,7 @@ def test_scaler_of_infinities_and_nan() -> None:
         {"scale": [1.0] * 3, "offset": [1.0]},
     ],
 )
-def test_scaler_without_a_number_for_each_feature_is_refused(attributes: dict[str, Any]) -> None:
+def test_scaler_rejects_wrong_feature_count(attributes: dict[str, Any]) -> None:
     assert "scales for 3 features" in refusal("Scaler", Z, **attributes)
 
 
@@ -220,7 +220,7 @@ def test_array_feature_extractor(dtype: str, indices: np.ndarray, shape: tuple[i
 
 @pytest.mark.parametrize("wrong", [-1, 4])
 @pytest.mark.parametrize("shape", [(4,), (2, 4)])
-def test_array_feature_extractor_out_of_range_is_refused(wrong: int, shape: tuple[int, ...]) -> None:
+def test_array_feature_extractor_rejects_out_of_range(wrong: int, shape: tuple[int, ...]) -> None:
     assert "its indices are not all in [0, 4)" in refusal("ArrayFeatureExtractor", randn(*shape), np.int64([0, wrong]))
 
 
@@ -234,7 +234,7 @@ def test_double_falls_back(op_type: str) -> None:
 
 @pytest.mark.parametrize("op_type", ["Scaler", "Normalizer", "Binarizer", "LinearRegressor"])
 @pytest.mark.parametrize("dtype", ["float16", "uint8"])
-def test_types_that_the_operators_do_not_take_are_refused(op_type: str, dtype: str) -> None:
+def test_traditional_operators_reject_types(op_type: str, dtype: str) -> None:
     attributes = EXAMPLES.get(op_type, {})
     model, feed = node_model(op_type, [np.abs(Z).astype(dtype)], attributes, domain=TRADITIONAL)
     with pytest.raises(ow.MLError, match=op_type):
@@ -363,7 +363,7 @@ def test_linear_classifier_without_intercepts(functions: int) -> None:
         ({"classlabels_strings": ["a", "b"]}, "2 labels of 3 classes"),
     ],
 )
-def test_linear_classifier_that_does_not_fit_is_refused(attributes: dict[str, Any], reason: str) -> None:
+def test_linear_classifier_rejects_invalid_attributes(attributes: dict[str, Any], reason: str) -> None:
     options: dict[str, Any] = {"coefficients": COEFFICIENTS, "intercepts": [0.0] * 3} | attributes
     assert reason in refusal("LinearClassifier", Z, outputs=2, **options)
 
@@ -417,7 +417,7 @@ def test_probit_agrees_with_its_formula(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", TYPES)
-def test_every_device_agrees(device: str, dtype: str) -> None:
+def test_traditional_operators_on_every_device(device: str, dtype: str) -> None:
     context, x = context_on(device), Z.astype(dtype)
     calls: list[tuple[str, Sequence[np.ndarray], dict[str, Any]]] = [
         ("Scaler", [x], EXAMPLES["Scaler"]),

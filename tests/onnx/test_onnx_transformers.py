@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import wpt
+from support import wpt
 
 import opweave as ow
 from opweave.onnx.session.session import InferenceSession
@@ -19,7 +19,7 @@ FOLDER = wpt.DATA / "transformers"
 
 @pytest.mark.parametrize("opset", [17, 18, 23])
 @pytest.mark.parametrize("shape", ["1x7", "3x7", "1x5", "2x12"])
-def test_an_encoder_matches(opset: int, shape: str) -> None:
+def test_transformers_encoder(opset: int, shape: str) -> None:
     session = InferenceSession(FOLDER / f"encoder-{opset}.onnx", fallback="error")
     known = np.load(FOLDER / f"encoder-{opset}.npz")
     feed = {name: known[f"{name} {shape}"] for name in ("ids", "mask")}
@@ -34,7 +34,7 @@ def test_an_encoder_matches(opset: int, shape: str) -> None:
 
 @pytest.mark.parametrize("opset", [18, 23])
 @pytest.mark.parametrize("kind", ["growing", "fixed"])
-def test_a_decoder_writes_the_same_words_with_its_cache_in_tensors(opset: int, kind: str) -> None:
+def test_transformers_decoder_with_cache_in_tensors(opset: int, kind: str) -> None:
     path = FOLDER / f"decoder-{opset}-{kind}.onnx"
     known = np.load(path.with_suffix(".npz"))
     session = InferenceSession(path, fallback="error", preferred_output_location="ml-tensor")

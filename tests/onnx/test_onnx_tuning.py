@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from onnx_nodes import compiled_models
-from rival_engine import Rival, add_rival, faster
+from support.onnx_nodes import compiled_models
+from support.rival_engine import Rival, add_rival, faster
 from typer.testing import CliRunner
 
 import opweave as ow
@@ -113,7 +113,7 @@ def test_results_of_quantised_models_may_differ_more(
         ((1.0, 1.02, 1.0), "onnxruntime"),  # which has run it until then
     ],
 )
-def test_static_session_runs_on_onnxruntime_until_it_is_tuned(
+def test_untuned_static_session_runs_on_onnxruntime(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times: tuple[float, ...], chosen: str
 ) -> None:
     monkeypatch.setattr(session_tuning, "_time_build", lambda build: (build(), 0.0))
@@ -135,7 +135,7 @@ def test_static_session_runs_on_onnxruntime_until_it_is_tuned(
         assert (each._parts.shape_cache._uncompiled is None) == (chosen != UNCOMPILED)
 
 
-def test_a_call_during_tuning_does_not_keep_the_engine_of_before(
+def test_run_during_tune_does_not_keep_old_engine(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     made = session(write(tmp_path / "static.onnx", 2))
@@ -159,7 +159,7 @@ def test_a_call_during_tuning_does_not_keep_the_engine_of_before(
 
 
 @pytest.mark.skipif(not kernels.has_halide(), reason="the extra halide is not installed")
-def test_loops_that_are_compiled_for_the_first_time_do_not_count_as_the_build(
+def test_build_time_excludes_first_loop_compilation(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(kernels, "is_compiled", kernels.has_halide)
@@ -189,7 +189,7 @@ def test_loops_that_are_compiled_for_the_first_time_do_not_count_as_the_build(
 
 @pytest.mark.parametrize(("own", "chosen"), [(0.0011, UNCOMPILED), (0.003, "onnxruntime")])
 @pytest.mark.parametrize("rows", [2, "rows"])
-def test_a_longer_build_must_pay_for_itself(
+def test_tune_weighs_build_time(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own: float, chosen: str, rows: int | str
 ) -> None:
     """In 0.5 s there are 500 runs of 1 ms, which save 50 ms or 1 s."""
@@ -231,9 +231,7 @@ def test_random_indices_are_from_all_of_a_table(rival: Rival, monkeypatch: pytes
     assert made.tune(seconds=0).measurements[0].refused == {}
 
 
-def test_a_model_that_onnxruntime_cannot_run_is_measured_without_it(
-    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_tune_skips_own_session_that_fails(rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The engine refuses indices out of range, which WebNN limits."""
     x, i, y = (helper.make_tensor_value_info(n, t, [3]) for n, t in zip("xiy", (1, 7, 1), strict=True))
     nodes = [helper.make_node("Gather", ["x", "i"], ["a"]), helper.make_node("Neg", ["a"], ["y"])]
@@ -274,7 +272,7 @@ def test_shapes_of_a_dynamic_model_are_compiled_where_that_was_measured_to_be_fa
 
 @pytest.mark.parametrize("chosen", [UNCOMPILED, "onnxruntime", "rival"])
 @pytest.mark.parametrize("is_begun", [False, True], ids=["waiting", "begun"])
-def test_shapes_that_were_being_compiled_run_as_tuning_chose(
+def test_shapes_in_compilation_follow_tuning(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_begun: bool, chosen: str
 ) -> None:
     compile_on, begun, tuned = ShapeCache.compile_on, Event(), Event()
@@ -314,7 +312,7 @@ def test_shapes_that_were_being_compiled_run_as_tuning_chose(
         ((1e-3, 0.8e-3), (0.03, 0.09), "compiled", False),
     ],
 )
-def test_a_longer_build_must_pay(
+def test_choose_weighs_build_time(
     seconds: tuple[float, float], builds: tuple[float, float], chosen: str, says_why: bool
 ) -> None:
     names = ("own", "compiled")
@@ -323,7 +321,7 @@ def test_a_longer_build_must_pay(
     assert (found, bool(why)) == (chosen, says_why)
 
 
-def test_of_ways_that_are_equally_fast_the_one_that_is_built_fastest_is_chosen() -> None:
+def test_choose_prefers_fastest_build_if_equally_fast() -> None:
     names, seconds = ("compiled", "own"), {"own": 1.01e-3, "compiled": 1e-3}
     assert tuning.choose(names, seconds, {"own": 0.02, "compiled": 0.03}) == ("own", "")
     assert tuning.choose(names, seconds, {"own": 0.03, "compiled": 0.02}) == ("compiled", "")
@@ -362,7 +360,7 @@ def test_values_can_be_given(rival: Rival, tmp_path: Path) -> None:
     assert found.what == "x [2, 3]"
 
 
-def test_what_session_tune_refuses(rival: Rival, tmp_path: Path) -> None:
+def test_session_tune_rejects_invalid_arguments(rival: Rival, tmp_path: Path) -> None:
     path = write(tmp_path / "dynamic.onnx")
     made = session(path)
     refused: list[tuple[dict[str, Any], str]] = [
@@ -390,13 +388,13 @@ def test_models_that_are_compiled_all_the_same_are_tuned(rival: Rival, tmp_path:
     assert str(made.tune([{"x": [2, 3]}])).endswith("reference  there is no other engine for it")
 
 
-def test_with_one_engine_there_is_nothing_to_measure(tmp_path: Path) -> None:
+def test_session_tune_with_one_engine(tmp_path: Path) -> None:
     made = ow.InferenceSession(write(tmp_path / "m.onnx"), context=ow.ml.create_context(backend="onnxruntime"))
     assert str(made.tune([{"x": [2, 3]}])).endswith("onnxruntime  there is no other engine for it")
     check(made)
 
 
-def test_the_command_tunes_and_lists(rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_tune_command_tunes_and_lists(rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OPWEAVE_DEVICE", "cpu")
     monkeypatch.setenv("COLUMNS", "150")
     path, runner = str(write(tmp_path / "dynamic.onnx")), CliRunner()
@@ -418,7 +416,7 @@ def test_the_command_tunes_and_lists(rival: Rival, monkeypatch: pytest.MonkeyPat
         assert (failed.exit_code, message in failed.output) == (2, True), failed.output
 
 
-def test_an_interrupted_command_keeps_what_it_has_measured(
+def test_tune_command_interrupted_keeps_measurements(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("OPWEAVE_DEVICE", "cpu")
@@ -440,7 +438,7 @@ def test_an_interrupted_command_keeps_what_it_has_measured(
     assert "interrupted; what the table shows is kept" in done.output
 
 
-def test_before_the_first_shape_is_measured_an_interrupted_command_keeps_nothing(
+def test_tune_command_interrupted_early_keeps_nothing(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("OPWEAVE_DEVICE", "cpu")
@@ -454,7 +452,7 @@ def test_before_the_first_shape_is_measured_an_interrupted_command_keeps_nothing
     assert done.output == "interrupted before the first shape was measured; nothing is kept\n"
 
 
-def test_with_one_engine_the_command_says_how_to_get_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_tune_command_suggests_extra_with_one_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path, listed = str(write(tmp_path / "dynamic.onnx")), backends.devices()
     other = backends.Device("reference", "cpu", "other", "an engine", False, "pip install 'opweave[other]'")
     monkeypatch.setattr(backends, "devices", lambda: [*listed, other])

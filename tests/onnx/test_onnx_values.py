@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from onnx_nodes import CONTEXT, check_agreement, model_of, node_model, reasons, run_engine
+from support.onnx_nodes import CONTEXT, check_agreement, model_of, node_model, reasons, run_engine
 
 from opweave.onnx.session import calls
 from opweave.onnx.session.session import InferenceSession
@@ -26,7 +26,7 @@ def reshaping() -> onnx.ModelProto:
     return node_model("Reshape", [X, ints(4, 3)], dynamic=(0, 1))[0]
 
 
-def test_a_shape_may_be_an_input() -> None:
+def test_reshape_by_input() -> None:
     model, feed = node_model("Reshape", [X, ints(4, 3)], dynamic=(0, 1))
     session = check_agreement(model, feed)
     assert reasons(session) == []
@@ -82,7 +82,7 @@ def test_shape_arithmetic_on_an_input_is_followed() -> None:
 
 
 @pytest.mark.parametrize("condition", [True, False])
-def test_a_branch_may_be_chosen_by_an_input(condition: bool) -> None:
+def test_if_on_input(condition: bool) -> None:
     branch = {
         name: helper.make_graph(
             [helper.make_node(op, ["x"], ["r"])],
@@ -136,7 +136,7 @@ def test_refusing_fallback_waits_for_the_values() -> None:
     assert reasons(session) == []
 
 
-def test_an_empty_input_is_known() -> None:
+def test_concat_with_empty_input() -> None:
     empty = np.zeros((0, 4), np.float32)
     model, feed = node_model("Concat", [X, empty], {"axis": 0}, dynamic=(0, 1))
     session = InferenceSession(model, CONTEXT, fallback="error")

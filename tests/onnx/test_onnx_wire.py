@@ -59,7 +59,7 @@ def run(source: Path | bytes, rows: int = 1) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shift", range(4))
-def test_fallback_takes_weights_from_where_they_are(tmp_path: Path, shift: int) -> None:
+def test_fallback_uses_weights_in_place(tmp_path: Path, shift: int) -> None:
     proto = product(shift=shift)
     proto.graph.node.append(helper.make_node("NonZero", ["w"], ["z"]))
     proto.graph.output.append(helper.make_tensor_value_info("z", TensorProto.INT64, [2, None]))
@@ -72,7 +72,7 @@ def test_fallback_takes_weights_from_where_they_are(tmp_path: Path, shift: int) 
 
 
 @pytest.mark.parametrize("shift", range(4))
-def test_weights_in_a_file_are_used_from_where_they_are(tmp_path: Path, shift: int) -> None:
+def test_file_weights_are_used_in_place(tmp_path: Path, shift: int) -> None:
     path = written(tmp_path, product(shift=shift))
     before = memory.copies.count
     run(path)
@@ -92,7 +92,7 @@ def test_small_weights_are_read_so_that_none_of_their_neighbours_are_mapped(tmp_
 
 
 @pytest.mark.parametrize("shift", range(4))
-def test_weights_of_bytes_are_used_from_where_they_are(shift: int) -> None:
+def test_bytes_weights_are_used_in_place(shift: int) -> None:
     data = product(shift=shift).SerializeToString()
     before = memory.copies.count
     run(data)
@@ -101,7 +101,7 @@ def test_weights_of_bytes_are_used_from_where_they_are(shift: int) -> None:
     assert all(np.shares_memory(array, whole) for _, array in Model.load(data).weights)
 
 
-def test_weights_in_constant_nodes_are_used_from_where_they_are(tmp_path: Path) -> None:
+def test_constant_node_weights_are_used_in_place(tmp_path: Path) -> None:
     proto = constant_product()
     data = proto.SerializeToString()
     before = memory.copies.count
@@ -176,7 +176,7 @@ def tensors(data: bytes) -> list[TensorProto]:
 
 
 @pytest.mark.parametrize("make", [product, constant_product])
-def test_what_is_left_out_is_where_it_is_said_to_be(make: Callable[[], onnx.ModelProto]) -> None:
+def test_without_weights_locates_left_out_data(make: Callable[[], onnx.ModelProto]) -> None:
     data = make().SerializeToString()
     lean = without_weights(memoryview(data))
     assert lean is not None
@@ -207,7 +207,7 @@ def test_small_external_and_typed_data_stay() -> None:
     assert without_weights(memoryview(data)) == data
 
 
-def test_an_explicit_default_location_is_no_other_one() -> None:
+def test_without_weights_accepts_default_location() -> None:
     proto = product()
     for tensor in proto.graph.initializer:
         tensor.data_location = TensorProto.DEFAULT
@@ -248,7 +248,7 @@ def restored(lean: bytes, data: bytes) -> onnx.ModelProto | None:
 
 
 @pytest.mark.parametrize("is_node", [False, True])
-def test_damaged_models_are_read_as_the_parser_reads_them(is_node: bool) -> None:
+def test_damaged_models_parse_like_protobuf(is_node: bool) -> None:
     proto = product()
     proto.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.ones((4, 300), np.float32), "w"))
     if is_node:
@@ -271,7 +271,7 @@ def test_damaged_models_are_read_as_the_parser_reads_them(is_node: bool) -> None
     assert lean_and_whole > 200
 
 
-def test_a_model_cannot_name_itself(tmp_path: Path) -> None:
+def test_load_rejects_model_as_its_own_external_data(tmp_path: Path) -> None:
     proto = product()
     proto.graph.initializer[1].ClearField("raw_data")
     proto.graph.initializer[1].data_location = TensorProto.EXTERNAL
@@ -282,7 +282,7 @@ def test_a_model_cannot_name_itself(tmp_path: Path) -> None:
         ow.InferenceSession(written(tmp_path, proto))
 
 
-def test_a_file_that_was_written_again_is_told_when_it_is_needed_again(tmp_path: Path) -> None:
+def test_session_rejects_rewritten_file(tmp_path: Path) -> None:
     path = written(tmp_path, product(rows="n"))
     session = ow.InferenceSession(path, specialise="always")
     one, two = (np.ones((rows, 1024), np.float32) for rows in (1, 2))

@@ -22,6 +22,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from packaging.version import Version
+from support.onnx import model, node
 
 import opweave as ow
 from opweave import memory
@@ -61,9 +62,7 @@ def a_model() -> onnx.ModelProto:
 
 def plain_model(dims: Any = ("batch", 6)) -> onnx.ModelProto:
     """A model that computes relu(x)."""
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "plain", [x], [y])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return model([node("Relu", "x", "y")], [("x", TensorProto.FLOAT, dims)], [("y", TensorProto.FLOAT, dims)], opset=17)
 
 
 BYTES, PLAIN = a_model().SerializeToString(), plain_model().SerializeToString()
@@ -133,7 +132,7 @@ SNIPPETS: dict[str, tuple[Callable[[Any], Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", SNIPPETS)
-def test_the_same_code_gives_the_same_values(make: Callable[..., Any], name: str) -> None:
+def test_snippets_equal_onnxruntime(make: Callable[..., Any], name: str) -> None:
     code, wanted = SNIPPETS[name]
     got = code(make(BYTES, providers=["CPUExecutionProvider"]))
     assert got == (code(NATIVE(BYTES)) if wanted is None else wanted)
@@ -166,7 +165,7 @@ def test_sessions_are_made_in_the_same_forms(make: Callable[..., Any], form: str
     assert s.run(None, {"x": X})[0].tolist() == np.maximum(X, 0).tolist()
 
 
-def test_the_first_argument_has_its_name_where_it_replaces() -> None:
+def test_session_accepts_path_or_bytes_when_replacing() -> None:
     with ow.onnx.replacing_onnxruntime():
         s = onnxruntime.InferenceSession(
             path_or_bytes=PLAIN, enable_fallback=0, disabled_optimizers={"ConstantFolding"}
@@ -184,7 +183,7 @@ def bound(s: Any, bind: Callable[[Any], Any]) -> Any:
     return binding
 
 
-def test_a_binding_with_arrays(make: Callable[..., Any]) -> None:
+def test_io_binding_with_arrays(make: Callable[..., Any]) -> None:
     s, x, out = make(PLAIN), X.copy(), np.full_like(X, 9)
     binding = s.io_binding()
     binding.bind_cpu_input("x", x)
@@ -201,7 +200,7 @@ def test_a_binding_with_arrays(make: Callable[..., Any]) -> None:
     assert set(copy.flat) == {3}
 
 
-def test_a_binding_without_memory_for_outputs(make: Callable[..., Any]) -> None:
+def test_io_binding_allocates_outputs(make: Callable[..., Any]) -> None:
     s = make(PLAIN)
     binding = s.io_binding()
     for rows in (2, 1):
@@ -214,7 +213,7 @@ def test_a_binding_without_memory_for_outputs(make: Callable[..., Any]) -> None:
         assert len(binding.get_outputs_as_ortvaluevector()) == 1
 
 
-def test_a_binding_with_values(make: Callable[..., Any]) -> None:
+def test_io_binding_with_ort_values(make: Callable[..., Any]) -> None:
     s = make(PLAIN)
     x, y = ort.OrtValue.ortvalue_from_numpy(X.copy()), ort.OrtValue.ortvalue_from_shape_and_type([2, 6], np.float32)
     binding = bound(s, lambda b: (b.bind_ortvalue_input("x", x), b.bind_ortvalue_output("y", y)))
@@ -225,7 +224,7 @@ def test_a_binding_with_values(make: Callable[..., Any]) -> None:
     assert binding.get_outputs()[0].data_ptr() == y.data_ptr()
 
 
-def test_a_binding_with_addresses_and_types_of_onnx(make: Callable[..., Any]) -> None:
+def test_io_binding_with_addresses_and_onnx_types(make: Callable[..., Any]) -> None:
     x, out = X.copy(), np.zeros_like(X)
     bound(
         make(PLAIN),
@@ -237,13 +236,13 @@ def test_a_binding_with_addresses_and_types_of_onnx(make: Callable[..., Any]) ->
     assert out.tolist() == np.maximum(X, 0).tolist()
 
 
-def test_an_output_bound_to_the_memory_of_an_input(make: Callable[..., Any]) -> None:
+def test_io_binding_output_in_input_memory(make: Callable[..., Any]) -> None:
     value = ort.OrtValue.ortvalue_from_numpy(X.copy())
     bound(make(PLAIN), lambda b: (b.bind_ortvalue_input("x", value), b.bind_ortvalue_output("y", value)))
     assert value.numpy().tolist() == np.maximum(X, 0).tolist()
 
 
-def test_a_binding_is_cleared(make: Callable[..., Any]) -> None:
+def test_io_binding_clear(make: Callable[..., Any]) -> None:
     s = make(PLAIN)
     binding = bound(s, lambda b: (b.bind_cpu_input("x", X), b.bind_output("y")))
     binding.clear_binding_inputs()
@@ -289,7 +288,7 @@ def test_wrong_bindings_are_named(bind: Callable[[Any], Any], text: str) -> None
     assert str(caught.value).startswith(text)
 
 
-def test_a_binding_belongs_to_its_session(make: Callable[..., Any]) -> None:
+def test_io_binding_rejects_other_session(make: Callable[..., Any]) -> None:
     binding = make(PLAIN).io_binding()
     with pytest.raises((ValueError, TypeError), match=r"session"):
         make(PLAIN).run_with_iobinding(binding)
@@ -333,7 +332,7 @@ def test_run_async_with_a_callback(make: Callable[..., Any]) -> None:
         assert fails or results[0].tolist() == np.maximum(X, 0).tolist()
 
 
-def test_a_failing_callback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_run_async_logs_failing_callback(caplog: pytest.LogCaptureFixture) -> None:
     done = Event()
 
     def callback(*_: Any) -> None:
@@ -370,14 +369,14 @@ def test_free_dimensions_are_overridden_by_denotation(make: Callable[..., Any]) 
     assert make(proto.SerializeToString(), options).get_inputs()[0].shape == [2, 6]
 
 
-def test_fix_shapes_goes_before_overrides() -> None:
+def test_fix_shapes_precedes_overrides() -> None:
     options = ort.SessionOptions()
     options.add_free_dimension_override_by_name("batch", 3)
     s = ow.InferenceSession(PLAIN, options, fix_shapes={"batch": 2})
     assert s.get_inputs()[0].shape == [2, 6]
 
 
-def test_weights_of_a_model_in_bytes_are_found_in_the_given_folder(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_external_weights_of_bytes_model_in_given_folder(make: Callable[..., Any], tmp_path: Path) -> None:
     proto = a_model()
     onnx.save_model(proto, str(tmp_path / "m.onnx"), save_as_external_data=True, location="w.bin", size_threshold=0)
     options = ort.SessionOptions()
@@ -386,14 +385,14 @@ def test_weights_of_a_model_in_bytes_are_found_in_the_given_folder(make: Callabl
     assert s.run(["y"], FEED)[0].tolist() == np.maximum(X + np.arange(1, 7), 0).tolist()
 
 
-def test_an_optimised_model_is_written(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_optimized_model_filepath(make: Callable[..., Any], tmp_path: Path) -> None:
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
     make(PLAIN, options)
     assert onnx.load(tmp_path / "optimised.onnx").graph.output[0].name == "y"
 
 
-def test_a_profile_is_written(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_end_profiling_writes_file(make: Callable[..., Any], tmp_path: Path) -> None:
     options = ort.SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "times")
     s = make(PLAIN, options)
@@ -412,7 +411,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(record.levelname, record.getMessage()) for record in caplog.records if record.module != "progress"]
 
 
-def test_what_is_ignored_is_logged_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_ignored_options_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "opweave")
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -432,7 +431,7 @@ def test_what_is_ignored_is_logged_with_a_reason(caplog: pytest.LogCaptureFixtur
     ]
 
 
-def test_log_severity_level_decides_what_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_severity_level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "opweave")
     options = ort.SessionOptions()
     options.log_severity_level = 3
@@ -502,14 +501,14 @@ def test_wrong_arguments_are_named(arguments: Any, text: str) -> None:
     assert str(caught.value).startswith(text)
 
 
-def test_a_context_is_given_once() -> None:
+def test_session_rejects_two_contexts() -> None:
     context = ow.ml.create_context(device="cpu")
     assert ow.InferenceSession(PLAIN, context).context is context
     with pytest.raises(ow.ValidationError, match="context is given twice"):
         ow.InferenceSession(PLAIN, context, context=context)
 
 
-def test_the_format_ort_is_refused() -> None:
+def test_session_rejects_ort_format() -> None:
     options = ort.SessionOptions()
     options.add_session_config_entry("session.load_model_format", "ORT")
     with pytest.raises(ow.NotSupportedError, match="'ORT' cannot be read"):
@@ -537,7 +536,7 @@ def test_copies_of_bound_outputs_are_counted() -> None:
     assert not np.shares_memory(first, second)
 
 
-def test_a_session_with_other_providers_keeps_its_other_arguments(tmp_path: Path) -> None:
+def test_set_providers_keeps_other_arguments(tmp_path: Path) -> None:
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
     s = ow.InferenceSession(PLAIN, options, providers=["CPUExecutionProvider"], fix_shapes={"batch": 2})
@@ -546,7 +545,7 @@ def test_a_session_with_other_providers_keeps_its_other_arguments(tmp_path: Path
     assert s.get_inputs()[0].shape == [2, 6]
 
 
-def test_a_session_with_other_providers_can_be_pickled() -> None:
+def test_set_providers_then_pickle() -> None:
     s = ow.InferenceSession(PLAIN, ow.ml.create_context(device="reference"), fix_shapes={"batch": 2})
     s.set_providers(["CPUExecutionProvider"])
     made = pickle.loads(pickle.dumps(s))
@@ -558,7 +557,7 @@ def test_wrong_run_options_are_named() -> None:
         ow.InferenceSession(PLAIN).run(None, {"x": X}, {})
 
 
-def test_what_cannot_be_told_is_refused() -> None:
+def test_unsupported_methods_refer_to_explain() -> None:
     s = ow.InferenceSession(PLAIN)
     for method in (s.get_input_epdevices, s.get_provider_graph_assignment_info):
         with pytest.raises(ow.NotSupportedError, match=r"session\.explain\(\)"):
@@ -579,14 +578,14 @@ def test_what_cannot_be_told_is_refused() -> None:
     ],
     ids=["module", "session", "binding", "session options", "run options"],
 )
-def test_the_tables_have_all_public_names(rows: Any, owner: Any) -> None:
+def test_compatibility_tables_have_all_public_names(rows: Any, owner: Any) -> None:
     engine = Version(onnxruntime.__version__)
     listed = compatibility.names(row for row in rows if not row.since or engine >= Version(row.since))
     assert len(listed) == len(set(listed))
     assert set(listed) == {name for name in dir(owner) if not name.startswith("_")}
 
 
-def test_sessions_and_bindings_have_what_the_tables_say() -> None:
+def test_session_and_binding_have_listed_names() -> None:
     for rows, cls in (
         (compatibility.tables()["InferenceSession"], ow.InferenceSession),
         (compatibility.tables()["IOBinding"], IO_BINDING),
@@ -597,7 +596,7 @@ def test_sessions_and_bindings_have_what_the_tables_say() -> None:
             assert method.__doc__
 
 
-def test_the_page_has_the_tables(tmp_path: Path) -> None:
+def test_compatibility_page_is_current(tmp_path: Path) -> None:
     root, copy = Path(__file__).parents[2], tmp_path / "page.md"
     page = (root / "docs" / "onnxruntime.md").read_text(encoding="utf-8")
     copy.write_text(page, encoding="utf-8")

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
 from onnxruntime import InferenceSession as ImportedBefore
 from onnxruntime.capi import (
     _pybind_state,
     onnxruntime_inference_collection as collection,
     onnxruntime_pybind11_state as theirs,
 )
+from support.onnx import model, node
 
 import opweave as ow
 
@@ -29,12 +29,7 @@ ORIGINAL = dict(vars(collection.InferenceSession))
 
 
 def a_model(op_type: str = "Relu", x: str = "x") -> bytes:
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node(op_type, [x], ["y"])], "plain", values[:1], values[1:])
-    proto: bytes = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-    ).SerializeToString()
-    return proto
+    return model([node(op_type, x, "y")], {"x": "float32[n, 3]"}, {"y": "float32[n, 3]"}, opset=17).SerializeToString()
 
 
 MODEL = a_model()
@@ -56,7 +51,7 @@ def _nothing_is_left() -> Any:
 # What is replaced ----------------------------------------------------------------------------------------------------
 
 
-def test_all_ways_to_the_class_are_replaced() -> None:
+def test_replacing_all_import_paths() -> None:
     def ways() -> list[Any]:
         from onnxruntime import InferenceSession as ImportedWithin
         from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession as Deep
@@ -71,7 +66,7 @@ def test_all_ways_to_the_class_are_replaced() -> None:
     assert not any(on_opweave(cls(MODEL)) for cls in ways())
 
 
-def test_sessions_keep_running_where_they_were_made() -> None:
+def test_sessions_keep_engine_after_replacing() -> None:
     before = ImportedBefore(MODEL)
     with ow.onnx.replacing_onnxruntime():
         within = ImportedBefore(MODEL)
@@ -143,7 +138,7 @@ class Reduced(ImportedBefore):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("cls", [Explicit, Reduced])
-def test_derived_sessions_are_pickled_as_their_class_says(cls: Any) -> None:
+def test_derived_session_pickles_by_its_class(cls: Any) -> None:
     with ow.onnx.replacing_onnxruntime():
         session = cls(MODEL)
         data = pickle.dumps(session)
@@ -170,7 +165,7 @@ def test_bindings_follow_their_session() -> None:
     assert not runs(before)
 
 
-def test_a_library_that_is_loaded_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacing_in_library_imported_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = """
         import onnxruntime as ort
         from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions, get_available_providers
@@ -247,12 +242,12 @@ def test_threads_enter_and_leave_at_any_time() -> None:
     assert not on_opweave(ImportedBefore(MODEL))
 
 
-def test_it_is_in_effect_in_threads_that_are_started_within() -> None:
+def test_replacing_in_threads_started_within() -> None:
     with ow.onnx.replacing_onnxruntime(), ThreadPoolExecutor(1) as pool:
         assert on_opweave(pool.submit(ImportedBefore, MODEL).result())
 
 
-def test_a_context_for_all_sessions() -> None:
+def test_replacing_with_context() -> None:
     context, other = ow.ml.create_context(device="reference"), ow.ml.create_context(device="cpu")
     with ow.onnx.replacing_onnxruntime(context=context):
         assert ImportedBefore(MODEL, providers=["CPUExecutionProvider"]).context is context
@@ -263,12 +258,12 @@ def test_a_context_for_all_sessions() -> None:
         ow.onnx.replacing_onnxruntime(context="cpu")  # type: ignore[arg-type]
 
 
-def test_without_providers_sessions_run_on_the_cpu() -> None:
+def test_replacing_without_providers_runs_on_cpu() -> None:
     with ow.onnx.replacing_onnxruntime():
         assert ImportedBefore(MODEL).context.device.name == "cpu"
 
 
-def test_the_providers_of_the_machine() -> None:
+def test_replacing_lists_providers_of_the_machine() -> None:
     gpus = [device for device in ow.devices() if device.available and device.kind == "gpu"]
     with ow.onnx.replacing_onnxruntime():
         for module in (onnxruntime, _pybind_state):
@@ -306,7 +301,7 @@ def test_methods_of_options_are_as_before() -> None:
 # Opweave's own sessions ----------------------------------------------------------------------------------------------
 
 
-def test_opweave_does_not_call_what_replaces_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacement_is_not_used_by_opweave(monkeypatch: pytest.MonkeyPatch) -> None:
     class OnOpweave(ImportedBefore):  # type: ignore[misc]
         """A replacement by hand: it derives from the class, and calls Opweave."""
 
@@ -364,7 +359,7 @@ def test_errors_are_those_of_both(name: str, tmp_path: Path) -> None:
     assert type(caught.value).__name__ == ours.__name__ or ours is ow.MLError
 
 
-def test_private_attributes_say_what_the_session_is() -> None:
+def test_replaced_session_private_attributes() -> None:
     with ow.onnx.replacing_onnxruntime():
         session = a_session()
     with pytest.raises(AttributeError, match="private to ONNX Runtime, and this session runs on Opweave"):

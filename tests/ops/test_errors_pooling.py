@@ -47,7 +47,7 @@ def call(name: str, arguments: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", ["average_pool2d", "l2_pool2d", "max_pool2d"])
-def test_the_rows_differ_from_calls_that_are_valid(name: str) -> None:
+def test_pooling_valid_calls(name: str) -> None:
     call(name, {})
 
 

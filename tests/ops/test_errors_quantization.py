@@ -24,7 +24,7 @@ def call(name: str, scale: tuple[int, ...], zero_point: tuple[int, ...]) -> None
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_the_rows_differ_from_calls_that_are_valid(name: str) -> None:
+def test_quantization_valid_calls(name: str) -> None:
     call(name, (2, 3), (2, 3))
 
 

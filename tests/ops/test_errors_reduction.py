@@ -39,7 +39,7 @@ ROWS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("name", VALID)
-def test_the_rows_differ_from_calls_that_are_valid(name: str) -> None:
+def test_reduction_valid_calls(name: str) -> None:
     builder = ow.MLGraphBuilder(CONTEXT)
     getattr(builder, name)(builder.input("input", "float32", (2, 3)), **VALID[name])
 

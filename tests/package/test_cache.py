@@ -93,7 +93,7 @@ def test_keys_of_the_same_values_are_equal(make: Callable[[], Any]) -> None:
     assert make() in cache
 
 
-def test_what_is_used_longest_ago_goes_first() -> None:
+def test_cache_evicts_least_recently_used() -> None:
     cache: Cache[str, str] = Cache(max_entries=3)
     for name in "abc":
         cache.put(name, name)
@@ -126,7 +126,7 @@ def test_bytes_are_bounded() -> None:
     assert cache.statistics == (0, 0, 0, 0)
 
 
-def test_what_is_larger_than_the_cache_is_not_kept() -> None:
+def test_cache_does_not_keep_oversized_entry() -> None:
     dropped: list[str] = []
     cache: Cache[str, str] = Cache(max_bytes=10, on_drop=dropped.append)
     cache.put("small", "small", 10)
@@ -138,7 +138,7 @@ def test_what_is_larger_than_the_cache_is_not_kept() -> None:
     assert cache.statistics[:2] == (0, 0)
 
 
-def test_what_cannot_be_a_key_is_made_each_time() -> None:
+def test_cache_makes_unhashable_key_each_time() -> None:
     cache: Cache[Any, object] = Cache()
     made = [cache.make(({"a": 1},), object) for _ in range(2)]
     assert made[0] is not made[1]
@@ -170,7 +170,7 @@ def test_keys_hold_objects_weakly() -> None:
     assert [value for _, value in cache.items()] == ["the other's", "more"]
 
 
-def test_threads_that_wait_for_their_turn_find_what_was_made() -> None:
+def test_cache_waiting_threads_share_the_result() -> None:
     cache: Cache[str, int] = Cache()
     made: list[int] = []
     barrier = threading.Barrier(8)

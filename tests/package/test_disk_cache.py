@@ -51,7 +51,7 @@ def test_beyond_the_limit_the_least_recently_used_files_go(folder: Path, monkeyp
     assert kept() == {0, 3, 4}
 
 
-def test_what_is_larger_than_the_limit_is_not_stored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_rejects_oversized_entry(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store(0, age=10)
     monkeypatch.setenv("OPWEAVE_CACHE_BYTES", "99")
     assert not disk_cache.store(KEYS[1], "o", bytes(100))
@@ -62,13 +62,13 @@ def test_what_is_larger_than_the_limit_is_not_stored(folder: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("value", ["1 GiB", "-1", "many"])
-def test_the_limit_is_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_opweave_cache_bytes_rejects_invalid_value(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("OPWEAVE_CACHE_BYTES", value)
     with pytest.raises(ow.ValidationError, match=f"OPWEAVE_CACHE_BYTES must be a number of bytes, got '{value}'"):
         disk_cache.limit()
 
 
-def test_files_of_others_in_the_directory_are_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_cache_leaves_foreign_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store(0, age=10)
     names = ["mine.o", "notes.tuning", "0" * 64, f".{KEYS[1]}.o.young"]
     for name in names:
@@ -80,7 +80,7 @@ def test_files_of_others_in_the_directory_are_left_alone(folder: Path, monkeypat
     assert sorted(path.name for path in folder.iterdir()) == sorted(names)
 
 
-def test_temporary_files_of_processes_that_ended_are_deleted(folder: Path) -> None:
+def test_disk_cache_deletes_stale_temporary_files(folder: Path) -> None:
     store(0, age=10)
     left = folder / f".{KEYS[1]}.o.abc_123"
     left.write_bytes(b"half")
@@ -90,9 +90,7 @@ def test_temporary_files_of_processes_that_ended_are_deleted(folder: Path) -> No
     assert not left.exists()
 
 
-def test_all_files_are_looked_at_only_after_many_bytes_were_written(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_eviction_scans_only_after_many_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
     evict = disk_cache._evict
 
@@ -110,7 +108,7 @@ def test_all_files_are_looked_at_only_after_many_bytes_were_written(
     assert kept() == {1, 2, 3, 4, 5}
 
 
-def test_processes_that_write_and_evict_at_the_same_time_do_not_fail(folder: Path) -> None:
+def test_disk_cache_concurrent_store_and_evict(folder: Path) -> None:
     code = """
 import sys
 from opweave.support import disk_cache
@@ -125,7 +123,7 @@ for turn in range(60):
     assert [process.wait() for process in running] == [0, 0, 0]
 
 
-def test_the_commands_list_and_clear(folder: Path) -> None:
+def test_cache_commands_list_and_clear(folder: Path) -> None:
     runner = CliRunner()
     (empty,) = runner.invoke(app, ["cache", "list"]).output.splitlines()
     assert empty.startswith(f"0 files, 0 B of 256.0 MiB in {folder}")

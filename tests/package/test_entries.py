@@ -29,7 +29,7 @@ def expected(group: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("group", ["console_scripts", "pytest11"])
-def test_what_is_installed_here(group: str) -> None:
+def test_entry_points_of_installed_packages(group: str) -> None:
     assert entry_points(group) == expected(group) != {}
 
 
@@ -93,7 +93,7 @@ def test_adapters_are_looked_at_only_where_there_may_be_hardware(
     assert done.stdout.split()[-1] == looked
 
 
-def test_create_context_loads_no_back_end_that_has_no_device_by_default() -> None:
+def test_create_context_does_not_load_unused_back_ends() -> None:
     code = """
 import sys, opweave as ow
 from opweave.support import packages
@@ -107,7 +107,7 @@ print(ow.ml.create_context(device="reference").device.name, *(device.name for de
     assert done.stdout.splitlines() == ["onnxruntime", "reference cpu reference"]
 
 
-def test_a_context_loads_no_futures_before_lost_is_read() -> None:
+def test_create_context_does_not_import_futures() -> None:
     code = """
 import sys, opweave as ow
 context = ow.ml.create_context(device="cpu")

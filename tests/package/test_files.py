@@ -41,7 +41,7 @@ def writer(request: pytest.FixtureRequest) -> tuple[str, Write, Callable[[bytes]
     return WRITERS[request.param]
 
 
-def test_a_pipe_is_written_to(writer: tuple[str, Write, Callable[[bytes], bool]], tmp_path: Path) -> None:
+def test_save_to_pipe(writer: tuple[str, Write, Callable[[bytes], bool]], tmp_path: Path) -> None:
     suffix, write, is_whole = writer
     path, got = tmp_path / f"pipe{suffix}", []
     os.mkfifo(path)
@@ -54,7 +54,7 @@ def test_a_pipe_is_written_to(writer: tuple[str, Write, Callable[[bytes], bool]]
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_link_stays_and_its_file_is_replaced(
+def test_save_through_link_replaces_its_file(
     writer: tuple[str, Write, Callable[[bytes], bool]], tmp_path: Path
 ) -> None:
     suffix, write, is_whole = writer
@@ -86,7 +86,7 @@ def device(name: str, folder: Path) -> Path:
     return path
 
 
-def test_a_device_is_written_to(tmp_path: Path) -> None:
+def test_save_to_device(tmp_path: Path) -> None:
     path = device("null", tmp_path)
     before = os.stat(path)
     ow.onnx.save(graph(), path)
@@ -95,7 +95,7 @@ def test_a_device_is_written_to(tmp_path: Path) -> None:
     assert (before.st_ino, before.st_mode) == (after.st_ino, after.st_mode)
 
 
-def test_weights_in_a_file_of_their_own_lie_where_a_link_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_save_weights_file_beside_link_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opweave.onnx.export.MAX_EMBEDDED_BYTES", 0)
     builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu"))
     weights = np.arange(1000, dtype=np.float32)
@@ -113,13 +113,13 @@ def test_weights_in_a_file_of_their_own_lie_where_a_link_leads(tmp_path: Path, m
     assert str(error.value) == f"{message} {path}"
 
 
-def test_a_device_that_is_full(tmp_path: Path) -> None:
+def test_save_to_full_device(tmp_path: Path) -> None:
     path = device("full", tmp_path)
     with pytest.raises(ow.DataError, match=rf"^{re.escape(str(path))}: No space left on device$"):
         ow.onnx.save(graph(), path)
 
 
-def test_a_file_is_replaced_once_all_went_well(tmp_path: Path) -> None:
+def test_atomic_writer_replaces_only_on_success(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
     path.chmod(0o640)
@@ -142,7 +142,7 @@ def test_a_file_is_replaced_once_all_went_well(tmp_path: Path) -> None:
         ("none/file", "No such file or directory"),
     ],
 )
-def test_what_cannot_be_written(name: str, reason: str, tmp_path: Path) -> None:
+def test_atomic_writer_rejects_path(name: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "folder").mkdir()
     with pytest.raises(ow.DataError) as error, atomic_writer(tmp_path / name):
@@ -150,6 +150,6 @@ def test_what_cannot_be_written(name: str, reason: str, tmp_path: Path) -> None:
     assert str(error.value) == f"{tmp_path / name}: {reason}"
 
 
-def test_a_path_with_a_null() -> None:
+def test_atomic_writer_rejects_null_in_path() -> None:
     with pytest.raises(ow.DataError, match="null"), atomic_writer("a\0b"):
         pass

@@ -27,7 +27,7 @@ from opweave.support.errors import import_extra
 
 TRITON = """
 import json, warnings
-from cuda_driver import CpuDriver
+from support.cuda_driver import CpuDriver
 from opweave.backends.cuda import devices, nvidia
 from opweave.backends.cuda.devices import CudaInfo
 from opweave import backends
@@ -118,7 +118,7 @@ is_there = find_spec("triton") is not None
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_create_context_warns_once_of_a_triton_that_cannot_be_used(problem: str, tmp_path: Path) -> None:
+def test_create_context_warns_once_of_unusable_triton(problem: str, tmp_path: Path) -> None:
     make, said = PROBLEMS[problem]
     if is_there and problem in ("missing", "without metadata"):
         pytest.skip("Triton is installed here")
@@ -141,7 +141,7 @@ def test_create_context_warns_once_of_a_triton_that_cannot_be_used(problem: str,
         assert f"limited: {fault}" in re.sub(r"\s+", " ", found["doctor"])
 
 
-def test_create_context_is_silent_with_a_triton_that_works(tmp_path: Path) -> None:
+def test_create_context_is_silent_with_usable_triton(tmp_path: Path) -> None:
     working_triton(tmp_path)
     found = _run(tmp_path, HIDDEN)
     assert (found["warnings"], found["fault"]) == ([], "")
@@ -306,7 +306,7 @@ except ow.MissingExtraError as error:
 @pytest.mark.parametrize(
     ("package", "text"), [("halide", "raise RuntimeError('no')"), ("llvmlite", "import no_such_package")]
 )
-def test_expressions_run_without_a_compiler_that_cannot_be_imported(package: str, text: str, tmp_path: Path) -> None:
+def test_expressions_run_without_importable_compiler(package: str, text: str, tmp_path: Path) -> None:
     planted.plant(tmp_path, package, text)
     detail, warning, error = planted.run(tmp_path, EXPRESSIONS).splitlines()
     cause = "RuntimeError: no" if "raise" in text else "ModuleNotFoundError: No module named 'no_such_package'"
@@ -328,7 +328,7 @@ def test_expressions_without_llvmlite_warn_of_the_half_of_the_extra(tmp_path: Pa
 
 @pytest.mark.parametrize("chosen", ["numpy", "halide"])
 @pytest.mark.skipif(find_spec("halide") is None, reason="the extra halide is not installed")
-def test_a_chosen_engine_of_expressions_is_not_replaced(chosen: str, tmp_path: Path) -> None:
+def test_chosen_expression_engine_is_not_replaced(chosen: str, tmp_path: Path) -> None:
     planted.plant(tmp_path, "halide", "raise RuntimeError('no')")
     code = f"""
 import os, warnings
@@ -360,7 +360,7 @@ def test_webassembly_names_an_engine_that_cannot_be_imported(tmp_path: Path) -> 
     )
 
 
-def test_doctor_says_which_extras_are_broken(tmp_path: Path) -> None:
+def test_doctor_lists_broken_extras(tmp_path: Path) -> None:
     modules = {"halide": "halide", "numba": "numba", "openvino": "openvino", "wasm": "wasmtime", "webgpu": "wgpu"}
     for module in modules.values():
         planted.plant(tmp_path, module, "raise OSError('no [lib]')")
@@ -432,7 +432,7 @@ def test_openvino_device_that_fails_is_unavailable_for_that_reason(
     assert f"device cpu not here: {fault}" in text
 
 
-def test_openvino_device_that_failed_once_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openvino_device_failure_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = backends.find("openvino")
     monkeypatch.setattr(type(backend), "named", lambda self, name: None)
     listed = backends.Device("cpu", "cpu", "openvino", "an engine")

@@ -11,7 +11,7 @@ from io import StringIO
 from threading import Event, Thread, enumerate as enumerate_threads
 
 import pytest
-from threads import together
+from support.threads import together
 
 import opweave as ow
 from opweave import cli
@@ -57,7 +57,7 @@ def test_long_work_is_shown_until_it_ends(shown: Shown) -> None:
     assert shown.events == ["outer work", "start", "stop"]
 
 
-def test_the_display_ends_with_an_error_too(shown: Shown) -> None:
+def test_display_ends_after_error(shown: Shown) -> None:
     def fail() -> None:
         with report_work("work"):
             assert shown.begun.wait(60)
@@ -89,7 +89,7 @@ def test_work_in_several_threads_is_shown_once(shown: Shown) -> None:
     assert shown.events == ["work", "start", "stop"]
 
 
-def test_what_is_compiled_is_reported(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilation_is_reported(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     from opweave.compile import driver
 
     compile = driver.compile
@@ -104,7 +104,7 @@ def test_what_is_compiled_is_reported(shown: Shown, monkeypatch: pytest.MonkeyPa
     assert shown.events == ["compiling a graph of 2 operations", "start", "stop"]
 
 
-def test_without_a_display_it_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_logged_without_display(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.001)
     begun = Event()
     handler = logging.Handler()
@@ -118,7 +118,7 @@ def test_without_a_display_it_is_logged(caplog: pytest.LogCaptureFixture, monkey
     assert last.endswith(" s")
 
 
-def test_the_command_line_shows_it_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_shows_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = Event()
 
     class Terminal(StringIO):
@@ -177,7 +177,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Thread]:
     return threads
 
 
-def test_all_work_shares_a_timer(
+def test_progress_uses_one_timer(
     reports: progress._Reports, started: list[Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 60)
@@ -195,7 +195,7 @@ def test_all_work_shares_a_timer(
     assert reports._pending == []
 
 
-def test_the_timer_ends_when_there_is_no_more_work(
+def test_progress_timer_ends_after_work(
     reports: progress._Reports, started: list[Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.001)
@@ -219,7 +219,7 @@ def test_work_that_begins_after_short_work_is_shown(
     assert shown.events == ["work", "start", "stop"]
 
 
-def test_a_display_that_fails_is_logged_and_the_next_one_shown(
+def test_failing_display_is_logged(
     shown: Shown, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = Event()
@@ -262,12 +262,12 @@ def run(code: str) -> str:
     return done.stdout
 
 
-def test_graphs_can_be_built_while_the_interpreter_exits() -> None:
+def test_build_during_interpreter_exit() -> None:
     assert run("import atexit; atexit.register(lambda: print(build()))").startswith("<MLGraph (x: ")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-def test_work_is_shown_after_a_fork_in_the_middle_of_work() -> None:
+def test_progress_after_fork() -> None:
     code = """
 import threading
 

@@ -35,7 +35,7 @@ print(pythons.newest())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="its commands are scripts of a shell")
-def test_the_newest_python_that_runs_is_found(tmp_path: Path) -> None:
+def test_newest_python(tmp_path: Path) -> None:
     base = str(tmp_path / "others" / "3.11.7")
     command(tmp_path / "bin" / "python3.11", 0)
     command(tmp_path / "bin" / "python3.14", 0)  # the package is not tested on it
@@ -50,7 +50,7 @@ def test_the_newest_python_that_runs_is_found(tmp_path: Path) -> None:
     assert newest(tmp_path, base) == "bin/python3.13"
 
 
-def test_the_versions_are_those_of_the_package() -> None:
+def test_tested_versions_equal_classifiers() -> None:
     code = f"import sys; sys.path.insert(0, {str(TOOL.parent)!r}); import pythons; print(pythons.tested_versions())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("[(3, 11), (3, 12), (3, 13)")

@@ -25,7 +25,7 @@ def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_each_tool_runs_and_what_one_finds_is_the_status(tmp_path: Path) -> None:
+def test_sanitize_gpu_runs_each_tool(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "compute-sanitizer"
     program.write_text(STAND_IN)
@@ -46,6 +46,6 @@ def test_each_tool_runs_and_what_one_finds_is_the_status(tmp_path: Path) -> None
     assert (tmp_path / "bin" / "calls").read_text().splitlines()[-1].endswith("-k step")
 
 
-def test_without_it_the_message_says_what_to_install(tmp_path: Path) -> None:
+def test_sanitize_gpu_without_toolkit(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert (done.returncode, "install the CUDA toolkit" in done.stderr) == (1, True)

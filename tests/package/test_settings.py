@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from support.onnx import model, node
 
 import opweave as ow
 from opweave.cli import inputs
@@ -28,7 +28,7 @@ SETTINGS: dict[str, Callable[[], object]] = {
     "value", ["9" * 5000, "9" * 19, "1_0", "٣", "²", "nan", "inf", "-1", "1.0", "1e3", "0x10", "+1"]
 )
 @pytest.mark.parametrize("variable", SETTINGS)
-def test_settings_reject_what_is_no_number(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_reject_invalid_numbers(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, value)
     with pytest.raises(ow.ValidationError, match=rf"{variable} must be a (positive integer|number of bytes).*, got '"):
         SETTINGS[variable]()
@@ -69,9 +69,7 @@ def test_halide_ignores_numbers_of_threads_that_are_none(monkeypatch: pytest.Mon
         json.dumps({"measured": "text"}).encode(),
     ],
 )
-def test_files_of_tuning_that_hold_something_else_count_as_none(
-    data: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_invalid_tuning_file_is_ignored(data: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "cache"))
     key = "a" * 64
     assert disk_cache.store(key, engines.KIND, data)
@@ -97,10 +95,7 @@ def test_limits_on_the_command_line_are_numbers(count: str) -> None:
     "shape", [(2**31, 3), (2**64,), (10**5000,), (2**20, 2**20), (-1,)], ids=lambda shape: str(len(shape))
 )
 def test_random_values_of_large_shapes_are_refused(shape: tuple[int, ...]) -> None:
-    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, None)
-    nodes = [helper.make_node("Relu", ["x"], ["y"])]
-    graph = helper.make_graph(nodes, "g", [value], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    (argument,) = ow.InferenceSession(model.SerializeToString())._parts.inputs
+    proto = model([node("Relu", "x", "y")], {"x": "float32"}, {"y": "float32"}, opset=17)
+    (argument,) = ow.InferenceSession(proto.SerializeToString())._parts.inputs
     with pytest.raises(ow.ValidationError, match="input 'x' must have at most 2147483647 elements, got the shape"):
         argument.random(shape, np.random.default_rng(0))

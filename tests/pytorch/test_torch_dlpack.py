@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import torch
-from foreign import OnHost
+from support.foreign import OnHost
 
 from opweave.memory import dlpack
 

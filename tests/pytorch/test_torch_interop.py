@@ -32,7 +32,7 @@ def test_tensors_share_memory_both_ways() -> None:
     assert torch.utils.dlpack.from_dlpack(own).data_ptr() == pointer(own.numpy())
 
 
-def test_a_graph_writes_straight_into_memory_of_pytorch() -> None:
+def test_dispatch_writes_into_torch_memory() -> None:
     builder = ow.MLGraphBuilder(CONTEXT)
     x = builder.input("x", "float32", [3])
     graph = builder.build({"y": builder.add(x, x)})

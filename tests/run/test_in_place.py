@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plugin_device import plugin_context
-from webgpu_device import gpu_context
+from support.plugin_device import plugin_context
+from support.webgpu_device import gpu_context
 
 import opweave as ow
 from opweave import composites, memory
@@ -103,7 +103,7 @@ def by_dispatch(context: ow.MLContext, in_place: bool, batch: int, chunks: Seque
 @pytest.mark.parametrize("make", CONTEXTS)
 @pytest.mark.parametrize("runs", [by_compute, by_dispatch])
 @pytest.mark.parametrize(("batch", "chunks"), [(1, (3, 2, 1, 1)), (2, (1, 1, 1)), (2, (3, 1))])
-def test_in_place_equals_not_in_place(
+def test_attention_in_place_equals_copying(
     make: Callable[[], ow.MLContext], runs: Runs, batch: int, chunks: tuple[int, ...]
 ) -> None:
     context = make()
@@ -113,7 +113,7 @@ def test_in_place_equals_not_in_place(
 
 
 @pytest.mark.parametrize("runs", [by_compute, by_dispatch])
-def test_an_engine_that_updates_the_past_copies_nothing(runs: Runs) -> None:
+def test_attention_in_place_copies_nothing(runs: Runs) -> None:
     with Counted({}) as counted:
         list(runs(CPU, True, 1, (3, 1)))
         list(runs(CPU, True, 2, (1, 1)))
@@ -121,14 +121,14 @@ def test_an_engine_that_updates_the_past_copies_nothing(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("runs", [by_compute, by_dispatch])
-def test_a_past_that_is_not_updated_in_place_counts_as_copied(runs: Runs) -> None:
+def test_attention_counts_copied_past(runs: Runs) -> None:
     with Counted({}) as counted:
         list(runs(CPU, False, 2, (1, 1, 1)))
     assert counted.by_reason == {NOT_IN_PLACE: 6}
     assert memory.copies.by_reason[NOT_IN_PLACE].bytes == 6 * 2 * GROUPS * ROOM * SIZE * 4
 
 
-def test_a_gpu_updates_the_past_of_any_number_of_sequences() -> None:
+def test_gpu_updates_past_of_two_sequences() -> None:
     with Counted({}) as counted:
         list(by_dispatch(gpu_context(), True, 2, (3, 1)))
     assert counted.by_reason == {}
@@ -139,7 +139,7 @@ def test_a_gpu_updates_the_past_of_any_number_of_sequences() -> None:
 
 @pytest.mark.parametrize("device", ["reference", "cpu"])
 @pytest.mark.parametrize("runs", [by_compute, by_dispatch])
-def test_other_memory_is_used_where_parts_compute_the_attention(runs: Runs, device: str) -> None:
+def test_decomposed_attention_uses_other_memory(runs: Runs, device: str) -> None:
     """No engine of CPUs has a kernel for several new keys of two sequences."""
     context = ow.ml.create_context(device=device)
     with Counted({}) as counted:
@@ -147,7 +147,7 @@ def test_other_memory_is_used_where_parts_compute_the_attention(runs: Runs, devi
     assert counted.by_reason[OVER_INPUT] == 2
 
 
-def test_the_past_may_be_updated_in_part() -> None:
+def test_attention_updates_keys_or_values_alone() -> None:
     """ONNX Runtime's kernel would lose the past keys, if only they were in the memory of its result."""
     graph = attention(CPU)
     given = chunk(graph, 2, 0) | {name: np.ones((1, GROUPS, ROOM, SIZE), "float32") for name in PAST}
@@ -185,7 +185,7 @@ READERS: dict[str, Callable[..., Mapping[str, Any]]] = {
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("device", ["cpu", "reference"])
-def test_a_past_that_others_read_is_not_updated_before(reader: str, device: str) -> None:
+def test_past_with_other_readers_is_updated_last(reader: str, device: str) -> None:
     context = ow.ml.create_context(device=device)
     graph = attention(context, more=READERS[reader])
     past = {name: np.random.default_rng(3).random((1, GROUPS, ROOM, SIZE), "float32") for name in PAST}
@@ -211,7 +211,7 @@ def test_readers_of_the_new_keys_see_them() -> None:
     np.testing.assert_allclose(found["total"], [given["key"].sum(), found["y"].sum()], rtol=1e-4)
 
 
-def test_a_cache_that_grows_is_copied() -> None:
+def test_growing_cache_is_copied() -> None:
     builder = ow.MLGraphBuilder(CPU)
     x = builder.input("x", "float32", [1, 1, HEADS * SIZE])
     past = [builder.input(name, "float32", [1, HEADS, 5, SIZE]) for name in PAST]
@@ -222,7 +222,7 @@ def test_a_cache_that_grows_is_copied() -> None:
     assert counted.by_reason == {NOT_IN_PLACE: 2}
 
 
-def test_memory_that_does_not_coincide_exactly_is_refused() -> None:
+def test_dispatch_rejects_partial_overlap() -> None:
     graph, size = attention(CPU), GROUPS * ROOM * SIZE
     whole = np.zeros(2 * size, "float32")
     shape = (1, GROUPS, ROOM, SIZE)
@@ -239,7 +239,7 @@ def test_memory_that_does_not_coincide_exactly_is_refused() -> None:
 
 
 @pytest.mark.parametrize("make", CONTEXTS)
-def test_other_tensors_must_differ(make: Callable[[], ow.MLContext]) -> None:
+def test_dispatch_rejects_overlapping_tensors(make: Callable[[], ow.MLContext]) -> None:
     context = make()
     graph = attention(context)
     tensors = {
@@ -278,7 +278,7 @@ def test_dispatch_with_memory_of_the_user() -> None:
             assert [int(arrays[name].any(axis=(0, 1, 3)).sum()) for name in PAST] == [position + 1] * 2
 
 
-def test_the_profile_of_a_graph_in_place() -> None:
+def test_profile_in_place() -> None:
     graph = attention(CPU)
     past = {name: np.zeros((1, GROUPS, ROOM, SIZE), "float32") for name in PAST}
     given = chunk(graph, 2, 0) | past
@@ -287,7 +287,7 @@ def test_the_profile_of_a_graph_in_place() -> None:
     assert (copied.reason, copied.count) == (NOT_IN_PLACE, 2)
 
 
-def test_an_operation_of_the_user_is_computed_in_other_memory() -> None:
+def test_custom_operation_uses_other_memory() -> None:
     @ow.op
     def reverse(b: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.Desc:
         return x.desc
@@ -314,7 +314,7 @@ def test_an_operation_of_the_user_is_computed_in_other_memory() -> None:
         reverse.in_place(result="x")
 
 
-def test_a_graph_of_one_segment_needs_no_layout() -> None:
+def test_graph_of_one_segment_needs_no_layout() -> None:
     graph, past = attention(CPU), {name: np.ones((1, GROUPS, ROOM, SIZE), "float32") for name in PAST}
     given = chunk(graph, 3, 0) | past
     made = [{name: np.empty(desc.shape, "float32") for name, desc in graph.outputs.items()} for _ in range(2)]

@@ -93,7 +93,7 @@ def segmented(graph: ow.MLGraph) -> Program:
     return program
 
 
-def test_segments_write_where_the_next_one_reads() -> None:
+def test_segments_share_memory() -> None:
     seen: list[tuple[int, int]] = []
     spy = spying(seen)
     builder = ow.MLGraphBuilder(CPU)
@@ -131,7 +131,7 @@ def test_branches_that_live_long_keep_their_memory() -> None:
     np.testing.assert_allclose(got, np.zeros(100), atol=1e-6)  # -e**x + e**x
 
 
-def test_many_segments_in_any_order_are_sorted() -> None:
+def test_segments_are_sorted() -> None:
     builder = ow.MLGraphBuilder(CPU)
     chain = [builder.input("x", "float32", [4])]
     for step in range(1200):
@@ -171,7 +171,7 @@ def test_inputs_and_constants_go_straight_into_kernels() -> None:
     np.testing.assert_array_equal(y.numpy(), random(100) * weight)
 
 
-def test_one_operand_under_two_names_is_copied_once() -> None:
+def test_output_under_two_names_is_copied_once() -> None:
     spy = spying([])
     builder = ow.MLGraphBuilder(CPU)
     x = builder.input("x", "float32", [64])
@@ -238,7 +238,7 @@ def test_threads_take_turns() -> None:
         assert set(pool.map(job, range(200))) == {0.0}
 
 
-def test_a_kernel_that_runs_its_own_graph_is_refused() -> None:
+def test_kernel_may_not_run_its_own_graph() -> None:
     @ow.op
     def again(self: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.Desc:
         return x.desc
@@ -257,7 +257,7 @@ def test_a_kernel_that_runs_its_own_graph_is_refused() -> None:
         np.testing.assert_array_equal(CPU.compute(graphs[0], {"x": np.float32([-1, 2, -3, 4])})["y"], [1, 2, 3, 4])
 
 
-def test_a_kernel_that_fails_once() -> None:
+def test_graph_works_after_kernel_fails_once() -> None:
     @ow.op
     def moody(self: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.Desc:
         return x.desc
@@ -291,7 +291,7 @@ class Unbindable(RegionKernel):
 
 
 @pytest.mark.parametrize("runs", ["compute", "dispatch"])
-def test_the_operation_that_cannot_be_bound_is_named(runs: str) -> None:
+def test_bind_error_names_operation(runs: str) -> None:
     op = regional(Region())
     op.kernels["cpu"] = Unbindable(Region())
     builder = ow.MLGraphBuilder(CPU)
@@ -315,7 +315,7 @@ def regional(region: Region) -> Any:
     return regional
 
 
-def test_memory_that_a_kernel_cannot_reach_is_copied_and_counted() -> None:
+def test_unreachable_memory_is_copied_and_counted() -> None:
     op = regional(Region())
     builder = ow.MLGraphBuilder(CPU)
     x = builder.input("x", "float32", [64])
@@ -349,7 +349,7 @@ def test_tensors_in_the_memory_of_a_kernel_are_not_copied() -> None:
     np.testing.assert_array_equal(tensors[1].numpy(), 4 * np.abs(random(64)))
 
 
-def test_explain_numbers_segments_and_tells_their_memory() -> None:
+def test_explain_lists_segments_with_memory() -> None:
     spy = spying([])
     builder = ow.MLGraphBuilder(CPU)
     x = builder.input("x", "float32", [64])

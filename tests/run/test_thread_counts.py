@@ -57,7 +57,7 @@ def test_threads_must_be_a_positive_integer(threads: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "-2", "two", "1.5"])
-def test_the_environment_variable_must_be_a_positive_integer(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opweave_threads_rejects_invalid_value(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPWEAVE_THREADS", text)
     with pytest.raises(ow.ValidationError, match=f"OPWEAVE_THREADS must be a positive integer, got '{text}'"):
         ow.ml.create_context()
@@ -113,7 +113,7 @@ def test_limits_of_containers_are_read(membership: str, files: dict[str, str], e
     assert container_limit(tmp_path / "root", tmp_path / "membership") == expected
 
 
-def test_no_control_groups(tmp_path: Path) -> None:
+def test_container_limit_without_control_groups(tmp_path: Path) -> None:
     assert container_limit(tmp_path, tmp_path / "missing") == float("inf")
 
 

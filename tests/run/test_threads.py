@@ -15,8 +15,9 @@ from weakref import ref
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
-from webgpu_device import gpu_context
+import support.onnx
+from support.onnx import node
+from support.webgpu_device import gpu_context
 
 import opweave as ow
 from opweave.kernels.wasm import library
@@ -200,19 +201,16 @@ def test_intermediates_of_many_threads_are_freed(way: Any) -> None:
 def model(meet: Any) -> onnx.ModelProto:
     """A model of several segments."""
     ow.onnx.register_onnx("test.threads", "Meet", meet)
-    shape = [1, 2, SIZE, SIZE]
     nodes = [
-        helper.make_node("Conv", ["x", "f"], ["a"], pads=[1, 1, 1, 1]),
-        helper.make_node("Meet", ["a"], ["b"], domain="test.threads"),
-        helper.make_node("Conv", ["b", "f"], ["y"], pads=[1, 1, 1, 1]),
+        node("Conv", "x f", "a", pads=[1, 1, 1, 1]),
+        node("Meet", "a", "b", domain="test.threads"),
+        node("Conv", "b f", "y", pads=[1, 1, 1, 1]),
     ]
-    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in "xy"]
-    graph = helper.make_graph(nodes, "", values[:1], values[1:], [numpy_helper.from_array(FILTER, "f")])
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("test.threads", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    image = f"float32[1, 2, {SIZE}, {SIZE}]"
+    return support.onnx.model(nodes, {"x": image}, {"y": image}, {"f": FILTER}, domains=["test.threads"])
 
 
-def test_a_session_in_threads_gives_each_its_own_results() -> None:
+def test_session_run_in_threads() -> None:
     session = ow.InferenceSession(model(Meeting().op), ow.ml.create_context(device="cpu"))
     given = feeds()
     expected = [session.run(None, {"x": array})[0] for array in given]

@@ -148,7 +148,7 @@ def least() -> int:
 
 
 @compiled
-def test_expression_is_chosen_just_where_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_winners_table_decides_expression(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "is_compiled", lambda: True)
     count = least()
     assert hows(built((1, 1, 1, count - 1))) == ["native"]
@@ -158,7 +158,7 @@ def test_expression_is_chosen_just_where_the_table_says(monkeypatch: pytest.Monk
     assert hows(built((1, 1, 1, count))) == ["native"]
 
 
-def test_nothing_changes_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_winners_without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "is_compiled", lambda: False)
     count = least()
     assert hows(built((1, 1, 1, count))) == ["native"]
@@ -211,7 +211,7 @@ def test_between_operations_of_the_engine(rng: np.random.Generator, monkeypatch:
 
 
 @compiled
-def test_one_element_wise_operation_becomes_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_winners_elementwise_operation_becomes_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "is_compiled", lambda: True)
     monkeypatch.setattr(winners, "_sizes", lambda engine: {ops.pow: {("any", "float32"): 256}})
 
@@ -269,7 +269,7 @@ def test_rows_times_matrices_agree_with_the_engine(rng: np.random.Generator, mon
     np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-5)
 
 
-def test_the_table_has_large_matrices_only() -> None:
+def test_winners_table_has_large_matrices_only() -> None:
     (row,) = (row for row in winners.winners() if row.op == "gemm")
     assert row.form == "row"
     assert row.elements >= 2**20

@@ -211,7 +211,7 @@ def why_mixed(session: InferenceSession, *shapes: tuple[int, ...], rows: int = 3
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_why_mixed_of_operations(name: str) -> None:
+def test_batch_axis_of_operations(name: str) -> None:
     nodes, is_apart = ROWS[name]
     session = session_of(nodes, opset=18 if "GroupNormalization" in nodes else 17)
     reasons = [why_mixed(session, (2, 4, 4), rows=rows, part=part) for rows, part in ((3, 1), (5, 2), (2, 3))]
@@ -225,7 +225,7 @@ def test_why_mixed_of_operations(name: str) -> None:
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3, 4])
-def test_why_mixed_of_axes(rank: int) -> None:
+def test_batch_axis_of_softmax_axes(rank: int) -> None:
     """Softmax along each axis of a tensor: all but the first one are apart, counted from either end."""
     dims = ", ".join(["n", *map(str, range(2, rank + 1))])
     for axis in range(-rank, rank):
@@ -233,12 +233,12 @@ def test_why_mixed_of_axes(rank: int) -> None:
         assert bool(why_mixed(session, tuple(range(2, rank + 1)))) == (axis % rank == 0)
 
 
-def test_every_operation_has_a_rule() -> None:
+def test_batch_axis_rules_are_complete() -> None:
     """An operation of the specification without a rule is never batched, which is right, and needs a reason."""
     assert set(ops.Operations.listing().values()) <= RULES.keys()
 
 
-def test_a_users_operation_is_not_followed() -> None:
+def test_batch_axis_stops_at_custom_operation() -> None:
     """A kernel may do what it likes with the rows, whatever its decomposition says."""
 
     @ow.op(input=ow.Limits(("float32",)))
@@ -542,7 +542,7 @@ def test_encoders_of_pytorch_are_proved() -> None:
         assert why_mixed(session, (7,), (7,)) == ""
 
 
-def test_a_size_of_the_batch_in_the_model_is_refused() -> None:
+def test_batch_axis_rejects_fixed_batch_size() -> None:
     """A table with an entry for each row: the model takes one size of a batch, although its input says otherwise."""
     n = Network(x=(TensorProto.FLOAT, ["n", 3]))
     session = n.session(n.add("Add", "x", n.constant(np.ones((4, 3), np.float32))), specialise="never")

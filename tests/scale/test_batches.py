@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from served_models import WEIGHTS, layer, served_model
+from support.served_models import WEIGHTS, layer, served_model
 
 import opweave as ow
 from opweave.onnx.session.session import InferenceSession
@@ -73,21 +73,21 @@ def test_requests_are_joined_and_get_their_own_rows() -> None:
     assert execution.durations[1] > 0
 
 
-def test_a_batch_has_at_most_its_rows_unless_a_request_has_more() -> None:
+def test_batch_row_limit() -> None:
     model, rows = made("layer", batch=4)
     requests = rows_of([3, 2, 2, 9, 1, 1])
     check(requests, model.run(requests))
     assert rows == [3, 4, 9, 2]
 
 
-def test_a_batch_of_one_joins_nothing() -> None:
+def test_batch_of_one_joins_nothing() -> None:
     model, rows = made("layer", batch=1)
     requests = rows_of([1, 1])
     check(requests, model.run(requests))
     assert (rows, model.why_alone) == ([1, 1], "the batch is 1")
 
 
-def test_one_wrong_request_fails_alone() -> None:
+def test_batch_wrong_request_fails_alone() -> None:
     model, _ = made("reshaped")
     good = [request(x=np.full((1, 4), n, np.float32)) for n in range(3)]
     for _ in range(2):
@@ -104,7 +104,7 @@ def test_one_wrong_request_fails_alone() -> None:
         assert isinstance(broken.outcome, ow.MLError)
 
 
-def test_an_error_in_a_joined_batch_is_that_of_one_request() -> None:
+def test_batch_error_belongs_to_one_request() -> None:
     model, _rows = made("lookup")
     good, bad = request(ids=np.array([[3, 4]])), request(ids=np.array([[3, 99]]))
     with pytest.raises(ow.ValidationError, match="indices"):
@@ -185,7 +185,7 @@ def test_run_joins_the_shapes_that_are_proved(caplog: pytest.LogCaptureFixture) 
         ("running", "cumulative_sum computes along the batch"),
     ],
 )
-def test_which_models_are_joined(name: str, why: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_batch_why_alone(name: str, why: str, caplog: pytest.LogCaptureFixture) -> None:
     model, rows = made(name)
     assert model.why_alone == why
     if name == "running":
@@ -213,7 +213,7 @@ def test_inputs_are_checked_before_they_join() -> None:
         model.check(request(a=np.zeros(2, np.float32), flag=flags))
 
 
-def test_an_engine_that_fails_without_elements_does_not_tell_its_own_names() -> None:
+def test_batch_error_without_elements_hides_internal_names() -> None:
     model, _ = made("filter")
     empty, full = model.run([request(x=np.zeros((1, 1, 0), np.float32)), request(x=np.ones((1, 1, 2), np.float32))])
     assert str(empty.outcome) == "the model cannot compute without elements: input 'x' of shape [1, 1, 0]"

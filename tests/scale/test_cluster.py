@@ -16,7 +16,7 @@ import numpy as np
 import onnx.parser
 import onnxruntime as ort
 import pytest
-from ray_processes import NAME, left_over, marked, new_mark
+from support.ray_processes import NAME, left_over, marked, new_mark
 
 from gate.catalog import PACKAGES
 
@@ -155,7 +155,7 @@ def identity(rows: str) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["bytes", "object store"])
-def test_the_views_of_ray_are_read_without_a_copy(kind: str, cluster: Cluster) -> None:
+def test_predictor_reads_ray_views_without_copy(kind: str, cluster: Cluster) -> None:
     """Blocks are read-only memory that is shared with the object store."""
     data = identity("n")
     given = data if kind == "bytes" else ray.put(np.frombuffer(data, np.uint8))
@@ -168,7 +168,7 @@ def test_the_views_of_ray_are_read_without_a_copy(kind: str, cluster: Cluster) -
     assert not found["copies"].any()
 
 
-def test_the_last_batch_may_be_smaller(cluster: Cluster) -> None:
+def test_predictor_with_smaller_last_batch(cluster: Cluster) -> None:
     images = np.random.default_rng(0).random((130, 64, 64), np.float32)
     results = predicted(dataset({"image": images}, 1), identity("n"), inputs={"image": "x"}, batch_size=64)
     found = gathered(list(results.iter_batches(batch_size=None, batch_format="numpy")))

@@ -19,8 +19,8 @@ from time import sleep
 from urllib.request import urlopen
 
 import pytest
-from ray_processes import NAME, left_over, marked, new_mark
-from served_models import served_model
+from support.ray_processes import NAME, left_over, marked, new_mark
+from support.served_models import served_model
 from typer.testing import CliRunner
 
 import opweave as ow
@@ -45,7 +45,7 @@ def layer(tmp_path: Path) -> Path:
 
 @with_ray
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_it_serves_until_ctrl_c_and_leaves_no_process(tmp_path: Path) -> None:
+def test_deploy_serves_until_interrupt(tmp_path: Path) -> None:
     mark, port, model = new_mark(), free_port(), tmp_path / "a sum.onnx"
     model.write_bytes(served_model("running"))
     options = ["--port", str(port), "--threads", "99", "--wait", "0.5", "--batch", "2"]
@@ -164,7 +164,7 @@ def listening(process: int) -> set[str]:
 
 @with_ray
 @pytest.mark.parametrize("is_ours", [True, False])
-def test_why_a_replica_does_not_start_is_told(is_ours: bool, layer: Path, tmp_path: Path) -> None:
+def test_deploy_reports_replica_failure(is_ours: bool, layer: Path, tmp_path: Path) -> None:
     custom, module = tmp_path / "custom.onnx", tmp_path / "fails_in_workers.py"
     custom.write_bytes(served_model("custom"))
     module.write_text("import sys\nif 'default_worker' in sys.argv[0]: raise KeyError('only here')\n")
@@ -202,14 +202,14 @@ def test_wrong_models_names_and_devices(layer: Path, tmp_path: Path) -> None:
     assert "precision 'tf32': device 'cpu' cannot compute so" in error(layer, "--precision", "tf32")
 
 
-def test_a_port_in_use_is_named(layer: Path) -> None:
+def test_deploy_reports_port_in_use(layer: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         text = f"cannot listen on 127.0.0.1:{port}: Address already in use; --port takes another"
         assert error(layer, "--port", port) == text
 
 
-def test_without_ray_the_extra_is_named(layer: Path) -> None:
+def test_deploy_names_missing_extra(layer: Path) -> None:
     code = f"""
 import sys
 sys.modules["ray"] = None

@@ -42,7 +42,7 @@ def expected(rows: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("fixed", ["n", "1", "4"])
 @pytest.mark.parametrize("rows", [1, 3, 4, 5, 8])
-def test_any_number_of_rows_gives_what_onnx_runtime_gives(fixed: str, rows: int) -> None:
+def test_predictor_equals_onnxruntime_for_any_rows(fixed: str, rows: int) -> None:
     found = Predictor(model(LAYER, rows=fixed))(batch(rows))
     assert found.keys() == {"y", "s"}
     for name, values in expected(rows).items():
@@ -50,7 +50,7 @@ def test_any_number_of_rows_gives_what_onnx_runtime_gives(fixed: str, rows: int)
 
 
 @pytest.mark.parametrize("fixed", ["n", "4"])
-def test_no_rows(fixed: str) -> None:
+def test_predictor_of_no_rows(fixed: str) -> None:
     found = Predictor(model(LAYER, rows=fixed))(batch(0))
     assert {name: (values.shape, values.dtype) for name, values in found.items()} == {
         "y": ((0, 2), np.dtype("float32")),
@@ -58,7 +58,7 @@ def test_no_rows(fixed: str) -> None:
     }
 
 
-def test_precision_is_that_of_the_context_also_in_other_processes() -> None:
+def test_predictor_keeps_precision_in_other_processes() -> None:
     predict = Predictor(model(LAYER, rows="n"), precision="ieee")
     for made in (predict, pickle.loads(pickle.dumps(predict))):
         assert made._session.context.precision == "ieee"
@@ -167,7 +167,7 @@ def ragged() -> np.ndarray:
         ({**batch(2), "b": batch(2)["z"], "y": 0}, "output 'y' goes to 'y', which is a column of the batch already"),
     ],
 )
-def test_what_does_not_fit_is_named(given: Any, text: str) -> None:
+def test_predictor_rejects_wrong_columns(given: Any, text: str) -> None:
     predict = Predictor(model(LAYER, rows="n"), inputs={"x": "x", "b": "z"})
     with pytest.raises(ow.ValidationError) as caught:
         predict(given)
@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_named(given: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize("rows", ["n", "2"])
-def test_a_row_with_wrong_values_is_named(rows: str) -> None:
+def test_predictor_names_row_with_wrong_values(rows: str) -> None:
     predict = Predictor(model(WORDS.replace("[n", f"[{rows}")), inputs={"tokens": "ids"})
     tokens = np.array([[0, 1], [2, 3], [3, 4], [1, 1]])
     with pytest.raises(ow.ValidationError, match=r"^row 2 of the columns 'tokens' \(input 'ids'\): .*\b4\b"):
@@ -230,7 +230,7 @@ def test_inputs_without_rows_are_refused() -> None:
         Predictor(model(text))
 
 
-def test_inputs_with_different_numbers_of_rows_are_refused() -> None:
+def test_predictor_rejects_different_row_counts() -> None:
     text = "g (float[2, 1] x, float[3] z) => (float[2, 3] y) { y = Add(x, z) }"
     with pytest.raises(ow.ValidationError, match="inputs must have the same number of rows in the model"):
         Predictor(model(text))
@@ -264,7 +264,7 @@ def test_operations_are_declared_by_a_function() -> None:
     assert predict({"x": np.float32([1, 2])})["y"].tolist() == [2, 4]
 
 
-def test_a_share_of_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_share_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processors, "_share", float("inf"))
     whole = processors.processors()
     processors.share_processors(1)
@@ -273,6 +273,6 @@ def test_a_share_of_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert processors.processors() == whole
 
 
-def test_one_that_could_not_be_made_can_be_shown() -> None:
+def test_predictor_repr_before_init() -> None:
     """Ray shows the actor of which the constructor failed."""
     assert "Predictor object" in repr(Predictor.__new__(Predictor))

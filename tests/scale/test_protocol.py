@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import onnx.parser
 import pytest
-from served_models import TEXTS, identity, served_model
+from support.served_models import TEXTS, identity, served_model
 
 import opweave as ow
 from opweave.memory import copies
@@ -60,7 +60,7 @@ VALUES: dict[str, tuple[str, list[Any]]] = {
 
 @pytest.mark.parametrize("element_type", VALUES)
 @pytest.mark.parametrize("is_binary", [False, True], ids=["JSON", "binary"])
-def test_every_type_comes_back_as_it_was_sent(element_type: str, is_binary: bool) -> None:
+def test_data_types_round_trip(element_type: str, is_binary: bool) -> None:
     datatype, values = VALUES[element_type]
     names = {"float": "float32", "double": "float64", "string": "object", "bfloat16": ml_dtypes.bfloat16}
     array = np.array([values], names.get(element_type, element_type))
@@ -89,7 +89,7 @@ def test_every_type_comes_back_as_it_was_sent(element_type: str, is_binary: bool
 
 
 @pytest.mark.parametrize("offset", range(4))
-def test_binary_inputs_are_views_of_the_body_where_they_are_aligned(offset: int) -> None:
+def test_parse_aligned_binary_inputs_are_views(offset: int) -> None:
     header = message(entry(data=None, shape=[2, 3], parameters={"binary_data_size": 24}))
     header += b" " * (-len(header) % 4 + offset)
     body = header + np.arange(6, dtype=np.float32).tobytes()
@@ -101,7 +101,7 @@ def test_binary_inputs_are_views_of_the_body_where_they_are_aligned(offset: int)
     assert copies.by_reason[protocol.UNALIGNED].count - before == bool(offset)
 
 
-def test_a_body_may_be_the_data_of_the_only_input() -> None:
+def test_parse_raw_body_of_only_input() -> None:
     served = Interface.load(identity("float"))
     request = served.parse(np.arange(6, dtype=np.float32).tobytes(), "0")
     assert request.feed["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -204,11 +204,11 @@ def test_large_unsigned_integers_are_exact(values: list[Any]) -> None:
         (bytes(12), "; for binary data send the header"),
     ],
 )
-def test_what_is_no_request_is_refused(body: bytes, text: str) -> None:
+def test_parse_rejects_invalid_request(body: bytes, text: str) -> None:
     assert text in error(identity("float"), body)
 
 
-def test_a_header_with_a_wrong_size_is_not_asked_for_again() -> None:
+def test_parse_wrong_header_size_message() -> None:
     body = message(entry())
     assert "send the header" not in error(identity("float"), body + b"1234", str(len(body) + 4))
 
@@ -302,7 +302,7 @@ def test_outputs_are_chosen_with_their_form() -> None:
     }
 
 
-def test_what_json_cannot_hold_is_refused() -> None:
+def test_respond_rejects_nan_in_json() -> None:
     served = Interface.load(identity("float"))
     request = served.parse(message(entry()))
     with pytest.raises(ow.NotSupportedError, match=r"output 'y' has NaN or infinity.*binary_data"):
@@ -318,7 +318,7 @@ def test_models_and_names_that_the_protocol_lacks() -> None:
         Interface.load(identity("float"), "a/b")
 
 
-def test_the_default_name_is_that_of_the_file(tmp_path: Path) -> None:
+def test_load_default_name_from_file(tmp_path: Path) -> None:
     path = tmp_path / "a layer (new).v2.onnx"
     path.write_bytes(served_model("layer"))
     assert Interface.load(path).name == Interface.load(str(path)).name == "a-layer-new-.v2"
@@ -326,7 +326,7 @@ def test_the_default_name_is_that_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in TEXTS if name != "sequence"])
-def test_the_example_is_a_request(name: str) -> None:
+def test_example_can_be_parsed(name: str) -> None:
     served = Interface.load(served_model(name))
     for size in (1, 8, 100):
         body, header_length = example(served, size)
@@ -350,7 +350,7 @@ def test_compressed_bodies() -> None:
         protocol.decompress(body, "br")
 
 
-def test_a_compressed_body_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompress_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "MAX_BODY_BYTES", 1000)
     assert len(protocol.decompress(gzip.compress(bytes(1000)), "gzip")) == 1000
     with pytest.raises(ow.ValidationError, match="larger than the limit of 1000 B"):
@@ -358,7 +358,7 @@ def test_a_compressed_body_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "GZIP", "x-gzip", "deflate", "identity", ""])
-def test_uncompressed_bounds_what_it_returns(encoding: str) -> None:
+def test_decompress_bounds_result(encoding: str) -> None:
     pack: Any = {"deflate": zlib.compress, "identity": bytes, "": bytes}.get(encoding, gzip.compress)
     for size in (0, 1, 10**6):
         data = random_bytes(size)
@@ -495,7 +495,7 @@ def test_parse_converts_numbers_of_long_lists_as_of_short_ones(dtype: str, speci
     assert found[0] == found[1]
 
 
-def test_strings_in_place_of_numbers_cannot_fill_the_memory() -> None:
+def test_parse_bounds_strings_in_place_of_numbers() -> None:
     """An array of them would take 4 bytes for each character of the longest, for every element: 40 GB."""
     data = ["x" * 10**6, *["y"] * (3 * 10**4 - 1)]
     assert "'data' must hold FP32, got ['xxx" in error(identity("float"), message(entry(shape=[10**4, 3], data=data)))

@@ -17,8 +17,8 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
-from ray_processes import NAME, left_over, marked, new_mark, private_bytes
-from served_models import WEIGHTS, layer, served_model
+from support.ray_processes import NAME, left_over, marked, new_mark, private_bytes
+from support.served_models import WEIGHTS, layer, served_model
 
 import opweave as ow
 
@@ -145,7 +145,7 @@ def test_inference(client: Any, is_binary_in: bool, is_binary_out: bool, algorit
     assert all(("data" in output) != is_binary_out for output in response["outputs"])
 
 
-def test_a_body_may_be_the_input_alone(address: str) -> None:
+def test_infer_with_raw_body(address: str) -> None:
     x = rows(2)
     url = f"http://{address}/layer/v2/models/layer/infer"
     with urlopen(Request(url, x.tobytes(), {"Inference-Header-Content-Length": "0"})) as response:
@@ -170,7 +170,7 @@ def test_operations_of_users_travel(address: str) -> None:
         assert result.as_numpy("y").tolist() == [[3, 6], [9, 12]]
 
 
-def test_a_model_without_a_batch_runs_one_by_one(address: str) -> None:
+def test_infer_model_without_batch_axis(address: str) -> None:
     x = np.float32([[1, 2, 3], [4, 5, 6]])
     with triton.InferenceServerClient(f"{address}/fixed", concurrency=8) as client:
         calls = [client.async_infer("fixed", [tensor(x * n)]) for n in range(8)]
@@ -239,7 +239,7 @@ def test_64_clients_at_once(client: Any, address: str) -> None:
     assert sum(each["compute_infer"]["count"] for each in after["batch_stats"]) == after["execution_count"]
 
 
-def test_one_wrong_request_does_not_harm_the_others(address: str) -> None:
+def test_infer_wrong_request_does_not_affect_others(address: str) -> None:
     with triton.InferenceServerClient(f"{address}/lookup", concurrency=8) as client:
         for _ in range(3):
             ids = [np.array([[n, n + 1]]) for n in range(8)]

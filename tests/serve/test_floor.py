@@ -9,9 +9,9 @@ from queue import Empty, Queue
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, cast
 
-import node_js
 import pytest
-from served_clients import Client, request
+from support import node_js
+from support.served_clients import Client, request
 
 from benchmarks import floor, serve
 from benchmarks.floor import floor_server
@@ -31,7 +31,7 @@ class Address:
         self.port = port
 
 
-def test_it_answers_as_many_bytes_as_a_message_says() -> None:
+def test_floor_server_answers_requested_bytes() -> None:
     with floor_server() as port:
         server = cast("Server", Address(port))
         assert request(server, "POST", "/", "5".zfill(200)) == (200, "\0" * 5)
@@ -57,7 +57,7 @@ def test_node_reads_the_large_tensor_from_a_bare_socket(monkeypatch: pytest.Monk
     assert set(sizes) == {serve.LARGE_BYTES}
 
 
-def test_a_browser_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_browser_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "browser"
     program.write_text(f"#!/bin/sh\ntrap '' TERM\necho $$ > {tmp_path}/pid\nwhile :; do sleep 0.1; done\n")
     program.chmod(0o755)

@@ -16,7 +16,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served_clients import ORIGIN, Client, ClosedError, PlainClient, RefusedError, desc, request, response_to, sized
+from support.served_clients import (
+    ORIGIN,
+    Client,
+    ClosedError,
+    PlainClient,
+    RefusedError,
+    desc,
+    request,
+    response_to,
+    sized,
+)
 
 from opweave.memory.host import trim
 from opweave.serve import ConnectionLimits, Server
@@ -107,7 +117,7 @@ def page(server: Server) -> Iterator[Page]:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="threads, files and memory are counted in /proc")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_others_are_not_disturbed(
+def test_hostile_client_does_not_disturb_others(
     server: Server, impatient: Server, page: Page, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = held()
@@ -122,7 +132,7 @@ def test_others_are_not_disturbed(
     assert not is_more(now, before), f"{now} threads and files, before {before}"
 
 
-def test_there_are_cases_enough() -> None:
+def test_hostile_case_count() -> None:
     assert len({case["name"] for case in CASES}) == len(CASES) >= 40
 
 

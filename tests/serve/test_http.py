@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from served_clients import ORIGIN, Client, PlainClient, RefusedError, request
+from support.served_clients import ORIGIN, Client, PlainClient, RefusedError, request
 
 import opweave as ow
 from opweave import MLError
@@ -41,7 +41,7 @@ def test_health_and_the_script(server: Server) -> None:
     assert server.url in server.script
 
 
-def test_only_pages_of_allowed_origins_may_read(server: Server) -> None:
+def test_http_origin_headers(server: Server) -> None:
     ours = answer(server, "GET", "/health", Origin=ORIGIN)
     assert ours.headers["Access-Control-Allow-Origin"] == ORIGIN
     assert "Origin" in ours.headers["Vary"]
@@ -71,7 +71,7 @@ def test_only_pages_of_allowed_origins_may_read(server: Server) -> None:
         ("/sync", b"", {"Content-Type": "image/png"}, 415, "the Content-Type must be"),
     ],
 )
-def test_a_page_reads_why_its_body_is_refused(
+def test_http_refused_body_is_readable(
     server: Server, path: str, body: bytes, headers: dict[str, str], status: int, reason: str
 ) -> None:
     for origin, allowed in {ORIGIN: ORIGIN, "https://evil.example": None}.items():
@@ -97,7 +97,7 @@ def test_a_page_reads_why_its_body_is_refused(
         b"\x85",
     ],
 )
-def test_a_refused_origin_is_escaped_and_bounded(
+def test_http_refused_origin_is_escaped_and_bounded(
     server: Server, origin: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In the response, and in the log, which does not offer it as an option for the shell."""
@@ -122,7 +122,7 @@ def test_a_refused_origin_is_escaped_and_bounded(
         assert len(line) < 400
 
 
-def test_a_refused_origin_is_offered_as_an_option(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_http_refused_origin_is_offered_as_option(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     status, text = request(server, "GET", "/stats", origin="http://[::1]:5173")
     assert status == 403
     assert text.startswith("pages of http://[::1]:5173 may not connect; `opweave serve --origin` allows them")
@@ -148,7 +148,7 @@ def test_programs_need_the_token_alone(server: Server) -> None:
         PlainClient(server, origin=None, headers={"Sec-Opweave-Protocol": "opweave.webnn.1, token.x"})
 
 
-def test_statistics_need_what_connections_need(server: Server) -> None:
+def test_http_stats_need_token_and_origin(server: Server) -> None:
     bearer = {"Authorization": f"Bearer {server.token}"}
     with Client(server) as client:
         client.hello()
@@ -163,7 +163,7 @@ def test_statistics_need_what_connections_need(server: Server) -> None:
         assert request(open_server, "GET", "/stats")[0] == 200
 
 
-def test_any_origin_needs_the_token() -> None:
+def test_http_any_origin_needs_token() -> None:
     with Server(port=0, any_origin=True, token="secret") as server:
         with Client(server, origin="https://anywhere.example") as client:
             assert "session" in client.hello()
@@ -171,7 +171,7 @@ def test_any_origin_needs_the_token() -> None:
             Client(server, headers={"Sec-WebSocket-Protocol": "opweave.webnn.1, token.secre"})
 
 
-def test_without_a_token_the_origin_decides() -> None:
+def test_http_without_token_checks_origin() -> None:
     with Server(port=0, origins=[ORIGIN], token=None) as server:
         assert "token" not in server.script.partition("\n")[0]
         with Client(server) as client:

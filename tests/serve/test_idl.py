@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from specification import DICTIONARIES, ENUMS, INTERFACES, is_operation, members_of
+from support.specification import DICTIONARIES, ENUMS, INTERFACES, is_operation, members_of
 
 from opweave.serve import idl
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 
-import node_js
+from support import node_js
 
 from opweave import memory
 from opweave.serve import Server, client_files
@@ -64,7 +64,7 @@ def test_against_the_server(tmp_path: Path) -> None:
     assert re.search(r"^# pass 15$", out, re.MULTILINE), out
 
 
-def test_the_process_ends_once_it_has_nothing_to_wait_for() -> None:
+def test_node_process_exits_when_idle() -> None:
     with Server(port=0, device="cpu") as server:
         out = node_js.run(["--input-type=module", "-e", EXITS], environment(server))
     assert out.startswith("[ 2 ]")
@@ -81,7 +81,7 @@ clearInterval(alive);
 """
 
 
-def test_the_server_s_end_is_told_with_its_reason() -> None:
+def test_node_learns_reason_of_server_end() -> None:
     with (
         Server(port=0, device="cpu") as server,
         node_js.started(["--input-type=module", "-e", ENDS], environment(server)) as process,
@@ -92,7 +92,7 @@ def test_the_server_s_end_is_told_with_its_reason() -> None:
         assert "has ended (1001, the server ends)" in process.communicate(timeout=node_js.HANG_SECONDS)[0]
 
 
-def test_the_page_s_program(tmp_path: Path) -> None:
+def test_node_page_example(tmp_path: Path) -> None:
     """The program in docs/web-javascript.md prints what its comment says."""
     page = (node_js.ROOT / "docs" / "web-javascript.md").read_text(encoding="utf-8")
     program = page.partition("```js\n")[2].partition("```")[0]

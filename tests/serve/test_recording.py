@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served_clients import Client
+from support.served_clients import Client
 
 import opweave as ow
 from opweave.serve import Server
@@ -28,7 +28,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_graph_is_written_as_a_model_and_as_text(tmp_path: Path) -> None:
+def test_recording_writes_model_and_text(tmp_path: Path) -> None:
     Recording(tmp_path / "new" / "folder").add(graph(), ORIGIN)
     folder = tmp_path / "new" / "folder"
     assert names(folder) == ["graph-0001.onnx", "graph-0001.txt"]
@@ -56,7 +56,7 @@ def test_numbers_go_on(tmp_path: Path) -> None:
     assert names(tmp_path)[2:] == ["graph-0002.onnx", "graph-0002.txt"]
 
 
-def test_what_onnx_cannot_hold_is_text_only(tmp_path: Path) -> None:
+def test_recording_without_onnx_form_is_text_only(tmp_path: Path) -> None:
     Recording(tmp_path).add(graph(name="\ud800"), None)
     assert names(tmp_path) == ["graph-0001.txt"]
     text = (tmp_path / "graph-0001.txt").read_text()
@@ -71,7 +71,7 @@ def test_weights_beyond_the_limit_are_not_written(tmp_path: Path) -> None:
     assert "this recording has more than 40 B of weights" in (tmp_path / "graph-0002.txt").read_text()
 
 
-def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+def test_recording_rejects_unusable_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ow.DataError, match=r"record: .* is a file, not a folder"):
         Server(port=0, record=tmp_path / "file")
@@ -84,7 +84,7 @@ def test_faults_of_the_disk_do_not_concern_clients(tmp_path: Path, caplog: pytes
     assert "graph-0001 is not recorded: " in caplog.messages[-1]
 
 
-def test_the_server_records_what_a_page_builds(tmp_path: Path) -> None:
+def test_server_records_built_graphs(tmp_path: Path) -> None:
     entry: list[Any] = ["input", 1, ["x", {"dataType": "float32", "shape": [2]}], {}]
     with (
         Server(port=0, device="cpu", origins=[ORIGIN], record=tmp_path) as server,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served_clients import ORIGIN, Client, ClosedError, PlainClient, desc, response_to
+from support.served_clients import ORIGIN, Client, ClosedError, PlainClient, desc, response_to
 
 import opweave as ow
 from opweave import memory
@@ -55,7 +55,7 @@ def add_one(client: Client, **more: Any) -> None:
     client.ask("tensor", id=2, **desc("float32", 2, 3), readable=True, writable=False)
 
 
-def test_a_graph_runs(client: Client) -> None:
+def test_dispatch_runs_graph(client: Client) -> None:
     add_one(client)
     x = np.arange(6, dtype="float32")
     client.post("write", x, id=1)
@@ -63,7 +63,7 @@ def test_a_graph_runs(client: Client) -> None:
     assert client.read(2, "float32").tolist() == [1, 3, 5, 4, 6, 8]
 
 
-def test_nothing_is_copied(client: Client) -> None:
+def test_dispatch_copies_nothing(client: Client) -> None:
     add_one(client)
     memory.copies.reset()
     for k in range(3):
@@ -130,7 +130,7 @@ def test_numbers_that_json_lacks(client: Client) -> None:
     assert got[3:] == [2.5, 9007199254740993, 2**60]
 
 
-def test_the_answer_to_hello(server: Server) -> None:
+def test_hello_answer(server: Server) -> None:
     with Client(server) as client:
         answer = client.hello()
         assert answer["device"] == "cpu"
@@ -153,7 +153,7 @@ def test_errors_have_the_names_of_javascript(client: Client) -> None:
     assert "r" in client.ask("tensor", id=5, **desc("float32", 4))
 
 
-def test_a_failure_without_a_request_loses_the_context(client: Client) -> None:
+def test_dispatch_failure_loses_context(client: Client) -> None:
     client.hello(2)
     add_one(client)
     client.post("dispatch", g=1, inputs={"x": 2}, outputs={"y": 2})
@@ -290,7 +290,7 @@ def test_dispatch_takes_no_more_memory_than_the_limit(megabytes: int) -> None:
     script = """
 import sys
 import numpy as np
-from served_clients import ORIGIN, Client, desc
+from support.served_clients import ORIGIN, Client, desc
 from opweave.serve import ConnectionLimits, Server
 
 def peak():
@@ -341,14 +341,14 @@ def test_garbage_is_collected_when_much_was_freed(monkeypatch: pytest.MonkeyPatc
     assert len(collected) == 2
 
 
-def test_a_malformed_message_ends_the_connection(client: Client) -> None:
+def test_malformed_message_ends_connection(client: Client) -> None:
     client.send_text("{")
     assert client.next()["lost"].startswith("not JSON")
     with pytest.raises(ClosedError, match="1002 not JSON"):
         client.next()
 
 
-def test_what_was_done_is_counted() -> None:
+def test_server_statistics() -> None:
     with Server(port=0, origins=[ORIGIN], device="cpu") as server, Client(server) as client:
         client.hello()
         add_one(client)
@@ -401,7 +401,7 @@ def test_threads_sleep_soon_after_a_run(options: dict[str, Any], entry: str, val
     assert runner._session._sess.session_options.get_session_config_entry(f"session.intra_op.{entry}") == value
 
 
-def test_a_payload_apart_is_what_the_tensor_had(server: Server, client: Client) -> None:
+def test_read_apart_returns_earlier_contents(server: Server, client: Client) -> None:
     add_one(client)
     client.post("write", np.zeros(6, "f4"), id=1)
     client.post("dispatch", g=1, inputs={"x": 1}, outputs={"y": 2})
@@ -414,7 +414,7 @@ def test_a_payload_apart_is_what_the_tensor_had(server: Server, client: Client) 
     assert client.read(2, "float32").tolist() == [2, 3, 4, 2, 3, 4]
 
 
-def test_a_second_payload_apart_comes_in_a_frame(server: Server) -> None:
+def test_second_read_apart_comes_in_a_frame(server: Server) -> None:
     with Client(server) as first, Client(server) as second:
         for page in (first, second):
             page.hello()
@@ -431,7 +431,7 @@ def test_a_second_payload_apart_comes_in_a_frame(server: Server) -> None:
             assert time.monotonic() < deadline
 
 
-def test_contents_that_are_not_asked_for_follow_in_a_frame(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unrequested_contents_follow_in_a_frame(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     wait = Handover.wait
     monkeypatch.setattr(Handover, "wait", lambda handover, key, _: wait(handover, key, 1))
     with Client(server) as client:
@@ -458,7 +458,7 @@ def test_contents_that_are_unwanted_are_not_sent(server: Server) -> None:
         assert client.read(1, "float32").tolist() == [0] * 4, "the next message is the answer to this read"
 
 
-def test_contents_whose_response_breaks_follow_in_a_frame(server: Server) -> None:
+def test_contents_of_broken_response_follow_in_a_frame(server: Server) -> None:
     with Client(server) as client:
         client.hello()
         client.ask("tensor", id=1, **desc("float32", 2**23), readable=True)  # more than what sockets hold
@@ -474,9 +474,7 @@ def test_contents_whose_response_breaks_follow_in_a_frame(server: Server) -> Non
 
 
 @pytest.mark.parametrize("type_of_client", [Client, PlainClient])
-def test_contents_that_a_client_left_behind_are_given_up(
-    type_of_client: type[Client], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_abandoned_contents_are_dropped(type_of_client: type[Client], caplog: pytest.LogCaptureFixture) -> None:
     limits = ConnectionLimits(handshake=10_000)
     with Server(port=0, origins=[ORIGIN], device="cpu", limits=limits) as server, Client(server) as other:
         with type_of_client(server) as client:
@@ -493,7 +491,7 @@ def test_contents_that_a_client_left_behind_are_given_up(
     assert caplog.records == []
 
 
-def test_the_server_ends_while_it_offers_contents() -> None:
+def test_server_stop_during_read_apart() -> None:
     server = Server(port=0, origins=[ORIGIN], device="cpu", limits=ConnectionLimits(handshake=10_000)).start()
     with Client(server) as client:
         client.hello()
@@ -507,7 +505,7 @@ def test_the_server_ends_while_it_offers_contents() -> None:
         assert not closing.is_alive()
 
 
-def test_a_read_apart_that_fails_has_no_key(client: Client) -> None:
+def test_failed_read_apart_has_no_key(client: Client) -> None:
     client.ask("tensor", id=1, **desc("float32", 4), writable=True)
     answer = client.ask("read", id=1, apart=True)
     assert "readable" in answer["error"]["message"]

@@ -6,8 +6,8 @@ import json
 import re
 from pathlib import Path
 
-import node_js
 import pytest
+from support import node_js
 
 import opweave as ow
 from opweave.serve import client_files, idl
@@ -15,23 +15,23 @@ from opweave.serve import client_files, idl
 MAX_BYTES = 56 * 1024  # a page loads it before its own scripts
 
 
-def test_the_script_is_made_of_all_its_parts() -> None:
+def test_script_has_all_parts() -> None:
     assert {path.stem for path in (client_files.FOLDER / "js").iterdir()} == {*client_files.PARTS}
 
 
-def test_the_script_is_small_and_evaluates_nothing() -> None:
+def test_script_is_small_and_evaluates_nothing() -> None:
     script = client_files.webnn_js()
     assert len(script.encode()) <= MAX_BYTES
     assert not re.search(r"\beval\b|\bFunction\(|\bimport\b|\brequire\b", script)
 
 
-def test_the_script_has_the_texts_of_its_parts() -> None:
+def test_script_has_texts_of_parts() -> None:
     parts = [path.read_text(encoding="utf-8") for path in (client_files.FOLDER / "js").iterdir()]
     assert [part for part in [*parts, idl.table()] if part not in client_files.webnn_js()] == []
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in node_js.JS.glob("*.test.mjs")))
-def test_in_node(file: str) -> None:
+def test_shim_in_node(file: str) -> None:
     out = node_js.run(["--expose-gc", "--test", str(node_js.JS / file)])
     assert re.search(r"^# pass [1-9]", out, re.MULTILINE), out
     assert "# skipped 0" in out, out
@@ -59,7 +59,7 @@ def _targets(entry: str | dict[str, str]) -> list[str]:
     return [entry] if isinstance(entry, str) else list(entry.values())
 
 
-def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+def test_write_clients_reports_unwritable_file(tmp_path: Path) -> None:
     (tmp_path / "opweave-webnn" / "webnn.js").mkdir(parents=True)
     with pytest.raises(ow.DataError, match=r"webnn\.js"):
         client_files.write_clients(tmp_path)

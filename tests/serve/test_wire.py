@@ -11,7 +11,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from served_clients import sized
+from support.served_clients import sized
 
 from opweave.serve.http import HttpError, read_request
 from opweave.serve.stream import DisconnectedError, Stream, WireError
@@ -58,7 +58,7 @@ def frame(kind: int, data: bytes, key: bytes, final: bool) -> bytes:
     return bytes([final << 7 | kind]) + length + key + masked
 
 
-def test_the_vectors_of_the_standard() -> None:
+def test_websocket_standard_vectors() -> None:
     # The standard's text "Hello" is here the contents of a binary frame.
     hello = b"\x82" + MASKED_HELLO[1:]
     with fed(MASKED_PONG + hello) as (stream, _):
@@ -74,14 +74,14 @@ def test_the_vectors_of_the_standard() -> None:
     assert WebSocketMessages.header(2, 65536) == UNMASKED_64K
 
 
-def test_a_ping_is_answered_with_its_data() -> None:
+def test_ping_is_answered_with_its_data() -> None:
     ping = bytes([0x89]) + MASKED_HELLO[1:]
     with fed(ping + frame(2, sized(b"{}"), b"abcd", True)) as (stream, other):
         assert WebSocketMessages(stream).text(100) == b"{}"
         assert other.recv(100) == bytes.fromhex("8a0548656c6c6f")
 
 
-def test_a_close_is_answered_with_its_code() -> None:
+def test_close_is_answered_with_its_code() -> None:
     close = frame(8, struct.pack(">H", 1001) + b"bye", b"abcd", True)
     with fed(close) as (stream, other):
         with pytest.raises(DisconnectedError):
@@ -90,7 +90,7 @@ def test_a_close_is_answered_with_its_code() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 7, 8, 9, 64, SHORT_BYTES, SHORT_BYTES + 1, SHORT_BYTES + 1000])
-def test_masks_are_removed_in_place_wherever_the_data_begin(size: int) -> None:
+def test_unmask_in_place_at_any_offset(size: int) -> None:
     draw = np.random.default_rng(size)
     for start in range(9):
         for offset in range(5):
@@ -156,7 +156,7 @@ def test_messages_without_frames(seed: int) -> None:
 
 @pytest.mark.parametrize("kind", [WebSocketMessages, PlainMessages])
 @pytest.mark.parametrize("size", [0, 4, MAX_JOINED_BYTES, MAX_JOINED_BYTES + 1, 2**22])
-def test_what_is_sent(kind: type[Messages], size: int) -> None:
+def test_messages_send_payload(kind: type[Messages], size: int) -> None:
     ours, theirs = socket.socketpair()
     data = np.random.default_rng(1).integers(0, 256, size, dtype=np.uint8)
     got = bytearray()
@@ -190,7 +190,7 @@ def test_texts_have_a_limit_before_they_come(kind: type[Messages]) -> None:
 
 
 @pytest.mark.parametrize("step", [0, 1, 5])
-def test_a_request(step: int) -> None:
+def test_request_parsing(step: int) -> None:
     text = (
         "GET /a/b?token=x HTTP/1.1\r\nHost: LocalHost:80\r\nconnection:  keep-alive, Upgrade \r\nUPGRADE: WebSocket\r\n"
         "Sec-WebSocket-Protocol: a\r\nSec-WebSocket-Protocol: b , c\r\n\r\nrest"
@@ -214,7 +214,7 @@ def test_names_of_this_machine(host: str) -> None:
         assert not request.keeps_alive
 
 
-def test_a_client_that_leaves_early() -> None:
+def test_request_of_client_that_disconnects() -> None:
     ours, theirs = socket.socketpair()
     with ours:
         theirs.sendall(b"GET / HTTP/1.1\r\nHost:")
@@ -223,7 +223,7 @@ def test_a_client_that_leaves_early() -> None:
             read_request(Stream(ours))
 
 
-def test_a_time_limit_holds_for_all_of_a_request() -> None:
+def test_request_deadline() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         stream = Stream(ours)

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import node_js
 import pytest
-import wpt
-from webgpu_device import gpu_context
+from support import node_js, wpt
+from support.webgpu_device import gpu_context
 
 from opweave.serve import Server
 
@@ -47,7 +46,7 @@ def test_conformance(device: str, pytestconfig: pytest.Config) -> None:
     assert stats.dispatches == ran - len(expected)
 
 
-def test_the_runner_sees_wrong_results(tmp_path: Path) -> None:
+def test_wpt_runner_detects_wrong_results(tmp_path: Path) -> None:
     """Cases that are made wrong on purpose fail, each with what is wrong."""
     case = next(
         case for case in wpt.cases("conformance") if case["op"] == "abs" and case["inputs"]["absInput"]["shape"]

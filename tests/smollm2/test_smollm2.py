@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import smollm2_file
-import webgpu_device
+from support import smollm2_file, webgpu_device
 from typer.testing import CliRunner
 
 import opweave as ow
@@ -67,7 +66,7 @@ def test_floats_give_the_same_logits_in_chunks_and_one_at_a_time(model: Model) -
         np.testing.assert_allclose(found[KNOWN["words"]], KNOWN["logits"][-1], atol=1e-3)
 
 
-def test_the_text_goes_on(decoder: Decoder, vocabulary: Vocabulary) -> None:
+def test_decoder_continues_text(decoder: Decoder, vocabulary: Vocabulary) -> None:
     assert vocabulary.decode(greedy(decoder, vocabulary.encode(PROMPT), 7)) == CONTINUED
     ow.memory.copies.reset()
     decoder.feed([0])
@@ -85,7 +84,7 @@ def test_text_is_split_into_tokens_as_the_model_was_trained(vocabulary: Vocabula
     assert vocabulary.decode(wanted) == text.replace("<|im_start|>", "")
 
 
-def test_the_command_replies() -> None:
+def test_command_replies() -> None:
     options = ["--temperature", "0", "-p", "How many days are in a week?"]
     result = CliRunner().invoke(app, ["chat", str(smollm2_file.path()), *options])
     assert result.stdout == "A week is approximately 7 days.\n"
@@ -102,14 +101,14 @@ with open("/proc/self/status") as file:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much memory a process had at its peak")
-def test_the_command_takes_at_most_450_mb() -> None:
+def test_command_peak_memory() -> None:
     """The engine holds the weights, 112 MB, in a form of its own; both graphs use these."""
     command = [sys.executable, "-c", PEAK, str(smollm2_file.path()), "-p", "How many days are in a week?"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout.split()[-1]) * 1024 <= 450e6
 
 
-def test_a_gpu_says_the_same(model: Model, vocabulary: Vocabulary) -> None:
+def test_decoder_on_gpu(model: Model, vocabulary: Vocabulary) -> None:
     """With the same matrices as floats."""
     decoder = Decoder(Model(model.file, quantized=False), webgpu_device.gpu_context(), 32)
     assert vocabulary.decode(greedy(decoder, vocabulary.encode(PROMPT), 7)) == CONTINUED

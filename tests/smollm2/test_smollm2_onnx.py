@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-import smollm2_file
+from support import smollm2_file
 
 import opweave as ow
 from opweave import memory
@@ -74,7 +74,7 @@ class Text:
         return self.tokens
 
 
-def test_the_text_is_that_of_onnx_runtime_and_nothing_is_compiled_or_copied(model: Path) -> None:
+def test_session_text_equals_onnxruntime(model: Path) -> None:
     vocabulary = Vocabulary(GGUF(smollm2_file.path()))
     prompt = vocabulary.encode("The capital of France is")
     theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])

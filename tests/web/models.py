@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import onnx
-import onnx_architectures
 from networks import Network
 from onnx import TensorProto, helper
+from support import onnx_architectures
 
 LAYERS, HEADS, SIZE = 6, 12, 32  # of all-MiniLM-L6-v2
 EPSILON = 1e-12

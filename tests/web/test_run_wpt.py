@@ -47,7 +47,7 @@ def test_pages_of_each_scope_and_variant(tmp_path: Path) -> None:
     assert next(iter(run_wpt.pages(tmp_path, "cpu"))).meta["script"] == ["../resources/utils.js"]
 
 
-def test_the_page_lists_the_expected_failures() -> None:
+def test_page_lists_expected_failures() -> None:
     text = (ROOT / "docs" / "wpt-javascript.md").read_text()
     listed = [re.sub(r" \(\d+ times\)$", "", line) for line in re.findall(r"^- (.*)$", text, re.MULTILINE)]
     listed = [line.replace(r"\|", "|") for line in listed]

@@ -7,8 +7,8 @@ import subprocess
 from dataclasses import fields
 from pathlib import Path
 
-import node_js
 from libraries import HERE, NODE_MODULES, missing
+from support import node_js
 
 from opweave.serve import Counts
 from opweave.serve.client_files import FOLDER, write_clients
@@ -16,7 +16,7 @@ from opweave.serve.client_files import FOLDER, write_clients
 OPTIONS = ["--noEmit", "--strict", "--target", "es2022", "--lib", "es2022,dom"]
 
 
-def test_a_program_in_typescript(tmp_path: Path) -> None:
+def test_typescript_program(tmp_path: Path) -> None:
     """`types.mts` compiles, with the errors that it expects, as Node.js and as bundlers find modules."""
     if not (NODE_MODULES / "typescript").is_dir():
         missing("TypeScript is not installed: npm ci --prefix tests/web")
@@ -33,7 +33,7 @@ def test_a_program_in_typescript(tmp_path: Path) -> None:
         assert ran.returncode == 0, ran.stdout
 
 
-def test_the_counts_are_those_of_the_server() -> None:
+def test_stats_type_equals_server() -> None:
     declared = (FOLDER / "server.d.mts").read_text().partition("interface Stats {")[2].partition("}")[0]
     names = {line.partition(":")[0].strip() for line in declared.splitlines() if ": " in line and "/**" not in line}
     assert names == {*json.loads(Counts().to_json())}

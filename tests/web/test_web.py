@@ -14,12 +14,11 @@ import browser as browsers
 import libraries
 import models
 import networks
-import node_js
 import onnx
 import pytest
-import wpt
 from browser import Browser, Site
 from libraries import EXAMPLE, HERE, NODE_MODULES, PACKAGES, missing, visit
+from support import node_js, wpt
 
 from opweave.serve import Server
 from opweave.serve.client_files import write_clients
@@ -102,7 +101,7 @@ def check_ran_here(server: Server, graphs: int = 1, dispatches: int = 1) -> None
     assert counts.messages["read"] > 0, counts
 
 
-def test_a_page_whose_module_is_missing_fails_at_once(browser: Browser, server: Server) -> None:
+def test_page_with_missing_module_fails_at_once(browser: Browser, server: Server) -> None:
     with pytest.raises(browsers.PageError, match=r"missing\.mjs was not loaded"):
         visit(browser, server, "missing.mjs", timeout=60)
 
@@ -189,7 +188,7 @@ def test_litert(name: str, browser: Browser, server: Server, packages: None, mod
     check_ran_here(server)
 
 
-def test_the_example_of_an_app(browser: Browser, packages: None, model_folder: Path, tmp_path: Path) -> None:
+def test_app_example(browser: Browser, packages: None, model_folder: Path, tmp_path: Path) -> None:
     """Its test passes with Playwright; the packages lie beside it as `npm install` would put them there."""
     model = models.classifier("squeezenet", model_folder)
     (tmp_path / "app.test.mjs").write_text((EXAMPLE / "app.test.mjs").read_text())
@@ -247,7 +246,7 @@ def test_large_tensors_are_read_by_requests(browser: Browser, server: Server, mo
     assert found["nothing"]
 
 
-def test_a_page_and_its_worker_have_contexts(browser: Browser, server: Server) -> None:
+def test_page_and_worker_contexts(browser: Browser, server: Server) -> None:
     script = f"{server.url}/webnn.js?token={server.token}"
     found = visit(browser, server, "worker.mjs", {"script": script})
     assert found == {"sum": [2, 4, 6], "context": "[object MLContext]"}
@@ -255,7 +254,7 @@ def test_a_page_and_its_worker_have_contexts(browser: Browser, server: Server) -
 
 
 @pytest.mark.parametrize("mode", ["strict", "lazy"])
-def test_a_service_worker(mode: str, browser: Browser, server: Server) -> None:
+def test_service_worker(mode: str, browser: Browser, server: Server) -> None:
     """It has no synchronous requests: in the mode lazy it builds graphs, else it is told so."""
     script = f"{server.url}/webnn.js?token={server.token}&mode={mode}"
     task = {"script": f"/pages/service_worker.js?{urlencode({'script': script})}"}
@@ -278,7 +277,7 @@ try {
 
 
 @pytest.mark.parametrize("allowed", ["", "{ws}", "{ws} {http}"])
-def test_a_page_with_a_content_security_policy(allowed: str, browser: Browser, server: Server) -> None:
+def test_page_with_content_security_policy(allowed: str, browser: Browser, server: Server) -> None:
     """It is told what to allow; Chromium sends no `close` event for a connection that a policy forbids."""
     ws = server.url.replace("http", "ws")
     policy = f"connect-src 'self' {allowed.format(ws=ws, http=server.url)}"
@@ -296,7 +295,7 @@ def test_a_page_with_a_content_security_policy(allowed: str, browser: Browser, s
         assert found == f"createContext: the browser blocked the connection to {server.url}; {wanted}"
 
 
-def test_a_page_that_may_not_connect(browser: Browser) -> None:
+def test_page_that_may_not_connect(browser: Browser) -> None:
     with Server(port=0, origins=["http://localhost:1"]) as server:
         page = browser.site.page(
             f'<script src="{server.url}/webnn.js?token={server.token}"></script><script type=module>{POLICY}</script>'
@@ -307,7 +306,7 @@ def test_a_page_that_may_not_connect(browser: Browser) -> None:
     ), found
 
 
-def test_the_extension(browser: Browser, tmp_path: Path) -> None:
+def test_browser_extension(browser: Browser, tmp_path: Path) -> None:
     """Pages that load no script of Opweave's get `navigator.ml` by the extension."""
     script = (
         "const context = await navigator.ml.createContext(); report(context.opSupportLimits().relu.input.dataTypes);"

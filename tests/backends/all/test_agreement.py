@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import REFERENCE, assert_agree, outputs_of, record, run, run_decomposed
-from cuda_driver import HARDWARE, cuda_context
 from hypothesis import given, settings, strategies as st
-from openvino_device import openvino_context
 from samples import SAMPLES, Make, type_choices
-from webgpu_device import gpu_context
+from support.agreement import REFERENCE, assert_agree, outputs_of, record, run, run_decomposed
+from support.cuda_driver import HARDWARE, cuda_context
+from support.openvino_device import openvino_context
+from support.webgpu_device import gpu_context
 
 import opweave as ow
 from opweave.backends import discover
@@ -49,7 +49,7 @@ def rows(decomposable: bool = False) -> list[Any]:
     ]
 
 
-def test_every_operation_has_a_sample() -> None:
+def test_samples_have_every_operation() -> None:
     assert [op for op in OPS.values() if op not in SAMPLES] == []
 
 

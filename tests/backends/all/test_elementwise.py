@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_driver import HARDWARE, cuda_context
-from openvino_device import openvino_context
+from support.cuda_driver import HARDWARE, cuda_context
+from support.openvino_device import openvino_context
 
 import opweave as ow
 from opweave.core.dtypes import ANY, INFO
@@ -87,7 +87,7 @@ def test_nan_is_neither_greater_nor_lesser_nor_equal(device: str) -> None:
 
 
 @devices
-def test_any_value_but_0_is_true(device: str) -> None:
+def test_logical_nonzero_is_true(device: str) -> None:
     a, b = uint8([0, 0, 2, 255]), uint8([0, 7, 1, 0])
     assert run(device, "logical_not", a).tolist() == [1, 1, 0, 0]
     assert run(device, "logical_and", a, b).tolist() == [0, 0, 1, 0]
@@ -97,7 +97,7 @@ def test_any_value_but_0_is_true(device: str) -> None:
 
 
 @devices
-def test_where_does_not_mix_in_what_it_does_not_choose(device: str) -> None:
+def test_where_ignores_non_finite_alternative(device: str) -> None:
     chosen = run(device, "where", uint8([1, 0]), float32([1, NAN]), float32([INF, 2]))
     assert chosen.tolist() == [1, 2]
 
@@ -127,7 +127,7 @@ def test_integer_division_is_truncated_and_wraps(device: str, data_type: ow.Data
 
 
 @pytest.mark.parametrize("device", ["reference", "cpu"])
-def test_a_power_of_one_half_is_no_square_root(device: str) -> None:
+def test_pow_of_one_half_is_no_sqrt(device: str) -> None:
     """IEEE 754: the power of an infinity is infinite, its square root is NaN, also where one exponent is for all elements."""
     x = float32([-INF, 4.0, -4.0, INF])
     for half in (float32(0.5), float32([0.5]), float32([0.5] * 4)):
@@ -224,7 +224,7 @@ def test_bounds_of_clamp_are_rounded_to_the_data_type(device: str) -> None:
 
 
 @devices
-def test_an_output_may_be_an_input_untouched(device: str) -> None:
+def test_graph_output_may_be_its_input(device: str) -> None:
     for op in ("identity", "clamp", "linear"):
         assert run(device, op, float32([1, 2])).tolist() == [1, 2]
     assert run(device, "cast", float32([1, 2]), "float32").tolist() == [1, 2]

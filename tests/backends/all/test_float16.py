@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import cuda_cases
-import cuda_on_cpu
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
+from support import cuda_cases, cuda_on_cpu
+from support.webgpu_device import gpu_context
 
 import opweave as ow
 from opweave.backends import KEEPS_FLOAT32, Precision
@@ -173,7 +172,7 @@ def test_ieee_rounds_the_result_of_each_operation(chain: list[str], backend: str
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "webgpu"])
 @pytest.mark.parametrize("size", [5, LARGE])
-def test_explain_says_which_results_are_passed_on_in_float32(backend: str, size: int) -> None:
+def test_explain_names_results_kept_in_float32(backend: str, size: int) -> None:
     def lines(build: Build, data_type: str = "float16", precision: Precision = "float32") -> list[str]:
         _, text = computed(context_of(backend, precision), build, np.ones(size, data_type))
         return [line.split()[0] for line in text.splitlines() if KEEPS_FLOAT32 in line]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
+from support.webgpu_device import gpu_context
 
 import opweave as ow
 from opweave import expr
@@ -58,7 +58,7 @@ def computed(context: ow.MLContext, op: Any, **options: Any) -> tuple[list[Any],
     return context.compute(graph, {"x": X})["y"].tolist(), graph
 
 
-def test_a_rule_precedes_kernels(context: ow.MLContext) -> None:
+def test_lower_rule_precedes_kernels(context: ow.MLContext) -> None:
     op = scaled()
     result, graph = computed(context, op)
     assert result == [[-1, -1, -1]]
@@ -72,7 +72,7 @@ def test_a_rule_precedes_kernels(context: ow.MLContext) -> None:
         assert placement.device == context.device.name
 
 
-def test_a_rule_may_be_for_some_nodes_only(context: ow.MLContext) -> None:
+def test_lower_when(context: ow.MLContext) -> None:
     """Others run as they would without it."""
     op, name = scaled(), context.backend.name
     context.backend.lower(op, when=lambda x, factor: factor == 3)(RULES[{"onnxruntime": "cpu"}.get(name, name)])
@@ -80,7 +80,7 @@ def test_a_rule_may_be_for_some_nodes_only(context: ow.MLContext) -> None:
     assert computed(context, op, factor=4.0)[0] == [[-1, -1, -1]]
 
 
-def test_a_rule_that_would_never_be_tried_is_refused(context: ow.MLContext) -> None:
+def test_lower_rejects_unreachable_rule(context: ow.MLContext) -> None:
     backend = context.backend
     with pytest.raises(ow.ValidationError, match=f"{backend.name}: transpose has a rule already"):
         backend.lower(ow.ops.transpose)(of_expressions)
@@ -90,7 +90,7 @@ def test_a_rule_that_would_never_be_tried_is_refused(context: ow.MLContext) -> N
         backend.lower(op)(of_expressions)
 
 
-def test_a_rule_of_webgpu_becomes_part_of_other_kernels() -> None:
+def test_lower_webgpu_rule_is_fused() -> None:
     """It is an expression, which operations before and after it are fused with."""
     op = scaled()
     context = gpu_context()

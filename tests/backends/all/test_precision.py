@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from support.onnx import model, node
 from typer.testing import CliRunner
 
 import opweave as ow
@@ -58,13 +58,13 @@ def when_rounded(bits: int) -> float:
     return float(np.abs(rounded(rounded(X) @ rounded(WEIGHTS)) - exact).max() / np.abs(exact).max())
 
 
-def test_each_precision_has_a_meaning() -> None:
+def test_precisions_match_their_type() -> None:
     assert tuple(PRECISIONS) == get_args(Precision)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("backend", "device"), DEVICES)
-def test_a_device_computes_as_asked_or_says_what_can(backend: str, device: str, precision: Precision) -> None:
+def test_create_context_precision_or_error(backend: str, device: str, precision: Precision) -> None:
     found = next(d for d in ow.devices() if (d.backend, d.name) == (backend, device))
     if precision in found.precisions:
         context = ow.ml.create_context(device=device, backend=backend, precision=precision)
@@ -85,19 +85,19 @@ def test_a_device_computes_as_asked_or_says_what_can(backend: str, device: str, 
     assert f"; {last}" in str(raised.value)
 
 
-def test_all_devices_but_neural_processors_have_float32() -> None:
+def test_devices_support_float32() -> None:
     here = [device for device in ow.devices() if device.available and device.kind != "npu"]
     assert all("float32" in device.precisions for device in here)
     assert ow.Device("x", "gpu", "other", "of another package").precisions == ("float32",)
 
 
-def test_the_default_is_float32() -> None:
+def test_default_precision_is_float32() -> None:
     context = ow.ml.create_context()
     assert context.precision == "float32"
     assert context.backend.precision == "float32"
 
 
-def test_precision_finds_a_device_that_is_not_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precision_selects_non_default_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPWEAVE_DEVICE", raising=False)
     reference = discover()["reference"]
     exact = ow.Device("reference", "cpu", "reference", "", precisions=("float32", "tf32"))
@@ -116,7 +116,7 @@ def test_another_precision_is_refused(given: Any) -> None:
         ow.ml.create_context(precision=given)
 
 
-def test_contexts_of_equal_options_share_their_programs() -> None:
+def test_contexts_with_equal_options_share_programs() -> None:
     """Those of another precision do not."""
     plain, strict = (ow.ml.create_context(accelerated=False, precision=p) for p in ("float32", "ieee"))  # type: ignore[arg-type]
     again = ow.ml.create_context(accelerated=False, precision="ieee")
@@ -128,7 +128,7 @@ def test_contexts_of_equal_options_share_their_programs() -> None:
     assert ow.ml.create_context(accelerated=False, threads=1).precision == "float32"
 
 
-def test_the_engine_gets_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnxruntime_session_options_of_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     def entry(precision: Precision, key: str) -> str | None:
         options = sessions.session_options("default", precision=precision)
         try:
@@ -197,7 +197,7 @@ def quantised(dtype: str, scale_shape: tuple[int, int], form: str = "") -> tuple
         *(((1, 1), form) for form in ("gemm turned", "gemm times 2", "gemm of a transposition")),
     ],
 )
-def test_products_that_round_an_operand_say_so_and_ieee_forbids_it(
+def test_explain_names_rounded_operands_and_ieee_forbids_them(
     dtype: str, scale_shape: tuple[int, int], form: str
 ) -> None:
     build, exact = quantised(dtype, scale_shape, form)
@@ -213,7 +213,7 @@ def test_products_that_round_an_operand_say_so_and_ieee_forbids_it(
 
 @pytest.mark.parametrize("op", ["matmul", "gemm"])
 @pytest.mark.parametrize("blocks", [(1, 1), (64, 1), (1, 256), (64, 4), (2, 1), (2, 2)], ids=str)
-def test_products_of_two_dequantised_operands_say_whether_they_round(op: str, blocks: tuple[int, int]) -> None:
+def test_explain_rounding_of_dequantised_products(op: str, blocks: tuple[int, int]) -> None:
     """The engine's own operator does not take blocks along two axes: then it rounds what comes of them."""
     build, _ = quantised("int8", (1, 64), op)
     given = _RANDOM.integers(0, 256, X.shape).astype(np.uint8)
@@ -231,7 +231,7 @@ def test_products_of_two_dequantised_operands_say_whether_they_round(op: str, bl
 
 
 @pytest.mark.parametrize("deferred", [False, True])
-def test_contexts_of_two_precisions_do_not_share_what_is_compiled(deferred: bool) -> None:
+def test_contexts_of_two_precisions_do_not_share_programs(deferred: bool) -> None:
     """A compiled function, in turns: in one context the engine rounds an operand, in the other it does not."""
     weight, scale = few_bits(4)
     exact = np.asarray(ow.composites.matmul_n_bits(X, weight, scale, accuracy="float32"))
@@ -282,23 +282,20 @@ def test_models_keep_to_a_precision_of_float32(shape: list[Any]) -> None:
     """Compiled, and in ONNX Runtime, uncompiled."""
     weight, scale = few_bits(4)
     sizes = {"K": 256, "N": 64, "bits": 4, "block_size": 32, "accuracy_level": 4}
-    node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", **sizes)
-    constants = [numpy_helper.from_array(array, name) for name, array in {"w": weight, "s": scale.reshape(-1)}.items()]
-    info = [helper.make_tensor_value_info(name, 1, [shape[0], size]) for name, size in {"x": 256, "y": 64}.items()]
-    graph = helper.make_graph([node], "products", info[:1], info[1:], constants)
-    opsets = [helper.make_opsetid(domain, version) for domain, version in {"": 17, "com.microsoft": 1}.items()]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    nodes = [node("MatMulNBits", "x w s", "y", domain="com.microsoft", **sizes)]
+    inputs, outputs = {"x": f"float32[{shape[0]}, 256]"}, {"y": f"float32[{shape[0]}, 64]"}
+    proto = model(nodes, inputs, outputs, {"w": weight, "s": scale.reshape(-1)}, opset=17, domains=["com.microsoft"])
     numbers = np.stack([weight & 15, weight >> 4], axis=-1).reshape(64, 8, 32).astype(np.float64) - 8
     exact = X.astype(np.float64) @ (numbers * scale.reshape(64, 8, 1)).reshape(64, 256).T
 
     def run(**options: Any) -> float:
-        session = ow.InferenceSession(model, providers=["CPUExecutionProvider"], **options)
+        session = ow.InferenceSession(proto, providers=["CPUExecutionProvider"], **options)
         return float(np.abs(session.run(None, {"x": X})[0] - exact).max() / np.abs(exact).max())
 
     assert run(precision="ieee") < 1e-6 < 1e-3 < run()
 
 
-def test_a_model_says_its_precision() -> None:
+def test_session_explain_states_precision() -> None:
     context = ow.ml.create_context(device="reference", precision="ieee")
     session = ow.InferenceSession(relu_model(), context=context)
     assert session.explain().splitlines()[0] == "precision ieee: float32 arithmetic throughout"
@@ -314,13 +311,10 @@ def test_a_model_says_its_precision() -> None:
 
 
 def relu_model() -> bytes:
-    info = [helper.make_tensor_value_info(name, 1, [2, 3]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", info[:1], info[1:])
-    found = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(found.SerializeToString())
+    return model([node("Relu", "x", "y")], {"x": "float32[2, 3]"}, {"y": "float32[2, 3]"}, opset=17).SerializeToString()
 
 
-def test_the_command_line_takes_a_precision(tmp_path: Path) -> None:
+def test_command_line_precision_option(tmp_path: Path) -> None:
     model = tmp_path / "relu.onnx"
     model.write_bytes(relu_model())
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from every_device import DEVICES, context_on
+from support.every_device import DEVICES, context_on
 
 import opweave as ow
 from opweave.compile.driver import compile
@@ -42,7 +42,7 @@ ROWS: dict[str, tuple[Build, tuple[int, ...], np.ndarray]] = {
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("kind", ["input", "constant", "computed"])
 @pytest.mark.parametrize("fuse", [True, False])
-def test_prelu_ignores_the_slopes_of_elements_that_are_not_negative(
+def test_prelu_ignores_slopes_of_non_negative_elements(
     kind: str, row: str, dtype: str, device: str, fuse: bool
 ) -> None:
     arrange, shape, slopes = ROWS[row]
@@ -59,7 +59,7 @@ def test_prelu_ignores_the_slopes_of_elements_that_are_not_negative(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_prelu_ignores_a_single_slope_of_elements_that_are_not_negative(device: str) -> None:
+def test_prelu_ignores_single_slope_of_non_negative_elements(device: str) -> None:
     context = context_on(device)
     for position, slope in enumerate(SLOPES):
         for shape in ((), (1,)):
@@ -72,9 +72,7 @@ def test_prelu_ignores_a_single_slope_of_elements_that_are_not_negative(device: 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ["leaky_relu", "elu"])
 @pytest.mark.parametrize(("dtype", "alpha"), [("float32", 1e39), ("float16", 1e6), ("float16", -1e6)])
-def test_alpha_that_is_rounded_to_infinity_has_no_effect_on_positive_elements(
-    name: str, dtype: str, alpha: float, device: str
-) -> None:
+def test_infinite_alpha_does_not_affect_positive_elements(name: str, dtype: str, alpha: float, device: str) -> None:
     context = context_on(device)
     for fuse in (True, False):
         b = ow.MLGraphBuilder(context)
@@ -86,7 +84,7 @@ def test_alpha_that_is_rounded_to_infinity_has_no_effect_on_positive_elements(
 
 
 @pytest.mark.parametrize("name", ["prelu", "leaky_relu", "elu"])
-def test_decompositions_of_rectifiers_ignore_the_slopes_of_elements_that_are_not_negative(name: str) -> None:
+def test_decomposed_rectifiers_ignore_slopes_of_non_negative_elements(name: str) -> None:
     context = ow.ml.create_context(device="reference")
     b = ow.MLGraphBuilder(context)
     x = b.input("x", "float32", [8])

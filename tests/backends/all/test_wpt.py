@@ -13,9 +13,9 @@ from functools import cache
 from typing import Any
 
 import pytest
-import wpt
-from openvino_device import openvino_context
-from webgpu_device import gpu_context
+from support import wpt
+from support.openvino_device import openvino_context
+from support.webgpu_device import gpu_context
 
 import opweave as ow
 
@@ -42,7 +42,7 @@ def strictly(expectations: str, case: wpt.Case, run: Callable[[], None]) -> None
     pytest.xfail(reason)
 
 
-def test_all_cases_are_here() -> None:
+def test_wpt_case_counts() -> None:
     counts = {name: len(wpt.cases(name)) for name in ("conformance", "validation")}
     assert counts == {"conformance": 1533, "validation": 574}
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from cuda_driver import HARDWARE, CpuDriver, context_on, cuda_context
-from cuda_on_cpu import compiler
+from support.cuda_driver import HARDWARE, CpuDriver, context_on, cuda_context
+from support.cuda_on_cpu import compiler
 from triton_cases import SMALL
 
 import opweave as ow

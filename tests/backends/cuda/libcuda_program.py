@@ -12,9 +12,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import cuda_on_cpu
 import numpy as np
 import pytest
+from support import cuda_on_cpu
 
 import opweave as ow
 from opweave.backends.cuda import compiler

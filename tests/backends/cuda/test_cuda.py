@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import wpt
-from cuda_driver import INFO, CpuDriver, context_on
-from cuda_on_cpu import compiler
-from threads import SECONDS, together
+from support import wpt
+from support.cuda_driver import INFO, CpuDriver, context_on
+from support.cuda_on_cpu import compiler
+from support.threads import SECONDS, together
 
 import opweave as ow
 from opweave import memory
@@ -50,7 +50,7 @@ def reference() -> np.ndarray:
     return context.compute(network(context), {"x": IMAGE})["y"]
 
 
-def test_a_graph_is_one_cuda_graph(driver: CpuDriver, context: ow.MLContext) -> None:
+def test_graph_is_one_cuda_graph(driver: CpuDriver, context: ow.MLContext) -> None:
     graph = network(context)
     np.testing.assert_allclose(context.compute(graph, {"x": IMAGE})["y"], reference(), rtol=1e-5)
     x, y = (
@@ -112,7 +112,7 @@ def test_constants_are_put_in_order_while_kernels_are_compiled(noting: Noting, m
     np.testing.assert_allclose(context.compute(graph, {"x": IMAGE})["y"], reference(), rtol=1e-5)
 
 
-def test_all_parts_of_a_graph_are_compiled_at_the_same_time(noting: Noting) -> None:
+def test_build_compiles_segments_concurrently(noting: Noting) -> None:
     context = context_on(noting)
     builder = ow.MLGraphBuilder(context)
     graph = builder.build({"y": builder.neg(on_the_processor(builder.abs(builder.input("x", "float32", [3]))))})
@@ -121,7 +121,7 @@ def test_all_parts_of_a_graph_are_compiled_at_the_same_time(noting: Noting) -> N
     np.testing.assert_array_equal(result, np.float32([-2, -4, -6]))
 
 
-def test_all_sections_of_a_model_are_compiled_at_the_same_time(noting: Noting) -> None:
+def test_session_compiles_sections_concurrently(noting: Noting) -> None:
     parser = pytest.importorskip("onnx.parser", reason="onnx is not installed")
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[2, 3, 3] x) => (float[2] y) {
         a = Abs(x) d = Det(a) y = Neg(d)
@@ -133,9 +133,7 @@ def test_all_sections_of_a_model_are_compiled_at_the_same_time(noting: Noting) -
     np.testing.assert_allclose(session.run(None, {"x": x})[0], -np.linalg.det(np.abs(x)), rtol=1e-5)
 
 
-def test_other_tensors_change_the_arguments_of_the_kernels_that_use_them(
-    driver: CpuDriver, context: ow.MLContext
-) -> None:
+def test_dispatch_other_tensors_updates_kernel_arguments(driver: CpuDriver, context: ow.MLContext) -> None:
     graph = network(context)
     count = len(graph.profile(repeat=1, detail=True).kernels)
     tensors = [context.create_tensor("float32", [1, 3, 9, 9], writable=True) for _ in range(2)]
@@ -151,7 +149,7 @@ def test_other_tensors_change_the_arguments_of_the_kernels_that_use_them(
     np.testing.assert_allclose(context.read_tensor(result), reference(), rtol=1e-5)
 
 
-def test_nothing_stays_allocated(driver: CpuDriver) -> None:
+def test_destroy_frees_all_memory(driver: CpuDriver) -> None:
     context = context_on(driver)
     graph = network(context)
     context.compute(graph, {"x": IMAGE})
@@ -165,7 +163,7 @@ def test_nothing_stays_allocated(driver: CpuDriver) -> None:
     assert driver.calls["allocate"] == driver.calls["free"]
 
 
-def test_an_update_of_arguments_may_be_interrupted(context: ow.MLContext, driver: CpuDriver) -> None:
+def test_interrupted_argument_update(context: ow.MLContext, driver: CpuDriver) -> None:
     """Each dispatch has all of its own arguments, or ends with the error."""
     builder = ow.MLGraphBuilder(context)
     x, w = builder.input("x", "float32", [40, 44]), builder.input("w", "float32", [44, 45])
@@ -230,7 +228,7 @@ class Reading(CpuDriver):
 
 
 @pytest.mark.parametrize("size", [3, PIECE_BYTES // 4 + 1])
-def test_a_dispatch_waits_for_what_reads_its_tensors_only_if_that_takes_several_pieces(size: int) -> None:
+def test_dispatch_waits_for_reads_in_several_pieces(size: int) -> None:
     compiler()
     driver = Reading()
     context = context_on(driver)
@@ -256,7 +254,7 @@ def test_a_dispatch_waits_for_what_reads_its_tensors_only_if_that_takes_several_
 
 
 @pytest.mark.parametrize("way", ["dispatch", "compute"])
-def test_a_graph_of_several_steps_reads_the_same_values_in_all(way: str) -> None:
+def test_graph_steps_read_same_values(way: str) -> None:
     """Others that write the tensor wait for its end, also if they were bound before."""
     compiler()
     driver = Reading()
@@ -366,7 +364,7 @@ def test_errors_of_the_driver(driver: CpuDriver, context: ow.MLContext) -> None:
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_what_a_lost_device_had_is_forgotten(driver: CpuDriver) -> None:
+def test_lost_device_frees_nothing(driver: CpuDriver) -> None:
     context = context_on(driver)
     graph = relu(context)
     context.compute(graph, {"x": np.zeros((2, 3), np.float32)})
@@ -390,7 +388,7 @@ def test_tensors(driver: CpuDriver, context: ow.MLContext, data_type: Any) -> No
         tensor.numpy()
 
 
-def test_a_case_of_each_operation(context: ow.MLContext) -> None:
+def test_wpt_case_of_each_operation(context: ow.MLContext) -> None:
     """The engine with graphs of several kernels and constants; all cases run as kernels in test_cuda_kernels.py."""
     for name in ("gru", "scatter_nd", "concat"):
         case = next(
@@ -416,7 +414,7 @@ needs_none = pytest.mark.skipif(not devices.trouble(), reason="there is an NVIDI
 
 
 @needs_none
-def test_where_there_is_no_gpu() -> None:
+def test_devices_without_gpu() -> None:
     (device,) = cuda.devices()
     assert (device.name, device.available) == ("cuda", False)
     assert device.hint in (
@@ -430,7 +428,7 @@ def test_where_there_is_no_gpu() -> None:
     assert str(caught.value) == f"device 'cuda' is not available here: {device.hint}; available: {names}"
 
 
-def test_a_context_on_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_context_on_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler()
     made: list[tuple[int, int | None]] = []
 
@@ -466,7 +464,7 @@ def test_a_context_on_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
         ow.ml.create_context(cuda_stream=17, precision="tf32")  # which takes Triton
 
 
-def test_without_the_extra() -> None:
+def test_devices_without_extra() -> None:
     code = (
         "import sys; sys.modules['cuda'] = None\n"
         "from opweave.backends.cuda import cuda\n"

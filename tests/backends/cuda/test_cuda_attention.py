@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_driver import HARDWARE
+from support.cuda_driver import HARDWARE
 
 import opweave as ow
 from opweave import composites

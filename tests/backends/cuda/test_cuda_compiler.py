@@ -17,12 +17,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import cuda_on_cpu
 import numpy as np
 import pytest
-import wpt
-from cuda_cases import compiled
-from cuda_driver import CpuDriver, context_on
+from support import cuda_on_cpu, wpt
+from support.cuda_cases import compiled
+from support.cuda_driver import CpuDriver, context_on
 
 import opweave as ow
 import opweave.expr as ex
@@ -71,7 +70,7 @@ def test_architectures(architecture: str, cached: Path) -> None:
     assert binary.image.startswith(b"\x7fELF")
 
 
-def test_what_is_compiled_is_kept(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_kernels_are_cached(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = compiler.binaries([*made(), *made()], "sm_90")
     assert first[0] == first[1]
     assert [(entry.kind, entry.path.suffix) for entry in disk_cache.entries()] == [("compiled kernel", ".cubin")]
@@ -138,7 +137,7 @@ def test_processes_compile_while_this_one_does(cached: Path, blocking: Blocking)
 
 
 @needs_fork
-def test_a_kernel_that_is_being_compiled_is_not_compiled_again(cached: Path, blocking: Blocking) -> None:
+def test_kernel_in_compilation_is_shared(cached: Path, blocking: Blocking) -> None:
     (one,) = compiler.begin(made(), "sm_90")
     (other,) = compiler.begin(made(), "sm_90")
     assert one is other
@@ -155,7 +154,7 @@ def one_at_a_time(blocking: Blocking, monkeypatch: pytest.MonkeyPatch) -> Blocki
 
 
 @needs_fork
-def test_an_interrupt_does_not_wait_for_kernels_in_the_queue(
+def test_interrupt_does_not_wait_for_queue(
     cached: Path, one_at_a_time: Blocking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = [kernel for size in range(4) for kernel in made(shape=(64 + size, 3))]
@@ -186,7 +185,7 @@ def test_an_interrupt_does_not_wait_for_kernels_in_the_queue(
 
 
 @pytest.mark.parametrize("method", ["upload", "functions"])
-def test_an_interrupt_while_constants_are_copied_or_kernels_loaded_ends_the_build(
+def test_interrupt_during_build_ends_it(
     cached: Path, one_at_a_time: Blocking, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     jobs: list[Any] = []
@@ -287,7 +286,7 @@ def server(tmp_path: Path) -> fork_server.ForkServer:
 
 
 @needs_fork
-def test_each_kernel_has_a_process_of_one_that_stays(server: fork_server.ForkServer) -> None:
+def test_fork_server_forks_for_each_kernel(server: fork_server.ForkServer) -> None:
     requests = [b"x" * 2**20, b"", *range(6)]
     with ThreadPoolExecutor(4) as pool:
         answers, pids, parents = zip(*pool.map(server.result, requests), strict=True)
@@ -308,9 +307,7 @@ def test_niceness_is_that_of_one_process(server: fork_server.ForkServer) -> None
     [("crash", "^it crashed, or was killed; is there enough memory\\?$"), ("raise", "^KeyError: 'surprise'$")],
     ids=["crash", "raise"],
 )
-def test_a_process_of_a_kernel_that_ends_takes_no_others_with_it(
-    server: fork_server.ForkServer, request_: str, reason: str
-) -> None:
+def test_fork_server_survives_crashed_child(server: fork_server.ForkServer, request_: str, reason: str) -> None:
     _, _, parent = server.result(1)
     with pytest.raises(fork_server.EndedError, match=reason):
         server.result(request_)
@@ -318,7 +315,7 @@ def test_a_process_of_a_kernel_that_ends_takes_no_others_with_it(
 
 
 @needs_fork
-def test_a_server_that_has_ended_is_started_again(server: fork_server.ForkServer) -> None:
+def test_fork_server_restarts(server: fork_server.ForkServer) -> None:
     _, _, parent = server.result(1)
     os.kill(parent, signal.SIGTERM)
     assert server.result(1)[2] != parent
@@ -349,7 +346,7 @@ def test_threads_share_the_reason_why_a_server_ended(
 
 @needs_fork
 @pytest.mark.parametrize("request_", [1, "raise"])
-def test_an_answer_ends_while_a_forked_process_has_the_socket(
+def test_fork_server_answer_with_inherited_socket(
     server: fork_server.ForkServer, monkeypatch: pytest.MonkeyPatch, request_: object
 ) -> None:
     copies = []
@@ -377,7 +374,7 @@ def test_an_answer_ends_while_a_forked_process_has_the_socket(
 
 
 @needs_fork
-def test_a_compiler_that_cannot_be_loaded(
+def test_fork_server_without_compiler(
     server: fork_server.ForkServer, cached: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPWEAVE_TEST", "broken")
@@ -435,7 +432,7 @@ print(server.result(1)[2], flush=True)
 
 
 @needs_fork
-def test_a_forked_process_has_servers_of_its_own(cached: Path) -> None:
+def test_fork_server_after_fork(cached: Path) -> None:
     program = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}
@@ -458,7 +455,7 @@ if pid:
 
 
 @needs_fork
-def test_a_process_that_is_forked_while_another_thread_compiles_can_compile(cached: Path) -> None:
+def test_compile_after_fork_during_compilation(cached: Path) -> None:
     program = f"""
 import os, sys, threading
 sys.path[:0] = {sys.path!r}
@@ -499,7 +496,7 @@ def _ends(pid: int) -> bool:
     return False
 
 
-def test_a_kernel_that_does_not_compile(cached: Path) -> None:
+def test_kernel_compile_error(cached: Path) -> None:
     (kernel,) = made()
     wrong = replace(kernel, title="sin 's'", source=kernel.source.replace("let flat =", "let flat = undeclared +"))
     with pytest.raises(ow.OperationError) as caught:
@@ -511,7 +508,7 @@ def test_a_kernel_that_does_not_compile(cached: Path) -> None:
     assert disk_cache.entries() == []
 
 
-def test_an_architecture_that_does_not_exist(cached: Path) -> None:
+def test_compile_rejects_unknown_architecture(cached: Path) -> None:
     with pytest.raises(ow.OperationError, match="NVRTC_ERROR_INVALID_OPTION"):
         compiler.binaries(made(), "sm_1")
 
@@ -567,7 +564,7 @@ def test_triton(architecture: str, cached: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @needs_triton
-def test_what_triton_refuses(cached: Path) -> None:
+def test_triton_compile_errors(cached: Path) -> None:
     with pytest.raises(ow.OperationError, match=r"(?s)a product: CompilationError: .*undeclared is not defined"):
         compiler.binaries([product(TRITON.replace("line * 64", "undeclared * 64"))], "sm_90")
     with pytest.raises(ow.OperationError, match=r"a product: ValueError: \d+ bytes of shared memory, 64 are allowed"):
@@ -591,7 +588,7 @@ def test_arguments_as_the_driver_takes_them() -> None:
 
 
 @needs_triton
-def test_what_is_changed_of_triton_is_there() -> None:
+def test_patched_triton_names_exist() -> None:
     """Triton does not document these names. Without them, kernels compile as well, but take longer."""
     program = f"""
 import importlib.util, sys

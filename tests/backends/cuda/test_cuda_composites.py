@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_driver import HARDWARE, CpuDriver
+from support.cuda_driver import HARDWARE, CpuDriver
+from support.graphs import outputs_of
 
 import opweave as ow
 from opweave import composites
@@ -25,15 +26,9 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def compare(context: ow.MLContext, build: Callable[..., Any], arrays: dict[str, np.ndarray]) -> None:
-    results = []
-    for each in (context, REFERENCE):
-        builder = ow.MLGraphBuilder(each)
-        operands = {name: builder.input(name, a.dtype.name, a.shape) for name, a in arrays.items()}  # type: ignore[arg-type]
-        made = build(builder, **operands)
-        made = made if isinstance(made, tuple) else (made,)
-        results.append(each.compute(builder.build({f"y{k}": y for k, y in enumerate(made)}), arrays))
-    for name, expected in results[1].items():
-        np.testing.assert_allclose(results[0][name], expected, rtol=2e-5, atol=2e-5, err_msg=name)
+    ours, theirs = (outputs_of(each, build, arrays) for each in (context, REFERENCE))
+    for name, expected in theirs.items():
+        np.testing.assert_allclose(ours[name], expected, rtol=2e-5, atol=2e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("rows", [1, 9])
@@ -59,7 +54,7 @@ def test_attention(context: ow.MLContext, new: int) -> None:
     compare(context, attend, cache(new, 300))
 
 
-def test_a_cache_is_updated_where_it_is(driver: CpuDriver, context: ow.MLContext) -> None:
+def test_attention_cache_is_updated_in_place(driver: CpuDriver, context: ow.MLContext) -> None:
     """Without the kernels that would copy it: a CUDA graph of its own."""
     arrays = cache(1, 40)
     builder = ow.MLGraphBuilder(context)

@@ -9,7 +9,7 @@ from weakref import getweakrefcount
 
 import numpy as np
 import pytest
-from cuda_driver import CpuDriver, context_on
+from support.cuda_driver import CpuDriver, context_on
 
 import opweave as ow
 from opweave.backends import Precision
@@ -92,7 +92,7 @@ def test_memory_is_freed_with_the_last_graph(driver: CpuDriver, context: ow.MLCo
 
 
 @pytest.mark.parametrize("way", ["destroy", "del"])
-def test_an_array_may_change_when_its_graphs_are_gone(driver: CpuDriver, context: ow.MLContext, way: str) -> None:
+def test_constant_freed_with_last_graph(driver: CpuDriver, context: ow.MLContext, way: str) -> None:
     """Their memory is freed at once, so that later graphs do not share it."""
     op, shape, sizes = OPS["matmul"]
     weights = RANDOM.uniform(-1, 1, sizes).astype(np.float32)
@@ -155,7 +155,7 @@ def test_graphs_share_the_memory_of_a_constant_that_is_in_order(context: ow.MLCo
     assert len(set.union(*map(buffers, graphs))) == 1
 
 
-def test_a_constant_in_another_order_is_not_taken_for_the_constant(context: ow.MLContext) -> None:
+def test_reordered_constant_is_separate(context: ow.MLContext) -> None:
     filter = RANDOM.uniform(-1, 1, (3, 8, 1, 1)).astype(np.float32)
     graphs = [
         graph_of(context, lambda b, x, w: b.conv2d(x, w), (1, 8, 400, 400), filter),

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_driver import HARDWARE, INFO, cuda_context
-from webgpu_kernels import line_of
+from support.cuda_driver import HARDWARE, INFO, cuda_context
+from support.webgpu_kernels import line_of
 
 import opweave as ow
 from opweave.backends.cuda import compiler as cuda_compiler, devices
@@ -65,7 +65,7 @@ smooth_step.kernel(
 
 
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
-def test_a_formula_for_each_element(context: ow.MLContext, data_type: Any) -> None:
+def test_custom_element_formula(context: ow.MLContext, data_type: Any) -> None:
     x = np.linspace(-1, 3, 700).astype(data_type).reshape(7, 100)
     t = np.clip(x.astype(np.float32) / 2, 0, 1)
     found = computed(context, smooth_step, x, edge=2.0)
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(64) sums(float* out, const float scale, const 
 """
 
 
-def test_a_kernel_of_its_own(context: ow.MLContext) -> None:
+def test_custom_whole_kernel(context: ow.MLContext) -> None:
     @ow.op
     def row_sums(self: Any, x: ow.MLOperand, *, scale: float = 1.0) -> Any:
         return ow.Desc(x.data_type, x.shape[:1])
@@ -196,7 +196,7 @@ def test_between_other_operations_in_one_graph(context: ow.MLContext) -> None:
 
 
 @pytest.mark.parametrize("fallback", ["auto", "error"])
-def test_a_kernel_in_wgsl_alone(context: ow.MLContext, fallback: Any) -> None:
+def test_custom_kernel_in_wgsl_only(context: ow.MLContext, fallback: Any) -> None:
     @ow.op
     def halved(self: Any, x: ow.MLOperand) -> Any:
         return x.desc
@@ -212,7 +212,7 @@ def test_a_kernel_in_wgsl_alone(context: ow.MLContext, fallback: Any) -> None:
     np.testing.assert_array_equal(computed(context, halved, x), x / 2)
 
 
-def test_a_kernel_in_wgsl_and_an_expression(context: ow.MLContext) -> None:
+def test_custom_kernel_in_wgsl_with_expression(context: ow.MLContext) -> None:
     @ow.op
     def tripled(self: Any, x: ow.MLOperand) -> Any:
         return x.desc
@@ -265,12 +265,12 @@ def refused(text: Any, **options: Any) -> str:
         ("__global__ void f(float* out) { }", {"grid": (1, 70000)}, "a grid has at most [2147483647, 65535, 65535] blocks"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit(text: str, options: Any, message: str) -> None:
+def test_custom_kernel_rejects_invalid_source(text: str, options: Any, message: str) -> None:
     assert message in refused(text, **options)
 
 
 @needs_nvrtc
-def test_the_compilers_messages_show_the_users_line() -> None:
+def test_custom_kernel_error_shows_source_line() -> None:
     text = """
         float twice(float t) { return 2 * t; }
         void main(unsigned i) {
@@ -292,7 +292,7 @@ def test_the_compilers_messages_show_the_users_line() -> None:
 
 @needs_nvrtc
 @pytest.mark.parametrize("text", ["void main(unsigned i) {\n    if (i > 2) {\n        out[i] = 0;\n    }\n"])
-def test_a_bracket_that_is_never_closed(text: str) -> None:
+def test_custom_kernel_unclosed_bracket(text: str) -> None:
     assert "line 1 of the CUDA C++" in refused(text)
     assert "the bracket in this line is never closed\n1 | void main(unsigned i) {" in refused(text)
 
@@ -312,7 +312,7 @@ def test_constants_are_known_to_the_compiler() -> None:
     assert binary.image.startswith(b"\x7fELF")
 
 
-def test_what_is_no_kernel() -> None:
+def test_custom_kernel_rejects_other_values() -> None:
     with pytest.raises(
         ow.ValidationError,
         match=r"broken: a kernel is CUDA C.* or Launch, a kernel of Triton, CuPy or Numba, .*, got 3",

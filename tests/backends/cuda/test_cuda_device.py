@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import wpt
-from cuda_cases import rows
-from cuda_driver import HARDWARE, cuda_context
+from support import wpt
+from support.cuda_cases import rows
+from support.cuda_driver import HARDWARE, cuda_context
 
 import opweave as ow
 
@@ -26,7 +26,7 @@ def test_operations_on_arrays() -> None:
         np.testing.assert_allclose(np.asarray(found), np.maximum(x, 0) @ x + 1, 1e-5)
 
 
-def test_a_session() -> None:
+def test_session_on_cuda() -> None:
     onnx = pytest.importorskip("onnx", reason="onnx is not installed")
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
     weights = onnx.numpy_helper.from_array(np.arange(12, dtype=np.float32).reshape(4, 3), "w")

@@ -12,19 +12,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from cuda_on_cpu import OPTIONS, compiler
+from support.cuda_on_cpu import OPTIONS, compiler
 
 from opweave.backends.cuda import devices
 
-TESTS = Path(__file__).parents[2]
+FOLDER = Path(__file__).parent
 
 
 @pytest.mark.skipif(not devices.is_installed(), reason="pip install 'opweave[cuda]'")
 def test_graphs_tensors_and_streams_give_right_results_and_everything_back(tmp_path: Path) -> None:
     library = tmp_path / "libcuda.so.1"
-    command = [*compiler(), *OPTIONS, "-o", str(library), str(TESTS / "libcuda.cpp"), "-ldl"]
+    command = [*compiler(), *OPTIONS, "-o", str(library), str(FOLDER / "libcuda.cpp"), "-ldl"]
     subprocess.run(command, check=True, capture_output=True, text=True)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "OPWEAVE_CACHE": str(tmp_path)}
-    program = [sys.executable, str(Path(__file__).with_name("libcuda_program.py"))]
+    program = [sys.executable, str(FOLDER / "libcuda_program.py")]
     done = subprocess.run(program, capture_output=True, text=True, env=environment, check=False)
     assert (done.returncode, done.stdout) == (0, "{}\n"), done.stderr[-4000:]

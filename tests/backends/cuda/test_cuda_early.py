@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-import cuda_on_cpu
 import pytest
-from cuda_cases import _Rules
+from support import cuda_on_cpu
+from support.cuda_cases import _Rules
 
 import opweave as ow
 from benchmarks.decode_step import Sizes, random_weight, step
@@ -38,7 +38,7 @@ def read_early(step: KernelStep) -> list[int]:
     return [k for k, name in enumerate(names) if re.search(rf"\b{name}\[", early)]
 
 
-def test_they_read_nothing_that_a_kernel_writes(steps: list[KernelStep]) -> None:
+def test_early_reads_exclude_written_buffers(steps: list[KernelStep]) -> None:
     written = {place for step in steps for place, writes in zip(step.places, step.kernel.writes, strict=True) if writes}
     written |= {place for step in steps for place in step.copies or ()}  # an input that is updated in place
     for each in steps:
@@ -57,7 +57,7 @@ def test_they_read_nothing_that_a_kernel_writes(steps: list[KernelStep]) -> None
         ("matmul + add", ["constant"]),
     ],
 )
-def test_they_read_constants_and_inputs(steps: list[KernelStep], title: str, kinds: list[str]) -> None:
+def test_early_reads_of_constants_and_inputs(steps: list[KernelStep], title: str, kinds: list[str]) -> None:
     found = [each for each in steps[9:] if each.kernel.title.endswith(title)]
     assert found
     for each in found:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from agreement import REFERENCE, assert_agree, run
-from cuda_driver import HARDWARE, cuda_context
 from hypothesis import given, settings, strategies as st
 from samples import SAMPLES, Make, type_choices
+from support.agreement import REFERENCE, assert_agree, run
+from support.cuda_driver import HARDWARE, cuda_context
 
 from opweave.core.operation import Op
 from opweave.ops import Operations
@@ -16,7 +16,7 @@ from opweave.ops import Operations
 
 @pytest.mark.skipif(not HARDWARE, reason="needs an NVIDIA GPU: make sanitize-gpu")
 @pytest.mark.parametrize("op", Operations.listing().values(), ids=lambda op: op.name)
-def test_a_call(op: Op[..., Any]) -> None:
+def test_operation_on_cuda(op: Op[..., Any]) -> None:
     context, sample = cuda_context(), SAMPLES[op]
     types = next(iter(type_choices(op, context.backend.limits(op))))
 

@@ -90,7 +90,7 @@ def test_heads_side_by_side() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"window": 20}, {"softcap": 3.0}, {"sinks": True}])
 @pytest.mark.parametrize("tables", [False, True])
-def test_a_prompt(tables: bool, options: Any) -> None:
+def test_flash_attention_of_prompt_with_cache(tables: bool, options: Any) -> None:
     """Positions behind a cache of keys and values whose room holds NaN, turned by rotary tables."""
     options, new, room = dict(options), 24, 90
     given: dict[str, np.ndarray] = {
@@ -146,7 +146,7 @@ def test_much_work_is_one_kernel_on_tensor_cores_only(monkeypatch: pytest.Monkey
     assert len(steps_of(build, [q, k, v], (), replace(F, tensor_cores=None))) == 3
 
 
-def test_what_keeps_the_other_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flash_attention_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
     def compilers(queries: int, size: int = 16, features: Any = F) -> set[str]:
         arrays = [array(1, 2, n, size) for n in (queries, 64, 64)]
         return {step.kernel.compiler for step in steps_of(dot_product(), arrays, (), features)}

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_driver import HARDWARE, CpuDriver, OnDevice, cuda_context
+from support.cuda_driver import HARDWARE, CpuDriver, OnDevice, cuda_context
 
 import opweave as ow
 from opweave.memory import copies

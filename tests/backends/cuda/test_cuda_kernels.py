@@ -10,11 +10,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import cuda_on_cpu
 import numpy as np
 import pytest
-import wpt
-from cuda_cases import Compiled, compiled, rows
+from support import cuda_on_cpu, wpt
+from support.cuda_cases import Compiled, compiled, rows
 from triton_cases import array, check, steps_of
 
 import opweave.expr as ex
@@ -68,7 +67,7 @@ def test_tiles_read_no_terms_behind_the_last(columns: int, constants: tuple[int,
     check(lambda b, x, w: b.matmul(x, w), x, w, constants=constants, kernels=[""], features=F)
 
 
-def test_all_parts_of_sums_have_terms() -> None:
+def test_split_sums_have_no_empty_part() -> None:
     """With 90 steps, parts of 3 are 30 and not 32: the others would read behind the operands."""
     image, filter = array(1, 480, 1, 40), array(60, 480, 1, 3)
     check(lambda b, x, w: b.conv2d(x, w, padding=[0, 0, 1, 1]), image, filter, kernels=["", ""], features=F)
@@ -118,7 +117,7 @@ def special(data_type: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("data_type", ANY)
-def test_all_functions_at_special_values(data_type: DataType) -> None:
+def test_functions_at_special_values(data_type: DataType) -> None:
     values = special(data_type)
     a, b = (np.ascontiguousarray(grid.ravel()) for grid in np.meshgrid(values, values))
     names = [name for name, function in ir.FUNCTIONS.items() if data_type in function.types and name != "where"]
@@ -214,7 +213,7 @@ def test_elements_that_a_row_needs_twice_are_loaded_once() -> None:
             assert len(places) == 2
 
 
-def test_all_halves() -> None:
+def test_float16_all_values() -> None:
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
     with np.errstate(invalid="ignore", over="ignore"):
         agree(lambda x: (ex.cast(x, "float32"), x * 1.0), halves)
@@ -282,7 +281,7 @@ def test_text() -> None:
     assert (kernel.entry_point, kernel.workgroups, kernel.invocations) == ("opweave_kernel", (1, 1, 1), (32, 1, 1))
 
 
-def test_a_comment_that_ends_with_a_backslash_ends_there() -> None:
+def test_comment_with_trailing_backslash() -> None:
     from opweave.expr.gpu.dialect import DialectSource, KernelEntry
 
     text = CUDA.module(DialectSource(["// relu 'a\\"], [], [], [], [], [KernelEntry((1,), (), ("return;",))]), ())
@@ -328,5 +327,5 @@ def test_threads_that_wait_forever_are_found(statement: str) -> None:
         cuda_on_cpu.launch(lanes(statement), [memory.address])
 
 
-def test_the_library_is_complete() -> None:
+def test_mathematics_library_is_complete() -> None:
     assert mathematics.declarations(CUDA).keys() == mathematics.DECLARATIONS.keys()

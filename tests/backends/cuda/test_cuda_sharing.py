@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_driver import CpuDriver, OnDevice, context_on
-from foreign import OnHost
+from support.cuda_driver import CpuDriver, OnDevice, context_on
+from support.foreign import OnHost
 
 import opweave as ow
 from opweave.core.dtypes import ANY, DataType
@@ -63,7 +63,7 @@ def test_memory_lives_until_the_consumer_is_done() -> None:
     assert sys.getrefcount(array) == references
 
 
-def test_what_is_no_capsule() -> None:
+def test_dlpack_rejects_invalid_capsule() -> None:
     with pytest.raises(ow.ValidationError, match="__dlpack__ must return a capsule with a tensor, got 3"):
         dlpack.ImportedTensor(3)
     capsule = OnHost(np.zeros(3, np.float32)).__dlpack__()
@@ -76,7 +76,7 @@ def test_what_is_no_capsule() -> None:
         OnHost(np.zeros(3, np.float32), read_only=True).__dlpack__()
 
 
-def test_a_newer_version_is_refused_and_given_back() -> None:
+def test_dlpack_rejects_newer_version() -> None:
     array = np.zeros(3, np.float32)
     references = sys.getrefcount(array)
     capsule = OnHost(array).__dlpack__(max_version=(1, 0))
@@ -107,7 +107,7 @@ def test_arrays_are_used_without_a_copy(driver: CpuDriver, context: ow.MLContext
     assert (given.data_type, given.shape, given.writable) == ("float32", (2, 3), True)
 
 
-def test_the_default_stream_is_number_1() -> None:
+def test_dlpack_default_stream_is_1() -> None:
     driver = CpuDriver(stream=0)
     x = OnDevice(driver, np.zeros((2, 3), np.float32))
     tensor = context_on(driver).tensor_from(x)
@@ -117,7 +117,7 @@ def test_the_default_stream_is_number_1() -> None:
     assert driver.waits == ["0x1 for 0x0", "0x7 for 0x0"]
 
 
-def test_an_array_lives_until_the_work_on_it_is_done(driver: CpuDriver, context: ow.MLContext) -> None:
+def test_tensor_from_keeps_array_until_work_is_done(driver: CpuDriver, context: ow.MLContext) -> None:
     x = OnDevice(driver, np.zeros((2, 3), np.float32))
     references = sys.getrefcount(x)
     tensor = context.tensor_from(x)
@@ -164,7 +164,7 @@ def test_arrays_that_do_not_fit(
     assert text in str(caught.value)
 
 
-def test_what_is_said_of_an_array_must_hold(driver: CpuDriver, context: ow.MLContext) -> None:
+def test_tensor_from_rejects_other_descriptor(driver: CpuDriver, context: ow.MLContext) -> None:
     x = OnDevice(driver, np.zeros((2, 3), np.float32))
     assert context.tensor_from(x, "float32", [2, 3]).shape == (2, 3)
     with pytest.raises(ow.ValidationError, match=r"tensor_from: the array is float32\[2, 3\], not float32\[3, 2\]"):

@@ -17,7 +17,7 @@ LENGTH = 200
 
 
 @pytest.mark.parametrize("data_type", ["float16", "float32"])
-def test_a_token(device_context: ow.MLContext, data_type: DataType) -> None:
+def test_decoder_step_equals_reference(device_context: ow.MLContext, data_type: DataType) -> None:
     sizes = Sizes(layers=2, hidden=64, heads=4, groups=2, size=16, inner=136, past=255, data_type=data_type)
     reference = ow.ml.create_context(device="reference")
     (graph, found), (_, wanted) = (_computed(each, sizes) for each in (device_context, reference))

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 import numpy as np
 import pytest
-from cuda_driver import INFO, CpuDriver, context_on
+from support.cuda_driver import INFO, CpuDriver, context_on
 from triton_cases import SMALL, Build, F, array, check, instructions, run, steps_of
 
 import opweave as ow
@@ -322,7 +322,7 @@ def test_parts_of_sums_are_added() -> None:
     )
 
 
-def test_what_triton_does_not_compute_follows_in_a_kernel_of_its_own() -> None:
+def test_epilogue_without_triton_is_a_separate_kernel() -> None:
     check(lambda b, x, y: b.sin(b.matmul(x, y)), array(32, 32), array(32, 40), kernels=("triton", ""))
 
 
@@ -349,7 +349,7 @@ def test_float32_is_rounded_where_that_is_allowed() -> None:
         assert text in step.kernel.source
 
 
-def test_what_keeps_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_core_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
     def compilers(build: Build, *arrays: np.ndarray, features: Features = F) -> set[str]:
         return {step.kernel.compiler for step in steps_of(build, arrays, (1,), features)}
 
@@ -437,7 +437,7 @@ def test_precisions_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 # Choice of tiles
 
 
-def test_the_choice_grows_with_the_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tile_choice_grows_with_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     def choice(rows: int, columns: int, terms: int, features: Features = F) -> tuple[TensorTile, int]:
         a, b = Input(0, Desc("float32", (rows, terms))), Input(1, Desc("float32", (terms, columns)))
         return choose(product(View.of(a), View.of(b)), features)
@@ -552,7 +552,7 @@ def test_rows_of_other_products_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert found == [f"{record['device']}, {record['architecture']}", *known]
 
 
-def test_the_table_was_measured() -> None:
+def test_tile_table_names_devices() -> None:
     kept = json.loads(cuda_tune.TARGET.read_text("utf-8"))
     assert kept["devices"]
     assert all("sm_" in device for device in kept["devices"])
@@ -569,7 +569,7 @@ ARCHITECTURES = {"sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10, "s
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_all_tiles_compile(
+def test_tiles_compile(
     request: pytest.FixtureRequest, architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A product and a convolution with each tile of the table; one of fourteen, unless `--all` is given."""
@@ -596,7 +596,7 @@ def test_all_tiles_compile(
         assert (binary.invocations, binary.trailing) == (step.kernel.block, 2)
 
 
-def test_each_kind_of_products_has_tiles() -> None:
+def test_tile_table_has_every_kind() -> None:
     known = tensor_tiles.table()
     kinds = ("float16", "tf32", "tf32x3", "tf32x3 in kernels")
     assert list(known) == [f"{kind}, {reading}" for kind in kinds for reading in tensor_tiles.READINGS]

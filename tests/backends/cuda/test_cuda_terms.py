@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from cuda_cases import _Rules
-from cuda_driver import CpuDriver, context_on
+from support.cuda_cases import _Rules
+from support.cuda_driver import CpuDriver, context_on
 from triton_cases import WGMMA_TF32, Build, F, array, check, instructions, run, steps_of
 
 import opweave as ow
@@ -145,7 +145,7 @@ def test_filters() -> None:
 
 
 @pytest.mark.usefixtures("always")
-def test_what_cannot_be_divided() -> None:
+def test_tf32_terms_of_non_finite_values() -> None:
     """Infinities, NaN and values that TF32 rounds to infinity, in either operand or in both."""
     a, b = array(40, 64), array(64, 36)
     # What is multiplied by the largest values is a power of two, which has no rest, and leaves the product finite.
@@ -177,7 +177,7 @@ def test_large_products_pay_for_it() -> None:
 
 
 @pytest.mark.parametrize("kind", HALVES)
-def test_only_operands_that_are_read_often_are_rounded_before(kind: Kind) -> None:
+def test_tf32_terms_precomputed_only_if_reread(kind: Kind) -> None:
     def moved(rows: int, columns: int, constants: tuple[int, ...] = ()) -> list[tuple[int, ...]]:
         arrays = [array(rows, 2048), array(2048, columns)]
         steps = steps_of(gemm(False, False), arrays, constants, features(kind))
@@ -298,7 +298,7 @@ def test_products_share_an_operand_in_order() -> None:
     check(build, *arrays, constants=(1, 2, 3), kernels=["triton"] * 10, features=given, tolerance=3e-2)
 
 
-def test_what_was_written_since_is_brought_into_order_again() -> None:
+def test_ordered_copy_renewed_after_write() -> None:
     kernels, desc = Kernels(_Rules(F), F), Desc("float32", (4,))
     x = kernels.array_in(desc, Buffer(desc, "between"))
 

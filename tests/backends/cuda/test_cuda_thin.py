@@ -67,7 +67,7 @@ def test_products_of_the_same_vectors(data_type: str) -> None:
     four_lines(lambda b, x, w, v: b.concat([b.matmul(x, w), b.matmul(x, v)], axis=1), x, w, v, constants=(1, 2))
 
 
-def test_one_vector_has_a_line_for_each_team() -> None:
+def test_gemv_has_one_line_per_team() -> None:
     (step,) = steps_of(biased, (array(1, 4096), array(4096, 64), array(64)), (1,), FEATURES)
     assert "4 lines for a workgroup" in step.kernel.source
 
@@ -107,7 +107,7 @@ def test_teams_add_up_with_one_barrier(terms: int, columns: int) -> None:
     check(biased, *arrays, kernels=[""], tolerance=1e-5, features=FEATURES)
 
 
-def test_many_parts_are_added_in_a_loop() -> None:
+def test_gemv_parts_are_added_in_a_loop() -> None:
     """Workgroups of 1,024 have 32 warps."""
     arrays = array(2, 4096), array(4096, 512), array(512)
     (step,) = steps_of(biased, arrays, (), FEATURES)
@@ -116,7 +116,7 @@ def test_many_parts_are_added_in_a_loop() -> None:
     check(biased, *arrays, constants=(), kernels=[""], tolerance=1e-5, features=FEATURES)
 
 
-def test_what_sums_are_added_to_is_read_before_they_are_computed() -> None:
+def test_gemv_addend_is_read_before_sum() -> None:
     def added(b: ow.MLGraphBuilder, x: Any, w: Any, y: Any) -> Any:
         return b.add(b.matmul(x, w), y)
 
@@ -130,7 +130,7 @@ def test_what_sums_are_added_to_is_read_before_they_are_computed() -> None:
         check(added, *arrays, kernels=[""], tolerance=1e-5, features=FEATURES)
 
 
-def test_a_scale_that_is_constant_is_read_before_the_kernel_waits() -> None:
+def test_gemv_constant_scale_is_read_early() -> None:
     def normalized(b: ow.MLGraphBuilder, x: Any, scale: Any, w: Any) -> Any:
         return b.matmul(composites.rms_normalization(b, b.relu(x), scale), w)
 

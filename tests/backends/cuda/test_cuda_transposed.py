@@ -63,7 +63,7 @@ def test_options(case: int, layout: Any) -> None:
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("case", [1, 3])
-def test_what_follows_is_a_part_of_the_kernel(case: int, layout: Any) -> None:
+def test_conv_transpose2d_epilogue_is_fused(case: int, layout: Any) -> None:
     """A bias, a residual, and an array that changes along the width only."""
     build, image, filter = transposed(case, layout)
     reference = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
@@ -115,7 +115,7 @@ def test_kernels_compile(architecture: str, tmp_path: Path, monkeypatch: pytest.
     assert any(map(WGMMA_TF32.fullmatch, instructions(binary.image, tmp_path))) == (architecture == "sm_90")
 
 
-def test_what_keeps_other_kernels() -> None:
+def test_conv_transpose2d_tensor_core_conditions() -> None:
     build, image, filter = transposed(0, "nchw")
     apart: Any = lambda b, x, w: b.conv_transpose2d(x, w, strides=[2, 2], dilations=[2, 2])  # noqa: E731
     cases: list[tuple[Any, tuple[int, ...]]] = [(build, ()), (apart, (1,))]  # nothing divides these filters

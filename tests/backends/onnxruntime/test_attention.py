@@ -63,7 +63,7 @@ def test_matrix_products_where_they_are_faster(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     "more", [{}, {"scale": 0.3}, {"softcap": 2.0}, {"sinks": True}], ids=["", "scale", "cap", "sinks"]
 )
-def test_both_kernels_agree_with_the_decomposition(
+def test_attention_kernels_agree_with_decomposition(
     most: int, new: int, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention, "MAX_SCORES_OF_PRODUCTS", most)

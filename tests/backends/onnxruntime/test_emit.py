@@ -86,7 +86,7 @@ def kernels_of(build: Callable[[ow.MLGraphBuilder, ow.MLOperand], Any], *shape: 
     return [node.op_type for node in model.graph.node]
 
 
-def test_of_reshapes_in_a_row_the_last_one_runs() -> None:
+def test_reshape_chain_keeps_last() -> None:
     def build(b: ow.MLGraphBuilder, x: ow.MLOperand) -> Any:
         return b.relu(b.reshape(b.reshape(b.reshape(x, [6]), [3, 2]), [1, 6]))
 
@@ -94,7 +94,7 @@ def test_of_reshapes_in_a_row_the_last_one_runs() -> None:
     assert kernels_of(lambda b, x: b.relu(b.reshape(b.reshape(x, [6]), [2, 3])), 2, 3) == ["Relu"]
 
 
-def test_a_transposition_of_axes_of_size_1_moves_nothing() -> None:
+def test_transpose_of_unit_axes_is_a_reshape() -> None:
     def build(b: ow.MLGraphBuilder, x: ow.MLOperand) -> Any:
         return b.relu(b.reshape(b.transpose(x, permutation=[2, 0, 1, 3]), [4, 5]))
 
@@ -131,7 +131,7 @@ def test_sigmoid_is_the_engines_own_where_it_ends_in_sums(build: Any, wanted: se
     assert set(kernels_of(network, 1, 1, 4, 4)) & (SIGMOID | EXACT) == wanted
 
 
-def test_a_model_without_inputs_runs() -> None:
+def test_graph_without_inputs() -> None:
     builder = ow.MLGraphBuilder(ow.ml.create_context())
     graph = builder.build({"y": builder.exp(builder.constant("float32", 0))})
     assert builder.context.compute(graph, {})["y"] == 1
@@ -166,7 +166,7 @@ def test_decompositions_are_recursive_and_labelled() -> None:
     assert graph.outputs["y"].shape == (2, 3)
 
 
-def test_an_unsupported_core_operation_is_an_error() -> None:
+def test_decompose_rejects_unsupported_core_operation() -> None:
     def build(b: ow.MLGraphBuilder) -> Any:
         return {"y": b.exp(b.input("x", "float32", [2]), label="e")}
 
@@ -174,7 +174,7 @@ def test_an_unsupported_core_operation_is_an_error() -> None:
         decompose(build, lambda node: False)
 
 
-def test_every_operation_decomposes_into_the_core_set() -> None:
+def test_decompositions_end_in_core_operations() -> None:
     """Each decomposition ends in operations that have none."""
     from opweave.inspect.support import main_operand, smallest_call
 

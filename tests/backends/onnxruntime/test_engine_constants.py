@@ -127,7 +127,7 @@ def test_large_constants_that_only_decide(build: Build) -> None:
 
 
 @pytest.mark.parametrize("build", GRAPHS.values(), ids=GRAPHS)
-def test_each_initializer_is_read(build: Build) -> None:
+def test_emitted_initializers_are_read(build: Build) -> None:
     ctx, outputs, _ = ort.emit_graph(Graph.reaching(build(ow.MLGraphBuilder(ow.ml.create_context()))))
     model, weights = ctx.finish(outputs)
     graph = onnx.ModelProto.FromString(model).graph

@@ -34,7 +34,7 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("shape", [[1], [1, 1]])
 @pytest.mark.parametrize("data_type", ["int64", "int32", "float32"])
-def test_a_one_that_is_divided_keeps_its_axes(data_type: str, shape: list[int]) -> None:
+def test_div_of_ones_keeps_shape(data_type: str, shape: list[int]) -> None:
     """The engine's optimiser writes 1 / x * y as y / x."""
 
     def quotient(b: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.MLOperand:
@@ -64,7 +64,7 @@ def test_transpositions_beside_large_constants(name: str, size: int) -> None:
     assert_right(build, {"x": np.abs(normal(size, 40, seed=1))})
 
 
-def test_a_constant_of_two_transposed_operations() -> None:
+def test_constant_shared_by_transposed_operations() -> None:
     constant = normal(30, 30)
 
     def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
@@ -202,7 +202,7 @@ def test_products_of_bytes(known: bool, types: tuple[str, str], quantised: bool)
     assert_right(build, {"a": a} if known else {"a": a, "b": b})
 
 
-def test_the_probe_of_the_processor_knows_vnni() -> None:
+def test_saturation_probe_detects_vnni() -> None:
     features = import_module("numpy._core._multiarray_umath").__cpu_features__
     if not features.get("AVX512_ICL"):
         pytest.skip("NumPy does not say that this processor has VNNI instructions")

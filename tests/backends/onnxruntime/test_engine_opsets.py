@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, defs, helper
+from support.onnx import model
 
 import opweave as ow
 from opweave.backends.onnxruntime import opsets
@@ -26,13 +27,8 @@ ROI_ALIGN = helper.make_node("RoiAlign", ["x", "boxes", "batches"], ["y"], outpu
 
 def model_of(*nodes: onnx.NodeProto, opset: int, output: str = "y") -> onnx.ModelProto:
     """A model of nodes that take the image `x`, the boxes, and the numbers of their images."""
-    inputs = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2, 6, 6]),
-        helper.make_tensor_value_info("boxes", TensorProto.FLOAT, ["boxes", 4]),
-        helper.make_tensor_value_info("batches", TensorProto.INT64, ["boxes"]),
-    ]
-    graph = helper.make_graph(nodes, "lowered", inputs, [helper.make_empty_tensor_value_info(output)])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    inputs = {"x": "float32[n, 2, 6, 6]", "boxes": "float32[boxes, 4]", "batches": "int64[boxes]"}
+    return model(nodes, inputs, {output: ""}, opset=opset)
 
 
 def opset_of(proto: onnx.ModelProto) -> int:
@@ -43,7 +39,7 @@ def opset_of(proto: onnx.ModelProto) -> int:
 
 @pytest.mark.parametrize("specialise", ["always", "never"])
 @pytest.mark.parametrize("opset", [22, NEWEST])
-def test_operators_whose_kernels_are_of_an_older_set_run(opset: int, specialise: Any) -> None:
+def test_operators_with_older_kernels_run(opset: int, specialise: Any) -> None:
     """As a part that falls back, and as ONNX Runtime, uncompiled."""
     feed = {"x": IMAGE, "boxes": BOXES, "batches": BATCHES}
     (wanted,) = ow.InferenceSession(model_of(ROI_ALIGN, opset=21)).run(None, feed)
@@ -66,7 +62,7 @@ def test_floats_of_eight_bits_are_quantized_in_the_newest_set(specialise: Any) -
     np.testing.assert_array_equal(got[0, 0, 0], [0, 0.5, -1, 2, 224, 224])
 
 
-def test_models_are_lowered_no_further_than_their_kernels_ask_for() -> None:
+def test_opset_is_lowered_only_as_needed() -> None:
     relu = helper.make_node("Relu", ["x"], ["y"])
     assert opset_of(model_of(relu, opset=18)) == 18
     assert opset_of(model_of(relu, opset=22)) == 22
@@ -132,7 +128,7 @@ def test_operators_mean_the_same_from_the_oldest_target_on() -> None:
 
 @pytest.mark.parametrize("opset", range(opsets.OLDEST_TARGET, opsets.newest_opset() + 1))
 @pytest.mark.parametrize("operator", ["RoiAlign", "Multinomial", "Optional", "QuantizeLinear", "Relu", "ReduceLogSum"])
-def test_the_engine_has_the_kernels_that_it_is_believed_to_have(operator: str, opset: int) -> None:
+def test_engine_has_assumed_kernels(operator: str, opset: int) -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 2, 6, 6] if operator == "RoiAlign" else [2, 6])
     inputs = {"RoiAlign": ["x", "boxes", "batches"], "QuantizeLinear": ["x", "scale"]}.get(operator, ["x"])
     others = {

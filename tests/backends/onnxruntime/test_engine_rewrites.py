@@ -113,7 +113,7 @@ def test_quantised_softmax_is_rounded_once(data_type: str, axis: int) -> None:
 
 @pytest.mark.parametrize("zero", [128, 129])
 @pytest.mark.parametrize("name", ["conv2d", "matmul", "add"])
-def test_kernels_of_integers_stay_where_they_round_alike(name: str, zero: int) -> None:
+def test_integer_kernels_are_kept_if_rounding_agrees(name: str, zero: int) -> None:
     """Products do with any zero point, sums with an even one."""
 
     def build(b: ow.MLGraphBuilder, x: Operands) -> ow.MLOperand:
@@ -192,7 +192,7 @@ BETWEEN: dict[str, Callable[[ow.MLGraphBuilder, ow.MLOperand], ow.MLOperand]] = 
 @pytest.mark.parametrize("data_type", ["int8", "uint8"])
 @pytest.mark.parametrize("shape", [(7,), (2, 3, 4)], ids=str)
 @pytest.mark.parametrize("name", BETWEEN)
-def test_two_quantisations_in_a_row_stay_two(
+def test_consecutive_quantize_linear_are_not_merged(
     name: str, shape: tuple[int, ...], data_type: str, context: ow.MLContext
 ) -> None:
     """The optimiser made one of them, with a scale for the numbers that both can hold."""
@@ -239,7 +239,7 @@ def test_outputs_before_a_moved_quantisation_are_not_quantised(
 @pytest.mark.parametrize("is_cast", [False, True])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d", "gemm", "matmul"])
-def test_weights_of_floats_between_quantised_values_stay_floats(
+def test_float_weights_between_quantised_values_stay_float(
     name: str, has_bias: bool, is_cast: bool, data_type: Any, context: ow.MLContext
 ) -> None:
     """The optimiser rounded weights to 8 bits, and biases to steps of the product of two scales."""
@@ -261,7 +261,7 @@ def test_weights_of_floats_between_quantised_values_stay_floats(
     np.testing.assert_array_equal(got, expected)
 
 
-def test_biases_of_floats_between_quantised_values_are_not_rounded() -> None:
+def test_float_bias_between_quantised_values_is_not_rounded() -> None:
     x = np.full((2, 1, 2, 4), 127, "int8")
 
     def build(b: ow.MLGraphBuilder, operands: Operands) -> ow.MLOperand:
@@ -466,7 +466,7 @@ print("computed")
 
 
 @pytest.mark.parametrize("precision", ["float32", "ieee"])
-def test_products_of_transposed_casts_do_not_end_the_process(precision: str) -> None:
+def test_matmul_of_transposed_casts(precision: str) -> None:
     """The optimiser changed the order of a transposition and a cast, and left the graph in between without its edges."""
     done = subprocess.run([sys.executable, "-c", TURNED, precision], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "computed\n"), done.stderr[-2000:]
@@ -609,6 +609,6 @@ print("computed")
 """
 
 
-def test_products_of_transposed_casts_in_models_do_not_end_the_process() -> None:
+def test_matmul_of_transposed_casts_in_models() -> None:
     done = subprocess.run([sys.executable, "-c", TURNED_MODEL], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "computed\n"), done.stderr[-2000:]

@@ -51,7 +51,7 @@ def emitted(build: Build, array: np.ndarray) -> list[str]:
         lambda b, x: b.transpose(x, permutation=[0, 1]),
     ],
 )
-def test_nothing_is_emitted_where_nothing_moves(build: Build) -> None:
+def test_movement_without_effect_is_not_emitted(build: Build) -> None:
     assert emitted(build, X) == []
     np.testing.assert_array_equal(run(ORT, build, X), X)
 
@@ -109,7 +109,7 @@ def test_zeros_around_a_maximum_stay(mode: Any, layout: Any) -> None:
 
 
 @pytest.mark.parametrize("context", [ORT, REFERENCE], ids=["onnxruntime", "reference"])
-def test_as_many_tensors_as_can_be(context: ow.MLContext) -> None:
+def test_split_and_concat_of_8192_tensors(context: ow.MLContext) -> None:
     x = np.arange(8192 + 100, dtype="int32")
 
     def build(b: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.MLOperand:

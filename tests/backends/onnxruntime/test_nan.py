@@ -49,7 +49,7 @@ OPERATIONS: dict[str, Build] = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_where_nan_differs_is_told(name: str) -> None:
+def test_nan_deviations_are_documented(name: str) -> None:
     differs = False
     for position in range(0, 20, 3):
         x = weights(4, 5)

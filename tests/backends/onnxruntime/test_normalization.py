@@ -29,7 +29,7 @@ def network(builder: ow.MLGraphBuilder, layout: InputOperandLayout) -> MLOperand
 
 
 @pytest.mark.parametrize("layout", SHAPES)
-def test_a_convolution_takes_the_normalisation_in(layout: InputOperandLayout, tmp_path: Path) -> None:
+def test_batch_normalization_is_folded_into_conv2d(layout: InputOperandLayout, tmp_path: Path) -> None:
     builder = ow.MLGraphBuilder(ORT)
     ctx, outputs, _ = ort.emit_graph(Graph.reaching({"y": network(builder, layout)}))
     model, weights = ctx.finish(outputs)
@@ -42,7 +42,7 @@ def test_a_convolution_takes_the_normalisation_in(layout: InputOperandLayout, tm
 
 
 @pytest.mark.parametrize("layout", SHAPES)
-def test_the_folded_normalisation_is_right(layout: InputOperandLayout) -> None:
+def test_folded_batch_normalization_equals_reference(layout: InputOperandLayout) -> None:
     x = np.random.default_rng(1).standard_normal(SHAPES[layout], "float32")
     results = []
     for context in (ORT, REFERENCE):
@@ -52,7 +52,7 @@ def test_the_folded_normalisation_is_right(layout: InputOperandLayout) -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_a_large_mean_costs_no_digits(axis: int) -> None:
+def test_batch_normalization_with_large_mean(axis: int) -> None:
     """The kernel alone, which multiplies before it subtracts, is off by 3e-5 here."""
     x = np.float32(1000) + np.arange(27, dtype="float32").reshape(3, 3, 3) / 8
     mean, variance = np.full(3, 1000, "float32"), np.full(3, 1e-3, "float32")

@@ -11,10 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
-from plugin_device import NAME, PROVIDER, cpu_as_plugin
+from support.onnx import model, node
+from support.plugin_device import NAME, PROVIDER, cpu_as_plugin
 
 import opweave as ow
 from opweave.backends.onnxruntime import plugins
@@ -77,7 +76,7 @@ def test_graphs_run_on_the_device_of_a_plugin() -> None:
 
 
 @pytest.mark.usefixtures("listed")
-def test_each_run_has_a_binding_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_run_has_own_binding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bindings copy inputs to devices with memory of their own when they are made, and would not see later changes."""
     context = ow.ml.create_context(device=NAME)
     graph, x = graph_on(context), np.ones((4, 600), "float32")
@@ -97,7 +96,7 @@ def test_each_run_has_a_binding_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("listed")
-def test_copies_to_a_device_with_memory_of_its_own_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_copies_to_device_memory_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opweave.backends.onnxruntime.provider_session._is_on_device", lambda place: True)
     context = ow.ml.create_context(device=NAME)
     graph, x = graph_on(context), np.ones((4, 600), "float32")
@@ -110,7 +109,7 @@ def test_copies_to_a_device_with_memory_of_its_own_are_counted(monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("listed")
-def test_contexts_on_one_device_share_programs_but_not_with_the_cpu() -> None:
+def test_plugin_contexts_share_programs() -> None:
     one, other = (ow.ml.create_context(device=NAME) for _ in range(2))
     assert one.backend is other.backend
     assert one.backend is not ow.ml.create_context(device="cpu", backend="onnxruntime").backend
@@ -210,7 +209,7 @@ def test_assignment_tells_parts_from_wholes() -> None:
 
 
 @pytest.mark.usefixtures("accelerators")
-def test_devices_have_names_of_kind_vendor_and_provider() -> None:
+def test_plugin_device_names() -> None:
     found = {device.name: device for device in ow.devices() if device.provider}
     assert list(found) == [
         "gpu:intel:openvino",
@@ -244,7 +243,7 @@ def test_shorter_names_mean_the_first_device(name: str, expected: str) -> None:
 
 
 @pytest.mark.usefixtures("accelerators")
-def test_low_power_finds_an_npu_which_rounds_to_float16() -> None:
+def test_low_power_selects_npu() -> None:
     context = ow.ml.create_context(power_preference="low-power", backend="onnxruntime", precision="float16")
     assert context.device.kind == "npu"
     assert context.accelerated
@@ -279,7 +278,7 @@ def test_unknown_devices_are_refused_with_a_list() -> None:
 
 
 @pytest.mark.usefixtures("listed")
-def test_a_provider_that_fails_is_an_error_and_not_replaced_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_failure_does_not_fall_back_to_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime's own class would print the error, and make a session on the CPU."""
     calls = []
 
@@ -306,9 +305,7 @@ def test_listing_the_cpu_registers_nothing() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_broken_package_is_reported_and_does_not_break_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_plugin_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in {
         "onnxruntime_ep_bad": "raise OSError('libbad.so is missing')",
         "onnxruntime_ep_none": "def get_ep_names(): return ['None']\ndef get_library_path(): return '/nowhere/none.so'",
@@ -334,14 +331,7 @@ def test_a_broken_package_is_reported_and_does_not_break_others(
 
 
 def relu_model() -> bytes:
-    shape = [2, 3]
-    graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-    )
-    return onnx.helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)]).SerializeToString()
+    return model([node("Relu", "x", "y")], {"x": "float32[2, 3]"}, {"y": "float32[2, 3]"}).SerializeToString()
 
 
 @pytest.mark.usefixtures("accelerators")
@@ -380,7 +370,7 @@ def test_options_of_a_provider_reach_it() -> None:
 
 
 @pytest.mark.usefixtures("listed")
-def test_a_session_on_a_plugin_compiles_each_shape(caplog: pytest.LogCaptureFixture) -> None:
+def test_plugin_session_compiles_each_shape(caplog: pytest.LogCaptureFixture) -> None:
     context = ow.ml.create_context(device=NAME)
     session = ow.InferenceSession(relu_model(), context)
     x = np.float32([[-1, 0, 1], [2, -2, 3]])

@@ -70,7 +70,7 @@ def test_constant_zero_points_of_int32(context: ow.MLContext, zero: int, part: t
 @pytest.mark.parametrize("part", [(1, 1), (1, 8), (2, 8), (4, 8), (2, 4)])
 @pytest.mark.parametrize("float_type", ["float32", "float16"])
 @pytest.mark.parametrize("data_type", ["int8", "uint8", "int32", "uint32"])
-def test_what_is_out_of_range_saturates(
+def test_quantize_linear_saturates(
     context: ow.MLContext, part: tuple[int, ...], float_type: str, data_type: str
 ) -> None:
     x = np.array([[np.inf, -np.inf, 6e4, -6e4, 0.25, -0.25, 0.75, 0]] * 4, float_type)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import graphs
 
 import opweave as ow
 from opweave.backends.onnxruntime import ort
@@ -17,10 +18,7 @@ REFERENCE = ow.ml.create_context(device="reference")
 
 
 def run(context: ow.MLContext, name: str, x: np.ndarray, *args: Any, **options: Any) -> np.ndarray:
-    builder = ow.MLGraphBuilder(context)
-    input = builder.input("x", x.dtype.name, x.shape)
-    graph = builder.build({"y": getattr(builder, name)(input, *args, **options)})
-    return context.compute(graph, {"x": x})["y"]
+    return graphs.run(context, lambda b, x: getattr(b, name)(x, *args, **options), x)
 
 
 @pytest.mark.parametrize("name", ["reduce_l1", "reduce_sum", "reduce_sum_square"])
@@ -51,7 +49,7 @@ def test_extremes_that_differ_in_bit_31(name: str, data_type: str) -> None:
 
 @pytest.mark.parametrize("device", [ORT, REFERENCE], ids=["onnxruntime", "reference"])
 @pytest.mark.parametrize("data_type", ["float32", "float16", "int32", "int8", "uint8", "uint32", "int64", "uint64"])
-def test_the_first_of_equal_values_counts(device: ow.MLContext, data_type: str) -> None:
+def test_arg_max_returns_first_of_equal_values(device: ow.MLContext, data_type: str) -> None:
     x = np.array([[3, 1, 7, 7, 1]] * 2, data_type)
     np.testing.assert_array_equal(run(device, "arg_max", x, 1), [2, 2])
     np.testing.assert_array_equal(run(device, "arg_min", x, 1), [1, 1])

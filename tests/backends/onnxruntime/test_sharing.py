@@ -109,7 +109,7 @@ def test_graphs_that_become_other_nodes_do_not_share(
     assert (session(graphs[0]) is session(graphs[1])) == shared
 
 
-def test_all_ways_to_run_pass_what_depends_on_sizes() -> None:
+def test_shared_session_with_size_inputs() -> None:
     graph = step(Weights(1), 3)
     given = feed(3, 2)
     wanted = CPU.compute(graph, given)
@@ -135,13 +135,13 @@ def test_equal_weights_in_other_memory_are_the_same() -> None:
     assert not np.allclose(CPU.compute(second, given)["y"], CPU.compute(other, given)["y"])
 
 
-def test_contexts_with_other_settings_have_sessions_of_their_own() -> None:
+def test_contexts_with_other_settings_do_not_share_sessions() -> None:
     weights = Weights(1)
     other = ow.ml.create_context(device="cpu", power_preference="low-power")
     assert session(step(weights, 1)) is not session(step(weights, 1, other))
 
 
-def test_a_session_is_freed_with_the_last_graph() -> None:
+def test_shared_session_freed_with_last_graph() -> None:
     first, second = step(Weights(9), 1), step(Weights(9), 3)
     freed = ref(runner(first)._loaded)
     assert freed() is runner(second)._loaded
@@ -155,7 +155,7 @@ def test_a_session_is_freed_with_the_last_graph() -> None:
 
 
 @pytest.mark.parametrize(("limit", "times"), [(-1, 1), (2**20, 0)])
-def test_memory_goes_back_once_large_weights_are_packed(
+def test_memory_is_released_after_packing_large_weights(
     limit: int, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trimmed: list[None] = []

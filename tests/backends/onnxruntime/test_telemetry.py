@@ -44,7 +44,7 @@ def test_onnxruntime_runs_without_telemetry(use: str, tmp_path: Path) -> None:
     assert files_of(OPWEAVE.format(use), tmp_path) == []
 
 
-def test_telemetry_of_onnxruntime_stays_the_choice_of_the_user(tmp_path: Path) -> None:
+def test_telemetry_setting_is_unchanged(tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     if not files_of(PLAIN, tmp_path / "plain"):
         pytest.skip("this version of ONNX Runtime has no telemetry here")

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from openvino_device import openvino_context
+from support.graphs import run
+from support.openvino_device import openvino_context
 
 import opweave as ow
 from opweave.backends.openvino import devices, openvino
@@ -26,22 +27,16 @@ def context() -> ow.MLContext:
     return openvino_context()
 
 
-def computed(context: ow.MLContext, build: Any, **arrays: np.ndarray) -> Any:
-    builder = ow.MLGraphBuilder(context)
-    operands = [builder.input(name, array.dtype.name, array.shape) for name, array in arrays.items()]  # type: ignore[arg-type]
-    return context.compute(builder.build({"y": build(builder, *operands)}), arrays)["y"]
-
-
 def test_quotients_are_exact(context: ow.MLContext) -> None:
     """The engine would multiply by the reciprocal: 4% of these were not integers, and their floor was one less."""
     a, b = np.meshgrid(np.arange(1, 200, dtype=float32), np.arange(1, 200, dtype=float32))
-    np.testing.assert_array_equal(computed(context, lambda b, x, y: b.floor(b.div(x, y)), x=a * b, y=b), a)
+    np.testing.assert_array_equal(run(context, lambda b, x, y: b.floor(b.div(x, y)), a * b, b), a)
 
 
 def test_products_are_sums_of_float32(context: ow.MLContext) -> None:
     """On processors that have bfloat16, the engine would use it."""
     a, b = (np.random.default_rng(seed).standard_normal((64, 256), float32) for seed in (1, 2))
-    y = computed(context, lambda builder, x: builder.matmul(x, builder.constant(b.T.copy())), x=a)
+    y = run(context, lambda builder, x: builder.matmul(x, builder.constant(b.T.copy())), a)
     np.testing.assert_allclose(y, a.astype("float64") @ b.T, rtol=0, atol=5e-5)
 
 
@@ -49,9 +44,9 @@ def test_integers_are_moved_bit_for_bit(context: ow.MLContext) -> None:
     for data_type in ("int64", "uint64", "uint32", "int32", "int8", "uint8"):
         info = np.iinfo(data_type)
         x = np.array([[info.min, info.max, 1], [info.max - 1, info.max // 3, 0]], data_type)
-        y = computed(context, lambda b, x: b.concat([b.transpose(x), b.reshape(b.reverse(x), [3, 2])], 1), x=x)
+        y = run(context, lambda b, x: b.concat([b.transpose(x), b.reshape(b.reverse(x), [3, 2])], 1), x)
         np.testing.assert_array_equal(y, np.concatenate([x.T, x[::-1, ::-1].reshape(3, 2)], 1))
-        padded = computed(context, lambda b, x, value=info.max: b.pad(x, [1, 0], [0, 2], value=value), x=x)
+        padded = run(context, lambda b, x, value=info.max: b.pad(x, [1, 0], [0, 2], value=value), x)
         np.testing.assert_array_equal(padded, np.pad(x, [(1, 0), (0, 2)], constant_values=info.max))
 
 
@@ -62,7 +57,7 @@ def test_indices_beyond_int32_are_clamped(context: ow.MLContext) -> None:
         (np.array([2**32 - 1, 2, 2**31], "uint32"), [3, 2, 3]),
         (np.array([-9, 9, -4], "int32"), [0, 3, 0]),
     ):
-        assert computed(context, lambda b, x, i: b.gather(x, i), x=x, i=indices).tolist() == wanted
+        assert run(context, lambda b, x, i: b.gather(x, i), x, indices).tolist() == wanted
 
 
 def test_wide_integers_become_floats(context: ow.MLContext) -> None:
@@ -70,13 +65,13 @@ def test_wide_integers_become_floats(context: ow.MLContext) -> None:
     random = np.random.default_rng(0)
     x = np.array([0, 1, -1, 2**31 - 1, -(2**31), 2**31, -(2**31) - 1, 2**32, 2**63 - 1, -(2**63), 2**24 + 1])
     x = np.concatenate([x, *(random.integers(-(2**bits), 2**bits, 500) for bits in (20, 31, 33, 45, 63))])
-    y = computed(context, lambda b, x: b.cast(x, "float32"), x=x)
+    y = run(context, lambda b, x: b.cast(x, "float32"), x)
     wanted = x.astype(float32)
     is_narrow = (x >= -(2**31)) & (x < 2**31)
     np.testing.assert_array_equal(y[is_narrow], wanted[is_narrow])
     np.testing.assert_array_max_ulp(y, wanted, 1)
     small = x[(x > -65504) & (x < 65504)]
-    half = computed(context, lambda b, x: b.cast(x, "float16"), x=small)
+    half = run(context, lambda b, x: b.cast(x, "float16"), small)
     np.testing.assert_array_equal(half, small.astype(np.float16))
 
 
@@ -120,7 +115,7 @@ def test_several_threads_run_one_graph(context: ow.MLContext) -> None:
         assert all(threads.map(run, range(64)))
 
 
-def test_what_it_has_no_rule_for_runs_elsewhere(context: ow.MLContext) -> None:
+def test_unsupported_operation_runs_on_onnxruntime(context: ow.MLContext) -> None:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "int64", [2, 3])
     graph = builder.build({"y": builder.reduce_sum(x, axes=[1]), "z": builder.transpose(x)})
@@ -129,7 +124,7 @@ def test_what_it_has_no_rule_for_runs_elsewhere(context: ow.MLContext) -> None:
     assert context.compute(graph, {"x": array})["y"].tolist() == array.sum(1).tolist()
 
 
-def test_its_devices_are_listed(context: ow.MLContext) -> None:
+def test_devices_list_openvino(context: ow.MLContext) -> None:
     found = [device for device in ow.devices() if device.backend == "openvino"]
     assert found[0].name == "cpu"
     assert "OpenVINO 20" in found[0].description
@@ -206,7 +201,7 @@ def test_cpus_offer_no_float16(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says in files who made a device")
-def test_it_is_loaded_for_a_default_context_only_where_intel_made_a_device(
+def test_default_context_loads_openvino_only_with_intel_device(
     context: ow.MLContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "VENDORS", (str(tmp_path / "renderD*"),))
@@ -221,7 +216,7 @@ def test_it_is_loaded_for_a_default_context_only_where_intel_made_a_device(
     assert devices.may_have_accelerators()
 
 
-def test_where_it_is_not_installed_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_context_names_missing_openvino_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "is_installed", lambda: False)
     with pytest.raises(ow.NotSupportedError, match=r"'openvino' has no device here: pip install 'opweave\[openvino\]'"):
         ow.ml.create_context(backend="openvino")
@@ -318,7 +313,7 @@ def test_rotary_embeddings_are_one_kernel(
         return ow.composites.rotary_embedding(x, cosines, sines, *rest)
 
     reference = ow.ml.create_context(device="reference")
-    y, wanted = (computed(each, build, **given) for each in (context, reference))
+    y, wanted = (run(each, build, *given.values()) for each in (context, reference))
     np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=2e-6)
     builder = ow.MLGraphBuilder(context)
     operands = [builder.input(name, array.dtype.name, array.shape) for name, array in given.items()]  # type: ignore[arg-type]
@@ -332,7 +327,7 @@ def test_rms_normalisations_are_one_kernel(context: ow.MLContext) -> None:
     def build(b: Any, x: Any) -> Any:
         return ow.composites.rms_normalization(x, b.constant(scale), epsilon=1e-5)
 
-    y, wanted = (computed(each, build, x=x) for each in (context, ow.ml.create_context(device="reference")))
+    y, wanted = (run(each, build, x) for each in (context, ow.ml.create_context(device="reference")))
     np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-6)
     builder = ow.MLGraphBuilder(context)
     graph = builder.build({"y": build(builder, builder.input("x", "float32", x.shape))})
@@ -361,7 +356,7 @@ def test_quantised_products_are_kernels_of_8_bits(context: ow.MLContext, zero: i
         return quantised(b, x, zero) @ matrix + b.dequantize_linear(b.constant(bias), small, b.constant(0 * bias))
 
     reference = ow.ml.create_context(device="reference")
-    np.testing.assert_allclose(computed(context, build, x=x), computed(reference, build, x=x), rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(run(context, build, x), run(reference, build, x), rtol=1e-5, atol=1e-4)
     builder = ow.MLGraphBuilder(context)
     graph = Graph.reaching({"y": build(builder, builder.input("x", "float32", x.shape))})
     integers = "f32" if saturates() else "u8"  # where products of 8 bits are wrong, there are none
@@ -371,26 +366,26 @@ def test_quantised_products_are_kernels_of_8_bits(context: ow.MLContext, zero: i
         (product,) = [k for k in kernels if k.get_rt_info()["layerType"].astype(str) == "FullyConnected"]
         assert product.input(0).get_element_type().get_type_name() == wanted
     strict = ow.ml.create_context(backend="openvino", device="cpu", precision="ieee")
-    np.testing.assert_allclose(computed(strict, build, x=x), computed(reference, build, x=x), rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(run(strict, build, x), run(reference, build, x), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("data_type", ["uint8", "int8"])
-def test_quotients_are_rounded_and_saturated_when_they_are_quantised(context: ow.MLContext, data_type: Any) -> None:
+def test_quantize_linear_of_quotient_rounds_and_saturates(context: ow.MLContext, data_type: Any) -> None:
     reference = ow.ml.create_context(device="reference")
     x = np.concatenate([np.arange(-2000, 2000, dtype=float32) / 8, [np.inf, -np.inf, 1e30]]).astype(float32)
 
     def build(b: Any, x: Any) -> Any:
         return b.quantize_linear(x, b.constant(np.full(1, 0.25, float32)), b.constant(np.full(1, 7, data_type)))
 
-    np.testing.assert_array_equal(computed(context, build, x=x), computed(reference, build, x=x))
-    pair, wanted = (computed(c, lambda b, x: quantised(b, x, 7, data_type), x=x) for c in (context, reference))
+    np.testing.assert_array_equal(run(context, build, x), run(reference, build, x))
+    pair, wanted = (run(c, lambda b, x: quantised(b, x, 7, data_type), x) for c in (context, reference))
     np.testing.assert_array_equal(pair, wanted)
 
 
-def test_a_product_may_become_a_scalar(context: ow.MLContext) -> None:
+def test_matmul_reshaped_to_scalar(context: ow.MLContext) -> None:
     """The engine's optimiser of reshapes after products ends the process where no dimension is left."""
     x = np.array([1, 2, 3], float32)
-    y = computed(context, lambda b, x: b.reshape(b.matmul(b.reshape(x, [1, 3]), b.reshape(x, [3, 1])), []), x=x)
+    y = run(context, lambda b, x: b.reshape(b.matmul(b.reshape(x, [1, 3]), b.reshape(x, [3, 1])), []), x)
     assert y.shape == ()
     assert y == 14
 
@@ -403,8 +398,8 @@ def test_maxima_of_no_elements_are_infinite(context: ow.MLContext) -> None:
         "strides": [2, 2],
         "dilations": [2, 2],
     }
-    y = computed(context, lambda b, x: b.max_pool2d(x, **options), x=x)
-    wanted = computed(ow.ml.create_context(device="reference"), lambda b, x: b.max_pool2d(x, **options), x=x)
+    y = run(context, lambda b, x: b.max_pool2d(x, **options), x)
+    wanted = run(ow.ml.create_context(device="reference"), lambda b, x: b.max_pool2d(x, **options), x)
     assert np.isinf(wanted).any()
     np.testing.assert_array_equal(y, wanted)
 
@@ -412,13 +407,13 @@ def test_maxima_of_no_elements_are_infinite(context: ow.MLContext) -> None:
 def test_extremes_of_infinities_are_infinite(context: ow.MLContext) -> None:
     low = np.finfo(float32).min
     x = np.array([[-np.inf, -np.inf], [low, -np.inf], [1, -np.inf]], float32)
-    assert computed(context, lambda b, x: b.reduce_max(x, axes=[1]), x=x).tolist() == [-np.inf, low, 1]
-    assert computed(context, lambda b, x: b.reduce_min(x, axes=[1]), x=-x).tolist() == [np.inf, -low, -1]
+    assert run(context, lambda b, x: b.reduce_max(x, axes=[1]), x).tolist() == [-np.inf, low, 1]
+    assert run(context, lambda b, x: b.reduce_min(x, axes=[1]), -x).tolist() == [np.inf, -low, -1]
 
 
 def test_large_numbers_are_their_own_gelu(context: ow.MLContext) -> None:
     x = np.array([np.finfo(float32).max, 2e38, 1], float32)
-    np.testing.assert_allclose(computed(context, lambda b, x: b.gelu(x), x=x), [x[0], x[1], 0.8413447], rtol=1e-6)
+    np.testing.assert_allclose(run(context, lambda b, x: b.gelu(x), x), [x[0], x[1], 0.8413447], rtol=1e-6)
 
 
 @pytest.mark.parametrize("data_type", ["int32", "int8", "uint8"])
@@ -434,10 +429,10 @@ def test_limits_of_integers_are_exact(context: ow.MLContext, data_type: Any) -> 
         lambda b, x: b.max(b.min(x, high), low),
     )
     for way in ways:
-        np.testing.assert_array_equal(computed(context, way, x=x), x.clip(low, high))
+        np.testing.assert_array_equal(run(context, way, x), x.clip(low, high))
 
 
-def test_activations_of_a_residual_network_are_part_of_its_convolutions(context: ow.MLContext) -> None:
+def test_residual_activations_are_fused_into_convolutions(context: ow.MLContext) -> None:
     """After a normalisation, a bias and what is added, too; and a hard swish that is written out."""
     random = np.random.default_rng(2)
     weights = [random.standard_normal((8, 8, 3, 3), float32) / 8 for _ in range(3)]
@@ -455,14 +450,14 @@ def test_activations_of_a_residual_network_are_part_of_its_convolutions(context:
 
     x = random.standard_normal((1, 8, 16, 16), float32)
     reference = ow.ml.create_context(device="reference")
-    np.testing.assert_allclose(computed(context, build, x=x), computed(reference, build, x=x), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(context, build, x), run(reference, build, x), rtol=1e-4, atol=1e-5)
     builder = ow.MLGraphBuilder(context)
     graph = builder.build({"y": build(builder, builder.input("x", "float32", x.shape))})
     kernels = {kernel.kernel for kernel in graph.profile(repeat=2, detail=True).kernels}
     assert kernels <= {"Convolution", "Reorder"}
 
 
-def test_what_the_cpu_alone_computes_lists_no_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_context_does_not_load_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     openvino_context()
 
     def fails() -> Any:
@@ -470,7 +465,7 @@ def test_what_the_cpu_alone_computes_lists_no_other_devices(monkeypatch: pytest.
 
     monkeypatch.setattr(devices, "engine_names", fails)
     context = ow.ml.create_context(backend="openvino", device="cpu")
-    assert computed(context, lambda b, x: b.relu(x), x=float32([-1, 2])).tolist() == [0, 2]
+    assert run(context, lambda b, x: b.relu(x), float32([-1, 2])).tolist() == [0, 2]
     assert devices.version().replace(".", "").isdecimal()
 
 

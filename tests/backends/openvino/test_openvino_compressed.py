@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from openvino_device import openvino_context
+from support.graphs import outputs_of
+from support.openvino_device import openvino_context
 
 import opweave as ow
 from opweave.backends.openvino import openvino
@@ -45,13 +46,10 @@ def constants(data_type: str, shape: Shape, part: Shape, zero: int) -> tuple[np.
 
 def check(build: Any, feeds: dict[str, np.ndarray], tolerance: float = 1e-5) -> None:
     """Compare OpenVINO's results with the reference's."""
-    results = []
-    for context in (openvino_context(), ow.ml.create_context(device="reference")):
-        b = ow.MLGraphBuilder(context)
-        inputs = {name: b.input(name, array.dtype.name, array.shape) for name, array in feeds.items()}  # type: ignore[arg-type]
-        results.append(context.compute(b.build(build(b, **inputs)), feeds))
-    for name, wanted in results[1].items():
-        np.testing.assert_allclose(results[0][name], wanted, rtol=tolerance, atol=tolerance * np.abs(wanted).max())
+    contexts = openvino_context(), ow.ml.create_context(device="reference")
+    ours, theirs = (outputs_of(context, build, feeds) for context in contexts)
+    for name, wanted in theirs.items():
+        np.testing.assert_allclose(ours[name], wanted, rtol=tolerance, atol=tolerance * np.abs(wanted).max())
 
 
 TABLES: list[tuple[Shape, Shape]] = [
@@ -94,7 +92,7 @@ def test_gather_from_dequantised_tables(shape: Shape, part: Shape, form: str) ->
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_other_lookups_in_dequantised_tables(form: str) -> None:
+def test_gather_of_dequantised_table(form: str) -> None:
     known = constants("uint8", (50, 16), (1, 16), 0 if form.startswith("product") else 5)
 
     def build(b: Any, i: Any) -> Any:
@@ -156,7 +154,7 @@ def test_products_of_few_rows_by_dequantised_weights(name: str, part: str, form:
 
 @pytest.mark.parametrize("axis", [None, 0, 1, 2])
 @pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d", "groups", "batches"])
-def test_other_products_by_dequantised_weights(name: str, axis: int | None) -> None:
+def test_products_by_dequantised_weights_of_other_operations(name: str, axis: int | None) -> None:
     shapes = {"conv2d": (6, 4, 3, 3), "conv_transpose2d": (4, 6, 3, 3), "groups": (4, 1, 3, 3), "batches": (2, 8, 16)}
     shape: Shape = shapes[name]
     part = tuple(size if number == axis else 1 for number, size in enumerate(shape))

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from openvino_device import openvino_context
+from support.graphs import run
+from support.openvino_device import openvino_context
 
 import opweave as ow
 
@@ -21,12 +22,6 @@ def near_halves() -> np.ndarray:
     offsets = np.array([0, 1, 0xFFF, 0x1000, 0x1001, 2**32 - 1], np.uint32)
     ends = np.array([65519.996, 65520, -65520, 1e9, 3e38, -3e38, 2**-25, -(2**-25), 1e-30, -1e-45], np.float32)
     return np.concatenate([(HALVES.view(np.uint32)[:, None] + offsets).ravel().view(np.float32), ends])
-
-
-def run(context: ow.MLContext, build: Build, array: np.ndarray, fuse: bool = True) -> np.ndarray:
-    b = ow.MLGraphBuilder(context)
-    x = b.input("x", array.dtype.name, array.shape)  # type: ignore[arg-type]
-    return context.compute(b.build({"y": build(b, x)}, fuse=fuse), {"x": array})["y"]
 
 
 def same(found: np.ndarray, wanted: np.ndarray) -> None:
@@ -58,7 +53,7 @@ def test_cast_to_float16_rounds_every_number(context: ow.MLContext, neighbour: s
     x = near_halves()
     with np.errstate(all="ignore"):
         wanted = (x * x if neighbour == "after a product" else x).astype(np.float16).astype(np.float32)
-    found = run(context, build, x, fuse)
+    found = run(context, build, x, fuse=fuse)
     if neighbour == "before a product":
         with np.errstate(invalid="ignore"):  # signalling NaN
             np.testing.assert_allclose(found, wanted * np.tanh(wanted), rtol=1e-5, atol=1e-12)
@@ -134,14 +129,14 @@ OPERATIONS: dict[str, Build] = {
 
 @pytest.mark.parametrize("fuse", [True, False])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_operations_of_float16_round_their_results_in_ieee(name: str, fuse: bool) -> None:
+def test_float16_operations_round_in_ieee(name: str, fuse: bool) -> None:
     openvino_context()
     x = np.random.default_rng(0).uniform(-3, 3, (64, 8)).astype(np.float16)
     contexts = (
         ow.ml.create_context(backend="openvino", device="cpu", precision="ieee"),
         ow.ml.create_context(device="reference"),
     )
-    found, wanted = (run(c, lambda b, x: b.cast(OPERATIONS[name](b, x), "float32"), x, fuse) for c in contexts)
+    found, wanted = (run(c, lambda b, x: b.cast(OPERATIONS[name](b, x), "float32"), x, fuse=fuse) for c in contexts)
     np.testing.assert_array_equal(found, wanted)
 
 
@@ -166,7 +161,7 @@ NUMBERS: dict[str, Build] = {
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_attributes_of_operations_of_float16_are_float32(context: ow.MLContext, name: str) -> None:
+def test_float16_operation_attributes_are_float32(context: ow.MLContext, name: str) -> None:
     """They were rounded to float16, so results were up to two units off."""
     x = np.random.default_rng(0).uniform(-3, 3, (64, 8)).astype(np.float16)
     found, wanted = (run(c, NUMBERS[name], x) for c in (context, ow.ml.create_context(device="reference")))
@@ -177,7 +172,7 @@ def test_attributes_of_operations_of_float16_are_float32(context: ow.MLContext, 
     assert steps[np.isfinite(wanted)].max() <= 1
 
 
-def test_explain_says_that_float16_is_float32_until_it_is_stored() -> None:
+def test_explain_states_float32_intermediates_of_float16() -> None:
     openvino_context()
     texts = []
     for precision in ("float32", "ieee"):

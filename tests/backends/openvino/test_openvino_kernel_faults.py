@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from openvino_device import openvino_context
+from support.openvino_device import openvino_context
 
 import opweave as ow
 from opweave.backends.openvino import backend, devices, kernel_faults, openvino

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from openvino_device import openvino_context
+from support.openvino_device import openvino_context
 
 import opweave as ow
 
@@ -126,7 +126,7 @@ def test_normalisations_after_transposed_convolutions_are_part_of_them() -> None
 
 
 @pytest.mark.parametrize("axes", [[3], [1, 3], [0, 2, 3], [1, 2, 3]])
-def test_an_epsilon_beyond_float16_is_infinite(axes: list[int]) -> None:
+def test_layer_normalization_epsilon_beyond_float16(axes: list[int]) -> None:
     """The engine's decomposition of MVN, which it uses for some axes, refuses an infinite constant in float16."""
     array = np.arange(24, dtype=np.float16).reshape(3, 2, 2, 2)
     b = ow.MLGraphBuilder(openvino_context())

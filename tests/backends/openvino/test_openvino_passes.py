@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from openvino_device import openvino_context
+from support.graphs import outputs_of
+from support.openvino_device import openvino_context
 
 import opweave as ow
 from opweave.backends.openvino import backend, openvino
@@ -22,14 +23,11 @@ RNG = np.random.default_rng(0)
 
 def check(build: Build, tolerance: float = 1e-5, **feeds: np.ndarray) -> None:
     """Compare OpenVINO's results with the reference's."""
-    results = []
-    for context in (openvino_context(), ow.ml.create_context(device="reference")):
-        b = ow.MLGraphBuilder(context)
-        inputs = {name: b.input(name, array.dtype.name, array.shape) for name, array in feeds.items()}  # type: ignore[arg-type]
-        results.append(context.compute(b.build(build(b, **inputs), fuse=False), feeds))
-    for name, wanted in results[1].items():
-        assert results[0][name].shape == wanted.shape
-        np.testing.assert_allclose(results[0][name], wanted, rtol=tolerance, atol=tolerance, err_msg=name)
+    contexts = openvino_context(), ow.ml.create_context(device="reference")
+    ours, theirs = (outputs_of(context, build, feeds, fuse=False) for context in contexts)
+    for name, wanted in theirs.items():
+        assert ours[name].shape == wanted.shape
+        np.testing.assert_allclose(ours[name], wanted, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
 def floats(*shape: int) -> np.ndarray:

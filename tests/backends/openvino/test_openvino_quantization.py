@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from openvino_device import openvino_context
+from support.openvino_device import openvino_context
 
 import opweave as ow
 from opweave.backends.openvino import openvino
@@ -60,7 +60,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("name", "sources", "types", "scales", "zeros"), FAULTS)
-def test_what_the_engine_would_misread(
+def test_quantization_patterns_misread_by_engine(
     name: str,
     sources: tuple[Source, Source],
     types: tuple[str, str],

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from openvino_device import openvino_context
+from support.graphs import outputs_of
+from support.openvino_device import openvino_context
 
 import opweave as ow
 
@@ -20,12 +21,10 @@ FILTER = RNG.uniform(0.1, 1, (4, 2, 3, 3)).astype(np.float32)
 
 def check(build: Build, tolerance: float = 1e-5, fuse: bool = True, **feeds: np.ndarray) -> None:
     """Compare OpenVINO's results with the reference's."""
-    results = []
-    for context in (openvino_context(), ow.ml.create_context(device="reference")):
-        b = ow.MLGraphBuilder(context)
-        inputs = {name: b.input(name, array.dtype.name, array.shape) for name, array in feeds.items()}  # type: ignore[arg-type]
-        results.append(context.compute(b.build({"y": build(b, **inputs)}, fuse=fuse), feeds)["y"])
-    np.testing.assert_allclose(*results, rtol=tolerance, atol=tolerance)
+    contexts = openvino_context(), ow.ml.create_context(device="reference")
+    ours, theirs = (outputs_of(context, build, feeds, fuse=fuse) for context in contexts)
+    for name, wanted in theirs.items():
+        np.testing.assert_allclose(ours[name], wanted, rtol=tolerance, atol=tolerance)
 
 
 def constant(b: Any, array: Any, like: Any) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_device import LEAST, adapter, gpu_context
-from webgpu_kernels import generator
+from support.webgpu_device import LEAST, adapter, gpu_context
+from support.webgpu_kernels import generator
 
 import opweave as ow
 

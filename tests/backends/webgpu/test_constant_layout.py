@@ -64,7 +64,7 @@ def test_lines_far_from_each_other_are_turned_in_blocks(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("threads")
-def test_the_rest_of_what_is_kept() -> None:
+def test_split_returns_remainder() -> None:
     array = np.random.default_rng(0).standard_normal((40, 50), np.float32)
     found = array.copy()
     rest = layout.split(found, np.floor)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_device import adapter, gpu_context
-from webgpu_kernels import generator
+from support.webgpu_device import adapter, gpu_context
+from support.webgpu_kernels import generator
 
 import opweave as ow
 from opweave import backends
@@ -46,7 +46,7 @@ def test_preferences_choose_among_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose("low-power", False) == "cpu"
 
 
-def test_a_context_on_the_users_device(device: Any) -> None:
+def test_create_context_on_user_device(device: Any) -> None:
     context = ow.ml.create_context(device)
     assert context.backend.name == "webgpu"
     tensor = context.create_tensor("float32", [4], readable=True)
@@ -61,7 +61,7 @@ def test_bad_devices() -> None:
         ow.ml.create_context(adapter().request_device_sync(), deferred=True)
 
 
-def test_a_lost_device_loses_its_contexts() -> None:
+def test_lost_device_loses_contexts() -> None:
     device = adapter().request_device_sync()
     context = ow.ml.create_context(device)
     tensor = context.create_tensor("float32", [4], readable=True, writable=True)
@@ -84,7 +84,7 @@ def test_limits_are_those_of_the_device(device: Any) -> None:
     assert ("int64" in full["add"]["a"]["data_types"]) == ("shader-int64" in adapter().features)
 
 
-def test_compiled_kernels_are_kept_by_bytes_and_go_with_the_last_context(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_cache_is_bounded_and_freed_with_last_context(monkeypatch: pytest.MonkeyPatch) -> None:
     from opweave.backends.webgpu.engine import BYTES_PER_PIPELINE
 
     adapter()
@@ -116,7 +116,7 @@ def test_compiled_kernels_are_kept_by_bytes_and_go_with_the_last_context(monkeyp
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (5, 7)])
 @pytest.mark.parametrize("data_type", ["float32", "float16", "int32", "uint32", "int8", "uint8"])
-def test_what_is_written_is_read(context: ow.MLContext, data_type: Any, shape: tuple[int, ...]) -> None:
+def test_write_tensor_then_read_tensor(context: ow.MLContext, data_type: Any, shape: tuple[int, ...]) -> None:
     tensor = context.create_tensor(data_type, shape, readable=True, writable=True)
     assert not context.read_tensor(tensor).any()  # zeros
     values = np.asarray(generator.integers(0, 100, shape)).astype(data_type)
@@ -245,7 +245,7 @@ def test_buffers_that_their_owner_destroys(device: Any) -> None:
     assert not context.read_tensor(target).any()
 
 
-def test_exportable_tensors_are_for_the_device_of_their_context() -> None:
+def test_exportable_tensor_requires_device_of_context() -> None:
     adapter()
     context = gpu_context()
     device = context.backend.space.device  # type: ignore[union-attr]
@@ -293,7 +293,7 @@ print(ow.ml.create_context().device.name)
 """
 
 
-def test_without_wgpu() -> None:
+def test_devices_without_wgpu() -> None:
     refuse = """
 import sys
 sys.modules["wgpu"] = None
@@ -308,7 +308,7 @@ sys.modules["wgpu"] = None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the variable is that of Vulkan's loader on Linux")
-def test_without_an_adapter() -> None:
+def test_create_context_without_adapter() -> None:
     lines = in_process(ASK, VK_DRIVER_FILES="/nowhere.json", VK_ICD_FILENAMES="/nowhere.json").splitlines()
     others = available_without_webgpu()
     assert lines == [

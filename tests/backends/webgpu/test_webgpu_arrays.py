@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
-from webgpu_kernels import normal
+from support.webgpu_device import gpu_context
+from support.webgpu_kernels import normal
 
 import opweave as ow
 from opweave.lazy.array import values_of
@@ -122,7 +122,7 @@ def test_graphs_that_run_on_the_host_as_a_whole(context: ow.MLContext) -> None:
 # Operations on arrays and tensors
 
 
-def test_operations_on_arrays_run_on_the_device_of_their_context() -> None:
+def test_array_operations_run_on_device_of_context() -> None:
     """Contexts of the same name have a device each: what was compiled for one that has ended is not used for another."""
     for value in (1.0, 2.0):
         other = ow.ml.create_context(device=gpu_context().device.name)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
-from webgpu_kernels import engine_of, generator, kernel_count, limited
+from support.webgpu_device import gpu_context
+from support.webgpu_kernels import engine_of, generator, kernel_count, limited
 
 import opweave as ow
 from opweave import composites
@@ -52,14 +52,14 @@ def heads(queries: int, keys: int, *, groups: int = 2, size: int = 64, data_type
 
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_many_queries_take_one_kernel(causal: bool, data_type: str) -> None:
+def test_attention_of_many_queries_is_one_kernel(causal: bool, data_type: str) -> None:
     def build(b: Any, **operands: Any) -> Any:
         return composites.scaled_dot_product_attention(b, **operands, causal=causal)
 
     compare(build, heads(150, 133, data_type=data_type), 1)
 
 
-def test_few_queries_divide_the_keys() -> None:
+def test_attention_of_few_queries_splits_keys() -> None:
     compare(composites.scaled_dot_product_attention, heads(1, 700), 2)
     compare(composites.scaled_dot_product_attention, heads(3, 301, size=24), 2)
 
@@ -107,7 +107,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "plain")
 @pytest.mark.parametrize("new", [1, 3, 40])
-def test_a_cache_of_keys_and_values(new: int, options: dict[str, Any]) -> None:
+def test_attention_with_kv_cache(new: int, options: dict[str, Any]) -> None:
     size, room, rows = 16, 320, 400
     arrays = {"query": normal(2, new, 4 * size), "key": normal(2, new, 2 * size), "value": normal(2, new, 2 * size)}
     arrays |= {"past_key": normal(2, 2, room, size), "past_value": normal(2, 2, room, size)}
@@ -149,7 +149,7 @@ def test_queries_are_rotated_before_where_a_kernel_takes_few_buffers() -> None:
     compare(build, arrays, 4, limited(max_buffers=9))
 
 
-def test_a_cache_is_updated_where_it_is() -> None:
+def test_attention_cache_is_updated_in_place() -> None:
     size, room, context = 16, 8, gpu_context()
     builder = ow.MLGraphBuilder(context)
     query = builder.input("query", "float32", [1, 1, 2 * size])
@@ -179,7 +179,7 @@ def test_a_cache_is_updated_where_it_is() -> None:
     assert graph.profile(inputs, outputs={"y": result, **memory}, repeat=2).steps
 
 
-def test_an_infinite_value_of_a_key_that_is_not_seen() -> None:
+def test_attention_infinite_value_of_masked_key() -> None:
     """The reference multiplies it by 0, which is NaN; kernels may skip the key (docs/composites.md)."""
     arrays = {name: generator.standard_normal((1, 1, 100, 16)).astype("float32") for name in ("query", "key", "value")}
     place, results, reference = 70, [], ow.ml.create_context(device="reference")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wgsl_runner import Runner
+from support.wgsl_runner import Runner
 
 import opweave as ow
 from opweave.backends.gpu.contraction import tiles as tile_choice
@@ -288,7 +288,7 @@ def test_float16_is_summed_up_in_float32(row: Row, features: Features) -> None:
 @pytest.mark.parametrize(
     "shape", SHAPES, ids=lambda shape: f"{shape.rows}x{shape.columns}/{shape.height}x{shape.width}"
 )
-def test_every_tile_has_right_tails(shape: Any, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tile_tails(shape: Any, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # The text of deeper and larger ones takes a software device long.
     depth = 20 if shape.rows + shape.columns <= 96 and splits > 1 else 8
     tile = Tile(shape.rows, shape.columns, depth, shape.height, shape.width)
@@ -327,7 +327,7 @@ def relu_with_more(found: Made, data_type: str) -> tuple[ir.Formula, ir.Input, i
     ],
     ids=str,
 )
-def test_what_follows_is_in_the_same_kernel(row: Row, data_type: str) -> None:
+def test_epilogue_is_in_the_same_kernel(row: Row, data_type: str) -> None:
     values = values_of(row)
     found = made(row, values, FLOAT16)
     program, residual, scale = relu_with_more(found, data_type)
@@ -341,7 +341,7 @@ def test_what_follows_is_in_the_same_kernel(row: Row, data_type: str) -> None:
 
 
 @pytest.mark.parametrize("features", [FLOAT16, PACKED], ids=["f16", "packed"])
-def test_what_follows_where_stacks_divide_the_positions(features: Features) -> None:
+def test_epilogue_of_phases(features: Features) -> None:
     row = transposed((1, 12, 4, 5), (12, 6, 3, 3), "filter", strides=(2, 2), padding=(1, 0, 1, 0), bias=6)
     values = values_of(row, "float16")
     found = made(row, values, features)
@@ -354,7 +354,7 @@ def test_what_follows_where_stacks_divide_the_positions(features: Features) -> N
 
 
 @pytest.mark.parametrize("features", [FLOAT16, PACKED], ids=["f16", "packed"])
-def test_what_follows_parts_of_sums(features: Features, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epilogue_of_split_k(features: Features, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tile_choice, "choose", lambda problem, features: (Tile(32, 32, 16, 4, 4), 4))
     row = conv((1, 32, 5, 5), (7, 32, 3, 3), "filter", bias=7)
     values = values_of(row, "float16")
@@ -369,7 +369,7 @@ def test_what_follows_parts_of_sums(features: Features, monkeypatch: pytest.Monk
     assert parts in second.bindings
 
 
-def test_an_epilogue_must_read_at_the_position_that_it_writes() -> None:
+def test_epilogue_reads_at_written_position() -> None:
     row = matmul((10, 20), (20, 10))
     found = made(row, values_of(row), FLOAT16)
     axes = tuple(ir.Index(10, k - 2) for k in range(2))
@@ -461,7 +461,7 @@ def test_limits_of_devices_hold(shape: tuple[int, int], features: Features) -> N
 
 
 @pytest.mark.parametrize("row", [matmul((70000, 2, 3), (70000, 3, 2)), matmul((70000, 1, 40), (70000, 40, 2))], ids=str)
-def test_there_may_be_more_stacks_than_workgroups_in_a_dimension(row: Row) -> None:
+def test_stacks_exceed_workgroup_limit(row: Row) -> None:
     assert all(max(kernel.workgroups) <= 65535 for kernel in check(row).kernels())
 
 

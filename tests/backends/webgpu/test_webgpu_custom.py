@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from composite_cases import CASES, check, few, run
 from hypothesis import given, settings, strategies as st
 from samples import Make
-from webgpu_kernels import computed, engine_of, line_of, mapped, normal
+from support.composite_cases import CASES, check, few, run
+from support.webgpu_kernels import computed, engine_of, line_of, mapped, normal
 
 import opweave as ow
 
@@ -100,7 +100,7 @@ def test_calls_on_tensors_and_arrays(context: ow.MLContext) -> None:
         assert np.asarray(first).tolist() == [11, 22]
 
 
-def test_one_queue(context: ow.MLContext) -> None:
+def test_user_pipeline_between_dispatches(context: ow.MLContext) -> None:
     """A user's pipeline between dispatches, without waiting."""
     mapped.kernel("webgpu", "fn main(i: u32) { out[i] = x[i] * k; }")
     builder = ow.MLGraphBuilder(context)
@@ -217,7 +217,7 @@ def test_forms_are_taken_in_order(context: ow.MLContext) -> None:
     assert form() == (context.device.name, 5)
 
 
-def test_in_an_onnx_model(context: ow.MLContext) -> None:
+def test_custom_kernel_in_onnx_model(context: ow.MLContext) -> None:
     onnx = pytest.importorskip("onnx", reason="onnx is not installed")
     helper = onnx.helper
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from webgpu_device import adapter, gpu_context
-from webgpu_kernels import generator, normal
+from support.webgpu_device import adapter, gpu_context
+from support.webgpu_kernels import generator, normal
 
 import opweave as ow
 
@@ -46,7 +46,7 @@ def agree(
 # Graphs
 
 
-def test_what_follows_a_convolution_is_a_part_of_it(context: ow.MLContext) -> None:
+def test_conv2d_epilogue_is_fused(context: ow.MLContext) -> None:
     weights, shift = normal(4, 3, 3, 3), normal(4)
 
     @ow.expression
@@ -114,7 +114,7 @@ def test_outputs_that_are_inputs_or_each_other(context: ow.MLContext) -> None:
     agree(context, build, {"x": normal(3, 4)})
 
 
-def test_more_operands_than_a_kernel_can_bind(device: Any) -> None:
+def test_operands_exceed_kernel_bindings(device: Any) -> None:
     """The least that WebGPU promises is eight buffers."""
     context = ow.ml.create_context(device)
     inputs = {f"x{k}": normal(2, k + 1) for k in range(12)}

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from webgpu_device import gpu_context
-from webgpu_kernels import kernel_count
+from support.webgpu_device import gpu_context
+from support.webgpu_kernels import kernel_count
 
 import opweave as ow
 from benchmarks.decode_step import Sizes, step

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_kernels import computed, limited, line_of, mapped, normal, place_of
+from support.webgpu_kernels import computed, limited, line_of, mapped, normal, place_of
 
 import opweave as ow
 from opweave.expr.gpu import Features
@@ -28,7 +28,7 @@ def refused(context: ow.MLContext, *args: Any, kind: type[Exception] = ow.Operat
     return str(caught.value)
 
 
-def test_what_the_compiler_says_shows_the_users_line(context: ow.MLContext) -> None:
+def test_compiler_error_shows_user_line(context: ow.MLContext) -> None:
     mapped.kernel(
         "webgpu",
         """
@@ -219,7 +219,7 @@ NO_ENTRY = "no entry point: fn main(i: u32), or a function with @compute"
         ("\nconst out = 1;", {}, (2, 1), "const out = 1;", NO_ENTRY, "^ there is no function"),
     ],
 )  # fmt: skip
-def test_what_wgsl_lacks_is_shown_in_the_users_text(
+def test_unsupported_wgsl_shows_user_text(
     source: str, options: Any, place: tuple[int, int], line: str, said: str, below: str
 ) -> None:
     """Before a device sees it, together with what Opweave adds."""
@@ -238,7 +238,7 @@ def test_what_wgsl_lacks_is_shown_in_the_users_text(
     ]
 
 
-def test_what_wgsl_lacks_has_its_place_in_the_users_file(context: ow.MLContext) -> None:
+def test_unsupported_wgsl_names_user_file(context: ow.MLContext) -> None:
     mapped.kernel("webgpu", FORGOTTEN)
     line = line_of(__file__, "if (x[i] > 0.0) {  // in 1d")
     text = refused(context, kind=ow.ValidationError)
@@ -247,7 +247,7 @@ def test_what_wgsl_lacks_has_its_place_in_the_users_file(context: ow.MLContext) 
     )
 
 
-def test_comments_are_not_taken_for_what_they_hold(context: ow.MLContext) -> None:
+def test_comments_are_ignored(context: ow.MLContext) -> None:
     """Brackets, other comments and functions; block comments nest."""
     mapped.kernel(
         "webgpu",
@@ -263,7 +263,7 @@ def test_comments_are_not_taken_for_what_they_hold(context: ow.MLContext) -> Non
     np.testing.assert_array_equal(computed(context, mapped, x), x)
 
 
-def test_more_than_the_device_has() -> None:
+def test_kernel_exceeds_device_limits() -> None:
     @ow.op
     def total(self, xs: list[ow.MLOperand]):  # type: ignore[no-untyped-def]
         return xs[0].desc

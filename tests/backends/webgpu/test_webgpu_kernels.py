@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_kernels import computed, engine_of, limited, line_of, mapped, normal
+from support.webgpu_kernels import computed, engine_of, limited, line_of, mapped, normal
 
 import opweave as ow
 from opweave.core.dtypes import ANY
@@ -23,7 +23,7 @@ wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed")
 # What shaders can name
 
 
-def test_a_kernel_as_text(context: ow.MLContext) -> None:
+def test_kernel_as_text(context: ow.MLContext) -> None:
     @ow.op
     def swiglu(self, x: ow.MLOperand, gate: ow.MLOperand):  # type: ignore[no-untyped-def]
         return x.desc
@@ -58,7 +58,7 @@ def test_load_and_store_serve_all_data_types(context: ow.MLContext, data_type: s
     np.testing.assert_array_equal(computed(context, reversed_twice, x), x[::-1] + x)
 
 
-def test_every_float16_is_read_and_written_as_it_is() -> None:
+def test_float16_load_and_store_all_values() -> None:
     """Subnormal numbers, infinities and NaN included, also where two of them share a word."""
     x = np.arange(1 << 16, dtype="uint16").view("float16")
     mapped.kernel("webgpu", "fn main(i: u32) { store_out(i, load_x(i)); }")
@@ -178,7 +178,7 @@ def test_main_is_called_for_each_position_once(size: int | None, most: int) -> N
     np.testing.assert_array_equal(context.read_tensor(y), a * 100 + b * 10 + c)
 
 
-def test_more_workgroups_than_a_dimension_holds(context: ow.MLContext) -> None:
+def test_workgroups_exceed_one_dimension(context: ow.MLContext) -> None:
     count = 65536 * 2 + 3
 
     @ow.op

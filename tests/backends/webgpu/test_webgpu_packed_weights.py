@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
-from webgpu_kernels import kernel_count
+from support.webgpu_device import gpu_context
+from support.webgpu_kernels import kernel_count
 
 import opweave as ow
 from opweave import composites
@@ -52,7 +52,7 @@ def check(
 
 @pytest.mark.parametrize("given", ["", "zero_point", "minimum bias"])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_one_row_reads_packed_weights(bits: int, given: str) -> None:
+def test_packed_weights_are_read_for_one_row(bits: int, given: str) -> None:
     check((1, 256), 40, given, bits=bits)
     check((1, 200), 37, given, bits=bits, block_size=16)
 
@@ -62,6 +62,6 @@ def test_rows_of_stacks() -> None:
     check((8, 33), 3, "bias", block_size=64)
 
 
-def test_more_rows_unpack_the_weights_first() -> None:
+def test_packed_weights_are_unpacked_for_more_rows() -> None:
     check((9, 100), 20, "bias", kernels=2)
     check((2, 7, 64), 20, "zero_point", kernels=2, bits=8, data_type="float16")

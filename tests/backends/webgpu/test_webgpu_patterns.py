@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
-from webgpu_kernels import kernels_of
+from support.webgpu_device import gpu_context
+from support.webgpu_kernels import kernels_of
 
 import opweave as ow
 from opweave.backends.gpu import patterns
@@ -105,7 +105,7 @@ def test_half_precision() -> None:
 
 
 @pytest.mark.parametrize("build", [read_twice, over_another_axis])
-def test_what_is_not_attention_stays_in_parts(build: Build) -> None:
+def test_non_attention_is_not_fused(build: Build) -> None:
     found, kernels = results(gpu_context(), build, "float32")
     assert "attention" not in kernels
     np.testing.assert_allclose(found, results(REFERENCE, build, "float32")[0], rtol=2e-5, atol=2e-5)

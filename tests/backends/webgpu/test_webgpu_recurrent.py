@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
-from webgpu_kernels import engine_of, kernel_count, kernels_of
+from support.webgpu_device import gpu_context
+from support.webgpu_kernels import engine_of, kernel_count, kernels_of
 
 import opweave as ow
 from opweave.backends.gpu.rules.sequences import MAX_HIDDEN_SIZE
@@ -97,7 +97,7 @@ def test_weights_that_are_no_constants_are_transposed_by_a_kernel() -> None:
 
 
 @pytest.mark.parametrize("op", ["gru", "lstm"])
-def test_the_largest_hidden_state_of_one_kernel(op: str) -> None:
+def test_recurrent_largest_hidden_size_of_one_kernel(op: str) -> None:
     check(op, MAX_HIDDEN_SIZE, "bias", batches=1, **({"reset_after": False} if op == "gru" else {}))
 
 
@@ -111,14 +111,14 @@ def test_the_largest_hidden_state_of_one_kernel(op: str) -> None:
         ("lstm", "", 1, 9, {"layout": "ifgo", "data_type": "float16", "return_sequence": True}),
     ],
 )
-def test_a_step_of_a_large_hidden_state_is_a_kernel(
+def test_recurrent_large_hidden_size_has_kernel_per_step(
     op: str, given: str, batches: int, kernels: int, options: dict[str, Any]
 ) -> None:
     """The weighted inputs, the first states, five steps of one kernel or two, and the last states."""
     check(op, MAX_HIDDEN_SIZE + 13, given, batches=batches, kernels=kernels, **options)
 
 
-def test_the_kernels_of_steps_are_made_once() -> None:
+def test_recurrent_step_kernels_are_compiled_once() -> None:
     context = gpu_context()
     builder = ow.MLGraphBuilder(context)
     weight, recurrent = (np.zeros((1, 3 * 300, size), "float32") for size in (INPUTS, 300))

@@ -13,7 +13,7 @@ from weakref import ref
 
 import numpy as np
 import pytest
-from webgpu_device import adapter, gpu_context, need
+from support.webgpu_device import adapter, gpu_context, need
 
 import opweave as ow
 from opweave.backends.webgpu import executable
@@ -31,7 +31,7 @@ def softmax_of(context: ow.MLContext, count: int = 8) -> ow.MLGraph:
 # Devices that go away
 
 
-def test_a_device_is_released_with_its_context() -> None:
+def test_device_released_with_context() -> None:
     names = {id(found): name for name, found in _adapters().items()}
 
     def use() -> list[ref[Any]]:
@@ -55,7 +55,7 @@ def is_lost(device: Any) -> bool:
     return False
 
 
-def test_a_device_ends_with_a_forgotten_context_without_a_garbage_collection() -> None:
+def test_device_released_without_garbage_collection() -> None:
     names = {id(found): name for name, found in _adapters().items()}
     gc.disable()
     try:
@@ -78,7 +78,7 @@ def test_a_device_ends_with_a_forgotten_context_without_a_garbage_collection() -
 
 
 @pytest.mark.parametrize("how", ["destroyed", "forgotten"])
-def test_a_device_that_opweave_opened_ends_with_its_last_context(how: str) -> None:
+def test_own_device_destroyed_with_last_context(how: str) -> None:
     """Also while the device itself is still referred to; at once where the context is destroyed."""
     names = {id(found): name for name, found in _adapters().items()}
     context = ow.ml.create_context(device=names[id(adapter())])
@@ -121,7 +121,7 @@ def test_kernels_that_are_kept_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPa
     assert all(each() is None for each in made)
 
 
-def test_a_device_of_the_caller_outlives_its_contexts() -> None:
+def test_caller_device_outlives_contexts() -> None:
     device = adapter().request_device_sync()
     first, second = ow.ml.create_context(device), ow.ml.create_context(device)
     first.destroy()
@@ -162,7 +162,7 @@ class _Destroying:
 
 
 @pytest.mark.parametrize("polled", [False, True])
-def test_a_device_that_is_destroyed_while_a_tensor_is_read(polled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_destroyed_during_read_tensor(polled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     device = adapter().request_device_sync()
     context = ow.ml.create_context(device)
     tensor = context.create_tensor("float32", [4], readable=True)
@@ -209,7 +209,7 @@ def test_a_device_that_is_destroyed_while_a_tensor_is_read(polled: bool, monkeyp
 )
 @pytest.mark.parametrize("data_type", ["int32", "uint32", "int8"])
 @pytest.mark.parametrize("number", [2, -1, 2**31, -(2**31) - 1])
-def test_what_was_cast_to_int64_is_compared_with_numbers(name: str, expected: Any, data_type: Any, number: int) -> None:
+def test_compare_int64_cast_with_constant(name: str, expected: Any, data_type: Any, number: int) -> None:
     """Mesa's compiler finds all of them greater."""
     need("shader-int64")
     context = gpu_context()
@@ -223,7 +223,7 @@ def test_what_was_cast_to_int64_is_compared_with_numbers(name: str, expected: An
     np.testing.assert_array_equal(found["z"], expected(number, values.astype("int64")))
 
 
-def test_signs_of_what_was_cast_to_int64() -> None:
+def test_sign_of_int64_cast() -> None:
     need("shader-int64")
     context = gpu_context()
     builder = ow.MLGraphBuilder(context)
@@ -297,7 +297,7 @@ def test_copies_between_outputs_need_buffers_that_can_be_copied() -> None:
     device.destroy()
 
 
-def test_constants_of_graphs_that_are_gone_are_forgotten() -> None:
+def test_constants_of_freed_graphs_are_forgotten() -> None:
     context = gpu_context()
     engine: Any = context.backend.space
     kept = [np.full((1, 3), k, "float32") for k in range(600)]
@@ -308,7 +308,7 @@ def test_constants_of_graphs_that_are_gone_are_forgotten() -> None:
     assert len(engine.uploaded) < 600
 
 
-def test_a_run_may_begin_while_another_is_being_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_begins_during_submission_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has intermediates of its own; those of one run are used again by the next."""
     context = gpu_context()
     builder = ow.MLGraphBuilder(context)
@@ -368,7 +368,7 @@ print(context.compute(graph, {{"x": np.ones(4, "float32")}})["y"])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-def test_processes_that_are_forked_do_not_wait_for_ever() -> None:
+def test_fork_does_not_hang() -> None:
     names = {id(found): name for name, found in _adapters().items()}
     script = FORKED.format(device=names[id(adapter())])
     first, second, third = subprocess.run(
@@ -382,7 +382,7 @@ def test_processes_that_are_forked_do_not_wait_for_ever() -> None:
 
 
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
-def test_what_is_not_finite_is_neither_0_less_itself_nor_1_over_itself(data_type: Any) -> None:
+def test_sub_and_div_of_non_finite_by_itself(data_type: Any) -> None:
     """Compilers make 0 of `x - x`, and 1 of `x / x`; both are in a softmax along an axis of one element, too."""
     context = gpu_context()
     builder = ow.MLGraphBuilder(context)

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import REFERENCE, assert_agree, outputs_of, record, run
 from hypothesis import given, settings, strategies as st
 from samples import SAMPLES, Call, Make
-from webgpu_device import gpu_context
+from support.agreement import REFERENCE, assert_agree, outputs_of, record, run
+from support.webgpu_device import gpu_context
 
 from opweave.backends.gpu.rules.results import Scatter
 from opweave.backends.webgpu import webgpu
@@ -88,7 +88,7 @@ def check(op: Op[..., Any], call: Call) -> Formula:
     return simple
 
 
-def test_every_operation_has_a_formula_or_a_rule_but_single_steps_of_recurrent_ones() -> None:
+def test_operations_have_formula_or_rule() -> None:
     assert {op for op in OPS.values() if op.formula is None and op not in webgpu.rules} == CELLS
     assert [op.name for op in webgpu.rules if op.formula is not None and not op.is_alternative] == []
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from webgpu_device import gpu_context
-from webgpu_kernels import kernel_count
+from support.webgpu_device import gpu_context
+from support.webgpu_kernels import kernel_count
 
 import opweave as ow
 from opweave import composites as c
@@ -169,7 +169,7 @@ def _kernels_with(activation: Any, kind: str, products: int) -> int:
     return counts[-1]
 
 
-def test_a_value_that_is_an_output_has_memory() -> None:
+def test_fused_value_that_is_an_output() -> None:
     builder = ow.MLGraphBuilder(gpu_context())
     x = builder.input("x", "float32", [1, 64])
     y = x @ builder.constant(np.eye(64, dtype="float32"))

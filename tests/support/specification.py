@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import wpt
-
 from opweave.core.dtypes import ANY
 from opweave.core.graph import MAX_RANK
 from opweave.core.operation import Limits
 from opweave.support.names import snake_case
+from support import wpt
 
 SPECIFICATION = json.loads((wpt.DATA / "webnn_api.json").read_text())
 ENUMS: dict[str, list[str]] = SPECIFICATION["enums"]

@@ -17,16 +17,18 @@ import onnx
 import onnx.backend.test.loader as loader
 import onnxruntime
 from onnx import TensorProto, numpy_helper
-from onnx_nodes import compiled_models
 from packaging.requirements import Requirement
 
 import opweave as ow
 from opweave.onnx.convert.trace import TracedNode
 from opweave.onnx.session.session import InferenceSession
+from support.onnx_nodes import compiled_models
 
-EXPECT = Path(__file__).parent / "expect"
+EXPECT = Path(__file__).parents[1] / "expect"
 
-KEPT = Path(__file__).parents[1] / ".pytest_cache" / f"onnx-cases-{onnx.__version__}-numpy-{np.__version__}.pickle"
+KEPT = (
+    Path(__file__).parents[2] / ".pytest_cache" / f"onnx-backend-cases-{onnx.__version__}-numpy-{np.__version__}.pickle"
+)
 """The cases as they were made last: making them takes seconds of each process that collects tests."""
 
 UNIT = 2.0**-24

@@ -1,6 +1,6 @@
 """Run the specification's conformance cases on a device, and write down how it went.
 
-    python tests/wpt_page.py gpu docs/conformance-h200.md
+    python tools/wpt_page.py gpu docs/conformance-h200.md
 
 The cases are those that `tests/backends/all/test_wpt.py` runs; this is for devices that the tests do not have. `--reports`
 adds what pytest ran there: files that its option `--junitxml` has written.
@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import argparse
 import ast
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-import wpt
 from rich.progress import track
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support import wpt
 
 import opweave as ow
 
@@ -95,7 +99,7 @@ def main() -> None:
     ]
     text = HEAD.format(
         description=context.device.description,
-        command=arguments.command or f"python tests/wpt_page.py {arguments.device} {arguments.page}",
+        command=arguments.command or f"python tools/wpt_page.py {arguments.device} {arguments.page}",
         count=len(cases),
         seconds=seconds,
         passed=sum(passed.values()),

@@ -19,7 +19,7 @@ from opweave.support.names import snake_case
 
 Case = dict[str, Any]
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 DATA = ROOT / "data"
 SPECIAL = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf, "-0": -0.0}
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import witness
-from agreement import outputs_of, record
 from hypothesis import settings
 from samples import Call, Make
-from witness import wide
 
 import opweave as ow
 from opweave import composites
 from opweave.lazy.custom_call import CustomOp
+from support import witness
+from support.agreement import outputs_of, record
+from support.witness import wide
 
 CPU = ow.ml.create_context(device="cpu")
 REFERENCE = ow.ml.create_context(device="reference")

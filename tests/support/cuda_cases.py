@@ -7,7 +7,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import wpt
 
 import opweave as ow
 from opweave.backends.gpu.backend import GpuBackend
@@ -16,6 +15,7 @@ from opweave.backends.gpu.steps import KernelStep
 from opweave.compile.legalise import legalise
 from opweave.core.graph import Graph
 from opweave.expr.gpu import Features, GpuKernel
+from support import wpt
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from cuda_on_cpu import Guarded, compiler, functions
-from triton_on_cpu import interpreter
 
 import opweave as ow
 from opweave.backends import Device, Precision
@@ -26,6 +24,8 @@ from opweave.backends.cuda.engine import CudaDevice
 from opweave.core.graph import Desc
 from opweave.expr.gpu import GpuKernel
 from opweave.memory import dlpack
+from support.cuda_on_cpu import Guarded, compiler, functions
+from support.triton_on_cpu import interpreter
 
 INFO = CudaInfo("a processor", "sm_90", units=132, max_shared=49152, max_dynamic_shared=232448, memory=2**30)
 
@@ -129,7 +129,7 @@ class CpuDriver(Driver):
         self._run(graph.launches)
 
     def _run(self, launches: Sequence[DriverLaunch]) -> None:
-        from cuda_on_cpu import launch as run
+        from support.cuda_on_cpu import launch as run
 
         for one in launches:
             kernel: GpuKernel = one.function.handle

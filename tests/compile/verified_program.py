@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
-from rival_engine import Rival
+from support.rival_engine import Rival
 
 import opweave as ow
 from opweave import backends

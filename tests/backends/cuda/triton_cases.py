@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cuda_on_cpu
 import numpy as np
-from cuda_cases import _Rules
-from triton_on_cpu import interpreter
+from support import cuda_on_cpu
+from support.cuda_cases import _Rules
+from support.triton_on_cpu import interpreter
 
 import opweave as ow
 from opweave.backends.gpu.contraction.tensor import TensorTile

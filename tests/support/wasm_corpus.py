@@ -1,7 +1,7 @@
 """Hostile WebAssembly: modules that do everything wrong, and what must come of it.
 
 As a script it runs all of them in its own process, with `faulthandler` (which replaces signal handlers) never enabled,
-enabled before the first module, or after it: `python tests/wasm_corpus.py never|before|after`.
+enabled before the first module, or after it: `python -m support.wasm_corpus never|before|after`.
 """
 
 from __future__ import annotations
@@ -186,10 +186,9 @@ def _main(order: str) -> None:
     import faulthandler
     import re
 
-    from wasm_tools import bind, wat
-
     import opweave as ow
     from opweave.core.graph import Desc
+    from support.wasm_tools import bind, wat
 
     if order == "before":
         faulthandler.enable()

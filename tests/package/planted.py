@@ -9,7 +9,7 @@ from pathlib import Path
 
 import opweave as ow
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 def plant(folder: Path, module: str, text: str = "", version: str = "") -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from webgpu_device import gpu_context
 
 import opweave as ow
 from opweave.expr.gpu import GpuKernel
+from support.webgpu_device import gpu_context
 
 generator = np.random.default_rng(0)
 

@@ -1,4 +1,4 @@
-"""A plugin for pytest, `-p without_extras`: the tests run as if no extra were installed."""
+"""A plugin for pytest, `-p support.without_extras`: the tests run as if no extra were installed."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-import node_js
 import numpy as np
+from support import node_js
 
 import opweave as ow
 from opweave.compile.driver import compile

@@ -18,7 +18,7 @@ from opweave.serve.client_files import write_clients
 
 HANG_SECONDS = 900  # a process that takes longer has stopped working; machines that are busy take minutes
 OLDEST = 20  # the oldest release of Node.js that is maintained
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 JS = ROOT / "tests" / "serve" / "js"
 
 
