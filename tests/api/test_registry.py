@@ -617,6 +617,7 @@ def test_support_limits_are_found_by_the_names_of_the_specification() -> None:
     assert "noSuchThing" not in limits
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("device", CONTEXTS)
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 def test_what_is_required_is_supported(op: Op[..., Any], device: str) -> None:

@@ -78,6 +78,7 @@ def test_core_operations_are_those_without_a_decomposition() -> None:
     assert "\nsoftmax " not in text
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", Operations.listing())
 def test_each_back_end_does_each_operation(name: str) -> None:
     for backend, how in support.support(Operations.listing()[name], discover()).items():

@@ -62,13 +62,15 @@ RUNS: dict[str, Callable[[CustomOp[Any], Call], list[np.ndarray]]] = {
 }
 
 
-@pytest.mark.parametrize("how", RUNS)
 @pytest.mark.parametrize(
-    ("op", "data_type"),
+    ("op", "data_type", "how"),
     [
-        pytest.param(op, t, id=f"{op.name}-{t}", marks=pytest.mark.data_types("composites", op.name, [t]))
+        pytest.param(
+            op, t, how, id=f"{op.name}-{t}-{how}", marks=pytest.mark.covers(f"{op.name} {how}", f"{op.name} {t}")
+        )
         for op, row in CASES.items()
         for t in row.types
+        for how in RUNS
     ],
 )
 def test_results_are_those_of_the_witness(op: CustomOp[Any], data_type: str, how: str) -> None:

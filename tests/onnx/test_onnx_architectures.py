@@ -28,7 +28,7 @@ LARGER = {"vgg19": "bvlc_alexnet", "zfnet512": "bvlc_alexnet"}
 
 
 def rows() -> list[Any]:
-    return [pytest.param(n, marks=pytest.mark.larger(LARGER[n]) if n in LARGER else ()) for n in NAMES]
+    return [pytest.param(n, marks=pytest.mark.covers() if n in LARGER else ()) for n in NAMES]
 
 
 def test_a_larger_architecture_has_no_operators_of_its_own() -> None:

@@ -44,6 +44,7 @@ def test_the_rows_differ_from_calls_that_are_valid(name: str) -> None:
     getattr(builder, name)(builder.input("input", "float32", (2, 3)), **VALID[name])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "changed", "message"), ROWS)
 def test_message(name: str, changed: dict[str, Any], message: str) -> None:
     builder = ow.MLGraphBuilder(CONTEXT)

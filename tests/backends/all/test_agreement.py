@@ -10,6 +10,7 @@ from agreement import REFERENCE, assert_agree, outputs_of, record, run, run_deco
 from cuda_driver import HARDWARE, cuda_context
 from hypothesis import given, settings, strategies as st
 from openvino_device import openvino_context
+from row_sample import typed
 from samples import SAMPLES, Make, type_choices
 from webgpu_device import gpu_context
 
@@ -29,15 +30,10 @@ OPS = Operations.listing()
 few = settings(max_examples=15)
 
 
-CONVERSIONS = ("cast", "dequantize_linear", "quantize_linear")
-"""Operations that are about data types: their rows are never sampled."""
-
-
 def row_of(op: Op[..., Any], types: dict[str, str]) -> Any:
     """A row of a test: an operation and the data types of its operands."""
-    mark = pytest.mark.data_types(op.__module__, op.name, [*types.values()])
     name = f"{op.name}-{'-'.join(dict.fromkeys(types.values()))}"
-    return pytest.param(op, types, id=name, marks=() if op.name in CONVERSIONS else mark)
+    return pytest.param(op, types, id=name, marks=typed(op.name, [*types.values()], family=op.__module__))
 
 
 def rows(decomposable: bool = False) -> list[Any]:
@@ -108,13 +104,12 @@ def test_webgpu_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -
     check()
 
 
-ON_CUDA = () if HARDWARE else (pytest.mark.larger("conformance cases as CUDA C++"),)
-"""Each kernel is compiled as C++, which takes seconds without a GPU."""
+def cuda_rows() -> list[Any]:
+    """Without a GPU each kernel is compiled as C++, which takes seconds: the conformance cases are sampled instead."""
+    return rows() if HARDWARE else [pytest.param(*row.values, id=row.id, marks=pytest.mark.covers()) for row in rows()]
 
 
-@pytest.mark.parametrize(
-    ("op", "types"), [pytest.param(*row.values, id=row.id, marks=(*row.marks, *ON_CUDA)) for row in rows()]
-)
+@pytest.mark.parametrize(("op", "types"), cuda_rows())
 def test_cuda_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -> None:
     context, sample = cuda_context(), SAMPLES[op]
 

@@ -1,7 +1,6 @@
 """Kernels in CUDA C++, run on the processor as C++ (`cuda_on_cpu`): the conformance cases, and expressions against NumPy.
 
-Cases that differ by data type only are sampled, unless `--all` is given. Reads outside of buffers, which are harmless in
-WebGPU, fail here.
+Reads outside of buffers, which are harmless in WebGPU, fail here.
 """
 
 from __future__ import annotations
