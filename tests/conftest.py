@@ -8,7 +8,7 @@ import sys
 from collections.abc import Generator
 
 import pytest
-from row_sample import PARTS, Row, divide, part_number
+from row_sample import PARTS, PLACES, Row, divide, part_number, places_to_run
 
 os.environ.setdefault("OPWEAVE_STRICT", "1")  # faults of converters are raised, and do not hide behind fallback
 os.environ.setdefault("OPWEAVE_VERIFY", "0")  # no child processes beside tests; those of verification unset it
@@ -30,10 +30,6 @@ collect_ignore = ["backends/cuda/libcuda_program.py", "cuda_triton_samples.py"]
 """Files without doctests; they import a driver of CUDA, and Triton."""
 collect_ignore_glob = ["*conftest.py"]
 """Doctests are not looked for in these: all are modules of one name, and pytest imports the first of a name alone."""
-
-
-PLACES = pytest.StashKey[dict[str, str]]()
-"""The places of all tests that pytest found: see `row_sample.divide`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,19 +68,13 @@ def row_of(item: pytest.Item) -> Row:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose tests by their places, unless they are asked for by name or with `--all`."""
-    rows = [row_of(item) for item in items]
-    places = config.stash[PLACES] = divide(rows)
+    places = config.stash[PLACES] = divide(map(row_of, items))
     option = config.option
     if option.all or option.keyword or any("::" in argument for argument in config.args):
         return
-    run = {"long", f"part {part_number(option.part)}"} if option.part else {"sample"}
-    if option.sample:
-        run.add("sample")
-    kept = [item for item, row in zip(items, rows, strict=True) if places[row.name] in run]
-    config.hook.pytest_deselected(
-        items=[item for item, row in zip(items, rows, strict=True) if places[row.name] not in run]
-    )
-    items[:] = kept
+    run = places_to_run(option.part, option.sample)
+    config.hook.pytest_deselected(items=[item for item in items if places[item.nodeid] not in run])
+    items[:] = [item for item in items if places[item.nodeid] in run]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,7 @@
 """The division of all tests: the sample that `make test` runs, what takes long, and parts of the rest.
 
-Rows of a parametrised test differ in data. A sample of them uses each value at least once; a value is a part of a row's id, or what
-the marker `covers` names. A row's place depends on its id, and on few other rows: not on their order, nor on the machine.
+Rows of a parametrised test differ in data. A sample of them uses each value at least once; a value is a part of a row's id, or
+what the marker `covers` names. A row's place depends on its id, and on few other rows: not on their order, nor on the machine.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ FEW = 4
 """A test with so many rows keeps all of them."""
 LIMIT = 12
 """A test keeps at most so many rows, of those without the marker `covers`."""
+
+
+PLACES = pytest.StashKey[dict[str, str]]()
+"""The places of all tests that pytest has collected: see `divide`."""
 
 
 class Row(NamedTuple):
@@ -105,3 +109,10 @@ def divide(rows: Iterable[Row]) -> dict[str, str]:
         short = min((row.short for row in group if row.short is not None), default=len(sampled))
         places |= {name: "sample" if number < short else "long" for number, name in enumerate(sampled)}
     return places
+
+
+def places_to_run(part: str | None, with_sample: bool = False) -> set[str]:
+    """The places that a run of pytest chooses: the sample, or else the part of a number or of a commit's hash."""
+    if part is None:
+        return {"sample"}
+    return {"long", f"part {part_number(part)}"} | ({"sample"} if with_sample else set())

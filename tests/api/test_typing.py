@@ -128,6 +128,7 @@ def notebook() -> dict[str, Any]:
     return {"ow": ow, "np": np, "context": context, "builder": builder, "x": x, "t": tensor, "a": array}
 
 
+@pytest.mark.long(rows=3)
 @pytest.mark.parametrize(
     ("code", "names"),
     {

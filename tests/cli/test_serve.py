@@ -112,6 +112,7 @@ def test_nothing_is_served_if_the_package_cannot_be_written(tmp_path: Path) -> N
     assert result.output == ""
 
 
+@pytest.mark.long(rows=3)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

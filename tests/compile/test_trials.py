@@ -62,6 +62,7 @@ def check(results: dict[str, np.ndarray]) -> None:
     np.testing.assert_array_equal(results["z"], np.abs(X))
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("faulty_run", [False, True], ids=["compile", "run"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_tune_refuses_an_engine_that_fails(
@@ -88,6 +89,7 @@ def test_tune_refuses_an_engine_that_fails(
     check(dict(zip("yz", session.run(["y", "z"], {"x": X}), strict=True)))
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("output", ["y", "z"])
 def test_tune_refuses_an_engine_that_errs_in_one_output(rival: Rival, output: str, tmp_path: Path) -> None:
     rival.error, rival.wrong_output = 0.01, "yz".index(output)
@@ -221,6 +223,7 @@ def test_diff_survives_an_engine_that_ends_its_process(monkeypatch: pytest.Monke
     assert "Rival" not in str(ow.diff(graph, against="reference"))
 
 
+@pytest.mark.long
 def test_bench_says_how_an_engine_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session_of(tmp_path / "model.onnx")
     job = bench.Job(str(tmp_path / "model.onnx"), {"x": X}, {}, "float32", "faulty_operations")

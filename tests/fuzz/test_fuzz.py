@@ -17,6 +17,7 @@ from fuzz.__main__ import CAMPAIGNS, campaign
 TESTS = Path(__file__).parents[1]
 
 
+@pytest.mark.long(rows=3)
 @pytest.mark.parametrize("name", CAMPAIGNS)
 def test_a_short_campaign_finds_nothing(name: str, tmp_path: Path) -> None:
     chosen = campaign(name)
@@ -30,6 +31,7 @@ def test_a_short_campaign_finds_nothing(name: str, tmp_path: Path) -> None:
 # The frame -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_each_kind_of_finding_is_seen_and_written(tmp_path: Path) -> None:
     chosen = campaign("misbehaving")
     result = frame.run(chosen, range(8), seed=3, out=tmp_path, jobs=3)
@@ -109,6 +111,7 @@ def test_a_record_goes_on_where_it_stopped(tmp_path: Path) -> None:
         record.go_on(chosen, tmp_path, seed=4, count=3)
 
 
+@pytest.mark.long
 def test_a_finding_that_does_not_come_again_counts_as_mended(tmp_path: Path) -> None:
     chosen = replace(campaign("misbehaving"), batch=1)
     record.go_on(chosen, tmp_path, seed=3, count=6)
@@ -124,6 +127,7 @@ def test_a_finding_that_does_not_come_again_counts_as_mended(tmp_path: Path) -> 
     assert record.Record.read(file, chosen.name, 3) == after
 
 
+@pytest.mark.long
 def test_a_campaign_stops_after_the_open_findings_asked_for(tmp_path: Path) -> None:
     chosen = replace(campaign("misbehaving"), batch=1)
     assert sorted(record.go_on(chosen, tmp_path, seed=3, count=6, most=1).open) == [1, 2, 3, 4, 5], "within one part"

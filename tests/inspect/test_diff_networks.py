@@ -55,6 +55,7 @@ def weights() -> list[np.ndarray]:
     return list(random_weights())
 
 
+@pytest.mark.long
 def test_resnet50_has_no_difference(weights: list[np.ndarray]) -> None:
     found = ow.diff(resnet50(CPU, weights), inputs=IMAGE)
     assert found.first is None, str(found)
@@ -71,6 +72,7 @@ def test_one_changed_weight_of_resnet50(weights: list[np.ndarray]) -> None:
     assert "differs in 1 of 262,144 elements, most at [4, 210, 0, 0]" in found.rows[66].changes[0]
 
 
+@pytest.mark.long
 def test_one_convolution_of_resnet50_that_rounds_differently(weights: list[np.ndarray]) -> None:
     """Only those of 512 channels with stride 1 do; the first of them is named."""
 
@@ -84,6 +86,7 @@ def test_one_convolution_of_resnet50_that_rounds_differently(weights: list[np.nd
     assert found.first.own.largest < 1 / 256
 
 
+@pytest.mark.long
 def test_float16_overflow_in_one_layer_of_resnet50(weights: list[np.ndarray]) -> None:
     """A layer whose weights are so large that its results are infinite in float16, and are not in float32."""
     halves = [array.astype("float16") for array in weights]

@@ -161,6 +161,7 @@ print(resident() - before, ow.ops.statistics.specialised, ow.ops.statistics.oper
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux says how much memory a process has")
 def test_a_soak_holds_the_memory_of_the_process_flat() -> None:
     ran = subprocess.run([sys.executable, "-c", SOAK, "4000"], capture_output=True, text=True, check=False)
@@ -170,6 +171,7 @@ def test_a_soak_holds_the_memory_of_the_process_flat() -> None:
     assert grown < 8 * 2**20
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux says how much memory a process has")
 def test_programs_with_constants_give_their_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "VARIANTS", 1000)

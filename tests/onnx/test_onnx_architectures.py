@@ -36,6 +36,7 @@ def test_a_larger_architecture_has_no_operators_of_its_own() -> None:
     assert [large for large, small in LARGER.items() if not operators[large] <= operators[small]] == []
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize("name", rows())
 def test_random_weights(name: str, tmp_path: Path) -> None:
     path = randomise(name, tmp_path)

@@ -103,6 +103,7 @@ def test_a_model_runs_without_the_onnx_package(tmp_path: Path) -> None:
     assert python(MODEL, str(tmp_path / "model.onnx")) == "False"
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("implementation", ["upb", "python"])
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_the_messages_are_those_of_the_package(order: str, implementation: str) -> None:

@@ -125,6 +125,7 @@ def check(place: str) -> None:
                     assert found.tolist() == [expected], f"{op} {options}: {a} by {b} is {found}, not {expected}"
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize("place", PLACES)
 def test_the_smallest_integer_by_minus_one_ends_no_process(place: str) -> None:
     done = subprocess.run([sys.executable, __file__, place], capture_output=True, text=True)

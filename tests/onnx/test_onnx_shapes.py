@@ -186,6 +186,7 @@ def test_program_bytes_of_0_compiles_nothing_that_need_not_be(compiled: list[Com
     assert "program_bytes is 0" in session.shapes()["x [2, 8]"]
 
 
+@pytest.mark.long
 def test_models_with_many_weights_run_in_their_own_session(compiled: list[CompiledModel]) -> None:
     """Compiled shapes of theirs are no faster, and each would hold the weights once more."""
     weights = np.ones((8, 2**19), np.float32)

@@ -187,6 +187,7 @@ def test_loops_that_are_compiled_for_the_first_time_do_not_count_as_the_build(
     assert builds == ["onnxruntime", "rival"]
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize(("own", "chosen"), [(0.0011, OWN_SESSION), (0.003, "onnxruntime")])
 @pytest.mark.parametrize("rows", [2, "rows"])
 def test_a_longer_build_must_pay_for_itself(
@@ -330,6 +331,7 @@ def test_of_ways_that_are_equally_fast_the_one_that_is_built_fastest_is_chosen()
     assert tuning.choose(names, seconds, {}) == ("compiled", "")  # which has run it until then
 
 
+@pytest.mark.long
 def test_tuned_shapes_of_models_with_many_weights_are_compiled(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -320,6 +320,7 @@ def relu_model() -> bytes:
     return bytes(found.SerializeToString())
 
 
+@pytest.mark.long
 def test_the_command_line_takes_a_precision(tmp_path: Path) -> None:
     model = tmp_path / "relu.onnx"
     model.write_bytes(relu_model())

@@ -36,6 +36,7 @@ def compare(context: ow.MLContext, build: Callable[..., Any], arrays: dict[str, 
         np.testing.assert_allclose(results[0][name], expected, rtol=2e-5, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("rows", [1, 9])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_packed_weights(context: ow.MLContext, bits: int, rows: int) -> None:
@@ -79,6 +80,7 @@ def test_a_cache_is_updated_where_it_is(driver: CpuDriver, context: ow.MLContext
         np.testing.assert_allclose(context.read_tensor(outputs[name]), expected, rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("hidden", [6, 267], ids=["in one kernel", "in a kernel a step"])
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_recurrent_networks(context: ow.MLContext, name: str, hidden: int) -> None:

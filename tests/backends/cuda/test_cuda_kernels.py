@@ -116,6 +116,7 @@ def special(data_type: str) -> np.ndarray:
     return np.array([v for v in wanted if low <= v <= high], dtype)
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize("data_type", ANY)
 def test_all_functions_at_special_values(data_type: DataType) -> None:
     values = special(data_type)
@@ -138,6 +139,7 @@ def test_integers_wrap_around(data_type: DataType) -> None:
     agree(lambda x: (x + 1 > x, x * x, -x, abs(x), x - (x + x), ex.reduce_sum(x), ex.reduce_product(x)), values)
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize(
     ("shape", "axes"),
     [
@@ -162,6 +164,7 @@ def test_reductions(shape: tuple[int, ...], axes: tuple[int, ...], data_type: Da
     )
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize("length", [40, 256, 1000, 2048, 9000])
 @pytest.mark.parametrize("data_type", ["float32", "float16", "int32", "int64", "uint64", "uint8"])
 def test_workgroups_reduce_rows_with_one_barrier_each(length: int, data_type: DataType) -> None:

@@ -32,6 +32,7 @@ def biased(b: ow.MLGraphBuilder, x: Any, w: Any, bias: Any) -> Any:
     return b.relu(b.add(b.matmul(x, w), bias))
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 @pytest.mark.parametrize(("rows", "terms", "columns"), [(2, 2048, 36), (3, 2080, 32), (4, 4096, 20), (12, 2048, 1028)])
 def test_rows(rows: int, terms: int, columns: int, data_type: str) -> None:
@@ -40,6 +41,7 @@ def test_rows(rows: int, terms: int, columns: int, data_type: str) -> None:
     four_lines(biased, *(array(*shape, data_type=data_type) for shape in shapes))
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 @pytest.mark.parametrize(
     ("left", "right", "constant"),
@@ -54,6 +56,7 @@ def test_orders(left: tuple[int, ...], right: tuple[int, ...], constant: int, da
     four_lines(lambda b, x, y: b.matmul(x, y), *operands, constants=(constant,))
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 def test_products_of_the_same_vectors(data_type: str) -> None:
     """As one epilogue, and as sections of one kernel."""
@@ -72,6 +75,7 @@ def test_one_vector_has_a_line_for_each_team() -> None:
     assert "4 lines for a workgroup" in step.kernel.source
 
 
+@pytest.mark.long
 def test_workgroups_take_turns_after_they_have_computed_the_vectors() -> None:
     def gated(b: ow.MLGraphBuilder, x: Any, scale: Any, w: Any, v: Any) -> Any:
         few = composites.rms_normalization(b, x, scale)
@@ -130,6 +134,7 @@ def test_what_sums_are_added_to_is_read_before_they_are_computed() -> None:
         check(added, *arrays, kernels=[""], tolerance=1e-5, features=FEATURES)
 
 
+@pytest.mark.long
 def test_a_scale_that_is_constant_is_read_before_the_kernel_waits() -> None:
     def normalized(b: ow.MLGraphBuilder, x: Any, scale: Any, w: Any) -> Any:
         return b.matmul(composites.rms_normalization(b, b.relu(x), scale), w)

@@ -465,6 +465,7 @@ print("computed")
 """
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("precision", ["float32", "ieee"])
 def test_products_of_transposed_casts_do_not_end_the_process(precision: str) -> None:
     """The optimiser changed the order of a transposition and a cast, and left the graph in between without its edges."""

@@ -67,6 +67,7 @@ def compare(name: str, data_type: Any) -> None:
     np.testing.assert_allclose(*results, rtol=tolerance, atol=tolerance * np.abs(results[1]).max())
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize(("name", "data_type"), [*((name, "float32") for name in CASES), ("clamp of where", "float16")])
 def test_element_wise_operations_after_attention(name: str, data_type: str) -> None:
     pytest.importorskip("openvino", reason="openvino is not installed")
