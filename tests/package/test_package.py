@@ -137,7 +137,9 @@ def literal(node: ast.expr, package: tuple[str, ...]) -> str | None:
 def called(node: ast.Call) -> str:
     """The last name of a called function; empty where it is computed."""
     function = node.func
-    return function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    return (
+        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    )
 
 
 @cache

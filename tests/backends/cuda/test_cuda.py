@@ -165,6 +165,7 @@ def test_nothing_stays_allocated(driver: CpuDriver) -> None:
     assert driver.calls["allocate"] == driver.calls["free"]
 
 
+@pytest.mark.long
 def test_an_update_of_arguments_may_be_interrupted(context: ow.MLContext, driver: CpuDriver) -> None:
     """Each dispatch has all of its own arguments, or ends with the error."""
     builder = ow.MLGraphBuilder(context)

@@ -55,6 +55,7 @@ def attend(b: Any, **operands: Any) -> Any:
     return composites.group_query_attention(b, **operands, heads=4, groups=2)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("new", [1, 20])
 def test_attention(context: ow.MLContext, new: int) -> None:
     compare(context, attend, cache(new, 300))

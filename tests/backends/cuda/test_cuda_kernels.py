@@ -57,6 +57,7 @@ def test_conformance(prepared: dict[str, Compiled], case: wpt.Case) -> None:
     wpt.check_conformance(case, results)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("columns", [72, 45])
 @pytest.mark.parametrize("constants", [(), (1,)])
 def test_tiles_read_no_terms_behind_the_last(columns: int, constants: tuple[int, ...]) -> None:
@@ -67,6 +68,7 @@ def test_tiles_read_no_terms_behind_the_last(columns: int, constants: tuple[int,
     check(lambda b, x, w: b.matmul(x, w), x, w, constants=constants, kernels=[""], features=F)
 
 
+@pytest.mark.long
 def test_all_parts_of_sums_have_terms() -> None:
     """With 90 steps, parts of 3 are 30 and not 32: the others would read behind the operands."""
     image, filter = array(1, 480, 1, 40), array(60, 480, 1, 3)
@@ -132,6 +134,7 @@ def test_all_functions_at_special_values(data_type: DataType) -> None:
     agree(function, a, b, ulps=4)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ["int32", "int64", "int8"])
 def test_integers_wrap_around(data_type: DataType) -> None:
     """In C++ overflow of signed integers is undefined: compilers take `x + 1 > x` for true."""
@@ -224,6 +227,7 @@ def test_all_halves() -> None:
         agree(lambda x: (ex.cast(x, "float16") * 1.0, ex.cast(x, "float16")), floats)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ["int8", "float16", "int64"])
 def test_scatter(data_type: DataType) -> None:
     rng = np.random.default_rng(0)

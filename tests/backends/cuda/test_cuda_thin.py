@@ -102,6 +102,7 @@ def test_constants_are_loaded_before_the_kernel_waits_for_the_one_before(terms: 
             assert re.search(r"\ba\[", after)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize(("terms", "columns"), [(2048, 256), (8192, 64), (64, 2048)])
 def test_teams_add_up_with_one_barrier(terms: int, columns: int) -> None:
     """Inside of warps there is none: a team is a part of one, or several."""
@@ -111,6 +112,7 @@ def test_teams_add_up_with_one_barrier(terms: int, columns: int) -> None:
     check(biased, *arrays, kernels=[""], tolerance=1e-5, features=FEATURES)
 
 
+@pytest.mark.long
 def test_many_parts_are_added_in_a_loop() -> None:
     """Workgroups of 1,024 have 32 warps."""
     arrays = array(2, 4096), array(4096, 512), array(512)
@@ -120,6 +122,7 @@ def test_many_parts_are_added_in_a_loop() -> None:
     check(biased, *arrays, constants=(), kernels=[""], tolerance=1e-5, features=FEATURES)
 
 
+@pytest.mark.long
 def test_what_sums_are_added_to_is_read_before_they_are_computed() -> None:
     def added(b: ow.MLGraphBuilder, x: Any, w: Any, y: Any) -> Any:
         return b.add(b.matmul(x, w), y)
