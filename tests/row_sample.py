@@ -102,7 +102,7 @@ def divide(rows: Iterable[Row]) -> dict[str, str]:
     groups: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.name.partition("[")[0]].append(row)
-    places = {}
+    places: dict[str, str] = {}
     for group in groups.values():
         places |= {row.name: f"part {digest(row.name) % PARTS}" for row in group}
         sampled = sample(group)
