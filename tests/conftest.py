@@ -37,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--part",
         metavar="HASH",
+        type=part_number,
         help=f"run what takes long, and one of {PARTS} parts of what the sample leaves out: the part of a number, or of a "
         "commit's hash (`make test-part`)",
     )
@@ -55,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     part = config.option.part
-    return part and f"part {part_number(part)} of 0 to {PARTS - 1}"
+    return None if part is None else f"part {part} of 0 to {PARTS - 1}"
 
 
 def row_of(item: pytest.Item) -> Row:

@@ -111,8 +111,8 @@ def divide(rows: Iterable[Row]) -> dict[str, str]:
     return places
 
 
-def places_to_run(part: str | None, with_sample: bool = False) -> set[str]:
-    """The places that a run of pytest chooses: the sample, or else the part of a number or of a commit's hash."""
+def places_to_run(part: int | None, with_sample: bool = False) -> set[str]:
+    """The places that a run of pytest chooses: the sample, or what takes long and a part."""
     if part is None:
         return {"sample"}
-    return {"long", f"part {part_number(part)}"} | ({"sample"} if with_sample else set())
+    return {"long", f"part {part}"} | ({"sample"} if with_sample else set())

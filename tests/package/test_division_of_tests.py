@@ -22,11 +22,11 @@ def test_each_test_has_a_row_in_the_sample_or_takes_long(pytestconfig: pytest.Co
 
 def test_the_sample_and_the_parts_are_all_tests(pytestconfig: pytest.Config) -> None:
     places = pytestconfig.stash[PLACES]
-    runs = [places_to_run(None), *(places_to_run(str(number)) for number in range(PARTS))]
+    runs = [places_to_run(None), *(places_to_run(number) for number in range(PARTS))]
     assert set(places.values()) <= set().union(*runs)
     times = Counter(place for run in runs for place in run)
     assert times == {"sample": 1, "long": PARTS, **{f"part {number}": 1 for number in range(PARTS)}}
-    assert places_to_run("3", with_sample=True) == {"sample", "long", "part 3"}
+    assert places_to_run(3, with_sample=True) == {"sample", "long", "part 3"}
 
 
 def test_parts_have_the_same_size(pytestconfig: pytest.Config) -> None:
