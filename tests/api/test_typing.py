@@ -92,6 +92,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return errors
 
 
+@pytest.mark.long
 def test_type_checkers_take_what_people_write(found: dict[str, list[str]]) -> None:
     """Also what the documentation shows."""
     assert {file: lines for file, lines in found.items() if file != "wrong.py"} == {}

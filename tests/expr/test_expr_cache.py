@@ -195,6 +195,7 @@ def test_users_without_a_home_or_a_name_work_without_a_cache() -> None:
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "True", "")
 
 
+@pytest.mark.long
 @needs_root
 def test_an_object_planted_in_an_open_directory_is_not_run_by_others() -> None:
     """The user 54321 compiles into a directory that all can write to; root runs the same expression afterwards."""

@@ -62,6 +62,7 @@ def test_resnet50_has_no_difference(weights: list[np.ndarray]) -> None:
     assert found.outputs[0].total.relative < 1e-5
 
 
+@pytest.mark.long
 def test_one_changed_weight_of_resnet50(weights: list[np.ndarray]) -> None:
     changed = [*weights]
     changed[60] = weights[60].copy()
@@ -138,6 +139,7 @@ def test_minilm_has_no_difference(minilm: Any) -> None:
     assert found.first is None, str(found)
 
 
+@pytest.mark.long
 def test_one_changed_weight_of_minilm(minilm: Any) -> None:
     build, feed = minilm
 
@@ -158,6 +160,7 @@ def test_one_operation_of_minilm_that_rounds_differently(minilm: Any) -> None:
     assert len(found.found) == 6
 
 
+@pytest.mark.long
 def test_float16_overflow_in_one_layer_of_minilm(minilm: Any) -> None:
     """The layer is made so large that only float32 holds its results."""
     build, feed = minilm

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Thread
 
 import node_js
+import pytest
 
 from opweave import memory
 from opweave.serve import Server, client_files
@@ -55,6 +56,7 @@ def unix_socket(path: Path, port: int) -> Iterator[None]:
         listener.shutdown(socket.SHUT_RDWR)
 
 
+@pytest.mark.long
 def test_against_the_server(tmp_path: Path) -> None:
     with Server(port=0, device="cpu") as server, unix_socket(tmp_path / "s", server.port):
         before = memory.copies.count

@@ -49,6 +49,7 @@ def test_the_script_means_what_its_parts_say(tmp_path: Path, change: str) -> Non
     assert re.fullmatch("different" if change else r"the same, \d{6,} characters", out.strip())
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize("file", sorted(path.name for path in node_js.JS.glob("*.test.mjs")))
 def test_in_node(file: str) -> None:
     out = node_js.run(["--expose-gc", "--test", str(node_js.JS / file)])
