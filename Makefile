@@ -12,35 +12,55 @@ NOT_NEWEST := api/test_typing.py lazy/test_op_level_programs.py serve/test_wpt_i
 
 WITHOUT_EXTRAS := custom cli/test_demo.py lazy/test_op_level.py lazy/test_op_level_safety.py package/test_names.py run/test_segments.py
 
-.PHONY: demo test with-extras without-extras test-all test-torch test-libraries test-chat test-scale test-cuda test-gpu sanitize-gpu test-web test-oldest test-newest check format docs site dist bench models small-models fuzz clean
+# Folders of tests/ whose tests need no environment of their own: what `make test PART=` takes.
+ROOMS := $(filter-out libraries pytorch smollm2 web,$(sort backends $(patsubst tests/%/,%,$(dir $(wildcard tests/*/test_*.py tests/*/*/test_*.py)))))
+
+# Which tests run: a sample of them if ROWS is empty. What it leaves out is divided into parts; a commit's hash, or a number, chooses one.
+ROWS ?=
+COMMIT ?= $(or $(shell git rev-parse HEAD 2>/dev/null),0)
+SAMPLE_AND_PART = --sample --part $(COMMIT)
+
+.PHONY: demo test with-extras without-extras test-part test-all test-torch test-libraries test-chat test-scale test-cuda test-gpu sanitize-gpu test-web test-oldest test-newest check format docs site dist bench models small-models fuzz clean
 
 demo: $(VENV)/.demo
 	$(BIN)/opweave demo
 
+ifdef PART
+ifeq ($(filter $(PART),$(ROOMS)),)
+$(error there are no tests of '$(PART)'; PART is one of: $(ROOMS))
+endif
+# All tests of one room, and the examples in its docstrings.
+test: small-models
+	$(BIN)/python -m pytest --all -n auto --dist worksteal tests/$(PART) $(wildcard src/opweave/$(PART))
+else
 # Two at a time: the checks, and the second run, fill what one process leaves of the processors.
 test:
 	$(MAKE) --jobs=2 with-extras check without-extras
+endif
 
 with-extras: small-models
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest $(ROWS) -n auto --dist worksteal
 
 # Once more as it is for those who have not installed the extras; the demo's pictures are made without them above.
 without-extras: $(VENV)/.dev
-	cd tests && ../$(BIN)/python -m pytest -p support.without_extras $(WITHOUT_EXTRAS) --deselect tests/cli/test_demo.py::test_demo_accepts_any_image
+	cd tests && ../$(BIN)/python -m pytest $(ROWS) -p support.without_extras $(WITHOUT_EXTRAS) --deselect tests/cli/test_demo.py::test_demo_accepts_any_image
 
-# `make test` samples rows that differ by data type or size only; here all of them run.
-test-all: check
-	$(BIN)/python -m pytest --all -n auto --dist worksteal
+# What takes long, and one part of eight of what `make test` leaves out: `make test-part COMMIT=3`.
+test-part:
+	$(MAKE) --jobs=2 with-extras without-extras ROWS='--part $(COMMIT)'
+
+test-all:
+	$(MAKE) --jobs=2 with-extras check without-extras ROWS=--all
 	$(MAKE) test-cuda CUDA=--all
 
 # PyTorch has an environment and a process of its own: its wheels can take gigabytes, and importing Triton in a process where
 # Mesa has loaded its LLVM ends it.
 test-torch: $(VENV)-torch/.installed
-	$(VENV)-torch/bin/python -m pytest tests/pytorch
+	$(VENV)-torch/bin/python -m pytest --all tests/pytorch
 
 # Libraries that call ONNX Runtime, unchanged, on Opweave; one of them needs PyTorch.
 test-libraries: $(VENV)-torch/.installed $(LIBRARIES)/.installed
-	PYTHONPATH=$(LIBRARIES) $(VENV)-torch/bin/python -m pytest tests/libraries
+	PYTHONPATH=$(LIBRARIES) $(VENV)-torch/bin/python -m pytest --all tests/libraries
 
 # A real language model (98 MB): what it says, docs/chat.md, the example, and the same on a GPU or Mesa's software adapter.
 test-chat: $(VENV)/.chat
@@ -53,7 +73,7 @@ test-scale: $(VENV)-scale/.installed
 
 # Kernels for NVIDIA's GPUs: they run as C++ on the processor, and NVRTC compiles them, which takes no GPU. `CUDA=--all` has all of
 # them, for three architectures.
-CUDA ?=
+CUDA ?= $(SAMPLE_AND_PART)
 test-cuda: $(VENV)-cuda/.installed
 	$(VENV)-cuda/bin/python -m pytest tests/backends/cuda $(CUDA)
 
@@ -72,15 +92,15 @@ sanitize-gpu: $(VENV)-cuda/.installed
 
 # Libraries of npm that call navigator.ml, in Chromium and Node.js, on `opweave serve`.
 test-web: $(VENV)/.web small-models tests/web/node_modules/.package-lock.json
-	$(BIN)/python -m pytest tests/web
+	$(BIN)/python -m pytest --all tests/web
 
 # What depends on ONNX Runtime's version, with the oldest one that pyproject.toml allows.
 test-oldest: $(VENV)/.dev $(VENV)-oldest/.installed
-	PYTHONPATH=$(CURDIR)/$(VENV)-oldest $(BIN)/python -m pytest -n auto --dist worksteal tests/onnx tests/backends/onnxruntime
+	PYTHONPATH=$(CURDIR)/$(VENV)-oldest $(BIN)/python -m pytest $(SAMPLE_AND_PART) -n auto --dist worksteal tests/onnx tests/backends/onnxruntime
 
 # The same code on the newest Python that the package lists; all other targets but `test-cuda` take `PYTHON`.
 test-newest: $(VENV)-newest/.installed
-	$(VENV)-newest/bin/python -m pytest -n auto --dist worksteal $(addprefix --ignore=tests/,$(NOT_NEWEST)) $(addprefix tests/,$(NEWEST))
+	$(VENV)-newest/bin/python -m pytest $(SAMPLE_AND_PART) -n auto --dist worksteal $(addprefix --ignore=tests/,$(NOT_NEWEST)) $(addprefix tests/,$(NEWEST))
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -5,12 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Generator
-from typing import Any
 
 import pytest
-from row_sample import sample
+from row_sample import PARTS, PLACES, Row, divide, part_number, places_to_run
 
 os.environ.setdefault("OPWEAVE_STRICT", "1")  # faults of converters are raised, and do not hide behind fallback
 os.environ.setdefault("OPWEAVE_VERIFY", "0")  # no child processes beside tests; those of verification unset it
@@ -35,44 +33,49 @@ collect_ignore_glob = ["*conftest.py"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run all tests, not a sample of them (`make test-all`)")
     parser.addoption(
-        "--all", action="store_true", help="run the rows that differ by data type or size only, too (`make test-all`)"
+        "--part",
+        metavar="HASH",
+        type=part_number,
+        help=f"run what takes long, and one of {PARTS} parts of what the sample leaves out: the part of a number, or of a "
+        "commit's hash (`make test-part`)",
     )
+    parser.addoption("--sample", action="store_true", help="with --part: run the sample, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers",
-        "data_types(family, subject, types): a row that differs from others of its subject by data types only",
-    )
-    config.addinivalue_line(
-        "markers",
+    for marker in (
+        "covers(*values): values that a row stands for when rows are sampled, else the parts of its id",
         "default_choice: sessions choose as users' do what runs static models",
-    )
-    config.addinivalue_line(
-        "markers",
-        "larger(than): a row whose operations are all in another one, on smaller arrays: run with `--all` alone",
-    )
+        "long(rows=0): a test that takes long: `make test` runs so many rows of it, and each part the others of the sample",
+        "whole: a test whose rows are all in the sample, since each is about another operation, and they take no time",
+    ):
+        config.addinivalue_line("markers", marker)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    part = config.option.part
+    return None if part is None else f"part {part} of 0 to {PARTS - 1}"
+
+
+def row_of(item: pytest.Item) -> Row:
+    covers, long = item.get_closest_marker("covers"), item.get_closest_marker("long")
+    values = covers and covers.args
+    if item.get_closest_marker("whole") is not None:
+        values = (item.nodeid,)
+    return Row(item.nodeid, values, long and long.kwargs.get("rows", 0))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sample the rows that differ by data type or size only, unless tests are asked for by name or with `--all`."""
-    if config.option.all or config.option.keyword or any("::" in argument for argument in config.args):
+    """Choose tests by their places, unless they are asked for by name or with `--all`."""
+    places = config.stash[PLACES] = divide(map(row_of, items))
+    option = config.option
+    if option.all or option.keyword or any("::" in argument for argument in config.args):
         return
-    groups: dict[Any, list[tuple[pytest.Item, str, Any]]] = defaultdict(list)
-    for item in items:
-        if (mark := item.get_closest_marker("data_types")) is not None:
-            family, subject, types = mark.args
-            groups[item.path, item.originalname, family].append((item, subject, types))  # type: ignore[attr-defined]
-    left_out = {
-        item
-        for group in groups.values()
-        for (item, *_), kept in zip(group, sample([(subject, types) for _, subject, types in group]), strict=True)
-        if not kept
-    }
-    left_out |= {item for item in items if item.get_closest_marker("larger") is not None}
-    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-    items[:] = [item for item in items if item not in left_out]
+    run = places_to_run(option.part, option.sample)
+    config.hook.pytest_deselected(items=[item for item in items if places[item.nodeid] not in run])
+    items[:] = [item for item in items if places[item.nodeid] in run]
 
 
 @pytest.hookimpl(wrapper=True)

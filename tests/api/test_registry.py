@@ -612,6 +612,7 @@ def test_op_support_limits_by_specification_name() -> None:
     assert "noSuchThing" not in limits
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("device", CONTEXTS)
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 def test_op_support_limits_include_required_types(op: Op[..., Any], device: str) -> None:

@@ -92,6 +92,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return errors
 
 
+@pytest.mark.long
 def test_typical_uses_type_check(found: dict[str, list[str]]) -> None:
     """Also what the documentation shows."""
     assert {file: lines for file, lines in found.items() if file != "wrong.py"} == {}
@@ -128,6 +129,7 @@ def notebook() -> dict[str, Any]:
     return {"ow": ow, "np": np, "context": context, "builder": builder, "x": x, "t": tensor, "a": array}
 
 
+@pytest.mark.long(rows=3)
 @pytest.mark.parametrize(
     ("code", "names"),
     {

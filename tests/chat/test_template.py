@@ -270,6 +270,7 @@ for name in json.loads(sys.stdin.read()):
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of memory are POSIX's")
 def test_render_bounds_memory_and_time() -> None:
     """In 1 GiB, and a bounded time: without bounds, each of them takes more memory, or hours."""

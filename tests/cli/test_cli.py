@@ -78,6 +78,7 @@ def test_core_operations_have_no_decomposition() -> None:
     assert "\nsoftmax " not in text
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", Operations.listing())
 def test_support_is_complete(name: str) -> None:
     for backend, how in support.support(Operations.listing()[name], discover()).items():

@@ -153,6 +153,7 @@ def test_names_of_models_are_shown_as_they_are(run, tmp_path: Path) -> None:  # 
     assert "\\x1b[31my" in run("run", path, "-i", "random")
 
 
+@pytest.mark.long
 def test_bench_measures_both(run, pair: Path) -> None:  # type: ignore[no-untyped-def]
     text = run("bench", pair, "--seconds", "0.05", "--engines", "onnxruntime")
     rows = [line.split() for line in text.splitlines()]
@@ -180,6 +181,7 @@ def test_bench_interrupted_shows_measurements(rounds: int, pair: Path, monkeypat
     assert ("interrupted; these are the results until then" in done.output) == (rounds > 0)
 
 
+@pytest.mark.long
 def test_bench_writes_json_and_a_chart(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "out.svg"
     text = run("bench", pair, "--seconds", "0.05", "--engines", "onnxruntime", "--json", "--chart", path)
@@ -391,6 +393,7 @@ def test_graphs_of_models_hand_through_inputs_and_constants(tmp_path: Path) -> N
     assert found["z"].tolist() == [1, 0]
 
 
+@pytest.mark.long
 def test_limits_of_a_model(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     few, enough = ("--limit", "nodes=2"), ("--limit", "nodes=3")
     fixed = ("--fix-shapes", "batch=1")

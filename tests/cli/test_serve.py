@@ -112,6 +112,7 @@ def test_serve_fails_if_package_cannot_be_written(tmp_path: Path) -> None:
     assert result.output == ""
 
 
+@pytest.mark.long(rows=3)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -45,6 +45,7 @@ def started(seconds: float, status: int = 0) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("names", ["SIGINT", "SIGTERM", "SIGHUP", "SIGTERM SIGTERM SIGINT"])
 @pytest.mark.parametrize("seconds", [0, 0.5])
 def test_continue_in_child_stops_it_once(names: str, seconds: float) -> None:

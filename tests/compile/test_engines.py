@@ -363,6 +363,7 @@ def test_openvino_is_tuned_against_onnxruntime(
     assert "openvino verified, " in engine(graph) or "openvino, verified, " in engine(graph)
 
 
+@pytest.mark.long(rows=1)
 @needs_openvino
 @pytest.mark.parametrize("is_tuned", [False, True])
 def test_session_loads_only_the_engine_that_runs_it(is_tuned: bool, tmp_path: Path) -> None:

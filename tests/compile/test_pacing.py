@@ -48,6 +48,7 @@ def test_paced_group_works_for_a_share_of_the_time() -> None:
     assert while_unpaced <= 1.5 * REST_SECONDS + 0.5  # the stop that began before; the rest is for busy machines
 
 
+@pytest.mark.long
 def test_pacing_includes_child_processes() -> None:
     inner = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
     code = f"""

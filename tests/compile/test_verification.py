@@ -77,6 +77,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [("wrong", "graph"), ("ends", "static"), ("hangs", "dynamic"), ("eats", "graph"), ("ends later", "static")],
@@ -99,6 +100,7 @@ def test_verification_refuses_an_engine_that_fails(fault: str, kind: str, cache:
         assert "from now on" not in found["later"]
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize(("kind", "passing"), [("dispatch", "memory"), ("static", "path"), ("dynamic", "bytes")])
 def test_verified_engine_is_used_by_later_graphs(kind: str, passing: str, cache: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"kind": kind, "rival": {"remembers": True}}
@@ -132,6 +134,7 @@ def test_verification_can_be_switched_off(how: str, cache: Path) -> None:
     assert "rival not verified: switched off" in found["explained"]
 
 
+@pytest.mark.long
 def test_verification_does_not_begin_without_a_cache(tmp_path: Path) -> None:
     tmp_path.joinpath("file").write_text("")
     found = program(tmp_path / "file", {"kind": "static", "mark": str(tmp_path)})
@@ -140,6 +143,7 @@ def test_verification_does_not_begin_without_a_cache(tmp_path: Path) -> None:
     assert (found["begun"], found["state"]) == (False, "not verified: there is no cache to keep the verdict")
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("ending", ["exit", "kill"])
 def test_verification_child_ends_with_program(ending: str, cache: Path, tmp_path: Path) -> None:
@@ -170,6 +174,7 @@ def test_verification_child_ends_with_program(ending: str, cache: Path, tmp_path
         os.environ.pop("OPWEAVE_CACHE") if before is None else os.environ.update(OPWEAVE_CACHE=before)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_verification_runs_one_child_per_machine(cache: Path, tmp_path: Path) -> None:
     mark = str(tmp_path)
@@ -187,6 +192,7 @@ def test_verification_runs_one_child_per_machine(cache: Path, tmp_path: Path) ->
     assert most == 1
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_verification_child_survives_exit_of_fork(cache: Path) -> None:
     found = program(cache, {"kind": "graph", "rival": {"error": 0.3}, "forks": True})

@@ -62,15 +62,18 @@ RUNS: dict[str, Callable[[CustomOp[Any], Call], list[np.ndarray]]] = {
 }
 
 
-@pytest.mark.parametrize("how", RUNS)
-@pytest.mark.parametrize(
-    ("op", "data_type"),
-    [
-        pytest.param(op, t, id=f"{op.name}-{t}", marks=pytest.mark.data_types("composites", op.name, [t]))
+def rows() -> list[Any]:
+    """Samples have each composite and data type in each way, but for WebGPU, which takes seconds for some."""
+    return [
+        pytest.param(op, t, how, id=f"{op.name}-{t}-{how}", marks=pytest.mark.covers(f"{name} {how}", f"{name} {t}"))
         for op, row in CASES.items()
         for t in row.types
-    ],
-)
+        for how in RUNS
+        for name in ["any" if how == "webgpu" else op.name]
+    ]
+
+
+@pytest.mark.parametrize(("op", "data_type", "how"), rows())
 def test_results_are_those_of_the_witness(op: CustomOp[Any], data_type: str, how: str) -> None:
     @few
     @given(st.data())
@@ -255,6 +258,7 @@ def test_operands_need_no_builder() -> None:
     assert [line.split()[0] for line in graph.explain().splitlines()[-2:]] == ["rms_normalization", "swiglu"]
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_top_k_orders_nan_beyond_infinity_and_keeps_the_order_of_equals(dtype: str, device: str) -> None:

@@ -321,6 +321,7 @@ def test_hot_path_runs(name: str, models: Path) -> None:
         np.testing.assert_array_equal(found >= 0, True)
 
 
+@pytest.mark.long
 def test_hot_paths_against_itself(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = hot_paths.HotPath("compute", hot_paths.PATHS["compute"].make, processes=1, slices=3)
     monkeypatch.setitem(hot_paths.PATHS, "compute", path)

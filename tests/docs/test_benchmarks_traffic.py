@@ -215,6 +215,7 @@ def test_traffic_calls_shapes_in_turn(
     assert shapes[-5:] == list(dict.fromkeys(shapes[-5:]))
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize("name", small.MODELS)
 def test_small_models_agree(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In both engines, measured once."""

@@ -166,6 +166,7 @@ def arguments(op: Op[..., Any]) -> dict[str, str]:
 COMPOSITES = [op for op in vars(ow.composites).values() if isinstance(op, Op)]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("op", [*OPERATIONS.values(), *COMPOSITES], ids=lambda op: op.name)
 def test_docstrings_of_operations_agree_with_their_declarations(op: Op[..., Any]) -> None:
     """They name each argument and its choices, the data types and ranks of operands, results and errors."""

@@ -195,6 +195,7 @@ def test_users_without_a_home_or_a_name_work_without_a_cache() -> None:
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "True", "")
 
 
+@pytest.mark.long
 @needs_root
 def test_cache_ignores_object_planted_by_other_user() -> None:
     """The user 54321 compiles into a directory that all can write to; root runs the same expression afterwards."""

@@ -226,6 +226,7 @@ def special(data_type: str) -> np.ndarray:
         return np.array([*values, *(-v for v in values)]).astype(dtype)
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize("data_type", ANY)
 def test_functions_at_special_values(data_type: str) -> None:
     values = special(data_type)
@@ -556,6 +557,7 @@ print(float(abs(y - (np.exp(x * 1e-5) + x)).max()) < 0.1)
 """
 
 
+@pytest.mark.long
 def test_several_processes_at_once(tmp_path: Path) -> None:
     environment = {**os.environ, "OPWEAVE_CACHE": str(tmp_path)}
     start = lambda: subprocess.Popen([sys.executable, "-c", SCRIPT], env=environment, stdout=subprocess.PIPE)  # noqa: E731
@@ -640,6 +642,7 @@ def test_compile_names_missing_package(tmp_path: Path) -> None:
     assert result.stderr.strip().endswith(message)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="object files of other systems are linked by llvmlite")
 def test_cached_kernel_runs_without_halide_and_llvmlite(tmp_path: Path) -> None:
     for code in (SCRIPT, WITHOUT_HALIDE + SCRIPT):

@@ -121,6 +121,7 @@ def lambda_named(name: str, function: Callable[[Traced], Traced]) -> Callable[[T
     return named
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("kind", ["chain", "stores", "text"])
 def test_depth_is_no_matter_of_recursion(kind: str) -> None:
     depth = 3 * sys.getrecursionlimit()

@@ -17,6 +17,7 @@ from fuzz.__main__ import CAMPAIGNS, campaign
 TESTS = Path(__file__).parents[1]
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("name", CAMPAIGNS)
 def test_campaign_finds_nothing(name: str, tmp_path: Path) -> None:
     chosen = campaign(name)
@@ -30,6 +31,7 @@ def test_campaign_finds_nothing(name: str, tmp_path: Path) -> None:
 # The frame -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_campaign_records_each_kind_of_finding(tmp_path: Path) -> None:
     chosen = campaign("misbehaving")
     result = frame.run(chosen, range(8), seed=3, out=tmp_path, jobs=3)
@@ -109,6 +111,7 @@ def test_record_resumes(tmp_path: Path) -> None:
         record.go_on(chosen, tmp_path, seed=4, count=3)
 
 
+@pytest.mark.long
 def test_record_counts_vanished_finding_as_mended(tmp_path: Path) -> None:
     chosen = replace(campaign("misbehaving"), batch=1)
     record.go_on(chosen, tmp_path, seed=3, count=6)
@@ -124,6 +127,7 @@ def test_record_counts_vanished_finding_as_mended(tmp_path: Path) -> None:
     assert record.Record.read(file, chosen.name, 3) == after
 
 
+@pytest.mark.long
 def test_record_stops_after_most_open_findings(tmp_path: Path) -> None:
     chosen = replace(campaign("misbehaving"), batch=1)
     assert sorted(record.go_on(chosen, tmp_path, seed=3, count=6, most=1).open) == [1, 2, 3, 4, 5], "within one part"

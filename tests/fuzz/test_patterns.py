@@ -156,6 +156,7 @@ def is_changed(right: Array, got: Array, part: float) -> bool:
     return not np.allclose(got, right, rtol=part, atol=part * (1e-6 + float(abs(right).max())))
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_judge_finds_faults_planted_into_graphs_of_the_campaign(fault: Fault) -> None:
     """Faults that change a well-conditioned result by more than one percent are found; few results are not judged."""
@@ -376,6 +377,7 @@ def test_reduced_stops_at_failing_operation() -> None:
     assert reduced(recipe, patterns.values_of, lambda r: "split" in r.kind().split()).kind() == "split"
 
 
+@pytest.mark.long
 def test_reduce_findings_counts_kinds(tmp_path: Path) -> None:
     """The engine of `pattern-faults` computes the sigmoid of 1.01 times its operand."""
     chosen = campaign("pattern-faults")

@@ -55,12 +55,14 @@ def weights() -> list[np.ndarray]:
     return list(random_weights())
 
 
+@pytest.mark.long
 def test_resnet50_has_no_difference(weights: list[np.ndarray]) -> None:
     found = ow.diff(resnet50(CPU, weights), inputs=IMAGE)
     assert found.first is None, str(found)
     assert found.outputs[0].total.relative < 1e-5
 
 
+@pytest.mark.long
 def test_diff_resnet50_changed_weight(weights: list[np.ndarray]) -> None:
     changed = [*weights]
     changed[60] = weights[60].copy()
@@ -71,6 +73,7 @@ def test_diff_resnet50_changed_weight(weights: list[np.ndarray]) -> None:
     assert "differs in 1 of 262,144 elements, most at [4, 210, 0, 0]" in found.rows[66].changes[0]
 
 
+@pytest.mark.long
 def test_diff_resnet50_different_rounding(weights: list[np.ndarray]) -> None:
     """Only those of 512 channels with stride 1 do; the first of them is named."""
 
@@ -84,6 +87,7 @@ def test_diff_resnet50_different_rounding(weights: list[np.ndarray]) -> None:
     assert found.first.own.largest < 1 / 256
 
 
+@pytest.mark.long
 def test_float16_overflow_in_one_layer_of_resnet50(weights: list[np.ndarray]) -> None:
     """A layer whose weights are so large that its results are infinite in float16, and are not in float32."""
     halves = [array.astype("float16") for array in weights]
@@ -135,6 +139,7 @@ def test_minilm_has_no_difference(minilm: Any) -> None:
     assert found.first is None, str(found)
 
 
+@pytest.mark.long
 def test_diff_minilm_changed_weight(minilm: Any) -> None:
     build, feed = minilm
 
@@ -155,6 +160,7 @@ def test_diff_minilm_different_rounding(minilm: Any) -> None:
     assert len(found.found) == 6
 
 
+@pytest.mark.long
 def test_float16_overflow_in_one_layer_of_minilm(minilm: Any) -> None:
     """The layer is made so large that only float32 holds its results."""
     build, feed = minilm

@@ -43,6 +43,7 @@ def assert_same(got: Arrays, wanted: Arrays, what: str) -> None:
             np.testing.assert_array_equal(np.signbit(got[name]), np.signbit(array), err_msg=f"{what} {name}")
 
 
+@pytest.mark.long
 def test_cases_of_the_web_platform_tests(modules: Modules, pytestconfig: pytest.Config) -> None:
     """All operations, data types and options; inputs and constants."""
     cases = [case for case in wpt.cases("conformance") if not wpt.is_large(case)]

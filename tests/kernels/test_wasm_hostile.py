@@ -23,6 +23,7 @@ from opweave.kernels.wasm.engine import TICK, ticker, ticks
 FILL = """(func (export "fill") (param i32 i32) (memory.fill (local.get 0) (i32.const 3) (local.get 1)))"""
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("order", ["never", "before", "after"])
 def test_traps_with_faulthandler(order: str) -> None:
     """Signal handlers of others come and go, and must not matter."""

@@ -161,6 +161,7 @@ print(resident() - before, ow.lazy.statistics.specialised, ow.lazy.statistics.op
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux says how much memory a process has")
 def test_process_memory_stays_flat() -> None:
     ran = subprocess.run([sys.executable, "-c", SOAK, "4000"], capture_output=True, text=True, check=False)
@@ -170,6 +171,7 @@ def test_process_memory_stays_flat() -> None:
     assert grown < 8 * 2**20
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux says how much memory a process has")
 def test_specialised_programs_release_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "VARIANTS", 1000)

@@ -60,7 +60,7 @@ def test_operations_conform(name: str) -> None:
             wpt.check_conformance(case, run(case))
 
 
-@pytest.mark.larger("test_operations_conform")
+@pytest.mark.long
 def test_large_tensors_conform() -> None:
     cases = [case for case in cases_that_pass() if wpt.is_large(case)]
     assert [case["op"] for case in cases] == ["add", "add"]

@@ -28,7 +28,7 @@ LARGER = {"vgg19": "bvlc_alexnet", "zfnet512": "bvlc_alexnet"}
 
 
 def rows() -> list[Any]:
-    return [pytest.param(n, marks=pytest.mark.larger(LARGER[n]) if n in LARGER else ()) for n in NAMES]
+    return [pytest.param(n, marks=pytest.mark.covers() if n in LARGER else ()) for n in NAMES]
 
 
 def test_larger_architectures_have_no_own_operators() -> None:
@@ -36,6 +36,7 @@ def test_larger_architectures_have_no_own_operators() -> None:
     assert [large for large, small in LARGER.items() if not operators[large] <= operators[small]] == []
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize("name", rows())
 def test_random_weights(name: str, tmp_path: Path) -> None:
     path = randomise(name, tmp_path)

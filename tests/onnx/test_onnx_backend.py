@@ -3,7 +3,7 @@
 Two lists in `expect/`, both strict, made by `tools/onnx_expectations.py`: `onnx.toml` has the cases that cannot pass, and
 `onnx_fallback.toml` those that need ONNX Runtime for operators that WebNN cannot express, with the reasons. All others pass on
 WebNN graphs alone. Entries that hold for some versions of ONNX Runtime only are in tables named after these. The lists hold on
-both back ends; on OpenVINO the cases are sampled, unless `--all` is given.
+both back ends.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 from support import onnx_cases
 from support.onnx_nodes import node_model
 
@@ -33,16 +34,25 @@ def has_locale() -> bool:
     return True
 
 
-SAMPLE_STEP = 12
-"""Each case with a number divisible by this one runs on OpenVINO without `--all`."""
+FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16}
+
+
+def subject(case: onnx_cases.Case) -> str:
+    """Operators of a case's model, and whether it reads floats: one case of each is in the sample."""
+    if (model := case.source.model) is None:
+        return "_".join(case.name.split("_")[:2])  # read from files when it runs
+    operators = sorted({node.op_type for node in model.graph.node})
+    return " ".join([*operators, str(any(input.type.tensor_type.elem_type in FLOATS for input in model.graph.input))])
 
 
 def rows() -> list[Any]:
-    rows = [pytest.param(name, "onnxruntime", id=name) for name in onnx_cases.cases()]
-    for number, name in enumerate(onnx_cases.cases()):
-        marks = [pytest.mark.larger("the case on ONNX Runtime")] if number % SAMPLE_STEP else []
-        rows.append(pytest.param(name, "openvino", id=f"{name}-openvino", marks=marks))
-    return rows
+    return [
+        pytest.param(
+            name, backend, id=name + suffix, marks=pytest.mark.covers(f"{backend} {subject(onnx_cases.cases()[name])}")
+        )
+        for backend, suffix in (("onnxruntime", ""), ("openvino", "-openvino"))
+        for name in onnx_cases.cases()
+    ]
 
 
 @pytest.mark.parametrize(("name", "backend"), rows())

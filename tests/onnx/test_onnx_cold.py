@@ -89,6 +89,7 @@ def loaded(make: str, model: bytes, tmp_path: Path) -> set[str]:
 # What is imported ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize(
     ("kind", "providers"),
     [
@@ -104,6 +105,7 @@ def test_first_run_inside_replacing_onnxruntime_imports_no_engine(kind: str, pro
     assert not loaded(make, a_model(kind), tmp_path) & (ENGINES | TOOLS | OTHER_BACK_ENDS)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize(
     ("provider", "engines"),
     [
@@ -117,6 +119,7 @@ def test_providers_import_only_their_engine(provider: str, engines: set[str], tm
     assert loaded(make, a_model(), tmp_path) & ENGINES <= engines
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize(
     ("kind", "make"),
     [
@@ -139,6 +142,7 @@ def test_first_run_of_a_small_model_imports_little_of_the_standard_library(tmp_p
     assert not names & {"graphlib", "json", "logging", "pathlib", "traceback", "urllib.parse"}
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize(
     ("kind", "make"),
     [
@@ -317,6 +321,7 @@ def test_integer_products_match_pattern() -> None:
     assert {name for name in products if not QUANTISED.search(name)} <= WEIGHTS_OF_OTHER_FORMS
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize(
     ("type", "body", "measured"),
     [
@@ -354,6 +359,7 @@ def test_is_text_rejects_invalid_utf8(make: Callable[[], bytes], is_utf8: bool) 
     assert utf8.is_text(make()) is is_utf8
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("implementation", ["upb", "python"])
 @pytest.mark.parametrize("first", ["opweave.onnx.model.protobuf", "onnx"])
 def test_messages_are_those_of_the_package_onnx(implementation: str, first: str) -> None:

@@ -39,6 +39,7 @@ def large(tmp_path: Path) -> Iterator[Path]:
     path.with_name("large.bin").unlink()
 
 
+@pytest.mark.long
 def test_weights_are_not_copied(large: Path) -> None:
     ours, theirs = run("opweave", large), run("onnxruntime", large)
     # Half of the weights are rows of a table that are never read; the engine brings the others into an order of its own.

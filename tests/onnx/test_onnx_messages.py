@@ -103,6 +103,7 @@ def test_session_without_onnx_package(tmp_path: Path) -> None:
     assert python(MODEL, str(tmp_path / "model.onnx")) == "False"
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("implementation", ["upb", "python"])
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_messages_interoperate_with_onnx_package(order: str, implementation: str) -> None:

@@ -181,6 +181,7 @@ def test_program_bytes_0_compiles_only_what_must_be(compiled: list[CompiledModel
     assert "more than program_bytes (0 B)" in session.shapes()["x [2, 8]"]
 
 
+@pytest.mark.long
 def test_models_with_many_weights_run_uncompiled(compiled: list[CompiledModel]) -> None:
     """Compiled shapes of theirs are no faster, and each would hold the weights once more."""
     weights = np.ones((8, 2**19), np.float32)

@@ -187,6 +187,7 @@ def test_build_time_excludes_first_loop_compilation(
     assert builds == ["onnxruntime", "rival"]
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize(("own", "chosen"), [(0.0011, UNCOMPILED), (0.003, "onnxruntime")])
 @pytest.mark.parametrize("rows", [2, "rows"])
 def test_tune_weighs_build_time(
@@ -328,6 +329,7 @@ def test_choose_prefers_fastest_build_if_equally_fast() -> None:
     assert tuning.choose(names, seconds, {}) == ("compiled", "")  # which has run it until then
 
 
+@pytest.mark.long
 def test_tuned_shapes_of_models_with_many_weights_are_compiled(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -453,6 +453,7 @@ def test_runs_do_not_start_once_terminate_is_set(make: Callable[..., Any]) -> No
         make(PLAIN).run(None, {"x": X}, run)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
 @pytest.mark.parametrize("dims", [[64, 4096], ["rows", 4096]], ids=["compiled", "ONNX Runtime, uncompiled"])
 @pytest.mark.parametrize("count", [1, 3])

@@ -68,6 +68,7 @@ ROWS: list[Row] = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "arguments", "options", "message"), ROWS)
 def test_message(name: str, arguments: tuple[Any, ...], options: dict[str, Any], message: str) -> None:
     builder = ow.MLGraphBuilder(CONTEXT)

@@ -172,6 +172,7 @@ ROWS: list[tuple[Build, str]] = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("build", "message"), ROWS, ids=[message for _, message in ROWS])
 def test_messages(build: Build, message: str) -> None:
     builder = ow.MLGraphBuilder(CONTEXT)

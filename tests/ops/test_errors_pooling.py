@@ -52,6 +52,7 @@ def test_pooling_valid_calls(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["average_pool2d", "l2_pool2d", "max_pool2d"])
+@pytest.mark.whole
 @pytest.mark.parametrize(("changed", "message"), ROWS)
 def test_message(name: str, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ow.ValidationError) as error:

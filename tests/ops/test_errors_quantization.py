@@ -29,6 +29,7 @@ def test_quantization_valid_calls(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TYPES)
+@pytest.mark.whole
 @pytest.mark.parametrize(("scale", "zero_point", "message"), ROWS)
 def test_message(name: str, scale: tuple[int, ...], zero_point: tuple[int, ...], message: str) -> None:
     with pytest.raises(ow.ValidationError) as error:

@@ -79,6 +79,7 @@ ROWS: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "changed", "message"), ROWS)
 def test_message(name: str, changed: dict[str, Any], message: str) -> None:
     messages.check(name, VALID[name], changed, message)

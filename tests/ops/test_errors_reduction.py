@@ -44,6 +44,7 @@ def test_reduction_valid_calls(name: str) -> None:
     getattr(builder, name)(builder.input("input", "float32", (2, 3)), **VALID[name])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "changed", "message"), ROWS)
 def test_message(name: str, changed: dict[str, Any], message: str) -> None:
     builder = ow.MLGraphBuilder(CONTEXT)

@@ -140,6 +140,7 @@ backend = Other()
 """
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("metadata", ["none", "of an older release", "of another package"])
 def test_built_in_back_ends_need_no_metadata(metadata: str, tmp_path: Path) -> None:
     tmp_path.joinpath("other.py").write_text(OTHER_BACKEND)

@@ -136,6 +136,15 @@ def literal(node: ast.expr, package: tuple[str, ...]) -> str | None:
     return None if None in parts else "".join(map(str, parts))
 
 
+def called(node: ast.Call) -> str:
+    """The last name of a called function; empty where it is computed."""
+    function = node.func
+    return (
+        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    )
+
+
+@cache
 def dependencies(where: str, source: str) -> tuple[set[tuple[str, ...]], set[str]]:
     """What a file depends on when it runs, also inside of functions.
 
@@ -149,12 +158,13 @@ def dependencies(where: str, source: str) -> tuple[set[tuple[str, ...]], set[str
     """
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             node.body = []
+    nodes = [*ast.walk(tree)]
     package = Path(where).parts[:-1]
     found: set[tuple[str, ...]] = set()
     modules: set[str] = set()  # names of variables that are modules of the package
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
             base = resolved(package, node.level, node.module or "")
             if base is not None:
@@ -170,8 +180,8 @@ def dependencies(where: str, source: str) -> tuple[set[tuple[str, ...]], set[str
                     found.add(base)
                     modules.add(alias.asname or PACKAGE)
     hidden: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__"):
+    for node in nodes:
+        if isinstance(node, ast.Call) and called(node) in ("import_module", "__import__"):
             name = literal(node.args[0], package) if node.args else None
             if name is None:
                 hidden |= set() if where in COMPUTED_IMPORTS else {f"imports {ast.unparse(node.args[0])}"}
@@ -182,7 +192,7 @@ def dependencies(where: str, source: str) -> tuple[set[tuple[str, ...]], set[str
             targets = node.targets
         elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
             targets = [node.target]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "setattr":
+        elif isinstance(node, ast.Call) and called(node) == "setattr":
             targets = [ast.Attribute(node.args[0], ast.unparse(node.args[1]))]
         for target in targets:
             if isinstance(target, ast.Attribute) and ast.unparse(target.value).split(".")[0] in modules:
@@ -285,6 +295,7 @@ def test_imports_against_the_arrows_are_found(where: str, added: str, found: str
     assert against_the_arrows(where, f"{source}\n{added}\n") == [f"{where} {found}"]
 
 
+@cache
 def file_of(path: tuple[str, ...]) -> str:
     """The file of a module, or of the one that holds a name; empty for the package itself."""
     for names in (path, path[:-1]):

@@ -117,6 +117,7 @@ PROBLEMS = {
 is_there = find_spec("triton") is not None
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_create_context_warns_once_of_unusable_triton(problem: str, tmp_path: Path) -> None:
     make, said = PROBLEMS[problem]
@@ -394,6 +395,7 @@ class Engine:
         return {"FULL_DEVICE_NAME": "a device", "OPTIMIZATION_CAPABILITIES": "FP32"}[name]
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize("failing", ["CPU", "FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES", "list", "start"])
 def test_openvino_device_that_fails_is_unavailable_for_that_reason(
     failing: str, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).parents[2]
 RECIPES = Path(__file__).parent / "recipes"
@@ -108,6 +109,7 @@ print(json.dumps(made))
 """
 
 
+@pytest.mark.long
 def test_recipe_of_operation(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.insert("src/opweave/ops/elementwise.py", "", OP)

@@ -291,6 +291,7 @@ def test_expressions_are_followed_as_their_decomposition(formula: Any, is_apart:
     assert (why_mixed(session, (2,)) == "") == is_apart
 
 
+@pytest.mark.long(rows=3)
 @pytest.mark.parametrize("specialise", ["never", "always"])
 @pytest.mark.parametrize("first", range(0, 160, 20))
 def test_rows_of_random_graphs_stay_apart(first: int, specialise: Any) -> None:

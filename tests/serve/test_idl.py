@@ -35,6 +35,7 @@ def test_operations_have_the_specification_s_order() -> None:
     assert list(GIVEN) == list(WANTED)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", WANTED)
 def test_arguments_and_options(name: str) -> None:
     ((form),) = WANTED[name]

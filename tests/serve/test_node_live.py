@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 
+import pytest
 from support import node_js
 
 from opweave import memory
@@ -55,6 +56,7 @@ def unix_socket(path: Path, port: int) -> Iterator[None]:
         listener.shutdown(socket.SHUT_RDWR)
 
 
+@pytest.mark.long
 def test_against_the_server(tmp_path: Path) -> None:
     with Server(port=0, device="cpu") as server, unix_socket(tmp_path / "s", server.port):
         before = memory.copies.count

@@ -283,6 +283,7 @@ def test_build_counts_what_recurrent_networks_keep() -> None:
         assert "for intermediates" in client.ask("build", b=1, g=1, log=log, outs={"y": 9})["error"]["message"]
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read in /proc")
 @pytest.mark.parametrize("megabytes", [128, 1024])
 def test_dispatch_takes_no_more_memory_than_the_limit(megabytes: int) -> None:

@@ -30,6 +30,7 @@ def test_script_has_texts_of_parts() -> None:
     assert [part for part in [*parts, idl.table()] if part not in client_files.webnn_js()] == []
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize("file", sorted(path.name for path in node_js.JS.glob("*.test.mjs")))
 def test_shim_in_node(file: str) -> None:
     out = node_js.run(["--expose-gc", "--test", str(node_js.JS / file)])

@@ -32,6 +32,7 @@ def test_validation() -> None:
     assert sorted(failed) == sorted(wpt.expected_failures("validation")), failed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", STRIDES)
 def test_conformance(device: str, pytestconfig: pytest.Config) -> None:
     name = gpu_context().device.name if device == "gpu" else device

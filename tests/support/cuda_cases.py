@@ -80,11 +80,10 @@ def compiled(case: wpt.Case, features: Features) -> Compiled:
 
 
 def rows(backend: str) -> list[Any]:
-    """The cases as parameters, with marks that sample those that differ by data types only."""
+    """The cases as parameters; samples have one of each operation, and of each data type."""
     made = []
     for case in wpt.cases("conformance"):
         types = [tensor["dataType"] for part in ("inputs", "expected") for tensor in case[part].values()]
-        mark = pytest.mark.data_types((backend, case["op"]), wpt.without_data_types(case), types)
-        marks = (mark, pytest.mark.larger("the other cases of the operation")) if wpt.is_large(case) else mark
-        made.append(pytest.param(case, id=case["id"], marks=marks))
+        mark = pytest.mark.covers(*([] if wpt.is_large(case) else [case["op"], *types]))
+        made.append(pytest.param(case, id=case["id"], marks=mark))
     return made

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from row_sample import typed
 from samples import SAMPLES, Make, type_choices
 from support.agreement import REFERENCE, assert_agree, outputs_of, record, run, run_decomposed
 from support.cuda_driver import HARDWARE, cuda_context
@@ -29,20 +30,16 @@ OPS = Operations.listing()
 few = settings(max_examples=15)
 
 
-CONVERSIONS = ("cast", "dequantize_linear", "quantize_linear")
-"""Operations that are about data types: their rows are never sampled."""
-
-
-def row_of(op: Op[..., Any], types: dict[str, str]) -> Any:
-    """A row of a test: an operation and the data types of its operands."""
-    mark = pytest.mark.data_types(op.__module__, op.name, [*types.values()])
+def row_of(op: Op[..., Any], types: dict[str, str], by_types: bool = True) -> Any:
+    """A row of a test: an operation and the data types of its operands, which samples vary or not."""
     name = f"{op.name}-{'-'.join(dict.fromkeys(types.values()))}"
-    return pytest.param(op, types, id=name, marks=() if op.name in CONVERSIONS else mark)
+    mark = typed(op.name, [*types.values()], family=op.__module__) if by_types else pytest.mark.covers(op.name)
+    return pytest.param(op, types, id=name, marks=mark)
 
 
-def rows(decomposable: bool = False) -> list[Any]:
+def rows(decomposable: bool = False, by_types: bool = True) -> list[Any]:
     return [
-        row_of(op, types)
+        row_of(op, types, by_types)
         for op in OPS.values()
         if op.decomposition is not None or not decomposable
         for types in type_choices(op, ORT.backend.limits(op))
@@ -75,7 +72,7 @@ def openvino_rows() -> list[Any]:
         node = smallest_call(op, types[main_operand(op)]).node
         return node is not None and backend.supports(node)
 
-    return [row for row in rows() if has_rule(*row.values)]
+    return [row for row in rows(by_types=False) if has_rule(*row.values)]
 
 
 @pytest.mark.parametrize(("op", "types"), openvino_rows())
@@ -94,7 +91,7 @@ def test_openvino_agrees_with_reference(op: Op[..., Any], types: dict[str, str])
     check()
 
 
-@pytest.mark.parametrize(("op", "types"), rows())
+@pytest.mark.parametrize(("op", "types"), rows(by_types=False))
 def test_webgpu_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -> None:
     """On an adapter of software, where every shader takes its time to compile."""
     context, sample = gpu_context(), SAMPLES[op]
@@ -108,13 +105,12 @@ def test_webgpu_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -
     check()
 
 
-ON_CUDA = () if HARDWARE else (pytest.mark.larger("conformance cases as CUDA C++"),)
-"""Each kernel is compiled as C++, which takes seconds without a GPU."""
+def cuda_rows() -> list[Any]:
+    """Without a GPU each kernel is compiled as C++, which takes seconds: the conformance cases are sampled instead."""
+    return rows() if HARDWARE else [pytest.param(*row.values, id=row.id, marks=pytest.mark.covers()) for row in rows()]
 
 
-@pytest.mark.parametrize(
-    ("op", "types"), [pytest.param(*row.values, id=row.id, marks=(*row.marks, *ON_CUDA)) for row in rows()]
-)
+@pytest.mark.parametrize(("op", "types"), cuda_rows())
 def test_cuda_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -> None:
     context, sample = cuda_context(), SAMPLES[op]
 
@@ -140,7 +136,7 @@ def test_decomposition_agrees_with_reference(op: Op[..., Any], types: dict[str, 
     check()
 
 
-@pytest.mark.parametrize(("op", "types"), rows(decomposable=True))
+@pytest.mark.parametrize(("op", "types"), rows(decomposable=True, by_types=False))
 def test_webgpu_agrees_on_decompositions(op: Op[..., Any], types: dict[str, str]) -> None:
     context, sample = gpu_context(), SAMPLES[op]
 

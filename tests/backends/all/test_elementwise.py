@@ -26,7 +26,7 @@ INTEGERS = [data_type for data_type in ANY if INFO[data_type].kind != "f"]
 FLOATS = ["float32", "float16"]
 
 # Each kernel is compiled as C++, which takes seconds without a GPU.
-ON_CUDA = pytest.mark.larger("conformance cases as CUDA C++") if not HARDWARE else ()
+ON_CUDA = pytest.mark.covers() if not HARDWARE else ()
 devices = pytest.mark.parametrize(
     "device", [pytest.param(name, marks=ON_CUDA if name == "cuda" else ()) for name in CONTEXTS]
 )

@@ -314,6 +314,7 @@ def relu_model() -> bytes:
     return model([node("Relu", "x", "y")], {"x": "float32[2, 3]"}, {"y": "float32[2, 3]"}, opset=17).SerializeToString()
 
 
+@pytest.mark.long
 def test_command_line_precision_option(tmp_path: Path) -> None:
     model = tmp_path / "relu.onnx"
     model.write_bytes(relu_model())

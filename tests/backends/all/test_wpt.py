@@ -1,7 +1,7 @@
 """The conformance and validation cases of the specification, on all back ends.
 
-Each case runs on ONNX Runtime; on the others cases that differ by data type only are sampled, and those of millions of
-elements left out on the reference, unless `--all` is given.
+The sample has cases of each operation with floats and without them on each back end, and on ONNX Runtime all that differ by
+more than data types.
 
 Known failures stand in `expect/<name>.toml` with the reason; an entry that passes fails the run.
 """
@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from row_sample import typed
 from support import wpt
 from support.openvino_device import openvino_context
 from support.webgpu_device import gpu_context
@@ -51,13 +52,12 @@ def conformance_rows() -> list[Any]:
     rows = []
     for case in wpt.cases("conformance"):
         types = [tensor["dataType"] for part in ("inputs", "expected") for tensor in case[part].values()]
-        subject = wpt.without_data_types(case)
         for backend in DEVICES:
-            mark = pytest.mark.data_types((backend, case["op"]), subject, types)
+            subject = wpt.without_data_types(case) if backend == "onnxruntime" else case["op"]
+            mark = typed(f"{backend} {subject}", types, family=f"{backend} {case['op']}")
             if backend == "reference" and wpt.is_large(case):
-                mark = pytest.mark.larger("the other cases of the operation")
-            marks = () if backend == "onnxruntime" else mark
-            rows.append(pytest.param(backend, case, id=f"{case['id']}-{backend}", marks=marks))
+                mark = pytest.mark.covers()
+            rows.append(pytest.param(backend, case, id=f"{case['id']}-{backend}", marks=mark))
     return rows
 
 
@@ -67,6 +67,9 @@ def test_conformance(backend: str, case: wpt.Case) -> None:
     strictly(backend, case, lambda: wpt.check_conformance(case, wpt.run_conformance(context, case)))
 
 
-@pytest.mark.parametrize("case", wpt.cases("validation"), ids=lambda case: case["id"])
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case["id"], marks=pytest.mark.covers(case["op"])) for case in wpt.cases("validation")],
+)
 def test_validation(case: wpt.Case) -> None:
     strictly("validation", case, lambda: wpt.run_validation(context_of("reference"), case))

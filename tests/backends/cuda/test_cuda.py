@@ -163,6 +163,7 @@ def test_destroy_frees_all_memory(driver: CpuDriver) -> None:
     assert driver.calls["allocate"] == driver.calls["free"]
 
 
+@pytest.mark.long
 def test_interrupted_argument_update(context: ow.MLContext, driver: CpuDriver) -> None:
     """Each dispatch has all of its own arguments, or ends with the error."""
     builder = ow.MLGraphBuilder(context)

@@ -31,6 +31,7 @@ def compare(context: ow.MLContext, build: Callable[..., Any], arrays: dict[str, 
         np.testing.assert_allclose(ours[name], expected, rtol=2e-5, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("rows", [1, 9])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_packed_weights(context: ow.MLContext, bits: int, rows: int) -> None:
@@ -49,6 +50,7 @@ def attend(b: Any, **operands: Any) -> Any:
     return composites.group_query_attention(b, **operands, heads=4, groups=2)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("new", [1, 20])
 def test_attention(context: ow.MLContext, new: int) -> None:
     compare(context, attend, cache(new, 300))
@@ -74,6 +76,7 @@ def test_attention_cache_is_updated_in_place(driver: CpuDriver, context: ow.MLCo
         np.testing.assert_allclose(context.read_tensor(outputs[name]), expected, rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("hidden", [6, 267], ids=["in one kernel", "in a kernel a step"])
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_recurrent_networks(context: ow.MLContext, name: str, hidden: int) -> None:

@@ -72,6 +72,7 @@ def test_custom_element_formula(context: ow.MLContext, data_type: Any) -> None:
     np.testing.assert_allclose(found, (t * t * (3 - 2 * t)).astype(data_type), 1e-3 if data_type == "float16" else 1e-6)
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize("data_type", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
 def test_integers(context: ow.MLContext, data_type: Any) -> None:
     @ow.op

@@ -157,6 +157,7 @@ WAYS: dict[str, Callable[[ow.MLGraphBuilder, Any, Any, Any], Any]] = {
 }
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("way", WAYS)
 def test_between_arrays_of_another_library(way: str) -> None:
     own, graph = library(), built(WAYS[way])

@@ -1,7 +1,6 @@
 """Kernels in CUDA C++, run on the processor as C++ (`cuda_on_cpu`): the conformance cases, and expressions against NumPy.
 
-Cases that differ by data type only are sampled, unless `--all` is given. Reads outside of buffers, which are harmless in
-WebGPU, fail here.
+Reads outside of buffers, which are harmless in WebGPU, fail here.
 """
 
 from __future__ import annotations
@@ -57,6 +56,7 @@ def test_conformance(prepared: dict[str, Compiled], case: wpt.Case) -> None:
     wpt.check_conformance(case, results)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("columns", [72, 45])
 @pytest.mark.parametrize("constants", [(), (1,)])
 def test_tiles_read_no_terms_behind_the_last(columns: int, constants: tuple[int, ...]) -> None:
@@ -67,6 +67,7 @@ def test_tiles_read_no_terms_behind_the_last(columns: int, constants: tuple[int,
     check(lambda b, x, w: b.matmul(x, w), x, w, constants=constants, kernels=[""], features=F)
 
 
+@pytest.mark.long
 def test_split_sums_have_no_empty_part() -> None:
     """With 90 steps, parts of 3 are 30 and not 32: the others would read behind the operands."""
     image, filter = array(1, 480, 1, 40), array(60, 480, 1, 3)
@@ -116,6 +117,7 @@ def special(data_type: str) -> np.ndarray:
     return np.array([v for v in wanted if low <= v <= high], dtype)
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize("data_type", ANY)
 def test_functions_at_special_values(data_type: DataType) -> None:
     values = special(data_type)
@@ -131,6 +133,7 @@ def test_functions_at_special_values(data_type: DataType) -> None:
     agree(function, a, b, ulps=4)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ["int32", "int64", "int8"])
 def test_integers_wrap_around(data_type: DataType) -> None:
     """In C++ overflow of signed integers is undefined: compilers take `x + 1 > x` for true."""
@@ -138,6 +141,7 @@ def test_integers_wrap_around(data_type: DataType) -> None:
     agree(lambda x: (x + 1 > x, x * x, -x, abs(x), x - (x + x), ex.reduce_sum(x), ex.reduce_product(x)), values)
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize(
     ("shape", "axes"),
     [
@@ -162,6 +166,7 @@ def test_reductions(shape: tuple[int, ...], axes: tuple[int, ...], data_type: Da
     )
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize("length", [40, 256, 1000, 2048, 9000])
 @pytest.mark.parametrize("data_type", ["float32", "float16", "int32", "int64", "uint64", "uint8"])
 def test_workgroups_reduce_rows_with_one_barrier_each(length: int, data_type: DataType) -> None:
@@ -221,6 +226,7 @@ def test_float16_all_values() -> None:
         agree(lambda x: (ex.cast(x, "float16") * 1.0, ex.cast(x, "float16")), floats)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ["int8", "float16", "int64"])
 def test_scatter(data_type: DataType) -> None:
     rng = np.random.default_rng(0)

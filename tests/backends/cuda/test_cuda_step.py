@@ -16,6 +16,7 @@ from opweave.core.dtypes import DataType
 LENGTH = 200
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ["float16", "float32"])
 def test_decoder_step_equals_reference(device_context: ow.MLContext, data_type: DataType) -> None:
     sizes = Sizes(layers=2, hidden=64, heads=4, groups=2, size=16, inner=136, past=255, data_type=data_type)

@@ -32,6 +32,7 @@ def biased(b: ow.MLGraphBuilder, x: Any, w: Any, bias: Any) -> Any:
     return b.relu(b.add(b.matmul(x, w), bias))
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 @pytest.mark.parametrize(("rows", "terms", "columns"), [(2, 2048, 36), (3, 2080, 32), (4, 4096, 20), (12, 2048, 1028)])
 def test_rows(rows: int, terms: int, columns: int, data_type: str) -> None:
@@ -40,6 +41,7 @@ def test_rows(rows: int, terms: int, columns: int, data_type: str) -> None:
     four_lines(biased, *(array(*shape, data_type=data_type) for shape in shapes))
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 @pytest.mark.parametrize(
     ("left", "right", "constant"),
@@ -54,6 +56,7 @@ def test_orders(left: tuple[int, ...], right: tuple[int, ...], constant: int, da
     four_lines(lambda b, x, y: b.matmul(x, y), *operands, constants=(constant,))
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 def test_products_of_the_same_vectors(data_type: str) -> None:
     """As one epilogue, and as sections of one kernel."""
@@ -72,6 +75,7 @@ def test_gemv_has_one_line_per_team() -> None:
     assert "4 lines for a workgroup" in step.kernel.source
 
 
+@pytest.mark.long
 def test_workgroups_take_turns_after_they_have_computed_the_vectors() -> None:
     def gated(b: ow.MLGraphBuilder, x: Any, scale: Any, w: Any, v: Any) -> Any:
         few = composites.rms_normalization(b, x, scale)
@@ -98,6 +102,7 @@ def test_constants_are_loaded_before_the_kernel_waits_for_the_one_before(terms: 
             assert re.search(r"\ba\[", after)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize(("terms", "columns"), [(2048, 256), (8192, 64), (64, 2048)])
 def test_teams_add_up_with_one_barrier(terms: int, columns: int) -> None:
     """Inside of warps there is none: a team is a part of one, or several."""
@@ -107,6 +112,7 @@ def test_teams_add_up_with_one_barrier(terms: int, columns: int) -> None:
     check(biased, *arrays, kernels=[""], tolerance=1e-5, features=FEATURES)
 
 
+@pytest.mark.long
 def test_gemv_parts_are_added_in_a_loop() -> None:
     """Workgroups of 1,024 have 32 warps."""
     arrays = array(2, 4096), array(4096, 512), array(512)
@@ -116,6 +122,7 @@ def test_gemv_parts_are_added_in_a_loop() -> None:
     check(biased, *arrays, constants=(), kernels=[""], tolerance=1e-5, features=FEATURES)
 
 
+@pytest.mark.long
 def test_gemv_addend_is_read_before_sum() -> None:
     def added(b: ow.MLGraphBuilder, x: Any, w: Any, y: Any) -> Any:
         return b.add(b.matmul(x, w), y)
@@ -130,6 +137,7 @@ def test_gemv_addend_is_read_before_sum() -> None:
         check(added, *arrays, kernels=[""], tolerance=1e-5, features=FEATURES)
 
 
+@pytest.mark.long
 def test_gemv_constant_scale_is_read_early() -> None:
     def normalized(b: ow.MLGraphBuilder, x: Any, scale: Any, w: Any) -> Any:
         return b.matmul(composites.rms_normalization(b, b.relu(x), scale), w)

@@ -465,6 +465,7 @@ print("computed")
 """
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("precision", ["float32", "ieee"])
 def test_matmul_of_transposed_casts(precision: str) -> None:
     """The optimiser changed the order of a transposition and a cast, and left the graph in between without its edges."""

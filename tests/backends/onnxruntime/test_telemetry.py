@@ -39,6 +39,7 @@ def files_of(code: str, folder: Path, **variables: str) -> list[str]:
     return [path.name for path in home.rglob("*") if path.is_file() and "onnxruntime" in str(path.relative_to(home))]
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_onnxruntime_runs_without_telemetry(use: str, tmp_path: Path) -> None:
     assert files_of(OPWEAVE.format(use), tmp_path) == []

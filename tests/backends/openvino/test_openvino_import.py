@@ -39,6 +39,7 @@ print(json.dumps({{"attempts": attempts, "telemetry": "openvino_telemetry.main" 
 """
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_openvino_is_imported_without_telemetry(tmp_path: Path, use: str) -> None:
     pytest.importorskip("openvino", reason="openvino is not installed")

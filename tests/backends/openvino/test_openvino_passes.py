@@ -34,7 +34,7 @@ def floats(*shape: int) -> np.ndarray:
     return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
 
 
-@pytest.fixture(params=["8 bits", pytest.param("float32", marks=pytest.mark.larger("8 bits"))])
+@pytest.fixture(params=["8 bits", pytest.param("float32", marks=pytest.mark.covers())])
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How quantised products are computed: also in 8 bits on processors where large ones are wrong."""
     monkeypatch.setattr(backend, "saturates", lambda: request.param == "float32", raising=False)
@@ -150,7 +150,7 @@ SOURCES: dict[str, Build] = {
 
 @pytest.mark.parametrize(
     "parts",
-    ["one", "channels", *(pytest.param(name, marks=pytest.mark.larger("channels")) for name in ("rows", "all"))],
+    ["one", "channels", *(pytest.param(name, marks=pytest.mark.covers()) for name in ("rows", "all"))],
 )
 @pytest.mark.parametrize("source", SOURCES)
 def test_quantisation_after_constants_of_columns(source: str, parts: str, products: str) -> None:
@@ -425,7 +425,7 @@ def test_reshapes_after_reductions_stay(op: str, keep: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "op", ["add", "sub", "mul", "div", pytest.param("max", marks=pytest.mark.larger("mul")), "batch_normalization"]
+    "op", ["add", "sub", "mul", "div", pytest.param("max", marks=pytest.mark.covers()), "batch_normalization"]
 )
 def test_constants_of_rows_after_products(op: str) -> None:
     """Kernels of products took them for constants of columns, or refused them."""

@@ -89,6 +89,7 @@ def test_heads_of_all_sizes_fit_into_the_least_workgroup_memory(size: int) -> No
     compare(composites.scaled_dot_product_attention, arrays, 1, context)
 
 
+@pytest.mark.long
 def test_very_many_keys() -> None:
     """Mesa's software adapter, which ends loops after 65,535 iterations, divides the keys here."""
     arrays = {"query": normal(1, 40, 8, 64), "key": normal(1, 1, 36000, 64), "value": normal(1, 1, 36000, 8)}
