@@ -72,7 +72,8 @@ def calls(session: Any, feed: Mapping[str, np.ndarray], pause: float, goes_on: A
 def measure(path: str, pause: float) -> dict[str, Any]:
     """In a process of its own: the calls of a model without the child, and beside it."""
     import opweave as ow
-    from opweave.verification import uses
+    from opweave.compile import uses
+    from opweave.verification.watch import watch
 
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:PROCESSORS])
@@ -85,9 +86,9 @@ def measure(path: str, pause: float) -> dict[str, Any]:
     calls(session, feed, pause, lambda count, passed: passed < 1)
     without = calls(session, feed, pause, some)
     uses.THRESHOLD_SECONDS = 0.0
-    calls(session, feed, pause, lambda count, passed: uses.watch._child is None and passed < TIMEOUT)
-    beside = calls(session, feed, pause, lambda count, passed: uses.watch._child is not None and passed < TIMEOUT)
-    if uses.watch._child is None:
+    calls(session, feed, pause, lambda count, passed: watch._child is None and passed < TIMEOUT)
+    beside = calls(session, feed, pause, lambda count, passed: watch._child is not None and passed < TIMEOUT)
+    if watch._child is None:
         without += calls(session, feed, pause, some)
     assert session._parts.use is not None
     verdict = next(iter(session._parts.use.states.values()), "not done")

@@ -20,7 +20,7 @@ from opweave.backends.onnxruntime import ort
 from opweave.compile import engines, tuning
 from opweave.core.graph import Graph
 from opweave.support import disk_cache
-from opweave.support.words import duration
+from opweave.support.formatting import duration
 
 needs_openvino = pytest.mark.skipif(
     not backends.find("openvino").competes(backends.find_device("cpu", "onnxruntime")[1], "float32"),

@@ -16,11 +16,11 @@ import pytest
 from support.rival_engine import add_rival
 
 import opweave as ow
-from opweave.compile import engines
+from opweave.compile import engines, uses
 from opweave.compile.engines import Measurement
+from opweave.compile.uses import Use
 from opweave.support import disk_cache
-from opweave.verification import uses, verifier
-from opweave.verification.uses import Use
+from opweave.verification import verifier
 
 TESTS = Path(__file__).parent.parent
 
@@ -248,7 +248,7 @@ def test_large_inputs_are_drawn_from_their_values(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(uses, "DRAWN_ELEMENTS", 100)
     large = np.random.default_rng(0).integers(5, 9, (50, 60)).astype(np.int64)
     floats = np.random.default_rng(0).uniform(2, 3, (8, 16)).astype(np.float32)
-    sample = uses._sample({"large": large, "floats": floats, "one": np.float32(4)})
+    sample = uses.sample_of({"large": large, "floats": floats, "one": np.float32(4)})
     assert sample["large"][0].size <= 100
     first, second = verifier.feeds(sample)
     for feed in (first, second):

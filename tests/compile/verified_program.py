@@ -20,7 +20,8 @@ from support.rival_engine import Rival
 
 import opweave as ow
 from opweave import backends
-from opweave.verification import uses
+from opweave.compile import uses
+from opweave.verification import watch as watcher
 
 X = np.linspace(-1, 1, 2048, dtype=np.float32)
 COUNT = 250
@@ -91,7 +92,7 @@ def main(options: dict[str, Any]) -> None:
         assert hasattr(rival, name)
         setattr(rival, name, value)
     backends.rivals_of = lambda device, precision: [rival] if device.backend == "onnxruntime" else []
-    uses.THRESHOLD_SECONDS, uses.PERIOD_SECONDS, uses.RETRY_SECONDS = options.get("threshold", 0.02), 0.05, 0.2
+    uses.THRESHOLD_SECONDS, watcher.PERIOD_SECONDS, watcher.RETRY_SECONDS = options.get("threshold", 0.02), 0.05, 0.2
     if options.get("threshold", 0) < 1:
         from opweave.verification import process as verification
 
@@ -105,7 +106,7 @@ def main(options: dict[str, Any]) -> None:
         for _ in range(20):
             for array, wanted in zip(run(), first, strict=True):
                 assert array.tobytes() == wanted.tobytes()  # same input, same bits
-        begun += uses.watch._child is not None
+        begun += watcher.watch._child is not None
         if record.states or (begun and options.get("ends")):
             state = next(iter(record.states.values()), None)
             break

@@ -22,7 +22,7 @@ from opweave.scale import protocol
 from opweave.scale.examples import example
 from opweave.scale.protocol import Interface
 from opweave.scale.statistics import ServingStatistics, report
-from opweave.support import words
+from opweave.support import formatting
 
 
 def entry(**changed: Any) -> dict[str, Any]:
@@ -365,7 +365,9 @@ def test_decompress_bounds_result(encoding: str) -> None:
         assert protocol.decompress(pack(data), encoding) == data
         if pack is not bytes:
             assert protocol.decompress(pack(data), encoding, size) == data
-            with pytest.raises(ow.ValidationError, match=f"larger than the limit of {words.size(max(size - 1, 0))}"):
+            with pytest.raises(
+                ow.ValidationError, match=f"larger than the limit of {formatting.size(max(size - 1, 0))}"
+            ):
                 protocol.decompress(pack(data + b"1"), encoding, max(size - 1, 0))
 
 
@@ -433,7 +435,7 @@ def test_parse_bounds_the_memory_of_json(unit: str, where: str, max_json: int) -
     finally:
         tracemalloc.stop()
     assert peak < 3 * max_json + 8 * len(text % texts)
-    assert f"more than the limit of {words.size(max_json)}" in str(caught.value)
+    assert f"more than the limit of {formatting.size(max_json)}" in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["[", "{", '{"a":', '[{"a":['])

@@ -35,7 +35,7 @@ from .discovery import (
 )
 from .precision import KEEPS_FLOAT32 as KEEPS_FLOAT32, PRECISIONS as PRECISIONS, Precision as Precision
 from .rule_table import Rule as Rule, RuleFunction as RuleFunction
-from .updates import Pairs as Pairs, Update as Update
+from .updates import Aliases as Aliases, Update as Update
 
 if TYPE_CHECKING:
     from .reports import KernelTime as KernelTime, Placement as Placement  # at run time by `__getattr__`

@@ -9,7 +9,7 @@ from ..support.errors import NotSupportedError
 from ..support.names import listed
 
 if TYPE_CHECKING:
-    from . import Device
+    from .base import Device
 
 Precision = Literal["float32", "ieee", "tf32", "bfloat16", "float16"]
 """Arithmetic of an engine for float32; inputs and outputs keep their data types."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..core.operation import Op
-    from . import How
+    from .base import How
 
 
 @dataclass(frozen=True, slots=True)

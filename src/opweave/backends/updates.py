@@ -8,7 +8,7 @@ from .. import memory
 from ..memory.spaces import Memory
 from ..support.records import record
 
-Pairs = tuple[tuple[int, int], ...]
+Aliases = tuple[tuple[int, int], ...]
 """Pairs of input and output positions that share memory."""
 
 
@@ -23,7 +23,7 @@ class Update:
         sizes: sizes in bytes of other copies then, as far as known: results of other nodes.
     """
 
-    pairs: Pairs
+    pairs: Aliases
     inputs: tuple[int, ...]
     sizes: tuple[int, ...] = ()
 

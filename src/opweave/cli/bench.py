@@ -109,7 +109,7 @@ def _record(result: Result, first: Result) -> dict[str, Any]:
 
 
 def _print(results: Sequence[Result], first: Result) -> None:
-    from ..support.words import duration, size, table
+    from ..support.formatting import duration, size, table
 
     rows = [("engine", "median", "quartiles", "ratio", "build", "memory", "difference")]
     for result in results:

@@ -9,8 +9,8 @@ import typer
 from rich.table import Table
 
 from ..support import disk_cache
+from ..support.formatting import size
 from ..support.names import counted
-from ..support.words import size
 from .common import Verbose, app, console
 
 cache = typer.Typer(help="The cache on disk: compiled expressions, and results of tuning.", no_args_is_help=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..support.words import markup
+from ..support.formatting import markup
 from .engines import Result
 
 ROW, LABELS, BARS, NUMBERS, MARGIN = 30, 190, 400, 150, 16

@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from ..support.words import shorten
+from ..support.formatting import shorten
 from .common import Operations, Verbose, app, console, errors
 from .models import Bounds, Inputs, Mean, ModelFile, Seed, Sizes, Std
 from .tune import INTERRUPTED

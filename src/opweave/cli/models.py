@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from ..support.formatting import size
 from ..support.names import counted
-from ..support.words import size
 from .common import BadParameter, Operations, PrecisionName, Verbose, app, console
 
 if TYPE_CHECKING:

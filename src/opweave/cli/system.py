@@ -53,7 +53,7 @@ def demo(
 def devices() -> None:
     """List the devices of this machine, and those that an extra would add."""
     from .. import backends
-    from ..support.words import table
+    from ..support.formatting import table
 
     listed = backends.devices()
     rows = [("device", "kind", "back end", "precisions", "what it is")]

@@ -21,7 +21,7 @@ HOST_KERNELS = ("cpu", "wasm")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Implementation:
     """One way to run a node; `why_not` is empty if it applies.
 
     Nodes of one `kind` may run together. None is a decomposition, whose nodes are chosen one by one.
@@ -47,32 +47,32 @@ class Chooser:
         self._fallback = fallback
         self._kinds: dict[Node, Hashable] = {}
 
-    def candidates(self, node: Node) -> Iterator[Candidate]:
+    def candidates(self, node: Node) -> Iterator[Implementation]:
         """All ways to run a node, the preferred one first."""
         backend = self._backend
         if backend is self._host:
             yield from self._host_candidates(node)
             return
         reason = backend.why_not(node)
-        yield Candidate(backend.name, "" if reason == "" else reason or "there is no kernel")
+        yield Implementation(backend.name, "" if reason == "" else reason or "there is no kernel")
         obstacle = "" if reason is None else "its parts would have the same data types"
         if node.op.decomposition is not None:
-            yield Candidate(None, obstacle)
+            yield Implementation(None, obstacle)
         yield from self._host_candidates(node)
 
-    def _host_candidates(self, node: Node) -> Iterator[Candidate]:
+    def _host_candidates(self, node: Node) -> Iterator[Implementation]:
         op = node.op
         refusal = self._host.why_not(node)
-        yield Candidate(self._host.name, f"{self._host.name} has no rule for it" if refusal is None else refusal)
+        yield Implementation(self._host.name, f"{self._host.name} has no rule for it" if refusal is None else refusal)
         if any(device in op.kernels for device in HOST_KERNELS):
-            yield Candidate(node.serial)  # kernels stand alone
+            yield Implementation(node.serial)  # kernels stand alone
         if op.formula is not None and not op.is_alternative:
-            yield Candidate(EXPRESSION, self._why_no_loop(node))
+            yield Implementation(EXPRESSION, self._why_no_loop(node))
         if op.decomposition is not None:
-            yield Candidate(None)
+            yield Implementation(None)
         if self._stand_in is not None:
             other = self._stand_in
-            yield Candidate(other.name, "" if other.supports(node) else f"{other.name} has no rule for it")
+            yield Implementation(other.name, "" if other.supports(node) else f"{other.name} has no rule for it")
 
     def _why_no_loop(self, node: Node) -> str:
         """The reason not to compile an expression: without a compiler, an engine's kernels for its parts beat NumPy."""
@@ -83,7 +83,7 @@ class Chooser:
         has_parts = not node.op.is_derived or refusal(formula_of(node)) is None
         return "no compiler is installed, and the engine has kernels for its parts" if has_parts else ""
 
-    def choose(self, node: Node) -> Candidate | None:
+    def choose(self, node: Node) -> Implementation | None:
         """Return the first candidate that applies; None if there is none.
 
         Raises:
@@ -104,7 +104,7 @@ class Chooser:
             )
         return None
 
-    def _is_here(self, node: Node, candidate: Candidate) -> bool:
+    def _is_here(self, node: Node, candidate: Implementation) -> bool:
         is_host = self._backend is self._host and not self.reason(node)
         return is_host or candidate.kind in (None, self._backend.name)
 

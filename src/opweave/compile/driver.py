@@ -22,7 +22,7 @@ from ..run.steps import CompiledSegment, title
 from ..support.errors import InvalidStateError, NotSupportedError, OperationError
 from ..support.processors import processors
 from .choose import HOST_KERNELS, Chooser
-from .engines import Choice, choose_engine
+from .engines import EngineChoice, choose_engine
 from .fuse import move_to_loops
 from .legalise import cut_out, legalise
 from .loops import EXPRESSION, fits, work
@@ -42,7 +42,7 @@ def compile(
     fallback: Literal["auto", "error"] = "auto",
     shares_processors: bool = False,
     wait: bool = True,
-    choice: Choice | None = None,
+    choice: EngineChoice | None = None,
 ) -> Program:
     """Compile a graph. If several engines can run all of it, choose one of them (`choose_engine`).
 
@@ -79,7 +79,7 @@ def compile(
         if choice.backend.name == own.name:
             raise
         log.warning("%s runs a graph that %s refuses: %s", own.name, choice.backend.name, error)
-        choice = Choice(own, f"{own.name}, since {choice.backend.name} refuses it: {error}")
+        choice = EngineChoice(own, f"{own.name}, since {choice.backend.name} refuses it: {error}")
         program = _compile_for(graph, choice, **options)
     if has_compiler and not kernels.is_compiled():  # it could not be imported: engines are faster than NumPy
         program = _compile_for(graph, choice, **options)
@@ -88,7 +88,7 @@ def compile(
 
 def _compile_for(
     graph: Graph,
-    choice: Choice,
+    choice: EngineChoice,
     *,
     device: str,
     power_preference: PowerPreference,

@@ -15,7 +15,7 @@ from typing import Any
 from ..backends import Backend
 from ..core.graph import Graph, Operand, map_operands
 from ..support import digests, disk_cache
-from ..support.words import duration, size, table
+from ..support.formatting import duration, size, table
 from .keys import FORMAT, KIND as KIND, key_of, machine as machine, versions as versions
 from .states import SWITCHED_OFF as SWITCHED_OFF, YET as YET
 
@@ -111,7 +111,7 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class EngineChoice:
     """The back end that runs a graph, without rivals; the reason is empty where there is no choice.
 
     `untried` are the rivals that may be faster and are not verified, and why they are expected to be. Without `fuse`, the
@@ -124,32 +124,32 @@ class Choice:
     fuse: bool = True
 
 
-def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> Choice:
+def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> EngineChoice:
     """Choose the engine for a graph of a context on `backend`: its own, unless a rival was measured to be faster.
 
     A graph that is not `alone` keeps its own: threads of two engines would compete. Measurements also decide whether loops
     replace kernels of the engine.
     """
     if not backend.rivals and not disk_cache.has(KIND):
-        return Choice(backend)
+        return EngineChoice(backend)
     without_loops = way_without_loops(graph, backend)
     if not backend.rivals and not without_loops:
-        return Choice(backend)
+        return EngineChoice(backend)
     ways = backend.tunable(graph)
     own = next(iter(ways))
     if not alone and backend.rivals:
-        return Choice(ways[own], f"{own}, since it takes turns with other graphs")
+        return EngineChoice(ways[own], f"{own}, since it takes turns with other graphs")
     for measurement in find(lambda: digest(graph), ways).values():
         if not measurement.chosen:
-            return Choice(ways[own], measurement.reason_on(own))
+            return EngineChoice(ways[own], measurement.reason_on(own))
         if measurement.chosen in ways:
-            return Choice(ways[measurement.chosen], measurement.reason)
+            return EngineChoice(ways[measurement.chosen], measurement.reason)
         if measurement.chosen == without_loops:
-            return Choice(ways[own], measurement.reason, fuse=False)
+            return EngineChoice(ways[own], measurement.reason, fuse=False)
     if not backend.rivals:
-        return Choice(backend)
+        return EngineChoice(backend)
     untried, notes = expect_gains(graph, backend.rivals)
-    return Choice(ways[own], "; ".join([own, *notes]), untried)
+    return EngineChoice(ways[own], "; ".join([own, *notes]), untried)
 
 
 def way_without_loops(graph: Graph, backend: Backend) -> str:

@@ -13,9 +13,9 @@ import numpy as np
 from ..backends import Backend
 from ..support.agreement import difference
 from ..support.errors import NotSupportedError, OperationError, require
+from ..support.formatting import duration
 from ..support.names import shown
 from ..support.progress import report_work
-from ..support.words import duration
 from . import engines
 from .engines import Measurement
 

@@ -11,9 +11,9 @@ from .graph import MLGraph
 from .tensor import MLTensor
 
 if TYPE_CHECKING:
-    from ..backends import Pairs
+    from ..backends import Aliases
+    from ..compile.uses import Use
     from ..run.program import Program
-    from ..verification.uses import Use
 
 
 def program_of(graph: MLGraph) -> Program:
@@ -52,6 +52,6 @@ def memory_of(graph: MLGraph, tensor: MLTensor, label: str) -> Any:
 
 def shared_pairs(
     graph: MLGraph, space: TensorSpace, inputs: Mapping[str, Memory], outputs: Mapping[str, Memory]
-) -> Pairs:
+) -> Aliases:
     """The pairs of inputs and outputs that share memory; `ValidationError` unless the graph may update them in place."""
     return graph._check_overlap(space, inputs, outputs)

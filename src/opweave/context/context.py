@@ -212,7 +212,7 @@ class MLContext(ContextTensors):
         self._backend, self._device, self._power_preference = backend, device, power_preference
         # Contexts with the same number can share compiled programs. (Each open GPU device has a separate back end.)
         self._place = _places.setdefault(backend, {}).setdefault((device.name, power_preference), next(_place_numbers))
-        self._lost: Lost | None = None  # the future `lost`, made when it is first read
+        self._lost: Lost[MLContextLostInfo] | None = None  # the future `lost`, made when it is first read
         self._lost_info = None  # the reason, as soon as the context is lost
         self._is_torn_down = False  # whether it is lost, and its graphs and tensors are destroyed
         self._lock = RLock()
@@ -254,7 +254,7 @@ class MLContext(ContextTensors):
         return self._backend.precision
 
     @property
-    def lost(self) -> Lost:
+    def lost(self) -> Lost[MLContextLostInfo]:
         """A future that gets an `MLContextLostInfo` when the context is lost: its device failed, or `destroy` was called.
 
         >>> import opweave as ow

@@ -30,12 +30,12 @@ from .tensor import MLTensor, guard_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..backends import Pairs, Placement
+    from ..backends import Aliases, Placement
     from ..compile.engines import Tuning
+    from ..compile.uses import Use
     from ..run.drawing import Drawing
     from ..run.profile import Profile
     from ..run.program import Program
-    from ..verification.uses import Use
     from .context import MLContext
 
 MAX_BINDINGS = 64
@@ -224,7 +224,7 @@ class MLGraph:
         return drawing
 
     def _repr_html_(self) -> str:
-        from ..support.words import markup
+        from ..support.formatting import markup
 
         return f"<pre>{markup(repr(self))}</pre>" if self.destroyed else self.draw()._repr_html_()
 
@@ -322,7 +322,7 @@ class MLGraph:
         """Whether a tensor is an input, and also an output that may use the memory of that input."""
         return any(source == name and outputs.get(output) is tensor for output, source in self._in_place.items())
 
-    def _check_overlap(self, space: TensorSpace, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Pairs:
+    def _check_overlap(self, space: TensorSpace, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Aliases:
         """Require outputs in separate memory, or in that of an input that they may update; return these pairs."""
         shared = memory.in_place(inputs, outputs, self._in_place) if self._in_place else {}
         alone = {name: array for name, array in inputs.items() if name not in shared.values()} if shared else inputs
@@ -394,7 +394,7 @@ class MLGraph:
         for name, desc in self._outputs.items():
             target = outputs.get(name) if outputs else None
             targets[name] = memory.empty(desc) if target is None else target
-        shared: Pairs = ()
+        shared: Aliases = ()
         with Locks(tensors):
             for name, value in inputs.items():
                 if isinstance(value, MLTensor):

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    from .context import MLContextLostInfo
+Info = TypeVar("Info")
 
 
-class Lost(Future["MLContextLostInfo"]):
+class Lost(Future[Info]):
     """Resolves when the context is lost: `done()`, `result()`, `add_done_callback()`, or `await` it."""
 
     def cancel(self) -> bool:
         """Do nothing: a cancelled wait (by a timeout, say) must not cancel other waits."""
         return False
 
-    def __await__(self) -> Generator[Any, None, MLContextLostInfo]:
+    def __await__(self) -> Generator[Any, None, Info]:
         import asyncio
 
         return asyncio.shield(asyncio.wrap_future(self)).__await__()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeAlias, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Protocol, TypeAlias, TypeVar, get_args, overload
 
 import numpy as np
 
 from ..core.conversion import Converter
 from ..core.graph import Builder, Desc, Operand, iter_operands
 from ..core.operation import Limits, Op, call_with
+from ..core.operators import Described
 from ..expr.array import Traced as Traced
 from ..kernels import Kernel
 from ..kernels.expression import descs_of, program_of
@@ -23,17 +24,25 @@ from ..support.names import shown
 from .signatures import plain_converter, public, read_signature
 
 if TYPE_CHECKING:
-    from ..context.tensor import MLTensor
     from ..kernels.wgsl import Shader
     from ..kernels.wgsl.sources import SourceKernel
-    from ..lazy.array import Array
 
 DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]
 
 Declared = TypeVar("Declared", covariant=True)
 
-Kind = TypeVar("Kind", Traced, "Array", "MLTensor", np.ndarray)
-"""Type of operands and results of a call without a builder."""
+Kind = TypeVar("Kind", bound="Traced | Described")
+"""Type of operands and results of a call on formulas, arrays or tensors."""
+
+
+class _Tensor(Protocol):
+    """An `MLTensor`."""
+
+    @property
+    def constant(self) -> bool: ...
+    @property
+    def writable(self) -> bool: ...
+
 
 One: TypeAlias = "Traced | Operand | Desc"
 Several: TypeAlias = "tuple[Any, ...]"
@@ -230,17 +239,23 @@ class CustomOp(Op[..., Any], Generic[Declared]):
     # For type checkers, the result is of the kind of the operands. `Never` matches functions without annotations. Their result
     # may also be a tuple; type checkers cannot tell, because arrays and operands can be unpacked, too.
     @overload
-    def __call__(self: CustomOp[Never], first: MLTensor, /, *args: Any, **kwargs: Any) -> Any: ...
+    def __call__(self: CustomOp[Never], first: _Tensor, /, *args: Any, **kwargs: Any) -> Any: ...
     @overload
     def __call__(self: CustomOp[One], first: Builder | Operand, /, *args: Any, **kwargs: Any) -> Operand: ...
     @overload
     def __call__(self: CustomOp[One], first: Kind, /, *args: Plain | Kind, **kwargs: Any) -> Kind: ...
+    @overload
+    def __call__(self: CustomOp[One], first: np.ndarray, /, *args: Plain, **kwargs: Any) -> np.ndarray: ...
     @overload
     def __call__(
         self: CustomOp[Several], first: Builder | Operand, /, *args: Any, **kwargs: Any
     ) -> tuple[Operand, ...]: ...
     @overload
     def __call__(self: CustomOp[Several], first: Kind, /, *args: Plain | Kind, **kwargs: Any) -> tuple[Kind, ...]: ...
+    @overload
+    def __call__(
+        self: CustomOp[Several], first: np.ndarray, /, *args: Plain, **kwargs: Any
+    ) -> tuple[np.ndarray, ...]: ...
     @overload
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[misc]  # (mypy on *args: Any)

@@ -7,7 +7,7 @@ from ..compile.engines import SWITCHED_OFF, describe_choice
 from ..context.access import program_of, recorded_graph, use_of
 from ..context.graph import MLGraph
 from ..support import lazy_imports
-from ..support.words import intermediates, table
+from ..support.formatting import intermediates, table
 
 
 @lazy_imports.explain.provide

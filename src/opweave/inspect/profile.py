@@ -29,7 +29,7 @@ from ..support.errors import require
 from .inputs import random
 
 if TYPE_CHECKING:
-    from ..backends import KernelTime, Pairs, Placement
+    from ..backends import Aliases, KernelTime, Placement
     from ..run.program import Program
 
 
@@ -57,7 +57,7 @@ def profile_model(
     repeat: int,
     detail: bool,
     remarks: Sequence[str] = (),
-    shared: Pairs = (),
+    shared: Aliases = (),
 ) -> Profile:
     """Measure a program on given memory; `shared` are the positions of inputs and outputs that share memory."""
     require(
@@ -86,7 +86,7 @@ def profile_model(
 
 
 def _kernels(
-    program: Program, sources: Sequence[Memory], targets: Sequence[Memory], shared: Pairs, repeat: int
+    program: Program, sources: Sequence[Memory], targets: Sequence[Memory], shared: Aliases, repeat: int
 ) -> tuple[KernelTime, ...]:
     """Measure kernels by their engines; empty if no engine can."""
     measured = program.build_measured()

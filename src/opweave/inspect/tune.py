@@ -11,7 +11,7 @@ from .. import memory
 from ..backends.isolation import EngineProcess
 from ..compile import engines, tuning
 from ..compile.driver import compile
-from ..compile.engines import Choice, Tuning
+from ..compile.engines import EngineChoice, Tuning
 from ..context.access import is_fused, program_of, recorded_graph, replace_program
 from ..context.graph import MLGraph
 from ..ops import quantize_linear
@@ -36,7 +36,7 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
         device, preference = context.device.name, context.power_preference
         way = ways[context.backend.name if name == without_loops else name]
         backend = way if process is None else process.backend(way)
-        choice = Choice(backend, fuse=is_fused(graph) and name != without_loops)
+        choice = EngineChoice(backend, fuse=is_fused(graph) and name != without_loops)
         program = compile(user_graph, backend, device=device, power_preference=preference, choice=choice)
         programs[name] = program
         targets = [memory.empty(desc) for desc in graph.outputs.values()]

@@ -15,8 +15,8 @@ from .. import __version__
 from ..core.graph import Desc, Graph, Node, Operand
 from ..serve.idl import OPERATIONS
 from ..serve.messages import MAX_SAFE_INTEGER
+from ..support.formatting import size
 from ..support.names import camel_case, counted
-from ..support.words import size
 from .safetensors import TYPES
 
 MAX_INLINE = 8

@@ -18,8 +18,8 @@ from ..context.graph import MLGraph
 from ..core.graph import Graph
 from ..support.errors import ValidationError, require
 from ..support.files import atomic_writer, resolve_links
+from ..support.formatting import size
 from ..support.names import shown
-from ..support.words import size
 from .model.protobuf import ModelProto, TensorProto
 
 MAX_EMBEDDED_BYTES = 1_500_000_000

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..core.graph import Builder
 from ..core.operation import Op
 from ..core.operators import Operators
 from ..support.hints import meant
@@ -25,12 +24,10 @@ from . import (  # noqa: F401  (`_FAMILIES` below)
     reduction,
 )
 from .docs import complete
+from .operations import Operations as Operations
 
 if TYPE_CHECKING:
     from .signatures import *  # noqa: F403  (the operations, with exact signatures)
-    from .signatures import BuilderMethods
-else:
-    BuilderMethods = object
 
 
 def __getattr__(name: str) -> Any:
@@ -57,19 +54,6 @@ _DECLARED = {name: value for family in _FAMILIES for name, value in vars(family)
 _LISTING = {name: _DECLARED[name] for name in _NAMES.split()}
 
 
-class Operations(Builder, BuilderMethods):
-    """A builder with every operation as a method."""
-
-    @classmethod
-    def listing(cls) -> dict[str, Op[..., Any]]:
-        """All operations by name, in the specification's order.
-
-        >>> list(Operations.listing())[:3]
-        ['arg_min', 'arg_max', 'batch_normalization']
-        """
-        return dict(_LISTING)
-
-
 def _method(op: Op[..., Any]) -> Callable[..., Any]:
     def method(self: Operators, /, *args: Any, **kwargs: Any) -> Any:
         return self._apply(op.name, self, *args, **kwargs)
@@ -84,6 +68,6 @@ def _method(op: Op[..., Any]) -> Callable[..., Any]:
 globals().update(_LISTING)  # type checkers read the names in `signatures`
 for _name, _op in _LISTING.items():
     _op.__doc__ = complete(_op)
-    setattr(Operations, _name, _op)  # type checkers see `BuilderMethods`
+    setattr(Operations, _name, _op)
     if _op.positional[0] not in _op.sequences:
         setattr(Operators, _name, _method(_op))

@@ -14,7 +14,7 @@ from .constants import constant
 from .elementwise import on_arguments
 
 if TYPE_CHECKING:
-    from . import Operations
+    from .operations import Operations
 
 
 _SPECIFICATION = "https://www.w3.org/TR/webnn/#api-mlgraphbuilder-"

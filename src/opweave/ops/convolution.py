@@ -21,7 +21,7 @@ from ..support.errors import ValidationError, require
 from .constants import constant
 
 if TYPE_CHECKING:
-    from . import Operations
+    from .operations import Operations
 
 InputOperandLayout = Literal["nchw", "nhwc"]
 Conv2dFilterOperandLayout = Literal["oihw", "hwio", "ohwi", "ihwo"]

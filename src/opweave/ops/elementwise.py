@@ -17,7 +17,7 @@ from ..support.errors import require
 from .constants import constant
 
 if TYPE_CHECKING:
-    from . import Operations
+    from .operations import Operations
 
 
 def on_arguments(function: Callable[..., expr.Traced]) -> Callable[..., expr.Traced]:

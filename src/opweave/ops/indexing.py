@@ -15,7 +15,7 @@ from ..support.errors import require
 from .constants import constant
 
 if TYPE_CHECKING:
-    from . import Operations
+    from .operations import Operations
 
 
 @op(input=Limits(ANY, ranks=(1, N)), indices=Limits(INDICES), output=Limits("input", ranks=(1, N)))

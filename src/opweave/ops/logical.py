@@ -15,7 +15,7 @@ from .constants import constant
 from .elementwise import on_arguments
 
 if TYPE_CHECKING:
-    from . import Operations
+    from .operations import Operations
 
 
 @op(a=Limits(ANY), b=Limits("a"), output=Limits(LOGICAL))

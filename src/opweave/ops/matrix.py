@@ -12,7 +12,7 @@ from ..core.shapes import broadcast, broadcasts_to
 from ..support.errors import require
 
 if TYPE_CHECKING:
-    from . import Operations
+    from .operations import Operations
 
 
 @op(a=Limits(FLOATS, ranks=(2, N)), b=Limits("a", ranks=(2, N)), output=Limits("a", ranks=(2, N)))

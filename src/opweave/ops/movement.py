@@ -15,7 +15,7 @@ from ..support.errors import require
 from .constants import constant
 
 if TYPE_CHECKING:
-    from . import Operations
+    from .operations import Operations
 
 PaddingMode = Literal["constant", "edge", "reflection"]
 

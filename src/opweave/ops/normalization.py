@@ -15,7 +15,7 @@ from .convolution import InputOperandLayout
 from .reduction import narrow, widen
 
 if TYPE_CHECKING:
-    from . import Operations
+    from .operations import Operations
 
 _VECTOR = Limits("input", ranks=(1, 1))
 

@@ -14,7 +14,7 @@ from ..support.errors import require
 from .convolution import InputOperandLayout
 
 if TYPE_CHECKING:
-    from . import Operations
+    from .operations import Operations
 
 RoundingType = Literal["floor", "ceil"]
 

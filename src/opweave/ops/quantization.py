@@ -13,7 +13,7 @@ from ..support.errors import require
 from .reduction import narrow, widen
 
 if TYPE_CHECKING:
-    from . import Operations
+    from .operations import Operations
 
 
 def _check_blocks(input: Operand, scale: Operand, zero_point: Operand) -> None:

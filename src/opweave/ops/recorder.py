@@ -10,8 +10,8 @@ from ..core.dtypes import cast_number, check
 from ..core.graph import Operand
 from ..memory.arrays import describe
 from ..support.errors import ValidationError
-from . import Operations
 from .constants import constant
+from .operations import Operations
 
 
 class Recorder(Operations):

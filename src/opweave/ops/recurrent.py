@@ -18,7 +18,7 @@ from ..support.errors import require
 from .constants import constant
 
 if TYPE_CHECKING:
-    from . import Operations
+    from .operations import Operations
 
 GruWeightLayout = Literal["zrn", "rzn"]
 LstmWeightLayout = Literal["iofg", "ifgo"]

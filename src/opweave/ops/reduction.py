@@ -15,7 +15,7 @@ from ..support.errors import require
 from .constants import constant
 
 if TYPE_CHECKING:
-    from . import Operations
+    from .operations import Operations
 
 
 @op(input=Limits(ANY, ranks=(1, N)), output=Limits(("int32", "int64"), ranks=(0, N)))

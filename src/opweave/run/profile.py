@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..support.words import duration, intermediates, markup, shorten, size, table
+from ..support.formatting import duration, intermediates, markup, shorten, size, table
 
 if TYPE_CHECKING:
     from ..backends import KernelTime

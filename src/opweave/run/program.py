@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..backends import Measured, Pairs, Returning, Runner, TakingFeeds
+from ..backends import Aliases, Measured, Returning, Runner, TakingFeeds
 from ..core.graph import Desc, Graph, Node, Operand
 from ..core.value_ranges import InputRange, with_checks
 from ..memory import OVER_INPUT, Plan
@@ -86,7 +86,7 @@ class Program:
         # HOST comes last: it owns all memory that the others do not.
         used = dict.fromkeys([space, *(step.space for step in self.steps)])
         self._spaces = (*(each for each in used if each is not HOST), HOST)
-        self._layouts: dict[tuple[tuple[Space, ...], Pairs], Layout] = {}
+        self._layouts: dict[tuple[tuple[Space, ...], Aliases], Layout] = {}
         self._constants: dict[tuple[int, Space], Memory] = {}
         # The runner of a single step that has the program's own inputs and outputs.
         self._direct: Runner | None = None
@@ -102,7 +102,7 @@ class Program:
 
     # Running ---------------------------------------------------------------------------------------------------------
 
-    def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Pairs = ()) -> Callable[[], None]:
+    def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Aliases = ()) -> Callable[[], None]:
         """Tie the program to memory of its inputs and outputs; the result runs it once.
 
         Outputs overlap no other memory, except that of the (input, output) pairs `shared`.
@@ -114,7 +114,7 @@ class Program:
             call = Binding(self.layout(inputs, outputs, shared), inputs, outputs)
         return with_checks(call, self._ranges, inputs)
 
-    def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Pairs = ()) -> None:
+    def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Aliases = ()) -> None:
         """Run the program once on memory that is not used again."""
         for each in self._ranges:
             each.check(inputs)
@@ -148,20 +148,20 @@ class Program:
             return None
         return self._direct.taking_feeds(outputs)
 
-    def _fits_direct(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Pairs) -> bool:
+    def _fits_direct(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Aliases) -> bool:
         """Whether `_direct` can read and write this memory itself."""
         if shared and set(shared) != self._in_place:
             return False
         return self.space is HOST or (all(map(self.space.owns, inputs)) and all(map(self.space.owns, outputs)))
 
-    def layout(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Pairs = ()) -> Layout:
+    def layout(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Aliases = ()) -> Layout:
         """The layout for the spaces of this memory."""
         if len(self._spaces) == 1:
             return self.layout_in((HOST,) * (len(inputs) + len(outputs)), shared)
         spaces = tuple(next(s for s in self._spaces if s.owns(memory)) for memory in (*inputs, *outputs))
         return self.layout_in(spaces, shared)
 
-    def layout_in(self, spaces: tuple[Space, ...], shared: Pairs = ()) -> Layout:
+    def layout_in(self, spaces: tuple[Space, ...], shared: Aliases = ()) -> Layout:
         """The layout for inputs and outputs in these spaces; the pairs `shared` are in the same memory."""
         key = spaces, shared
         layout = self._layouts.get(key)
@@ -253,7 +253,7 @@ class Layout(Pool[Intermediates]):
     step and no other output reads the input. Otherwise the output is computed in an intermediate, and copied at the end.
     """
 
-    def __init__(self, program: Program, spaces: Sequence[Space], shared: Pairs = ()) -> None:
+    def __init__(self, program: Program, spaces: Sequence[Space], shared: Aliases = ()) -> None:
         count = len(program.graph.inputs)
         self.program = program
         self.operands: list[Operand] = [

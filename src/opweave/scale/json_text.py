@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..support.errors import ValidationError, require
-from ..support.words import size
+from ..support.formatting import size
 
 MAX_DEPTH = 64
 """Maximum depth of nested lists and objects; NumPy's arrays have at most 64 dimensions."""

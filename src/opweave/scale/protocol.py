@@ -25,7 +25,7 @@ from ..context.graph import check_names
 from ..onnx.model.arguments import Argument, shape_text
 from ..onnx.model.model import Model
 from ..onnx.model.protobuf import ModelProto
-from ..support import words
+from ..support import formatting
 from ..support.errors import NotSupportedError, ValidationError, require
 from ..support.names import shown
 from . import json_text
@@ -250,7 +250,7 @@ def decompress(body: bytes, encoding: str | None, limit: int | None = None) -> b
                 raise ValidationError(f"the body is not {name}: {error}") from None
             rest, left = rest[SLICE_BYTES:], left - len(part)
             parts.append(part)
-            require(left >= 0, f"the uncompressed body is larger than the limit of {words.size(limit)}")
+            require(left >= 0, f"the uncompressed body is larger than the limit of {formatting.size(limit)}")
         if stream.eof:
             rest = memoryview(body)[len(body) - len(rest) - len(stream.unused_data) :]
         is_next = name != "deflate" and bytes(rest[:2]) == b"\x1f\x8b"
@@ -273,8 +273,8 @@ class _Binary:
     def check_memory(self, needed: int, label: str) -> None:
         """Require that the Python objects made from the data fit the memory limit of JSON."""
         if needed > self._max_bytes:
-            rule = f"more than the limit of {words.size(self._max_bytes)}"
-            raise ValidationError(f"{label}: its strings would take about {words.size(needed)} of memory, {rule}")
+            rule = f"more than the limit of {formatting.size(self._max_bytes)}"
+            raise ValidationError(f"{label}: its strings would take about {formatting.size(needed)} of memory, {rule}")
 
     def take(self, size: Any, label: str) -> memoryview:
         """Take the next `size` bytes."""

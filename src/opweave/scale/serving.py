@@ -25,7 +25,7 @@ from .. import __version__
 from ..backends import PRECISIONS, Precision
 from ..onnx.model.protobuf import ModelProto
 from ..onnx.session.session import parts_of
-from ..support import words
+from ..support import formatting
 from ..support.errors import MLError, require
 from ..support.names import shown
 from . import protocol, statistics
@@ -262,7 +262,7 @@ async def _body(http: HTTPRequest, max_bytes: int) -> bytes:
     """Receive the body of a request, at most `max_bytes`."""
     announced = http.headers.get("content-length", "0")
     size = int(announced) if announced.isdecimal() and len(announced) <= protocol.MAX_DIGITS else 0
-    too_large = HTTPException(413, f"the body is larger than the limit of {words.size(max_bytes)}")
+    too_large = HTTPException(413, f"the body is larger than the limit of {formatting.size(max_bytes)}")
     if size > max_bytes:
         raise too_large
     parts, size = [], 0

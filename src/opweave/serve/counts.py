@@ -6,8 +6,8 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field, fields
 
+from ..support.formatting import size
 from ..support.names import camel_case, counted
-from ..support.words import size
 
 
 @dataclass

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from ..support.formatting import size
 from ..support.names import shown
-from ..support.words import size
 from .stream import DisconnectedError, Stream, WireError
 
 MAX_HEADERS = 100

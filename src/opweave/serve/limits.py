@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from threading import Lock
 
 from ..support.errors import OperationError, require
+from ..support.formatting import size
 from ..support.names import shown
-from ..support.words import size
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from ..context.graph import MLGraph
 from ..onnx.export import save
 from ..support.errors import DataError, InvalidStateError, MLError
 from ..support.files import atomic_writer, make_folder
+from ..support.formatting import size
 from ..support.names import counted
-from ..support.words import size
 from .http import shown_origin
 
 logger = logging.getLogger(__name__)

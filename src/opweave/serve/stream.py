@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..support.words import size
+from ..support.formatting import size
 
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, TOO_LARGE, INTERNAL_ERROR = 1000, 1001, 1002, 1009, 1011
 """Codes of close frames (RFC 6455, 7.4.1)."""

@@ -18,7 +18,7 @@ from threading import Lock
 
 import numpy as np
 
-from ..support import words
+from ..support import formatting
 from .stream import (
     BUFFER_BYTES,
     LINGER_SECONDS,
@@ -120,7 +120,9 @@ class Messages(ABC):
         """Receive the text of the next message; `WireError` beyond `limit` bytes."""
         size = int.from_bytes(self._read_few(4), "little")
         if size > limit:
-            raise WireError(TOO_LARGE, f"a text has {words.size(size)}, more than the limit of {words.size(limit)}")
+            raise WireError(
+                TOO_LARGE, f"a text has {formatting.size(size)}, more than the limit of {formatting.size(limit)}"
+            )
         if size <= SHORT_BYTES:
             return self._read_few(size)
         whole = bytearray()

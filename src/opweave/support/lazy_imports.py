@@ -59,7 +59,7 @@ profile = Link("inspect.profile")
 tune = Link("inspect.tune")
 """Implements `MLGraph.tune`: `(graph, inputs, seconds)`."""
 
-watch_graph = Link("verification.uses")
+watch_graph = Link("verification.watch")
 """Notes how long an `MLGraph` is used, for verification: `(graph)`."""
 
 verify_graph = Link("verification.process")

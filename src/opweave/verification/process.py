@@ -23,11 +23,11 @@ from ..backends import Backend, PowerPreference
 from ..backends.isolation import available, ending, messages, start_python, waiting_seconds
 from ..compile import engines
 from ..compile.engines import Measurement
+from ..compile.uses import Sample
 from ..core.graph import Graph
 from ..support import disk_cache, lazy_imports
+from ..support.formatting import duration, size
 from ..support.processors import throttle_count
-from ..support.words import duration, size
-from .uses import Sample
 
 COMMAND = "from opweave.verification.verifier import serve; serve({is_idle}, {lock})"
 

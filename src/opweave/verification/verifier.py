@@ -24,15 +24,15 @@ from ..backends.isolation.pacing import pace_group, stopped_seconds, suspend_pac
 from ..compile import engines, tuning
 from ..compile.driver import compile
 from ..compile.engines import Measurement
+from ..compile.uses import Sample
 from ..context.context import MLContext
 from ..core.graph import Graph
 from ..ops import quantize_linear
 from ..support import disk_cache
 from ..support.errors import MLError
+from ..support.formatting import size
 from ..support.names import counted
-from ..support.words import size
 from .process import BUSY, LOCK, Begun, GraphTask, Later, Task
-from .uses import Sample
 
 if TYPE_CHECKING:
     from ..backends.isolation import EngineProcess

@@ -25,8 +25,8 @@ import numpy as np
 from ... import memory
 from ...core.graph import Graph, Node
 from ...support.errors import OperationError
+from ...support.formatting import duration, size
 from ...support.processors import CGROUPS
-from ...support.words import duration, size
 from .. import Backend, How, PowerPreference, Runner
 from . import messages
 from .pacing import stopped_seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...core.graph import Graph, Node
 from ...ops import convolution, matrix, normalization, recurrent
-from ...support.words import size
+from ...support.formatting import size
 
 MIN_PRODUCTS = 20_000_000
 """Graphs with fewer multiplications in convolutions and matrix products stay on ONNX Runtime: two cores compute this number in

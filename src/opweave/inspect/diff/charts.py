@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ...support.formatting import markup
 from ...support.names import counted
-from ...support.words import markup
 from .measure import BINS, Error
 from .result import OperationDifference
 

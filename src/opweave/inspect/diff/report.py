@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ... import __version__
 from ...core.graph import Graph
+from ...support.formatting import markup, shorten
 from ...support.names import counted
-from ...support.words import markup, shorten
 from .charts import error_charts, histogram, sparkline
 from .drawing import drawings
 from .result import Difference, OperationDifference, number

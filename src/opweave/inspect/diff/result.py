@@ -11,8 +11,8 @@ from typing import Any, Literal
 from ...core.graph import Graph, printable
 from ...support.errors import require
 from ...support.files import atomic_writer
+from ...support.formatting import shorten, table
 from ...support.names import counted, visible
-from ...support.words import shorten, table
 from .measure import Error, Values
 
 Verdict = Literal["ok", "differs", "overflow", "changed"]

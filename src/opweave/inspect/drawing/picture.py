@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...core.graph import Graph, Node, Operand, printable
 from ...ops import Operations
-from ...support.words import size
+from ...support.formatting import size
 from ..profile import engine
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from itertools import accumulate
 from textwrap import wrap
 from unicodedata import east_asian_width
 
-from ...support.words import markup, shorten
+from ...support.formatting import markup, shorten
 from .layout import DrawnLink, Item, Placed, layout, spread
 from .picture import Box, DrawnLane, Edge, Picture
 

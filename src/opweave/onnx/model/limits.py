@@ -41,7 +41,7 @@ class ModelLimits:
 
     def check(self, name: str, amount: int, what: str) -> None:
         """Raise `DataError` if `amount` exceeds the limit called `name`; `what` begins the message."""
-        from ...support.words import size
+        from ...support.formatting import size
 
         limit = getattr(self, name)
         if amount > limit:

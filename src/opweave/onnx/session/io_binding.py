@@ -20,7 +20,7 @@ from ..ort_api.ort_values import array_of_value, is_ort_value, ort_value
 from .model_program import ModelProgram
 
 if TYPE_CHECKING:
-    from ..ort_api.methods import OnnxRuntimeMethods
+    from .methods import OnnxRuntimeMethods
     from .parts import SessionParts
 
 

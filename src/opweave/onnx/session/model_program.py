@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ... import memory
-from ...backends import Pairs, Returning
+from ...backends import Aliases, Returning
 from ...core.graph import Desc
 from ...core.shapes import OtherShapes
 from ...memory.spaces import Cell
@@ -101,7 +101,7 @@ class ModelProgram:
         targets = [self._new(k, True) for k in range(len(self.outputs))]
         return sources, [t if isinstance(t, Cell) else bool_as_uint8(t) for t in targets]
 
-    def pairs(self, shared: Mapping[str, str]) -> Pairs:
+    def pairs(self, shared: Mapping[str, str]) -> Aliases:
         """Positions of the input and the output of each pair in `shared`."""
         places = {name: k for k, name in enumerate(self.inputs)}
         return tuple((places[shared[name]], k) for k, name in enumerate(self.outputs) if shared.get(name) in places)

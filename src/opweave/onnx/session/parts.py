@@ -25,7 +25,7 @@ from .repeat import RepeatedCall
 from .shape_cache import ShapeCache, Shapes
 
 if TYPE_CHECKING:
-    from ...verification.uses import Use
+    from ...compile.uses import Use
     from .compiled import CompiledModel
 
 Location = Literal["cpu", "ml-tensor"]

@@ -18,10 +18,10 @@ from ...support.errors import require
 from ..model.arguments import NodeArg
 from ..model.limits import DEFAULT as DEFAULT_LIMITS, ModelLimits
 from ..model.model import Model
-from ..ort_api.methods import OnnxRuntimeMethods
 from ..ort_api.options import Settings, check_run_options, write_optimized
 from .calls import run_call
 from .inspection import InspectionMethods
+from .methods import OnnxRuntimeMethods
 from .model_program import Fallback
 from .parts import Location, Recipe, SessionParts, check_choice
 from .shape_cache import Specialise
@@ -310,7 +310,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         return self._parts.shape_cache.describe()
 
     def _ask_use(self) -> None:
-        """Make the next call take the full path, which records the call (`verification.uses`)."""
+        """Make the next call take the full path, which records the call (`verification.watch`)."""
         self._repeats.clear()
 
     def _verification(self, key: Any, sample: Any) -> Any:

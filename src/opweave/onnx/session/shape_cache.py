@@ -102,7 +102,7 @@ class ShapeCache:
         elif specialise == "auto" and not self._compiles_all:
             self._why_none = AUTO
         elif not self._compiles_all and not self._fits(1):
-            from ...support.words import size
+            from ...support.formatting import size
 
             limit = self._room.max_bytes(self._is_needed())
             self._why_none = f"it would take {size(self._room.estimate(1))}, more than program_bytes ({size(limit)})"
@@ -476,7 +476,7 @@ class ShapeCache:
             return f"compiled shapes have {threads} threads already"
         used = self._queued + sum(not self._is_idle(key) for key, _ in self.compiled.items())
         if not self._fits(used + 1):
-            from ...support.words import size
+            from ...support.formatting import size
 
             limit = size(self._room.max_bytes(self._is_needed()))
             return f"{counted(used, 'compiled shape')} in use, and program_bytes ({limit}) has no room for more"

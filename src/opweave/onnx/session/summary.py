@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ...backends import PRECISIONS
 from ...compile.engines import YET, Measurement, describe_choice
 from ...core.graph import printable
+from ...support.formatting import markup
 from ...support.names import counted
-from ...support.words import markup
 from ..model.arguments import NodeArg, shape_text
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from ..convert.shape_keys import text_of
 
 if TYPE_CHECKING:
     from ...compile.engines import Measurement
-    from ...verification.uses import Use
+    from ...compile.uses import Use
     from .compiled import CompiledModel
     from .parts import SessionParts
     from .session import InferenceSession
@@ -24,7 +24,7 @@ def watch_session(session: InferenceSession, parts: SessionParts, verify: bool |
     is_on = parts.context._verify and verify is not False
     cache = parts.shape_cache
     if is_on and not cache.why_not_verified() and not (parts.is_static and cache.verdicts):
-        from ...verification.uses import MAX_VERIFIED, watch
+        from ...verification.watch import MAX_VERIFIED, watch
 
         parts.use = watch.add(session, 1 if parts.is_static else MAX_VERIFIED)
 

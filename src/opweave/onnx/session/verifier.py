@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...compile import engines, tuning
 from ...compile.engines import Measurement
+from ...compile.uses import Sample
 from ...support.errors import MLError
-from ...support.words import size
+from ...support.formatting import size
 from ...verification.process import MAX_COPIED_BYTES, Task, ways_of
-from ...verification.uses import Sample
 from ..convert.shape_keys import text_of
 from ..convert.trace import Trace
 from ..model.arguments import Argument

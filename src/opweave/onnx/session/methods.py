@@ -8,13 +8,13 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from ...support.errors import MLError, NotSupportedError, ValidationError, require
-from . import options
-from .ort_values import is_ort_value, ort_value
+from ..ort_api import options
+from ..ort_api.ort_values import is_ort_value, ort_value
 
 if TYPE_CHECKING:
     from ..convert.run_trace import RunTrace
-    from ..session.io_binding import IOBinding
-    from ..session.parts import SessionParts
+    from .io_binding import IOBinding
+    from .parts import SessionParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class OnnxRuntimeMethods:
 
     def io_binding(self) -> IOBinding:
         """A new `IOBinding` for `run_with_iobinding`, to read inputs and write outputs in place."""
-        from ..session.io_binding import IOBinding
+        from .io_binding import IOBinding
 
         return (self._binding_class or IOBinding)(self)
 
@@ -185,7 +185,7 @@ class OnnxRuntimeMethods:
             run_options: `onnxruntime.RunOptions`.
         """
         if getattr(iobinding, "_owner", None) is not self:
-            from ..session.io_binding import IOBinding
+            from .io_binding import IOBinding
 
             require(isinstance(iobinding, IOBinding), f"iobinding must be an IOBinding, got {type(iobinding).__name__}")
             raise ValidationError("iobinding must be made by io_binding() of this session")
@@ -306,14 +306,14 @@ class OnnxRuntimeMethods:
         return self._run_trace.start_ns if self._run_trace is not None else 0
 
     def _log_ignored(self, name: str) -> None:
-        from .compatibility import row
+        from ..ort_api.compatibility import row
 
         text = row("InferenceSession", name).text
         options.log(self._parts.settings.level, options.INFO, "InferenceSession.%s is ignored: %s", name, text)
 
 
 def _refusal_of(name: str) -> NotSupportedError:
-    from .compatibility import row
+    from ..ort_api.compatibility import row
 
     return NotSupportedError(
         f"{name}: no execution provider of ONNX Runtime runs the model; {row('InferenceSession', name).text}"
