@@ -43,7 +43,7 @@ from starlette.routing import Route
 from gate.catalog import PACKAGES
 from opweave.scale import deployment
 from opweave.scale.protocol import HEADER_LENGTH, Interface, datatype
-from opweave.support.names import counted
+from opweave.support.names import count_of
 
 from .measure import Parts, Ratio, tell
 from .page import DOCS, machine, replace_part, table, versions
@@ -319,7 +319,7 @@ def main(
                 rows.append([title, "", "failed", "", "", "", ""])
                 continue
             for clients in CLIENTS:
-                what = f"{title}: {counted(clients, 'client')}"
+                what = f"{title}: {count_of(clients, 'client')}"
                 found = parts.run(what, partial(compare, targets, clients, turns, turn_seconds))
                 rows += [[title, *row] for row in found or [[str(clients), "failed", "", "", "", ""]]]
             for name in NAMES:

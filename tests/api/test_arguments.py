@@ -15,7 +15,7 @@ import pytest
 import opweave as ow
 from opweave import ops
 from opweave.support.errors import MAX_MESSAGE_CHARACTERS
-from opweave.support.names import shown
+from opweave.support.names import short_repr
 
 HUGE = 10**5000  # more digits than Python writes
 
@@ -87,7 +87,7 @@ def test_messages_about_any_value_are_short(builder: ow.MLGraphBuilder, value: s
 
 @pytest.mark.parametrize("value", VALUES)
 def test_shown_is_bounded(value: str) -> None:
-    assert 0 < len(shown(VALUES[value])) <= 500
+    assert 0 < len(short_repr(VALUES[value])) <= 500
 
 
 def test_long_sequences_are_not_gone_through(builder: ow.MLGraphBuilder) -> None:

@@ -16,7 +16,7 @@ from session_models import message, session
 from support.onnx import BOOL, FLOAT, model, node
 
 import opweave as ow
-from opweave.support.names import shown
+from opweave.support.names import short_repr
 
 INT64 = TensorProto.INT64
 X = np.ones((2, 3), np.float32)
@@ -263,7 +263,7 @@ def test_shapes_whose_product_cannot_be_printed() -> None:
     proto.graph.initializer.append(tensor)
     text = message(lambda: session(proto), ow.DataError)
     rule = "must have at most 1024 axes of 0 or more, and fewer than 2**63 elements"
-    assert text == f"the tensor 'w' {rule}, got the shape {shown([2**62] * 1000)}"
+    assert text == f"the tensor 'w' {rule}, got the shape {short_repr([2**62] * 1000)}"
     assert len(text) < 400
 
 

@@ -13,7 +13,7 @@ from ..lazy.array import Array
 from ..lazy.from_memory import array
 from ..lazy.mask import ArrayMask, as_mask
 from ..support.errors import ValidationError, require
-from ..support.names import shown
+from ..support.names import short_repr
 from .types import KINDS, DType, bool as bool_, check_number, data_type_of, promote
 
 P = ParamSpec("P")
@@ -28,7 +28,7 @@ def as_array(value: Any, name: str) -> Array:
         if value.dtype == bool_:
             return as_mask(array(np.asarray(value).view(np.uint8)))
         return array(np.asarray(value), copy=False)
-    raise ValidationError(f"{name}: takes arrays of opweave, got {shown(value)}; asarray makes them")
+    raise ValidationError(f"{name}: takes arrays of opweave, got {short_repr(value)}; asarray makes them")
 
 
 def require_kind(x: Array, kind: str, name: str) -> None:
@@ -60,7 +60,7 @@ def promote_operands(name: str, kind: str, *values: Any) -> tuple[list[Any], DTy
     """
     arrays: list[Any] = [v if isinstance(v, (int, float)) else as_array(v, name) for v in values]
     array_operands = [v for v in arrays if isinstance(v, Array)]
-    require(bool(array_operands), f"{name}: takes at least one array, got {shown(values)}")
+    require(bool(array_operands), f"{name}: takes at least one array, got {short_repr(values)}")
     for x in array_operands:
         require_kind(x, kind, name)
     dtype = array_operands[0].dtype
@@ -84,7 +84,7 @@ def promote_operands(name: str, kind: str, *values: Any) -> tuple[list[Any], DTy
 def axis_of(axis: Any, rank: int, name: str) -> int:
     """Return an axis counted from the start; it must be in [-rank, rank)."""
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)) or not -rank <= axis < rank:
-        raise ValidationError(f"{name}: axis must be an integer in [{-rank}, {rank}), got {shown(axis)}")
+        raise ValidationError(f"{name}: axis must be an integer in [{-rank}, {rank}), got {short_repr(axis)}")
     return int(axis) % rank
 
 
@@ -93,7 +93,7 @@ def axes_of(axis: int | Sequence[int] | None, rank: int, name: str) -> list[int]
     if axis is None:
         return list(range(rank))
     axes = [axis_of(item, rank, name) for item in (axis if isinstance(axis, (tuple, list)) else (axis,))]
-    require(len({*axes}) == len(axes), f"{name}: axis must not name an axis twice, got {shown(axis)}")
+    require(len({*axes}) == len(axes), f"{name}: axis must not name an axis twice, got {short_repr(axis)}")
     return axes
 
 
@@ -104,7 +104,7 @@ def axis_by_name(function: Callable[P, R]) -> Callable[P, R]:
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         if len(args) > 1:
             name = function.__name__
-            raise ValidationError(f"{name}: the axis is given by name: {name}(x, axis={shown(args[1])})")
+            raise ValidationError(f"{name}: the axis is given by name: {name}(x, axis={short_repr(args[1])})")
         return function(*args, **kwargs)
 
     return wrapper

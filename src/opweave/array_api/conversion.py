@@ -15,14 +15,14 @@ from ..lazy.array import Array
 from ..lazy.from_memory import array
 from ..lazy.mask import as_mask
 from ..support.errors import ValidationError, require
-from ..support.names import shown
+from ..support.names import short_repr
 from .arguments import as_array, convert
 from .types import as_dtype, bool as bool_, data_type_of
 
 
 def _in_context(device: Any, name: str) -> Any:
     if device is not None and not isinstance(device, MLContext):
-        raise ValidationError(f"{name}: device must be a context, got {shown(device)}")
+        raise ValidationError(f"{name}: device must be a context, got {short_repr(device)}")
     return nullcontext() if device is None else device
 
 
@@ -35,8 +35,8 @@ def array_of(values: np.ndarray, device: Any, name: str) -> Array:
 
 
 def _to_device(x: Array, device: MLContext, /, *, stream: Any = None) -> Array:
-    require(stream is None, f"to_device: stream must be None, got {shown(stream)}")
-    require(isinstance(device, MLContext), f"to_device: device must be a context, got {shown(device)}")
+    require(stream is None, f"to_device: stream must be None, got {short_repr(stream)}")
+    require(isinstance(device, MLContext), f"to_device: device must be a context, got {short_repr(device)}")
     return x if device is x.context else array_of(x.numpy(), device, "to_device")
 
 

@@ -14,7 +14,7 @@ from .. import ops
 from ..context.context import MLContext
 from ..lazy.array import Array
 from ..support.errors import ValidationError, require
-from ..support.names import shown
+from ..support.names import short_repr
 from .arguments import as_array, of_type
 from .conversion import array_of
 from .types import as_dtype, bool as bool_, float32, int32, isdtype
@@ -39,7 +39,7 @@ def full(shape: Shape, fill_value: float, *, dtype: Any = None, device: MLContex
     try:
         value = np.array(fill_value).astype(target) if target.kind in "fb" else np.array(fill_value, target)
     except OverflowError:
-        raise ValidationError(f"full: {shown(fill_value)} is not a value of {target}") from None
+        raise ValidationError(f"full: {short_repr(fill_value)} is not a value of {target}") from None
     return array_of(np.full(sizes, value, target), device, "full")
 
 
@@ -209,7 +209,7 @@ def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
     >>> x.tolist(), y.tolist()
     ([[1, 2, 3], [1, 2, 3]], [[10, 10, 10], [20, 20, 20]])
     """
-    require(indexing in ("xy", "ij"), f"meshgrid: indexing must be 'xy' or 'ij', got {shown(indexing)}")
+    require(indexing in ("xy", "ij"), f"meshgrid: indexing must be 'xy' or 'ij', got {short_repr(indexing)}")
     rank = len(arrays)
     lines = []
     for x in arrays:

@@ -12,7 +12,7 @@ from .. import ops
 from ..core.shapes import broadcast
 from ..lazy.array import Array
 from ..support.errors import require
-from ..support.names import shown
+from ..support.names import short_repr
 from .arguments import as_array, axes_of, axis_of, of_type, promote_operands, with_axis
 
 
@@ -204,11 +204,11 @@ def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] |
     """
     x = as_array(x, "roll")
     if axis is None:
-        require(isinstance(shift, int), f"roll: shift must be an integer without axis, got {shown(shift)}")
+        require(isinstance(shift, int), f"roll: shift must be an integer without axis, got {short_repr(shift)}")
         return reshape(roll(reshape(x, [-1]), shift, axis=0), x.shape)
     axes = [axis_of(item, x.rank, "roll") for item in ((axis,) if isinstance(axis, int) else axis)]
     shifts = [shift] * len(axes) if isinstance(shift, int) else list(shift)
-    require(len(shifts) == len(axes), f"roll: shift {shown(shifts)} and axis {axes} have different lengths")
+    require(len(shifts) == len(axes), f"roll: shift {short_repr(shifts)} and axis {axes} have different lengths")
     result = x
     for at, by in zip(axes, shifts, strict=True):
         size = x.shape[at]
@@ -233,7 +233,7 @@ def repeat(x: Array, repeats: int, /, *, axis: int | None = None) -> Array:
     """
     x = as_array(x, "repeat")
     is_number = isinstance(repeats, int) and repeats > 0
-    require(is_number, f"repeat: repeats must be a positive integer, got {shown(repeats)}")
+    require(is_number, f"repeat: repeats must be a positive integer, got {short_repr(repeats)}")
     if axis is None:
         return repeat(reshape(x, [-1]), repeats, axis=0)
     at = axis_of(axis, x.rank, "repeat")

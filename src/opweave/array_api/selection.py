@@ -15,7 +15,7 @@ from ..core.dtypes import INDICES
 from ..core.shapes import broadcast
 from ..lazy.array import Array
 from ..support.errors import ValidationError, require
-from ..support.names import shown
+from ..support.names import short_repr
 from .arguments import as_array, axis_of, of_type, promote_operands, require_kind, with_axis
 from .conversion import asarray
 from .creation import zeros_like
@@ -86,7 +86,7 @@ def _index(x: Array, items: tuple[Any, ...]) -> Array:
         )
     for item in items:
         if not isinstance(item, (int, Array, np.ndarray)):
-            raise ValidationError(f"an index of several arrays takes integers beside them, got {shown(item)}")
+            raise ValidationError(f"an index of several arrays takes integers beside them, got {short_repr(item)}")
     require(len(items) <= x.rank, f"an array of shape {list(x.shape)} takes {x.rank} indices, got {len(items)}")
     positions = [_positions(asarray(item) if isinstance(item, int) else item, "an index") for item in items]
     (*aligned,), _ = promote_operands("an index", "integral", *positions)
@@ -130,7 +130,7 @@ def searchsorted(
     >>> xp.searchsorted(xp.asarray([10, 20, 30]), xp.asarray([5, 20, 40])).tolist()
     [0, 1, 3]
     """
-    require(side in ("left", "right"), f"searchsorted: side must be 'left' or 'right', got {shown(side)}")
+    require(side in ("left", "right"), f"searchsorted: side must be 'left' or 'right', got {short_repr(side)}")
     (x1, x2), _ = promote_operands(
         "searchsorted", "numeric", as_array(x1, "searchsorted"), as_array(x2, "searchsorted")
     )

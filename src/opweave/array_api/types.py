@@ -17,7 +17,7 @@ from ..context.context import MLContext, current_context
 from ..core.dtypes import ANY, INFO, DataType
 from ..lazy.array import Array
 from ..support.errors import ValidationError
-from ..support.names import shown
+from ..support.names import short_repr
 
 DType = np.dtype[Any]
 
@@ -41,7 +41,7 @@ def as_dtype(value: Any, name: str) -> DType:
         try:
             dtype = np.dtype(value)
         except TypeError:
-            raise ValidationError(f"{name}: dtype must be a data type, got {shown(value)}") from None
+            raise ValidationError(f"{name}: dtype must be a data type, got {short_repr(value)}") from None
     if dtype not in ALL:
         raise ValidationError(f"{name}: WebNN has no {dtype}; there are {', '.join(map(str, ALL))}")
     return dtype
@@ -129,7 +129,7 @@ def check_number(value: Any, dtype: DType, name: str) -> None:
     kinds = "b" if isinstance(value, builtins.bool) else "iuf" if isinstance(value, int) else "f"
     if dtype.kind not in kinds:
         raise ValidationError(
-            f"{name}: {shown(value)} cannot be combined with an array of {dtype}; astype converts that"
+            f"{name}: {short_repr(value)} cannot be combined with an array of {dtype}; astype converts that"
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from ..support.errors import NotSupportedError
-from ..support.names import listed
+from ..support.names import either
 
 if TYPE_CHECKING:
     from .base import Device
@@ -34,17 +34,17 @@ def lacks_precision(
     `subject` names the devices `lacking` in the message.
     """
     offered = list(dict.fromkeys(p for device in lacking if device.available for p in device.precisions))
-    own = listed(list(map(repr, offered)))
+    own = either(list(map(repr, offered)))
     how_to_ask = (
         f" (create_context(precision={offered[0]!r}) asks for that)" if precision == "float32" and offered else ""
     )
     devices = list(all_devices)
     able = [f"{d.name!r} of back end {d.backend!r}" for d in devices if d.available and precision in d.precisions]
     if able:
-        others = f"{listed(able)} can"
+        others = f"{either(able)} can"
     else:
         possible = dict.fromkeys(p for p in PRECISIONS for d in devices if d.available and p in d.precisions)
-        others = f"no device of this machine can, all together only as {listed(list(map(repr, possible)))}"
+        others = f"no device of this machine can, all together only as {either(list(map(repr, possible)))}"
     faults = "".join(f"; {fault}" for fault in dict.fromkeys(d.fault for d in devices if d.fault))
     return NotSupportedError(
         f"precision {precision!r}: {subject} cannot compute so, only as {own}{how_to_ask}; {others}{faults}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from ..support.errors import DataError, ValidationError, require
-from ..support.names import shown
+from ..support.names import short_repr
 from .decoder import Decoder
 from .sampling import Sampler
 from .vocabulary import Message, Vocabulary
@@ -80,9 +80,9 @@ class Conversation:
             ValidationError: the message is no text, or the conversation with it has no room. `messages` stays the same.
             DataError: the chat template refuses the message, or takes too much memory or time.
         """
-        require(isinstance(text, str), f"text must be a str, got {shown(text)}")
+        require(isinstance(text, str), f"text must be a str, got {short_repr(text)}")
         is_count = limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit > 0)
-        require(is_count, f"limit must be a positive integer or None, got {shown(limit)}")
+        require(is_count, f"limit must be a positive integer or None, got {short_repr(limit)}")
         said = {"role": "user", "content": text}
         room = self._decoder.room
         tokens = self._vocabulary.encode(self._vocabulary.render([*self.messages, said]))

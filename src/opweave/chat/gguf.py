@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..support.errors import DataError, NotSupportedError
-from ..support.names import shown
+from ..support.names import short_repr
 
 Array = np.ndarray
 
@@ -199,18 +199,18 @@ class GGUF:
         for _ in range(entries):
             name = self._string()
             if name in self.metadata:
-                raise ValueError(f"two entries of the metadata have the name {shown(name)}")
+                raise ValueError(f"two entries of the metadata have the name {short_repr(name)}")
             self.metadata[name] = self._value(self._number("<u4"))
         infos = [self._tensor_info() for _ in range(tensors)]
         alignment = self.metadata.get("general.alignment", 32)
         is_number = isinstance(alignment, int) and not isinstance(alignment, bool)
         if not is_number or alignment < 8 or alignment % 8:
-            raise ValueError(f"general.alignment must be a positive multiple of 8, got {shown(alignment)}")
+            raise ValueError(f"general.alignment must be a positive multiple of 8, got {short_repr(alignment)}")
         start = -(-self._position // alignment) * alignment
         self.weights: dict[str, Weight] = {}
         for name, shape, kind, offset in infos:
             if name in self.weights:
-                raise ValueError(f"two tensors have the name {shown(name)}")
+                raise ValueError(f"two tensors have the name {short_repr(name)}")
             self.weights[name] = self._weight(name, shape, kind, start + offset)
 
     def _take(self, count: int) -> Array:
@@ -260,10 +260,10 @@ class GGUF:
     def _tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
         name, rank = self._string(), self._number("<u4")
         if not 0 < rank <= MAX_RANK:
-            raise ValueError(f"{shown(name)} must have a rank in [1, {MAX_RANK}], got {rank}")
+            raise ValueError(f"{short_repr(name)} must have a rank in [1, {MAX_RANK}], got {rank}")
         sizes = self._take(8 * rank).view("<u8").tolist()
         if not all(0 < size <= MAX_SIZE for size in sizes):
-            raise ValueError(f"{shown(name)} must have dimensions in [1, {MAX_SIZE}], got {sizes[::-1]}")
+            raise ValueError(f"{short_repr(name)} must have dimensions in [1, {MAX_SIZE}], got {sizes[::-1]}")
         return name, tuple(reversed(sizes)), self._number("<u4"), self._number("<u8")
 
     def _weight(self, name: str, shape: tuple[int, ...], kind: int, start: int) -> Weight:
@@ -273,9 +273,9 @@ class GGUF:
             raise NotSupportedError(f"{self.path}: {name} is {label}; {names} are read")
         form, columns = FORMATS[kind], shape[-1]
         if form.blocks is not None and len(shape) != 2:
-            raise ValueError(f"{shown(name)} must have a rank of 2, since it is {form.name}, got {list(shape)}")
+            raise ValueError(f"{short_repr(name)} must have a rank of 2, since it is {form.name}, got {list(shape)}")
         if columns % form.elements:
-            raise ValueError(f"rows of {shown(name)} have {columns} elements, not a multiple of {form.elements}")
+            raise ValueError(f"rows of {short_repr(name)} have {columns} elements, not a multiple of {form.elements}")
         blocks = (*shape[:-1], columns // form.elements)
         self._position = start
         return Weight(form, shape, self._take(prod(blocks) * form.layout.itemsize).view(form.layout).reshape(blocks))

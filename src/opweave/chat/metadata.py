@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..support.errors import DataError
-from ..support.names import shown
+from ..support.names import short_repr
 from .gguf import GGUF
 
 MAX_COUNT = 2**31 - 1
@@ -31,7 +31,7 @@ class Metadata:
     def refuse(self, name: str, rule: str) -> NoReturn:
         """Raise `DataError`: a property must be what the rule says."""
         value = self._values.get(self._prefix + name)
-        raise DataError(f"{self._path}: {self._prefix}{name} must be {rule}, got {shown(value)}")
+        raise DataError(f"{self._path}: {self._prefix}{name} must be {rule}, got {short_repr(value)}")
 
     def _value(self, name: str, default: Any, rule: str, fits: Callable[[Any], bool]) -> Any:
         value = self._values.get(self._prefix + name)

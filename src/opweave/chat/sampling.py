@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..support.errors import require
-from ..support.names import shown
+from ..support.names import short_repr
 
 
 class Sampler:
@@ -34,14 +34,14 @@ class Sampler:
     ) -> None:
         for name, value in {"temperature": temperature, "top_p": top_p}.items():
             require(isinstance(value, (int, float, np.number)) and not isinstance(value, bool),
-                    f"{name} must be a number, got {shown(value)}")  # fmt: skip
+                    f"{name} must be a number, got {short_repr(value)}")  # fmt: skip
         for name, value in {"top_k": top_k, "seed": 0 if seed is None else seed}.items():
             require(isinstance(value, (int, np.integer)) and not isinstance(value, bool),
-                    f"{name} must be an integer, got {shown(value)}")  # fmt: skip
-        require(0 <= temperature < np.inf, f"temperature must be 0 or more, got {shown(temperature)}")
-        require(top_k >= 0, f"top_k must be 0 or more, got {shown(top_k)}")
-        require(0 < top_p <= 1, f"top_p must be in (0, 1], got {shown(top_p)}")
-        require(seed is None or seed >= 0, f"seed must be 0 or more, got {shown(seed)}")
+                    f"{name} must be an integer, got {short_repr(value)}")  # fmt: skip
+        require(0 <= temperature < np.inf, f"temperature must be 0 or more, got {short_repr(temperature)}")
+        require(top_k >= 0, f"top_k must be 0 or more, got {short_repr(top_k)}")
+        require(0 < top_p <= 1, f"top_p must be in (0, 1], got {short_repr(top_p)}")
+        require(seed is None or seed >= 0, f"seed must be 0 or more, got {short_repr(seed)}")
         self._temperature, self._top_k, self._top_p = temperature, top_k, top_p
         self._random = np.random.default_rng(seed)
 

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from ..support.errors import DataError, import_extra, require
-from ..support.names import shown
+from ..support.names import short_repr
 from .budget import MAX_TEXT, Budget
 from .result_sizes import FILTER_SIZES, METHOD_SIZES, size_of_lipsum
 
@@ -83,11 +83,11 @@ def plain_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
     The reasoning of a message is copied to all names that templates read.
     """
     require(isinstance(messages, Iterable) and not isinstance(messages, (str, bytes, Mapping)),
-            f"messages must be a list of messages, got {shown(messages)}")  # fmt: skip
+            f"messages must be a list of messages, got {short_repr(messages)}")  # fmt: skip
     plain = []
     for k, message in enumerate(messages):
         entries = plain_data(message, f"messages[{k}]")
-        require(isinstance(entries, dict), f"messages[{k}] must be a mapping, got {shown(message)}")
+        require(isinstance(entries, dict), f"messages[{k}] must be a mapping, got {short_repr(message)}")
         entries = {name: value for name, value in entries.items() if value is not None}
         reasoning = next((entries[name] for name in REASONING if name in entries), None)
         if reasoning is not None:
@@ -102,10 +102,10 @@ def plain_mappings(name: str, values: Iterable[Any] | None) -> list[dict[str, An
     if values is None:
         return None
     require(isinstance(values, Iterable) and not isinstance(values, (str, bytes, Mapping)),
-            f"{name} must be a list of dictionaries, got {shown(values)}")  # fmt: skip
+            f"{name} must be a list of dictionaries, got {short_repr(values)}")  # fmt: skip
     plain = [plain_data(value, f"{name}[{k}]") for k, value in enumerate(values)]
     for k, value in enumerate(plain):
-        require(isinstance(value, dict), f"{name}[{k}] must be a dictionary, got {shown(value)}")
+        require(isinstance(value, dict), f"{name}[{k}] must be a dictionary, got {short_repr(value)}")
     return plain
 
 
@@ -136,7 +136,7 @@ def plain_data(value: Any, name: str, depth: int = 0) -> Any:
         value = value.model_dump()
     if isinstance(value, Mapping):
         return {
-            plain_data(key, f"a key of {name}", depth + 1): plain_data(item, f"{name}[{shown(key)}]", depth + 1)
+            plain_data(key, f"a key of {name}", depth + 1): plain_data(item, f"{name}[{short_repr(key)}]", depth + 1)
             for key, item in value.items()
         }
     return f"<{type(value).__name__}>"
@@ -365,7 +365,7 @@ def _environment_class() -> Any:
         def _range(self, *args: int) -> range:
             # Larger numbers can have equal hashes, which makes dictionaries slow.
             if any(abs(number) > MAX_RANGE for number in args):
-                raise OverflowError(f"numbers of a range must be at most {MAX_RANGE:,}, got {shown(args)}")
+                raise OverflowError(f"numbers of a range must be at most {MAX_RANGE:,}, got {short_repr(args)}")
             return sandbox.safe_range(*args)
 
         def _now(self, form: str) -> str:

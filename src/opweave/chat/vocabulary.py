@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..support.errors import DataError, MLError, NotSupportedError, import_extra, require
-from ..support.names import shown
+from ..support.names import short_repr
 from .budget import MAX_TEXT
 from .gguf import GGUF
 from .metadata import Metadata
@@ -172,7 +172,7 @@ class Vocabulary:
         Raises:
             ValidationError: `text` is no text, has half of a surrogate pair, or is too long.
         """
-        require(isinstance(text, str), f"text must be a str, got {shown(text)}")
+        require(isinstance(text, str), f"text must be a str, got {short_repr(text)}")
         require(len(text) <= MAX_TEXT, f"text must have at most {MAX_TEXT:,} characters, got {len(text):,}")
         surrogate = first_surrogate(text)
         require(not surrogate, f"text must be Unicode, got {surrogate}")
@@ -191,7 +191,9 @@ class Vocabulary:
         """
         for token in tokens:
             is_number = isinstance(token, (int, np.integer)) and not isinstance(token, bool)
-            require(is_number and 0 <= token < 2**32, f"tokens must be integers in [0, 4294967295], got {shown(token)}")
+            require(
+                is_number and 0 <= token < 2**32, f"tokens must be integers in [0, 4294967295], got {short_repr(token)}"
+            )
         text: str = self._tokenizer.decode([int(token) for token in tokens])
         return text
 

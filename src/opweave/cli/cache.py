@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ..support import disk_cache
 from ..support.formatting import size
-from ..support.names import counted
+from ..support.names import count_of
 from .common import Verbose, app, console
 
 cache = typer.Typer(help="The cache on disk: compiled expressions, and results of tuning.", no_args_is_help=True)
@@ -43,7 +43,7 @@ def clear(verbose: Verbose = False) -> None:
 
 
 def _total(entries: Sequence[disk_cache.Entry]) -> str:
-    return f"{counted(len(entries), 'file')}, {size(sum(entry.bytes for entry in entries))}"
+    return f"{count_of(len(entries), 'file')}, {size(sum(entry.bytes for entry in entries))}"
 
 
 def _age(seconds: float) -> str:
@@ -55,5 +55,5 @@ def _age(seconds: float) -> str:
     minutes = max(int(seconds), 0) // 60
     for unit, length in (("day", 1440), ("hour", 60)):
         if minutes >= length:
-            return counted(minutes // length, unit)
-    return counted(minutes, "minute")
+            return count_of(minutes // length, unit)
+    return count_of(minutes, "minute")

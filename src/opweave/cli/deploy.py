@@ -20,7 +20,7 @@ import typer
 from rich.text import Text
 
 from ..support.errors import OperationError
-from ..support.names import counted
+from ..support.names import count_of
 from ..support.processors import processors
 from .common import Operations, PrecisionName, Verbose, app, bytes_of, console, errors
 from .supervision import Stop, continue_in_child
@@ -103,11 +103,11 @@ def deploy(
     try:
         with _run_on_ray(served, host, port, threads * replicas, gpu_count) as (logs, stop):
             url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}/v2/models/{interface.name}"
-            count = f"{counted(replicas, 'replica')} of {counted(threads, 'thread')}"
+            count = f"{count_of(replicas, 'replica')} of {count_of(threads, 'thread')}"
             console.print(f"{model.name} is served on {device} by {count}:", url, sep="\n", soft_wrap=True)
             _print_example(interface, f"{url}/infer")
             if threads * replicas > processors():
-                text = f"{threads * replicas} threads on {counted(processors(), 'processor')} wait for each other"
+                text = f"{threads * replicas} threads on {count_of(processors(), 'processor')} wait for each other"
                 errors.print(f"warning: {text}: --threads and --replicas set their number", soft_wrap=True)
             console.print(f"Ctrl-C stops it. Its logs are in {logs}", soft_wrap=True)
             console.file.flush()

@@ -16,7 +16,7 @@ from ..onnx.model.arguments import Argument
 from ..onnx.model.limits import ModelLimits
 from ..support.errors import DataError, MLError, OperationError, ValidationError, import_extra, require
 from ..support.files import atomic_writer
-from ..support.names import shown
+from ..support.names import short_repr
 from ..support.settings import MAX_DIGITS
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
@@ -36,7 +36,7 @@ def sizes(texts: Sequence[str]) -> dict[str, int | list[int]]:
         fits = name and all(is_number(part) and 0 < int(part) <= MAX_DIMENSION for part in parts)
         require(
             bool(fits),
-            f"{shown(text)} must be NAME=SIZE, as in batch=1, or INPUT=SIZExSIZE, as in image=1x576, with sizes in "
+            f"{short_repr(text)} must be NAME=SIZE, as in batch=1, or INPUT=SIZExSIZE, as in image=1x576, with sizes in "
             f"[1, {MAX_DIMENSION}]",
         )
         dimensions[name] = [int(part) for part in parts] if len(parts) > 1 else int(written)
@@ -49,7 +49,7 @@ def limits(texts: Sequence[str]) -> ModelLimits:
     for text in texts:
         name, _, count = text.partition("=")
         fits = name in names and is_number(count)
-        require(fits, f"--limit {shown(text)} must be NAME=COUNT, with a name among {', '.join(names)}")
+        require(fits, f"--limit {short_repr(text)} must be NAME=COUNT, with a name among {', '.join(names)}")
         counts[name] = int(count)
     return ModelLimits(**counts)
 

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from ..support.formatting import size
-from ..support.names import counted
+from ..support.names import count_of
 from .common import BadParameter, Operations, PrecisionName, Verbose, app, console
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def info(
     summary = Table(show_header=False, box=None)
     summary.add_row("made by", producer)
     summary.add_row("operator sets", opsets)
-    summary.add_row("parameters", f"{sum(weights):,} in {counted(len(weights), 'tensor')}")
+    summary.add_row("parameters", f"{sum(weights):,} in {count_of(len(weights), 'tensor')}")
     console.print(summary)
     table = Table("", "name", "type", "shape", box=None, header_style="bold")
     for kind, arguments in (("input", session.get_inputs()), ("output", session.get_outputs())):
@@ -173,7 +173,7 @@ def info(
     console.print("\noperators", style="bold")
     console.print("  " + ", ".join(f"{name} {number}" for name, number in operators.most_common()))
     if folded:
-        console.print(f"  {counted(folded, 'node')} more, computed when the model is compiled")
+        console.print(f"  {count_of(folded, 'node')} more, computed when the model is compiled")
     console.print("\nwhat runs where", style="bold")
     if assumed := assumption(parts.inputs):
         console.print(f"  {assumed}", soft_wrap=True)

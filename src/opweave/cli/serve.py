@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import typer
 from rich.text import Text
 
-from ..support.names import counted
+from ..support.names import count_of
 from .common import BadParameter, PlainConsole, Verbose, app, bytes_of, console, errors
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def serve(
             stopped.wait()
         if stats:
             total = server.stats()
-            clients = f"{counted(total.connections, 'connection')}, {counted(total.contexts, 'context')}"
+            clients = f"{count_of(total.connections, 'connection')}, {count_of(total.contexts, 'context')}"
             errors.print(f"all: {clients}, {total}", soft_wrap=True)
 
 

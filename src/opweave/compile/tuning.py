@@ -14,7 +14,7 @@ from ..backends import Backend
 from ..support.agreement import difference
 from ..support.errors import NotSupportedError, OperationError, require
 from ..support.formatting import duration
-from ..support.names import shown
+from ..support.names import short_repr
 from ..support.progress import report_work
 from . import engines
 from .engines import Measurement
@@ -169,7 +169,9 @@ def default_measurement(model: str, what: str, ways: Mapping[str, Backend]) -> M
 def check_seconds(seconds: float) -> None:
     """Require a time to measure for."""
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    require(is_number and 0 <= seconds < float("inf"), f"tune: seconds must be a number >= 0, got {shown(seconds)}")
+    require(
+        is_number and 0 <= seconds < float("inf"), f"tune: seconds must be a number >= 0, got {short_repr(seconds)}"
+    )
 
 
 def choose(ranked: Sequence[str], seconds: Mapping[str, float], builds: Mapping[str, float]) -> tuple[str, str]:
@@ -245,7 +247,7 @@ def _wrong(runs: Sequence[Run], expected: Sequence[Mapping[str, np.ndarray]], mo
     """Describe how results differ from those of the first engine by more than `most`; empty if they agree."""
     for run, outputs in zip(runs, expected, strict=True):
         for result, (name, correct) in zip(run(), outputs.items(), strict=True):
-            array, output = np.asarray(result), f"output {shown(name)}"
+            array, output = np.asarray(result), f"output {short_repr(name)}"
             if array.shape != correct.shape:
                 return f"{output} has shape {list(array.shape)}, not {list(correct.shape)}"
             distance = difference(array, correct)

@@ -17,7 +17,7 @@ from ..memory.arrays import as_array, constant_array, describe, fit
 from ..ops import Operations
 from ..support import hints
 from ..support.errors import InvalidStateError, ValidationError, require
-from ..support.names import counted, shown
+from ..support.names import count_of, short_repr
 from ..support.progress import report_work
 from .context import MLContext
 from .graph import MLGraph
@@ -91,7 +91,7 @@ class MLGraphBuilder(Operations):
         if isinstance(value, (int, float)):
             if dtypes.INFO[data_type].kind != "f":
                 exact = dtypes.cast_number(value, data_type) == value
-                require(exact, f"{shown(value)} is not a value of {data_type}")
+                require(exact, f"{short_repr(value)} is not a value of {data_type}")
             return self.constant(data_type, value)
         if isinstance(value, Sequence):
             value = np.array(value, data_type)
@@ -115,7 +115,7 @@ class MLGraphBuilder(Operations):
         >>> builder.input("x", "float32", [2, 3])
         <MLOperand float32[2, 3], input 'x'>
         """
-        require(isinstance(name, str), f"input: name must be a string, got {shown(name)}")
+        require(isinstance(name, str), f"input: name must be a string, got {short_repr(name)}")
         try:
             desc = convert_desc(data_type, shape)
             self._check_open()  # after the conversions, as in Web IDL
@@ -211,20 +211,24 @@ class MLGraphBuilder(Operations):
         >>> builder.build({"y": x.relu(), "z": x.neg()})
         <MLGraph (x: float32[2]) -> (y: float32[2], z: float32[2]), 2 operations on reference>
         """
-        require(fallback in ("auto", "error"), f"build: fallback must be 'auto' or 'error', got {shown(fallback)}")
-        require(isinstance(outputs, Mapping), f"build: outputs must map names to operands, got {shown(outputs)}")
+        require(fallback in ("auto", "error"), f"build: fallback must be 'auto' or 'error', got {short_repr(fallback)}")
+        require(isinstance(outputs, Mapping), f"build: outputs must map names to operands, got {short_repr(outputs)}")
         for name, operand in outputs.items():
-            require(isinstance(name, str), f"build: output names must be strings, got {shown(name)}")
-            require(isinstance(operand, Operand), f"build: output {name!r} must be an operand, got {shown(operand)}")
+            require(isinstance(name, str), f"build: output names must be strings, got {short_repr(name)}")
+            require(
+                isinstance(operand, Operand), f"build: output {name!r} must be an operand, got {short_repr(operand)}"
+            )
         self._check_open()  # after the conversions, as in Web IDL
         require(len(outputs) > 0, "build: outputs must not be empty")
         for name, operand in outputs.items():
             require(name != "", "build: output names must not be empty")
             require(
-                operand.builder is self, f"build: output {name!r} is an operand of another builder: {shown(operand)}"
+                operand.builder is self,
+                f"build: output {name!r} is an operand of another builder: {short_repr(operand)}",
             )
             require(
-                operand.node is not None, f"build: output {name!r} is not the result of an operation: {shown(operand)}"
+                operand.node is not None,
+                f"build: output {name!r} is not the result of an operation: {short_repr(operand)}",
             )
         graph = Graph.reaching(outputs)
         self._built = True
@@ -232,7 +236,7 @@ class MLGraphBuilder(Operations):
         self._context = ref(context)  # operands and builder form a cycle, and stay until a garbage collection
         from ..compile.driver import compile  # imported late, because it loads many modules
 
-        with report_work(f"compiling a graph of {counted(len(graph.nodes), 'operation')}"):
+        with report_work(f"compiling a graph of {count_of(len(graph.nodes), 'operation')}"):
             program = compile(
                 graph,
                 context.backend,

@@ -19,7 +19,7 @@ from ..core.dtypes import ANY
 from ..core.graph import MAX_RANK
 from ..support import hints, lazy_imports, packages, settings
 from ..support.errors import NotSupportedError, require, require_flags
-from ..support.names import SnakeCaseDict, shown
+from ..support.names import SnakeCaseDict, short_repr
 from ..support.processors import chosen_threads
 from .graph import MLGraph
 from .tensor import MLTensor
@@ -119,12 +119,12 @@ class ML:
         _check_choice("precision", precision, Precision)
         require_flags(accelerated=accelerated, deferred=deferred, verify=verify)
         for option, name in {"device": device, "backend": backend}.items():
-            require(name is None or isinstance(name, str), f"{option} must be a name, got {shown(name)}")
+            require(name is None or isinstance(name, str), f"{option} must be a name, got {short_repr(name)}")
         handles = {"gpu_device": gpu_device, "cuda_stream": cuda_stream}
         claimed = [option for option, value in handles.items() if value is not None]
         require(len(claimed) < 2, f"{' and '.join(claimed)} must not be given together")
         is_count = threads is None or (isinstance(threads, int) and not isinstance(threads, bool) and threads > 0)
-        require(is_count, f"threads must be a positive integer or None, got {shown(threads)}")
+        require(is_count, f"threads must be a positive integer or None, got {short_repr(threads)}")
         threads = chosen_threads() if threads is None else threads
         named = None if backend == "auto" else backend
         rivals: list[Backend] = []
@@ -159,7 +159,7 @@ class ML:
 
 def _check_choice(name: str, value: Any, choices: Any) -> None:
     allowed = get_args(choices)
-    require(value in allowed, f"{name} must be one of {', '.join(map(repr, allowed))}, got {shown(value)}")
+    require(value in allowed, f"{name} must be one of {', '.join(map(repr, allowed))}, got {short_repr(value)}")
 
 
 ml = ML()

@@ -23,7 +23,7 @@ from ..memory.spaces import HOST, TensorSpace
 from ..support import hints, lazy_imports
 from ..support.cache import Cache
 from ..support.errors import InvalidStateError, ValidationError, require
-from ..support.names import shown
+from ..support.names import short_repr
 from .locks import Locks, locks_of
 from .tensor import MLTensor, guard_of
 
@@ -294,7 +294,9 @@ class MLGraph:
     def _check_dispatch(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
         self._check_alive()
         for kind, tensors in {"inputs": inputs, "outputs": outputs}.items():
-            require(isinstance(tensors, Mapping), f"dispatch: {kind} must map names to tensors, got {shown(tensors)}")
+            require(
+                isinstance(tensors, Mapping), f"dispatch: {kind} must map names to tensors, got {short_repr(tensors)}"
+            )
         everything = [*inputs.items(), *outputs.items()]
         for name, tensor in everything:
             self._context._check_own(tensor, f"dispatch: {name!r}")
@@ -371,7 +373,7 @@ class MLGraph:
         if not outputs and program.returning_all is not None and (arrays := self._as_they_are(inputs)) is not None:
             return dict(zip(self._outputs, program.returning_all(arrays)))  # noqa: B905  (strict=True takes 0.1 us)
         if not isinstance(inputs, Mapping):
-            raise ValidationError(f"compute: inputs must map names to arrays, got {shown(inputs)}")
+            raise ValidationError(f"compute: inputs must map names to arrays, got {short_repr(inputs)}")
         if inputs.keys() != self._inputs.keys():
             check_names("compute: inputs", inputs, self._inputs)
         tensors: list[MLTensor] = []
@@ -428,7 +430,7 @@ class MLGraph:
 
     def _check_outputs(self, outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Require arrays that results can be written into; those of other libraries become NumPy arrays of the same memory."""
-        require(isinstance(outputs, Mapping), f"compute: outputs must map names to arrays, got {shown(outputs)}")
+        require(isinstance(outputs, Mapping), f"compute: outputs must map names to arrays, got {short_repr(outputs)}")
         unknown = [name for name in outputs if name not in self._outputs]
         require(not unknown, f"compute: outputs must be among {list(self._outputs)}; unknown: {unknown}")
         arrays: dict[str, np.ndarray] = {}
@@ -522,6 +524,8 @@ def check_names(subject: str, values: Mapping[str, Any], declared: Mapping[str, 
     if missing or unknown:
         groups = {"missing": missing, "unknown": unknown}
         problem = (
-            ", ".join(f"{kind}: {shown(names)}" for kind, names in groups.items() if names) if values else "got none"
+            ", ".join(f"{kind}: {short_repr(names)}" for kind, names in groups.items() if names)
+            if values
+            else "got none"
         )
         raise ValidationError(f"{subject} must hold {list(declared)}; {problem}{hints.names(unknown, missing)}")

@@ -20,7 +20,7 @@ from ..memory.arrays import as_array, describe, fit
 from ..memory.spaces import Space, TensorSpace
 from ..support import hints
 from ..support.errors import InvalidStateError, NotSupportedError, ValidationError, import_extra, require, require_flags
-from ..support.names import shown
+from ..support.names import short_repr
 from .tensor import DeviceTensor, MLTensor, guard_of
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ class ContextTensors:
         if out is None:
             target = host.empty(tensor.desc)
         else:
-            require(not isinstance(out, np.generic), f"out must be an array, got the scalar {shown(out)}")
+            require(not isinstance(out, np.generic), f"out must be an array, got the scalar {short_repr(out)}")
             whole = as_array(out, "out")
             require(bool(whole.flags.c_contiguous), "out must be C-contiguous")
             target = fit(whole, "out", tensor.desc)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 from ..support.errors import ValidationError
-from ..support.names import listed, shown
+from ..support.names import either, short_repr
 from . import dtypes
 from .dtypes import ANY, DataType
 from .graph import Desc, Operand
@@ -26,9 +26,9 @@ def _integer(low: int, high: int) -> Converter:
     def convert(name: str, value: Any) -> int:
         number = value if type(value) is int else _whole(value)
         if number is None:
-            raise ValidationError(f"{name} must be an integer, got {shown(value)}")
+            raise ValidationError(f"{name} must be an integer, got {short_repr(value)}")
         if not low <= number <= high:
-            raise ValidationError(f"{name} must be in [{low}, {high}], got {shown(number)}")
+            raise ValidationError(f"{name} must be in [{low}, {high}], got {short_repr(number)}")
         return number
 
     return convert
@@ -66,19 +66,19 @@ def _double(name: str, value: Any) -> float:
             return float(number)
     except OverflowError:
         pass
-    raise ValidationError(f"{name} must be a finite number, got {shown(value)}")
+    raise ValidationError(f"{name} must be a finite number, got {short_repr(value)}")
 
 
 def _number(name: str, value: Any) -> Number:
     number = _real(value)
     if number is None:
-        raise ValidationError(f"{name} must be a number, got {shown(value)}")
+        raise ValidationError(f"{name} must be a number, got {short_repr(value)}")
     return number
 
 
 def _boolean(name: str, value: Any) -> bool:
     if not isinstance(value, bool) and type(value).__name__ != "bool":  # NumPy's bool is called that, too
-        raise ValidationError(f"{name} must be True or False, got {shown(value)}")
+        raise ValidationError(f"{name} must be True or False, got {short_repr(value)}")
     return bool(value)
 
 
@@ -86,7 +86,7 @@ def _data_type(name: str, value: Any) -> DataType:
     try:
         return dtypes.check(value)
     except ValidationError:
-        raise ValidationError(f"{name} must be {listed(ANY)}, got {shown(value)}") from None
+        raise ValidationError(f"{name} must be {either(ANY)}, got {short_repr(value)}") from None
 
 
 def _choice(options: tuple[Any, ...]) -> Converter:
@@ -98,7 +98,7 @@ def _choice(options: tuple[Any, ...]) -> Converter:
         # 1 == True, but they are different choices.
         same = (isinstance(value, type(o)) and isinstance(value, bool) == isinstance(o, bool) for o in options)
         if not any(kind and value == option for kind, option in zip(same, options, strict=True)):
-            raise ValidationError(f"{name} must be {listed([repr(o) for o in options])}, got {shown(value)}")
+            raise ValidationError(f"{name} must be {either([repr(o) for o in options])}, got {short_repr(value)}")
         return value
 
     return convert
@@ -116,7 +116,7 @@ def _is_sequence(value: Any) -> bool:
 def _sequence(convert_item: Converter) -> Converter:
     def convert(name: str, value: Any) -> tuple[Any, ...]:
         if not _is_sequence(value):
-            raise ValidationError(f"{name} must be a sequence, got {shown(value)}")
+            raise ValidationError(f"{name} must be a sequence, got {short_repr(value)}")
         items = []
         for i, item in enumerate(tuple_of(value, name)):
             try:
@@ -161,7 +161,7 @@ def convert_desc(data_type: object, shape: object) -> Desc:
             if isinstance(shape, (list, tuple)) and any(size is None for size in shape)
             else ""
         )
-        raise ValidationError(f"shape must be a sequence of integers, got {shown(shape)}{hint}")
+        raise ValidationError(f"shape must be a sequence of integers, got {short_repr(shape)}{hint}")
     return Desc(checked, sizes)
 
 

@@ -9,7 +9,7 @@ from inspect import signature
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from ..support.errors import ValidationError
-from ..support.names import shown
+from ..support.names import short_repr
 
 DataType = Literal["float32", "float16", "int32", "uint32", "int64", "uint64", "int8", "uint8"]
 
@@ -101,7 +101,7 @@ def check(data_type: object) -> DataType:
     """Require one of the specification's data types."""
     if not isinstance(data_type, str) or data_type not in INFO:
         raise ValidationError(
-            f"data type must be one of {', '.join(ANY)}, got {shown(data_type)}{_suggestion_of(data_type)}"
+            f"data type must be one of {', '.join(ANY)}, got {short_repr(data_type)}{_suggestion_of(data_type)}"
         )
     return data_type
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..support import hints
 from ..support.errors import ValidationError, require
-from ..support.names import shown
+from ..support.names import short_repr
 from . import dtypes
 from .dtypes import DataType
 from .operators import Operators
@@ -66,9 +66,9 @@ def check_desc(desc: Desc, max_byte_length: int, subject: str = "shape") -> Desc
     """`desc` if its dimensions are valid, else `ValidationError` (https://www.w3.org/TR/webnn/#mloperanddescriptor-check-dimensions)."""
     rule, count = "", desc.element_count  # messages are made only for errors: every operation is checked here
     if desc.rank > MAX_RANK:
-        rule, got = f"have at most {MAX_RANK} dimensions", f"{desc.rank}: {shown(list(desc.shape))}"
+        rule, got = f"have at most {MAX_RANK} dimensions", f"{desc.rank}: {short_repr(list(desc.shape))}"
     elif desc.shape and (min(desc.shape) < 1 or max(desc.shape) > MAX_DIMENSION):
-        rule, got = f"have dimensions in [1, {MAX_DIMENSION}]", shown(list(desc.shape))
+        rule, got = f"have dimensions in [1, {MAX_DIMENSION}]", short_repr(list(desc.shape))
     elif count > MAX_DIMENSION:
         rule, got = f"have at most {MAX_DIMENSION} elements", f"{list(desc.shape)}: {count}"
     elif count * dtypes.INFO[desc.data_type].byte_length > max_byte_length:
@@ -308,11 +308,11 @@ class Graph:
         for node in self.nodes:
             for operand in node.outputs:
                 names[operand] = f"%{len(names) - len(self.inputs)}"
-            shown = [
+            texts = [
                 show(v) if n in node.op.positional else f"{n}={show(v)}"
                 for n, v in node.op.explicit_arguments(node.arguments)
             ]
-            line = f"  {', '.join(names[o] for o in node.outputs)} = {node.op.name}({', '.join(shown)})"
+            line = f"  {', '.join(names[o] for o in node.outputs)} = {node.op.name}({', '.join(texts)})"
             lines.append(line + (f"  # {node.label!r}" if node.label else ""))
         lines += [f"  {printable(name)} = {names[operand]}" for name, operand in self.outputs.items()]
         return "\n".join(lines)

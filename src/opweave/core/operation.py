@@ -32,7 +32,7 @@ from ..support import hints
 from ..support.cache import Cache
 from ..support.errors import ValidationError, require
 from ..support.lazy_imports import on_arrays
-from ..support.names import counted, listed, shown
+from ..support.names import count_of, either, short_repr
 from . import dtypes
 from .conversion import Converter, converter
 from .dtypes import ANY, DataType
@@ -148,7 +148,7 @@ class Op(Generic[P, R]):
         limits = {**self.limits, **limits}
         for operand, limit in limits.items():
             if not isinstance(limit.data_types, str):
-                types = "any data type" if limit.data_types == ANY else listed(limit.data_types)
+                types = "any data type" if limit.data_types == ANY else either(limit.data_types)
                 family = family.replace(f"{{{operand}}}", types)
         member: Op[P, R] = Op(self.function, name, f"{doc}\n{family}\n{inspect.cleandoc(example)}".rstrip(), limits)
         member.fillers, member.casts, member.range_functions = self.fillers, self.casts, self.range_functions
@@ -259,7 +259,7 @@ class Op(Generic[P, R]):
     def add(self, builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         label = kwargs.get("label", "")
         if not isinstance(label, str):
-            raise ValidationError(f"{self.name}: label must be a string, got {shown(label)}")
+            raise ValidationError(f"{self.name}: label must be a string, got {short_repr(label)}")
         try:
             inputs, attributes = self._convert(builder, args, kwargs)
             builder._check_open()  # after the conversions, as in Web IDL: wrong types are a TypeError in any case
@@ -289,7 +289,7 @@ class Op(Generic[P, R]):
         self, builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         if len(args) > len(self.positional):
-            raise ValidationError(f"takes {counted(len(self.positional), 'positional argument')}, got {len(args)}")
+            raise ValidationError(f"takes {count_of(len(self.positional), 'positional argument')}, got {len(args)}")
         arguments = dict(zip(self.positional, args, strict=False))
         for name, value in kwargs.items():
             if name in arguments:
@@ -307,7 +307,7 @@ class Op(Generic[P, R]):
             value = arguments[name]
             if name in self.sequences:
                 if isinstance(value, (str, Operand)) or not isinstance(value, Sequence):
-                    raise ValidationError(f"{name} must be a sequence of operands, got {shown(value)}")
+                    raise ValidationError(f"{name} must be a sequence of operands, got {short_repr(value)}")
                 inputs[name] = tuple(
                     item
                     if isinstance(item, Operand) and item.builder is builder
@@ -356,7 +356,7 @@ class Op(Generic[P, R]):
                     if desc.data_type != wanted:
                         raise ValidationError(f"{name} must have the data type of {data_types}, {wanted}, got {desc}")
                 elif desc.data_type not in data_types:
-                    raise ValidationError(f"{name} must be {listed(data_types)}, got {desc}")
+                    raise ValidationError(f"{name} must be {either(data_types)}, got {desc}")
                 if isinstance(ranks, str):
                     rank = _first(inputs[ranks]).rank
                     if len(desc.shape) != rank:
@@ -370,7 +370,7 @@ class Op(Generic[P, R]):
         for number, desc in enumerate(descs):
             limit = limits.get("output" if "output" in limits else f"output{number}")
             if limit is not None and not isinstance(limit.data_types, str) and desc.data_type not in limit.data_types:
-                raise ValidationError(f"the result must be {listed(limit.data_types)}, got {desc}")
+                raise ValidationError(f"the result must be {either(limit.data_types)}, got {desc}")
 
 
 def _first(value: Any) -> Operand:
@@ -382,13 +382,13 @@ def _operand(builder: Builder, name: str, value: Any, number_type: DataType | No
     """The operand for an argument; arrays become constants, as do numbers if their data type is known."""
     if isinstance(value, Operand):
         if value.builder is not builder:
-            raise ValidationError(f"{name} is an operand of another builder: {shown(value)}")
+            raise ValidationError(f"{name} is an operand of another builder: {short_repr(value)}")
         return value
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if number_type is None and hasattr(value, "__array__"):
         number_type = dtypes.of_array(value.__array__().dtype)
     if number_type is None or not (is_number or hasattr(value, "__array__")):
-        raise ValidationError(f"{name} must be an operand, got {shown(value)}")
+        raise ValidationError(f"{name} must be an operand, got {short_repr(value)}")
     return builder._as_operand(value, number_type)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..support import hints
 from ..support.errors import ValidationError, require
-from ..support.names import shown
+from ..support.names import short_repr
 from .dtypes import DataType, completable
 
 if TYPE_CHECKING:
@@ -148,14 +148,16 @@ def _positions(item: Any, axis: int, size: int) -> range:
         try:
             picked = range(size)[item]
         except (TypeError, ValueError) as error:
-            raise ValidationError(f"index {shown(item)} of axis {axis}: {error}") from None
-        require(len(picked) > 0, f"index {shown(item)} leaves nothing of axis {axis} with {size} elements")
+            raise ValidationError(f"index {short_repr(item)} of axis {axis}: {error}") from None
+        require(len(picked) > 0, f"index {short_repr(item)} leaves nothing of axis {axis} with {size} elements")
         return picked if len(picked) > 1 else range(picked[0], picked[0] + 1)
     try:
         position = operator.index(item) if not isinstance(item, bool) else None
     except TypeError:
         position = None
     if position is None:
-        raise ValidationError(f"an operand is indexed with integers, slices, None and '...', got {shown(item)}")
-    require(-size <= position < size, f"index {shown(position)} is out of range for axis {axis} with {size} elements")
+        raise ValidationError(f"an operand is indexed with integers, slices, None and '...', got {short_repr(item)}")
+    require(
+        -size <= position < size, f"index {short_repr(position)} is out of range for axis {axis} with {size} elements"
+    )
     return range(position % size, position % size + 1)

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, Self
 
 from ..support.errors import ValidationError, require
-from ..support.names import shown
+from ..support.names import short_repr
 
 MAX_DIMENSION = 2**31 - 1
 """The largest dimension and element count, https://www.w3.org/TR/webnn/#valid-dimension."""
@@ -21,7 +21,7 @@ def tuple_of(values: Any, name: str) -> tuple[Any, ...]:
     """The values of a sequence or iterator as a tuple; `ValidationError` for more than `MAX_VALUES`, as in `range(10**9)`."""
     items = tuple(islice(values, MAX_VALUES + 1))
     if len(items) > MAX_VALUES:
-        raise ValidationError(f"{name} must have at most {MAX_VALUES:,} values, got {shown(values)}")
+        raise ValidationError(f"{name} must have at most {MAX_VALUES:,} values, got {short_repr(values)}")
     return items
 
 

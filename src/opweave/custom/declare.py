@@ -16,7 +16,7 @@ from ..core.operation import Limits
 from ..kernels.expression import descs_of, program_of
 from ..ops.recorder import Recorder
 from ..support.errors import MLError, require, user_code
-from ..support.names import shown
+from ..support.names import short_repr
 from .operation import CustomOp, Declared
 from .signatures import annotation_text, check_function, takes_a_function
 
@@ -100,7 +100,7 @@ def composite(function: Callable[..., Declared]) -> CustomOp[Declared]:
         for item in results:
             require(
                 isinstance(item, Operand) and item.builder is scratch,
-                f"a composite must return operands that it built, got {shown(item)}",
+                f"a composite must return operands that it built, got {short_repr(item)}",
             )
         descs = tuple(item.desc for item in results)
         return descs if len(descs) > 1 else descs[0]
@@ -155,11 +155,11 @@ def op(function: Callable[..., Any] | None = None, /, **limits: Limits) -> Any:
 
 
 def _desc_of(desc: Any) -> Desc:
-    require(isinstance(desc, Desc), f"the shape rule must return a Desc, or a tuple of them, got {shown(desc)}")
+    require(isinstance(desc, Desc), f"the shape rule must return a Desc, or a tuple of them, got {short_repr(desc)}")
     is_plain = isinstance(desc.data_type, str) and desc.data_type in ANY and isinstance(desc.shape, tuple)
     require(
         is_plain and all(isinstance(size, (int, np.integer)) and not isinstance(size, bool) for size in desc.shape),
-        f"the shape rule must return a data type of WebNN and a tuple of integers, got {shown(desc)}",
+        f"the shape rule must return a data type of WebNN and a tuple of integers, got {short_repr(desc)}",
     )
     return Desc(desc.data_type, tuple(map(int, desc.shape)))
 

@@ -20,7 +20,7 @@ from ..kernels.host import HostKernel
 from ..ops import Operations
 from ..support.errors import ValidationError, require
 from ..support.lazy_imports import call_custom
-from ..support.names import shown
+from ..support.names import short_repr
 from .signatures import plain_converter, public, read_signature
 
 if TYPE_CHECKING:
@@ -147,7 +147,9 @@ class CustomOp(Op[..., Any], Generic[Declared]):
                 the operation by name.
         """
         devices = get_args(DeviceName)
-        require(device in devices, f"{self.name}: kernels are for {', '.join(map(repr, devices))}, got {shown(device)}")
+        require(
+            device in devices, f"{self.name}: kernels are for {', '.join(map(repr, devices))}, got {short_repr(device)}"
+        )
         if not args:
             return lambda function: self._add_kernel(device, function, options)
         self._add_kernel(device, *args, options)
@@ -199,7 +201,7 @@ class CustomOp(Op[..., Any], Generic[Declared]):
         return function
 
     def _check_form(self, function: Callable[..., Any], leading: int) -> None:
-        require(callable(function), f"{self.name}: expected a function, got {shown(function)}")
+        require(callable(function), f"{self.name}: expected a function, got {short_repr(function)}")
         allowed = (*self.operands, *self.attributes)
         unknown = [name for name in list(inspect.signature(function).parameters)[leading:] if name not in allowed]
         renamed = "every operation has an argument 'label', which names it in messages; rename the attribute"
@@ -210,7 +212,7 @@ class CustomOp(Op[..., Any], Generic[Declared]):
         for name, limit in limits.items():
             is_declared = name in self.operands or name.startswith("output")
             require(is_declared, f"{self.name}: limits are for the operands {list(self.operands)}, got {name!r}")
-            require(isinstance(limit, Limits), f"{self.name}: {name} must be opweave.Limits, got {shown(limit)}")
+            require(isinstance(limit, Limits), f"{self.name}: {name} must be opweave.Limits, got {short_repr(limit)}")
             for field, value, rest in (
                 ("data_types", limit.data_types, "a tuple of data types"),
                 ("ranks", limit.ranks, "the smallest and the largest rank"),
@@ -218,7 +220,7 @@ class CustomOp(Op[..., Any], Generic[Declared]):
                 fits = value in self.operands if isinstance(value, str) else isinstance(value, tuple)
                 require(
                     fits,
-                    f"{self.name}: {field} of {name} must be {rest}, or the name of an operand, got {shown(value)}",
+                    f"{self.name}: {field} of {name} must be {rest}, or the name of an operand, got {short_repr(value)}",
                 )
 
     def _is_operand(self, parameter: inspect.Parameter) -> bool:

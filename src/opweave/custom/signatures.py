@@ -13,7 +13,7 @@ import numpy as np
 from ..core.conversion import Converter
 from ..core.dtypes import DataType
 from ..support.errors import ValidationError, require
-from ..support.names import shown
+from ..support.names import short_repr
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -22,7 +22,7 @@ R = TypeVar("R")
 def check_function(function: Any) -> None:
     """Require a function with a name."""
     is_function = inspect.isfunction(function) or inspect.ismethod(function)
-    require(is_function, f"an operation is declared by a function with a name, got {shown(function)}")
+    require(is_function, f"an operation is declared by a function with a name, got {short_repr(function)}")
 
 
 def takes_a_function(no_options: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -102,10 +102,10 @@ def plain_converter(kind: str) -> Converter:
             try:
                 plain = float(plain)
             except OverflowError:
-                raise ValidationError(f"{name} must be in the range of float64, got {shown(value)}") from None
+                raise ValidationError(f"{name} must be in the range of float64, got {short_repr(value)}") from None
         python_type = {"int": int, "float": float, "bool": bool, "str": str}[kind]
         if not isinstance(plain, python_type) or (kind == "int" and isinstance(plain, bool)):
-            raise ValidationError(f"{name} must be of type {kind}, got {shown(value)}")
+            raise ValidationError(f"{name} must be of type {kind}, got {short_repr(value)}")
         return plain
 
     return convert

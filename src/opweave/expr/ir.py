@@ -33,7 +33,7 @@ from ..core.dtypes import FLOATS, INFO, DataType
 from ..core.graph import Desc
 from ..support.cache import exact
 from ..support.errors import require
-from ..support.names import shown
+from ..support.names import short_repr
 from .vocabulary import FUNCTIONS as FUNCTIONS, INTEGERS as INTEGERS, Reduction as Reduction, Type as Type
 
 _serials = itertools.count()
@@ -223,18 +223,19 @@ _NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "floor_div": 1}
 def number(value: int | float | bool, type: Type) -> Const:
     """A constant of the given type; `ValidationError` for 2.5 as an integer, or 300 as a uint8."""
     if type == "bool":
-        require(isinstance(value, bool), f"expected True or False, got {shown(value)}")
+        require(isinstance(value, bool), f"expected True or False, got {short_repr(value)}")
         return Const(value, type)
     if type in FLOATS:
         require(
-            abs(value) <= sys.float_info.max or not isinstance(value, int), f"{shown(value)} is not a value of {type}"
+            abs(value) <= sys.float_info.max or not isinstance(value, int),
+            f"{short_repr(value)} is not a value of {type}",
         )
         return Const(float(value), type)
     if isinstance(value, float):
-        require(value.is_integer(), f"{shown(value)} is not a value of {type}")
+        require(value.is_integer(), f"{short_repr(value)} is not a value of {type}")
     whole = int(value)
     info = INFO["int32" if type == "index" else type]
-    require(info.lowest <= whole <= info.highest, f"{shown(value)} is not a value of {type}")
+    require(info.lowest <= whole <= info.highest, f"{short_repr(value)} is not a value of {type}")
     return Const(whole, type)
 
 

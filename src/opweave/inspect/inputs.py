@@ -12,7 +12,7 @@ from ..context.graph import check_names
 from ..core.graph import Desc
 from ..memory.arrays import as_array, contiguous, fit
 from ..support.errors import require
-from ..support.names import shown
+from ..support.names import short_repr
 
 
 def input_arrays(
@@ -20,7 +20,7 @@ def input_arrays(
 ) -> dict[str, np.ndarray]:
     """An array for each input by name; random ones for None. `caller` is the function in messages."""
     is_mapping = inputs is None or isinstance(inputs, Mapping)
-    require(is_mapping, f"{caller}: inputs must map names to arrays, got {shown(inputs)}")
+    require(is_mapping, f"{caller}: inputs must map names to arrays, got {short_repr(inputs)}")
     if inputs is None:
         return random(descs, seed)
     check_names(f"{caller}: inputs", inputs, descs)

@@ -17,7 +17,7 @@ from ..context.graph import MLGraph
 from ..ops import quantize_linear
 from ..run.program import Program
 from ..support import lazy_imports
-from ..support.names import counted
+from ..support.names import count_of
 from .inputs import input_arrays
 
 
@@ -48,7 +48,7 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
 
         return [run]
 
-    title = f"a graph of {counted(len(user_graph.nodes), 'operation')}"
+    title = f"a graph of {count_of(len(user_graph.nodes), 'operation')}"
     digest, is_quantised = engines.digest(user_graph), any(node.op is quantize_linear for node in user_graph.nodes)
     current = engines.engine_of(program_of(graph).choice)
     names, outputs = [*ways, *([without_loops] if without_loops else [])], list(graph.outputs)

@@ -12,7 +12,7 @@ from ..core.graph import Graph, Node
 from ..ops import Operations
 from ..support.errors import require
 from ..support.files import atomic_writer
-from ..support.names import shown
+from ..support.names import short_repr
 from .module import JsModule
 from .safetensors import write
 
@@ -50,7 +50,7 @@ def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
     ['model.js', 'model.safetensors']
     """
     require(isinstance(graph, MLGraph), f"save takes an MLGraph, got {type(graph).__name__}")
-    require(isinstance(title, str), f"save: title must be a string, got {shown(title)}")
+    require(isinstance(title, str), f"save: title must be a string, got {short_repr(title)}")
     path = Path(path)
     require(path.suffix in SUFFIXES, f"save: the name of a module must end in .js or .mjs, got {str(path)!r}")
     recorded = recorded_graph(graph)

@@ -16,7 +16,7 @@ from ..core.graph import Desc, Graph, Node, Operand
 from ..serve.idl import OPERATIONS
 from ..serve.messages import MAX_SAFE_INTEGER
 from ..support.formatting import size
-from ..support.names import camel_case, counted
+from ..support.names import camel_case, count_of
 from .safetensors import TYPES
 
 MAX_INLINE = 8
@@ -98,7 +98,7 @@ class JsModule:
         operands = {o for node in nodes for o in (*node.operands, *node.outputs)}
         types = [name for name in VIEWS if any(operand.data_type == name for operand in operands)]
         origin = f" from {_comment(self.title)}" if self.title else ""
-        lines = [f"Made by opweave {__version__}{origin}: a WebNN graph of {counted(len(nodes), 'operation')}.", ""]
+        lines = [f"Made by opweave {__version__}{origin}: a WebNN graph of {count_of(len(nodes), 'operation')}.", ""]
         lines += _wrap("Operations: ", names)
         lines += _wrap("Data types: ", types)
         if rare := [name for name in types if name in RARE]:
@@ -106,7 +106,7 @@ class JsModule:
         if self.weights:
             total = sum(array.nbytes for array in self.weights.values())
             lines.append(
-                f"Weights: {counted(len(self.weights), 'tensor')}, {size(total)}, in {_comment(self.weights_name)}."
+                f"Weights: {count_of(len(self.weights), 'tensor')}, {size(total)}, in {_comment(self.weights_name)}."
             )
         lines += [
             "",

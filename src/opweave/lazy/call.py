@@ -25,7 +25,7 @@ from ..support import hints
 from ..support.cache import Cache, exact
 from ..support.errors import MLError, ValidationError, require
 from ..support.lazy_imports import on_arrays
-from ..support.names import shown
+from ..support.names import short_repr
 from .array import KINDS, Array, ArrayTemplate, Number, code_of, defer
 from .force import name_call, program_of
 from .from_memory import adopt, borrow
@@ -140,7 +140,7 @@ def _validate(
         for name, value in kwargs.items():
             if name == "label":
                 if type(value) is not str:
-                    raise ValidationError(f"{op.name}: label must be a string, got {shown(value)}")
+                    raise ValidationError(f"{op.name}: label must be a string, got {short_repr(value)}")
                 label = value
                 continue
             key.append(name)
@@ -166,7 +166,7 @@ def _validate(
             inputs.append(value)
         elif flag == _SEQUENCE:
             if not isinstance(value, (list, tuple)):
-                raise ValidationError(f"{title(op.name, label)}: takes a sequence of arrays, got {shown(value)}")
+                raise ValidationError(f"{title(op.name, label)}: takes a sequence of arrays, got {short_repr(value)}")
             key.append(len(value))
             others = True
             for item in value:
@@ -200,7 +200,7 @@ def _scalar(op: Op[..., Any], label: str, value: int | float, data_type: DataTyp
 
 def _no_value(value: int | float, data_type: DataType) -> str:
     hint = "; x.cast('float32') converts the array" if isinstance(value, float) else ""
-    return f"{shown(value)} is not a value of {data_type}{hint}"
+    return f"{short_repr(value)} is not a value of {data_type}{hint}"
 
 
 def _scalar_array(

@@ -19,7 +19,7 @@ from ..core.graph import Desc, Operand, check_desc
 from ..memory import pool
 from ..memory.arrays import as_array, contiguous, describe, is_immutable
 from ..support.errors import ValidationError, require
-from ..support.names import shown
+from ..support.names import short_repr
 from .array import Array, Watched, code_of, force
 
 
@@ -85,7 +85,7 @@ def _from_numbers(values: Any, data_type: DataType | None) -> tuple[np.ndarray, 
     except ValueError as error:
         raise ValidationError(f"values must be numbers in lists of the same lengths: {error}") from None
     if numbers.dtype.kind not in "fiub":
-        got = numbers.dtype.name if numbers.dtype.kind == "c" else shown(values)
+        got = numbers.dtype.name if numbers.dtype.kind == "c" else short_repr(values)
         raise ValidationError(f"values must be numbers that a data type of WebNN can hold, got {got}")
     if data_type is None:
         data_type = "float32" if numbers.dtype.kind == "f" else "uint8" if numbers.dtype.kind == "b" else "int32"

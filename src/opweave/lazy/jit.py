@@ -23,7 +23,7 @@ from ..core.graph import Operand
 from ..memory.arrays import as_array, describe
 from ..support.cache import Cache, exact
 from ..support.errors import MLError, ValidationError, require, user_line
-from ..support.names import shown
+from ..support.names import short_repr
 from .array import Array
 from .tracer import JitTracer, NoValueError, TracedFunction, is_array, is_named_tuple
 
@@ -85,7 +85,7 @@ class Jitted(Generic[P, R]):
     """A function that runs as a graph, made by `opweave.jit`; in a class it is a method."""
 
     def __init__(self, function: Callable[P, R], static: Sequence[str] = ()) -> None:
-        require(callable(function), f"jit takes a function, got {shown(function)}")
+        require(callable(function), f"jit takes a function, got {short_repr(function)}")
         self._name = getattr(function, "__qualname__", repr(function)).rpartition("<locals>.")[2]
         lazily = inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function)
         require(not lazily, f"jit {self._name!r}: a generator or coroutine cannot be traced")

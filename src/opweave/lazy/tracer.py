@@ -26,7 +26,7 @@ from ..memory.arrays import as_array, contiguous, describe
 from ..memory.spaces import Memory
 from ..support import hints
 from ..support.errors import ValidationError
-from ..support.names import file_name, shown
+from ..support.names import file_name, short_repr
 from . import from_memory
 from .array import Array, ArrayLike, allocate, code_of, force, host_values, values_of
 
@@ -250,7 +250,7 @@ class JitTracer(MLGraphBuilder):
             value = self._as_operand(value, "float32")
         if isinstance(value, Operand):
             if value.builder is not self:
-                raise ValidationError(f"{self.title}: a result is an operand of another graph: {shown(value)}")
+                raise ValidationError(f"{self.title}: a result is an operand of another graph: {short_repr(value)}")
             if value in self.arguments:
                 return _ArgumentMarker(self.arguments[value])
             if value.is_input:

@@ -19,7 +19,7 @@ from ..core.graph import Graph
 from ..support.errors import ValidationError, require
 from ..support.files import atomic_writer, resolve_links
 from ..support.formatting import size
-from ..support.names import shown
+from ..support.names import short_repr
 from .model.protobuf import ModelProto, TensorProto
 
 MAX_EMBEDDED_BYTES = 1_500_000_000
@@ -64,7 +64,7 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
     """
     require(isinstance(graph, MLGraph), f"save takes an MLGraph, got {type(graph).__name__}")
     choices = get_args(Operators)
-    require(operators in choices, f"save: operators must be one of {list(choices)}, got {shown(operators)}")
+    require(operators in choices, f"save: operators must be one of {list(choices)}, got {short_repr(operators)}")
     graph._check_alive()
     source = graph._graph
     assert source is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.dtypes import ANY
 from ..core.operation import N, Op
-from ..support.names import listed
+from ..support.names import either
 
 _ARGUMENTS = {
     "axis": "in [0, rank).",
@@ -58,7 +58,7 @@ def _argument(op: Op[..., Any], name: str) -> str:
     limits = op.limits.get(name)
     if limits is None or isinstance(limits.data_types, str) or isinstance(limits.ranks, str):
         return _ARGUMENTS[name]
-    return f"{'any data type' if limits.data_types == ANY else listed(limits.data_types)}, {_RANKS[limits.ranks]}."
+    return f"{'any data type' if limits.data_types == ANY else either(limits.data_types)}, {_RANKS[limits.ranks]}."
 
 
 def fill(

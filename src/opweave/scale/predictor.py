@@ -20,7 +20,7 @@ from ..onnx.model.arguments import Argument, shape_text
 from ..onnx.session.session import InferenceSession, parts_of
 from ..support.errors import MLError, ValidationError, require
 from ..support.hints import names as meant_names
-from ..support.names import shown
+from ..support.names import short_repr
 from ..support.processors import share_processors
 
 SEPARATE_ROWS = "rows that are separate arrays"
@@ -202,7 +202,7 @@ def open_session(
     if isinstance(operations, str):
         import_module(operations)
     elif operations is not None:
-        require(callable(operations), f"operations must be a module's name or a function, got {shown(operations)}")
+        require(callable(operations), f"operations must be a module's name or a function, got {short_repr(operations)}")
         operations()
     return InferenceSession(_content(model), context=context)
 
@@ -291,7 +291,7 @@ def _name_mapping(label: str, mapping: Any) -> dict[str, str]:
     fits = (
         isinstance(mapping, Mapping) and all(isinstance(n, str) for pair in mapping.items() for n in pair) and mapping
     )
-    require(bool(fits), f"{label} must map names to names, got {shown(mapping)}")
+    require(bool(fits), f"{label} must map names to names, got {short_repr(mapping)}")
     return dict(mapping)
 
 
@@ -305,7 +305,7 @@ def _check_known(
     turned = {value: key for key, value in columns.items()}
     is_turned = all(name in declared for name in (turned if kind == "output" else columns))
     hint = f"; did you mean {turned}?" if is_turned else meant_names(unknown, declared)
-    text = f"{kind}s maps {form}: {unknown[0]!r} is not an {kind} of the model ({shown(declared)}){hint}"
+    text = f"{kind}s maps {form}: {unknown[0]!r} is not an {kind} of the model ({short_repr(declared)}){hint}"
     raise ValidationError(text)
 
 

@@ -12,7 +12,7 @@ from ..onnx.model.values import Constant, Tensor, shape_of, type_of
 from ..onnx.session.session import InferenceSession, parts_of
 from ..support.cache import Cache
 from ..support.errors import MLError
-from ..support.names import shown
+from ..support.names import short_repr
 from .batch_axis import BatchComparison
 from .batch_rules import Axis, BatchAxis, NotApart
 
@@ -71,7 +71,7 @@ class Proofs:
             values = _ProvenValues(one, other, (rows, part), [argument.name for argument in self._parts.inputs])
             for name in self._parts.outputs:
                 if values.axis(name) != BatchAxis(0):
-                    raise NotApart(f"output {shown(name)} does not have the rows of the batch")
+                    raise NotApart(f"output {short_repr(name)} does not have the rows of the batch")
         except (NotApart, MLError) as error:
             return str(error)
         except RecursionError:
@@ -125,7 +125,7 @@ class _ProvenValues:
         first, second = steps
         step = first or second
         if step is None:
-            raise NotApart(f"{shown(name)} is no tensor of numbers")
+            raise NotApart(f"{short_repr(name)} is no tensor of numbers")
         node, title = step.node, _title(step.node)
         nodes = [None if s is None or s.kind != "fallback" else s.node.SerializeToString() for s in steps]
         if None in nodes or nodes[0] != nodes[1]:
@@ -162,4 +162,4 @@ def _check_interpolation(trace: Trace) -> None:
 
 
 def _title(node: NodeProto) -> str:
-    return f"{node.op_type} {shown(node.name)}" if node.name else node.op_type
+    return f"{node.op_type} {short_repr(node.name)}" if node.name else node.op_type

@@ -27,7 +27,7 @@ from ..onnx.model.model import Model
 from ..onnx.model.protobuf import ModelProto
 from ..support import formatting
 from ..support.errors import NotSupportedError, ValidationError, require
-from ..support.names import shown
+from ..support.names import short_repr
 from . import json_text
 from .json_text import Numbers, flatten
 
@@ -156,7 +156,7 @@ class Interface:
         for entry in _entries(message, "inputs"):
             name = entry["name"]
             if name not in arguments:
-                raise ValidationError(f"there is no input {shown(name)}; the model has {list(arguments)}")
+                raise ValidationError(f"there is no input {short_repr(name)}; the model has {list(arguments)}")
             require(name not in feed, f"input {name!r} is given twice")
             feed[name] = _array(entry, arguments[name], binary)
         binary.check_end()
@@ -210,7 +210,7 @@ class Interface:
         for entry in _entries(message, "outputs") if message.get("outputs") else ():
             name = entry["name"]
             if name not in names:
-                raise ValidationError(f"there is no output {shown(name)}; the model has {names}")
+                raise ValidationError(f"there is no output {short_repr(name)}; the model has {names}")
             require(name not in wanted, f"output {name!r} is asked for twice")
             wanted[name] = _flag(_parameters(entry, f"output {name!r}"), "binary_data", default)
         return wanted or dict.fromkeys(names, default)
@@ -263,7 +263,7 @@ def decompress(body: bytes, encoding: str | None, limit: int | None = None) -> b
 def _require(holds: bool, rule: str, got: Any) -> None:
     """Raise `ValidationError` unless `holds`. `got` is formatted only then, since this runs for each request."""
     if not holds:
-        raise ValidationError(f"{rule}, got {shown(got)}")
+        raise ValidationError(f"{rule}, got {short_repr(got)}")
 
 
 class _Binary:
@@ -320,7 +320,7 @@ def _parameters(entry: Mapping[str, Any], label: str) -> Mapping[str, Any]:
     parameters = entry.get("parameters") or {}
     _require(isinstance(parameters, dict), f"{label}: 'parameters' must be an object", parameters)
     refused = [name for name in parameters if name.startswith(REFUSED)]
-    require(not refused, f"{label}: the parameters {shown(refused)} are not supported")
+    require(not refused, f"{label}: the parameters {short_repr(refused)} are not supported")
     return dict(parameters)
 
 
@@ -340,7 +340,7 @@ def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.
     fits = all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes)
     _require(fits, f"{label}: 'shape' must be a list of sizes", shape)
     if len(sizes) > MAX_DIMENSIONS or max(sizes, default=0) >= 10**MAX_DIGITS:  # their product would take seconds
-        raise ValidationError(f"{label}: no array can have the shape {shown(shape)}")
+        raise ValidationError(f"{label}: no array can have the shape {short_repr(shape)}")
     try:
         values = _values(entry, sizes, argument, binary)
     except ValidationError:
@@ -351,7 +351,7 @@ def _array(entry: Mapping[str, Any], argument: Argument, binary: _Binary) -> np.
     try:
         return values.reshape(sizes)
     except (ValueError, OverflowError):  # too many dimensions, or their product overflows even if one of them is 0
-        raise ValidationError(f"{label}: no array can have the shape {shown(shape)}") from None
+        raise ValidationError(f"{label}: no array can have the shape {short_repr(shape)}") from None
 
 
 def _values(entry: Mapping[str, Any], sizes: list[int], argument: Argument, binary: _Binary) -> np.ndarray:

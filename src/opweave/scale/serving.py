@@ -27,7 +27,7 @@ from ..onnx.model.protobuf import ModelProto
 from ..onnx.session.session import parts_of
 from ..support import formatting
 from ..support.errors import MLError, require
-from ..support.names import shown
+from ..support.names import short_repr
 from . import protocol, statistics
 from .batches import BatchAnswer, BatchedModel
 from .predictor import is_gpu, open_session
@@ -88,18 +88,18 @@ def deployment(
     counts = {"batch": batch, "threads": threads, "replicas": replicas, "max_body": max_body, "max_json": max_json}
     for option, value in counts.items():
         is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        require(is_count, f"{option} must be a positive integer, got {shown(value)}")
+        require(is_count, f"{option} must be a positive integer, got {short_repr(value)}")
     is_time = isinstance(wait, (int, float)) and not isinstance(wait, bool) and 0 <= wait < float("inf")
-    require(is_time, f"wait must be a number of seconds, got {shown(wait)}")
-    require(isinstance(device, str), f"device must be a name, got {shown(device)}")
+    require(is_time, f"wait must be a number of seconds, got {short_repr(wait)}")
+    require(isinstance(device, str), f"device must be a name, got {short_repr(device)}")
     choices = ", ".join(map(repr, PRECISIONS))
-    require(precision in PRECISIONS, f"precision must be one of {choices}, got {shown(precision)}")
+    require(precision in PRECISIONS, f"precision must be one of {choices}, got {short_repr(precision)}")
     is_share = (
         isinstance(gpus, (int, float))
         and not isinstance(gpus, bool)
         and (0 < gpus <= 1 or (gpus > 1 and float(gpus).is_integer()))
     )
-    require(is_share, f"gpus must be a part of 1, or a number of whole GPUs, got {shown(gpus)}")
+    require(is_share, f"gpus must be a part of 1, or a number of whole GPUs, got {short_repr(gpus)}")
     interface = Interface.load(model, name)
     ray_deployment = serve.deployment(
         Replica,
@@ -253,9 +253,9 @@ class Replica:
         name, version = http.path_params["name"], http.path_params.get("version", VERSION)
         if name != self._interface.name:
             place = f"{http.scope.get('root_path', '')}/v2/models/{self._interface.name}"
-            raise HTTPException(404, f"there is no model {shown(name)} here; the model is at {place}")
+            raise HTTPException(404, f"there is no model {short_repr(name)} here; the model is at {place}")
         if version != VERSION:
-            raise HTTPException(404, f"the model {name!r} has no version {shown(version)}, only {VERSION!r}")
+            raise HTTPException(404, f"the model {name!r} has no version {short_repr(version)}, only {VERSION!r}")
 
 
 async def _body(http: HTTPRequest, max_bytes: int) -> bytes:
@@ -287,7 +287,7 @@ def _bad_request(http: HTTPRequest, error: Exception) -> Response:
 
 def _http_error(http: HTTPRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    text = error.detail if error.detail != "Not Found" else f"there is nothing at {shown(http.url.path)}"
+    text = error.detail if error.detail != "Not Found" else f"there is nothing at {short_repr(http.url.path)}"
     return _error(text, error.status_code, error.headers)
 
 

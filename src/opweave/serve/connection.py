@@ -13,7 +13,7 @@ import numpy as np
 
 from ..context.graph import MLGraph
 from ..support.errors import InvalidStateError, MLError, NotSupportedError
-from ..support.names import counted
+from ..support.names import count_of
 from .counts import Counts
 from .handover import Handover
 from .http import shown_origin
@@ -129,7 +129,7 @@ class Connection:
             alive = sum(not (place.is_ended or place.is_closing) for place in list(self._places.values()))
             if alive >= self._limits.contexts:
                 raise NotSupportedError(
-                    f"createContext: a page may have {counted(self._limits.contexts, 'context')} here at the same time"
+                    f"createContext: a page may have {count_of(self._limits.contexts, 'context')} here at the same time"
                 )
             context = ServedContext(
                 create_context(message["options"], self._device), self._budget, self._limits, self._record

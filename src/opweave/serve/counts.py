@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 
 from ..support.formatting import size
-from ..support.names import camel_case, counted
+from ..support.names import camel_case, count_of
 
 
 @dataclass
@@ -55,6 +55,6 @@ class Counts:
         1 graph, 8 dispatches, 11 messages, 4.0 KiB received, 0 B sent
         """
         dispatches = f"{self.dispatches:,} dispatch{'' if self.dispatches == 1 else 'es'}"
-        messages = counted(self.messages.total(), "message")
+        messages = count_of(self.messages.total(), "message")
         data = f"{size(self.received_bytes)} received, {size(self.sent_bytes)} sent"
-        return f"{counted(self.graphs, 'graph')}, {dispatches}, {messages}, {data}"
+        return f"{count_of(self.graphs, 'graph')}, {dispatches}, {messages}, {data}"

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from ..support.formatting import size
-from ..support.names import shown
+from ..support.names import short_repr
 from .stream import DisconnectedError, Stream, WireError
 
 MAX_HEADERS = 100
@@ -34,7 +34,7 @@ def shown_origin(origin: str | None) -> str:
     """
     if origin is None:
         return "a program"
-    return origin if len(origin) <= MAX_SHOWN and _PLAIN_ORIGIN.fullmatch(origin) else shown(origin)
+    return origin if len(origin) <= MAX_SHOWN and _PLAIN_ORIGIN.fullmatch(origin) else short_repr(origin)
 
 
 class HttpError(Exception):

@@ -7,7 +7,7 @@ from threading import Lock
 
 from ..support.errors import OperationError, require
 from ..support.formatting import size
-from ..support.names import shown
+from ..support.names import short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ConnectionLimits:
         for field in fields(self):
             value = getattr(self, field.name)
             valid = isinstance(value, int) and not isinstance(value, bool) and value > 0
-            require(valid, f"{field.name} must be a positive integer, got {shown(value)}")
+            require(valid, f"{field.name} must be a positive integer, got {short_repr(value)}")
 
 
 OPERAND_BYTES = 1024

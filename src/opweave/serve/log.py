@@ -12,7 +12,7 @@ from ..core.graph import MLOperand, title
 from ..core.operation import Op
 from ..ops import Operations
 from ..support.errors import ValidationError
-from ..support.names import camel_case, shown
+from ..support.names import camel_case, short_repr
 from .messages import MAX_SAFE_INTEGER, ProtocolError, number
 
 
@@ -56,7 +56,7 @@ def decode(value: Any, operand: Callable[[int], MLOperand], depth: int = 0) -> A
                 return operand(operand_id)
             case {"n": text} if len(value) == 1:
                 return number(text)
-        raise ProtocolError(f"an argument must not be {shown(value)}")
+        raise ProtocolError(f"an argument must not be {short_repr(value)}")
     if isinstance(value, list):
         return [decode(item, operand, depth + 1) for item in value]
     if type(value) is not int or abs(value) <= MAX_SAFE_INTEGER:
@@ -64,18 +64,18 @@ def decode(value: Any, operand: Callable[[int], MLOperand], depth: int = 0) -> A
     try:
         return float(value)  # JSON.stringify writes the shortest digits that round-trip
     except OverflowError:
-        raise ProtocolError(f"{shown(value)} is not a number of JavaScript") from None
+        raise ProtocolError(f"{short_repr(value)} is not a number of JavaScript") from None
 
 
 def call(builder: MLGraphBuilder, name: str, arguments: Sequence[Any], options: dict[str, Any]) -> Sequence[MLOperand]:
     """Add an operation to a builder. Names of options are those of JavaScript, in errors, too; values are decoded."""
     op = operations().get(name)
     if op is None:
-        raise ProtocolError(f"there is no operation {shown(name)}")
+        raise ProtocolError(f"there is no operation {short_repr(name)}")
     parameters = _parameters(op)
     unknown = next((option for option in options if option not in parameters), None)
     if unknown is not None:
-        raise ProtocolError(f"{name} has no option {shown(unknown)}")
+        raise ProtocolError(f"{name} has no option {short_repr(unknown)}")
     keywords = {parameters[option]: value for option, value in options.items()}
     try:
         result = op(builder, *arguments, **keywords)

@@ -15,7 +15,7 @@ from ..support.errors import (
     OperationError,
     ValidationError,
 )
-from ..support.names import shown
+from ..support.names import short_repr
 
 VERSION = 1
 
@@ -130,7 +130,7 @@ def parse_message(text: bytes) -> Message:
     message: Message = parse(text)
     kind = message.get("m") if isinstance(message, dict) else None
     if not isinstance(kind, str) or kind not in REQUIRED:
-        raise ProtocolError(f"m must be one of {', '.join(REQUIRED)}, got {shown(kind)}")
+        raise ProtocolError(f"m must be one of {', '.join(REQUIRED)}, got {short_repr(kind)}")
     check_fields(kind, message, REQUIRED[kind], OPTIONAL.get(kind, {}))
     if "bin" in message and "bin" not in REQUIRED[kind] and not (kind == "tensor" and message.get("constant")):
         raise ProtocolError(f"{kind}: there is no payload")
@@ -149,7 +149,7 @@ def check_fields(
             raise ProtocolError(f"{kind}: the field {name} is missing")
     for name, is_valid in {**required, **optional}.items():
         if name in message and not is_valid(message[name]):
-            raise ProtocolError(f"{kind}: the field {name} must not be {shown(message[name])}")
+            raise ProtocolError(f"{kind}: the field {name} must not be {short_repr(message[name])}")
 
 
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, "-0": -0.0}
@@ -168,4 +168,4 @@ def number(text: Any) -> float | int:
             return int(text[:-1]) if text.endswith("n") else float(text)
         except ValueError:
             pass
-    raise ProtocolError(f"{shown(text)} is not a number")
+    raise ProtocolError(f"{short_repr(text)} is not a number")

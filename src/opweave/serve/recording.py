@@ -16,7 +16,7 @@ from ..onnx.export import save
 from ..support.errors import DataError, InvalidStateError, MLError
 from ..support.files import atomic_writer, make_folder
 from ..support.formatting import size
-from ..support.names import counted
+from ..support.names import count_of
 from .http import shown_origin
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Recording:
                 name = self._known[digest.digest()] = f"graph-{self._last:04}"
                 fits = self._written + weights <= self._max_bytes
                 self._written += weights if fits else 0
-        count = counted(len(recorded.nodes), "operation")
+        count = count_of(len(recorded.nodes), "operation")
         if existing is not None:
             logger.info("%s has built %s again, %s", client, existing, count)
             return

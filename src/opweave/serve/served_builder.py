@@ -17,7 +17,7 @@ from ..context.graph import MLGraph
 from ..core.conversion import convert_desc
 from ..core.graph import Desc, Graph, MLOperand, check_desc
 from ..support.errors import NotSupportedError, OperationError
-from ..support.names import shown
+from ..support.names import short_repr
 from .intermediates import intermediate_bytes
 from .limits import GRAPH_BYTES, OPERAND_BYTES, ServerBudget
 from .log import call, decode
@@ -91,7 +91,7 @@ class ServedBuilder:
                     case [str(name), first, list(arguments), dict(options)] if is_id(first):
                         pass
                     case _:
-                        raise ProtocolError(f"an entry of a log must not be {shown(entry)}")
+                        raise ProtocolError(f"an entry of a log must not be {short_repr(entry)}")
                 try:
                     results = self._add(name, first, arguments, options)
                 except (ProtocolError, AssertionError):
@@ -139,7 +139,7 @@ class ServedBuilder:
             case "constantNumber", [data_type, value]:
                 return self._builder.constant(data_type, decode(value, self._operand))
             case "input" | "constant" | "constantTensor" | "constantNumber", _:
-                raise ProtocolError(f"{name}: the arguments must not be {shown(arguments)}")
+                raise ProtocolError(f"{name}: the arguments must not be {short_repr(arguments)}")
         return None
 
     def build(self, log: Log, outputs: dict[str, int]) -> MLGraph:

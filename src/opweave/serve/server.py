@@ -20,7 +20,7 @@ from typing import Literal
 
 from .. import __version__
 from ..support.errors import InvalidStateError, require
-from ..support.names import shown
+from ..support.names import short_repr
 from .client_files import options_script, webnn_js
 from .connection import Connection
 from .counts import Counts
@@ -107,19 +107,19 @@ class Server:
         limits: ConnectionLimits | None = None,
         record: str | Path | None = None,
     ) -> None:
-        require(type(port) is int and 0 <= port < 65536, f"port must be in [0, 65535], got {shown(port)}")
-        require(host in ("127.0.0.1", "::1"), f"host must be '127.0.0.1' or '::1', got {shown(host)}")
-        require(not isinstance(origins, str), f"origins must be a sequence of strings, got {shown(origins)}")
+        require(type(port) is int and 0 <= port < 65536, f"port must be in [0, 65535], got {short_repr(port)}")
+        require(host in ("127.0.0.1", "::1"), f"host must be '127.0.0.1' or '::1', got {short_repr(host)}")
+        require(not isinstance(origins, str), f"origins must be a sequence of strings, got {short_repr(origins)}")
         self.origins = tuple(origins)
         for origin in self.origins:
             require(
                 isinstance(origin, str) and _ORIGIN.fullmatch(origin) is not None,
-                f"an origin is like 'http://localhost:5173', without a path, got {shown(origin)}",
+                f"an origin is like 'http://localhost:5173', without a path, got {short_repr(origin)}",
             )
         secret = secrets.token_urlsafe(24) if token is True else token
         require(
             secret is None or (isinstance(secret, str) and _TOKEN.fullmatch(secret) is not None),
-            f"token must be True, None or letters, digits and . _ ~ -, got {shown(secret)}",
+            f"token must be True, None or letters, digits and . _ ~ -, got {short_repr(secret)}",
         )
         require(secret is not None or not any_origin, "any_origin needs a token: any page could connect without one")
         self.token: str | None = secret

@@ -20,7 +20,7 @@ from importlib import import_module
 from linecache import getline
 from typing import Any
 
-from .names import file_name, shown, visible
+from .names import file_name, short_repr, visible
 
 __all__ = [
     "DataError", "InvalidStateError", "MLError", "MissingExtraError", "NotSupportedError", "OperationError",
@@ -130,7 +130,7 @@ def require(condition: bool, rule: str) -> None:
 def require_flags(**flags: object) -> None:
     """Raise `ValidationError` for an argument that is neither True nor False."""
     for name, flag in flags.items():
-        require(isinstance(flag, bool), f"{name} must be True or False, got {shown(flag)}")
+        require(isinstance(flag, bool), f"{name} must be True or False, got {short_repr(flag)}")
 
 
 PIP_NAMES = {"PIL": "pillow", "cuda": "cuda-bindings"}

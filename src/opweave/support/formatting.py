@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .names import INVISIBLE, counted
+from .names import INVISIBLE, count_of
 
 
 def table(rows: Sequence[Sequence[str]], words: int) -> list[str]:
@@ -50,7 +50,7 @@ def intermediates(pieces: int, total: int, peak: int) -> str:
     """
     if not pieces:
         return "none"
-    text = f"{size(total)} in {counted(pieces, 'piece')}"
+    text = f"{size(total)} in {count_of(pieces, 'piece')}"
     return f"{text}, which share {size(peak)}" if peak < total else f"{text}, none used again"
 
 

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeGuard, TypeVar
 
 from .errors import ValidationError
-from .names import camel_case, shown, snake_case
+from .names import camel_case, short_repr, snake_case
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -114,7 +114,7 @@ def options(dictionary: Mapping[Any, Any]) -> str:
     "options are keyword arguments: input_layout='nhwc', groups=2"
     """
     names = {name: snake_case(str(name)) for name in islice(dictionary, MAX_OPTIONS)}
-    pairs = [f"{WEBNN_NAMES.get(ours, ours)}={shown(dictionary[name])}" for name, ours in names.items()]
+    pairs = [f"{WEBNN_NAMES.get(ours, ours)}={short_repr(dictionary[name])}" for name, ours in names.items()]
     return f"options are keyword arguments: {', '.join(pairs)}"
 
 
@@ -217,7 +217,7 @@ def _check_names(
             continue
         hint = meant(name, parameters)
         if not hint and elsewhere and name in elsewhere:
-            hint = f"; write {elsewhere[name].format(f'{name}={shown(value)}')}"
+            hint = f"; write {elsewhere[name].format(f'{name}={short_repr(value)}')}"
         raise ValidationError(f"{title}: has no argument {name!r}; it takes {', '.join(parameters)}{hint}")
 
 

@@ -78,12 +78,12 @@ class _Bounded(reprlib.Repr):
 _bounded = _Bounded()
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """The `repr` of a value for messages: long ones are truncated, and an object whose `repr` fails is shown by its type.
 
-    >>> shown([1, 2]), shown("x"), shown(10**5000)
+    >>> short_repr([1, 2]), short_repr("x"), short_repr(10**5000)
     ('[1, 2]', "'x'", 'an integer of 16,610 bits')
-    >>> shown(range(10**9)), shown(list(range(10**5)))
+    >>> short_repr(range(10**9)), short_repr(list(range(10**5)))
     ('range(0, 1000000000)', '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...]')
     """
     try:
@@ -121,19 +121,19 @@ class SnakeCaseDict(dict[str, Any]):
         return super().get(self._stored_key(key), default)
 
 
-def counted(number: int, word: str) -> str:
+def count_of(number: int, word: str) -> str:
     """A count with a noun in singular or plural.
 
-    >>> counted(1, "node"), counted(2, "node")
+    >>> count_of(1, "node"), count_of(2, "node")
     ('1 node', '2 nodes')
     """
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
-def listed(names: Sequence[str]) -> str:
+def either(names: Sequence[str]) -> str:
     """Names in a row.
 
-    >>> listed(["float32", "float16", "int8"])
+    >>> either(["float32", "float16", "int8"])
     'float32, float16 or int8'
     """
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

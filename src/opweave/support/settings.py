@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from .errors import ValidationError
-from .names import shown
+from .names import short_repr
 
 MAX_DIGITS = 18
 """Maximum digits of a number; Python converts none of more than 4,300, and no setting needs more than 64 bits."""
@@ -30,7 +30,7 @@ def number(variable: str, default: int, *, least: int = 1, what: str = "a positi
     is_number = text.isascii() and text.isdecimal()
     if not is_number or len(text) > MAX_DIGITS or int(text) < least:
         length = f" of at most {MAX_DIGITS} digits" if is_number and len(text) > MAX_DIGITS else ""
-        raise ValidationError(f"{variable} must be {what}{length}, got {shown(text)}")
+        raise ValidationError(f"{variable} must be {what}{length}, got {short_repr(text)}")
     return int(text)
 
 
@@ -42,5 +42,5 @@ def flag(variable: str, default: bool) -> bool:
     """
     text = os.environ.get(variable, "").strip()
     if text not in ("", "0", "1"):
-        raise ValidationError(f"{variable} must be 0 or 1, got {shown(text)}")
+        raise ValidationError(f"{variable} must be 0 or 1, got {short_repr(text)}")
     return default if not text else text == "1"

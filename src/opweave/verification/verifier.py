@@ -31,7 +31,7 @@ from ..ops import quantize_linear
 from ..support import disk_cache
 from ..support.errors import MLError
 from ..support.formatting import size
-from ..support.names import counted
+from ..support.names import count_of
 from .process import BUSY, LOCK, Begun, GraphTask, Later, Task
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def judge_graph(task: GraphTask) -> Measurement | str:
     return judge(
         task,
         "",
-        f"a graph of {counted(len(graph.nodes), 'operation')}",
+        f"a graph of {count_of(len(graph.nodes), 'operation')}",
         engines.digest(graph),
         ways,
         build,

@@ -17,7 +17,7 @@ from ...onnx.model.limits import DEFAULT, ModelLimits
 from ...onnx.model.model import Model
 from ...onnx.session.load import arguments_of
 from ...support.errors import require
-from ...support.names import counted, shown
+from ...support.names import count_of, short_repr
 from ...support.progress import report_work
 from ..inputs import input_arrays
 from .compare import Comparison, Progress
@@ -90,7 +90,7 @@ def diff(
         fix_shapes=fix_shapes,
         limits=limits,
     )
-    with report_work(f"comparing {counted(len(compared.a.nodes), 'operation')}"):
+    with report_work(f"comparing {count_of(len(compared.a.nodes), 'operation')}"):
         return compared.run(progress) if progress is not None else compared.run()
 
 
@@ -109,9 +109,9 @@ def comparison(
 ) -> Comparison:
     """Prepare the comparison that `diff` runs; the arguments are those of `diff`."""
     is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
-    require(is_number and tolerance >= 0, f"diff: tolerance must be a number from 0 on, got {shown(tolerance)}")
+    require(is_number and tolerance >= 0, f"diff: tolerance must be a number from 0 on, got {short_repr(tolerance)}")
     is_mapping = inputs is None or isinstance(inputs, Mapping)
-    require(is_mapping, f"diff: inputs must map names to arrays, got {shown(inputs)}")
+    require(is_mapping, f"diff: inputs must map names to arrays, got {short_repr(inputs)}")
     default = other if against is None and other is not None else None
     own = model.context if isinstance(model, MLGraph) else None
     mine = context_of(on) if on is not None else own or ml.create_context()

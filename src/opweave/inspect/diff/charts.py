@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ...support.formatting import markup
-from ...support.names import counted
+from ...support.names import count_of
 from .measure import BINS, Error
 from .result import OperationDifference
 
@@ -73,7 +73,7 @@ def histogram(error: Error, title: str) -> str:
         kind = "same" if not place else "bad" if place > len(BINS) - 3 else "bar"
         parts.append(
             f'<rect class="{kind}" x="{x}" y="{base - size:.1f}" width="{column - 6}" height="{size:.1f}" rx="2">'
-            f"<title>{counted(count, 'element')}, {count / total:.2%}</title></rect>"
+            f"<title>{count_of(count, 'element')}, {count / total:.2%}</title></rect>"
         )
         if count:
             middle = x + column / 2 - 3

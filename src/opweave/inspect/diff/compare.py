@@ -17,7 +17,7 @@ from ...backends import Precision
 from ...backends.reference import reference
 from ...core.dtypes import FLOATS
 from ...core.graph import Node, Operand, map_operands
-from ...support.names import counted
+from ...support.names import count_of
 from ..drawing.picture import is_built_in, named_operands
 from .fallback import FALLBACK_RUNS, onnx_node
 from .measure import Error, Values, error
@@ -280,4 +280,4 @@ def _overflow(
     if not count:
         return ""
     largest = float(np.abs(wide[lost].astype(np.float64)).max())
-    return f"{counted(count, 'element')} of {got.size:,} beyond {HALF_MAX:,.0f}: up to {largest:.6g}"
+    return f"{count_of(count, 'element')} of {got.size:,} beyond {HALF_MAX:,.0f}: up to {largest:.6g}"

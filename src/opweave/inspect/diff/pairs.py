@@ -11,7 +11,7 @@ import numpy as np
 from ...core.graph import Graph, Node, Operand
 from ...ops import Operations
 from ...support.errors import ValidationError
-from ...support.names import counted, shown
+from ...support.names import count_of, short_repr
 from ..drawing.picture import named_operands
 from .measure import Values, error
 
@@ -61,7 +61,7 @@ def match_graphs(a: Graph, b: Graph) -> Pairs:
             steps.append((None, theirs.pop(0)))
             continue
         if node is None or other is None:
-            counts = " and ".join(counted(len(graph.nodes), "operation") for graph in (a, b))
+            counts = " and ".join(count_of(len(graph.nodes), "operation") for graph in (a, b))
             raise ValidationError(f"diff: the graphs have {counts}")
         where = f"operation {a.nodes.index(node)}"
         if node.op is not other.op:
@@ -116,7 +116,7 @@ def changes(a: Node, b: Node) -> Iterator[str]:
             value, other = _as_half(value), _as_half(other)
         is_float = {*FLOATS}.issuperset((value, other)) if name == "data_type" else False
         if value != other and not is_float and not (value != value and other != other):
-            yield f"{name} is {shown(value)}, expected {shown(other)}"
+            yield f"{name} is {short_repr(value)}, expected {short_repr(other)}"
     for (name, operand), (_, other) in zip(named_operands(a.inputs), named_operands(b.inputs), strict=True):
         if operand.is_constant and (text := _describe_change(operand.value, other.value)):
             yield f"{name} {operand.desc} {text}"

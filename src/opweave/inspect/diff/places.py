@@ -17,7 +17,7 @@ from ...context.graph import MLGraph
 from ...core.graph import Graph, Node, Operand
 from ...ops.recorder import Recorder
 from ...support.errors import ValidationError
-from ...support.names import shown
+from ...support.names import short_repr
 
 
 def context_of(place: MLContext | str) -> MLContext:
@@ -25,7 +25,9 @@ def context_of(place: MLContext | str) -> MLContext:
     if isinstance(place, MLContext):
         return place
     if not isinstance(place, str):
-        raise ValidationError(f"diff: a place must be a context or DEVICE[:BACKEND][@PRECISION], got {shown(place)}")
+        raise ValidationError(
+            f"diff: a place must be a context or DEVICE[:BACKEND][@PRECISION], got {short_repr(place)}"
+        )
     where, sign, precision = place.partition("@")
     if sign and precision not in PRECISIONS:
         raise ValidationError(f"diff: the precision of {place!r} must be one of {', '.join(PRECISIONS)}")

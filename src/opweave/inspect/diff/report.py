@@ -7,7 +7,7 @@ from pathlib import Path
 from ... import __version__
 from ...core.graph import Graph
 from ...support.formatting import markup, shorten
-from ...support.names import counted
+from ...support.names import count_of
 from .charts import error_charts, histogram, sparkline
 from .drawing import drawings
 from .result import Difference, OperationDifference, number
@@ -62,7 +62,7 @@ def html(difference: Difference, graph: Graph | None) -> str:
 def _verdict(difference: Difference) -> str:
     first = difference.first
     if first is None:
-        text = f"{counted(len(difference.rows), 'operation')}: all within their tolerances"
+        text = f"{count_of(len(difference.rows), 'operation')}: all within their tolerances"
         heading, details = text, ""
     else:
         heading = f"First difference: {first.lines()[0]}"

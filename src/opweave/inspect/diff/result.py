@@ -12,7 +12,7 @@ from ...core.graph import Graph, printable
 from ...support.errors import require
 from ...support.files import atomic_writer
 from ...support.formatting import shorten, table
-from ...support.names import counted, visible
+from ...support.names import count_of, visible
 from .measure import Error, Values
 
 Verdict = Literal["ok", "differs", "overflow", "changed"]
@@ -209,7 +209,7 @@ class Difference:
         lines = [f"{self.title}: {self.on} against {self.against}", ""]
         lines += table([_HEAD, *map(_cells, shown)], words=3)
         if len(self.rows) > len(shown):
-            lines.append(f"… {counted(len(self.rows) - len(shown), 'more operation')}, closer to what is expected")
+            lines.append(f"… {count_of(len(self.rows) - len(shown), 'more operation')}, closer to what is expected")
         if self.outputs:
             lines += ["", *table([_OUTPUT_HEAD, *map(_output_cells, self.outputs)], words=1)]
         return visible("\n".join([*lines, "", *self.conclusion()]))
@@ -218,15 +218,15 @@ class Difference:
         """Summarise the findings in a few lines."""
         lines = []
         if not self.is_complete:
-            lines.append(f"interrupted after {len(self.rows)} of {counted(self.count, 'operation')}")
+            lines.append(f"interrupted after {len(self.rows)} of {count_of(self.count, 'operation')}")
         first = self.first
         if first is None:
-            lines.append(f"{counted(len(self.rows), 'operation')}: all within their tolerances")
+            lines.append(f"{count_of(len(self.rows), 'operation')}: all within their tolerances")
         else:
             lines += [f"first difference: {first.lines()[0]}", *first.lines()[1:]]
             if len(self.found) > 1:
                 lines.append(
-                    f"{counted(len(self.found) - 1, 'more operation')} of {len(self.rows)} not within tolerance"
+                    f"{count_of(len(self.found) - 1, 'more operation')} of {len(self.rows)} not within tolerance"
                 )
         for output in self.outputs:
             if output.steps.relative > max(OPTIMISED, 10 * _last(self.rows)):

@@ -11,7 +11,7 @@ from ...onnx.convert.trace import Trace, TracedNode
 from ...onnx.model.scopes import used_names
 from ...onnx.model.values import Constant, Tensor
 from ...onnx.session.compiled import CompiledModel
-from ...support.names import counted
+from ...support.names import count_of
 from .picture import Box, DrawnLane, Picture, Sketch
 
 KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
@@ -62,7 +62,7 @@ def _box(step: TracedNode, lane: int, trace: Trace) -> Box:
 
 
 def _lane(number: int, section: Segment[TracedNode, str], compiled: CompiledModel) -> DrawnLane:
-    caption = counted(len(section.nodes), "node")
+    caption = count_of(len(section.nodes), "node")
     if section.kind == "webnn":
         return DrawnLane((f"section {number}", f"WebNN on {compiled.context.device.name}", caption), "engine")
     return DrawnLane((f"section {number}", "ONNX Runtime (fallback)", caption), "fallback")

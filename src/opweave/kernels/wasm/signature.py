@@ -19,7 +19,7 @@ from ...core import dtypes
 from ...core.graph import Desc
 from ...support.errors import ValidationError, require
 from ...support.hints import meant
-from ...support.names import counted
+from ...support.names import count_of
 from ..base import KernelCall
 
 _ITEM = re.compile(
@@ -133,7 +133,7 @@ def _unknown(name: str, names: Sequence[str]) -> str:
 
 def _check_count(count: int, function: FunctionType) -> None:
     expected = len(function.parameters)
-    require(count == expected, f"it gives {counted(count, 'value')} for {counted(expected, 'parameter')}")
+    require(count == expected, f"it gives {count_of(count, 'value')} for {count_of(expected, 'parameter')}")
 
 
 def _of_tensor(

@@ -11,7 +11,7 @@ from ...context.builder import MLGraphBuilder
 from ...core.dtypes import FLOATS
 from ...core.graph import MLOperand
 from ...support.hints import meant
-from ...support.names import counted
+from ...support.names import count_of
 from ..model.booleans import as_declared, bool_as_uint8
 from ..model.model import Model
 from ..model.protobuf import NodeProto, TensorProto, TypeProto, attribute_value, domain_of, sub_graphs, tensor_type
@@ -102,7 +102,7 @@ def check_form(converter: Converter, node: NodeProto) -> None:
         most = "any number" if converter.inputs is None else converter.inputs
         takes = f"{most}" if converter.required == converter.inputs else f"{converter.required} to {most}"
         taker = "WebNN" if converter.op is None else converter.op.name
-        raise Unsupported(f"it has {counted(inputs, 'input')}, and {taker} takes {takes}")
+        raise Unsupported(f"it has {count_of(inputs, 'input')}, and {taker} takes {takes}")
 
 
 def _unknown_attribute(converter: Converter, name: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...support.errors import NotSupportedError, OperationError, ValidationError, require
 from ...support.hints import meant
-from ...support.names import shown
+from ...support.names import short_repr
 from ..model.checks import title_of
 from ..model.model import Model
 from ..model.protobuf import NodeProto, TensorProto, array_of, domain_of
@@ -98,7 +98,7 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
     require(op_type != "", "register_onnx: op_type must not be empty")
     if not isinstance(op, Op):
         declared = "@ow.expression, @ow.composite and @ow.op declare one"
-        raise ValidationError(f"register_onnx: {op_type} needs an operation, got {shown(op)}; {declared}")
+        raise ValidationError(f"register_onnx: {op_type} needs an operation, got {short_repr(op)}; {declared}")
     names = {name: name for name in op.attributes}
     for theirs, ours in (attributes or {}).items():
         require(

@@ -22,7 +22,7 @@ from ...context.context import MLContext
 from ...core.graph import Graph, MLOperand
 from ...core.operation import Op
 from ...support.errors import DataError, MLError, NotSupportedError, OperationError, ValidationError
-from ...support.names import shown
+from ...support.names import short_repr
 from ..model import checks
 from ..model.model import Model
 from ..model.protobuf import (
@@ -330,7 +330,7 @@ class Tracer:
                 tensor.ClearField("shape")
             shape = [dim.dim_value for dim in tensor.shape.dim] if is_static(tensor) else None
             if shape is not None and not 0 <= math.prod(shape) <= memory.physical():
-                what = f"its output {name[:200]!r} of shape {shown(shape)}"
+                what = f"its output {name[:200]!r} of shape {short_repr(shape)}"
                 raise OperationError(f"{checks.title_of(node)}: there is no memory for {what}")
             self.trace.values[name] = self._placeholder(name, type, tensor.elem_type, shape)
 

@@ -18,7 +18,7 @@ from ...core.shapes import MAX_DIMENSION
 from ...memory.arrays import as_array, contiguous
 from ...memory.spaces import Memory, TensorSpace
 from ...support.errors import OperationError, ValidationError, require
-from ...support.names import shown
+from ...support.names import short_repr
 from ...support.records import record
 from .booleans import as_declared, check_bool
 from .protobuf import TensorProto, TypeProto, ValueInfoProto, dtype_of
@@ -90,7 +90,8 @@ class Argument:
         require(is_number, f"input {self.name!r} is {self.type}, which cannot be random")
         fits = all(0 <= size <= MAX_DIMENSION for size in shape) and prod(shape) <= MAX_DIMENSION
         require(
-            fits, f"input {self.name!r} must have at most {MAX_DIMENSION} elements, got the shape {shown(list(shape))}"
+            fits,
+            f"input {self.name!r} must have at most {MAX_DIMENSION} elements, got the shape {short_repr(list(shape))}",
         )
         try:
             if self.dtype.kind == "f":

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.shapes import broadcasts_to
 from ...support.errors import DataError
-from ...support.names import shown
+from ...support.names import short_repr
 from .engine_rules import ENGINE_RULES, EngineNode, Rule
 from .limits import ModelLimits
 from .protobuf import AttributeProto, FunctionProto, ModelProto, NodeProto, copy_of, domain_of
@@ -86,7 +86,7 @@ def check_node(
             numbers = list(attribute.ints) if attribute.type == AttributeProto.INTS else [attribute.i]
             if min(numbers, default=1) < 1 or max(numbers, default=1) > _INT32:
                 got = numbers if attribute.type == AttributeProto.INTS else numbers[0]
-                _refuse(node, where, f"{attribute.name} must be positive and less than 2**31, got {shown(got)}")
+                _refuse(node, where, f"{attribute.name} must be positive and less than 2**31, got {short_repr(got)}")
     op_type, domain = node.op_type, domain_of(node)
     rules = RULES if domain == "" else ENGINE_RULES if domain == MICROSOFT else {}
     rule = rules.get(op_type)
@@ -253,7 +253,7 @@ def _tf_idf(node: EngineNode) -> str:
     pool = max(len(node.attribute("pool_int64s", "ints", ())), len(node.attribute("pool_strings", "strings", ())))
     starts = [*node.attribute("ngram_counts", "ints", ()), pool]
     if any(not 0 <= start <= end for start, end in pairwise(starts)):
-        return f"ngram_counts must be positions in the pool of {pool}, in order, got {shown(starts[:-1])}"
+        return f"ngram_counts must be positions in the pool of {pool}, in order, got {short_repr(starts[:-1])}"
     expected = sum((end - start) // size for size, (start, end) in enumerate(pairwise(starts), 1))
     count = len(node.attribute("ngram_indexes", "ints", ()))
     return "" if count == expected else f"ngram_indexes must have {expected} values, one for each n-gram, got {count}"

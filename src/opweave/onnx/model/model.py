@@ -18,7 +18,7 @@ import numpy as np
 
 from ... import memory
 from ...support.errors import DataError, NotSupportedError, require
-from ...support.names import shown
+from ...support.names import short_repr
 from .booleans import check_bool
 from .checks import (
     MAX_RANK,
@@ -477,7 +477,7 @@ def _element_count(shape: Sequence[int], what: str) -> int:
     count = -1 if len(shape) > MAX_RANK or min(shape, default=0) < 0 else math.prod(shape)
     if not 0 <= count < 2**63:
         rule = f"must have at most {MAX_RANK} axes of 0 or more, and fewer than 2**63 elements"
-        raise DataError(f"{what} {rule}, got the shape {shown(list(shape))}")
+        raise DataError(f"{what} {rule}, got the shape {short_repr(list(shape))}")
     return count
 
 

@@ -6,7 +6,7 @@ from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
 
 from ...support.errors import DataError
-from ...support.names import shown
+from ...support.names import short_repr
 from .checks import title_of
 from .protobuf import ModelProto, copy_of
 from .scopes import initializer_names, used_names
@@ -31,7 +31,7 @@ def with_sorted_nodes(proto: ModelProto) -> ModelProto:
     except CycleError as error:
         cycle = [f"{title_of(nodes[number])} -> {nodes[number].output[0]}" for number in error.args[1]]
         rule = "the graph has a cycle, in which each node uses a result of the one before"
-        raise DataError(f"{rule}: {shown(cycle)}") from None
+        raise DataError(f"{rule}: {short_repr(cycle)}") from None
     order: list[int] = []
     ready: list[int] = []
     while sorter.is_active():

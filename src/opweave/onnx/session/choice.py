@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ...lazy.background import Recurring
-from ...support.names import listed
+from ...support.names import either
 
 if TYPE_CHECKING:
     from ...backends import Backend
@@ -66,7 +66,7 @@ def reason_after_trace(trace: Trace, outputs: list[str], is_auto: bool) -> str:
 
     unknown = [step.node.op_type for step in trace.steps if step.kind == "fallback"]
     if is_auto and len(unknown) > MAX_FALLBACKS:
-        return f"WebNN cannot express {listed(list(dict.fromkeys(unknown)))}"
+        return f"WebNN cannot express {either(list(dict.fromkeys(unknown)))}"
     large = large_sections(trace, outputs)
     return f"it would run in {large} sections, each with threads of its own" if large > MAX_POOLS else ""
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...context.graph import check_names
 from ...support.errors import require
-from ...support.names import listed
+from ...support.names import either
 from ...support.progress import report_work
 from ..convert.register import require_operators
 from ..convert.run_trace import RunTrace
@@ -166,4 +166,4 @@ def _locate(outputs: Mapping[str, Argument], preferred: Location | Mapping[str, 
 def check_choice(label: str, value: Any, allowed: Any) -> None:
     """Require one of the values of a `Literal`."""
     choices = [repr(choice) for choice in get_args(allowed)]
-    require(value in get_args(allowed), f"{label} must be {listed(choices)}, got {value!r}")
+    require(value in get_args(allowed), f"{label} must be {either(choices)}, got {value!r}")

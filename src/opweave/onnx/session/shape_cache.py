@@ -22,7 +22,7 @@ from ...core.graph import Graph
 from ...core.shapes import OtherShapes
 from ...support.cache import Cache
 from ...support.errors import MLError, NotSupportedError, OperationError
-from ...support.names import counted
+from ...support.names import count_of
 from ...support.progress import report_work
 from ..convert.shape_keys import Key as Key, Shapes as Shapes, ValuesNeeded, may_decide, text_of as text_of
 from ..model.arguments import Argument
@@ -479,7 +479,7 @@ class ShapeCache:
             from ...support.formatting import size
 
             limit = size(self._room.max_bytes(self._is_needed()))
-            return f"{counted(used, 'compiled shape')} in use, and program_bytes ({limit}) has no room for more"
+            return f"{count_of(used, 'compiled shape')} in use, and program_bytes ({limit}) has no room for more"
         return ""
 
     def _keep(self, key: Key, compiled: CompiledModel) -> None:

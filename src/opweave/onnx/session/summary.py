@@ -11,7 +11,7 @@ from ...backends import PRECISIONS
 from ...compile.engines import YET, Measurement, describe_choice
 from ...core.graph import printable
 from ...support.formatting import markup
-from ...support.names import counted
+from ...support.names import count_of
 from ..model.arguments import NodeArg, shape_text
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def line(parts: SessionParts) -> str:
     Names are quoted unless they are plain words, so that a file cannot write control characters to a terminal.
     """
     takes, gives = map(_list_arguments, _arguments_of(parts))
-    nodes = counted(len(parts.model.proto.graph.node), "node")
+    nodes = count_of(len(parts.model.proto.graph.node), "node")
     return f"<InferenceSession ({takes}) -> ({gives}), {nodes} on {parts.context.device.name}>"
 
 
@@ -46,8 +46,8 @@ def html(parts: SessionParts) -> str:
     nodes = parts.model.proto.graph.node
     common = Counter(node.op_type for node in nodes).most_common()
     names = [f"{name} {number}" for name, number in common[:MAX_SHOWN]]
-    names += [f"{counted(len(common) - MAX_SHOWN, 'more operator')}"] if len(common) > MAX_SHOWN else []
-    note = f"{counted(len(nodes), 'node')} on {parts.context.device.name}: {', '.join(names)}"
+    names += [f"{count_of(len(common) - MAX_SHOWN, 'more operator')}"] if len(common) > MAX_SHOWN else []
+    note = f"{count_of(len(nodes), 'node')} on {parts.context.device.name}: {', '.join(names)}"
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div style="max-height:24em;overflow:auto">{table}</div><p>{markup(note)}</p>'
 
@@ -72,14 +72,14 @@ def explain_lines(compiled: CompiledModel, context: MLContext, state: str | Meas
             lines.append(f"  {step.node.op_type}{name}" + (f": {step.reason}" if step.reason else ""))
         if context.device.provider:
             lines += [f"  {p.node} on {p.device}: {p.detail}" for p in compiled.placements[number]]
-    lines.append(f"{counted(folded, 'node')} computed when the model was compiled")
+    lines.append(f"{count_of(folded, 'node')} computed when the model was compiled")
     return lines
 
 
 def heading(compiled: CompiledModel, number: int) -> str:
     """Heading of a section: its number, the number of nodes, and the engine."""
     section = compiled.sections[number]
-    nodes = counted(len(section.nodes), "node")
+    nodes = count_of(len(section.nodes), "node")
     if section.kind == "fallback":
         return f"section {number}: {nodes}, ONNX Runtime (fallback)"
     placements = compiled.placements[number]
@@ -110,7 +110,7 @@ def customs(compiled: CompiledModel) -> list[str]:
     if not counts:
         return []
     lines = [
-        f"  {op.name} for {', '.join(operators[op])}: {counted(count, 'node')}, {way}"
+        f"  {op.name} for {', '.join(operators[op])}: {count_of(count, 'node')}, {way}"
         for op, ways in counts.items()
         for way, count in ways.items()
     ]

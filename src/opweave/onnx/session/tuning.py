@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.value_ranges import InputRange
 from ...support.errors import require
-from ...support.names import shown
+from ...support.names import short_repr
 from ..model.parameters import QUANTISING
 from .choice import NEVER, UNCOMPILED
 from .shape_cache import Shapes, text_of
@@ -98,12 +98,12 @@ def _shapes_to_tune(
     cache = parts.shape_cache
     require(shapes is None or inputs is None, "tune: shapes and inputs must not be given both")
     if inputs is not None:
-        require(isinstance(inputs, Mapping), f"tune: inputs must map names to arrays, got {shown(inputs)}")
+        require(isinstance(inputs, Mapping), f"tune: inputs must map names to arrays, got {short_repr(inputs)}")
         feed = parts.read_feed("tune: inputs", inputs)
         return [{n: a.shape if isinstance(a, np.ndarray) else None for n, a in feed.items()}], feed
     if shapes is not None:
         is_list = isinstance(shapes, Sequence) and all(isinstance(each, Mapping) for each in shapes)
-        require(is_list, f"tune: shapes must be a list with a shape by name for each input, got {shown(shapes)}")
+        require(is_list, f"tune: shapes must be a list with a shape by name for each input, got {short_repr(shapes)}")
         return [parts.shapes_of(each) for each in shapes], {}
     combinations: list[Shapes] = [parts.shapes_of({})] if parts.is_static else cache.shapes_in_use()
     require(bool(combinations), "tune: no shapes are in use yet; run the model first, or pass shapes")
