@@ -257,7 +257,7 @@ def test_shapes_of_a_dynamic_model_are_compiled_where_that_was_measured_to_be_fa
     check(made)
     faster(monkeypatch, times)
     (found,) = made.tune(seconds=0).measurements  # the shapes in use
-    assert (found.what, found.chosen, list(found.seconds)) == (
+    assert (found.subject, found.chosen, list(found.seconds)) == (
         "x [2, 3]",
         chosen,
         [UNCOMPILED, "onnxruntime", "rival"],
@@ -359,7 +359,7 @@ def test_sessions_whose_threads_sleep_choose_between_engines_too(rival: Rival, t
 def test_values_can_be_given(rival: Rival, tmp_path: Path) -> None:
     made = session(write(tmp_path / "dynamic.onnx"))
     (found,) = made.tune(inputs={"x": X}, seconds=0).measurements
-    assert found.what == "x [2, 3]"
+    assert found.subject == "x [2, 3]"
 
 
 def test_session_tune_rejects_invalid_arguments(rival: Rival, tmp_path: Path) -> None:

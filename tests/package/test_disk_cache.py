@@ -136,7 +136,7 @@ def test_cache_commands_list_and_clear(folder: Path) -> None:
     ]
     assert lines[3].startswith("2 files, 2.1 KiB of 256.0 MiB in ")
     found = Measurement("m.onnx", "x [2]", "onnxruntime", {}, {}, 3, "a processor", "opweave 0")
-    data = json.dumps({"format": 1, "measured": [asdict(found), asdict(replace(found, what="x [3]"))]}).encode()
+    data = json.dumps({"format": 1, "measured": [asdict(found), asdict(replace(found, subject="x [3]"))]}).encode()
     disk_cache.store(KEYS[1], "tuning", data)
     path = next(entry.path for entry in disk_cache.entries() if entry.key == KEYS[1])
     os.utime(path, (time.time() - 4 * 3600 - 5,) * 2)

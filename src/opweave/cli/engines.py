@@ -169,7 +169,7 @@ def measure(
             result = Result(engine)
             _receive(worker, connection, result, "the first run", _seconds_to_build(results))
             results.append(result)
-        able = [(result, *each) for result, each in zip(results, workers, strict=True) if not result.reason]
+        able = [(result, *item) for result, item in zip(results, workers, strict=True) if not result.reason]
         turns = order(len(able))
         for turn, number in enumerate(turns, 1):
             result, worker, connection = able[number]

@@ -38,7 +38,7 @@ class Measurement:
     """
 
     model: str
-    what: str
+    subject: str
     chosen: str
     seconds: Mapping[str, float]
     refused: Mapping[str, str]
@@ -52,7 +52,7 @@ class Measurement:
     @property
     def title(self) -> str:
         """The measured graph or model."""
-        return f"{self.model}: {self.what}" if self.model else self.what
+        return f"{self.model}: {self.subject}" if self.model else self.subject
 
     @property
     def remark(self) -> str:
@@ -199,14 +199,14 @@ def is_unverified(name: str, ways: Mapping[str, Backend]) -> bool:
 
 
 def find(digest: Callable[[], str], ways: Mapping[str, Backend], on: str = "") -> dict[str, Measurement]:
-    """Measurements of a graph or model on this machine with these versions, by `Measurement.what`.
+    """Measurements of a graph or model on this machine with these versions, by `Measurement.subject`.
 
     `digest` is called if anything was measured on this machine. `on` is a result of `machine`, by default that for `ways`.
     """
     if not disk_cache.has(KIND):
         return {}
     key = key_of(digest(), on or machine(ways), versions(ways))
-    return {measurement.what: measurement for measurement in _parse(disk_cache.load(key, KIND))}
+    return {measurement.subject: measurement for measurement in _parse(disk_cache.load(key, KIND))}
 
 
 def keep(digest: str, measurement: Measurement) -> bool:
@@ -214,8 +214,8 @@ def keep(digest: str, measurement: Measurement) -> bool:
     import json
 
     key = key_of(digest, measurement.machine, measurement.versions)
-    measured = {each.what: each for each in _parse(disk_cache.load(key, KIND))} | {measurement.what: measurement}
-    data = json.dumps({"format": FORMAT, "measured": [asdict(each) for each in measured.values()]}).encode()
+    measured = {item.subject: item for item in _parse(disk_cache.load(key, KIND))} | {measurement.subject: measurement}
+    data = json.dumps({"format": FORMAT, "measured": [asdict(item) for item in measured.values()]}).encode()
     return disk_cache.store(key, KIND, data)
 
 
@@ -228,7 +228,7 @@ def kept_measurements() -> list[Measurement]:
 def titles(key: str) -> list[str]:
     """The models and graphs whose measurements the cache keeps under a key, without counting as a use of them."""
     measurements = _parse(disk_cache.load(key, KIND, is_use=False))
-    return list(dict.fromkeys(each.model or each.what for each in measurements))
+    return list(dict.fromkeys(item.model or item.subject for item in measurements))
 
 
 def digest(graph: Graph) -> str:
@@ -256,9 +256,9 @@ def _parse(data: bytes | None) -> list[Measurement]:
         return []
     import json
 
-    names = [each.name for each in fields(Measurement)]
+    names = [item.name for item in fields(Measurement)]
     try:
         measured: list[dict[str, Any]] = json.loads(data)["measured"]
-        return [Measurement(**{name: each[name] for name in names} | {"is_kept": True}) for each in measured]
+        return [Measurement(**{name: item[name] for name in names} | {"is_kept": True}) for item in measured]
     except (ValueError, KeyError, TypeError, RecursionError):  # of another format, or damaged
         return []

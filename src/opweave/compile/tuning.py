@@ -69,7 +69,7 @@ large: two engines' results for MiniLM in 8 bits differed by 6 to 20%, each as f
 
 def measure(
     model: str,
-    what: str,
+    subject: str,
     digest: str,
     ways: Mapping[str, Backend],
     build: Build,
@@ -88,7 +88,7 @@ def measure(
 
     Args:
         model: the name of the model; empty for a graph.
-        what: the graph, or the shapes of the model's inputs, in a few words.
+        subject: the graph, or the shapes of the model's inputs, in a few words.
         digest: of the graph.
         ways: the result of `Backend.tunable`.
         build: makes the function that runs the graph in one of the ways; raises `OperationError` if that is refused.
@@ -104,7 +104,7 @@ def measure(
         KeyboardInterrupt: the user interrupts it. Measurements until then are kept if they are enough.
     """
     first = names[0]
-    plain = replace(default_measurement(model, what, ways), chosen=first)
+    plain = replace(default_measurement(model, subject, ways), chosen=first)
     if len(names) == 1:
         return plain
     with report_work(f"tuning {plain.title}: compiling for {', '.join(names)}"):
@@ -120,7 +120,7 @@ def measure(
         rounds = min(map(len, times.values()))
         measurement = plain
         if rounds >= MIN_ROUNDS:
-            medians = {name: float(np.median(each[:rounds])) for name, each in times.items()}
+            medians = {name: float(np.median(item[:rounds])) for name, item in times.items()}
             ranked = [name for name in (current, *names) if name in medians]
             chosen, note = choose(ranked, medians, builds or {})
             measurement = replace(plain, chosen=chosen, seconds=medians, rounds=rounds, note=note)
@@ -161,9 +161,9 @@ def try_ways(
     return runs, refused
 
 
-def default_measurement(model: str, what: str, ways: Mapping[str, Backend]) -> Measurement:
+def default_measurement(model: str, subject: str, ways: Mapping[str, Backend]) -> Measurement:
     """The entry of a graph that is not measured: the first of the ways runs it."""
-    return Measurement(model, what, next(iter(ways)), {}, {}, 0, engines.machine(ways), engines.versions(ways))
+    return Measurement(model, subject, next(iter(ways)), {}, {}, 0, engines.machine(ways), engines.versions(ways))
 
 
 def check_seconds(seconds: float) -> None:
@@ -181,8 +181,8 @@ def choose(ranked: Sequence[str], seconds: Mapping[str, float], builds: Mapping[
     """
     fastest = min(seconds, key=lambda name: seconds[name])
     runs = max(PAYBACK_RUNS, round(PAYBACK_SECONDS / max(seconds[fastest], 1e-9)))
-    totals = {name: runs * each + builds.get(name, 0.0) for name, each in seconds.items()}
-    noise = {name: (1 - MARGIN) * runs * each for name, each in seconds.items()}
+    totals = {name: runs * item + builds.get(name, 0.0) for name, item in seconds.items()}
+    noise = {name: (1 - MARGIN) * runs * item for name, item in seconds.items()}
     equal = [name for name in ranked if totals[name] - noise[name] <= min(totals.values())]
     chosen = min(equal, key=lambda name: builds.get(name, 0.0))  # the first of them where builds do not count
     longer, less = builds.get(fastest, 0.0) - builds.get(chosen, 0.0), seconds[chosen] - seconds[fastest]
@@ -207,7 +207,7 @@ def count_calls(
 ) -> dict[str, int]:
     """The number of calls of each function that take about `seconds`."""
     once = {name: min(seconds_of(run, 1, clock), seconds_of(run, 1, clock)) for name, run in runs.items()}
-    return {name: max(1, round(seconds / max(each, 1e-7))) for name, each in once.items()}
+    return {name: max(1, round(seconds / max(item, 1e-7))) for name, item in once.items()}
 
 
 def seconds_of(run: Run, count: int, clock: Callable[[], float] = time.perf_counter) -> float:

@@ -365,9 +365,9 @@ class MLContext(ContextTensors):
 
     compute_async = awaitable(compute)
 
-    def _check(self, graph: MLGraph, what: str) -> MLGraph:
-        require(isinstance(graph, MLGraph), f"{what}: graph must be an MLGraph, got {type(graph).__name__}")
-        require(graph.context is self, f"{what}: the graph belongs to another context")
+    def _check(self, graph: MLGraph, subject: str) -> MLGraph:
+        require(isinstance(graph, MLGraph), f"{subject}: graph must be an MLGraph, got {type(graph).__name__}")
+        require(graph.context is self, f"{subject}: the graph belongs to another context")
         return graph
 
     # Limits ----------------------------------------------------------------------------------------------------------

@@ -390,15 +390,15 @@ class ContextTensors:
         """Whether the call of an operation on tensors has been deferred; otherwise the caller runs it."""
         return False
 
-    def _check_own(self, tensor: MLTensor, what: str) -> None:
+    def _check_own(self, tensor: MLTensor, subject: str) -> None:
         """Require a living tensor of this context; `what` names it in the message."""
         if not isinstance(tensor, MLTensor):
-            raise ValidationError(f"{what} must be an MLTensor, got {type(tensor).__name__}")
+            raise ValidationError(f"{subject} must be an MLTensor, got {type(tensor).__name__}")
         if tensor._context is not self:
-            raise ValidationError(f"{what} is a tensor of another context")
+            raise ValidationError(f"{subject} is a tensor of another context")
         if tensor.destroyed:
-            raise ValidationError(f"{what}: the tensor {tensor.desc} is destroyed")
+            raise ValidationError(f"{subject}: the tensor {tensor.desc} is destroyed")
 
-    def _own(self, tensor: MLTensor, what: str) -> np.ndarray:
-        self._check_own(tensor, what)
+    def _own(self, tensor: MLTensor, subject: str) -> np.ndarray:
+        self._check_own(tensor, subject)
         return tensor._memory()

@@ -85,7 +85,7 @@ class Program:
         self.operands = tuple(numbers)
         # HOST comes last: it owns all memory that the others do not.
         used = dict.fromkeys([space, *(step.space for step in self.steps)])
-        self._spaces = (*(each for each in used if each is not HOST), HOST)
+        self._spaces = (*(item for item in used if item is not HOST), HOST)
         self._layouts: dict[tuple[tuple[Space, ...], Aliases], Layout] = {}
         self._constants: dict[tuple[int, Space], Memory] = {}
         # The runner of a single step that has the program's own inputs and outputs.
@@ -116,8 +116,8 @@ class Program:
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory], shared: Aliases = ()) -> None:
         """Run the program once on memory that is not used again."""
-        for each in self._ranges:
-            each.check(inputs)
+        for item in self._ranges:
+            item.check(inputs)
         direct = self._direct
         is_plain = self.space is HOST and not shared  # asked here, to save small graphs a call
         if direct is not None and (is_plain or self._fits_direct(inputs, outputs, shared)):
@@ -136,8 +136,8 @@ class Program:
             return call
 
         def check_and_call(inputs: Sequence[Memory]) -> list[Memory]:
-            for each in ranges:
-                each.check(inputs)
+            for item in ranges:
+                item.check(inputs)
             return call(inputs)
 
         return check_and_call

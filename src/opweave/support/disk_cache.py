@@ -103,7 +103,7 @@ def _place() -> str | None:
 
 def limit() -> int:
     """The most bytes that the cache may take: `$OPWEAVE_CACHE_BYTES`."""
-    return settings.number("OPWEAVE_CACHE_BYTES", DEFAULT_LIMIT, least=0, what="a number of bytes")
+    return settings.number("OPWEAVE_CACHE_BYTES", DEFAULT_LIMIT, least=0, subject="a number of bytes")
 
 
 def load_or_make(key: str, make: Callable[[], bytes]) -> bytes:

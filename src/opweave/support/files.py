@@ -42,16 +42,16 @@ def atomic_writer(path: str | Path) -> Iterator[BinaryIO]:
         raise DataError(f"{path}: {error.strerror or error}") from None
 
 
-def make_folder(path: str | Path, what: str) -> Path:
+def make_folder(path: str | Path, subject: str) -> Path:
     """Make a folder and those above it, if they do not exist; `what` is its name in errors."""
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         file = next(path for path in (folder, *folder.parents) if path.exists())
-        raise DataError(f"{what}: {file} is a file, not a folder") from None
+        raise DataError(f"{subject}: {file} is a file, not a folder") from None
     except OSError as error:
-        raise DataError(f"{what}: {path}: {error.strerror or error}") from None
+        raise DataError(f"{subject}: {path}: {error.strerror or error}") from None
     return folder
 
 

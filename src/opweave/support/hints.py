@@ -159,17 +159,17 @@ def of_call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exce
     return ""
 
 
-def ufunc(function: Any, method: str, what: str, known: Iterable[str], instead: str = "x.{}({}) is in WebNN") -> str:
+def ufunc(function: Any, method: str, subject: str, known: Iterable[str], instead: str = "x.{}({}) is in WebNN") -> str:
     """The message for a NumPy function that was called, by `method` ("__call__", "reduce"), with an unsupported object.
 
-    `what` describes the object. `instead` says how to call an operation, with places for its name and its other arguments.
+    `subject` describes the object. `instead` says how to call an operation, with places for its name and its other arguments.
     """
     is_call, functions = method == "__call__", list(known)
     name = function.__name__ if is_call else f"{function.__name__}.{method}"
     others = ", ".join("yz"[: getattr(function, "nin", 1) - 1]) if is_call else ""
     same = name if name in functions else UFUNC_METHODS.get(name) or WEBNN_NAMES.get(name, "")
     hint = instead.format(same, others) if same in functions else "there is no such operation"
-    return f"np.{name} takes arrays of NumPy, got {what}; {hint}"
+    return f"np.{name} takes arrays of NumPy, got {subject}; {hint}"
 
 
 def no_dictionaries(function: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:

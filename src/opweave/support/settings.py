@@ -11,10 +11,10 @@ MAX_DIGITS = 18
 """Maximum digits of a number; Python converts none of more than 4,300, and no setting needs more than 64 bits."""
 
 
-def number(variable: str, default: int, *, least: int = 1, what: str = "a positive integer") -> int:
+def number(variable: str, default: int, *, least: int = 1, subject: str = "a positive integer") -> int:
     """The value of an environment variable, or the default if it is not set or empty.
 
-    It has digits 0 to 9 alone, at most 18 of them, and is not less than `least`; `what` is the rule in messages.
+    It has digits 0 to 9 alone, at most 18 of them, and is not less than `least`; `subject` is the rule in messages.
 
     >>> os.environ["EXAMPLE_LIMIT"] = "12"
     >>> number("EXAMPLE_LIMIT", 7)
@@ -30,7 +30,7 @@ def number(variable: str, default: int, *, least: int = 1, what: str = "a positi
     is_number = text.isascii() and text.isdecimal()
     if not is_number or len(text) > MAX_DIGITS or int(text) < least:
         length = f" of at most {MAX_DIGITS} digits" if is_number and len(text) > MAX_DIGITS else ""
-        raise ValidationError(f"{variable} must be {what}{length}, got {short_repr(text)}")
+        raise ValidationError(f"{variable} must be {subject}{length}, got {short_repr(text)}")
     return int(text)
 
 

@@ -121,7 +121,7 @@ def judge_graph(task: GraphTask) -> Measurement | str:
         runs: list[tuning.Run] = []
         for feed in sets:
             targets = [memory.empty(operand.desc) for operand in graph.outputs.values()]
-            runs.append(partial(_call, program.bind([feed[each] for each in graph.inputs], targets), targets))
+            runs.append(partial(_call, program.bind([feed[item] for item in graph.inputs], targets), targets))
         return runs
 
     return judge(
@@ -164,14 +164,14 @@ def context_for(task: Task, ways: Mapping[str, Backend]) -> MLContext:
     return MLContext(own.beside(rivals), device, task.power_preference)
 
 
-def kept_verdict(task: Task, digest: str, ways: Mapping[str, Backend], what: str) -> Measurement | None:
+def kept_verdict(task: Task, digest: str, ways: Mapping[str, Backend], subject: str) -> Measurement | None:
     """The verdict that another process has kept meanwhile, or None."""
-    return engines.find(lambda: digest, ways, task.machine).get(what)
+    return engines.find(lambda: digest, ways, task.machine).get(subject)
 
 
-def neutral_verdict(task: Task, model: str, what: str, ways: Mapping[str, Backend], note: str = "") -> Measurement:
+def neutral_verdict(task: Task, model: str, subject: str, ways: Mapping[str, Backend], note: str = "") -> Measurement:
     """A verdict that changes nothing."""
-    plain = tuning.default_measurement(model, what, ways)
+    plain = tuning.default_measurement(model, subject, ways)
     return replace(plain, chosen="", machine=task.machine, note=note)
 
 
@@ -183,7 +183,7 @@ def keep(digest: str, verdict: Measurement) -> Measurement:
 def judge(
     task: Task,
     model: str,
-    what: str,
+    subject: str,
     digest: str,
     ways: Mapping[str, Backend],
     build: tuning.Build,
@@ -192,9 +192,9 @@ def judge(
     is_quantised: bool,
 ) -> Measurement:
     """Try the rivals, compare their results and times, and keep the verdict. The default way is the first of `names`."""
-    if (verdict := kept_verdict(task, digest, ways, what)) is not None:
+    if (verdict := kept_verdict(task, digest, ways, subject)) is not None:
         return verdict
-    plain = neutral_verdict(task, model, what, ways)
+    plain = neutral_verdict(task, model, subject, ways)
     for stream in answers:
         send(stream, Begun(digest, plain, names[1:]))
     builds: dict[str, float] = {}
@@ -228,7 +228,7 @@ def _choose(
 ) -> tuple[str, str]:
     """The rival that replaces the default engine, empty for none; and the reason why the fastest does not."""
     room = MEMORY_FACTOR * taken[first] + MEMORY_BYTES
-    able = {name: each for name, each in seconds.items() if name == first or taken[name] <= room}
+    able = {name: item for name, item in seconds.items() if name == first or taken[name] <= room}
     fastest = min(able, key=lambda name: able[name])
     if able[fastest] > MARGIN * able[first]:
         large = [name for name in seconds if name not in able and seconds[name] <= MARGIN * seconds[first]]
@@ -250,9 +250,9 @@ def _seconds(runs: Mapping[str, tuning.Run]) -> dict[str, float]:
                 if not pause:
                     runs[name]()
                 times[name].append(tuning.seconds_of(runs[name], counts[name], _clock))
-        medians.append({name: median(each) for name, each in times.items()})
+        medians.append({name: median(item) for name, item in times.items()})
     first = next(iter(runs))
-    return {name: medians[0][first] * max(each[name] / max(each[first], 1e-9) for each in medians) for name in runs}
+    return {name: medians[0][first] * max(item[name] / max(item[first], 1e-9) for item in medians) for name in runs}
 
 
 def _clock() -> float:

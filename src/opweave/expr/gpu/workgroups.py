@@ -75,7 +75,7 @@ class Workgroups(KernelProgram):
     @property
     def targets(self) -> list[Input]:
         """The arrays in memory that are written."""
-        return list(dict.fromkeys(s.target for s in _flat(self.statements) if isinstance(s, Write)))
+        return list(dict.fromkeys(s.target for s in _walk_statements(self.statements) if isinstance(s, Write)))
 
     def __getitem__(self, local: Local) -> Traced:
         return of_input(local)
@@ -131,7 +131,7 @@ class Workgroups(KernelProgram):
         self.statements.append(Repeat(variable, start, stop, most or count, inner))
 
     def _bodies(self, statements: Sequence[Statement]) -> Iterator[Expr]:
-        for statement in _flat(statements):
+        for statement in _walk_statements(statements):
             if isinstance(statement, Repeat):
                 yield from (statement.first, statement.end)
             else:
@@ -192,12 +192,12 @@ class Workgroups(KernelProgram):
         return self.sources
 
 
-def _flat(statements: Sequence[Statement]) -> Iterator[Statement]:
+def _walk_statements(statements: Sequence[Statement]) -> Iterator[Statement]:
     """The statements, each followed by those inside of it."""
     for statement in statements:
         yield statement
         if isinstance(statement, Repeat):
-            yield from _flat(statement.statements)
+            yield from _walk_statements(statement.statements)
 
 
 def _element(value: Callable[..., Traced | float], axes: tuple[Index, ...]) -> Expr:

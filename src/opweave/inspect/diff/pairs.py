@@ -19,7 +19,7 @@ FLOATS = ("float32", "float16")
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class ComparedPairs:
     """Corresponding operands and nodes of two graphs, in topological order of both.
 
     A node is None beside a conversion between float32 and float16 that the other graph lacks.
@@ -29,7 +29,7 @@ class Pairs:
     steps: tuple[tuple[Node | None, Node | None], ...]
 
 
-def match_graphs(a: Graph, b: Graph) -> Pairs:
+def match_graphs(a: Graph, b: Graph) -> ComparedPairs:
     """Pair the operands and nodes of two graphs.
 
     Both graphs must apply the same operations in the same order to corresponding operands. Constants and attributes may
@@ -80,7 +80,7 @@ def match_graphs(a: Graph, b: Graph) -> Pairs:
         steps.append((mine.pop(0), theirs.pop(0)))
     if len(a.outputs) != len(b.outputs):
         raise ValidationError(f"diff: the graphs have different outputs: {list(a.outputs)} and {list(b.outputs)}")
-    return Pairs(counterparts, tuple(steps))
+    return ComparedPairs(counterparts, tuple(steps))
 
 
 def _converts(node: Node) -> bool:

@@ -171,14 +171,14 @@ def _condition(tracer: Tracer, name: str) -> int | None:
     return _constant_of(tracer, name, "its condition", TensorProto.BOOL)
 
 
-def _constant_of(tracer: Tracer, name: str, what: str, element_type: int) -> int | None:
+def _constant_of(tracer: Tracer, name: str, subject: str, element_type: int) -> int | None:
     """The value of a scalar, None if it is absent; `Unsupported` if it is not constant."""
     if not name:
         return None
     actual = tracer.element_type(name)
-    unsupported_if(actual != element_type, f"{what} has the type {TensorProto.DataType.Name(actual)}")
-    value = tracer.constant_of(name, what)
-    unsupported_if(value.size != 1, f"{what} has the shape {list(value.shape)}")
+    unsupported_if(actual != element_type, f"{subject} has the type {TensorProto.DataType.Name(actual)}")
+    value = tracer.constant_of(name, subject)
+    unsupported_if(value.size != 1, f"{subject} has the shape {list(value.shape)}")
     return int(value.item())
 
 

@@ -93,8 +93,8 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
     """
     from ...core.operation import Op
 
-    for what, value in {"domain": domain, "op_type": op_type}.items():
-        require(isinstance(value, str), f"register_onnx: {what} must be a string, got {value!r}")
+    for subject, value in {"domain": domain, "op_type": op_type}.items():
+        require(isinstance(value, str), f"register_onnx: {subject} must be a string, got {value!r}")
     require(op_type != "", "register_onnx: op_type must not be empty")
     if not isinstance(op, Op):
         declared = "@ow.expression, @ow.composite and @ow.op declare one"

@@ -132,14 +132,14 @@ class Tracer:
         """The version of ONNX's own operators."""
         return self.model.opsets.get("", 1)
 
-    def constant_of(self, name: str, what: str) -> np.ndarray:
+    def constant_of(self, name: str, subject: str) -> np.ndarray:
         """The array of a constant; `Unsupported`, with `what` in its message, if the value is not constant."""
         match self.trace.values[name]:
             case Constant(array):
                 return array
             case Tensor(operand):
-                raise NotConstant(what, operand)
-        raise Unsupported(f"{what} is not constant")
+                raise NotConstant(subject, operand)
+        raise Unsupported(f"{subject} is not constant")
 
     def element_type(self, name: str) -> int:
         """The ONNX element type of a value; `Unsupported` if it is known only when the graph runs."""
@@ -278,8 +278,8 @@ class Tracer:
                 and (inner_operation := self.model.operation(inner)) is not None
                 and (own := inner_operation.op) is not None
             ):
-                what = f"{checks.title_of(inner)} inside of it is your operation {own.name}, which the engine lacks"
-                raise NotSupportedError(f"{checks.title_of(node)} falls back ({reason}), and {what}")
+                subject = f"{checks.title_of(inner)} inside of it is your operation {own.name}, which the engine lacks"
+                raise NotSupportedError(f"{checks.title_of(node)} falls back ({reason}), and {subject}")
         if steps := self._expand(node, values):
             return steps
         self._fall_back(node, values)
@@ -291,8 +291,8 @@ class Tracer:
         if not folded:
             return False
         self._folded_bytes += sum(array.nbytes for array in folded)
-        what = f"{checks.title_of(node)}: the bytes of all results that are computed while the model is loaded"
-        self.model.limits.check("folded_bytes", self._folded_bytes, what)
+        subject = f"{checks.title_of(node)}: the bytes of all results that are computed while the model is loaded"
+        self.model.limits.check("folded_bytes", self._folded_bytes, subject)
         for name, array in zip(node.output, folded, strict=False):
             if name:
                 self.add_constant(name, array)
@@ -330,8 +330,8 @@ class Tracer:
                 tensor.ClearField("shape")
             shape = [dim.dim_value for dim in tensor.shape.dim] if is_static(tensor) else None
             if shape is not None and not 0 <= math.prod(shape) <= memory.physical():
-                what = f"its output {name[:200]!r} of shape {short_repr(shape)}"
-                raise OperationError(f"{checks.title_of(node)}: there is no memory for {what}")
+                subject = f"its output {name[:200]!r} of shape {short_repr(shape)}"
+                raise OperationError(f"{checks.title_of(node)}: there is no memory for {subject}")
             self.trace.values[name] = self._placeholder(name, type, tensor.elem_type, shape)
 
     def _infer(self, node: NodeProto, values: Sequence[Value | None]) -> dict[str, TypeProto]:

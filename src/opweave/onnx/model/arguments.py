@@ -107,10 +107,10 @@ class Argument:
         """NumPy's data type for the elements of a tensor."""
         return dtype_of(self.element_type)
 
-    def check(self, array: np.ndarray, what: str, *, converts: bool = True) -> None:
+    def check(self, array: np.ndarray, subject: str, *, converts: bool = True) -> None:
         """Raise `ValidationError` unless an array has the declared data type and shape.
 
-        `what` is its name in the message; `converts`: the caller could pass a converted copy instead.
+        `subject` is its name in the message; `converts`: the caller could pass a converted copy instead.
         """
         expected = self.dtype
         fits = array.dtype.kind in "OUS" if expected.kind == "O" else array.dtype == expected
@@ -121,9 +121,9 @@ class Argument:
                 if converts and {expected.kind, array.dtype.kind} <= set("biuf")
                 else ""
             )
-            raise ValidationError(f"{what} must be {self.type}, got an array of {array.dtype}{hint}")
+            raise ValidationError(f"{subject} must be {self.type}, got an array of {array.dtype}{hint}")
         if not self.takes(array.shape):
-            raise ValidationError(f"{what} must have shape {shape_text(self.dims or ())}, got {list(array.shape)}")
+            raise ValidationError(f"{subject} must have shape {shape_text(self.dims or ())}, got {list(array.shape)}")
 
     def takes(self, shape: Sequence[int]) -> bool:
         """Whether a shape fits the declared one."""
@@ -132,12 +132,12 @@ class Argument:
             and all(not isinstance(dim, int) or dim == size for dim, size in zip(self.dims, shape, strict=True))
         )
 
-    def _on_device(self, tensor: MLTensor, context: MLContext, what: str) -> Memory:
+    def _on_device(self, tensor: MLTensor, context: MLContext, subject: str) -> Memory:
         """Check a tensor on the device, and return its memory."""
-        buffer = context._own(tensor, what)
+        buffer = context._own(tensor, subject)
         array = as_declared(np.empty((), tensor.data_type), self.element_type)
         # One element broadcast to the shape stands for the data: `check` reads only type and shape.
-        self.check(np.broadcast_to(array, tensor.shape), what)
+        self.check(np.broadcast_to(array, tensor.shape), subject)
         return buffer
 
     def as_input(self, value: Any, context: MLContext) -> Any:
@@ -145,12 +145,12 @@ class Argument:
 
         The caller must hold the lock of an `MLTensor`.
         """
-        what = f"input {self.name!r}"
+        subject = f"input {self.name!r}"
         if isinstance(value, MLTensor) and not context._space.is_host:
-            return self._on_device(value, context, what)
+            return self._on_device(value, context, subject)
         if not self.element_type:
             if self.type.startswith("seq("):
-                require(isinstance(value, (list, tuple)), f"{what} must be a list, got {type(value).__name__}")
+                require(isinstance(value, (list, tuple)), f"{subject} must be a list, got {type(value).__name__}")
                 return list(value)
             return value
         if isinstance(value, MLTensor):
@@ -160,20 +160,20 @@ class Argument:
             if isinstance(value, (list, tuple)) and array.dtype.kind in "biufc":
                 array = array.astype(str)  # as ONNX Runtime does
             texts = array.dtype.kind in "US" or all(isinstance(item, (str, bytes)) for item in array.flat)
-            require(texts, f"{what} must hold strings, got an array of {array.dtype}")
+            require(texts, f"{subject} must hold strings, got an array of {array.dtype}")
         elif isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"):
-            array = as_array(value, what)
+            array = as_array(value, subject)
         else:
-            array = self._convert(value, what)
-        self.check(array, what)
+            array = self._convert(value, subject)
+        self.check(array, subject)
         if self.element_type == TensorProto.STRING:
             return array
         array = contiguous(array)
         if self.element_type == TensorProto.BOOL:
-            check_bool(array, what, ValidationError)
+            check_bool(array, subject, ValidationError)
         return array
 
-    def _convert(self, value: Any, what: str) -> np.ndarray:
+    def _convert(self, value: Any, subject: str) -> np.ndarray:
         """Convert a value that is not an array: numbers and lists get the declared type, by the rules of `numpy.array`."""
         plain = isinstance(value, (bool, int, float, list, tuple, range, np.generic))
         if isinstance(value, np.generic):
@@ -182,26 +182,26 @@ class Argument:
             return np.asarray(value, self.dtype if plain else None)
         except (TypeError, ValueError, OverflowError) as error:
             kind = f"{self.type} or convert to it" if plain else "an array"
-            raise ValidationError(f"{what} must be {kind}, got {type(value).__name__} ({error})") from None
+            raise ValidationError(f"{subject} must be {kind}, got {type(value).__name__} ({error})") from None
 
     def as_output(self, value: Any, context: MLContext) -> Memory:
         """Check the array or tensor that this output is written into, and return its memory."""
-        what = f"out[{self.name!r}]"
+        subject = f"out[{self.name!r}]"
         if isinstance(value, MLTensor) and not context._space.is_host:
-            return self._on_device(value, context, what)
+            return self._on_device(value, context, subject)
         numeric = self.element_type and self.element_type != TensorProto.STRING
-        require(bool(numeric), f"{what}: {self.type} cannot be written into an array")
+        require(bool(numeric), f"{subject}: {self.type} cannot be written into an array")
         if isinstance(value, MLTensor):
             array = as_declared(value._memory(), self.element_type)
         else:
             is_array = isinstance(value, np.ndarray) or hasattr(value, "__dlpack__")
-            require(is_array, f"{what} must be an array, got {type(value).__name__}")
-            array = value if isinstance(value, np.ndarray) else as_array(value, what)
-        self.check(array, what, converts=False)
+            require(is_array, f"{subject} must be an array, got {type(value).__name__}")
+            array = value if isinstance(value, np.ndarray) else as_array(value, subject)
+        self.check(array, subject, converts=False)
         flags = array.flags
         if not (flags.c_contiguous and flags.aligned and flags.writeable):
             got = f"C-contiguous={flags.c_contiguous}, aligned={flags.aligned}, writable={flags.writeable}"
-            raise ValidationError(f"{what} must be C-contiguous, aligned and writable, got {got}")
+            raise ValidationError(f"{subject} must be C-contiguous, aligned and writable, got {got}")
         return array
 
     @property
@@ -280,9 +280,9 @@ class FixedShapes:
         return cls(sizes, shapes)
 
 
-def _size(what: str, size: Any) -> int:
+def _size(subject: str, size: Any) -> int:
     is_size = isinstance(size, (int, np.integer)) and not isinstance(size, bool) and size > 0
-    require(bool(is_size), f"fix_shapes: {what} must be a positive integer, got {size!r}")
+    require(bool(is_size), f"fix_shapes: {subject} must be a positive integer, got {size!r}")
     return int(size)
 
 

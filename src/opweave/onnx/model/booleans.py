@@ -27,7 +27,7 @@ def as_declared(array: np.ndarray, element_type: int) -> np.ndarray:
     return array.view(bool) if element_type == TensorProto.BOOL and array.dtype == np.uint8 else array
 
 
-def check_bool(array: np.ndarray, what: str, error: type[MLError]) -> None:
+def check_bool(array: np.ndarray, subject: str, error: type[MLError]) -> None:
     """Require 0 and 1 in a bool array. A view of other bytes may hold other values, and engines misread them."""
     if (largest := array.view(np.uint8).max(initial=0)) > 1:
-        raise error(f"{what} must hold 0 and 1 for bool, got {largest}")
+        raise error(f"{subject} must hold 0 and 1 for bool, got {largest}")

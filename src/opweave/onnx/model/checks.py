@@ -181,9 +181,9 @@ def callee_of(node: NodeProto) -> Callee:
     return node.domain, node.op_type, node.overload
 
 
-def check_node_count(count: int, limits: ModelLimits, what: str) -> None:
+def check_node_count(count: int, limits: ModelLimits, subject: str) -> None:
     """Raise `DataError` if a model has too many nodes; `what` is the model in messages."""
-    limits.check("nodes", count, f"{what}: the number of nodes, those of functions included")
+    limits.check("nodes", count, f"{subject}: the number of nodes, those of functions included")
 
 
 # Rules by operator ---------------------------------------------------------------------------------------------------

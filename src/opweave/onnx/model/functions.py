@@ -10,14 +10,14 @@ from .protobuf import AttributeProto, FunctionProto, ModelProto, NodeProto, copy
 from .scopes import all_nodes, flatten
 
 
-def inline_functions(proto: ModelProto, limits: ModelLimits, what: str, *, is_owned: bool) -> ModelProto:
+def inline_functions(proto: ModelProto, limits: ModelLimits, subject: str, *, is_owned: bool) -> ModelProto:
     """Inline all functions of a model, none of them recursive; the inliner, in C++, raises errors of many classes."""
     from onnx import inliner
 
     if any(function.attribute or function.attribute_proto for function in proto.functions):
         if not is_owned:
             proto = copy_of(proto)
-        _Binder(proto, limits, what).bind()
+        _Binder(proto, limits, subject).bind()
     result: ModelProto = inliner.inline_local_functions(proto, convert_version=True)
     return result
 
@@ -28,8 +28,8 @@ class _Binder:
     The inliner of `onnx` binds the attributes of a call, but ignores default values.
     """
 
-    def __init__(self, proto: ModelProto, limits: ModelLimits, what: str) -> None:
-        self.proto, self.limits, self.what = proto, limits, what
+    def __init__(self, proto: ModelProto, limits: ModelLimits, subject: str) -> None:
+        self.proto, self.limits, self.subject = proto, limits, subject
         self.functions: dict[Callee, FunctionProto] = {
             (function.domain, function.name, function.overload): function for function in proto.functions
         }
@@ -47,9 +47,9 @@ class _Binder:
             self._bind_nodes(copy.node, values)
             # A graph attribute is copied for each reference: sizes may double with each call.
             node_count += len(list(all_nodes(copy.node)))
-            check_node_count(node_count, self.limits, self.what)
+            check_node_count(node_count, self.limits, self.subject)
         copies = list(self.copies.values())
-        check_node_count(count_nodes(nodes, copies), self.limits, self.what)
+        check_node_count(count_nodes(nodes, copies), self.limits, self.subject)
         del self.proto.functions[:]
         self.proto.functions.extend(copies)
 

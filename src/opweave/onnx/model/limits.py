@@ -39,7 +39,7 @@ class ModelLimits:
             is_size = isinstance(value, int) and not isinstance(value, bool) and value > 0
             require(is_size, f"limits: {field.name} must be a positive integer, got {value!r}")
 
-    def check(self, name: str, amount: int, what: str) -> None:
+    def check(self, name: str, amount: int, subject: str) -> None:
         """Raise `DataError` if `amount` exceeds the limit called `name`; `what` begins the message."""
         from ...support.formatting import size
 
@@ -48,7 +48,7 @@ class ModelLimits:
             much, most = str(amount) if amount < 10**18 else "more than 10**18", str(limit)
             if name.endswith("_bytes") and amount < 10**18 and (rounded := size(amount)) != size(limit):
                 much, most = rounded, size(limit)
-            raise DataError(f"{what}: {much}, more than the limit of {most}; limits=ModelLimits({name}=…) raises it")
+            raise DataError(f"{subject}: {much}, more than the limit of {most}; limits=ModelLimits({name}=…) raises it")
 
 
 DEFAULT = ModelLimits()

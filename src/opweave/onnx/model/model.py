@@ -81,7 +81,7 @@ class Model:
     _owned: bool = field(default=False, repr=False)  # whether the caller has no reference to the proto
     _weights: list[tuple[str, np.ndarray]] | None = field(default=None, repr=False)
     _lock: Lock = field(default_factory=Lock, repr=False)  # held while the weights are read
-    _here: Contents | None = field(default=None, repr=False)  # the serialised model, which holds weights
+    _serialised: Contents | None = field(default=None, repr=False)  # the serialised model, which holds weights
     _files: dict[Path, Contents] = field(default_factory=dict, repr=False)
     # The same files, by their location in tensors.
     _locations: dict[str, Contents] = field(default_factory=dict, repr=False)
@@ -94,28 +94,28 @@ class Model:
             isinstance(limits, ModelLimits), f"limits must be an opweave.onnx.ModelLimits, got {type(limits).__name__}"
         )
         if isinstance(source, ModelProto):
-            proto, folder, what, contents, is_utf8 = source, None, "the model", None, False
+            proto, folder, subject, contents, is_utf8 = source, None, "the model", None, False
         else:
-            folder, what, contents = _open(source)
-            proto, is_utf8 = _parse(contents, what)
+            folder, subject, contents = _open(source)
+            proto, is_utf8 = _parse(contents, subject)
             contents.forget()
         if not proto.graph.node and not proto.graph.output:
-            raise DataError(f"{what}: not an ONNX model (there is no graph in it)")
+            raise DataError(f"{subject}: not an ONNX model (there is no graph in it)")
         if not is_utf8:
-            proto = with_text(proto, what, is_owned=proto is not source)
+            proto = with_text(proto, subject, is_owned=proto is not source)
         nodes, is_flat = flatten(proto.graph)
-        check_node_count(count_nodes(nodes, proto.functions), limits, what)
+        check_node_count(count_nodes(nodes, proto.functions), limits, subject)
         if proto.functions:
             try:
-                proto = inline_functions(proto, limits, what, is_owned=proto is not source)
+                proto = inline_functions(proto, limits, subject, is_owned=proto is not source)
             except DataError:
                 raise
             except Exception as error:  # the C++ inliner raises errors of many types
-                raise DataError(f"{what}: its functions cannot be inlined ({_first_line(error)})") from None
+                raise DataError(f"{subject}: its functions cannot be inlined ({_first_line(error)})") from None
             nodes, is_flat = flatten(proto.graph)
         proto, nodes = with_expected_inputs(proto, nodes)
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
-        model = cls(proto, folder, opsets, limits, _owned=proto is not source, _here=contents)
+        model = cls(proto, folder, opsets, limits, _owned=proto is not source, _serialised=contents)
         model.nodes, model.is_flat = nodes, is_flat
         model.check()
         if REGISTERED:
@@ -199,8 +199,8 @@ class Model:
                 tensor.ClearField("raw_data")  # the array keeps the bytes
         for contents in self._contents():
             contents.forget()
-        if self._here is not None and not self._here.is_fixed:
-            self._here = None  # all weights were copied
+        if self._serialised is not None and not self._serialised.is_fixed:
+            self._serialised = None  # all weights were copied
         before = self._dense_bytes
         try:
             return weights + [(sparse.values.name, self.dense(sparse)) for sparse in graph.sparse_initializer]
@@ -220,7 +220,7 @@ class Model:
         return {name: array for name, array in arrays.items() if name in names and array.nbytes <= max_bytes}
 
     def _contents(self) -> list[Contents]:
-        return [*self._files.values(), *([self._here] if self._here is not None else [])]
+        return [*self._files.values(), *([self._serialised] if self._serialised is not None else [])]
 
     def check(self) -> None:
         """Check what tracing relies on: known operator sets, and named values that are defined once, before their use."""
@@ -238,9 +238,9 @@ class Model:
             if not 1 <= opset <= newest:
                 raise NotSupportedError(f"the version of ONNX's operator set must be in [1, {newest}], got {opset}")
         graph = self.proto.graph
-        for what, values in (("input", graph.input), ("output", graph.output)):
+        for subject, values in (("input", graph.input), ("output", graph.output)):
             for value in values:
-                _check_value(value, what)
+                _check_value(value, subject)
         names = [value.name for value in graph.input]
         if len(set(names)) < len(names):
             raise DataError(f"inputs must have different names, got {sorted(names)}")
@@ -328,28 +328,28 @@ class Model:
     def array(self, tensor: TensorProto) -> np.ndarray:
         """The array of an initializer; a view if its bytes are raw."""
         shape, name = tuple(tensor.dims[:]), PLAIN.get(tensor.data_type)
-        what = f"the tensor {tensor.name!r}"
+        subject = f"the tensor {tensor.name!r}"
         if name is None and tensor.data_type not in KNOWN_TYPES:
-            raise DataError(f"{what} must have a data type of ONNX, got {tensor.data_type}")
-        elements = _element_count(shape, what)
+            raise DataError(f"{subject} must have a data type of ONNX, got {tensor.data_type}")
+        elements = _element_count(shape, subject)
         external = tensor.data_location == TensorProto.EXTERNAL
         if name is None or not (external or tensor.HasField("raw_data")):
-            return self._unpack(tensor, elements, what)
+            return self._unpack(tensor, elements, subject)
         dtype = np.dtype(name)
         size = elements * dtype.itemsize
         data: Any = self._external(tensor, size) if external else tensor.raw_data
         if len(data) != size:
-            raise DataError(f"{what} must have {size} bytes for {name}{list(shape)}, got {len(data)}")
+            raise DataError(f"{subject} must have {size} bytes for {name}{list(shape)}, got {len(data)}")
         array = np.frombuffer(data, dtype).reshape(shape)
         if external and not isinstance(data.obj, (mmap.mmap, bytes)):  # the user may change the bytes
             own = np.empty(shape, dtype)
             memory.copy(own, array, "weights of a model in a bytearray")
             array = own
         if name == "bool":
-            check_bool(array, what, DataError)
+            check_bool(array, subject, DataError)
         return array
 
-    def _unpack(self, tensor: TensorProto, elements: int, what: str) -> np.ndarray:
+    def _unpack(self, tensor: TensorProto, elements: int, subject: str) -> np.ndarray:
         """The array of a tensor with typed fields, or of an element type that NumPy lacks."""
         if tensor.data_location == TensorProto.EXTERNAL:
             data = self._external(tensor, None)
@@ -358,30 +358,30 @@ class Model:
         try:
             array = array_of(tensor)
         except Exception as error:  # data that do not fit the shape raise errors of many types
-            raise DataError(f"{what} cannot be read: {_first_line(error)}") from None
+            raise DataError(f"{subject} cannot be read: {_first_line(error)}") from None
         if array.size != elements or array.shape != tuple(tensor.dims):
-            raise DataError(f"{what} must have {elements} elements for {list(tensor.dims)}, got {array.size}")
+            raise DataError(f"{subject} must have {elements} elements for {list(tensor.dims)}, got {array.size}")
         return array
 
     def dense(self, sparse: SparseTensorProto) -> np.ndarray:
         """The array of a sparse initializer."""
-        what = f"the sparse tensor {sparse.values.name!r}"
+        subject = f"the sparse tensor {sparse.values.name!r}"
         shape = tuple(sparse.dims)
         values, indices = self.array(sparse.values), self.array(sparse.indices)
-        elements = _element_count(shape, what)
+        elements = _element_count(shape, subject)
         fits = values.ndim == 1 and indices.shape in ((values.size,), (values.size, len(shape)))
         if not fits or indices.dtype != np.int64:
-            raise DataError(f"{what}: {values.shape} values and {indices.shape} indices do not fit {list(shape)}")
+            raise DataError(f"{subject}: {values.shape} values and {indices.shape} indices do not fit {list(shape)}")
         self._dense_bytes += elements * values.itemsize
         self.limits.check(
-            "dense_bytes", self._dense_bytes, f"{what} has the shape {list(shape)}; bytes of such tensors"
+            "dense_bytes", self._dense_bytes, f"{subject} has the shape {list(shape)}; bytes of such tensors"
         )
         try:
             positions = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)
             array = np.zeros(elements, values.dtype)
             array[positions] = values
         except (IndexError, ValueError) as error:
-            raise DataError(f"{what}: {error}") from None
+            raise DataError(f"{subject}: {error}") from None
         return array.reshape(shape)
 
     def _external(self, tensor: TensorProto, size: int | None) -> memoryview:
@@ -395,7 +395,7 @@ class Model:
             length = int(entries["length"]) if "length" in entries else size
         except ValueError:
             raise DataError(f"{where}: offset and length must be integers, got {dict(entries)}") from None
-        contents = self._here if location == HERE and self._here is not None else self._file(location, where)
+        contents = self._serialised if location == HERE and self._serialised is not None else self._file(location, where)
         whole = contents.data
         length = len(whole) - offset if length is None else length
         if offset < 0 or length < 0 or offset + length > len(whole):
@@ -430,23 +430,23 @@ class Model:
 
 def _open(source: Any) -> tuple[str | None, str, Contents]:
     """The folder of a model, its name in messages, and its bytes."""
-    folder, what = None, "the model"
+    folder, subject = None, "the model"
     if isinstance(source, (str, os.PathLike)):
-        what = os.fsdecode(source)
+        subject = os.fsdecode(source)
         try:
-            folder, contents = os.path.dirname(os.path.realpath(what)), Contents.read(what)
+            folder, contents = os.path.dirname(os.path.realpath(subject)), Contents.read(subject)
         except (OSError, ValueError) as error:
-            raise DataError(f"{what}: {getattr(error, 'strerror', None) or error}") from None
+            raise DataError(f"{subject}: {getattr(error, 'strerror', None) or error}") from None
     elif isinstance(source, (bytes, bytearray, memoryview)):
         contents = Contents(memoryview(source).cast("B"))
     else:
         raise DataError(f"a model must be a path, bytes or an onnx.ModelProto, got {type(source).__name__}")
     if not contents.data:
-        raise DataError(f"{what}: it is empty")
-    return folder, what, contents
+        raise DataError(f"{subject}: it is empty")
+    return folder, subject, contents
 
 
-def _parse(contents: Contents, what: str) -> tuple[ModelProto, bool]:
+def _parse(contents: Contents, subject: str) -> tuple[ModelProto, bool]:
     """Parse a model without the weights of a large one, and return whether all text is UTF-8."""
     data = contents.data
     try:
@@ -458,26 +458,26 @@ def _parse(contents: Contents, what: str) -> tuple[ModelProto, bool]:
         serialised = lean or bytes(data)
         return ModelProto.FromString(serialised), is_text(serialised)
     except Exception as error:
-        raise DataError(f"{what}: not an ONNX model ({other_format(data) or error})") from None
+        raise DataError(f"{subject}: not an ONNX model ({other_format(data) or error})") from None
 
 
-def _check_value(value: ValueInfoProto, what: str) -> None:
+def _check_value(value: ValueInfoProto, subject: str) -> None:
     """Require a name and a data type of an input or output; outputs may be declared without a type."""
     if not value.name:
-        raise DataError(f"an {what} of the model has no name")
+        raise DataError(f"an {subject} of the model has no name")
     kind = value.type.WhichOneof("value")
     element_type = value.type.tensor_type.elem_type
     is_known = element_type == TensorProto.UNDEFINED or element_type in KNOWN_TYPES
-    if (kind == "tensor_type" and not is_known) or (kind is None and what == "input"):
+    if (kind == "tensor_type" and not is_known) or (kind is None and subject == "input"):
         got = f"the element type {element_type}" if kind == "tensor_type" else "none"
-        raise DataError(f"the {what} {value.name!r} must have a data type of ONNX, got {got}")
+        raise DataError(f"the {subject} {value.name!r} must have a data type of ONNX, got {got}")
 
 
-def _element_count(shape: Sequence[int], what: str) -> int:
+def _element_count(shape: Sequence[int], subject: str) -> int:
     count = -1 if len(shape) > MAX_RANK or min(shape, default=0) < 0 else math.prod(shape)
     if not 0 <= count < 2**63:
         rule = f"must have at most {MAX_RANK} axes of 0 or more, and fewer than 2**63 elements"
-        raise DataError(f"{what} {rule}, got the shape {short_repr(list(shape))}")
+        raise DataError(f"{subject} {rule}, got the shape {short_repr(list(shape))}")
     return count
 
 

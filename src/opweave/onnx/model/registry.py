@@ -71,8 +71,8 @@ def unsupported_if(condition: Any, reason: str) -> None:
 class NotConstant(Unsupported):
     """A node with an input that must be constant, but is the operand, computed when the graph runs."""
 
-    def __init__(self, what: str, operand: MLOperand) -> None:
-        super().__init__(f"{what} is not constant")
+    def __init__(self, subject: str, operand: MLOperand) -> None:
+        super().__init__(f"{subject} is not constant")
         self.operand = operand
 
 
@@ -236,13 +236,13 @@ def in_place(graph: GraphProto, converters: Mapping[Key, Converter]) -> dict[str
     return aliases
 
 
-def constant_of(value: Tensor | None, what: str) -> np.ndarray:
+def constant_of(value: Tensor | None, subject: str) -> np.ndarray:
     """The value of an input that must be constant (a shape, axes); `Unsupported` if it is not."""
     if value is None:
-        raise Unsupported(f"{what} is missing")
+        raise Unsupported(f"{subject} is missing")
     constant = constant_or_same(value)
     if isinstance(constant, MLOperand):
-        raise NotConstant(what, constant)
+        raise NotConstant(subject, constant)
     return constant
 
 
@@ -251,15 +251,15 @@ def constant_or_same(value: Tensor) -> Tensor:
     return value.value if isinstance(value, MLOperand) and value.is_constant else value
 
 
-def integers(value: Tensor | None, what: str) -> list[int]:
+def integers(value: Tensor | None, subject: str) -> list[int]:
     """The value of an input that must be a constant list of integers."""
-    return [int(item) for item in constant_of(value, what).reshape(-1)]
+    return [int(item) for item in constant_of(value, subject).reshape(-1)]
 
 
-def integer(value: Tensor | None, what: str) -> int:
+def integer(value: Tensor | None, subject: str) -> int:
     """The value of an input that must be a constant integer, as a scalar or as a list of one."""
-    values = integers(value, what)
-    unsupported_if(len(values) != 1, f"{what} has {len(values)} values")
+    values = integers(value, subject)
+    unsupported_if(len(values) != 1, f"{subject} has {len(values)} values")
     return values[0]
 
 

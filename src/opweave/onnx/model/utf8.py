@@ -57,7 +57,7 @@ def _strict_model() -> Any:
     return message_class(pool.FindMessageTypeByName(descriptor.full_name), __name__)
 
 
-def with_text(proto: ModelProto, what: str, is_owned: bool) -> ModelProto:
+def with_text(proto: ModelProto, subject: str, is_owned: bool) -> ModelProto:
     """The model, or a copy unless `is_owned`, in which all text is `str`.
 
     In descriptive fields (doc strings, labels, metadata), bytes that are not UTF-8 become U+FFFD. Other fields, such as the
@@ -70,7 +70,7 @@ def with_text(proto: ModelProto, what: str, is_owned: bool) -> ModelProto:
     for message, field, value in fields:
         full = f"{type(message).__name__}.{field}"
         if field not in _DESCRIPTIVE and full not in _DESCRIPTIVE:
-            raise DataError(f"{what}: {full} must be text in UTF-8, got {value[:200]!r}")
+            raise DataError(f"{subject}: {full} must be text in UTF-8, got {value[:200]!r}")
         setattr(message, field, value.decode(errors="replace"))
     return proto
 

@@ -19,32 +19,32 @@ def is_ort_value(value: Any) -> bool:
     return module is not None and isinstance(value, module.OrtValue)
 
 
-def array_of_value(value: Any, what: str) -> Any:
+def array_of_value(value: Any, subject: str) -> Any:
     """An array over the memory of an OrtValue; `NotSupportedError` unless it is a tensor on the CPU."""
     if not value.is_tensor():
-        raise NotSupportedError(f"{what}: an OrtValue of {value.data_type()} cannot be read; pass the Python object")
+        raise NotSupportedError(f"{subject}: an OrtValue of {value.data_type()} cannot be read; pass the Python object")
     if value.device_name() != "cpu":
-        raise NotSupportedError(f"{what}: OrtValues must be on the CPU, got one on {value.device_name()}")
+        raise NotSupportedError(f"{subject}: OrtValues must be on the CPU, got one on {value.device_name()}")
     from ...backends.onnxruntime.values import from_engine
 
     return from_engine(value._get_c_value())
 
 
-def unwrap(values: Mapping[str, Any], what: str = "input") -> Mapping[str, Any]:
+def unwrap(values: Mapping[str, Any], subject: str = "input") -> Mapping[str, Any]:
     """The inputs or outputs of a call, with arrays in place of OrtValues."""
     if not any(is_ort_value(value) for value in values.values()):
         return values
-    return {n: array_of_value(v, f"{what} {n!r}") if is_ort_value(v) else v for n, v in values.items()}
+    return {n: array_of_value(v, f"{subject} {n!r}") if is_ort_value(v) else v for n, v in values.items()}
 
 
-def ort_value(array: Any, what: str) -> Any:
+def ort_value(array: Any, subject: str) -> Any:
     """An OrtValue over the memory of an array of numbers. The value, and arrays made of it, keep the memory alive."""
     import onnxruntime
 
     if not isinstance(array, np.ndarray) or array.dtype.kind in "OUS":
         kind = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
         raise NotSupportedError(
-            f"{what}: ONNX Runtime makes OrtValues of arrays of numbers only, got {kind}; use `run`"
+            f"{subject}: ONNX Runtime makes OrtValues of arrays of numbers only, got {kind}; use `run`"
         )
     from ...backends.onnxruntime.constants import is_plain
     from ...backends.onnxruntime.values import to_engine

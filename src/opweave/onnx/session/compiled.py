@@ -219,13 +219,13 @@ def sole_graph(trace: Trace, outputs: Sequence[str]) -> Graph | None:
     return cut_out(takes, new_outputs)[0]
 
 
-def check_whole(sections: Sequence[Segment[TracedNode, str]], what: str) -> None:
+def check_whole(sections: Sequence[Segment[TracedNode, str]], subject: str) -> None:
     """Raise `NotSupportedError` if a node falls back; the message has its name, `what` and the reason."""
     for section in sections:
         if section.kind == "fallback":
             step = section.nodes[0]
             name = f" {step.node.name!r}" if step.node.name else ""
-            raise NotSupportedError(f"{step.node.op_type}{name} {what}: {step.reason}")
+            raise NotSupportedError(f"{step.node.op_type}{name} {subject}: {step.reason}")
 
 
 def is_large_section(section: Segment[TracedNode, str], values: Mapping[str, Value]) -> bool:

@@ -34,7 +34,7 @@ class _Lengths:
     """A range of lengths in one input, computed from other inputs; `what` is the operator's name for the lengths."""
 
     __slots__ = ()
-    what: ClassVar[str]
+    subject: ClassVar[str]
     lengths: str
     node: str
 
@@ -47,7 +47,7 @@ class _Lengths:
         """Raise `ValidationError` if a length is out of the range."""
         values = self._values(inputs)
         if values is not None:
-            values.check(f"{self.node}: {self.what}", inputs[self.lengths], f" in the input {self.lengths!r}")
+            values.check(f"{self.node}: {self.subject}", inputs[self.lengths], f" in the input {self.lengths!r}")
 
     def _values(self, inputs: Any) -> ValueRange | None:
         """The range; None if it is unknown."""
@@ -61,7 +61,7 @@ class LengthRange(_Lengths):
     Indices are below max(capacity, `total_sequence_length`), for `past` keys [batch, groups, capacity, size].
     """
 
-    what = "seqlens_k"
+    subject = "seqlens_k"
     lengths: str
     past: str
     total: str
@@ -81,7 +81,7 @@ class LengthRange(_Lengths):
 class StepRange(_Lengths):
     """The range of `sequence_lens` of a recurrent network whose `sequence` is an input, with its steps along `axis`."""
 
-    what = "sequence_lens"
+    subject = "sequence_lens"
     lengths: str
     sequence: str
     axis: int

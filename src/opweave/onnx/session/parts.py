@@ -124,10 +124,10 @@ class SessionParts:
         """The initializers that are inputs, too."""
         return [Argument.of(info, self._fixed) for info in self._overridable_infos]  # in old models, all weights
 
-    def read_feed(self, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    def read_feed(self, subject: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Check the values of all inputs."""
-        check_names(what, values, self.inputs_by_name)
-        return {name: each.as_input(values[name], self.context) for name, each in self.inputs_by_name.items()}
+        check_names(subject, values, self.inputs_by_name)
+        return {name: item.as_input(values[name], self.context) for name, item in self.inputs_by_name.items()}
 
     def shapes_in(self, feed: Mapping[str, Any]) -> Shapes:
         """The shapes of checked inputs."""

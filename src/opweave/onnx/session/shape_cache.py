@@ -428,7 +428,7 @@ class ShapeCache:
         """Run calls of a key in the program that was measured as the fastest: `model`, or ONNX Runtime's session if None."""
         with self._lock:
             self.choices += 1
-            self.tuned[measurement.what] = self.verdicts[measurement.what] = measurement
+            self.tuned[measurement.subject] = self.verdicts[measurement.subject] = measurement
             self.repeats.clear()
             self.compiled.pop(key)
             self._last_used.pop(key, None)

@@ -102,9 +102,9 @@ def _shapes_to_tune(
         feed = parts.read_feed("tune: inputs", inputs)
         return [{n: a.shape if isinstance(a, np.ndarray) else None for n, a in feed.items()}], feed
     if shapes is not None:
-        is_list = isinstance(shapes, Sequence) and all(isinstance(each, Mapping) for each in shapes)
+        is_list = isinstance(shapes, Sequence) and all(isinstance(item, Mapping) for item in shapes)
         require(is_list, f"tune: shapes must be a list with a shape by name for each input, got {short_repr(shapes)}")
-        return [parts.shapes_of(each) for each in shapes], {}
+        return [parts.shapes_of(item) for item in shapes], {}
     combinations: list[Shapes] = [parts.shapes_of({})] if parts.is_static else cache.shapes_in_use()
     require(bool(combinations), "tune: no shapes are in use yet; run the model first, or pass shapes")
     return combinations, {}

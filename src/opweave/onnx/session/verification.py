@@ -55,7 +55,7 @@ def lines(parts: SessionParts) -> list[str]:
     if not rivals:
         return []
     notes = [
-        f"engine for {measurement.what}: {'; '.join(measurement.verdicts())}"
+        f"engine for {measurement.subject}: {'; '.join(measurement.verdicts())}"
         for measurement in cache.verdicts.values()
         if not measurement.chosen
     ]

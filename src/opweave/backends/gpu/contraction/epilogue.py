@@ -129,7 +129,7 @@ def _put(
         ]
         lines = [
             *return_if(f"row >= {problem.rows}u || column >= {problem.columns}u"),
-            f"let at = {problem.flat('stack', 'row', 'column')};",
+            f"let at = {problem.flat_index('stack', 'row', 'column')};",
             "let value = vec4<f32>(",
             *(f"    {value}{',' * (k < 3)}" for k, value in enumerate(values)),
             ");",
@@ -140,7 +140,7 @@ def _put(
     lines = statement(
         f"if (row < {problem.rows}u && column < {problem.columns}u{f' && {exists}' if exists else ''})",
         [
-            f"let at = {problem.flat('stack', 'row', 'column')};",
+            f"let at = {problem.flat_index('stack', 'row', 'column')};",
             writer.store("at", f"finish{suffix}({_of(sums)}, at, stack, row, column)"),
         ],
     )

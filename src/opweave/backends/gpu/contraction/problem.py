@@ -225,7 +225,7 @@ class Problem:
             x = f"({x} * {right}u + {phase} % {right}u - {before}u)"
         return {"n": batch, "c": channel, "h": y, "w": x}
 
-    def flat(self, stack: str, row: str, column: str) -> str:
+    def flat_index(self, stack: str, row: str, column: str) -> str:
         layout = self.layout
         if layout.kind == "matrix":
             at = f"{row} * {self.columns}u + {column}"

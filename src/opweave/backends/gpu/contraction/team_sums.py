@@ -84,7 +84,7 @@ class TeamSums:
             yield f"var given_{k}_{n} = vec4<f32>();"
         for k in range(section.count if loads else 0):
             problem = section.problems[0]
-            lines = [f"let at = {problem.flat(stack, f'{k}u', 'column')};"]
+            lines = [f"let at = {problem.flat_index(stack, f'{k}u', 'column')};"]
             for n, load in enumerate(loads):
                 values = (module.load(load.source, plus("at", c)) for c in range(4))
                 lines.append(f"given_{k}_{n} = vec4<f32>({', '.join(values)});")

@@ -246,7 +246,7 @@ class TensorKernel:
         exists = " & ".join(f"({text} >= 0) & ({text} < {size})" for text, size in places)
         lines = [
             *([f"exists = {exists}"] if exists else []),
-            f"at = {python(problem.flat('stack', 'row', 'column'))}",
+            f"at = {python(problem.flat_index('stack', 'row', 'column'))}",
             *(f"i{k} = {text}" for k, text in enumerate(texts)),
             *statements.lines,
             f"tl.store(result + at, {value}{mask})",
