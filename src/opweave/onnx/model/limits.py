@@ -40,11 +40,11 @@ class ModelLimits:
             require(is_size, f"limits: {field.name} must be a positive integer, got {value!r}")
 
     def check(self, name: str, amount: int, subject: str) -> None:
-        """Raise `DataError` if `amount` exceeds the limit called `name`; `what` begins the message."""
-        from ...support.formatting import size
-
+        """Raise `DataError` if `amount` exceeds the limit called `name`; `subject` begins the message."""
         limit = getattr(self, name)
         if amount > limit:
+            from ...support.formatting import size
+
             much, most = str(amount) if amount < 10**18 else "more than 10**18", str(limit)
             if name.endswith("_bytes") and amount < 10**18 and (rounded := size(amount)) != size(limit):
                 much, most = rounded, size(limit)
