@@ -22,7 +22,7 @@ from .states import SWITCHED_OFF as SWITCHED_OFF, YET as YET
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Times of the engines for one graph, or for a model and the shapes of its inputs, which `what` names.
+    """Times of the engines for one graph, or for a model and the shapes of its inputs, which `subject` names.
 
     Attributes:
         model: the name of the model; empty for a graph.

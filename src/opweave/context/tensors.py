@@ -391,7 +391,7 @@ class ContextTensors:
         return False
 
     def _check_own(self, tensor: MLTensor, subject: str) -> None:
-        """Require a living tensor of this context; `what` names it in the message."""
+        """Require a living tensor of this context; `subject` names it in the message."""
         if not isinstance(tensor, MLTensor):
             raise ValidationError(f"{subject} must be an MLTensor, got {type(tensor).__name__}")
         if tensor._context is not self:

@@ -43,7 +43,7 @@ def atomic_writer(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def make_folder(path: str | Path, subject: str) -> Path:
-    """Make a folder and those above it, if they do not exist; `what` is its name in errors."""
+    """Make a folder and those above it, if they do not exist; `subject` is its name in errors."""
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -133,7 +133,7 @@ class Tracer:
         return self.model.opsets.get("", 1)
 
     def constant_of(self, name: str, subject: str) -> np.ndarray:
-        """The array of a constant; `Unsupported`, with `what` in its message, if the value is not constant."""
+        """The array of a constant; `Unsupported`, with `subject` in its message, if the value is not constant."""
         match self.trace.values[name]:
             case Constant(array):
                 return array

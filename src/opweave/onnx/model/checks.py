@@ -182,7 +182,7 @@ def callee_of(node: NodeProto) -> Callee:
 
 
 def check_node_count(count: int, limits: ModelLimits, subject: str) -> None:
-    """Raise `DataError` if a model has too many nodes; `what` is the model in messages."""
+    """Raise `DataError` if a model has too many nodes; `subject` is the model in messages."""
     limits.check("nodes", count, f"{subject}: the number of nodes, those of functions included")
 
 

@@ -220,7 +220,7 @@ def sole_graph(trace: Trace, outputs: Sequence[str]) -> Graph | None:
 
 
 def check_whole(sections: Sequence[Segment[TracedNode, str]], subject: str) -> None:
-    """Raise `NotSupportedError` if a node falls back; the message has its name, `what` and the reason."""
+    """Raise `NotSupportedError` if a node falls back; the message has its name, `subject` and the reason."""
     for section in sections:
         if section.kind == "fallback":
             step = section.nodes[0]

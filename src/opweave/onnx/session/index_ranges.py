@@ -31,7 +31,7 @@ INTEGERS = {TensorProto.INT32, TensorProto.INT64}
 
 
 class _Lengths:
-    """A range of lengths in one input, computed from other inputs; `what` is the operator's name for the lengths."""
+    """A range of lengths in one input, computed from other inputs; `subject` is the operator's name for the lengths."""
 
     __slots__ = ()
     subject: ClassVar[str]
