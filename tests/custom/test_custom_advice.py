@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx.parser import parse_model
+from support.onnx import keep_registry
 
 import opweave as ow
 
@@ -126,7 +127,9 @@ def test_attribute_named_label_is_rejected() -> None:
             return x * label
 
 
-def test_operand_meant_as_attribute_is_named() -> None:
+def test_operand_meant_as_attribute_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_registry(monkeypatch)
+
     @ow.expression
     def limited(x, limit: float = 1.0):  # type: ignore[no-untyped-def]
         return ow.expr.clamp(x * limit, -1, 1)
@@ -140,7 +143,8 @@ def test_operand_meant_as_attribute_is_named() -> None:
         ow.InferenceSession(model, CONTEXT)
 
 
-def test_float64_in_a_model() -> None:
+def test_float64_in_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_registry(monkeypatch)
     ow.register_onnx("test.advice", "Hardish", hardish)
     model = parse_model("""<ir_version: 8, opset_import: ["": 17, "test.advice": 1]>
         g (double[2] x) => (double[2] y) { a = Abs(x)  y = test.advice.Hardish(a) }""")

@@ -343,7 +343,7 @@ def test_different_inputs_are_listed(inputs: dict[str, tuple[int, ...]], listed:
 def test_diff_names_missing_back_end(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = Device("cpu", "cpu", "openvino", "OpenVINO", available=False, hint="pip install 'opweave[openvino]'")
     monkeypatch.setattr(type(find("openvino")), "devices", lambda _: [missing])
-    monkeypatch.setattr(type(find("openvino")), "named", lambda *_: None)
+    monkeypatch.setattr(type(find("openvino")), "device_named", lambda *_: None)
     message = r"'openvino' is not available here: pip install 'opweave\[openvino\]'; 'cpu' has: onnxruntime$"
     with pytest.raises(ow.NotSupportedError, match=rf"^device 'cpu' of back end {message}"):
         ow.diff(network(CPU), on="cpu:openvino")

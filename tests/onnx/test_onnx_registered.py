@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx.parser import parse_model
+from support.onnx import keep_registry
 
 import opweave as ow
 from opweave.compile import engines
-from opweave.onnx.model import registry
 from opweave.onnx.model.model import Model
 from opweave.onnx.model.parameters import digest_of
 
@@ -21,9 +21,7 @@ CONTEXT = ow.ml.create_context(device="cpu")
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Overrides end with the test."""
-    monkeypatch.setattr(registry, "REGISTERED", known := dict(registry.REGISTERED))
-    for module in ("model.model", "convert.register"):
-        monkeypatch.setattr(f"opweave.onnx.{module}.REGISTERED", known)
+    keep_registry(monkeypatch)
 
 
 @ow.expression

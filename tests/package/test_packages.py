@@ -223,6 +223,7 @@ def test_cuda_device_names_what_does_not_load(bindings: str, nvrtc: str, said: s
 ENGINES = """
 import warnings
 import opweave as ow
+from opweave.backends import hardware
 from opweave.backends.openvino import devices as openvino
 from opweave.backends.webgpu import adapters
 hardware.may_have_gpu = adapters.may_have_hardware = openvino.may_have_accelerators = lambda: True
@@ -436,7 +437,7 @@ def test_openvino_device_that_fails_is_unavailable_for_that_reason(
 
 def test_openvino_device_failure_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = backends.find("openvino")
-    monkeypatch.setattr(type(backend), "named", lambda self, name: None)
+    monkeypatch.setattr(type(backend), "device_named", lambda self, name: None)
     listed = backends.Device("cpu", "cpu", "openvino", "an engine")
     monkeypatch.setattr(type(backend), "devices", lambda self: [listed])
     with pytest.raises(ow.NotSupportedError, match="not available here: its engine failed when it was asked for"):

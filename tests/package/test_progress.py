@@ -15,6 +15,7 @@ from support.threads import together
 
 import opweave as ow
 from opweave import cli
+from opweave.cli import entry
 from opweave.cli.common import PlainConsole
 from opweave.support import progress
 from opweave.support.progress import report_work, show_with
@@ -130,13 +131,13 @@ def test_command_line_shows_progress(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("TERM", "xterm")  # on a dumb terminal nothing is drawn
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.001)
-    monkeypatch.setattr(cli, "errors", PlainConsole(file=(text := Terminal()), force_terminal=True))
+    monkeypatch.setattr(entry, "errors", PlainConsole(file=(text := Terminal()), force_terminal=True))
 
     def app() -> None:
         with report_work("compiling [x]"):
             assert drawn.wait(60), text.getvalue()
 
-    monkeypatch.setattr(cli, "app", app)
+    monkeypatch.setattr(entry, "app", app)
     try:
         cli.main()
     finally:

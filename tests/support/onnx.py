@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 FLOAT, BOOL, STRING, DOUBLE = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.STRING, TensorProto.DOUBLE
@@ -77,3 +78,12 @@ def _infos(values: Types) -> Iterable[ValueInfoProto]:
     if isinstance(values, Mapping):
         return (value_info(name, text) for name, text in values.items())
     return (value if isinstance(value, ValueInfoProto) else helper.make_tensor_value_info(*value) for value in values)
+
+
+def keep_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let operators that a test registers end with it."""
+    from opweave.onnx.model import registry
+
+    monkeypatch.setattr(registry, "REGISTERED", operators := dict(registry.REGISTERED))
+    for module in ("model.model", "convert.register"):
+        monkeypatch.setattr(f"opweave.onnx.{module}.REGISTERED", operators)

@@ -41,6 +41,7 @@ def test_preferences_choose_among_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
     here = [device("cpu", "cpu"), device("gpu", "gpu"), device("gpu:1", "gpu", low_power=True)]
     monkeypatch.setattr(backends, "default_devices", lambda: here)
+    monkeypatch.setattr(backends, "may_accelerate", lambda: True)
     assert choose("default", True) == choose("high-performance", True) == "gpu"
     assert choose("low-power", True) == "gpu:1"
     assert choose("low-power", False) == "cpu"

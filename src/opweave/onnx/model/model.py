@@ -395,7 +395,9 @@ class Model:
             length = int(entries["length"]) if "length" in entries else size
         except ValueError:
             raise DataError(f"{where}: offset and length must be integers, got {dict(entries)}") from None
-        contents = self._serialised if location == HERE and self._serialised is not None else self._file(location, where)
+        contents = (
+            self._serialised if location == HERE and self._serialised is not None else self._file(location, where)
+        )
         whole = contents.data
         length = len(whole) - offset if length is None else length
         if offset < 0 or length < 0 or offset + length > len(whole):
