@@ -74,7 +74,7 @@ class Row:
         """The row as text, see `HEADER`."""
         theirs = "" if self.theirs is None else f"{self.theirs:.3g} {self.unit}"
         ratio, budget = str(self.ratio or ""), str(self.budget or "")
-        return [self.subject, f"{self.ours:.3g} {self.unit}", theirs, self.against, ratio, budget, yes(self.holds)]
+        return [self.what, f"{self.ours:.3g} {self.unit}", theirs, self.against, ratio, budget, yes(self.holds)]
 
 
 def onnxruntime_session(model: Any, *, threads: int = 0) -> Any:

@@ -124,7 +124,7 @@ def _memories(reports: Sequence[Report]) -> str:
             holds = round(pair.ours / pair.theirs, 2) <= INTEROP["memory"]
             ratio = f"{pair.ours / pair.theirs:.2f}x"
             rows.append(
-                [pair.subject, _size(pair), str(report.threads), _us(pair.ours), _us(pair.theirs), ratio, yes(holds)]
+                [pair.what, _size(pair), str(report.threads), _us(pair.ours), _us(pair.theirs), ratio, yes(holds)]
             )
     if not rows:
         return ""
@@ -147,7 +147,7 @@ def _woven(reports: Sequence[Report]) -> str:
             holds = beyond <= allowed and pair.copies == 0
             rows.append(
                 [
-                    pair.subject, _size(pair), str(report.threads), _us(pair.ours), _us(pair.theirs), f"{beyond:+.0f}",
+                    pair.what, _size(pair), str(report.threads), _us(pair.ours), _us(pair.theirs), f"{beyond:+.0f}",
                     str(pair.copies), yes(holds),
                 ]
             )  # fmt: skip

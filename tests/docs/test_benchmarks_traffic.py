@@ -191,7 +191,7 @@ def test_traffic_names_unknown_models() -> None:
 def test_traffic_of_shapes_in_turn_has_a_row_for_each_number() -> None:
     found = {"2": {"opweave": [12e-6] * 3, "onnxruntime": [10e-6] * 3}, "3": {"opweave": [9e-6], "onnxruntime": [6e-6]}}
     rows = list(traffic.turn_rows(found))
-    assert [row.subject for row in rows] == ["two dense layers, 2 shapes in turn", "two dense layers, 3 shapes in turn"]
+    assert [row.what for row in rows] == ["two dense layers, 2 shapes in turn", "two dense layers, 3 shapes in turn"]
     assert [row.holds for row in rows] == [True, False]
 
 
@@ -231,7 +231,7 @@ def test_small_rows_have_a_limit_by_how_long_a_call_takes() -> None:
         "0.1": {"ours": [106e-6] * 3, "theirs": [100e-6] * 3},
     }
     rows = list(small.rows_of("a", found))
-    assert [row.subject for row in rows] == ["a, in a row", "a, after 30 ms", "a, after 100 ms"]
+    assert [row.what for row in rows] == ["a, in a row", "a, after 30 ms", "a, after 100 ms"]
     assert [row.cells()[-2:] for row in rows] == [["<= 2 us more", "yes"], ["<= 1.05x", "yes"], ["<= 1.05x", "NO"]]
 
 

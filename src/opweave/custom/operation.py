@@ -12,7 +12,6 @@ import numpy as np
 from ..core.conversion import Converter
 from ..core.graph import Builder, Desc, Operand, iter_operands
 from ..core.operation import Limits, Op, call_with
-from ..core.operators import Described
 from ..expr.array import Traced as Traced
 from ..kernels import Kernel
 from ..kernels.expression import descs_of, program_of
@@ -31,11 +30,19 @@ DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]
 
 Declared = TypeVar("Declared", covariant=True)
 
-Kind = TypeVar("Kind", bound="Traced | Described")
+Kind = TypeVar("Kind", bound="Traced | _HasValues")
 """Type of operands and results of a call on formulas, arrays or tensors."""
 
 
-class _Tensor(Protocol):
+class _HasValues(Protocol):
+    """An `Array` or `MLTensor`."""
+
+    @property
+    def desc(self) -> Desc: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+
+class _TensorLike(Protocol):
     """An `MLTensor`."""
 
     @property
@@ -241,13 +248,13 @@ class CustomOp(Op[..., Any], Generic[Declared]):
     # For type checkers, the result is of the kind of the operands. `Never` matches functions without annotations. Their result
     # may also be a tuple; type checkers cannot tell, because arrays and operands can be unpacked, too.
     @overload
-    def __call__(self: CustomOp[Never], first: _Tensor, /, *args: Any, **kwargs: Any) -> Any: ...
+    def __call__(self: CustomOp[Never], first: _TensorLike, /, *args: Any, **kwargs: Any) -> Any: ...
     @overload
     def __call__(self: CustomOp[One], first: Builder | Operand, /, *args: Any, **kwargs: Any) -> Operand: ...
     @overload
-    def __call__(self: CustomOp[One], first: Kind, /, *args: Plain | Kind, **kwargs: Any) -> Kind: ...
-    @overload
     def __call__(self: CustomOp[One], first: np.ndarray, /, *args: Plain, **kwargs: Any) -> np.ndarray: ...
+    @overload
+    def __call__(self: CustomOp[One], first: Kind, /, *args: Plain | Kind, **kwargs: Any) -> Kind: ...
     @overload
     def __call__(
         self: CustomOp[Several], first: Builder | Operand, /, *args: Any, **kwargs: Any
