@@ -18,7 +18,7 @@ PARTS = 8
 """The rest is divided into so many: `.ci/run` runs the sample and one part for each change."""
 FEW = 4
 """A test with so many rows keeps all of them."""
-LIMIT = 12
+LIMIT = 4
 """A test keeps at most so many rows, of those without the marker `covers`."""
 
 

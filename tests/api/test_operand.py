@@ -212,6 +212,7 @@ def shapes_and_keys(draw: st.DrawFn) -> tuple[tuple[int, ...], Any]:
     return shape, items[0] if len(items) == 1 and draw(st.booleans()) else tuple(items)
 
 
+@pytest.mark.long
 @some
 @given(shapes_and_keys())
 def test_indexing_does_as_numpy(drawn: tuple[tuple[int, ...], Any]) -> None:

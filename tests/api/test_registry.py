@@ -149,7 +149,7 @@ def compare_method(where: str, overloads: list[dict[str, Any]], method: Any) -> 
 def compare_result(where: str, specified: str, annotation: str, namespace: dict[str, Any]) -> Iterator[Difference]:
     if specified.startswith("Promise<"):
         yield "change", f"{where}: promise"
-        if annotation == Lost.__name__:  # the future itself
+        if annotation == f"{Lost.__name__}[{specified[8:-1]}]":  # the future itself
             return
         specified = specified.removeprefix("Promise<").removesuffix(">")
     if specified.startswith("sequence<"):

@@ -410,6 +410,7 @@ def test_descriptions_of_a_graph_cannot_be_changed(context: ow.MLContext) -> Non
         graph.inputs["x"] = None  # type: ignore[index]
 
 
+@pytest.mark.long
 def test_messages_reach_the_terminal_as_they_are(tmp_path: Path) -> None:
     for name in ("[red]x.jpg", "[/b]x.jpg"):
         command = [sys.executable, "-m", "opweave", "demo", name]

@@ -98,6 +98,7 @@ def test_typical_uses_type_check(found: dict[str, list[str]]) -> None:
     assert {file: lines for file, lines in found.items() if file != "wrong.py"} == {}
 
 
+@pytest.mark.long
 def test_type_checkers_see_mistakes(found: dict[str, list[str]]) -> None:
     assert {int(line.split(":")[1]) for line in found["wrong.py"]} == set(range(6, 12))
 

@@ -420,6 +420,7 @@ def test_arrays_are_immutable() -> None:
     assert before is not x
 
 
+@pytest.mark.long
 def test_functions_of_scipy_run_deferred() -> None:
     """SciPy reads its switch when it is imported, so it runs in a process of its own."""
     pytest.importorskip("scipy")

@@ -137,6 +137,7 @@ def test_sampler_seed_is_reproducible() -> None:
     assert chosen(None) != chosen(None)
 
 
+@pytest.mark.long
 def test_tokens_are_chosen_as_often_as_they_are_likely() -> None:
     probabilities = np.array([0.4, 0.05, 0.3, 0.15, 0.1])
     for options, wanted in (

@@ -63,6 +63,7 @@ def test_doctor_reports_versions_and_extras() -> None:
         assert (f"{device.name} ({device.backend})" in text) is device.available
 
 
+@pytest.mark.long
 def test_ops_lists_all_operations() -> None:
     lines = run("ops").splitlines()
     assert [name for name in Operations.listing() if not any(line.startswith(f"{name} ") for line in lines)] == []
@@ -94,6 +95,7 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
     assert len(result.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
 def test_full_disk_error_is_one_line() -> None:
     with open("/dev/full", "w") as full:

@@ -214,6 +214,7 @@ def test_bench_rows_of_failing_engines_have_reason(capfd: pytest.CaptureFixture[
     assert drawn == ["t", "a = c", "2 ms", "b<", "cannot run it"]
 
 
+@pytest.mark.long
 def test_bench_lists_precisions(pair: Path) -> None:
     arguments = "--seconds", "0.05", "--engines", "onnxruntime", "--precision", "tf32"
     error = CliRunner().invoke(cli.app, ["bench", str(pair), *arguments]).exception
@@ -321,6 +322,7 @@ def test_fix_shapes_of_unnamed_dimensions(run, tmp_path: Path) -> None:  # type:
         )
 
 
+@pytest.mark.long
 def test_fix_shapes_advice_if_ones_fail(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"]), helper.make_node("Reshape", ["z", "shape"], ["w"])]
     inputs = {"x": (TensorProto.FLOAT, ["rows", "columns"]), "z": (TensorProto.FLOAT, [None, 4])}
@@ -436,6 +438,7 @@ def tripled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tripled.onnx"
 
 
+@pytest.mark.long
 def test_operations_option_loads_module(run, tripled: Path) -> None:  # type: ignore[no-untyped-def]
     own = ["--operations", "operations_of_cli"]
     assert "ow.register_onnx('test.cli', 'Tripled', operation)" in run("info", tripled, code=1)

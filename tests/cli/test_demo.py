@@ -220,6 +220,7 @@ def test_windows_cover_all_pixels_and_overlap_by_two_margins(size: int, tile: in
     assert all(0 < after - before <= window - 2 * margin for before, after in pairwise(starts))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("height", "width", "windows"), [(40, 30, 2), (33, 47, 6), (5, 50, 3)])
 def test_windows_leave_no_seams(height: int, width: int, windows: int) -> None:
     context = ow.ml.create_context()
@@ -305,6 +306,7 @@ def test_network_beats_bicubic_on_every_held_out_photograph(name: str) -> None:
 # The whole job --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_demo_wins_by_a_decibel_and_a_half_on_its_own_photograph(tmp_path: Path) -> None:
     console = Console(file=io.StringIO(), record=True, width=120)  # rows are not broken
     report = run(None, tmp_path / "sheet.png", console=console)

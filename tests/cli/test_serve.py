@@ -63,6 +63,7 @@ def test_serve_default_port() -> None:
     assert PORT == server.PORT
 
 
+@pytest.mark.long
 def test_node_connects_as_it_says(tmp_path: Path) -> None:
     node_js.need()
     (tmp_path / "program.mjs").write_text("console.log((await navigator.ml.createContext()).accelerated)")

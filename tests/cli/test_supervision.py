@@ -75,6 +75,7 @@ def test_continue_in_child_exits_as_shells_do_after_a_signal() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 128 + signal.SIGKILL
 
 
+@pytest.mark.long
 def test_continue_in_child_ignores_sighup_under_nohup() -> None:
     process = subprocess.Popen(
         ["nohup", sys.executable, "-c", CODE, "0", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

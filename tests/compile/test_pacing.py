@@ -38,6 +38,7 @@ def start(code: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, **options)
 
 
+@pytest.mark.long
 def test_paced_group_works_for_a_share_of_the_time() -> None:
     worker = start(WORKER)
     paced, while_paced, unpaced, while_unpaced = map(float, worker.communicate(timeout=60)[0].split())

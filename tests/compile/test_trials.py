@@ -149,6 +149,7 @@ def test_engine_process_runs_segments_and_leaves_the_rest_to_the_parent(process:
     process.close()
 
 
+@pytest.mark.long
 def test_engine_process_starts_again_after_it_ended(process: EngineProcess) -> None:
     rival = Rival()
     backend = process.backend(rival)
@@ -205,6 +206,7 @@ def test_engine_process_error_for_unsendable_graph(process: EngineProcess) -> No
         compile(graph, process.backend(rival), device="cpu", power_preference="default")
 
 
+@pytest.mark.long
 def test_diff_survives_an_engine_that_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     rival = Rival()
     rival.needs_trial, rival.fault = True, "signal"
@@ -235,6 +237,7 @@ def test_bench_reports_how_engine_ended(tmp_path: Path, monkeypatch: pytest.Monk
     assert second.reason == "hung: the first run was not done after 5.00 s"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find("openvino").device_named("cpu") is None, reason="needs openvino")
 def test_diff_compiles_for_openvino_in_another_process() -> None:
     import subprocess

@@ -117,6 +117,7 @@ def test_verified_engine_is_used_by_later_graphs(kind: str, passing: str, cache:
     assert again["is_watched"] == (kind == "dynamic")  # which may get other shapes
 
 
+@pytest.mark.long
 def test_verification_does_not_begin_for_short_use(cache: Path) -> None:
     for kind in ("graph", "static"):
         found = program(cache, {"kind": kind, "threshold": 1000, "seconds": 0.3})
@@ -126,6 +127,7 @@ def test_verification_does_not_begin_for_short_use(cache: Path) -> None:
         assert names.isdisjoint(found["modules"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["variable", "context"])
 def test_verification_can_be_switched_off(how: str, cache: Path) -> None:
     options: dict[str, Any] = {"kind": "graph", "context": {"verify": how == "variable"}}

@@ -74,6 +74,7 @@ def test_example_runs(path: Path, tmp_path: Path) -> None:
         CHECKS[path.stem](result.stdout)
 
 
+@pytest.mark.long
 def test_frames_are_enlarged_in_the_shaders_own_buffers(tmp_path: Path) -> None:
     webgpu_device.adapter()
     example = loaded("frame_loop")

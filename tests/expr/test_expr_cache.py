@@ -189,6 +189,7 @@ def run_script(user: int = 0, **environment: str) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.long
 @needs_root
 def test_users_without_a_home_or_a_name_work_without_a_cache() -> None:
     done = run_script(user=54321)

@@ -47,6 +47,7 @@ def in_python(case: Case, outputs: list[np.ndarray], *, single: bool) -> list[np
     return results
 
 
+@pytest.mark.long
 @settings(max_examples=250)
 @given(pointwise(exact=True))
 def test_exact_functions_agree_with_plain_python_bit_for_bit(case: Case) -> None:
@@ -55,6 +56,7 @@ def test_exact_functions_agree_with_plain_python_bit_for_bit(case: Case) -> None
         np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(pointwise(exact=False))
 def test_smooth_functions_in_float64_agree_with_plain_python(case: Case) -> None:
@@ -63,6 +65,7 @@ def test_smooth_functions_in_float64_agree_with_plain_python(case: Case) -> None
         np.testing.assert_allclose(got, wanted, rtol=1e-11, atol=1e-320)
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(index_form())
 def test_index_form_agrees_with_plain_python(case: Case) -> None:
@@ -75,6 +78,7 @@ def test_index_form_agrees_with_plain_python(case: Case) -> None:
 # Blocks, memory
 
 
+@pytest.mark.long
 @settings(max_examples=150)
 @given(programs())
 def test_blocks_of_single_elements_change_nothing(case: Case) -> None:

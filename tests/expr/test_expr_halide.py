@@ -190,6 +190,7 @@ def test_random_programs_agree_with_numpy(seed: int) -> None:
         assert close(actual, expected, 32), f"output {k}\n{actual}\n{expected}"
 
 
+@pytest.mark.long
 @settings(
     max_examples=60,
     phases=[Phase.explicit, Phase.generate],  # making a failure smaller compiles for minutes

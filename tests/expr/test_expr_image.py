@@ -173,6 +173,7 @@ print(y.tolist(), kernel.detail)
 """
 
 
+@pytest.mark.long
 def test_numpy_is_used_if_memory_cannot_be_executable(files: list[bytes]) -> None:
     done = subprocess.run([sys.executable, "-c", REFUSING], capture_output=True, text=True)
     if done.stderr.strip() == "no such option":

@@ -18,6 +18,7 @@ def build(function: Callable[[Any], Any]) -> ow.MLGraph:
     return builder.build({"y": ow.expression(function)(builder.input("x", "float32", [64]))})
 
 
+@pytest.mark.long
 def test_nested_clamped_stencils_are_refused() -> None:
     def stencils(x: Any) -> Any:
         for _ in range(14):  # each level doubles the expression
@@ -28,6 +29,7 @@ def test_nested_clamped_stencils_are_refused() -> None:
         build(stencils)
 
 
+@pytest.mark.long
 def test_formulas_5000_deep_are_not_compiled() -> None:
     def deep(x: Any) -> Any:
         for number in range(5000):

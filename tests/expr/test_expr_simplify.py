@@ -33,6 +33,7 @@ def assert_means_the_same(case: Case) -> None:
         np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(index_form())
 def test_index_forms_mean_the_same(case: Case) -> None:

@@ -323,6 +323,7 @@ def test_messages_are_short() -> None:
 # Large ones
 
 
+@pytest.mark.long
 def test_long_chains_need_no_recursion() -> None:
     def chain(x: Any) -> Any:
         for k in range(5000):

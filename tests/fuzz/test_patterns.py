@@ -295,6 +295,7 @@ def simulated(recipe: Recipe, number: int) -> dict[str, Array]:
         return {name: values(operand).astype(operand.data_type) for name, operand in graph.outputs.items()}
 
 
+@pytest.mark.long
 def test_judge_accepts_any_rounding() -> None:
     wrong = {number: texts for number, recipe in cases(250) if (texts := verdicts(recipe, simulated(recipe, number)))}
     assert not wrong

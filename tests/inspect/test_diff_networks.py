@@ -133,6 +133,7 @@ def minilm() -> tuple[Callable[..., ow.MLGraph], Mapping[str, np.ndarray]]:
 LAYER = "encoder.layer.3.intermediate.dense"
 
 
+@pytest.mark.long
 def test_minilm_has_no_difference(minilm: Any) -> None:
     build, feed = minilm
     found = ow.diff(build(CPU), inputs=feed)
@@ -153,6 +154,7 @@ def test_diff_minilm_changed_weight(minilm: Any) -> None:
     assert "most at [20, 700]" in found.found[0].changes[0]
 
 
+@pytest.mark.long
 def test_diff_minilm_different_rounding(minilm: Any) -> None:
     build, feed = minilm
     found = ow.diff(build(HalfUp(Operations.gelu).context()), inputs=feed, against=CPU)

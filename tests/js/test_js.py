@@ -111,6 +111,7 @@ def test_module_equals_graph(modules: Modules) -> None:
     assert_same(modules.run()[0], CPU.compute(graph, feed), "network")
 
 
+@pytest.mark.long
 def test_composites_are_decomposed(modules: Modules) -> None:
     """Calls of each, as the tests of composites make them; the first is the smallest one."""
     made: list[tuple[str, dict[str, np.ndarray]]] = []

@@ -429,6 +429,7 @@ def run(code: str, **environment: str) -> str:
     return result.stdout
 
 
+@pytest.mark.long
 def test_opweave_compile_variable() -> None:
     code = """
 import opweave as ow

@@ -329,6 +329,7 @@ TOGETHER: dict[str, tuple[Callable[[Any, Any], Any], Callable[[np.ndarray, np.nd
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("context", [CONTEXT, REFERENCE], ids=["cpu", "reference"])
 @settings(max_examples=80)
 @given(data=st.data())

@@ -264,6 +264,7 @@ def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [array for array in adopted if array() is not None] == []
 
 
+@pytest.mark.long
 def test_memory_stays_flat() -> None:
     x, w = ow.array(np.ones((4, 4), "float32")), np.full((4, 4), 0.25, "float32")
 

@@ -189,6 +189,7 @@ def test_nested_function_attributes_are_bound() -> None:
     assert ow.InferenceSession(proto).run(None, {"x": FLOATS})[0].tolist() == [-0.5, 0, 2]
 
 
+@pytest.mark.long
 def test_graphs_that_attributes_copy_count_as_nodes() -> None:
     """Each function hands on a graph that holds the graph of its caller twice."""
     inner = "{ y = If <then_branch: graph = @body, else_branch: graph = @body> (c) }"

@@ -125,6 +125,7 @@ def check(place: str) -> None:
                     assert found.tolist() == [expected], f"{op} {options}: {a} by {b} is {found}, not {expected}"
 
 
+@pytest.mark.long
 def test_div_of_smallest_integer_by_minus_one() -> None:
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True)
     assert done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"

@@ -436,6 +436,7 @@ print(threads, most, compiled)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists the threads of a process there")
 def test_process_thread_count(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"

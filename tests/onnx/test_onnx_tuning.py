@@ -454,6 +454,7 @@ def test_tune_command_interrupted_early_keeps_nothing(
     assert done.output == "interrupted before the first shape was measured; nothing is kept\n"
 
 
+@pytest.mark.long
 def test_tune_command_suggests_extra_with_one_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path, listed = str(write(tmp_path / "dynamic.onnx")), backends.devices()
     other = backends.Device("reference", "cpu", "other", "an engine", False, "pip install 'opweave[other]'")

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from row_sample import PARTS, PLACES, Row, covering, divide, places_to_run, sample
+from row_sample import LIMIT, PARTS, PLACES, Row, covering, divide, places_to_run, sample
 
 TESTS = Path(__file__).parents[1]
 README = (TESTS / "README.md").read_text(encoding="utf-8")
@@ -37,23 +37,19 @@ def test_parts_have_the_same_size(pytestconfig: pytest.Config) -> None:
 
 
 def test_rows_use_all_values_whatever_their_order() -> None:
-    rows = [Row(f"test[{op}-{t}-{n}]") for op in ("add", "mul") for t in ("int8", "int32", "uint8") for n in range(10)]
+    rows = [
+        Row(f"test[{op}-{t}-{n}]") for op in ("add", "mul") for t in ("int8", "int32", "uint8") for n in range(LIMIT)
+    ]
     kept = sample(rows)
-    assert len(kept) == 10
-    assert {part for name in kept for part in name[5:-1].split("-")} == {
-        "add",
-        "mul",
-        "int8",
-        "int32",
-        "uint8",
-        *"0123456789",
-    }
+    assert len(kept) == LIMIT
+    values = {part for name in kept for part in name[5:-1].split("-")}
+    assert values == {"add", "mul", "int8", "int32", "uint8", *map(str, range(LIMIT))}
     assert sample(random.Random(0).sample(rows, len(rows))) == kept
     assert covering(rows) == kept
 
 
 def test_samples_have_a_limit_that_named_values_lift() -> None:
-    assert len(sample([Row(f"test[{n}]") for n in range(50)])) == 12
+    assert len(sample([Row(f"test[{n}]") for n in range(50)])) == LIMIT
     assert len(sample([Row(f"test[{n}]", covers=(f"{n // 2}",)) for n in range(50)])) == 25
     assert len(sample([Row(f"test[{n}]", covers=()) for n in range(50)])) == 1
     assert len(sample([Row("test[a-b]"), *(Row(f"test[{n}]", covers=()) for n in range(50))])) == 1

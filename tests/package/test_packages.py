@@ -240,6 +240,7 @@ print(CliRunner().invoke(app, ["doctor"]).output)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", ["RuntimeError('no')", "ImportError('no')"])
 def test_devices_work_without_the_packages_that_cannot_be_imported(error: str, tmp_path: Path) -> None:
     texts = []

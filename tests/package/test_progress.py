@@ -263,10 +263,12 @@ def run(code: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_build_during_interpreter_exit() -> None:
     assert run("import atexit; atexit.register(lambda: print(build()))").startswith("<MLGraph (x: ")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
 def test_progress_after_fork() -> None:
     code = """

@@ -135,6 +135,7 @@ def test_recipe_of_operation(tmp_path: Path) -> None:
     assert tree.touched == listed("Adding an operation")
 
 
+@pytest.mark.long
 def test_recipe_of_back_end(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     folder = tmp_path / "src" / "opweave" / "backends" / "accelerator"

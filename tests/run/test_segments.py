@@ -439,6 +439,7 @@ def grown(context: ow.MLContext, steps: list[tuple[int, int, int]], shapes: list
     return builder.build({f"y{k}": value for k, value in enumerate(results) if k % 3 == 0 or k == len(results) - 1})
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(

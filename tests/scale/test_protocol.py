@@ -446,6 +446,7 @@ def test_parse_bounds_how_deep_json_is_nested(text: str) -> None:
     assert Interface.load(identity("float")).parse(quoted).feed["x"].shape == (1, 3)
 
 
+@pytest.mark.long
 def test_parse_reads_long_lists_as_short_ones() -> None:
     """Lists of numbers of more than 64 KiB are read in pieces, with the same results and errors."""
     random = np.random.default_rng(1)

@@ -42,6 +42,7 @@ def test_floor_server_answers_requested_bytes() -> None:
                 assert client.receive() == (2, bytes(wanted))
 
 
+@pytest.mark.long
 def test_node_reads_the_large_tensor_from_a_bare_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     node_js.need()
     sizes = []
@@ -57,6 +58,7 @@ def test_node_reads_the_large_tensor_from_a_bare_socket(monkeypatch: pytest.Monk
     assert set(sizes) == {serve.LARGE_BYTES}
 
 
+@pytest.mark.long
 def test_browser_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "browser"
     program.write_text(f"#!/bin/sh\ntrap '' TERM\necho $$ > {tmp_path}/pid\nwhile :; do sleep 0.1; done\n")

@@ -242,6 +242,7 @@ INTERMEDIATES: dict[str, tuple[list[Any], int]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", INTERMEDIATES)
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_build_counts_intermediates(name: str, device: str) -> None:

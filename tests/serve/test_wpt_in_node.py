@@ -25,6 +25,7 @@ def failures(server: Server, kind: str, stride: int, folder: Path = wpt.DATA / "
     return result["ran"], result["failures"]
 
 
+@pytest.mark.long
 def test_validation() -> None:
     with Server(port=0, device="cpu") as server:
         ran, failed = failures(server, "validation", 1)

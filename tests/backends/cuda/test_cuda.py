@@ -389,6 +389,7 @@ def test_tensors(driver: CpuDriver, context: ow.MLContext, data_type: Any) -> No
         tensor.numpy()
 
 
+@pytest.mark.long
 def test_wpt_case_of_each_operation(context: ow.MLContext) -> None:
     """The engine with graphs of several kernels and constants; all cases run as kernels in test_cuda_kernels.py."""
     for name in ("gru", "scatter_nd", "concat"):

@@ -199,6 +199,7 @@ def test_workgroups_reduce_rows_with_one_barrier_each(length: int, data_type: Da
         assert text.count("workgroupBarrier();") == (0 if is_warp else text.count("for (var bits")), text
 
 
+@pytest.mark.long
 def test_elements_that_a_row_needs_twice_are_loaded_once() -> None:
     """Before anything is stored. Rows that are longer are loaded again."""
 

@@ -172,6 +172,7 @@ def a_step(b: ow.MLGraphBuilder, x: ow.MLOperand, draw: Callable[[st.SearchStrat
     return x + 1
 
 
+@pytest.mark.long
 @settings(max_examples=150)
 @given(st.data())
 def test_chains_agree_with_reference(data: st.DataObject) -> None:

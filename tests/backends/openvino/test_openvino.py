@@ -501,6 +501,7 @@ print(threads(), most)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the threads of a process in a folder")
 def test_sessions_start_few_threads(context: ow.MLContext, tmp_path: Path) -> None:
     """Small graphs none; and a model at six shapes leaves its process with no more than processors and eight."""

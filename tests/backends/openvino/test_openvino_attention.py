@@ -70,6 +70,7 @@ def compare(name: str, data_type: Any) -> None:
 ROWS = [*((name, "float32") for name in CASES), ("clamp of where", "float16")]
 
 
+@pytest.mark.long
 def test_element_wise_operations_after_attention() -> None:
     pytest.importorskip("openvino", reason="openvino is not installed")
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=600, check=False)

@@ -460,6 +460,7 @@ def test_limits_of_devices_hold(shape: tuple[int, int], features: Features) -> N
     assert tile.invocations <= features.max_invocations
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", [matmul((70000, 2, 3), (70000, 3, 2)), matmul((70000, 1, 40), (70000, 40, 2))], ids=str)
 def test_stacks_exceed_workgroup_limit(row: Row) -> None:
     assert all(max(kernel.workgroups) <= 65535 for kernel in check(row).kernels())

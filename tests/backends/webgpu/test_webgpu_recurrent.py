@@ -130,6 +130,7 @@ def test_recurrent_step_kernels_are_compiled_once() -> None:
     assert context.compute(graph, {"x": np.ones((200, 1, INPUTS), "float32")})["y"].tolist() == [[[0.0] * 300]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("op", ["gru", "lstm"])
 def test_long_sequences_are_divided_where_a_device_ends_loops_early(op: str) -> None:
     """Mesa's software adapter leaves all loops of an invocation after 65,535 iterations, without an error."""

@@ -297,6 +297,7 @@ def test_copies_between_outputs_need_buffers_that_can_be_copied() -> None:
     device.destroy()
 
 
+@pytest.mark.long
 def test_constants_of_freed_graphs_are_forgotten() -> None:
     context = gpu_context()
     engine: Any = context.backend.space
@@ -367,6 +368,7 @@ print(context.compute(graph, {{"x": np.ones(4, "float32")}})["y"])
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_fork_does_not_hang() -> None:
     names = {id(found): name for name, found in _adapters().items()}
