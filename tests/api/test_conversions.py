@@ -52,6 +52,7 @@ def test_conversion_error_names_type_and_remedy(dtype: Any, to: str) -> None:
         ow.MLGraphBuilder(CONTEXT).constant(np.zeros(3, dtype))
 
 
+@pytest.mark.long
 def test_arrays_that_are_copied_use_memory_again() -> None:
     values = np.zeros(pool.LARGE // 4 + 16, "float32")
     addresses, others = set(), []

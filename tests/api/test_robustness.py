@@ -197,6 +197,7 @@ def test_threads_that_bind_destroy_and_drop() -> None:
     assert [array for array in bound if array() is not None] == []  # the graph does not hold what it was bound to
 
 
+@pytest.mark.long
 def test_interrupt_while_waiting_releases_locks() -> None:
     code = """
 import signal, threading, numpy as np, opweave as ow

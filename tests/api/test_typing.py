@@ -103,6 +103,7 @@ def test_type_checkers_see_mistakes(found: dict[str, list[str]]) -> None:
     assert {int(line.split(":")[1]) for line in found["wrong.py"]} == set(range(6, 12))
 
 
+@pytest.mark.long
 def test_typical_uses_run() -> None:
     """`assert_type` is for type checkers; here the calls themselves are tried."""
     subprocess.run([sys.executable, USES], check=True)

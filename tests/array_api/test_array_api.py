@@ -250,6 +250,7 @@ def test_functions_at_domain_limits(data_type: str) -> None:
         assert np.isnan(xp.acosh(xp.asarray(np.float32([-1.6e16, -1e30, -np.inf]))).numpy()).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 def test_sort_argsort_and_searchsorted_order_nan_beyond_infinity(data_type: str, device: str) -> None:

@@ -86,6 +86,7 @@ def test_support_is_complete(name: str) -> None:
         assert None not in how.values(), f"{backend} cannot do {name} for some data type: {how}"
 
 
+@pytest.mark.long
 def test_errors_are_one_line(tmp_path: Path) -> None:
     missing = tmp_path / "missing.jpg"
     result = subprocess.run([sys.executable, "-m", "opweave", "demo", missing], capture_output=True, text=True)

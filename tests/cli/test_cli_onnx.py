@@ -280,6 +280,7 @@ def test_convert_keeps_the_engines_operators(run, tmp_path: Path) -> None:  # ty
     )
 
 
+@pytest.mark.long
 def test_errors_are_one_line_and_verbose_shows_more(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "bad.onnx").write_bytes(b"\xff\xff")
     (tmp_path / "bad.npy").write_bytes(b"\x93NUMPY")

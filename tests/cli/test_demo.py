@@ -238,6 +238,7 @@ def test_enlarger_copies_nothing_for_one_window() -> None:
     assert ow.memory.copies.count == 0
 
 
+@pytest.mark.long
 def test_copies_of_windows_are_counted() -> None:
     divided = enlarger.Enlarger(ow.ml.create_context(), 40, 40, tile=20)
     ow.memory.copies.reset()
@@ -281,6 +282,7 @@ def test_weights_are_small_and_tell_how_they_were_made() -> None:
     assert job.PHOTO.stem in {Path(name).stem for name in held_out}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["astronaut.png", "chelsea.png", "rocket.jpg"])
 def test_network_beats_bicubic_on_every_held_out_photograph(name: str) -> None:
     """By half a decibel of luma, by scikit-image's measures."""
@@ -330,6 +332,7 @@ def test_demo_wins_by_a_decibel_and_a_half_on_its_own_photograph(tmp_path: Path)
     assert "sheet.png" in text
 
 
+@pytest.mark.long
 def test_enlarge_writes_the_picture_three_times_as_large(tmp_path: Path) -> None:
     Image.fromarray(photograph(40, 25)).save(tmp_path / "small.png")
     report = run(tmp_path / "small.png", tmp_path / "large.webp", enlarge=True, console=QUIET)

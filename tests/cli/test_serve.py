@@ -41,6 +41,7 @@ def serving(*options: str, folder: Path | None = None) -> Iterator[tuple[str, su
             process.kill()
 
 
+@pytest.mark.long
 def test_serve_prints_script_tag() -> None:
     with serving("--port", "0", "--stats") as (text, process):
         found = re.search(r'<script src="http://127\.0\.0\.1:(\d+)/webnn\.js\?token=([\w-]+)"></script>', text)
@@ -84,6 +85,7 @@ def test_node_connects_as_it_says(tmp_path: Path) -> None:
     assert not (tmp_path / "s.sock").exists()
 
 
+@pytest.mark.long
 def test_serve_write_prints_node_command(tmp_path: Path) -> None:
     node_js.need()
     (tmp_path / "program.mjs").write_text("console.log((await navigator.ml.createContext()).accelerated)")

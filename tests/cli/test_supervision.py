@@ -60,6 +60,7 @@ def test_continue_in_child_stops_it_once(names: str, seconds: float) -> None:
     assert (output, process.returncode) == ("stopped\n", 3)
 
 
+@pytest.mark.long
 def test_continue_in_child_stops_it_after_sigkill() -> None:
     process = started(0)
     assert process.stdout is not None
@@ -90,6 +91,7 @@ def test_continue_in_child_ignores_sighup_under_nohup() -> None:
     assert (output, process.returncode) == ("stopped\n", 0)
 
 
+@pytest.mark.long
 def test_continue_in_child_takes_signals_of_all_processes() -> None:
     """Service managers signal every process of a service; the child has replaced Ray's handler by then."""
     process = started(0)

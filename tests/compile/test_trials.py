@@ -100,6 +100,7 @@ def test_tune_refuses_engine_with_one_wrong_output(rival: Rival, output: str, tm
     assert [each.refused for each in engines.kept_measurements()] == [{"rival": wrong}] * 2
 
 
+@pytest.mark.long
 def test_tune_uses_an_engine_that_passes_its_trial(rival: Rival, monkeypatch: pytest.MonkeyPatch) -> None:
     faster(monkeypatch, (2.0, 1.0))
     graph = built(ow.ml.create_context(device="cpu"))
@@ -168,6 +169,7 @@ def test_engine_process_starts_again_after_it_ended(process: EngineProcess) -> N
         check(dict(zip(graph.outputs, targets, strict=True)))
 
 
+@pytest.mark.long
 def test_engine_process_frees_graphs_that_are_dropped(process: EngineProcess) -> None:
     graph = built(ow.ml.create_context(device="cpu", backend="onnxruntime"))._graph
     assert graph is not None
@@ -184,6 +186,7 @@ def test_engine_process_frees_graphs_that_are_dropped(process: EngineProcess) ->
         process.run(0, [X])
 
 
+@pytest.mark.long
 def test_engine_process_ends_with_owner() -> None:
     process = EngineProcess()
     graph = built(ow.ml.create_context(device="cpu", backend="onnxruntime"))._graph

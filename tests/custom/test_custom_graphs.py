@@ -134,6 +134,7 @@ def test_composites_hold_composites_and_kernels() -> None:
     assert second.tolist() == [[3, 4, 0, 0]]
 
 
+@pytest.mark.long
 def test_numba_kernel() -> None:
     numba = pytest.importorskip("numba", reason="the extra numba is not installed")
 

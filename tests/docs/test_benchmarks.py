@@ -207,6 +207,7 @@ def test_measure_continues_after_failing_part(
         parts.end()
 
 
+@pytest.mark.long
 def test_in_process_error_has_stderr() -> None:
     with pytest.raises(RuntimeError, match=r"benchmarks.models nothing x ends with 1: (.|\n)*KeyError: 'nothing'"):
         measure.in_process("benchmarks.models", "nothing", "x")

@@ -170,6 +170,7 @@ def test_traffic_runs_in_small(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert asked == [("alone", engine, name, "0") for engine in ("opweave", "onnxruntime")] * 2
 
 
+@pytest.mark.long
 def test_small_runs_in_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small, "SETTLE_SECONDS", 0.0)
     asked = planted(monkeypatch, small, {"alone": small.alone})

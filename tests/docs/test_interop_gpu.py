@@ -21,6 +21,7 @@ def recorded() -> list[GpuReport]:
     return [GpuReport.read(json.dumps(value)) for value in json.loads((DOCS / "interop-gpu.json").read_text())]
 
 
+@pytest.mark.long
 def test_interop_ways_compute_the_same() -> None:
     pytest.importorskip("wgpu", reason="wgpu is not installed")
     from benchmarks.interop.gpu import Kernels, Tests

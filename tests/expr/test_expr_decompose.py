@@ -41,6 +41,7 @@ def check(context: ow.MLContext, case: Case, rtol: float) -> None:
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=1e-37 if rtol else 0)
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(case=pointwise(exact=True, decomposable=True, depth=3))
 def test_exact_functions_decompose_bit_for_bit(context: ow.MLContext, case: Case) -> None:
@@ -53,6 +54,7 @@ def test_smooth_functions_decompose(context: ow.MLContext, case: Case) -> None:
     check(context, case, 1e-4)
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(case=index_form())
 def test_index_form_decomposes_where_it_is_made_of_whole_arrays(context: ow.MLContext, case: Case) -> None:

@@ -294,6 +294,7 @@ def assert_accurate(step: int) -> None:
             assert (np.signbit(result) == np.signbit(expected))[known].all(), name
 
 
+@pytest.mark.long
 def test_functions_are_accurate_everywhere() -> None:
     assert_accurate(8191)  # every exponent, 1024 times
 
@@ -318,6 +319,7 @@ def test_functions_are_accurate_on_lesser_machines(
     assert_accurate(32749)
 
 
+@pytest.mark.long
 def test_functions_without_fma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(code: str) -> bytes:
         raise RuntimeError("this LLVM cannot read it")

@@ -61,6 +61,7 @@ def test_stored_levels_stay_small() -> None:
     assert run(kernel, np.ones(64, np.float32)).tolist() == [2.0**14] * 64
 
 
+@pytest.mark.long
 def test_deep_formula_uses_numpy() -> None:
     program = trace(chain(5000), "deep", [ROW])
     kernel = kernels.compile(program, "auto")

@@ -83,6 +83,7 @@ def lowered(op: Op[..., Any], input: Traced, **attributes: Any) -> Traced:
     return result
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(moves())
 def test_elements_that_are_moved_again_and_again_are_the_right_ones(

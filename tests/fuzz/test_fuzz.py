@@ -89,6 +89,7 @@ def test_campaign_child_processor_affinity(tmp_path: Path) -> None:
             assert child.ask(8) == ("finding", f"it gave 'processors [{processor}]'", 1)
 
 
+@pytest.mark.long
 def test_command_line_runs_one_case() -> None:
     command = [sys.executable, "-m", "fuzz", "models", "--case", "50"]
     done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, check=True)
@@ -98,6 +99,7 @@ def test_command_line_runs_one_case() -> None:
 # Records -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_record_resumes(tmp_path: Path) -> None:
     chosen = replace(campaign("misbehaving"), batch=1)
     first = record.go_on(chosen, tmp_path, seed=3, count=2)

@@ -271,6 +271,7 @@ def test_diff_packaged_model_different_rounding(packaged: Any) -> None:
     assert f"{op.name} '{label}'" in {row.title for row in found.found}
 
 
+@pytest.mark.long
 def test_float16_overflow_in_one_layer_of_a_packaged_model(packaged: Any) -> None:
     name, path, feed = packaged
     graph = loaded(path, feed)

@@ -442,6 +442,7 @@ print(ow.lazy.statistics.compiled, ow.lazy.compile_now(False))
     assert run(code, OPWEAVE_COMPILE="later").endswith("OPWEAVE_COMPILE must be 'now' or 'background', got 'later'\n")
 
 
+@pytest.mark.long
 def test_exit_during_background_compilation() -> None:
     code = """
 import numpy as np, opweave as ow

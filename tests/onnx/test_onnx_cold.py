@@ -156,6 +156,7 @@ def test_own_session_imports_no_compiler(kind: str, make: str, tmp_path: Path) -
     assert not loaded(make, a_model(kind), tmp_path) & COMPILER
 
 
+@pytest.mark.long
 def test_compiling_imports_the_compiler(tmp_path: Path) -> None:
     """The names above are those of modules."""
     make = "session = " + PLAIN.format(more=', specialise="always"')

@@ -78,6 +78,7 @@ def python(code: str, *args: str, **environment: str) -> str:
     ).stdout.strip()
 
 
+@pytest.mark.long
 def test_session_without_onnx_package(tmp_path: Path) -> None:
     constants = [
         helper.make_tensor("w", TensorProto.FLOAT, [2, 2], [1.0, 0.0, 0.0, 3.0]),

@@ -142,6 +142,7 @@ def test_create_context_warns_once_of_unusable_triton(problem: str, tmp_path: Pa
         assert f"limited: {fault}" in re.sub(r"\s+", " ", found["doctor"])
 
 
+@pytest.mark.long
 def test_create_context_is_silent_with_usable_triton(tmp_path: Path) -> None:
     working_triton(tmp_path)
     found = _run(tmp_path, HIDDEN)
@@ -150,12 +151,14 @@ def test_create_context_is_silent_with_usable_triton(tmp_path: Path) -> None:
     assert found["tf32"] == "<MLContext on cuda>"
 
 
+@pytest.mark.long
 def test_triton_is_found_in_folders_that_the_program_adds(tmp_path: Path) -> None:
     working_triton(tmp_path / "vendored")
     found = _run(tmp_path, f"import sys; sys.path.insert(0, {str(tmp_path / 'vendored')!r})\n{HIDDEN}")
     assert (found["warnings"], found["fault"]) == ([], "")
 
 
+@pytest.mark.long
 def test_devices_without_tensor_cores_do_without_triton(tmp_path: Path) -> None:
     triton("", "3.6.0")(tmp_path)
     found = _run(tmp_path, HIDDEN.replace("sm_90", "sm_75"))
@@ -268,6 +271,7 @@ print(graph.explain())
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", ["", "2026.4.1"])
 def test_tune_says_that_openvino_cannot_be_imported(version: str, tmp_path: Path) -> None:
     planted.plant(tmp_path, "openvino", "raise RuntimeError('no')", version)
@@ -319,6 +323,7 @@ def test_expressions_run_without_importable_compiler(package: str, text: str, tm
     assert warning == f"RuntimeWarning {error}; without it, NumPy or engines run expressions, which takes longer"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("halide") is None, reason="the extra halide is not installed")
 def test_expressions_without_llvmlite_warn_of_the_half_of_the_extra(tmp_path: Path) -> None:
     code = f"import sys; sys.modules['llvmlite'] = None\n{EXPRESSIONS}"

@@ -42,6 +42,7 @@ print(found)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only Linux says what a process may use")
 @pytest.mark.skipif(os.cpu_count() == 1, reason="with one processor there is nothing to choose")
 def test_threads_stay_on_the_processors_of_the_process() -> None:
@@ -181,6 +182,7 @@ def test_threads_get_their_own_results(context: ow.MLContext, way: Any) -> None:
             np.testing.assert_array_equal(found[name], array)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", [compute, dispatch])
 def test_intermediates_of_many_threads_are_freed(way: Any) -> None:
     context, meeting = ow.ml.create_context(device="cpu"), Meeting()

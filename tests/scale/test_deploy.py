@@ -209,6 +209,7 @@ def test_deploy_reports_port_in_use(layer: Path) -> None:
         assert error(layer, "--port", port) == text
 
 
+@pytest.mark.long
 def test_deploy_names_missing_extra(layer: Path) -> None:
     code = f"""
 import sys

@@ -132,6 +132,7 @@ def test_hostile_client_does_not_disturb_others(
     assert not is_more(now, before), f"{now} threads and files, before {before}"
 
 
+@pytest.mark.long
 def test_hostile_case_count() -> None:
     assert len({case["name"] for case in CASES}) == len(CASES) >= 40
 

@@ -433,6 +433,7 @@ def test_second_read_apart_comes_in_a_frame(server: Server) -> None:
             assert time.monotonic() < deadline
 
 
+@pytest.mark.long
 def test_unrequested_contents_follow_in_a_frame(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     wait = Handover.wait
     monkeypatch.setattr(Handover, "wait", lambda handover, key, _: wait(handover, key, 1))
@@ -475,6 +476,7 @@ def test_contents_of_broken_response_follow_in_a_frame(server: Server) -> None:
         assert (answer["r"], len(answer["payload"])) == (100, 2**25)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("type_of_client", [Client, PlainClient])
 def test_abandoned_contents_are_dropped(type_of_client: type[Client], caplog: pytest.LogCaptureFixture) -> None:
     limits = ConnectionLimits(handshake=10_000)

@@ -110,6 +110,7 @@ def cuda_rows() -> list[Any]:
     return rows() if HARDWARE else [pytest.param(*row.values, id=row.id, marks=pytest.mark.covers()) for row in rows()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("op", "types"), cuda_rows())
 def test_cuda_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -> None:
     context, sample = cuda_context(), SAMPLES[op]

@@ -134,6 +134,7 @@ def test_pow_of_one_half_is_no_sqrt(device: str) -> None:
         np.testing.assert_array_equal(run(device, "pow", x, half), float32([INF, 2.0, NAN, INF]))
 
 
+@pytest.mark.long
 @devices
 @pytest.mark.parametrize("data_type", INTEGERS)
 def test_integer_powers_are_exact_and_wrap(device: str, data_type: ow.DataType) -> None:

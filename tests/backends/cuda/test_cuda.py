@@ -112,6 +112,7 @@ def test_constants_are_put_in_order_while_kernels_are_compiled(noting: Noting, m
     np.testing.assert_allclose(context.compute(graph, {"x": IMAGE})["y"], reference(), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_build_compiles_segments_concurrently(noting: Noting) -> None:
     context = context_on(noting)
     builder = ow.MLGraphBuilder(context)

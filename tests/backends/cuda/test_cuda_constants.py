@@ -58,6 +58,7 @@ def buffers(graph: ow.MLGraph) -> set[Any]:
     return {array.buffer for step in steps if step.part for array in step.part.runner._constants.values()}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("precision", ["float32", "ieee", "tf32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", OPS)

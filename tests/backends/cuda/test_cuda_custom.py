@@ -156,6 +156,7 @@ def test_passes_share_scratch_memory(context: ow.MLContext) -> None:
     np.testing.assert_array_equal(computed(context, centred, x), x - 4)
 
 
+@pytest.mark.long
 def test_nodes_have_scratch_memory_of_their_own(context: ow.MLContext) -> None:
     """Also nodes whose first passes are the same kernel of the same operand, apart from the value of an argument."""
 
@@ -395,6 +396,7 @@ def test_triton() -> None:
         kernels_of(scaled, LONG, outputs=(LONG,), k=2.0)
 
 
+@pytest.mark.long
 def test_numba() -> None:
     cuda: Any = pytest.importorskip("numba.cuda", reason="needs numba-cuda")
     try:

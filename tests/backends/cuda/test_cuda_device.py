@@ -19,6 +19,7 @@ def test_conformance(case: wpt.Case) -> None:
     wpt.check_conformance(case, wpt.run_conformance(cuda_context(), case))
 
 
+@pytest.mark.long
 def test_operations_on_arrays() -> None:
     x = np.float32([[1, -2], [3, -4]])
     with cuda_context():

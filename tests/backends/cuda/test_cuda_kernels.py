@@ -219,6 +219,7 @@ def test_elements_that_a_row_needs_twice_are_loaded_once() -> None:
             assert len(places) == 2
 
 
+@pytest.mark.long
 def test_float16_all_values() -> None:
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
     with np.errstate(invalid="ignore", over="ignore"):

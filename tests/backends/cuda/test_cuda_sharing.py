@@ -177,6 +177,7 @@ def test_tensor_from_rejects_other_descriptor(driver: CpuDriver, context: ow.MLC
         context.tensor_from(3)
 
 
+@pytest.mark.long
 def test_tensors_are_lent(driver: CpuDriver, context: ow.MLContext) -> None:
     tensor = context.create_tensor("float32", [2, 3], readable=True, writable=True)
     context.write_tensor(tensor, np.arange(6, dtype=np.float32))

@@ -62,6 +62,7 @@ def test_nan_and_infinities_are_limited_as_on_the_reference(name: str, neighbour
         np.testing.assert_allclose(found, wanted, rtol=1e-5 if data_type == "float32" else 4e-3)
 
 
+@pytest.mark.long
 def test_repeated_elements_are_found_by_the_engine() -> None:
     """An integer scale is interpolated, which keeps the layout of the convolutions around it; other scales are gathered."""
     context = openvino_context()

@@ -308,6 +308,7 @@ sys.modules["wgpu"] = None
     ]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="the variable is that of Vulkan's loader on Linux")
 def test_create_context_without_adapter() -> None:
     lines = in_process(ASK, VK_DRIVER_FILES="/nowhere.json", VK_ICD_FILENAMES="/nowhere.json").splitlines()

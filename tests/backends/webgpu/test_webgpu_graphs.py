@@ -280,6 +280,7 @@ def follow(b: Any, x: Any, steps: list[tuple[Any, ...]], outputs: int) -> dict[s
     return {f"y{k}": b.identity(value) for k, value in enumerate(values[-outputs:])}
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(steps=programs(), outputs=st.integers(1, 3), seed=st.integers(0, 99))
 def test_graphs_agree_with_the_reference(steps: list[tuple[Any, ...]], outputs: int, seed: int) -> None:

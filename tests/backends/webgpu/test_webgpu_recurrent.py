@@ -118,6 +118,7 @@ def test_recurrent_large_hidden_size_has_kernel_per_step(
     check(op, MAX_HIDDEN_SIZE + 13, given, batches=batches, kernels=kernels, **options)
 
 
+@pytest.mark.long
 def test_recurrent_step_kernels_are_compiled_once() -> None:
     context = gpu_context()
     builder = ow.MLGraphBuilder(context)

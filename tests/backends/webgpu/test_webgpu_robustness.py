@@ -31,6 +31,7 @@ def softmax_of(context: ow.MLContext, count: int = 8) -> ow.MLGraph:
 # Devices that go away
 
 
+@pytest.mark.long
 def test_device_released_with_context() -> None:
     names = {id(found): name for name, found in _adapters().items()}
 

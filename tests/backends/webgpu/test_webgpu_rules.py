@@ -120,6 +120,7 @@ def drawn(function: Callable[[Make], None], data_type: str = "float32", examples
     test()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["average_pool2d", "l2_pool2d", "max_pool2d"])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_windows_slide_everywhere(name: str, layout: str) -> None:
