@@ -137,7 +137,7 @@ def main(
             slower |= not holds
             scale = 1.0 if count else SCALE[hot.unit]
             cells = [
-                hot.subject,
+                hot.what,
                 *(f"{median(values) * scale:.4g}" for values in (ours, theirs)),
                 "" if count else hot.unit,
             ]
