@@ -19,8 +19,11 @@ HISTORY = ("found", "made", "known", "given")
 MAX_HISTORY = 40
 """Assigned names that tell their history, in all files: those of public parameters, mostly."""
 
-MAX_PRIVATE = 140
+MAX_PRIVATE = 113
 """Accesses to private attributes of other objects than `self`. Fewer are better: lower this when some go."""
+
+STANDARD = ("os", "sys")
+"""Modules of Python that document functions with underscores: `os._exit`, `sys._getframe`."""
 
 SHARED_NAMES = {
     "Buffer": "a buffer of a WGSL module that users write, and one of a GPU graph",
@@ -87,7 +90,7 @@ def test_private_names_are_used_by_their_owners() -> None:
         if isinstance(node, ast.Attribute)
         and node.attr.startswith("_")
         and not node.attr.startswith("__")
-        and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+        and ast.unparse(node.value) not in ("self", "cls", "super()", *STANDARD)
     )
     assert used.total() <= MAX_PRIVATE, used.most_common(10)
 

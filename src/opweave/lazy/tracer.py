@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .. import memory
+from ..context.access import program_of
 from ..context.builder import MLGraphBuilder
 from ..context.context import MLContext
 from ..context.graph import MLGraph
@@ -294,7 +295,7 @@ class TracedFunction:
         self.takes_all = self.sources == list(range(len(tracer.arguments)))
         space = self.context.backend.space
         self.allocate = memory.empty if space.is_host else space.allocate
-        self.program = graph._check_alive() if graph is not None else None
+        self.program = program_of(graph) if graph is not None else None
         descs = graph.outputs.values() if graph is not None else ()
         self.outputs: list[tuple[Desc, int]] = [(desc, code_of(desc)) for desc in descs]
 

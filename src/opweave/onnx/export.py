@@ -14,6 +14,7 @@ from .. import __version__
 from ..backends.onnxruntime import ort
 from ..backends.onnxruntime.emit import Emitter
 from ..compile.legalise import legalise
+from ..context.access import recorded_graph
 from ..context.graph import MLGraph
 from ..core.graph import Graph
 from ..support.errors import ValidationError, require
@@ -65,9 +66,7 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
     require(isinstance(graph, MLGraph), f"save takes an MLGraph, got {type(graph).__name__}")
     choices = get_args(Operators)
     require(operators in choices, f"save: operators must be one of {list(choices)}, got {short_repr(operators)}")
-    graph._check_alive()
-    source = graph._graph
-    assert source is not None
+    source = recorded_graph(graph)
     model, weights = to_onnx(source, operators)
     total = sum(array.nbytes for array in weights.values())
     # The data file goes beside the target of a link, not beside the link.

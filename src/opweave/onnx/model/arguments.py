@@ -146,7 +146,7 @@ class Argument:
         The caller must hold the lock of an `MLTensor`.
         """
         subject = f"input {self.name!r}"
-        if isinstance(value, MLTensor) and not context._space.is_host:
+        if isinstance(value, MLTensor) and not context.backend.space.is_host:
             return self._on_device(value, context, subject)
         if not self.element_type:
             if self.type.startswith("seq("):
@@ -187,7 +187,7 @@ class Argument:
     def as_output(self, value: Any, context: MLContext) -> Memory:
         """Check the array or tensor that this output is written into, and return its memory."""
         subject = f"out[{self.name!r}]"
-        if isinstance(value, MLTensor) and not context._space.is_host:
+        if isinstance(value, MLTensor) and not context.backend.space.is_host:
             return self._on_device(value, context, subject)
         numeric = self.element_type and self.element_type != TensorProto.STRING
         require(bool(numeric), f"{subject}: {self.type} cannot be written into an array")

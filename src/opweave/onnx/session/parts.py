@@ -95,7 +95,7 @@ class SessionParts:
     def __init__(self, recipe: Recipe, settings: Settings, model: Model) -> None:
         require_operators(model)
         self.recipe, self.settings, self.model, self.context = recipe, settings, model, settings.context
-        self.space, self.check_alive = self.context._space, self.context._check_alive
+        self.space, self.check_alive = self.context.backend.space, self.context._check_alive
         self.run_trace = RunTrace.of(recipe.options)
         settings.prepare(model)
         arguments, graph, declared = recipe.arguments, model.proto.graph, model.required_inputs
