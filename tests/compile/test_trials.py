@@ -56,7 +56,7 @@ def check(results: dict[str, np.ndarray]) -> None:
     np.testing.assert_array_equal(results["z"], np.abs(X))
 
 
-@pytest.mark.long(rows=1)
+@pytest.mark.long
 @pytest.mark.parametrize("faulty_run", [False, True], ids=["compile", "run"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_tune_refuses_an_engine_that_fails(
@@ -83,7 +83,7 @@ def test_tune_refuses_an_engine_that_fails(
     check(dict(zip("yz", session.run(["y", "z"], {"x": X}), strict=True)))
 
 
-@pytest.mark.long(rows=1)
+@pytest.mark.long
 @pytest.mark.parametrize("output", ["y", "z"])
 def test_tune_refuses_engine_with_one_wrong_output(rival: Rival, output: str, tmp_path: Path) -> None:
     rival.error, rival.wrong_output = 0.01, "yz".index(output)

@@ -77,7 +77,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.long(rows=1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [("wrong", "graph"), ("ends", "static"), ("hangs", "dynamic"), ("eats", "graph"), ("ends later", "static")],
@@ -145,7 +145,7 @@ def test_verification_does_not_begin_without_a_cache(tmp_path: Path) -> None:
     assert (found["begun"], found["state"]) == (False, "not verified: there is no cache to keep the verdict")
 
 
-@pytest.mark.long(rows=1)
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("ending", ["exit", "kill"])
 def test_verification_child_ends_with_program(ending: str, cache: Path, tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def test_operands_need_no_builder() -> None:
     assert [line.split()[0] for line in graph.explain().splitlines()[-2:]] == ["rms_normalization", "swiglu"]
 
 
-@pytest.mark.long(rows=2)
+@pytest.mark.long
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_top_k_orders_nan_beyond_infinity_and_keeps_the_order_of_equals(dtype: str, device: str) -> None:

@@ -57,7 +57,7 @@ CHECKS: dict[str, Callable[[str], None]] = {"chat": check_text, "sentence_embedd
 """What must hold for what examples print."""
 
 
-@pytest.mark.long(rows=1)
+@pytest.mark.long
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs(path: Path, tmp_path: Path) -> None:
     if "import wgpu" in path.read_text():

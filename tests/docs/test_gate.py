@@ -20,6 +20,7 @@ SHAPES = 2
 """How many shapes of a model are run here: the first one, and a new one."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e.small], ids=lambda entry: entry.name)
 def test_small_models_agree_with_onnx_runtime(entry: catalog.Entry, backend: str) -> None:

@@ -227,7 +227,7 @@ def special(data_type: str) -> np.ndarray:
         return np.array([*values, *(-v for v in values)]).astype(dtype)
 
 
-@pytest.mark.long(rows=2)
+@pytest.mark.long
 @pytest.mark.parametrize("data_type", ANY)
 def test_functions_at_special_values(data_type: str) -> None:
     values = special(data_type)
@@ -311,6 +311,7 @@ def use_features(features: str, monkeypatch: pytest.MonkeyPatch, cache: Path) ->
     monkeypatch.setattr(objects, "target", lambda: lesser)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("features", ["sse41", "sse41-avx", "sse41-avx-avx2-f16c-fma"])
 def test_functions_are_accurate_on_lesser_machines(
     features: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -414,6 +415,7 @@ def test_sizes_of_loops(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(y, x * 2 + row)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", [(3, 5), (64, 1000), (1000, 64), (200_003,), (7, 40, 33)])
 @pytest.mark.parametrize("axis", [0, -1])
 def test_normalisations(shape: tuple[int, ...], axis: int) -> None:

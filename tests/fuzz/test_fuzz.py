@@ -17,7 +17,7 @@ from fuzz.__main__ import CAMPAIGNS, campaign
 TESTS = Path(__file__).parents[1]
 
 
-@pytest.mark.long(rows=1)
+@pytest.mark.long
 @pytest.mark.parametrize("name", CAMPAIGNS)
 def test_campaign_finds_nothing(name: str, tmp_path: Path) -> None:
     chosen = campaign(name)

@@ -156,7 +156,7 @@ def is_changed(right: Array, got: Array, part: float) -> bool:
     return not np.allclose(got, right, rtol=part, atol=part * (1e-6 + float(abs(right).max())))
 
 
-@pytest.mark.long(rows=2)
+@pytest.mark.long
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_judge_finds_faults_planted_into_graphs_of_the_campaign(fault: Fault) -> None:
     """Faults that change a well-conditioned result by more than one percent are found; few results are not judged."""

@@ -208,7 +208,7 @@ def compile_now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     ow.lazy.compile_now(before)
 
 
-@pytest.mark.long(rows=2)
+@pytest.mark.long
 @pytest.mark.parametrize("context", [CONTEXT, REFERENCE], ids=["cpu", "reference"])
 @pytest.mark.usefixtures("compile_now")
 @settings(max_examples=60)

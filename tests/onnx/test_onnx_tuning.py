@@ -187,7 +187,7 @@ def test_build_time_excludes_first_loop_compilation(
     assert builds == ["onnxruntime", "rival"]
 
 
-@pytest.mark.long(rows=1)
+@pytest.mark.long
 @pytest.mark.parametrize(("own", "chosen"), [(0.0011, UNCOMPILED), (0.003, "onnxruntime")])
 @pytest.mark.parametrize("rows", [2, "rows"])
 def test_tune_weighs_build_time(

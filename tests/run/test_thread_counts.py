@@ -34,7 +34,7 @@ print(count)
 """
 
 
-@pytest.mark.long(rows=2)
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
 @pytest.mark.parametrize(("threads", "variable", "expected"), [(3, "", 3), (None, "3", 3), (1, "3", 1), (None, "1", 1)])
 def test_operations_use_so_many_threads(threads: int | None, variable: str, expected: int) -> None:

@@ -75,6 +75,7 @@ def openvino_rows() -> list[Any]:
     return [row for row in rows(by_types=False) if has_rule(*row.values)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("op", "types"), openvino_rows())
 def test_openvino_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -> None:
     """Every call is compiled, which takes longer than on ONNX Runtime."""
@@ -137,6 +138,7 @@ def test_decomposition_agrees_with_reference(op: Op[..., Any], types: dict[str, 
     check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("op", "types"), rows(decomposable=True, by_types=False))
 def test_webgpu_agrees_on_decompositions(op: Op[..., Any], types: dict[str, str]) -> None:
     context, sample = gpu_context(), SAMPLES[op]

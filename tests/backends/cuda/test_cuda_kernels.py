@@ -38,6 +38,7 @@ def prepared(request: pytest.FixtureRequest) -> dict[str, Compiled]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", rows("cuda"))
 def test_conformance(prepared: dict[str, Compiled], case: wpt.Case) -> None:
     made = prepared[case["id"]]
