@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache
 from inspect import signature
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from ..support.errors import ValidationError
 from ..support.names import short_repr
+from ..support.records import record
 
 DataType = Literal["float32", "float16", "int32", "uint32", "int64", "uint64", "int8", "uint8"]
 
@@ -22,7 +22,7 @@ QUANTIZED: tuple[DataType, ...] = ("uint8", "int8", "uint32", "int32")
 LOGICAL: tuple[DataType, ...] = ("uint8",)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TypeInfo:
     name: DataType
     kind: Literal["f", "i", "u"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Self
 
 from ..support.errors import ValidationError, require
 from ..support.names import short_repr
+from ..support.records import record
 
 MAX_DIMENSION = 2**31 - 1
 """The largest dimension and element count, https://www.w3.org/TR/webnn/#valid-dimension."""
@@ -108,7 +108,7 @@ def window_extent(filter: int, dilation: int) -> int:
     return (filter - 1) * dilation + 1
 
 
-@dataclass(frozen=True)
+@record
 class Window:
     """The windows of a pooling along an axis of `size` elements, after `before` elements of padding.
 
