@@ -74,7 +74,7 @@ class MLGraph:
         # Bindings by the arguments of `dispatch`. An entry lives until one of its tensors goes away, so keys made of
         # identities stay unique.
         self._bindings: Cache[tuple[Any, ...], DispatchBinding] = Cache(MAX_BINDINGS, raw=True)
-        # For `opweave.lazy.deferred_context`: the graph as a call in larger graphs, and a function that drops the latter.
+        # For `opweave.lazy.deferred_context`: the graph as a call in larger graphs, and a function that drops them.
         self._template: Any = None
         self._forget: Callable[[], object] | None = None
         self._use: Use | None = None  # counts the calls of the graph, for verification

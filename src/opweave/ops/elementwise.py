@@ -253,7 +253,7 @@ def clamp(
     Args:
         min_value: the lowest result, converted to the data type of `input`; None (or NaN, where that is a float): no
             bound.
-        max_value: the highest result, likewise.
+        max_value: the highest result, converted as `min_value` is; None or NaN: no bound.
 
     Returns: An operand of the data type and shape of `input`; NaN where that is NaN.
     Raises: `min_value` is greater than `max_value`, after conversion to the data type of `input`.

@@ -177,7 +177,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
 
         Args:
             providers: as for the session itself; None for the best device.
-            provider_options: likewise.
+            provider_options: as for the session itself.
 
         Raises:
             ValidationError: an argument is wrong.
