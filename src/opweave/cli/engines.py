@@ -137,7 +137,7 @@ def engines(wanted: Sequence[str] | None) -> list[EngineRow]:
 def order(count: int) -> list[int]:
     """The index of the engine in each turn: each round begins with another engine, and every other round is reversed.
 
-    So no engine always follows the same other one.
+    So no engine always runs after the same engine.
 
     >>> order(3)
     [0, 1, 2, 1, 0, 2, 2, 0, 1, 0, 2, 1, 1, 2, 0, 2, 1, 0, 0, 1, 2]

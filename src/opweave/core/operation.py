@@ -328,7 +328,7 @@ class Op(Generic[P, R]):
         return inputs, attributes
 
     def _number_type(self, name: str, arguments: Mapping[str, Any]) -> DataType | None:
-        """The data type for a number passed as the operand `name`: that of an operand with which `name` must agree."""
+        """The data type for a number passed as `name`: the data type of an operand with which `name` must agree."""
         kind = self._kind(name)
         for other in self.operands:
             value = arguments[other]

@@ -201,7 +201,7 @@ class Program:
 
     @property
     def plan(self) -> Plan:
-        """Plan of the intermediates: those between steps, and those inside of steps."""
+        """Plan of the intermediates between steps and inside of steps."""
         return sum((step.part.runner.plan for step in self.steps if step.part), self.default.plan)
 
     @property

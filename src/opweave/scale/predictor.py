@@ -167,7 +167,7 @@ class Predictor:
         return whole
 
     def _run_part(self, feed: Mapping[str, np.ndarray], first: int) -> dict[str, Any]:
-        """Run the model on as many rows as it takes; `first` is the index of the first one, for messages."""
+        """Run the model on one batch of rows. `first` is the index of the first row, for messages."""
         rows, names = len(next(iter(feed.values()))), self._names
         try:
             results = self._session.run(names, feed)
