@@ -139,7 +139,7 @@ def _(
     value: Number,
 ) -> Operand:
     def border(part: Operand, axis: int, before: bool, count: int) -> Operand:
-        """`count` elements before, or after, those of `part` along `axis`."""
+        """`count` elements before or after the elements of `part` along `axis`."""
         size = part.shape[axis]
         if mode == "constant":
             return b.expand(constant(b, value, part.data_type), _along(part, axis, 0, count)[1])

@@ -428,7 +428,7 @@ class Layout(Pool[Intermediates]):
         return whole, allocators
 
     def new(self) -> Intermediates:
-        """New memory slots for one run; those of inputs and outputs are None."""
+        """New memory slots for one run. The slots of inputs and outputs are None."""
         memory = Intermediates(self._fixed.get(slot) for slot in range(len(self.operands)))
         for numbers, allocate in self._allocators:
             for slot, piece in zip(numbers, allocate(), strict=True):

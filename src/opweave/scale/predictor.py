@@ -196,7 +196,7 @@ def open_session(
     precision: Precision,
     operations: str | Callable[[], object] | None,
 ) -> InferenceSession:
-    """Open a session in a process of a cluster, or any other; the arguments are those of `Predictor`."""
+    """Open a session in a process of a cluster, or any other; takes the arguments of `Predictor`."""
     context = ml.create_context(device=assigned_device(device), threads=threads, precision=precision)
     _take_share(context.backend.threads)
     if isinstance(operations, str):

@@ -82,7 +82,7 @@ class Later(str):
 class Task:
     """A task for a child: what to verify, and with which inputs.
 
-    `ways` and `machine` are those of the user's context. `sample` has values of the inputs, by name; `weights` are bytes.
+    `ways` and `machine` come from the user's context. `sample` has values of the inputs, by name; `weights` are bytes.
     """
 
     ways: Mapping[str, messages.BackendMessage]

@@ -7,7 +7,7 @@ finite.
 
 `BOUNDS` are maximum errors for normal arguments and results, measured by `tests/expr/test_expr_wgsl.py` on samples of
 all exponents, with correctly rounded division and square root. WGSL allows errors of 2.5 ULP in both: on
-devices with such errors, those of tan, tanh and sigmoid are greater by this much.
+devices with such errors, the errors of tan, tanh and sigmoid are greater by this much.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def comparison(
     limits: ModelLimits = DEFAULT,
     title: str = "",
 ) -> Comparison:
-    """Prepare the comparison that `diff` runs; the arguments are those of `diff`."""
+    """Prepare the comparison that `diff` runs; takes the same arguments."""
     is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
     require(is_number and tolerance >= 0, f"diff: tolerance must be a number from 0 on, got {short_repr(tolerance)}")
     is_mapping = inputs is None or isinstance(inputs, Mapping)

@@ -362,7 +362,7 @@ class _Writing:
                 )
 
     def _early_rounds(self, s: int, whole: int, step: int) -> Iterator[str]:
-        """The software-pipelined rounds: each multiplies loaded chunks and loads those of the next round."""
+        """The software-pipelined rounds: each multiplies loaded chunks and loads the chunks of the next round."""
         first, after, rest = "part", list[str](), ""
         if whole > step:
             first, rest = "chunk", f"chunk < {whole - step}u"

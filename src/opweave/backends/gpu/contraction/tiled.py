@@ -77,7 +77,7 @@ class TileSide:
 
     Attributes:
         along_terms: whether adjacent invocations load adjacent terms rather than adjacent lines.
-        linear: whether the addresses of a step are those of the first step plus an offset.
+        linear: whether the addresses of a step are the addresses of the first step plus an offset.
         total, count: loads of a step by the workgroup, and by each invocation.
         once: statements before the loop, for `positions`.
         at: name of the variable with the address (or window) of the line of each load.
@@ -245,7 +245,7 @@ def _window(m: ProblemWindow, name: str, line: str, base: list[str]) -> list[str
 
 
 def _tap(m: ProblemWindow, name: str, key: str, tap: str) -> list[str]:
-    """Define `key_at`, the pixel at a tap of a window, and `key_in`, the condition that the pixel exists."""
+    """Define `{key}_at`, the pixel at a tap of a window, and `{key}_in`, the condition that the pixel exists."""
     (height, width), (down, right) = m.kernel, m.dilations
     y = f"i32({tap}) / {width}" if width > 1 else f"i32({tap})"
     y = "0" if height == 1 else f"({y}) * {down}" if down > 1 else y
