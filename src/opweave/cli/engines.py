@@ -103,7 +103,7 @@ class Result:
         return _quartiles(self.times)
 
     def ratios(self, other: Result) -> tuple[float, float, float]:
-        """The quartiles of the ratios to another engine; a ratio is that of the median times of one round."""
+        """The quartiles of the ratios to another engine; each ratio compares the median times of one round."""
         return _quartiles([float(np.median(a) / np.median(b)) for a, b in zip(self.turns, other.turns, strict=False)])
 
 

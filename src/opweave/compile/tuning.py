@@ -94,7 +94,7 @@ def measure(
         build: makes the function that runs the graph in one of the ways; raises `OperationError` if that is refused.
         names: the names of the ways; the results of each are compared with the results of the first.
         outputs: the names of the outputs, in the order in which all ways return them.
-        seconds: about how long to measure all of them, without compiling.
+        seconds: approximate time to measure all ways, without compiling.
         is_quantised: whether the graph quantises what it computes; results may differ more then.
         current: the name of the way that has run the graph until now; empty for none of them.
         builds: the seconds that a process needs to build each of the ways; they are read once all are made.

@@ -143,7 +143,7 @@ def one_hot(
         axis: the position of the new axis, in [0, rank of `indices`]. Default: last.
         on: the value at a position.
         off: the value everywhere else.
-        data_type: that of the result.
+        data_type: the data type of the result.
 
     Returns: An operand of `data_type`, in the shape of `indices` with the new axis.
     Raises: `depth` is not positive, or `axis` is out of range.

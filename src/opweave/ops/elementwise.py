@@ -30,7 +30,7 @@ def _binary(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
     """Combine `a` and `b` element by element.
 
     Args:
-        b: the data type of `a`; its shape and that of `a` broadcast to each other.
+        b: the data type of `a`; `a` and `b` broadcast to each other.
 
     Returns: An operand of the data type of `a` and the broadcast shape.
     Raises: the data types differ, or the shapes do not broadcast.

@@ -20,7 +20,7 @@ _INTEGERS = frozenset({int})
 
 
 class Statistics(NamedTuple):
-    """Size of a cache, and how often lookups found a value."""
+    """Size of a cache, and number of lookups that found a value."""
 
     entries: int
     bytes: int
