@@ -1,4 +1,4 @@
-"""Docstrings of the functions of the standard: sentences of many functions are written here once."""
+"""Complete the docstrings of the standard's functions with sentences that many of them share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IMPORTS = ">>> from opweave import array_api as xp\n"
 
 @dataclass(frozen=True)
 class Family:
-    """Sentences of several functions; `arguments` go before those of all functions."""
+    """Sentences of several functions. `arguments` take precedence over `_ARGUMENTS`, which are for all functions."""
 
     names: str
     arguments: Mapping[str, str] = field(default_factory=dict)
@@ -37,10 +37,10 @@ class Family:
 
 _REDUCTION = {"axis": "the axes; default: all."}
 _FLOATS = {"x": "float32 or float16.", **_REDUCTION}
-_SUMS = "data type of the result; default: that of `x`, but int32 or uint32 for smaller integers"
-_OF_REDUCTION = "An array of the data type of `x`, without these axes."
-_WRONG_REDUCTION = "another data type, or an axis is out of range or occurs twice"
-_LINE = "the axis; may be left out if `x` has one dimension."
+_SUM_DTYPE = "data type of the result; default: that of `x`, but int32 or uint32 for smaller integers"
+_REDUCTION_RESULT = "An array of the data type of `x`, without these axes."
+_REDUCTION_ERROR = "another data type, or an axis is out of range or occurs twice"
+_OPTIONAL_AXIS = "the axis; may be left out if `x` has one dimension."
 
 FAMILIES = [
     Family(
@@ -64,12 +64,12 @@ FAMILIES = [
     ),
     Family(
         "sum prod",
-        {"x": "integers, floats or bool.", **_REDUCTION, "dtype": f"{_SUMS}, and int32 for bool."},
+        {"x": "integers, floats or bool.", **_REDUCTION, "dtype": f"{_SUM_DTYPE}, and int32 for bool."},
         "An array without these axes.",
-        _WRONG_REDUCTION,
+        _REDUCTION_ERROR,
     ),
-    Family("max min", {"x": "integers or floats.", **_REDUCTION}, _OF_REDUCTION, _WRONG_REDUCTION),
-    Family("mean var std", _FLOATS, _OF_REDUCTION, _WRONG_REDUCTION),
+    Family("max min", {"x": "integers or floats.", **_REDUCTION}, _REDUCTION_RESULT, _REDUCTION_ERROR),
+    Family("mean var std", _FLOATS, _REDUCTION_RESULT, _REDUCTION_ERROR),
     Family(
         "count_nonzero", _REDUCTION, "An int32 array without these axes.", "an axis is out of range or occurs twice"
     ),
@@ -86,7 +86,7 @@ FAMILIES = [
     ),
     Family(
         "cumulative_sum cumulative_prod",
-        {"x": "integers or floats.", "axis": _LINE, "dtype": f"{_SUMS}."},
+        {"x": "integers or floats.", "axis": _OPTIONAL_AXIS, "dtype": f"{_SUM_DTYPE}."},
         "An array of the shape of `x`; one longer along the axis with `include_initial`.",
         "another data type, or the axis is missing or out of range",
     ),
@@ -95,7 +95,7 @@ FAMILIES = [
         {"x": "integers or floats, of one dimension or more."},
         error="another data type, or the axis is out of range",
     ),
-    Family("take", {"axis": _LINE}),
+    Family("take", {"axis": _OPTIONAL_AXIS}),
     Family(
         "asarray from_dlpack astype", result="An array of the shape of `x`.", error="WebNN does not have the data type"
     ),
@@ -107,7 +107,7 @@ FAMILIES = [
 
 
 def complete(functions: Mapping[str, Any]) -> None:
-    """Add to the docstrings of functions what their sources leave out."""
+    """Add the Args, Returns, Raises and imports that the docstrings of functions leave out in their sources."""
     families = {name: family for family in FAMILIES for name in family.names.split()}
     for name, function in functions.items():
         if not inspect.isfunction(function) or name.startswith("_"):

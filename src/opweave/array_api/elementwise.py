@@ -259,7 +259,7 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
     Args:
         x: integers or floats.
         min: the lower bound, a number or an array that broadcasts with `x`; default: none.
-        max: the upper bound, likewise.
+        max: the upper bound, a number or an array that broadcasts with `x`; default: none.
 
     Returns: An array of the broadcast shape, in the data type of `x`.
     Raises: `x` has another data type, or a bound is of another kind than `x`.

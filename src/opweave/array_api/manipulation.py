@@ -194,7 +194,7 @@ def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] |
     """Shift elements along axes; elements that move past the end are inserted at the start.
 
     Args:
-        shift: by how many positions, for all axes or for each of them; negative numbers shift towards the start.
+        shift: number of positions, for all axes or for each of them; negative numbers shift towards the start.
         axis: the axes. By default, the array is flattened, shifted, and reshaped again.
 
     Raises: `shift` and `axis` have different lengths, or an axis is out of range.

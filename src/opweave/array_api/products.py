@@ -24,7 +24,7 @@ def matmul(x1: Array, x2: Array, /) -> Array:
 
     Args:
         x1: integers or floats [..., rows, inner], or a vector [inner].
-        x2: likewise [..., inner, columns], or a vector [inner].
+        x2: integers or floats [..., inner, columns], or a vector [inner].
 
     Returns: An array [..., rows, columns] in the promoted data type; without rows if `x1` is a vector, without columns
         if `x2` is.
@@ -51,7 +51,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
     """Compute the dot product of vectors along an axis; the other axes broadcast.
 
     Args:
-        x2: likewise, of the same size along the axis.
+        x2: integers or floats, with the size of `x1` along the axis.
 
     Returns: An array of the broadcast shape without the axis, in the promoted data type.
     Raises: the axis has different sizes, the shapes do not broadcast, or there is no common data type.

@@ -99,7 +99,7 @@ def where(condition: Array, x1: Any, x2: Any, /) -> Array:
     Args:
         condition: bool.
         x1: values where the condition is true: an array of any data type, or a Python number if `x2` is an array.
-        x2: values elsewhere, likewise. All three broadcast to each other.
+        x2: values elsewhere: an array of any data type, or a Python number if `x1` is an array. All arguments broadcast.
 
     Returns: An array of the broadcast shape, in the promoted data type of `x1` and `x2`.
     Raises: `condition` is not bool, `x1` and `x2` have no common data type, or the shapes do not broadcast.

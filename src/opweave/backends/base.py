@@ -57,7 +57,7 @@ class Runner(ABC):
 
         Args:
             inputs: memory of the graph's inputs, in the graph's order; on the host C-contiguous, aligned arrays.
-            outputs: likewise for the graph's outputs.
+            outputs: memory of the graph's outputs, under the same conditions.
         """
 
     @abstractmethod
@@ -273,7 +273,7 @@ class Backend(RuleTable, ABC):
         return 0
 
     def competes(self, device: Device, precision: Precision) -> bool:
-        """Whether it may run graphs for contexts of this precision on a device of another back end, if it is faster."""
+        """Whether this back end, if faster, may run graphs of contexts with `precision` on a device of another back end."""
         return False
 
     def beside(self, rivals: Sequence[Backend]) -> Backend:

@@ -96,11 +96,11 @@ def find_device(name: str, backend: str | None = None, precision: Precision = "f
 
     `backend` restricts the search. Plug-in providers come last: they copy operands and results, Opweave's back ends do not.
     """
-    asked = discover().values() if backend is None else [find(backend)]
+    candidates = discover().values() if backend is None else [find(backend)]
     of_plugin: tuple[Backend, Device] | None = None
     same: list[Device] = []
     # Back ends that are slow to list come last, and are asked only if needed.
-    for candidate in asked:
+    for candidate in candidates:
         match = candidate.device_named(name)
         if match is None:
             continue
@@ -112,7 +112,7 @@ def find_device(name: str, backend: str | None = None, precision: Precision = "f
         of_plugin = of_plugin or (candidate, match)
     if of_plugin is not None:
         return of_plugin
-    listed = [device for candidate in asked for device in candidate.devices()]
+    listed = [device for candidate in candidates for device in candidate.devices()]
     of = f" of back end {backend!r}" if backend else ""
     if same:
         raise lacks_precision(f"device {name!r}{of}", same, precision, devices())

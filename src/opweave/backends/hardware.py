@@ -6,7 +6,7 @@ import os
 import sys
 
 GPU_FILES = {"/dev": ("nvidia", "dxg", "kgsl-3d", "mali"), "/dev/dri": ("renderD",)}
-"""Prefixes of device files that drivers of GPUs make on Linux, by folder. "dxg" is that of the Windows Subsystem for Linux."""
+"""Prefixes of device files that drivers of GPUs make on Linux, by folder. "dxg" belongs to the Windows Subsystem for Linux."""
 
 NPU_FILES = {"/sys/class/accel": ("accel",)}
 """The same for NPUs."""

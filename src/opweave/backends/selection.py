@@ -20,7 +20,7 @@ def find(
     accelerated: bool,
     precision: Precision,
 ) -> tuple[Backend, Device]:
-    """Return the requested back end and device, or those of `$OPWEAVE_DEVICE`, or the best match of the preferences."""
+    """Return the requested back end and device, else what `$OPWEAVE_DEVICE` names, else the best match of the preferences."""
     if device is not None:
         return backends.find_device(device, backend, precision)
     named = os.environ.get("OPWEAVE_DEVICE")

@@ -66,7 +66,7 @@ class Decoder:
         """Read tokens.
 
         Args:
-            tokens: one or more tokens that follow those in the cache.
+            tokens: one or more tokens that follow the tokens in the cache.
 
         Returns:
             The logits of the next token, float32 [words]; valid until the next call.

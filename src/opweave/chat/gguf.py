@@ -41,7 +41,7 @@ STRING, ARRAY = 8, 9
 MAX_RANK = 4
 
 MAX_SIZE = 2**31 - 1
-"""Maximum dimension of a tensor, that of WebNN."""
+"""Maximum dimension of a tensor in WebNN."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def network(b: MLGraphBuilder, model: Model, new: int, room: int) -> dict[str, M
         room: maximum number of tokens in the keys and values.
 
     Returns:
-        The outputs: `logits` [1, 1, words], and `key.N` and `value.N` with those of the new tokens, to pass next time.
+        The outputs: `logits` [1, 1, words]; `key.N` and `value.N`, keys and values of the new tokens, to pass next time.
     """
     s = model.sizes
     x = b.input("x", "float32", [1, new, s.width])

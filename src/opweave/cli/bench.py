@@ -55,13 +55,13 @@ def bench(
     from ..onnx.session.session import InferenceSession, parts_of
     from .inputs import assumption, gather, limits, numbers, sizes
 
-    wanted = engines.split(",") if engines else [device] if device else None
+    engine_names = engines.split(",") if engines else [device] if device else None
     options = {"fix_shapes": sizes(fix_shapes or []), "limits": limits(limit or [])}
     session = InferenceSession(model, ml.create_context(device="cpu"), **options)  # type: ignore[arg-type]
     arguments = parts_of(session).inputs
     feed = gather(arguments, [*(inputs or []), "random"], seed, numbers(mean, "--mean"), numbers(std, "--std"))
     advice = assumption([a for a in arguments if np.shape(feed[a.name]) == a.assumed_shape()])
-    candidates, results, is_interrupted = find_engines(wanted), list[Result](), False
+    candidates, results, is_interrupted = find_engines(engine_names), list[Result](), False
     with Progress(console=errors, transient=True) as progress:
         task = progress.add_task("measuring", total=1.0)
         job = Job(str(model), feed, options, precision, operations)

@@ -37,7 +37,7 @@ listens on all interfaces, and runs code for everyone who has the token (`get_no
 Serve's gRPC port of each replica stays on all interfaces (`Replica._on_initialized` in `ray.serve._private.replica`)."""
 
 EXAMPLE_SIZES = (1, 8, 64, 224)
-"""Sizes of dynamic dimensions to try for the example: most models take 1, those of images need more."""
+"""Sizes of dynamic dimensions to try for the example: most models take 1, image models need more."""
 
 
 @app.command()

@@ -103,7 +103,7 @@ class Result:
         return _quartiles(self.times)
 
     def ratios(self, other: Result) -> tuple[float, float, float]:
-        """The quartiles of the ratios to another engine; a ratio is that of the median times of one round."""
+        """The quartiles of the ratios to another engine; each ratio compares the median times of one round."""
         return _quartiles([float(np.median(a) / np.median(b)) for a, b in zip(self.turns, other.turns, strict=False)])
 
 
@@ -137,7 +137,7 @@ def engines(wanted: Sequence[str] | None) -> list[EngineRow]:
 def order(count: int) -> list[int]:
     """The index of the engine in each turn: each round begins with another engine, and every other round is reversed.
 
-    So no engine always follows the same other one.
+    So no engine always runs after the same engine.
 
     >>> order(3)
     [0, 1, 2, 1, 0, 2, 2, 0, 1, 0, 2, 1, 1, 2, 0, 2, 1, 0, 0, 1, 2]

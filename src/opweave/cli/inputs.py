@@ -183,12 +183,12 @@ def image(argument: Argument, source: str, mean: Sequence[float], std: Sequence[
             picture = opened.convert("RGB" if channels == 3 else "L")
     except OSError as error:
         raise DataError(f"{source}: {error.strerror or 'not an image'}") from None
-    wanted = tuple(
+    picture_size = tuple(
         size if isinstance(size, int) else own for size, own in zip((width, height), picture.size, strict=True)
     )
-    if picture.size != wanted:
-        picture = picture.resize(wanted, pillow.Resampling.BILINEAR)
-    pixels = np.asarray(picture).reshape(wanted[1], wanted[0], -1)
+    if picture.size != picture_size:
+        picture = picture.resize(picture_size, pillow.Resampling.BILINEAR)
+    pixels = np.asarray(picture).reshape(picture_size[1], picture_size[0], -1)
     if argument.dtype.kind == "f":
         for option, values in {"--mean": mean, "--std": std}.items():
             require(len(values) in (1, pixels.shape[2]), f"{option} must have 1 or {pixels.shape[2]} numbers")

@@ -196,5 +196,5 @@ def _cpu_features() -> list[str]:
     # NumPy has no public name for them.
     from numpy._core._multiarray_umath import __cpu_features__ as features  # type: ignore[import-not-found]
 
-    wanted = ["SSE41", "AVX", "F16C", "FMA3", "AVX2", "AVX512F", "AVX512_SKX", "AVX512_SPR", "NEON", "ASIMD", "SVE"]
-    return [name for name in wanted if features.get(name)]
+    names = ["SSE41", "AVX", "F16C", "FMA3", "AVX2", "AVX512F", "AVX512_SKX", "AVX512_SPR", "NEON", "ASIMD", "SVE"]
+    return [name for name in names if features.get(name)]

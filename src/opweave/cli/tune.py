@@ -70,10 +70,10 @@ def tune(
 
     session = open_session(model, fix_shapes, limit, device)
     inputs, cache = parts_of(session).inputs, parts_of(session).shape_cache
-    wanted = [_shapes(inputs, sizes(_parts(text))) for text in shape or []] or [_shapes(inputs, {})]
+    shape_choices = [_shapes(inputs, sizes(_parts(text))) for text in shape or []] or [_shapes(inputs, {})]
     try:
         with explain_assumption(inputs):
-            _print(session.tune(wanted, seconds=seconds).measurements)
+            _print(session.tune(shape_choices, seconds=seconds).measurements)
     except KeyboardInterrupt:
         measured = find(cache.digest, cache.ways)
         if measured:

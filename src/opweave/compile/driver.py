@@ -48,11 +48,11 @@ def compile(
 
     Args:
         graph: the graph.
-        backend: it, or one of its rivals, runs all nodes that it has rules for.
-        device: one of its devices.
+        backend: the back end (or one of its rivals) that runs all nodes that it has rules for.
+        device: a device of `backend`.
         power_preference: for the engines.
         fuse: whether chains of element-wise operations become one loop, where an engine would run them one by one.
-        alone: whether it does not run alternately with other graphs.
+        alone: whether the graph does not run alternately with other graphs.
         fallback: whether the host runs operations that a device lacks, or they are errors.
         shares_processors: whether another process needs the processors after each run.
         wait: whether to wait until the engines have compiled; otherwise the caller waits (`Runner.complete`).

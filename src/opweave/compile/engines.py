@@ -26,10 +26,10 @@ class Measurement:
 
     Attributes:
         model: the name of the model; empty for a graph.
-        chosen: the engine that runs it from now on; empty if the default engine stays.
+        chosen: the engine that runs the graph or model from now on; empty if the default engine stays.
         seconds: the median time of a run on each engine; the first engine is the one that others are compared with.
         refused: why the others were not measured or do not count, by engine.
-        rounds: how often each was measured.
+        rounds: number of measurements of each engine.
         machine: the processor, and how many threads an operation may use.
         versions: of Opweave and the engines.
         note: why the fastest one was not chosen, if its lead is more than noise, or why none was tried; empty otherwise.

@@ -36,7 +36,7 @@ class LoopFusion(Generic[N]):
 
 @dataclass
 class Segment(Generic[N, V]):
-    """Nodes that run together, with the values that they take from outside, and those that others take."""
+    """Nodes that run together, the values that they take from outside, and the values that other nodes take from them."""
 
     kind: Hashable
     nodes: list[N]

@@ -41,13 +41,13 @@ MIN_ROUNDS = 3
 """The fewest rounds to keep: with fewer, a moment in which the machine is slower would decide."""
 
 MARGIN = 0.97
-"""An engine that takes longer than this share of another one's time does not replace it: that is within the noise."""
+"""An engine replaces another if it takes at most this share of the other's time. A smaller gain is within the noise."""
 
 PAYBACK_RUNS, PAYBACK_SECONDS = 200, 0.5
 """A longer build must pay for itself within this many runs, or within runs of this duration if these are more, as for small
-models, which programs run more often. An estimate: of the models in docs/engines.md, which take tens to hundreds of
-milliseconds longer to compile, those that gain milliseconds a run pay in tens of runs, and those that gain a few percent of
-3 ms in hundreds."""
+models, which programs run more often. An estimate: the models in docs/engines.md compile tens to hundreds of
+milliseconds longer. A model that gains milliseconds a run pays for that in tens of runs; one that gains a few percent of 3 ms,
+in hundreds."""
 
 MAX_DIFFERENCE = 1e-3
 """Engines whose results differ by more (`agreement.difference`) are not chosen. An estimate: float32 sums in another order
@@ -63,8 +63,8 @@ TRIAL_RUNS = 2
 """Runs in a trial: an engine may leave something behind that changes the next one."""
 
 MAX_QUANTISED_DIFFERENCE = 0.25
-"""The same where intermediates are quantised. Engines that round one of them to the next step are as accurate, and a step is
-large: two engines' results for MiniLM in 8 bits differed by 6 to 20%, each as far from those in float32."""
+"""`MAX_DIFFERENCE` where intermediates are quantised. An engine that rounds a value to the next step is as accurate, and steps
+are large: two engines' results for MiniLM in 8 bits differed by 6 to 20%, and both as much from the results in float32."""
 
 
 def measure(
@@ -83,8 +83,8 @@ def measure(
     """Measure the ways to run a graph alternately, each after a pause, and keep which one is the fastest.
 
     Among the ways within 3% of the fastest, the `current` one stays, or else the first of `names`. If `builds` is given, ways
-    are compared by the time of one build and of the runs in which a longer build should pay for itself, and among those
-    within 3%, the one that builds fastest is chosen. Refusals by `try_ways` are kept, too.
+    are compared by the time of one build and of the runs in which a longer build should pay for itself, and of the ways
+    within 3% of the best, the one that builds fastest is chosen. Refusals by `try_ways` are kept, too.
 
     Args:
         model: the name of the model; empty for a graph.
@@ -92,9 +92,9 @@ def measure(
         digest: of the graph.
         ways: the result of `Backend.tunable`.
         build: makes the function that runs the graph in one of the ways; raises `OperationError` if that is refused.
-        names: the names of the ways; results of the others are compared with those of the first.
+        names: the names of the ways; the results of each are compared with the results of the first.
         outputs: the names of the outputs, in the order in which all ways return them.
-        seconds: about how long to measure all of them, without compiling.
+        seconds: approximate time to measure all ways, without compiling.
         is_quantised: whether the graph quantises what it computes; results may differ more then.
         current: the name of the way that has run the graph until now; empty for none of them.
         builds: the seconds that a process needs to build each of the ways; they are read once all are made.
@@ -131,7 +131,7 @@ def measure(
 def try_ways(
     names: Sequence[str], ways: Mapping[str, Backend], build: Build, outputs: Sequence[str], is_quantised: bool
 ) -> tuple[dict[str, Run], dict[str, str]]:
-    """Build a graph in several ways, and compare the results of all sets of inputs with those of the first way.
+    """Build a graph in several ways, and compare the results for all sets of inputs with the results of the first way.
 
     Another engine than that of the first way is first tried in a separate process, and refused if it ends the process, hangs,
     takes too much memory or returns other results. If the graph quantises, results may differ more.
@@ -226,8 +226,8 @@ def _trial(
 ) -> str:
     """Compile and run a graph in a separate process, for each set of inputs.
 
-    Return the reason why the engine must not be used, in words that follow its name; empty if it may be. The engine hangs
-    after `seconds`, and results may differ by `most` from those `expected`.
+    Return the reason why the engine must not be used, in words that follow its name; empty if it may be. After
+    `seconds`, the engine counts as hanging. Results may differ from `expected` by `most`.
     """
     from ..backends.isolation import EngineFailureError, EngineProcess, ProcessLimits  # few programs tune
 
@@ -244,7 +244,7 @@ def _trial(
 
 
 def _wrong(runs: Sequence[Run], expected: Sequence[Mapping[str, np.ndarray]], most: float) -> str:
-    """Describe how results differ from those of the first engine by more than `most`; empty if they agree."""
+    """Describe how the results of runs differ from `expected` by more than `most`; empty if they agree."""
     for run, outputs in zip(runs, expected, strict=True):
         for result, (name, correct) in zip(run(), outputs.items(), strict=True):
             array, output = np.asarray(result), f"output {short_repr(name)}"

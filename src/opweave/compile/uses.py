@@ -1,4 +1,4 @@
-"""The use of graphs and sessions that another engine may run faster: how much processor time their calls took."""
+"""The use of graphs and sessions that another engine may run faster: the processor time of their calls."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Use:
 
     Attributes:
         states: the verdict, or the reason why there is none, for each key whose verification has ended.
-        waiting: the reason why verification has not begun yet, likewise.
+        waiting: the reason why verification has not begun yet, for each key for which there is one.
         is_asked: whether the next call is to note itself.
     """
 
@@ -71,7 +71,7 @@ class Use:
 
     @property
     def is_over(self) -> bool:
-        """Whether it no longer needs to be watched."""
+        """Whether the use no longer needs to be watched."""
         return self.owner() is None or len(self.states) >= self._most or self._periods > MAX_PERIODS
 
     def pop_use(self) -> Hashable:

@@ -30,8 +30,8 @@ class Winner:
 
     Attributes:
         data_type: of its last operand.
-        elements: the smallest size of its operands with which it wins; for a product, that of the matrix.
-        gain: the time of the kernel divided by that of the expression, at this size.
+        elements: the smallest size of its operands with which it wins; for a product, the size of the matrix.
+        gain: time of the kernel / time of the expression, at this size.
     """
 
     engine: str

@@ -100,7 +100,7 @@ def rms_normalization(
     """Divide `input` by its root mean square along the axes from `axis` on.
 
     Args:
-        scale: multiplied with the result, of the sizes of these axes.
+        scale: multiplied with the result; its shape has the sizes of the axes from `axis` on.
         axis: the first of the axes to average over, in [0, rank). Default: the last one.
         epsilon: added to the mean square, so that nothing is divided by zero.
 

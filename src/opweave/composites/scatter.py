@@ -168,7 +168,7 @@ def _in_parts(
 ) -> Operand:
     """Apply updates at computed positions: compare all pairs, and first combine the updates of each position.
 
-    All updates of a position then write the same result, in any order. The arguments are those of `_in_rounds`.
+    All updates of a position then write the same result, in any order. `_in_rounds` has the same arguments.
     """
     outer, count, inner = updates.shape
     lanes = positions.shape[2]

@@ -76,7 +76,7 @@ def _(b: Operations, input: Operand, k: int, axis: int, largest: bool, index_typ
 def _by_counting(b: Operations, keys: Operand, is_first: Operand | None, k: int, axis: int, largest: bool) -> Operand:
     """Return the positions of the first `k` elements. The rank of an element is the number of elements before it.
 
-    Keys are compared first; of equal keys, those with `is_first` come before others.
+    Keys are compared first. Of elements with equal keys, one with `is_first` comes before others.
     """
     count, shape = keys.shape[axis], keys.shape
     # [outer, element, other, inner]: whether the other comes before the element.
@@ -143,7 +143,7 @@ def one_hot(
         axis: the position of the new axis, in [0, rank of `indices`]. Default: last.
         on: the value at a position.
         off: the value everywhere else.
-        data_type: that of the result.
+        data_type: the data type of the result.
 
     Returns: An operand of `data_type`, in the shape of `indices` with the new axis.
     Raises: `depth` is not positive, or `axis` is out of range.

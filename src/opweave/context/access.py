@@ -41,12 +41,12 @@ def use_of(graph: MLGraph) -> Use | None:
 
 
 def replace_program(graph: MLGraph, program: Program) -> None:
-    """Run another program of the same graph from the next run on; runs in progress end with the old one."""
+    """Replace the program by another one of the same graph. Runs in progress finish with the old program."""
     graph._replace_program(program)
 
 
 def memory_of(graph: MLGraph, tensor: MLTensor, label: str) -> Any:
-    """The memory of a tensor of the graph's context; `ValidationError` if the tensor is of another one."""
+    """The memory of a tensor of the graph's context; `ValidationError` if the tensor belongs to another context."""
     return graph.context._own(tensor, label)
 
 

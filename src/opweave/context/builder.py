@@ -63,7 +63,7 @@ class MLGraphBuilder(Operations):
 
     @property
     def context(self) -> MLContext:
-        """The context that runs the graph; a builder that has built its graph does not keep it alive."""
+        """The context that runs the graph. Once the graph is built, the builder does not keep the context alive."""
         context = self._context()
         if context is None:
             raise InvalidStateError(f"the context on {self._device} that this builder was made for no longer exists")
@@ -102,7 +102,7 @@ class MLGraphBuilder(Operations):
         """Declare an input of the graph (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-input).
 
         Args:
-            name: its name in `dispatch` and `compute`; not empty. Inputs of one graph need different names.
+            name: the name of the input in `dispatch` and `compute`; not empty. Inputs of one graph need different names.
             data_type: one of the eight data types of WebNN.
             shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
 
@@ -138,13 +138,13 @@ class MLGraphBuilder(Operations):
     def constant(self, *args: Any) -> MLOperand:
         """Declare a constant (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-constant). Four forms:
 
-        - `constant("float32", [2, 3], buffer)`: an array of that data type and shape (or flat), or a buffer of as many bytes;
+        - `constant("float32", [2, 3], buffer)`: an array of that data type and shape (or flat), or a buffer of that size;
         - `constant("float32", 0.5)`: a scalar, rounded and clamped to the data type;
         - `constant(tensor)`: a tensor of `context.create_constant_tensor`;
         - `constant(array)`: a NumPy array, or an object with DLPack, with its own data type and shape.
 
         C-contiguous arrays are kept by reference: do not change them, or the file of a memory-mapped array, until their
-        graphs are destroyed or deleted. (On GPUs, a new graph shares what another one has copied.)
+        graphs are destroyed or deleted. (On GPUs, a new graph reuses the copy that an earlier graph made.)
 
         Raises:
             InvalidStateError: the graph is built, or the context lost.

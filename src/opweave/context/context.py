@@ -303,7 +303,7 @@ class MLContext(ContextTensors):
         Args:
             graph: a graph of this context.
             inputs: a tensor for each input of the graph, by name, of its data type and shape.
-            outputs: a different tensor for each output, likewise, which must not overlap another tensor's memory.
+            outputs: a different tensor for each output, by name, of its data type and shape, in separate memory.
                 Exception: an output may be the tensor of an input that an operation updates, such as the past keys and
                 values of `group_query_attention`.
 
@@ -342,7 +342,7 @@ class MLContext(ContextTensors):
             graph: a graph of this context.
             inputs: an array (or MLTensor) for each input, by name. C-contiguous arrays are read in place.
             outputs: arrays to write results into, by name; other outputs get new arrays. As in `dispatch`, an array may
-                also be that of an input that an operation updates.
+                also be the array of an input that an operation updates.
 
         Returns:
             The array of each output, by name.

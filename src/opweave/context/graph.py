@@ -1,7 +1,7 @@
 """Compiled graphs, and their bindings to memory.
 
-A dispatch binds a graph to the memory of tensors once; the same tensors again find the binding. Locks are taken in one
-order, the tensors' by identity, then the graph's, so that threads cannot deadlock.
+The first dispatch binds a graph to the memory of tensors; later dispatches of the same tensors reuse the binding. Locks are
+taken in one order, so that threads cannot deadlock: the tensors' locks by identity, then the graph's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .context import MLContext
 
 MAX_BINDINGS = 64
-"""Combinations of tensors that a graph stays bound to; beyond that, the oldest must be bound (and validated) again."""
+"""Maximum number of bindings of a graph. A new one replaces the oldest, whose tensors must then be bound again."""
 
 
 @hints.misnomers
@@ -74,10 +74,10 @@ class MLGraph:
         # Bindings by the arguments of `dispatch`. An entry lives until one of its tensors goes away, so keys made of
         # identities stay unique.
         self._bindings: Cache[tuple[Any, ...], DispatchBinding] = Cache(MAX_BINDINGS, raw=True)
-        # The graph as a call in larger graphs, and the function that drops these (`opweave.lazy.deferred_context`).
+        # For `opweave.lazy.deferred_context`: the graph as a call in larger graphs, and a function that drops them.
         self._template: Any = None
         self._forget: Callable[[], object] | None = None
-        self._use: Use | None = None  # counts its use, for verification
+        self._use: Use | None = None  # counts the calls of the graph, for verification
         context._add_graph(self)
 
     def __reduce__(self) -> NoReturn:
@@ -98,7 +98,7 @@ class MLGraph:
 
     @property
     def context(self) -> MLContext:
-        """The context that it was built for."""
+        """The context that the graph was built for."""
         return self._context
 
     @property
@@ -108,7 +108,7 @@ class MLGraph:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The names of the devices that its operations run on."""
+        """The names of the devices that the operations run on."""
         return tuple(dict.fromkeys(placement.device for placement in self.placements()))
 
     def placements(self) -> list[Placement]:
@@ -145,12 +145,12 @@ class MLGraph:
         repeat: int = 10,
         detail: bool = False,
     ) -> Profile:
-        """Run the graph, and measure each of its steps: time, bytes, copies, and how much memory is used again.
+        """Run the graph, and measure each of its steps: time, bytes, copies and reused memory.
 
         Args:
             inputs: an array or tensor for each input, by name; None for random ones.
-            outputs: arrays or tensors to write results into, by name; others get memory of their own.
-            repeat: how many runs to measure, after one that is not measured.
+            outputs: arrays or tensors to write results into, by name; results of other outputs get new memory.
+            repeat: number of runs to measure, after one run to warm up.
             detail: whether to also measure each kernel of the engines that support it; this compiles the graph again.
 
         Returns:
@@ -172,7 +172,7 @@ class MLGraph:
         return measured
 
     def tune(self, inputs: Mapping[str, Any] | None = None, *, seconds: float = 4.0) -> Tuning:
-        """Measure the engines that can run the graph, and use the fastest one from the next run on.
+        """Measure the engines that can run the graph, and run the graph on the fastest one from now on.
 
         Each engine compiles the graph, which temporarily takes memory. Runs alternate between the engines, with pauses.
         Results are stored in the cache on disk: equal graphs (with the same operations, shapes and data types) that are built
@@ -247,7 +247,7 @@ class MLGraph:
                 return plain(inputs)
 
             program.returning_all = note_use
-        self._bindings.clear()  # the next dispatch binds it again
+        self._bindings.clear()  # the next dispatch binds the graph again
 
     def _verification(self, key: Any, sample: Any) -> Any:
         """The task of a child process that verifies the graph, or the reason why there is none."""
@@ -265,16 +265,17 @@ class MLGraph:
         return program
 
     def _replace_program(self, program: Program) -> None:
-        """Run another program of the same graph from the next run on; runs in progress end with the old one."""
+        """Replace the program by another one of the same graph. Runs in progress finish with the old program."""
         with self._lock:
             self._check_alive()
             self._program = program
             self._bindings.clear()  # bound to the old program
             if self._use is not None:
-                self._use.end((), "not verified: tuned")  # `explain` says this of the other program alone
+                # `explain` shows this only for programs with engines that have not been tried.
+                self._use.end((), "not verified: tuned")
 
     def destroy(self) -> None:
-        """Release the compiled graph and its weights; it cannot be dispatched any more. Further calls do nothing."""
+        """Release the compiled graph and its weights; the graph cannot be dispatched any more. Further calls do nothing."""
         with self._lock:
             self._program = None
             self._graph = None
@@ -297,12 +298,12 @@ class MLGraph:
             require(
                 isinstance(tensors, Mapping), f"dispatch: {kind} must map names to tensors, got {short_repr(tensors)}"
             )
-        everything = [*inputs.items(), *outputs.items()]
-        for name, tensor in everything:
+        named_tensors = [*inputs.items(), *outputs.items()]
+        for name, tensor in named_tensors:
             self._context._check_own(tensor, f"dispatch: {name!r}")
         targets = set(map(id, outputs.values()))
-        alone = [tensor for name, tensor in inputs.items() if not self._may_share(name, tensor, outputs)]
-        is_distinct = len(targets) == len(outputs) and len({*targets, *map(id, alone)}) == len(targets) + len(alone)
+        others = [tensor for name, tensor in inputs.items() if not self._may_share(name, tensor, outputs)]
+        is_distinct = len(targets) == len(outputs) and len({*targets, *map(id, others)}) == len(targets) + len(others)
         require(is_distinct, "dispatch: each input and output needs a tensor of its own, got one of them twice")
         for kind, tensors, descs in (("input", inputs, self._inputs), ("output", outputs, self._outputs)):
             check_names(f"dispatch: {kind}s", tensors, descs)
@@ -325,10 +326,10 @@ class MLGraph:
         return any(source == name and outputs.get(output) is tensor for output, source in self._in_place.items())
 
     def _check_overlap(self, space: TensorSpace, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Aliases:
-        """Require outputs in separate memory, or in that of an input that they may update; return these pairs."""
+        """Require that outputs share memory only with inputs that may be updated in place; return the pairs that do."""
         shared = memory.in_place(inputs, outputs, self._in_place) if self._in_place else {}
-        alone = {name: array for name, array in inputs.items() if name not in shared.values()} if shared else inputs
-        space.check_overlap(alone, outputs, self._constants)
+        unshared = {name: array for name, array in inputs.items() if name not in shared.values()} if shared else inputs
+        space.check_overlap(unshared, outputs, self._constants)
         if not shared:
             return ()
         sources, targets = list(self._inputs), list(self._outputs)
@@ -341,7 +342,7 @@ class MLGraph:
             guard_of(tensor).settle()
         with Locks(all_tensors):
             with self._lock:
-                # Another thread may have destroyed a tensor or the graph before; from here on, it has to wait.
+                # Until here, another thread could destroy a tensor or the graph; the checks below run under the locks.
                 program = self._check_alive()
                 sources = {name: self._memory_of(inputs[name], f"dispatch: {name!r}") for name in self._inputs}
                 targets = {name: self._memory_of(outputs[name], f"dispatch: {name!r}") for name in self._outputs}
@@ -353,24 +354,28 @@ class MLGraph:
                 call = program.bind(list(sources.values()), list(targets.values()), shared)
                 if self._use is not None:
                     self._use.note((), list(sources), list(sources.values()))
-                whole = call.max_whole if isinstance(call, Submission) else -1
+                max_whole_bytes = call.max_whole if isinstance(call, Submission) else -1
                 guards = [guard_of(tensor) for tensor in all_tensors]
                 locked = [
                     tensor
                     for tensor, guard in zip(all_tensors, guards, strict=True)
-                    if guard.in_steps or tensor.desc.byte_length > whole
+                    if guard.in_steps or tensor.desc.byte_length > max_whole_bytes
                 ]
                 binding = DispatchBinding(WeakMethod(self._unbind), key, call, locked)
                 self._bindings.put(key, binding)
             for guard in guards:
-                if whole < 0:
-                    guard.use_in_steps()  # takes locks of other graphs, so without this one's
+                if max_whole_bytes < 0:
+                    guard.use_in_steps()  # takes the locks of other graphs, so not under the lock of this graph
                 guard.bindings.add(binding)
         return binding
 
     def _compute(self, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
         program = self._check_alive()
-        if not outputs and program.returning_all is not None and (arrays := self._as_they_are(inputs)) is not None:
+        if (
+            not outputs
+            and program.returning_all is not None
+            and (arrays := self._arrays_without_copies(inputs)) is not None
+        ):
             return dict(zip(self._outputs, program.returning_all(arrays)))  # noqa: B905  (strict=True takes 0.1 us)
         if not isinstance(inputs, Mapping):
             raise ValidationError(f"compute: inputs must map names to arrays, got {short_repr(inputs)}")
@@ -413,8 +418,8 @@ class MLGraph:
                 self._use.note((), list(self._inputs), [sources[name] for name in self._inputs])
         return targets
 
-    def _as_they_are(self, inputs: Any) -> list[np.ndarray] | None:
-        """The input arrays in order if engines can read all of them in place, else None."""
+    def _arrays_without_copies(self, inputs: Any) -> list[np.ndarray] | None:
+        """The input arrays in order, if all are as declared and engines can read them in place; else None."""
         if type(inputs) is not dict or len(inputs) != len(self._arrays):
             return None
         arrays = []
@@ -429,7 +434,7 @@ class MLGraph:
         return arrays
 
     def _check_outputs(self, outputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Require arrays that results can be written into; those of other libraries become NumPy arrays of the same memory."""
+        """Require arrays that results can be written into. Wrap arrays of other libraries in NumPy arrays, without a copy."""
         require(isinstance(outputs, Mapping), f"compute: outputs must map names to arrays, got {short_repr(outputs)}")
         unknown = [name for name in outputs if name not in self._outputs]
         require(not unknown, f"compute: outputs must be among {list(self._outputs)}; unknown: {unknown}")
@@ -454,9 +459,9 @@ class MLGraph:
 
 
 class DispatchBinding:
-    """A graph bound to tensors, until one of them is destroyed. It holds the locks of `tensors` while it runs.
+    """A graph bound to tensors, until one of them is destroyed. A run holds the locks of `tensors`.
 
-    `unbind` is the graph's method that forgets the binding of a key.
+    `unbind` is the method of the graph that removes the binding with a key.
     """
 
     __slots__ = ("__weakref__", "_call", "_key", "_locks", "_unbind")
@@ -471,7 +476,7 @@ class DispatchBinding:
         self._unbind, self._key, self._call, self._locks = unbind, key, call, locks_of(tensors)
 
     def run(self) -> None:
-        """Run the graph once. A method, since calling an object takes 0.1 us more."""
+        """Run the graph once. Not `__call__`, which takes 0.1 us more."""
         # As `Locks` does, but without an object for each call, and for two tensors without a loop: this is the hot path.
         locks = self._locks
         if len(locks) != 2:
@@ -503,7 +508,7 @@ class DispatchBinding:
                 lock.release()
 
     def release(self) -> None:
-        """Forget the binding, and with it the tensors' memory."""
+        """Remove the binding from the graph, so that the memory of its tensors can be freed."""
         unbind = self._unbind()
         if unbind is not None:
             unbind(self._key)

@@ -181,7 +181,7 @@ class ContextTensors:
         Args:
             data_type: one of the eight data types of WebNN.
             shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
-            input_data: an array of that data type and shape (or flat), or a buffer of as many bytes; it is copied once.
+            input_data: an array of that data type and shape (or flat), or a buffer of that size; copied once.
 
         Raises:
             InvalidStateError: the context is lost.
@@ -268,7 +268,7 @@ class ContextTensors:
 
         Args:
             tensor: a writable tensor of this context.
-            input_data: an array of its data type and shape (or flat), or a buffer of as many bytes.
+            input_data: an array of its data type and shape (or flat), or a buffer of that size.
 
         Raises:
             ValidationError: a tensor of another context, destroyed or not writable; data that do not fit.

@@ -184,7 +184,7 @@ def check_shape(shape: Sequence[int], why: str = "", /, **operands: Operand | No
 class Node:
     """One operation in a graph: the op, its operands and attributes by parameter name, and its results.
 
-    `operands` are all operands in order: those in sequences one by one, absent ones left out.
+    `operands` are all operands in order, with sequences flattened and absent operands left out.
     """
 
     op: Op[..., Any]

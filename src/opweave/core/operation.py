@@ -328,7 +328,7 @@ class Op(Generic[P, R]):
         return inputs, attributes
 
     def _number_type(self, name: str, arguments: Mapping[str, Any]) -> DataType | None:
-        """The data type for a number passed as the operand `name`: that of an operand with which `name` must agree."""
+        """The data type for a number passed as `name`: the data type of an operand with which `name` must agree."""
         kind = self._kind(name)
         for other in self.operands:
             value = arguments[other]
@@ -352,9 +352,9 @@ class Op(Generic[P, R]):
             for operand in value if isinstance(value, tuple) else (value,):
                 desc = operand.desc
                 if isinstance(data_types, str):
-                    wanted = _first(inputs[data_types]).data_type
-                    if desc.data_type != wanted:
-                        raise ValidationError(f"{name} must have the data type of {data_types}, {wanted}, got {desc}")
+                    expected = _first(inputs[data_types]).data_type
+                    if desc.data_type != expected:
+                        raise ValidationError(f"{name} must have the data type of {data_types}, {expected}, got {desc}")
                 elif desc.data_type not in data_types:
                     raise ValidationError(f"{name} must be {either(data_types)}, got {desc}")
                 if isinstance(ranks, str):

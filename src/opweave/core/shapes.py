@@ -56,7 +56,7 @@ def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
 
 
 def blockwise_broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
-    """Whether dimensions of `target` are multiples of those of `shape` (https://www.w3.org/TR/webnn/#blockwise-broadcasting)"""
+    """Whether dimensions of `target` are multiples of dimensions of `shape` (https://www.w3.org/TR/webnn/#blockwise-broadcasting)"""
     return len(shape) == len(target) and all(whole % part == 0 for part, whole in zip(shape, target, strict=True))
 
 

@@ -416,8 +416,8 @@ def apply(name: str, *values: Any) -> Traced:
         arrays[0] = Traced(arrays[0].shape, truth(arrays[0].body))
     types = ir.FUNCTIONS[name].types
     if arrays[-1].data_type == "index" and "index" not in types:
-        wanted: DataType = "int32" if "int32" in types else "float32"
-        arrays = [Traced(a.shape, Cast(a.body, wanted)) if a.data_type == "index" else a for a in arrays]
+        number_type: DataType = "int32" if "int32" in types else "float32"
+        arrays = [Traced(a.shape, Cast(a.body, number_type)) if a.data_type == "index" else a for a in arrays]
     shape = broadcast(*(array.shape for array in arrays), names="the operands") if len(arrays) > 1 else arrays[0].shape
     return Traced(shape, ir.call(name, *(array.body for array in arrays)))
 

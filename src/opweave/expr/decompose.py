@@ -124,11 +124,11 @@ class _Writer:
         for node in nodes:
             if isinstance(node, Load) or not dependent.isdisjoint(node.parts):
                 dependent.add(node)
-        wanted = {part for node in dependent if not isinstance(node, Load) for part in node.parts} | {self.body}
+        constant_nodes = {part for node in dependent if not isinstance(node, Load) for part in node.parts} | {self.body}
         for node in nodes:
             if node in dependent:
                 self.operands[node] = self._operand(node)
-            elif node in wanted:
+            elif node in constant_nodes:
                 self.operands[node] = self._constant(node)
         return self.operands[self.body]
 

@@ -267,11 +267,11 @@ def walk(*roots: Expr, enter: Callable[[Expr], Iterable[Expr]] | None = None) ->
 def substitute(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
     """Replace nodes (mostly variables) in `root`; subtrees that do not change are shared."""
     done: dict[Expr, Expr] = dict(values)
-    wanted = frozenset(key for key in values if isinstance(key, Index))
-    only_variables = len(wanted) == len(values)
-    for node in walk(root, enter=lambda n: n.parts if not only_variables or n.free & wanted else ()):
+    variables = frozenset(key for key in values if isinstance(key, Index))
+    only_variables = len(variables) == len(values)
+    for node in walk(root, enter=lambda n: n.parts if not only_variables or n.free & variables else ()):
         if node not in done:
-            if only_variables and not node.free & wanted:
+            if only_variables and not node.free & variables:
                 done[node] = node
                 continue
             done[node] = node.rebuild(tuple(done[part] for part in node.parts))

@@ -196,7 +196,7 @@ class GraphTemplate(ArrayTemplate):
         self.program = program
 
     def add_to(self, builder: Operations, operands: Sequence[Operand], label: str = "") -> tuple[Operand, ...]:
-        """Add the nodes of the graph to another one."""
+        """Add the nodes of the graph to the graph of `builder`."""
         copies = dict(zip(self.graph.inputs.values(), operands, strict=True))
 
         def follow(operand: Operand) -> Operand:

@@ -44,6 +44,7 @@ SINGLE_BYTES = 80 * 2**10
 """Bytes that an engine holds for the program of a single call. An estimate."""
 
 SINGLES_BYTES = 32 * 2**20
+"""Maximum of `SINGLE_BYTES` for all programs of single calls."""
 
 LARGEST = 2048
 """Maximum number of calls of a compiled graph."""
@@ -91,7 +92,7 @@ def read(*arrays: Array) -> tuple[np.ndarray, ...]:
 
 @compute.provide
 def force(arrays: Sequence[Array]) -> None:
-    """Compute pending arrays, and those intermediate results that are referenced elsewhere."""
+    """Compute pending arrays, and the intermediate results that are still referenced elsewhere."""
     if len(arrays) == 1 and not records.active and _run_ready(arrays[0]):
         return
     # Lock order: tensors before reads. One read at a time, because reads may share pending calls.
@@ -110,9 +111,9 @@ def force(arrays: Sequence[Array]) -> None:
 
 def _run(context: MLContext, arrays: Sequence[Array]) -> None:
     nodes, uses = calls_for(arrays)
-    asked = {id(array) for array in arrays}
+    requested = {id(array) for array in arrays}
     start, copies = (perf_counter(), memory.copies.count) if records.active else (0.0, 0)
-    kept = kept_results(nodes, uses, asked)
+    kept = kept_results(nodes, uses, requested)
     outputs = [array._allocate() for _, _, array in kept]
     constants = _run_together(context, nodes, kept, outputs) if len(nodes) > 1 else None
     if constants is None:
@@ -121,16 +122,16 @@ def _run(context: MLContext, arrays: Sequence[Array]) -> None:
     statistics.values += len(kept)
     statistics.dropped += dropped
     if records.active:
-        took = perf_counter() - start
-        numbers = dropped, took, memory.copies.count - copies, constants or 0
-        record = Record.of(nodes, kept, asked, constants is not None, *numbers)
+        seconds = perf_counter() - start
+        numbers = dropped, seconds, memory.copies.count - copies, constants or 0
+        record = Record.of(nodes, kept, requested, constants is not None, *numbers)
         for collected in records.active:
             collected.append(record)
     for (_, _, array), value in zip(kept, outputs, strict=True):
-        # Before `_node`, because threads without the lock read `_array`.
+        # Set `memory` before `node` is cleared: threads without the lock read `memory`.
         array.memory = value
         array.node = None
-    # The last call first: it releases the results of earlier calls.
+    # From the last call to the first, since a call holds the results of earlier calls as its inputs.
     for node in reversed(nodes):
         for output in node.outputs:
             result = output()
@@ -208,9 +209,9 @@ def _run_one_by_one(
 
 
 def _run_ready(array: Array) -> bool:
-    """Run the call of an array whose operands are computed, which makes the most frequent read a third faster (measured).
+    """Run the only call that an array needs, since its operands are computed; return False if there are others.
 
-    Return False if the array needs other calls, too.
+    This is the most frequent read, and a third faster without `_run` (measured).
     """
     with deferred_free.lock:
         node = array.node
@@ -301,7 +302,7 @@ def forget(serial: Hashable) -> None:
 def _after_fork() -> None:
     deferred_free.after_fork()
     from_memory.after_fork()
-    # The end of a session waits for its threads, here forever. Leak the sessions of the parent on purpose.
+    # Destroying an engine's session joins its threads, which do not exist in this process. So leak the parent's sessions.
     entries = [entry for _, entry in graphs.items()]
     leaked = [
         [entry.program for entry in entries],

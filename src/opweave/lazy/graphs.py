@@ -90,7 +90,7 @@ def _position(array: Array, node: PendingCall) -> int:
 
 
 def calls_for(arrays: Sequence[Array]) -> tuple[list[PendingCall], dict[int, int]]:
-    """Return the pending calls that arrays depend on, in order, and how often each array, by `id`, is an operand."""
+    """Return the pending calls that arrays depend on, in order, and the number of uses of each operand, by `id`."""
     order: list[PendingCall] = []
     seen: set[int] = set()
     uses: dict[int, int] = {}

@@ -138,7 +138,7 @@ def capsule(
 
 
 class ImportedTensor:
-    """A tensor taken out of a capsule, which cannot be used again; its owner gets it back when this object is collected.
+    """A tensor taken out of a capsule, which is used up. The tensor goes back to its owner when this object is collected.
 
     Attributes:
         address: of the first element.

@@ -36,7 +36,7 @@ class Space(Protocol):
     """A place of memory: allocates it there, and copies it."""
 
     is_host: bool
-    """Whether its memory is accessible as NumPy arrays."""
+    """Whether the memory of the space is accessible as NumPy arrays."""
 
     def owns(self, given: Memory, /) -> bool:
         """Whether memory is in this space."""
@@ -58,7 +58,7 @@ class TensorSpace(Space, Protocol):
         """Register a context of this space; `context._lose(message)` is called if the device is lost."""
 
     def detach(self, context: Any) -> None:
-        """Remove a context that ends; after the last one, free the memory kept for reuse."""
+        """Remove a context that ends. When no context is left, free the memory kept for reuse."""
 
     def adopt(self, given: Any, desc: Desc | None) -> Memory:
         """Use an array or a buffer of the device, or raise `ValidationError`; `desc` is None if the object has one."""

@@ -181,7 +181,7 @@ def prelu(self: Builder, input: Operand, slope: Operand, *, label: str = "") -> 
     """Rectified linear unit with a learned slope for negative values: slope * x where x < 0, else x.
 
     Args:
-        slope: the data type of `input`; its shape and that of `input` broadcast to each other.
+        slope: the data type of `input`; `input` and `slope` broadcast to each other.
 
     Returns: An operand of the data type of `input` and the broadcast shape. Slopes of NaN or infinity have no effect on
         elements that are not negative.

@@ -30,7 +30,7 @@ def _binary(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
     """Combine `a` and `b` element by element.
 
     Args:
-        b: the data type of `a`; its shape and that of `a` broadcast to each other.
+        b: the data type of `a`; `a` and `b` broadcast to each other.
 
     Returns: An operand of the data type of `a` and the broadcast shape.
     Raises: the data types differ, or the shapes do not broadcast.
@@ -253,7 +253,7 @@ def clamp(
     Args:
         min_value: the lowest result, converted to the data type of `input`; None (or NaN, where that is a float): no
             bound.
-        max_value: the highest result, likewise.
+        max_value: the highest result, converted as `min_value` is; None or NaN: no bound.
 
     Returns: An operand of the data type and shape of `input`; NaN where that is NaN.
     Raises: `min_value` is greater than `max_value`, after conversion to the data type of `input`.

@@ -41,9 +41,9 @@ def gather(self: Builder, input: Operand, indices: Operand, *, axis: int = 0, la
 
 def _check_aligned(input: Operand, indices: Operand, axis: int) -> None:
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
-    wanted = (*input.shape[:axis], indices.shape[axis], *input.shape[axis + 1 :])
+    aligned_shape = (*input.shape[:axis], indices.shape[axis], *input.shape[axis + 1 :])
     require(
-        indices.shape == wanted,
+        indices.shape == aligned_shape,
         f"indices must have the shape of {input.desc} except for axis {axis}, got {indices.desc}",
     )
 

@@ -23,7 +23,7 @@ def _comparison(self: Builder, a: Operand, b: Operand, *, label: str = "") -> De
     """Compare `a` and `b` element by element.
 
     Args:
-        b: the data type of `a`; its shape and that of `a` broadcast to each other.
+        b: the data type of `a`; `a` and `b` broadcast to each other.
 
     Returns: An operand of uint8, 1 where it is true and 0 elsewhere, of the broadcast shape.
     Raises: the data types differ, or the shapes do not broadcast.
@@ -96,7 +96,7 @@ def _logical(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
 
     Args:
         a: uint8, any rank; any value but 0 is true.
-        b: uint8; its shape and that of `a` broadcast to each other.
+        b: uint8; `a` and `b` broadcast to each other.
 
     Returns: An operand of uint8, 1 for true and 0 for false, of the broadcast shape.
     Raises: an operand is not uint8, or the shapes do not broadcast.

@@ -102,7 +102,7 @@ def pad(
         beginning_padding: number of elements to add at the beginning of each dimension.
         ending_padding: number of elements to add at the end of each dimension.
         mode: what to add: "constant" adds `value`, "edge" repeats the first and last element of the dimension,
-            "reflection" mirrors the elements next to these.
+            "reflection" mirrors the elements next to the first and last.
         value: the added elements in mode "constant", rounded and clamped to the data type of `input`.
 
     Returns: An operand of the data type of `input`, of size beginning padding + size + ending padding in each dimension.
@@ -139,7 +139,7 @@ def _(
     value: Number,
 ) -> Operand:
     def border(part: Operand, axis: int, before: bool, count: int) -> Operand:
-        """`count` elements before, or after, those of `part` along `axis`."""
+        """`count` elements before or after the elements of `part` along `axis`."""
         size = part.shape[axis]
         if mode == "constant":
             return b.expand(constant(b, value, part.data_type), _along(part, axis, 0, count)[1])

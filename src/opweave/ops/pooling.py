@@ -39,7 +39,7 @@ def _pool2d(
 
     Args:
         input: {input} [batches, channels, height, width], in the order of `layout`.
-        window_dimensions: [height, width] of the window; default: those of the input, which is global pooling.
+        window_dimensions: [height, width] of the window; default: [height, width] of the input (global pooling).
         padding: rows and columns around the input that windows may cover: [top, bottom, left, right].
         layout: "nchw" or "nhwc", of the input and of the result.
         output_shape_rounding: whether a partial last window is left out ("floor") or included ("ceil").

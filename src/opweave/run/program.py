@@ -201,7 +201,7 @@ class Program:
 
     @property
     def plan(self) -> Plan:
-        """Plan of the intermediates: those between steps, and those inside of steps."""
+        """Plan of the intermediates between steps and inside of steps."""
         return sum((step.part.runner.plan for step in self.steps if step.part), self.default.plan)
 
     @property
@@ -428,7 +428,7 @@ class Layout(Pool[Intermediates]):
         return whole, allocators
 
     def new(self) -> Intermediates:
-        """New memory slots for one run; those of inputs and outputs are None."""
+        """New memory slots for one run. The slots of inputs and outputs are None."""
         memory = Intermediates(self._fixed.get(slot) for slot in range(len(self.operands)))
         for numbers, allocate in self._allocators:
             for slot, piece in zip(numbers, allocate(), strict=True):

@@ -29,8 +29,8 @@ class CompiledSegment:
         space: of the memory that it reads and writes.
         nodes: the nodes of the graph that it computes; none for a part of an ONNX model, which names its nodes in errors.
         compiled: the same nodes, in the graph that the runner was compiled from.
-        reads: the operands that it reads, in the order in which the runner takes them.
-        writes: the operands that it writes, likewise.
+        reads: the operands that the step reads, in the order in which the runner takes them.
+        writes: the operands that the step writes, in the order in which the runner takes them.
         title: what it computes, for messages; empty for the names of `nodes`.
     """
 

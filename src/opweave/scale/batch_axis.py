@@ -25,7 +25,7 @@ class BatchComparison:
 
     Args:
         rows: the numbers of rows of both graphs; they differ.
-        axes: the batch axes of inputs, by pairs of operands, one of each graph; `axis` adds those of all compared pairs.
+        axes: the batch axes of inputs, by pairs of operands, one of each graph; `axis` adds the axes of all compared pairs.
         follow: returns the batch axis of another input by name, or raises `NotApart`.
     """
 

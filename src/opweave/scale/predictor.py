@@ -167,7 +167,7 @@ class Predictor:
         return whole
 
     def _run_part(self, feed: Mapping[str, np.ndarray], first: int) -> dict[str, Any]:
-        """Run the model on as many rows as it takes; `first` is the index of the first one, for messages."""
+        """Run the model on one batch of rows. `first` is the index of the first row, for messages."""
         rows, names = len(next(iter(feed.values()))), self._names
         try:
             results = self._session.run(names, feed)
@@ -196,7 +196,7 @@ def open_session(
     precision: Precision,
     operations: str | Callable[[], object] | None,
 ) -> InferenceSession:
-    """Open a session in a process of a cluster, or any other; the arguments are those of `Predictor`."""
+    """Open a session in a process of a cluster, or any other; takes the arguments of `Predictor`."""
     context = ml.create_context(device=assigned_device(device), threads=threads, precision=precision)
     _take_share(context.backend.threads)
     if isinstance(operations, str):

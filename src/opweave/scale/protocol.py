@@ -369,9 +369,9 @@ def _values(entry: Mapping[str, Any], sizes: list[int], argument: Argument, bina
         texts = list(_strings(data, prod(sizes), label))
         require(len(texts) == prod(sizes), f"{label}: shape {sizes} needs {prod(sizes)} strings, got {len(texts)}")
         return np.array(texts, object)
-    needed = prod(sizes) * dtype.itemsize
-    text = f"{label}: {datatype(argument)} of shape {sizes} needs {needed} bytes, got {len(data)}"
-    require(len(data) == needed, text)
+    byte_length = prod(sizes) * dtype.itemsize
+    text = f"{label}: {datatype(argument)} of shape {sizes} needs {byte_length} bytes, got {len(data)}"
+    require(len(data) == byte_length, text)
     return _view(data, dtype)
 
 

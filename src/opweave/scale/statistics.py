@@ -34,7 +34,7 @@ class ServingStatistics:
         self._batch_durations[rows] = tuple(a + b for a, b in zip(before, durations, strict=True))
 
     def add_success(self, rows: int, total: int, queue: int, durations: Sequence[int]) -> None:
-        """Count an answered request, in nanoseconds: `queue` is a part of `total`, `durations` are those of its batch."""
+        """Count an answered request, in nanoseconds: `queue` is a part of `total`, `durations` are the times of its batch."""
         self._inferences += rows
         self._last = int(time() * 1000)
         for name, duration in zip(("success", "queue", *STAGES), (total, queue, *durations), strict=True):

@@ -43,7 +43,7 @@ def options_script(**options: Any) -> str:
 def write_clients(folder: Path, **options: Any) -> list[Path]:
     """Write the folders `opweave-webnn` (for Node.js) and `opweave-extension`, and return them.
 
-    `options` are those of `options_script`, for the extension.
+    `options` is passed to `options_script`, for the extension.
     """
     package, extension = folder / "opweave-webnn", folder / "opweave-extension"
     files = {extension / "options.js": options_script(**options).encode()}

@@ -68,7 +68,7 @@ def decode(value: Any, operand: Callable[[int], MLOperand], depth: int = 0) -> A
 
 
 def call(builder: MLGraphBuilder, name: str, arguments: Sequence[Any], options: dict[str, Any]) -> Sequence[MLOperand]:
-    """Add an operation to a builder. Names of options are those of JavaScript, in errors, too; values are decoded."""
+    """Add an operation to a builder. Options have their JavaScript names, in errors, too; values are decoded."""
     op = operations().get(name)
     if op is None:
         raise ProtocolError(f"there is no operation {short_repr(name)}")

@@ -1,4 +1,4 @@
-"""A graph builder of a client: operands by number, and the memory of constants."""
+"""The server's side of a client's graph builder: its operands by number, and the memory of constants."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INTERMEDIATES = " for intermediates of the graph"
 
 @dataclass
 class ServedConstant:
-    """The memory of a constant, allocated when the log entry or the payload comes, whichever is first."""
+    """The memory of a constant, allocated when the first of its log entry and its payload arrives."""
 
     desc: Desc
     array: np.ndarray
@@ -38,7 +38,7 @@ class ServedConstant:
 
 
 class LogError(Exception):
-    """An entry of a log has failed; `before` has the descriptors of the results of the earlier entries."""
+    """A log entry has failed. `before` holds what `ServedBuilder.add` would have returned for the entries before it."""
 
     def __init__(self, index: int, error: Exception, before: list[list[Desc]]) -> None:
         super().__init__(str(error))
@@ -46,9 +46,9 @@ class LogError(Exception):
 
 
 class ServedBuilder:
-    """A graph builder of a client, used by the thread of its context and by those of `POST /sync`.
+    """A graph builder of a client, used by the thread of its context and by the threads that serve `POST /sync`.
 
-    `reserved` are the bytes taken from the budget for constants, operands, the graph and intermediates.
+    `reserved` is the number of bytes taken from the budget for constants, operands, the graph and intermediates.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ServedBuilder:
         self.reserved += count
 
     def add(self, log: Log) -> list[list[Desc]]:
-        """Replay entries of a log, and return the descriptors of each one's results. Entries before an error stay."""
+        """Replay log entries, and return the descriptors of each entry's results. Entries before one that fails stay."""
         descs: list[list[Desc]] = []
         with self._lock:
             for index, entry in enumerate(log):
@@ -125,7 +125,7 @@ class ServedBuilder:
             raise ProtocolError(f"there is no operand {number}") from None
 
     def _add_source(self, name: str, number: int, arguments: list[Any]) -> MLOperand | None:
-        """Add an input or a constant; None if `name` is that of an operation."""
+        """Add an input or a constant, and return it; return None if `name` is an operation."""
         match name, arguments:
             case "input", [text, {"dataType": data_type, "shape": shape}]:
                 return self._builder.input(text, data_type, shape)
@@ -147,17 +147,18 @@ class ServedBuilder:
         with self._lock:
             self.add(log)
             results = {name: self._operand(number) for name, number in outputs.items()}
-            missing = next((number for number, one in self._constants.items() if not one.is_filled), None)
+            missing = next((number for number, constant in self._constants.items() if not constant.is_filled), None)
             if missing is not None:
                 raise ProtocolError(f"the payload of constant {missing} has not come")
             self._reserve(GRAPH_BYTES)
-            needed = intermediate_bytes(Graph.reaching(results)) if results else 0
-            self._reserve(needed, INTERMEDIATES)
+            estimated_bytes = intermediate_bytes(Graph.reaching(results)) if results else 0
+            self._reserve(estimated_bytes, INTERMEDIATES)
             graph = self._builder.build(results)
             program = program_of(graph)
-            compiled = max(program.plan.peak, intermediate_bytes(program.graph))  # decompositions add intermediates
+            # Decompositions add intermediates.
+            compiled_bytes = max(program.plan.peak, intermediate_bytes(program.graph))
             try:
-                self._reserve(max(compiled - needed, 0), INTERMEDIATES)
+                self._reserve(max(compiled_bytes - estimated_bytes, 0), INTERMEDIATES)
             except OperationError:
                 graph.destroy()
                 raise
@@ -166,7 +167,7 @@ class ServedBuilder:
             return graph
 
     def release(self) -> int:
-        """Drop all operands, and return the bytes that the budget gets back."""
+        """Drop all operands, and return the number of bytes given back to the budget."""
         with self._lock:
             self._operands.clear()
             self._constants.clear()
@@ -176,11 +177,11 @@ class ServedBuilder:
 
 
 def describe(context: MLContext, data_type: object, shape: object) -> Desc:
-    """A descriptor that is valid in a context, or `ValidationError`."""
+    """Return a descriptor, checked for a context; `ValidationError` if it is invalid there."""
     return check_desc(convert_desc(data_type, shape), context.backend.max_byte_length)
 
 
 def check_length(desc: Desc, size: int) -> None:
-    """Require that a payload has the length of a tensor, before memory is allocated."""
+    """Require that a payload of `size` bytes fits a tensor. Call this before memory is allocated."""
     if desc.byte_length != size:
         raise ProtocolError(f"{desc} has {desc.byte_length} bytes, and a payload of {size} was announced")

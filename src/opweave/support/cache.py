@@ -20,7 +20,7 @@ _INTEGERS = frozenset({int})
 
 
 class Statistics(NamedTuple):
-    """Size of a cache, and how often lookups found a value."""
+    """Size of a cache, and number of lookups that found a value."""
 
     entries: int
     bytes: int
@@ -33,7 +33,7 @@ class Cache(Generic[K, V]):
 
     Args:
         max_entries: maximum number of entries, which can be changed at any time; None for no limit.
-        max_bytes: maximum total of the sizes passed to `put`, likewise.
+        max_bytes: maximum total of the sizes passed to `put`; can be changed, too; None for no limit.
         raw: whether to compare keys with `==`. By default, keys are passed to `exact`, which tells 1 from True and 0.0
             from -0.0.
         on_drop: called with each value that is evicted, replaced or cleared, while the cache is not locked.

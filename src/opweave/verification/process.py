@@ -82,7 +82,7 @@ class Later(str):
 class Task:
     """A task for a child: what to verify, and with which inputs.
 
-    `ways` and `machine` are those of the user's context. `sample` has values of the inputs, by name; `weights` are bytes.
+    `ways` and `machine` come from the user's context. `sample` has values of the inputs, by name; `weights` are bytes.
     """
 
     ways: Mapping[str, messages.BackendMessage]
@@ -144,9 +144,9 @@ def begin(task: Task) -> Child | str:
     """Start a child; or the reason why there is none, which is `Later` if another attempt may succeed."""
     if task.weights > MAX_WEIGHT_BYTES:
         return f"{size(task.weights)} of weights, more than {size(MAX_WEIGHT_BYTES)}; tune() verifies it"
-    needed, free = BASE_BYTES + COPIES * task.weights, available()
-    if needed > MAX_SHARE * free:
-        return Later(f"memory: it may take {size(needed)}, and {size(free)} are available")
+    required_bytes, free = BASE_BYTES + COPIES * task.weights, available()
+    if required_bytes > MAX_SHARE * free:
+        return Later(f"memory: it may take {size(required_bytes)}, and {size(free)} are available")
     lock = disk_cache.lock(LOCK)
     if lock is None:
         where = disk_cache.directory()

@@ -121,7 +121,7 @@ class CudaBackend(GpuBackend):
     def on(self, stream: Any, device: str | None) -> tuple[CudaBackend, Device]:
         """Return the back end for a stream of the caller, which must outlive the context.
 
-        `stream` is an object with `__cuda_stream__`, as those of cuda.core and PyTorch; or its handle. Without `device`, the
+        `stream` is an object with `__cuda_stream__`, such as a stream of PyTorch; or its handle. Without `device`, the
         driver reports the stream's device.
         """
         from .. import find_device

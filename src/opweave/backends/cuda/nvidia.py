@@ -261,7 +261,10 @@ class NvidiaDriver(Driver):
 
 
 def _early() -> Any:
-    """Create the edge to a kernel that may start once all workgroups of the previous one have; it then waits for its end."""
+    """Create the edge to a kernel that may start once all workgroups of the previous kernel have started.
+
+    The kernel then waits for the end of the previous one.
+    """
     edge = bindings().CUgraphEdgeData()
     edge.type = bindings().CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
     edge.from_port = bindings().CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC

@@ -74,7 +74,7 @@ class Kernels:
         return source
 
     def alias(self, array: Input, other: Input) -> None:
-        """Give an array the place of another one."""
+        """Let `array` be in the same place as `other`."""
         self.places[array] = self.places[other]
 
     def fill(self, place: Buffer, value: Pending, title: str) -> None:

@@ -2,7 +2,7 @@
 
 An `Emitter` collects nodes; `finish()` returns the bytes of a ModelProto. Small constants are inlined, which shape inference
 and constant folding require. Large constants are external data: arrays of a memory-mapped file by path (relative to `/`) and
-offset, which the engine maps itself; other arrays are passed to the session. Field numbers are those of onnx.proto3.
+offset, which the engine maps itself; other arrays are passed to the session. Field numbers come from onnx.proto3.
 """
 
 from __future__ import annotations

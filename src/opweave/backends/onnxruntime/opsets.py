@@ -22,8 +22,8 @@ OLDEST_TARGET = 21
 operators have another meaning."""
 
 MEANING_CHANGED = frozenset({"BitShift"})
-"""Operators whose newest version gives another result than that of `OLDEST_TARGET`: before set 28, a shift by the number of
-bits or more was undefined."""
+"""Operators whose newest version gives another result than in `OLDEST_TARGET`: before set 28, a shift by the number of bits
+or more was undefined."""
 
 DEFINED_BY = {"Bernoulli": "RandomUniformLike"}
 """Operator without a kernel -> an operator of its definition with kernels for older operator sets only."""

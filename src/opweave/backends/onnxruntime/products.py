@@ -22,7 +22,7 @@ def emit_product(
 ) -> Any:
     """Emit a product of the node's operands `a` and `b`, with a barrier where a fusion of the engine would change the result.
 
-    The engine computes products of two dequantised operands in integers. It assumes that several scales of `b` are those of
+    The engine computes products of two dequantised operands in integers. It assumes that several scales of `b` belong to
     its kernel's axis, with wrong results for other axes, and some kernels fail for several scales of `a`. If only `b` is
     dequantised, and foldable, the engine rounds `a` to 8 bits. That is allowed only where `rounds_input` reports it; the
     engine also does so for constants that it has folded, and for dequantised values behind operations that it removes.

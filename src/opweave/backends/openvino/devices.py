@@ -119,7 +119,7 @@ def engine_names() -> dict[str, str]:
 
 
 def devices(backend: str) -> list[Device]:
-    """List the engine's devices; those that it fails to describe are unavailable."""
+    """List the engine's devices; devices that it fails to describe are unavailable."""
     if not is_installed():
         return [Device("cpu", "cpu", backend, PROCESSORS, available=False, hint=INSTALL)]
     try:

@@ -133,8 +133,8 @@ class Emitter:
     def emit(self, name: str, *arguments: Any, data_type: str | None = None, **attributes: Any) -> Value:
         """Add a node of the engine's operator set and return its (first) output.
 
-        Values among the arguments, or in lists there, stand for the engine's objects. `data_type` is that of the output,
-        by default that of the first argument.
+        Values among the arguments, or in lists there, stand for the engine's objects. The output has `data_type`,
+        by default the data type of the first argument.
         """
         return self.emit_all(name, *arguments, data_type=data_type, **attributes)[0]
 

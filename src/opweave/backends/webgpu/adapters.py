@@ -25,7 +25,7 @@ WANTED_LIMITS = (
     "max-compute-workgroup-size-y",
     "max-compute-workgroup-size-z",
 )
-"""Limits to raise to those of the adapter; by default a device gets the minimum that WebGPU guarantees."""
+"""Limits to raise to the adapter's limits; by default a device gets the minimum that WebGPU guarantees."""
 
 INSTALL = "pip install 'opweave[webgpu]'"
 
@@ -51,7 +51,7 @@ PRECISIONS: tuple[Precision, ...] = ("float32", "ieee")
 """Precisions of all devices: kernels compute exactly as their WGSL says."""
 
 _processes: set[int] = set()
-"""Ids of processes that have requested devices: this process, and those that it was forked from."""
+"""Ids of processes that have requested devices: this process, and the ancestors that it was forked from."""
 
 
 def is_installed() -> bool:

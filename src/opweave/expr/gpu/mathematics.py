@@ -6,8 +6,8 @@ flush to 0. NaN is detected by its bits, and non-finite numbers are built from v
 finite.
 
 `BOUNDS` are maximum errors for normal arguments and results, measured by `tests/expr/test_expr_wgsl.py` on samples of
-all exponents, with correctly rounded division and square root. WGSL allows 2.5 ULP for these, which adds to the error
-of tan, tanh and sigmoid.
+all exponents, with correctly rounded division and square root. WGSL allows errors of 2.5 ULP in both: on
+devices with such errors, the errors of tan, tanh and sigmoid are greater by this much.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 @cache
 def declarations(dialect: DialectLibrary) -> Mapping[str, str]:
-    """Functions and constants in a dialect, by name; each precedes its users."""
+    """The library in a dialect: name -> text of a function or constant. Each precedes the functions that use it."""
     floats = files(__package__).joinpath("functions.wgsl").read_text("utf-8")
     texts = [floats.partition("\n\n")[2]]
     for type, width in (("i32", 32), ("u32", 32), ("i64", 64), ("u64", 64)):
@@ -170,7 +170,7 @@ def _fill(text: str, values: dict[str, str], suffix: str) -> str:
 
 
 DECLARATIONS = declarations(WGSL)
-"""The declarations in WGSL; other languages have the same names."""
+"""The library in WGSL. All dialects declare the same names."""
 
 
 def words(text: str) -> set[str]:
@@ -179,13 +179,13 @@ def words(text: str) -> set[str]:
 
 
 def declarations_of(texts: Iterable[str], dialect: DialectLibrary = WGSL) -> list[str]:
-    """The declarations that texts use, directly or indirectly, in order."""
+    """The texts of the functions and constants that `texts` use, directly or indirectly, in the order of the library."""
     library = declarations(dialect)
-    wanted: set[str] = set()
-    rest = [word for text in texts for word in words(text) if word in library]
-    while rest:
-        name = rest.pop()
-        if name not in wanted:
-            wanted.add(name)
-            rest += [word for word in words(library[name]) if word in library]
-    return [text for name, text in library.items() if name in wanted]
+    used: set[str] = set()
+    pending = [word for text in texts for word in words(text) if word in library]
+    while pending:
+        name = pending.pop()
+        if name not in used:
+            used.add(name)
+            pending += [word for word in words(library[name]) if word in library]
+    return [text for name, text in library.items() if name in used]

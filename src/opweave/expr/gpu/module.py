@@ -94,7 +94,7 @@ class GpuModule:
         *,
         starts_early: bool = False,
     ) -> str:
-        """The text of the module; `bindings` are buffers besides those that were declared."""
+        """The text of the module; `bindings` are buffers in addition to the declared ones."""
         constants = [Variable(name, type, value) for (type, value), name in self._constants.items()]
         buffers = [*(self._binding(k) for k in range(len(self.bindings))), *bindings]
         lines = [line for part in parts if not isinstance(part, Variable) for line in part.lines]

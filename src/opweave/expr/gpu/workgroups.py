@@ -193,7 +193,7 @@ class Workgroups(KernelProgram):
 
 
 def _walk_statements(statements: Sequence[Statement]) -> Iterator[Statement]:
-    """The statements, each followed by those inside of it."""
+    """Iterate over statements, each followed by the statements inside of it."""
     for statement in statements:
         yield statement
         if isinstance(statement, Repeat):

@@ -26,7 +26,7 @@ def buffer_type(data_type: DataType) -> HalideExpr:
 class Nest:
     """The Halide function that computes the targets of a stage.
 
-    `shape` is that of the targets as the function sees it, with fused axes; `arrays` has the parameter of each array.
+    `shape` is the shape of the targets as the function sees it, with fused axes; `arrays` has the parameter of each array.
     """
 
     def __init__(self, stage: Stage, name: str, arrays: Mapping[Source, Any], target: Any) -> None:

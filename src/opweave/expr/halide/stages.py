@@ -137,10 +137,10 @@ def _with_rows(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[tuple
             continue
         *same, element = unify(*bodies, substitute(node.body, {variable: last}))
         inside = {part for part in walk(*same) if isinstance(part, Reduce) and part.variables == node.variables}
-        wanted = {part for part in inside if part.reduction == node.reduction and part.free == node.free}
-        if element not in walk(*same) or element.free != node.free | {last} or len(wanted) != 1:
+        matches = {part for part in inside if part.reduction == node.reduction and part.free == node.free}
+        if element not in walk(*same) or element.free != node.free | {last} or len(matches) != 1:
             continue
-        (reduction,) = wanted
+        (reduction,) = matches
         outer = tuple(axis for axis in axes[:-1] if axis in node.free)
         row = Stored((*outer, last), element)
         loaded = reduction.rebuild((Load(row, (*outer, variable)),))
@@ -157,8 +157,8 @@ def _is_dear(body: Expr) -> bool:
 
 def _parts(extent: int) -> int:
     """The number of parts to split an extent into: at most 64, preferably a divisor of the extent."""
-    wanted = min(extent, 64)
-    return next((count for count in range(wanted, wanted // 4, -1) if extent % count == 0), wanted)
+    most_parts = min(extent, 64)
+    return next((count for count in range(most_parts, most_parts // 4, -1) if extent % count == 0), most_parts)
 
 
 def _worth_dividing(node: Reduce) -> bool:

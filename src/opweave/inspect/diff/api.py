@@ -60,7 +60,7 @@ def diff(
         inputs: an array for each input, by name, of the data type that `model` has; None for random ones.
         on: where `model` runs: a context, or "DEVICE[:BACKEND][@PRECISION]" as in "cpu:openvino@bfloat16". Default: the
             context of a graph, the best device for a model.
-        against: where the other side runs, likewise. Default: "reference", or with `other` the context of that graph, or `on`.
+        against: where the other side runs, in the form of `on`. Default: "reference", or with `other` its context, or `on`.
         seed: the seed of random inputs: normally distributed floats, and integers 0 and 1.
         tolerance: a factor for all tolerances.
         fix_shapes: sizes of the dynamic dimensions of models; the shapes of `inputs` precede it, and what is left counts as 1.
@@ -107,7 +107,7 @@ def comparison(
     limits: ModelLimits = DEFAULT,
     title: str = "",
 ) -> Comparison:
-    """Prepare the comparison that `diff` runs; the arguments are those of `diff`."""
+    """Prepare the comparison that `diff` runs; takes the same arguments."""
     is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
     require(is_number and tolerance >= 0, f"diff: tolerance must be a number from 0 on, got {short_repr(tolerance)}")
     is_mapping = inputs is None or isinstance(inputs, Mapping)

@@ -170,11 +170,11 @@ class Comparison:
         (output,) = node.outputs
         whole = expected[self.pair[output]]
         with np.errstate(over="ignore"):
-            wanted = whole.astype(np.float16)
+            rounded = whole.astype(np.float16)
         values = Values.of(whole)
         reads = tuple(Read(name, str(operand.desc), values, False) for name, operand in named_operands(node.inputs))
         tolerance = tolerance_of(node, self.precision, self.factor)
-        mine, total = error(own[output], wanted, values, 0, tolerance), error(got[output], whole, values)
+        mine, total = error(own[output], rounded, values, 0, tolerance), error(got[output], whole, values)
         overflow = _overflow(node, own[output], whole, expected, reads)
         return OperationDifference(
             number, node.title, str(output.desc), reads, str(tolerance), mine, total, values, (), overflow, runs

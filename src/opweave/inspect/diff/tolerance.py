@@ -2,7 +2,7 @@
 
 The limits come from the Web Platform Tests of WebNN (`resources/utils.js` there): units in the last place (ULP) of the
 expected element, or an absolute difference. A test compares them with the tolerances of the test cases. Two rules are added
-for networks, whose tensors are larger than those of the cases:
+for networks, whose tensors are larger than the tensors of the test cases:
 
 - elements near zero: a sum of large terms that cancel has an error in units of the terms, not of the sum. The size of a
   typical element covers most cases. For elements that are still beyond, the sum of the magnitudes of the terms is computed;

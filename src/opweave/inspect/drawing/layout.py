@@ -22,7 +22,7 @@ LINE_GAP = 14.0
 LINE_WIDTH = 2.0
 """Width of a line in a layer that it crosses."""
 LINE_WEIGHT = 1e-4
-"""Weight of a line in a layer that it crosses, for the positions; that of a box is 1."""
+"""Weight of a line in a layer that it crosses, for the positions. Boxes have a weight of 1."""
 PORT_WEIGHT = 1e-4
 """Weight of a port's distance in the order of a layer: small, so that it only orders the lines that come from one box."""
 

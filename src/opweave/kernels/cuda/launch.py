@@ -1,6 +1,6 @@
 """Kernels of Triton, CuPy and Numba, launched with tensors and numbers.
 
-Nothing of these libraries is imported before the caller does: objects are recognised by the modules of their classes.
+Opweave does not import these libraries before the caller does: it recognises objects by the modules of their classes.
 """
 
 from __future__ import annotations

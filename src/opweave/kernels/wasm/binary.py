@@ -198,7 +198,7 @@ def _dylink(reader: _Reader | None) -> Dylink | None:
 def _stack_pointer(exported: Mapping[str, int], names: _Reader | None) -> int | None:
     """Return the index of the stack pointer's global: exported as `__stack_pointer`, or with this name in the name section.
 
-    Without names of globals, it is the first global, where wasm-ld puts it, unless that is exported.
+    If globals have no names, return the first global, where wasm-ld puts the stack pointer, unless the first is exported.
     """
     if STACK_POINTER in exported:
         return exported[STACK_POINTER]

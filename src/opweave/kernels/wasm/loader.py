@@ -153,10 +153,10 @@ class _Loader:
 
     def _instantiate(self) -> Module:
         compiled = self.wasm.Module(self.store.engine, self.layout.data)
-        wanted = next((item.type for item in compiled.imports if item.name == "memory"), None)
+        memory_type = next((item.type for item in compiled.imports if item.name == "memory"), None)
         arena = None
-        if wanted is not None:
-            arena = self.home.arena if self.home is not None else self._arena(self.wasm.Memory(self.store, wanted))
+        if memory_type is not None:
+            arena = self.home.arena if self.home is not None else self._arena(self.wasm.Memory(self.store, memory_type))
         blocks, externs, imported = self._provide_imports(arena, compiled.imports)
         with self._guard(arena):
             exports = self.wasm.Instance(self.store, compiled, externs).exports(self.store)

@@ -125,8 +125,8 @@ class DeclarationScope:
         if len(bound) > maximum:
             raise NotSupportedError(f"{self.title}: the shader takes {len(bound)} buffers, the device has {maximum}")
         lines = [item.declaration(number) for number, item in enumerate(bound)]
-        needed = [text.strip() for text in declarations_of(texts)]
-        return "\n".join([*lines, *texts, *needed, *entry.lines]) + "\n", bound
+        library_texts = [text.strip() for text in declarations_of(texts)]
+        return "\n".join([*lines, *texts, *library_texts, *entry.lines]) + "\n", bound
 
     def _texts(self, shader: Shader) -> dict[str, str]:
         texts: dict[str, str] = {}

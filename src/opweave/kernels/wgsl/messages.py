@@ -56,8 +56,8 @@ class SourcePlace:
         whole = "".join(lines)
         if source and whole.count(source) == 1:
             return whole.count("\n", 0, whole.index(source)) + line
-        wanted = source.split("\n")[line - 1].strip() if line else ""
-        same = [number for number, text in enumerate(lines, 1) if wanted and text.strip() == wanted]
+        source_line = source.split("\n")[line - 1].strip() if line else ""
+        same = [number for number, text in enumerate(lines, 1) if source_line and text.strip() == source_line]
         return same[0] if len(same) == 1 else 0
 
 

@@ -161,7 +161,7 @@ class Shader:
 
 
 def extents_of(function: str, count: int, invocations: int | Sequence[int] | None, out: Buffer) -> tuple[int, ...]:
-    """Return the number of positions for each of `count` parameters of `function`; by default, those of the result."""
+    """Return the number of positions for each of `count` parameters of `function`; by default, the positions in the result."""
     shape = sizes(out.shape if invocations is None else invocations)
     subject = f"{out.name} has {out.rank} axes" if invocations is None else f"invocations are {list(shape)}"
     shape = (prod(shape),) if count == 1 else shape

@@ -91,9 +91,9 @@ class SourceKernel(ABC):
         written = set().union(*(shader.words for shader in shaders))
         for result in results:
             # A packed result is not declared under its own name; the compiler reports its use.
-            wanted = {result.buffer.name, result.buffer.variable, f"store_{result.buffer.name}"}
+            result_words = {result.buffer.name, result.buffer.variable, f"store_{result.buffer.name}"}
             require(
-                bool(wanted & written),
+                bool(result_words & written),
                 f"{call.title}: the {self.language} does not write {result.buffer.name}{self.where.suffix()}",
             )
         absent = [name for name, value in inputs.items() if value is None]

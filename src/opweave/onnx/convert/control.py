@@ -144,7 +144,7 @@ class _Unrolled:
         return outputs[: self._kept]
 
     def finish(self, state: Sequence[str], outputs: Sequence[str], axes: Sequence[int]) -> list[TracedNode]:
-        """Return all steps, after those that name the final state and stack the gathered outputs along new axes."""
+        """Add steps that name the final state and stack the gathered outputs along new axes; return all steps."""
         self.add(_copies(zip(state, outputs, strict=False)))
         for names, output, axis in zip(self.gathered, outputs[len(state) :], axes, strict=False):
             if output:

@@ -90,8 +90,8 @@ def check_node(
     op_type, domain = node.op_type, domain_of(node)
     rules = RULES if domain == "" else ENGINE_RULES if domain == MICROSOFT else {}
     rule = rules.get(op_type)
-    if rule is not None and (broken := rule(EngineNode(node, shapes, values))):
-        _refuse(node, where, broken)
+    if rule is not None and (fault := rule(EngineNode(node, shapes, values))):
+        _refuse(node, where, fault)
     if domain != "":
         return
     first = _VARIADIC.get(op_type)
@@ -103,8 +103,8 @@ def check_node(
     for position in _SHAPES.get(op_type, ()):
         shape = shapes[position] if position < len(shapes) else None
         if shape is not None and max(shape, default=0) > MAX_RANK:
-            broken = f"input {position} has a value for each axis, and at most {MAX_RANK} axes are possible"
-            _refuse(node, where, f"{broken}, got the shape {list(shape)}")
+            fault = f"input {position} has a value for each axis, and at most {MAX_RANK} axes are possible"
+            _refuse(node, where, f"{fault}, got the shape {list(shape)}")
     for position in _SCALARS.get(op_type, ()):
         shape = shapes[position] if position < len(shapes) else None
         if shape is not None and 0 in shape:
@@ -128,8 +128,8 @@ def title_of(node: NodeProto, where: str = "") -> str:
     return f"{node.op_type} {node.name[:200]!r}{where}" if node.name else f"{node.op_type}{where}"
 
 
-def _refuse(node: NodeProto, where: str, broken: str) -> None:
-    raise DataError(f"{title_of(node, where)}: {broken}")
+def _refuse(node: NodeProto, where: str, fault: str) -> None:
+    raise DataError(f"{title_of(node, where)}: {fault}")
 
 
 def count_nodes(nodes: Sequence[NodeProto], functions: Iterable[FunctionProto]) -> int:

@@ -15,9 +15,9 @@ from .registry import MICROSOFT
 
 
 class EngineNode:
-    """A node with the known shapes and values of its inputs, by position; None if unknown or absent.
+    """A node with the shapes and values of its inputs by position, None if unknown or absent.
 
-    `is_decided` is set unless a rule has read an unknown one.
+    `is_decided` becomes False when a rule reads an unknown shape or value, because the rule may then miss a fault.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class EngineNode:
         return default if attribute is None else getattr(attribute, field)
 
     def shape(self, position: int, *, decides: bool = True) -> tuple[int, ...] | None:
-        """The shape of the input at `position`."""
+        """The shape of the input at `position`. An unknown shape clears `is_decided`, except with `decides=False`."""
         shape = self._shapes[position] if position < len(self._shapes) else None
         if shape is None and decides and self.is_given(position):
             self.is_decided = False
@@ -83,7 +83,7 @@ def _requires(positions: Sequence[int], message: str) -> Rule:
 
 
 def _all(*rules: Rule) -> Rule:
-    """A rule that is broken if one of `rules` is."""
+    """Combine rules: return the first fault that one of them finds."""
     return lambda node: next(filter(None, (rule(node) for rule in rules)), "")
 
 
@@ -99,11 +99,11 @@ def _not_empty(node: EngineNode) -> str:
     return f"input 0 must not be empty, got the shape {list(shape)}" if 0 in shape else ""
 
 
-def _ranks(wanted: Mapping[int, tuple[int, ...]]) -> Rule:
-    """A rule that inputs have one of the given ranks, by position; kernels index shapes unchecked."""
+def _ranks(allowed: Mapping[int, tuple[int, ...]]) -> Rule:
+    """A rule that each input at a position in `allowed` has one of these ranks; kernels index shapes unchecked."""
 
     def rule(node: EngineNode) -> str:
-        for position, ranks in wanted.items():
+        for position, ranks in allowed.items():
             shape = node.shape(position)
             if shape is not None and len(shape) not in ranks:
                 axes = " or ".join(map(str, ranks))
@@ -116,8 +116,8 @@ def _ranks(wanted: Mapping[int, tuple[int, ...]]) -> Rule:
 def _quantized_matmul(single: tuple[int, ...], by_column: tuple[int, ...], bias: int) -> Rule:
     """A rule for quantised matrix products.
 
-    `single` are the positions of scales and zero points that hold one value, `by_column` of those that may hold one value per
-    column of the second matrix.
+    The scales and zero points at the positions `single` hold one value; those at `by_column` hold one value, or one per column
+    of the second matrix.
     """
 
     def rule(node: EngineNode) -> str:
@@ -125,16 +125,16 @@ def _quantized_matmul(single: tuple[int, ...], by_column: tuple[int, ...], bias:
             shape = node.shape(position)
             if shape is not None and len(shape) < 2:
                 return f"input {position} must have at least 2 axes, got the shape {list(shape)}"
-        if (broken := _single(*single)(node)) or (b := node.shape(1)) is None:
-            return broken
+        if (fault := _single(*single)(node)) or (b := node.shape(1)) is None:
+            return fault
         columns = [*b[:-2], 1, b[-1]]
         for position in by_column:
             shape = node.shape(position)
             if shape is not None and not broadcasts_to(shape, columns):
                 return f"input {position} must be broadcastable to {columns}, got the shape {list(shape)}"
-        added = node.shape(bias)
-        if added is not None and math.prod(added) != b[-1]:
-            return f"input {bias} must have {b[-1]} values, got the shape {list(added)}"
+        bias_shape = node.shape(bias)
+        if bias_shape is not None and math.prod(bias_shape) != b[-1]:
+            return f"input {bias} must have {b[-1]} values, got the shape {list(bias_shape)}"
         return ""
 
     return rule
@@ -151,7 +151,7 @@ def _inverse(node: EngineNode) -> str:
 
 
 def _last_axis(node: EngineNode) -> str:
-    """Mixture-of-experts kernels divide by the last size of the input."""
+    """Require a last axis that is not empty: kernels of mixtures of experts divide by its size."""
     shape = node.shape(0)
     if not shape or shape[-1]:
         return ""
@@ -163,8 +163,8 @@ def _packed_attention(node: EngineNode) -> str:
     if x is not None and len(x) != 3:
         return f"input must have 3 axes, got the shape {list(x)}"
     if weights is not None and (len(weights) != 2 or (x is not None and weights[0] != x[2])):
-        wanted = "2 axes" if x is None else f"2 axes, the first of {x[2]}"
-        return f"weights must have {wanted}, got the shape {list(weights)}"
+        expected = "2 axes" if x is None else f"2 axes, the first of {x[2]}"
+        return f"weights must have {expected}, got the shape {list(weights)}"
     return ""
 
 
@@ -200,9 +200,10 @@ _FREQUENT = frozenset({"Attention", "MatMulIntegerToFloat", "MoE", "QMoE"})
 
 
 def check_decided(nodes: Iterable[NodeProto], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Require that rules can be checked without the sizes of a call; else the engine would run the node unchecked.
+    """Refuse nodes whose rules depend on dimensions that only a call determines; the engine would run such nodes unchecked.
 
-    Frequent operators are exempt: many models with dynamic dimensions have them, and compiling each shape would take too long.
+    Frequent operators are exempt: many models with dynamic dimensions contain them, and compiling such a model for each
+    shape would take too long.
     """
     for proto in nodes:
         rule = ENGINE_RULES.get(proto.op_type) if proto.domain == MICROSOFT else None

@@ -54,7 +54,7 @@ class _Binder:
         self.proto.functions.extend(copies)
 
     def _bind_nodes(self, nodes: Sequence[NodeProto], values: Mapping[str, AttributeProto] | None) -> None:
-        """Bind the attributes of nodes in place; `values` are those of the enclosing function, None outside of functions."""
+        """Bind the attributes of nodes in place; `values` are the enclosing function's attributes, or None."""
         for node in nodes:
             for graph in sub_graphs(node):
                 self._bind_nodes(graph.node, values)

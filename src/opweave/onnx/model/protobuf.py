@@ -199,7 +199,7 @@ def tensor_type(element_type: int, shape: Sequence[int | str | None] | None = No
 
 
 def attribute_value(attribute: AttributeProto) -> Any:
-    """The value of an attribute: a number, bytes, a message, or a list of these; `ValueError` if it is one of a function."""
+    """The value of an attribute: a number, bytes, a message, or a list; `ValueError` if it refers to another attribute."""
     if attribute.ref_attr_name:
         raise ValueError(f"the attribute {attribute.name!r} stands for {attribute.ref_attr_name!r} of a function")
     if attribute.type == AttributeProto.UNDEFINED:

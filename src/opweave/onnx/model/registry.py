@@ -189,7 +189,7 @@ REGISTERED: dict[Key, Converter] = {}
 def converts(
     *op_types: str, domain: str = "", moved: Collection[str] = (), updates: Op[..., Any] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register the decorated function as the converter of ONNX operators; the arguments are those of `Converter.of`."""
+    """Register the decorated function as the converter of ONNX operators; takes the arguments of `Converter.of`."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for op_type in op_types:

@@ -2,7 +2,7 @@
 
 A protocol buffer is a sequence of fields with lengths, so initializers and Constant nodes of the main graph are found without
 parsing other fields. `without_weights` replaces their raw data by references to its place, in the form of external data. Field
-numbers are those of onnx.proto3.
+numbers come from onnx.proto3.
 """
 
 from __future__ import annotations

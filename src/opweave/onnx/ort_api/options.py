@@ -194,7 +194,7 @@ def check_run_options(options: Any, level: int) -> None:
 
 
 def log(level: int, severity: int, text: str, *values: Any) -> None:
-    """Log a message unless its severity is below `level`, that of the session."""
+    """Log a message unless its severity is below `level`, the level of the session."""
     if severity >= level:
         from logging import getLogger
 

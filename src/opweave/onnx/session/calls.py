@@ -106,8 +106,8 @@ def _parse(parts: SessionParts, output_names: Any, input_feed: Any, out: Any) ->
     is_list = isinstance(output_names, Iterable) and not isinstance(output_names, (str, bytes))
     if output_names is not None and is_list:
         output_names = list(output_names)
-    asked = output_names or list(outputs)
-    is_of_names = (is_list or output_names is None) and all(isinstance(name, str) for name in asked)
+    requested_names = output_names or list(outputs)
+    is_of_names = (is_list or output_names is None) and all(isinstance(name, str) for name in requested_names)
     require(is_of_names, f"output_names must be a list of names, got {output_names!r}")
     require(isinstance(input_feed, Mapping), f"inputs must map names to arrays, got {type(input_feed).__name__}")
     feed = unwrap(input_feed)
@@ -117,11 +117,11 @@ def _parse(parts: SessionParts, output_names: Any, input_feed: Any, out: Any) ->
     check_names("inputs", feed, {i.name: i for i in inputs})
     require(out is None or isinstance(out, Mapping), f"out must map names to arrays, got {type(out).__name__}")
     out = unwrap(out or {}, "output")
-    for label, requested in (("output_names", asked), ("out", list(out))):
+    for label, requested in (("output_names", requested_names), ("out", list(out))):
         unknown = [name for name in requested if name not in outputs]
         require(not unknown, f"{label} must be among {list(outputs)}; unknown: {unknown}")
     tensors = [value for value in (*feed.values(), *out.values()) if isinstance(value, MLTensor)]
-    return SessionCall(output_names, asked, list(dict.fromkeys(asked)), inputs, feed, out, tensors)
+    return SessionCall(output_names, requested_names, list(dict.fromkeys(requested_names)), inputs, feed, out, tensors)
 
 
 def _read_values(parts: SessionParts, call: SessionCall) -> CallValues:

@@ -1,4 +1,4 @@
-"""Models as programs, which run the calls of a session."""
+"""Compiled models. They run the calls of a session."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ Result = tuple[Desc, np.dtype[Any]] | None
 
 
 class ModelProgram:
-    """A model as a program, for given input shapes or, if `is_open`, for all. Several threads may run it at the same time.
+    """A model compiled for certain input shapes, or for all shapes if `is_open`. Several threads may run it at the same time.
 
-    `inputs` are the names of the inputs that the program reads, in its order; `results` are the known data types and shapes of
-    outputs.
+    Attributes:
+        inputs: names of the inputs that the program reads, in the program's order.
+        results: descriptor and array data type of each output for which they are known, by name.
     """
 
     def __init__(
@@ -44,16 +45,16 @@ class ModelProgram:
         self.inputs, self.outputs = list(program.graph.inputs), list(program.graph.outputs)
         self.results = {name: result for name, result in zip(self.outputs, results, strict=True) if result is not None}
         self._wrappers, self._results = wrappers, results
-        self._takes_values = not any(wrappers)
-        self._gives_values = all(result is None or result[1].kind != "b" for result in results)
+        self._takes_values_as_is = not any(wrappers)
+        self._gives_values_as_is = all(result is None or result[1].kind != "b" for result in results)
 
     def returning(self, wanted: Sequence[int]) -> Returning:
-        """A function that runs checked values, and returns the outputs at the positions `wanted` in new memory."""
-        call = self.program.returning(wanted) if self._takes_values and self._gives_values else None
+        """A function that runs the model on checked values, and returns outputs in new memory: those at positions `wanted`."""
+        call = self.program.returning(wanted) if self._takes_values_as_is and self._gives_values_as_is else None
         return call or partial(self.run, outputs=[None] * len(self.outputs), wanted=wanted)
 
     def ordered_run(self) -> Callable[[Mapping[str, Any]], Callable[[], list[Any]]]:
-        """A function that binds a run to a feed; outputs are ordered by name, as on all engines."""
+        """A function that binds the model to a feed. Runs return outputs in the order of their names, as on all engines."""
         run = self.returning(sorted(range(len(self.outputs)), key=lambda k: self.outputs[k]))
         return lambda feed: partial(run, [feed[name] for name in self.inputs])
 
@@ -66,19 +67,19 @@ class ModelProgram:
     ) -> list[Any]:
         """Run on checked arrays, or checked memory of the context's device, and return the outputs at the positions `wanted`.
 
-        `outputs` has the memory to write each output into, None for new memory. `shared` has the outputs that reuse the memory
-        of an input, with the name of that input.
+        `outputs` has the memory to write each output into, None for new memory. `shared` maps the name of an output to the
+        name of the input whose memory the output reuses.
 
         Raises:
-            ValidationError: memory in `outputs` has another shape than its output, which was unknown in advance.
+            ValidationError: memory in `outputs` has a wrong shape, which shows only now if the model leaves the shape open.
             OtherShapes: ONNX's inference was wrong about a shape.
             OperationError: an engine failed.
         """
-        if not self._takes_values:
+        if not self._takes_values_as_is:
             inputs = [v if wrap is None else wrap(v) for v, wrap in zip(inputs, self._wrappers, strict=True)]
         buffers = [self._new(k, k in wanted) if output is None else output for k, output in enumerate(outputs)]
         targets = buffers
-        if not self._gives_values:
+        if not self._gives_values_as_is:
             targets = [
                 m if declared is None else bool_as_uint8(m) for declared, m in zip(self._results, buffers, strict=True)
             ]
@@ -95,7 +96,7 @@ class ModelProgram:
         return results
 
     def memory(self, feed: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-        """The memory of checked inputs, and new memory for the outputs, in the order of the program."""
+        """The memory of checked inputs, and new memory for the outputs, both in the order of the program."""
         values = [feed[name] for name in self.inputs]
         sources = [v if wrap is None else wrap(v) for v, wrap in zip(values, self._wrappers, strict=True)]
         targets = [self._new(k, True) for k in range(len(self.outputs))]

@@ -63,7 +63,7 @@ def as_theirs(error: MLError, *more: type[Exception]) -> MLError:
 
 
 def _translate_errors(method: F, *more: type[Exception]) -> F:
-    """Wrap a method so that its errors are also those of ONNX Runtime."""
+    """Wrap a method so that its errors are also instances of ONNX Runtime's error classes."""
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -130,7 +130,7 @@ class ReplacedSession(InferenceSession, collection.InferenceSession):  # type: i
 
 
 def _wrap(cls: type, *bases: type) -> None:
-    """Wrap all public methods that `cls` inherits from `bases`, so that their errors are also those of ONNX Runtime."""
+    """Wrap all public methods that `cls` inherits from `bases`, so that their errors are also ONNX Runtime's."""
     for base in bases:
         for name, method in vars(base).items():
             if not name.startswith("_") and callable(method):

@@ -24,7 +24,7 @@ BASE_BYTES = 5 * 2**20
 """Memory of a compiled shape without weights. Measured: 2 to 7 MB for the models of the gate."""
 
 PACKED_PERCENT = 125
-"""Size of the weights that the engine packs for a compiled shape, in percent of those in the file. Measured: 100 to 125."""
+"""Size of the weights packed for a compiled shape, in percent of the weights in the file. Measured: 100 to 125."""
 
 
 @record

@@ -128,7 +128,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             model = Model.load(model, limits)
             write_optimized(sess_options, recipe.model)
         parts = self._parts = SessionParts(recipe, settings, model)
-        # Of the parts, those that each call needs: a look-up fewer.
+        # The parts that each call needs, to save a look-up.
         self._context, self._check_alive, self._repeats = parts.context, parts.check_alive, parts.repeats
         self._run_trace = parts.run_trace
         if len(parts.shape_cache.ways) > 1:
@@ -177,7 +177,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
 
         Args:
             providers: as for the session itself; None for the best device.
-            provider_options: likewise.
+            provider_options: as for the session itself.
 
         Raises:
             ValidationError: an argument is wrong.

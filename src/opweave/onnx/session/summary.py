@@ -57,7 +57,7 @@ def _arguments_of(parts: SessionParts) -> tuple[list[NodeArg], list[NodeArg]]:
 
 
 def explain_lines(compiled: CompiledModel, context: MLContext, state: str | Measurement = YET) -> list[str]:
-    """Tell in lines which node of a compiled model runs where, and why nodes fell back; `state` is that of verification."""
+    """Tell in lines which node of a compiled model runs where, and why nodes fell back; `state` describes verification."""
     folded = sum(step.kind == "folded" for step in compiled.trace.steps)
     precision = context.precision
     lines = [f"precision {precision}: {PRECISIONS[precision]}"]

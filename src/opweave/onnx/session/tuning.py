@@ -41,7 +41,7 @@ class TuningMethod:
         inputs: Mapping[str, Any] | None = None,
         seconds: float = 4.0,
     ) -> Tuning:
-        """Measure the engines that can run the model for given shapes, and use the fastest one for these from now on.
+        """Measure the engines that can run the model for given shapes, and use the fastest one for these shapes from now on.
 
         If several engines can run it on the session's device, the model is compiled for each. The engines, and ONNX Runtime
         with the uncompiled model, are measured alternately, after pauses. Building counts, too: a slower build is used if it
@@ -54,7 +54,7 @@ class TuningMethod:
                 are compiled, and those of recent calls.
             inputs: a value for each input, of the only shapes to tune; instead of `shapes`. Default: random ones;
                 integers are indices into a weight, or 0 and 1.
-            seconds: about how long to measure for each of the shapes, without compiling.
+            seconds: approximate time to measure each of the shapes, without compiling.
 
         Returns:
             A table to `print`, and its numbers.

@@ -197,7 +197,7 @@ def assemble(
     parts: Sequence[Part],
     workgroups: tuple[int, int, int],
 ) -> GpuKernel:
-    """Assemble a kernel. The bindings are those of the module, then `readers`, then `writers`.
+    """Assemble a kernel. The bindings are the module's, then `readers`, then `writers`.
 
     The text excludes `title`, which names nodes of the graph, so that kernels with equal text are compiled once.
     """

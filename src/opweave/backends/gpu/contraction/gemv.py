@@ -76,7 +76,7 @@ class ThinKernel(GpuKernel):
     def after(self, before: Formula, title: str, features: Features, fixed: Collection[Source]) -> ThinKernel | None:
         """Inline the producer of the few vectors into each workgroup; None if that is impossible or slow.
 
-        No kernel writes the inputs `fixed` of `before`. `title` is that of `before`.
+        No kernel writes the inputs `fixed` of `before`. `title` is the title of `before`.
         """
         size = self.sections[0].few.source.desc.element_count
         if self.before is not None or size > MAX_SHARED_ELEMENTS or element_for_workgroup(before) is None:
@@ -362,7 +362,7 @@ class _Writing:
                 )
 
     def _early_rounds(self, s: int, whole: int, step: int) -> Iterator[str]:
-        """The software-pipelined rounds: each multiplies loaded chunks and loads those of the next round."""
+        """The software-pipelined rounds: each multiplies loaded chunks and loads the chunks of the next round."""
         first, after, rest = "part", list[str](), ""
         if whole > step:
             first, rest = "chunk", f"chunk < {whole - step}u"

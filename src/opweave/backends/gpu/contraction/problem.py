@@ -401,7 +401,7 @@ def _in_phases(
 ) -> np.ndarray:
     """The filter of each phase, with lines padded by zeros to `padded`.
 
-    `sizes` and `steps` (in elements) are those of the filter's axes [groups, height, width, channels, lines].
+    `sizes` and `steps` (in elements) belong to the filter's axes [groups, height, width, channels, lines].
     """
     groups, height, width, channels, lines = sizes
     down, right = strides

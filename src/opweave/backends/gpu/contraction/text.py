@@ -65,7 +65,7 @@ def stack_offset(matrix: Matrix | ProblemWindow, stack: str, stacks: int) -> str
 
 
 def window_start(window: ProblemWindow, name: str, y: str, x: str) -> list[str]:
-    """Define `name_y` and `name_x`, the origin of the window for the result at (y, x)."""
+    """Define `{name}_y` and `{name}_x`, the origin of the window for the result at (y, x)."""
     lines = []
     for axis, text, stride, before in zip("yx", (y, x), window.strides, window.before, strict=True):
         start = f"i32({text})" if window.transposed or stride == 1 else f"i32({text}) * {stride}"

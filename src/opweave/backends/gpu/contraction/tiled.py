@@ -1,9 +1,10 @@
 """Tiled contractions: a workgroup computes a tile of the result from tiles of both operands in workgroup memory.
 
-A workgroup computes a tile of `rows` x `columns`. Each step loads `depth` terms into registers while the products of the
-previous step are computed, and then stores the terms in workgroup memory. Terms are the slowest axis of workgroup memory, so
-that an invocation reads four adjacent lines as a vector. Each sum is a separate variable, because devices spill dynamically
-indexed arrays.
+A workgroup computes a tile of `rows` x `columns`. Lines are rows of the left matrix or columns of the right one; an element of
+the result is the sum of a product for each term. Each step loads `depth` terms of all lines into registers while the products
+of the previous step are computed, and then stores the loaded elements in workgroup memory. Terms are the slowest axis of
+workgroup memory, so that an invocation reads four adjacent lines as a vector. Each sum is a separate variable, because devices
+spill dynamically indexed arrays.
 """
 
 from __future__ import annotations
@@ -53,26 +54,34 @@ class Steps:
     """The steps of a problem with a tile.
 
     Attributes:
-        a_tap: steps per tap; 0 if steps cross the borders of taps.
-        ragged: whether a step may have terms beyond the last, which must be read as 0.
+        per_tap: steps per tap; 0 if a step may have terms of several taps.
+        ragged: whether the last step (of each tap, if `per_tap` > 0) has surplus terms, which must be read as 0.
     """
 
     count: int
-    a_tap: int
+    per_tap: int
     ragged: bool
 
     @classmethod
     def of(cls, problem: Problem, depth: int) -> Steps:
         """Start each tap with a new step, unless that adds more than an eighth of the work."""
-        a_tap = -(-problem.channels // depth)
+        per_tap = -(-problem.channels // depth)
         flat = -(-problem.terms // depth)
-        if problem.taps == 1 or a_tap * problem.taps * 8 <= flat * 9:
-            return cls(a_tap * problem.taps, a_tap, problem.channels % depth != 0)
+        if problem.taps == 1 or per_tap * problem.taps * 8 <= flat * 9:
+            return cls(per_tap * problem.taps, per_tap, problem.channels % depth != 0)
         return cls(flat, 0, problem.terms % depth != 0)
 
 
 class TileSide:
-    """Generates the code of one operand: setup, loads of a step, and stores to workgroup memory."""
+    """Generates the code of one operand: setup, loads of a step, and stores to workgroup memory.
+
+    Attributes:
+        along_terms: whether adjacent invocations load adjacent terms rather than adjacent lines.
+        linear: whether the addresses of a step are the addresses of the first step plus an offset.
+        total, count: loads of a step by the workgroup, and by each invocation.
+        once: statements before the loop, for `positions`.
+        at: name of the variable with the address (or window) of the line of each load.
+    """
 
     def __init__(
         self, name: str, matrix: Matrix | ProblemWindow, problem: Problem, tile: Tile, reader: ElementReader
@@ -80,13 +89,11 @@ class TileSide:
         self.name, self.matrix, self.problem, self.tile = name, matrix, problem, tile
         self.lines = tile.rows if name == "a" else tile.columns
         self.steps = Steps.of(problem, tile.depth)
-        # Adjacent invocations load adjacent terms rather than adjacent lines.
         self.along_terms = matrix.step == 1 if isinstance(matrix, ProblemWindow) else matrix.step < matrix.stride
-        # The addresses of a step are those of the first step plus an offset.
         self.linear = isinstance(matrix, Matrix) and (
-            self.steps.a_tap > 0 or problem.taps == 1 or matrix.tap == problem.channels * matrix.step
+            self.steps.per_tap > 0 or problem.taps == 1 or matrix.tap == problem.channels * matrix.step
         )
-        self.width = 4 if self._in_vectors() else 1
+        self.width = 4 if self._can_load_vectors() else 1
         self.reader = reader
         self.padding = 4 if self.along_terms else 0
         inner = (tile.depth if self.along_terms else self.lines) // self.width
@@ -97,14 +104,14 @@ class TileSide:
         self.at: list[str] = []
         self.positions = list(self._positions(inner, tile.invocations))
 
-    def _in_vectors(self) -> bool:
+    def _can_load_vectors(self) -> bool:
         """Whether aligned groups of four elements can be loaded as vectors."""
         matrix, problem = self.matrix, self.problem
         if problem.stacks > 1 and any(stride % 4 for _, stride in matrix.stack):
             return False
         if isinstance(matrix, ProblemWindow):
             fits = problem.channels % 4 == 0 and matrix.pixel % 4 == 0 and matrix.batch % 4 == 0
-            return self.along_terms and fits and self.steps.a_tap > 0 and self.tile.depth % 4 == 0
+            return self.along_terms and fits and self.steps.per_tap > 0 and self.tile.depth % 4 == 0
         if not self.linear:
             return False
         if self.along_terms:
@@ -115,7 +122,10 @@ class TileSide:
         return matrix.stride == 1 and aligned
 
     def _positions(self, inner: int, invocations: int) -> Iterator[tuple[str, str]]:
-        """(line, term) of each load of an invocation, relative to the tile; for a vector, of the first element."""
+        """(line, term) of the first element of each load of an invocation, relative to the tile. Appends statements to `once`.
+
+        `i` is the position along the axis of adjacent invocations, `o` along the other axis.
+        """
         n = self.name
         for k in range(self.count):
             if invocations % inner == 0:
@@ -164,14 +174,14 @@ class TileSide:
     def fetch(self) -> list[str]:
         """Load the elements of a step, given its first tap and channel (or its first term, if steps cross taps)."""
         matrix, lines = self.matrix, list[str]()
-        bound = self.problem.channels if self.steps.a_tap else self.problem.terms
+        bound = self.problem.channels if self.steps.per_tap else self.problem.terms
         if self.linear:
             assert isinstance(matrix, Matrix)
             jump = times("first", matrix.step)
-            if self.problem.taps > 1 and self.steps.a_tap:
-                jump = f"tap * {matrix.tap}u" + (f" + {jump}" if self.steps.a_tap > 1 else "")
+            if self.problem.taps > 1 and self.steps.per_tap:
+                jump = f"tap * {matrix.tap}u" + (f" + {jump}" if self.steps.per_tap > 1 else "")
             lines.append(f"let {self.name}_jump = {quarter(jump, self.width)};")
-        elif isinstance(matrix, ProblemWindow) and self.steps.a_tap:
+        elif isinstance(matrix, ProblemWindow) and self.steps.per_tap:
             for name in dict.fromkeys(self.at):
                 lines += _tap(matrix, name, name, "tap")
         for k, (_, term) in enumerate(self.positions):
@@ -190,17 +200,18 @@ class TileSide:
         if self.linear:
             return f"{n}_at{k} + {n}_jump", []
         name, tap, channel = self.at[k], "tap", f"(first + {term})"
-        if not self.steps.a_tap:
+        if not self.steps.per_tap:
             tap, channel = (f"{channel} / {channels}u", f"{channel} % {channels}u") if channels > 1 else (channel, "0u")
         if isinstance(matrix, Matrix):
             return f"{name} + {times(channel, matrix.step)} + {times(tap, matrix.tap)}", []
-        if not self.steps.a_tap:
+        if not self.steps.per_tap:
             name = f"{name}_{k}"
             lines += _tap(matrix, self.at[k], name, tap)
         at = quarter(f"u32({name}_at) + {times(channel, matrix.step)}", self.width)
         return at, [] if matrix.inside else [f"{name}_in"]
 
-    def place(self) -> list[str]:
+    def store(self) -> list[str]:
+        """Store the loaded elements in workgroup memory, at [term][line]."""
         lines = []
         for k, (line, term) in enumerate(self.positions):
             tile, value = f"tile_{self.name}", f"{self.name}_next{k}"
@@ -221,7 +232,7 @@ class TileSide:
 
 
 def _window(m: ProblemWindow, name: str, line: str, base: list[str]) -> list[str]:
-    """Define the origin of the window at position `line`; `base` is the offset of the stack, if any."""
+    """Define the origin of the window of a line; `base` holds the name of the stack's offset, or nothing."""
     height, width = m.output
     p = f"{name}_position"
     y = f"{p} / {width}u" if m.batches == 1 else f"{p} / {width}u % {height}u"
@@ -234,7 +245,7 @@ def _window(m: ProblemWindow, name: str, line: str, base: list[str]) -> list[str
 
 
 def _tap(m: ProblemWindow, name: str, key: str, tap: str) -> list[str]:
-    """Define `key_at`, the pixel at a tap of a window, and `key_in`, the condition that the pixel exists."""
+    """Define `{key}_at`, the pixel at a tap of a window, and `{key}_in`, the condition that the pixel exists."""
     (height, width), (down, right) = m.kernel, m.dilations
     y = f"i32({tap}) / {width}" if width > 1 else f"i32({tap})"
     y = "0" if height == 1 else f"({y}) * {down}" if down > 1 else y
@@ -260,7 +271,7 @@ def body(
     """
     left, right = TileSide("a", problem.left, problem, tile, a), TileSide("b", problem.right, problem, tile, b)
     a.width, b.width = left.width, right.width
-    place, groups, once = _place(workgroups(problem, tile, splits))
+    place, groups, once = _locate_workgroup(workgroups(problem, tile, splits))
     across = tile.columns // tile.width
     steps = left.steps
     share = -(-steps.count // splits)
@@ -280,11 +291,11 @@ def body(
         once.append(f"let end = min(begin + {share}u, {steps.count}u);")
     begin, end = ("begin", "end") if splits > 1 else ("0u", f"{steps.count}u")
     sums = [f"sum_{r}_{c}" for r in range(tile.height) for c in range(tile.width // 4)]
-    fetch = [*_locate(steps, tile.depth), *left.fetch(), *right.fetch()]
+    fetch = [*_locate_step(steps, tile.depth), *left.fetch(), *right.fetch()]
     loop = [
         "workgroupBarrier();",
-        *left.place(),
-        *right.place(),
+        *left.store(),
+        *right.store(),
         "workgroupBarrier();",
         *statement(f"if (step + 1u < {end})", ["let ahead = step + 1u;", *fetch]),
         *_compute(tile, dialect),
@@ -299,8 +310,8 @@ def body(
     return [left.declaration, right.declaration, entry(tile.invocations, text)], groups
 
 
-def _place(counts: tuple[int, int, int]) -> tuple[str, tuple[int, int, int], list[str]]:
-    """The position of a workgroup in `counts`: the vector's name, the dispatch size, and statements that define the vector."""
+def _locate_workgroup(counts: tuple[int, int, int]) -> tuple[str, tuple[int, int, int], list[str]]:
+    """Locate a workgroup in a grid of size `counts`: name of the position, dispatch size, statements that define the name."""
     if max(counts) <= MAX_WORKGROUPS:
         return "group", counts, []
     x, y, _ = counts
@@ -309,18 +320,19 @@ def _place(counts: tuple[int, int, int]) -> tuple[str, tuple[int, int, int], lis
     return "place", groups, [*lines, f"let place = vec3<u32>(number % {x}u, number / {x}u % {y}u, number / {x * y}u);"]
 
 
-def _locate(steps: Steps, depth: int) -> list[str]:
-    """The first tap and channel, or the first term, of the next step."""
-    if not steps.a_tap or steps.a_tap == steps.count:
+def _locate_step(steps: Steps, depth: int) -> list[str]:
+    """Define `tap` and the channel `first`, or the term `first`, at which the step `ahead` begins."""
+    if not steps.per_tap or steps.per_tap == steps.count:
         return [f"let first = ahead * {depth}u;"]
-    if steps.a_tap == 1:
+    if steps.per_tap == 1:
         return ["let tap = ahead;", "let first = 0u;"]
-    return [f"let tap = ahead / {steps.a_tap}u;", f"let first = ahead % {steps.a_tap}u * {depth}u;"]
+    return [f"let tap = ahead / {steps.per_tap}u;", f"let first = ahead % {steps.per_tap}u * {depth}u;"]
 
 
 def _compute(tile: Tile, dialect: Dialect) -> Iterator[str]:
-    """The products of a step, unrolled, or as a loop if the dialect has a hint to unroll. NVRTC compiles the loop faster, and
-    the kernels are as fast.
+    """Add up the products of a step: in a loop if the dialect has a hint to unroll loops, else in unrolled statements.
+
+    NVRTC compiles the loop faster than the statements, and both kernels are equally fast.
     """
     if hint := dialect.unroll_hint(UNROLLED_TERMS):
         yield from (*hint, *statement(f"for (var k = 0u; k < {tile.depth}u; k++)", _products(tile, "k")))

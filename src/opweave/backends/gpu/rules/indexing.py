@@ -1,4 +1,4 @@
-"""Gather and scatter operations."""
+"""Rules for gather and scatter operations."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def _(input: Traced, indices: Traced, axis: int) -> Traced:
 
 
 def _coordinates(indices: Traced, p: Sequence[Traced], shape: Sequence[int]) -> tuple[Traced, ...]:
-    """The coordinates in `indices[p]`: a position along each of the leading axes of `shape`."""
+    """The vector `indices[p]` as positions along the leading axes of `shape`."""
     return tuple(position_from(indices[(*p, axis)], shape[axis]) for axis in range(indices.shape[-1]))
 
 
 @gpu.lower(ops.gather_nd)
 def _(input: Traced, indices: Traced) -> Traced:
-    *counts, coordinates = indices.shape
-    shape = (*counts, *input.shape[coordinates:])
+    *outer, indexed_axes = indices.shape
+    shape = (*outer, *input.shape[indexed_axes:])
 
     def element(*p: Traced) -> Traced:
-        end = len(counts)
+        end = len(outer)
         return input[(*_coordinates(indices, p[:end], input.shape), *p[end:])]
 
     return compute(shape, element)

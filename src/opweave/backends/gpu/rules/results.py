@@ -127,7 +127,7 @@ def view_of(array: Traced) -> View | None:
 
 
 FIRST_NUMBER = 1 << 20
-"""First number of arrays that stages compute, beyond those of operands."""
+"""First number of arrays that stages compute, beyond the numbers of operands."""
 
 
 class Staged:

@@ -84,7 +84,7 @@ def _(
 
 
 def _split_bias(ctx: Emitter, bias: Value | None, like: Value) -> list[Value]:
-    """Split a bias into those of the update and reset gates, and of the new gate; None means zeros."""
+    """Split a bias into one for the update and reset gates and one for the new gate; None means zeros."""
     rows = like.shape[1] // 3
     value = _sum(ctx, [bias], like)
     return ctx.emit_all("variadic_split", value, ctx.constant(1), ctx.constant([2 * rows, rows]))

@@ -44,17 +44,17 @@ def _(
     plain = replace(window, auto_pad="VALID" if auto_pad == "VALID" else "NOTSET").of_filter(X, W)
     rank = len(shape_of(X)) - 2
     extra = [0] * (2 - rank) + list(output_padding or [0] * rank)
-    wanted = None if output_shape is None else [1] * (2 - rank) + list(output_shape)[-rank:]
-    if wanted is None and auto_pad.startswith("SAME"):
-        wanted = [axis.size * axis.stride for axis in plain]
+    result_sizes = None if output_shape is None else [1] * (2 - rank) + list(output_shape)[-rank:]
+    if result_sizes is None and auto_pad.startswith("SAME"):
+        result_sizes = [axis.size * axis.stride for axis in plain]
     axes, sizes = [], []
     for position, (axis, more) in enumerate(zip(plain, extra, strict=True)):
         smallest = conv_transpose_size(axis.size, axis.taps, 0, 0, axis.stride, axis.dilation) + more
-        if wanted is not None:  # the padding cuts off the rest
-            before, after = halve(max(smallest - wanted[position], 0), auto_pad)
+        if result_sizes is not None:  # the padding cuts off the rest
+            before, after = halve(max(smallest - result_sizes[position], 0), auto_pad)
             axis = replace(axis, before=before, after=after)
         axes.append(axis)
-        sizes.append(smallest - axis.before - axis.after if wanted is None else wanted[position])
+        sizes.append(smallest - axis.before - axis.after if result_sizes is None else result_sizes[position])
     y = b.conv_transpose2d(
         with_two_axes(b, X), with_two_axes(b, W), groups=group, bias=B, output_sizes=sizes, **options(axes)
     )

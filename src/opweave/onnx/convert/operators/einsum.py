@@ -38,12 +38,12 @@ def _(b: MLGraphBuilder, *Inputs: Tensor, equation: str) -> Tensor:
     terms = [_Term(x := operand(b, value), _labels(part, x.rank)) for part, value in zip(parts, Inputs, strict=True)]
     hidden = max((sum(label.startswith("…") for label in term.labels) for term in terms), default=0)
     if "->" in equation:  # an ellipsis in the result stands for the longest one of the terms
-        wanted = _labels(result, hidden + len(result.replace("...", "")) if "..." in result else len(result))
+        result_labels = _labels(result, hidden + len(result.replace("...", "")) if "..." in result else len(result))
     else:
         letters = [label for term in terms for label in term.labels if label.isalpha()]
-        wanted = (*_ellipsis(hidden), *sorted(label for label in letters if letters.count(label) == 1))
-    missing = [label for label in wanted if not any(label in term.labels for term in terms)]
-    if missing or len(set(wanted)) < len(wanted):
+        result_labels = (*_ellipsis(hidden), *sorted(label for label in letters if letters.count(label) == 1))
+    missing = [label for label in result_labels if not any(label in term.labels for term in terms)]
+    if missing or len(set(result_labels)) < len(result_labels):
         raise Unsupported(f"the result of {equation!r} is not made of the inputs' axes")
 
     terms = [_diagonal(b, term) for term in terms]
@@ -51,10 +51,10 @@ def _(b: MLGraphBuilder, *Inputs: Tensor, equation: str) -> Tensor:
     terms = [_without_broadcasts(b, term, largest) for term in terms]
     while len(terms) > 1:
         first, second, *rest = terms
-        needed = {*wanted, *(label for term in rest for label in term.labels)}
-        terms = [_multiply(b, _sum(b, first, {*needed, *second.labels}), second, needed, wanted), *rest]
+        kept = {*result_labels, *(label for term in rest for label in term.labels)}
+        terms = [_multiply(b, _sum(b, first, {*kept, *second.labels}), second, kept, result_labels), *rest]
     (term,) = terms
-    return _transpose(b, _sum(b, term, set(wanted)), wanted).operand
+    return _transpose(b, _sum(b, term, set(result_labels)), result_labels).operand
 
 
 def _ellipsis(count: int) -> tuple[str, ...]:

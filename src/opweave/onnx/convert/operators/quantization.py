@@ -93,8 +93,8 @@ def _(
     if y_zero_point is None and output_dtype not in (0, TensorProto.UINT8, TensorProto.INT8):
         raise Unsupported("it quantises to a type other than int8 and uint8")
     unsupported_if(precision not in (0, 1), "it divides in another precision than float32")
-    wanted = "int8" if output_dtype == TensorProto.INT8 else "uint8"
-    return blocks.quantize(b, x, y_scale, y_zero_point, wanted)
+    result_type = "int8" if output_dtype == TensorProto.INT8 else "uint8"
+    return blocks.quantize(b, x, y_scale, y_zero_point, result_type)
 
 
 @converts("DequantizeLinear")
@@ -108,9 +108,9 @@ def _(
     output_dtype: int = 0,
 ) -> MLOperand:
     y = blocks.dequantize(b, x, x_scale, x_zero_point)
-    wanted = DATA_TYPES.get(output_dtype) if output_dtype else y.data_type
-    unsupported_if(wanted not in FLOATS, "its result is neither float32 nor float16")
-    return y if wanted == y.data_type else b.cast(y, wanted)
+    result_type = DATA_TYPES.get(output_dtype) if output_dtype else y.data_type
+    unsupported_if(result_type not in FLOATS, "its result is neither float32 nor float16")
+    return y if result_type == y.data_type else b.cast(y, result_type)
 
 
 @converts("QLinearConv")

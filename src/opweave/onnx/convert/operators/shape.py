@@ -96,8 +96,8 @@ def _(
 @converts("Expand")
 def _(b: MLGraphBuilder, input: Tensor, shape: Tensor) -> Tensor:
     old = shape_of(input)
-    wanted = broadcast(old, tuple(integers(shape, "the shape")))
-    return input if wanted == old else b.expand(input, wanted)
+    result_shape = broadcast(old, tuple(integers(shape, "the shape")))
+    return input if result_shape == old else b.expand(input, result_shape)
 
 
 @converts("ConstantOfShape")

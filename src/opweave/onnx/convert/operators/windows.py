@@ -41,7 +41,7 @@ def without_added_axis(b: MLGraphBuilder, y: MLOperand, like: Tensor) -> MLOpera
 
 @dataclass(frozen=True)
 class WindowAxis:
-    """Windows of `taps` elements along one axis; `stride` is the distance of windows, `dilation` that of their elements."""
+    """Windows of `taps` elements along one axis. Windows are `stride` apart, their elements `dilation`."""
 
     size: int
     taps: int
