@@ -17,10 +17,10 @@ from .partition import LoopFusion, partition
 from .winners import wins
 
 MIN_ELEMENTS = 2**16
-"""Chains over fewer elements stay with the engine: a pass over them takes no longer than starting a loop."""
+"""Fewest elements of a chain to take from the engine: for fewer, a pass of the engine takes no longer than starting a loop."""
 
 MIN_NODES = 3
-"""Chains of fewer operations stay with the engine, unless a user's expression is among them."""
+"""Fewest operations of a chain to take from the engine, unless it contains a user's expression."""
 
 MIN_SAVED_BY_THREAD = 2**21
 """Minimum number of elements that a chain between operations of the engine must save writing and reading again, for each

@@ -32,7 +32,7 @@ MAX_FALLBACKS = 0
 between sections are stored, and threads wait. `benchmarks small` compares such models with ONNX Runtime."""
 
 MAX_POOLS = 5
-"""Maximum number of large sections, each with a pool of threads. A static model with more runs uncompiled, in one pool."""
+"""Maximum number of large sections, each with a pool of threads. Static models with more run uncompiled, in one pool."""
 
 
 def find_measured(digest: Callable[[], str], ways: Mapping[str, Backend]) -> dict[str, Measurement]:
