@@ -29,7 +29,7 @@ class BatchAxis:
     repeats: int = 1
 
     def with_number(self, number: int) -> BatchAxis:
-        """The same rows along another axis."""
+        """Return this layout of rows for the axis `number`."""
         return replace(self, number=number)
 
     def size(self, rows: int) -> int:
