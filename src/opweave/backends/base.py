@@ -169,7 +169,7 @@ class Backend(RuleTable, ABC):
     rivals: tuple[Backend, ...] = ()
     """Back ends that may run a graph of this back end's contexts instead, if they are faster. `beside` sets them."""
     without_rivals: Backend | None = None
-    """The same back end without `rivals`; None if it has none."""
+    """This back end without `rivals`; None if there are no rivals."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ class Backend(RuleTable, ABC):
         """Compile an ONNX model once for all shapes of its inputs; None if the back end cannot.
 
         The runner takes values of the model's inputs, which may also be lists of arrays, and writes each output into an array
-        or a `Cell`; None stands for an unused output. An array of another shape than its output raises `OtherShapes`.
+        or a `Cell`; None stands for an unused output. An array whose shape is not the output's raises `OtherShapes`.
 
         Args:
             proto: the ModelProto without the constants; it may be modified.
@@ -265,7 +265,7 @@ class Backend(RuleTable, ABC):
     # The choice between engines --------------------------------------------------------------------------------------
 
     def version(self) -> str:
-        """Version of the engine; measurements of another version are ignored."""
+        """Version of the engine; measurements of other versions are ignored."""
         return ""
 
     def session_threads(self) -> int:

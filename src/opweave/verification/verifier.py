@@ -269,7 +269,7 @@ def _clock() -> float:
 
 
 def feeds(sample: Mapping[str, Sample]) -> list[dict[str, np.ndarray]]:
-    """Sets of inputs to compare engines on: the user's, and the user's values in another order.
+    """Sets of inputs to compare engines on: the user's, and the user's values in a different order.
 
     Both sets of a large input are drawn from its sampled values. Integers may be positions, lengths or words, and keep their
     order.

@@ -70,7 +70,7 @@ class ModelProgram:
         of an input, with the name of that input.
 
         Raises:
-            ValidationError: memory in `outputs` has another shape than its output, which was unknown in advance.
+            ValidationError: memory in `outputs` does not have the shape of its output, which was unknown in advance.
             OtherShapes: ONNX's inference was wrong about a shape.
             OperationError: an engine failed.
         """

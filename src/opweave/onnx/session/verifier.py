@@ -110,7 +110,7 @@ def _judge(task: ModelTask) -> Measurement | str:
     untried, notes = engines.expect_gains(graph, list(ways.values())[1:])
     if not untried:
         return refuse("; ".join(notes))
-    for name in cache.deciding:  # other values would need another program
+    for name in cache.deciding:  # different values would need a different program
         sets[1][name] = sets[0][name]
     own = UNCOMPILED if task.is_uncompiled else next(iter(ways))
 
