@@ -273,7 +273,7 @@ class Backend(RuleTable, ABC):
         return 0
 
     def competes(self, device: Device, precision: Precision) -> bool:
-        """Whether it may run graphs for contexts of this precision on a device of another back end, if it is faster."""
+        """Whether the back end may run graphs of this precision on a device of another back end, if it is faster."""
         return False
 
     def beside(self, rivals: Sequence[Backend]) -> Backend:
@@ -317,11 +317,11 @@ class Backend(RuleTable, ABC):
         return self.rule(node) is not None
 
     def why_not(self, node: Node) -> str | None:
-        """Return the reason why it cannot run `node`; empty if it can; None if the decomposition of `node` may run."""
+        """Return why the back end cannot run `node`; empty if it can; None if the decomposition of `node` may run."""
         return "" if self.supports(node) else None
 
     def how(self, node: Node) -> How | None:
-        """Return how it or its stand-in would run `node`; None if neither can."""
+        """Return how the back end or its stand-in would run `node`; None if neither can."""
         if self.supports(node):
             return "native"
         if self.stand_in is not None and node.op.formula is not None and not node.op.is_alternative:

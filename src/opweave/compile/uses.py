@@ -71,7 +71,7 @@ class Use:
 
     @property
     def is_over(self) -> bool:
-        """Whether it no longer needs to be watched."""
+        """Whether the graph or session no longer needs to be watched."""
         return self.owner() is None or len(self.states) >= self._most or self._periods > MAX_PERIODS
 
     def pop_use(self) -> Hashable:

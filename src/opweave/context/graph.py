@@ -98,7 +98,7 @@ class MLGraph:
 
     @property
     def context(self) -> MLContext:
-        """The context that it was built for."""
+        """The context that the graph was built for."""
         return self._context
 
     @property

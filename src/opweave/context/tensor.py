@@ -111,7 +111,7 @@ class MLTensor(Described):
 
     @property
     def context(self) -> MLContext:
-        """The context that it belongs to."""
+        """The context that the tensor belongs to."""
         return self._context
 
     @property

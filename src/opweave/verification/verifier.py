@@ -62,8 +62,8 @@ answers: list[BinaryIO] = []
 def serve(is_idle: bool, lock: int) -> None:
     """Run the task from the standard input, and answer on the standard output. The end of the input ends the process.
 
-    With `is_idle`, the process has the lowest priority, and pauses. `lock` makes it the only one of the machine; -1 if it must
-    take the lock.
+    With `is_idle`, the process has the lowest priority, and pauses. `lock` is the descriptor of a lock that one process
+    of the machine may hold; -1 if this process must take the lock.
     """
     with ExitStack() as stack:
         if is_idle:
