@@ -50,7 +50,7 @@ class ModelTask(Task):
 
 
 def task_of(parts: SessionParts, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
-    """The task of a child process for shapes in use, a kept verdict, or the reason for neither."""
+    """The stored verdict for shapes in use; else the task of a child process, or the reason why none is started."""
     cache, context, model = parts.shape_cache, parts.context, parts.recipe.model
     if (verdict := engines.find(cache.digest, cache.ways).get(text_of(key))) is not None:
         return verdict
