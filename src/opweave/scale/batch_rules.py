@@ -183,7 +183,7 @@ def _(call: BatchCall) -> Axis:
 
 
 def _axes_but(call: BatchCall, letters: str) -> list[int]:
-    """The axes of the layout that have other letters."""
+    """The axes of the layout whose letters are not in `letters`."""
     layout: str = call.node.attributes.get("layout") or call["input_layout"]
     return [number for number, letter in enumerate(layout) if letter not in letters]
 
