@@ -1,7 +1,7 @@
 """Find nodes worth a compiled loop: chains of element-wise operations, and operations whose kernel is slow.
 
-An engine reads and writes memory for each operation of a chain; a compiled loop does it once. That pays if the operands are
-large, and the saved traffic takes longer than switching to the other engine and back: threads of one engine have to sleep
+An engine reads and writes memory for each operation of a chain; a compiled loop does it once. This saves time if the operands
+are large, and the saved traffic takes longer than switching to the other engine and back: threads of one engine have to sleep
 before those of the other can run (`benchmarks/fusion.py`). Operations that directly follow a convolution or a matrix product
 stay: engines fuse these as epilogues. A chain of any size is moved if one of its operations is in the table of `winners`.
 """

@@ -54,7 +54,7 @@ def find_measured(digest: Callable[[], str], ways: Mapping[str, Backend]) -> dic
 
 
 def may_pay(model: Model, size: int) -> bool:
-    """Whether compiling a static model may pay, without a trace; `size` is the bytes of its weights, inputs and outputs."""
+    """Predict without a trace whether compiling a static model may save time. `size`: bytes of weights, inputs and outputs."""
     if size <= SMALL_BYTES or PAYING.isdisjoint(model.operators):
         return False
     return len(model.unknown_operators()) <= MAX_FALLBACKS
