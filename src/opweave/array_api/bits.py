@@ -83,7 +83,7 @@ def bitwise_invert(x: Any, /) -> Array:
     Args:
         x: integers or bool.
 
-    Raises: `x` has another data type.
+    Raises: `x` is neither integers nor bool.
 
     >>> xp.bitwise_invert(xp.asarray([0, 5])).tolist()
     [-1, -6]

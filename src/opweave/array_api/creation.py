@@ -203,7 +203,7 @@ def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
             order of the arrays.
 
     Returns: An array for each argument, of its data type; all have one dimension for each argument.
-    Raises: an array has another number of dimensions, or `indexing` is neither.
+    Raises: an array does not have one dimension, or `indexing` is neither "xy" nor "ij".
 
     >>> x, y = xp.meshgrid(xp.asarray([1, 2, 3]), xp.asarray([10, 20]))
     >>> x.tolist(), y.tolist()

@@ -262,7 +262,7 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
         max: the upper bound, a number or an array that broadcasts with `x`; default: none.
 
     Returns: An array of the broadcast shape, in the data type of `x`.
-    Raises: `x` has another data type, or a bound is of another kind than `x`.
+    Raises: `x` is neither integers nor floats, or a bound is of a different kind.
 
     >>> xp.clip(xp.asarray([-1.0, 0.5, 3.0]), 0.0, 1.0).tolist()
     [0.0, 0.5, 1.0]

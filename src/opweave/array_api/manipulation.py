@@ -68,7 +68,7 @@ def reshape(x: Array, /, shape: Sequence[int], *, copy: bool | None = None) -> A
     Args:
         shape: the new shape. One size may be -1: it is computed from the number of elements.
 
-    Raises: the shape has another number of elements.
+    Raises: the shape has a different number of elements.
 
     >>> xp.reshape(xp.asarray([1, 2, 3, 4]), [2, -1]).tolist()
     [[1, 2], [3, 4]]

@@ -125,7 +125,7 @@ def searchsorted(
         sorter: integers: the result of `argsort` for an `x1` that is not sorted.
 
     Returns: An int32 array of the shape of `x2`.
-    Raises: `x1` has several dimensions, there is no common data type, or `side` is neither.
+    Raises: `x1` has several dimensions, there is no common data type, or `side` is neither "left" nor "right".
 
     >>> xp.searchsorted(xp.asarray([10, 20, 30]), xp.asarray([5, 20, 40])).tolist()
     [0, 1, 3]

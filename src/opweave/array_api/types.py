@@ -58,7 +58,7 @@ def isdtype(dtype: Any, kind: Any) -> Any:
     Args:
         dtype: the data type.
         kind: another data type, the name of a kind ("bool", "signed integer", "unsigned integer", "integral",
-            "real floating", "complex floating", "numeric"), or a tuple of these, of which one must match.
+            "real floating", "complex floating", "numeric"), or a tuple of these: one must match.
 
     Raises: there is no such kind.
 

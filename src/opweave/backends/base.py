@@ -169,7 +169,7 @@ class Backend(RuleTable, ABC):
     rivals: tuple[Backend, ...] = ()
     """Back ends that may run a graph of this back end's contexts instead, if they are faster. `beside` sets them."""
     without_rivals: Backend | None = None
-    """The same back end without `rivals`; None if it has none."""
+    """This back end without `rivals`; None if there are no rivals."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ class Backend(RuleTable, ABC):
         """Compile an ONNX model once for all shapes of its inputs; None if the back end cannot.
 
         The runner takes values of the model's inputs, which may also be lists of arrays, and writes each output into an array
-        or a `Cell`; None stands for an unused output. An array of another shape than its output raises `OtherShapes`.
+        or a `Cell`; None stands for an unused output. An array whose shape is not the output's raises `OtherShapes`.
 
         Args:
             proto: the ModelProto without the constants; it may be modified.
@@ -265,7 +265,7 @@ class Backend(RuleTable, ABC):
     # The choice between engines --------------------------------------------------------------------------------------
 
     def version(self) -> str:
-        """Version of the engine; measurements of another version are ignored."""
+        """Version of the engine; measurements of other versions are ignored."""
         return ""
 
     def session_threads(self) -> int:
@@ -273,7 +273,7 @@ class Backend(RuleTable, ABC):
         return 0
 
     def competes(self, device: Device, precision: Precision) -> bool:
-        """Whether this back end, if faster, may run graphs of contexts with `precision` on a device of another back end."""
+        """Whether the back end may run graphs of this precision on a device of another back end, if it is faster."""
         return False
 
     def beside(self, rivals: Sequence[Backend]) -> Backend:
@@ -317,11 +317,11 @@ class Backend(RuleTable, ABC):
         return self.rule(node) is not None
 
     def why_not(self, node: Node) -> str | None:
-        """Return the reason why it cannot run `node`; empty if it can; None if the decomposition of `node` may run."""
+        """Return why the back end cannot run `node`; empty if it can; None if the decomposition of `node` may run."""
         return "" if self.supports(node) else None
 
     def how(self, node: Node) -> How | None:
-        """Return how it or its stand-in would run `node`; None if neither can."""
+        """Return how the back end or its stand-in would run `node`; None if neither can."""
         if self.supports(node):
             return "native"
         if self.stand_in is not None and node.op.formula is not None and not node.op.is_alternative:

@@ -9,7 +9,7 @@ GPU_FILES = {"/dev": ("nvidia", "dxg", "kgsl-3d", "mali"), "/dev/dri": ("renderD
 """Prefixes of device files that drivers of GPUs make on Linux, by folder. "dxg" belongs to the Windows Subsystem for Linux."""
 
 NPU_FILES = {"/sys/class/accel": ("accel",)}
-"""The same for NPUs."""
+"""Prefixes of device files that drivers of NPUs make on Linux, by folder."""
 
 
 def may_have_gpu() -> bool:

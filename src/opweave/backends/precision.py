@@ -23,7 +23,7 @@ PRECISIONS: dict[Precision, str] = {
 }
 
 KEEPS_FLOAT32 = "float16 result passed on in float32"
-"""Note in tables for an operation whose float16 result another operation reads in float32."""
+"""Remark in tables on an operation whose float16 result another operation reads in float32."""
 
 
 def lacks_precision(

@@ -159,7 +159,7 @@ class GGUF:
 
     Raises:
         DataError: the file cannot be read, is no GGUF file, or is damaged.
-        NotSupportedError: another version of the format, or an unsupported type of weights.
+        NotSupportedError: an unsupported version of the format, or an unsupported type of weights.
 
     Attributes:
         metadata: properties of the model by name; arrays of numbers are NumPy arrays.

@@ -30,8 +30,8 @@ ROUNDS = 7
 """Number of turns of each engine."""
 
 BUILD_SECONDS = 120.0
-"""An engine hangs if its first run takes longer than this and `BUILD_FACTOR` times that of ONNX Runtime. An estimate:
-compilers for GPUs take seconds, and software in place of a GPU runs a thousand times slower."""
+"""An engine hangs if its first run takes longer than `BUILD_SECONDS + BUILD_FACTOR * t`, where t is the time of ONNX Runtime's
+first run. An estimate: compilers for GPUs take seconds, and software in place of a GPU runs a thousand times slower."""
 
 BUILD_FACTOR = 2000
 """See `BUILD_SECONDS`."""

@@ -53,7 +53,7 @@ def faults_of(extra: str) -> list[str]:
 
 
 def missing_requirements(extra: str, package: str = "opweave") -> list[str]:
-    """The requirements of an extra, and of its requirements' extras, that are missing here or have another version.
+    """The requirements of an extra, and of its requirements' extras, that are missing here or installed in a wrong version.
 
     Raises `NotSupportedError` if the package has no metadata, as in a checkout that is not installed.
     """

@@ -260,5 +260,5 @@ def _parse(data: bytes | None) -> list[Measurement]:
     try:
         measured: list[dict[str, Any]] = json.loads(data)["measured"]
         return [Measurement(**{name: item[name] for name in names} | {"is_kept": True}) for item in measured]
-    except (ValueError, KeyError, TypeError, RecursionError):  # of another format, or damaged
+    except (ValueError, KeyError, TypeError, RecursionError):  # a different format, or a damaged file
         return []

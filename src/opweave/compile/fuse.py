@@ -1,7 +1,7 @@
 """Find nodes worth a compiled loop: chains of element-wise operations, and operations whose kernel is slow.
 
-An engine reads and writes memory for each operation of a chain; a compiled loop does it once. That pays if the operands are
-large, and the saved traffic takes longer than switching to the other engine and back: threads of one engine have to sleep
+An engine reads and writes memory for each operation of a chain; a compiled loop does it once. This saves time if the operands
+are large, and the saved traffic takes longer than switching to the other engine and back: threads of one engine have to sleep
 before those of the other can run (`benchmarks/fusion.py`). Operations that directly follow a convolution or a matrix product
 stay: engines fuse these as epilogues. A chain of any size is moved if one of its operations is in the table of `winners`.
 """
@@ -17,10 +17,10 @@ from .partition import LoopFusion, partition
 from .winners import wins
 
 MIN_ELEMENTS = 2**16
-"""Chains over fewer elements stay with the engine: a pass over them takes no longer than starting a loop."""
+"""Fewest elements of a chain to take from the engine: for fewer, a pass of the engine takes no longer than starting a loop."""
 
 MIN_NODES = 3
-"""Chains of fewer operations stay with the engine, unless a user's expression is among them."""
+"""Fewest operations of a chain to take from the engine, unless it contains a user's expression."""
 
 MIN_SAVED_BY_THREAD = 2**21
 """Minimum number of elements that a chain between operations of the engine must save writing and reading again, for each

@@ -1,4 +1,4 @@
-"""Measure engines against each other, and keep which one is faster."""
+"""Measure the engines that can run a graph, and store which is the fastest."""
 
 from __future__ import annotations
 
@@ -26,45 +26,46 @@ Run = Callable[[], Sequence[Any]]
 """Runs a graph once, and returns its outputs."""
 
 Build = Callable[[str, "EngineProcess | None"], Sequence[Run]]
-"""Makes the functions that run a graph in a named way, one for each set of inputs. If a process is passed, the engine runs
-there."""
+"""Builds a graph in the named way, and returns one function for each set of inputs. If a process is passed, the engine runs in
+that process."""
 
 REFUSALS = (NotSupportedError, OperationError)
 
 PAUSE_SECONDS = 0.1
-"""The pause before each measurement, in which threads of the engine that ran before stop spinning."""
+"""The pause before each measurement. Threads of the previous engine stop spinning in this time."""
 
 SLICE_SECONDS = 0.1
 """Approximate time for which an engine is called in each round."""
 
 MIN_ROUNDS = 3
-"""The fewest rounds to keep: with fewer, a moment in which the machine is slower would decide."""
+"""The fewest rounds of a stored measurement: with fewer, one slow moment of the machine could decide."""
 
 MARGIN = 0.97
-"""An engine replaces another if it takes at most this share of the other's time. A smaller gain is within the noise."""
+"""An engine replaces another only if it takes less than this share of the other's time. Smaller differences are noise."""
 
 PAYBACK_RUNS, PAYBACK_SECONDS = 200, 0.5
-"""A longer build must pay for itself within this many runs, or within runs of this duration if these are more, as for small
-models, which programs run more often. An estimate: the models in docs/engines.md compile tens to hundreds of
-milliseconds longer. A model that gains milliseconds a run pays for that in tens of runs; one that gains a few percent of 3 ms,
-in hundreds."""
+"""A longer build must pay for itself within this many runs or this total run time, whichever is more runs: programs run small
+models more often. An estimate: the models in docs/engines.md take tens to hundreds of milliseconds longer to compile. Models
+that gain milliseconds a run pay for that in tens of runs, and models that gain a few percent of 3 ms in hundreds."""
 
 MAX_DIFFERENCE = 1e-3
-"""Engines whose results differ by more (`agreement.difference`) are not chosen. An estimate: float32 sums in another order
-differ by far less, and most wrong rewrites by more. A dropped rounding to float16, 2^-11 of a number, may pass."""
+"""Largest difference (`agreement.difference`) between the results of a chosen engine and of the first. An estimate: float32
+sums in a different order differ by far less, and most wrong rewrites by more. A missing rounding to float16 may pass: it
+changes a number by a relative 2^-11 at most."""
 
 TRIAL_SECONDS = 30.0
-"""An engine hangs if it takes longer than this to compile a graph or to run it, and `TRIAL_FACTOR` times what the first way
-took. An estimate."""
+"""An engine hangs if it takes longer than `TRIAL_SECONDS + TRIAL_FACTOR * t` to compile a graph or to run it, where t is the
+time of both with the first way. An estimate."""
 
 TRIAL_FACTOR = 30
 
 TRIAL_RUNS = 2
-"""Runs in a trial: an engine may leave something behind that changes the next one."""
+"""Runs in a trial: the first run may leave state behind that changes the second."""
 
 MAX_QUANTISED_DIFFERENCE = 0.25
-"""`MAX_DIFFERENCE` where intermediates are quantised. An engine that rounds a value to the next step is as accurate, and steps
-are large: two engines' results for MiniLM in 8 bits differed by 6 to 20%, and both as much from the results in float32."""
+"""`MAX_DIFFERENCE` for graphs that quantise intermediates. Engines may round an intermediate to either of two steps with equal
+accuracy, and a step is large: the results of two engines for MiniLM in 8 bits differed by 6 to 20%, and both were as far
+from the float32 results."""
 
 
 def measure(
@@ -80,11 +81,11 @@ def measure(
     current: str = "",
     builds: Mapping[str, float] | None = None,
 ) -> Measurement:
-    """Measure the ways to run a graph alternately, each after a pause, and keep which one is the fastest.
+    """Measure the ways to run a graph alternately, each after a pause, and store which is the fastest.
 
-    Among the ways within 3% of the fastest, the `current` one stays, or else the first of `names`. If `builds` is given, ways
-    are compared by the time of one build and of the runs in which a longer build should pay for itself, and of the ways
-    within 3% of the best, the one that builds fastest is chosen. Refusals by `try_ways` are kept, too.
+    Among the ways within 3% of the fastest, choose `current`, or else the first of `names`. If `builds` is given, compare ways
+    by the time of one build plus the runs in which a longer build should pay for itself; among the ways within 3%, choose
+    the one that builds fastest. Refusals by `try_ways` are stored, too.
 
     Args:
         model: the name of the model; empty for a graph.
@@ -92,16 +93,16 @@ def measure(
         digest: of the graph.
         ways: the result of `Backend.tunable`.
         build: makes the function that runs the graph in one of the ways; raises `OperationError` if that is refused.
-        names: the names of the ways; the results of each are compared with the results of the first.
+        names: the names of the ways. The first way's results are the reference for the others.
         outputs: the names of the outputs, in the order in which all ways return them.
         seconds: approximate time to measure all ways, without compiling.
         is_quantised: whether the graph quantises what it computes; results may differ more then.
         current: the name of the way that has run the graph until now; empty for none of them.
-        builds: the seconds that a process needs to build each of the ways; they are read once all are made.
+        builds: the seconds that a process needs to build each of the ways. They are read after all ways are built.
 
     Raises:
         OperationError: the first way is refused.
-        KeyboardInterrupt: the user interrupts it. Measurements until then are kept if they are enough.
+        KeyboardInterrupt: the user interrupts the measurement. Completed rounds are stored if there are enough.
     """
     first = names[0]
     plain = replace(default_measurement(model, subject, ways), chosen=first)
@@ -131,12 +132,12 @@ def measure(
 def try_ways(
     names: Sequence[str], ways: Mapping[str, Backend], build: Build, outputs: Sequence[str], is_quantised: bool
 ) -> tuple[dict[str, Run], dict[str, str]]:
-    """Build a graph in several ways, and compare the results for all sets of inputs with the results of the first way.
+    """Build a graph in several ways, and compare all results with the results of the first way.
 
-    Another engine than that of the first way is first tried in a separate process, and refused if it ends the process, hangs,
-    takes too much memory or returns other results. If the graph quantises, results may differ more.
+    Engines other than the first way's are tried in a separate process before they run in this one. They are refused if they
+    crash, hang, take too much memory or return different results. If the graph quantises, results may differ more.
 
-    Return the functions that run the ways on the first set of inputs, and why the other ways must not be used.
+    Return the functions that run the accepted ways on the first set of inputs, and the reason for each refused way.
     """
     most = MAX_QUANTISED_DIFFERENCE if is_quantised else MAX_DIFFERENCE
     refused: dict[str, str] = {}
@@ -148,11 +149,11 @@ def try_ways(
     limit = TRIAL_SECONDS + TRIAL_FACTOR * (time.perf_counter() - begin)
     for name in others:
         try:
-            why = _trial(partial(build, name), expected, most, limit) if engines.is_unverified(name, ways) else ""
+            why = _try_way(partial(build, name), expected, most, limit) if engines.is_unverified(name, ways) else ""
             if not why:
                 built = build(name, None)
                 runs[name] = built[0]
-                why = _wrong(built, expected, most)
+                why = _mismatch(built, expected, most)
         except REFUSALS as error:
             why = str(error)
         if why:
@@ -162,12 +163,12 @@ def try_ways(
 
 
 def default_measurement(model: str, subject: str, ways: Mapping[str, Backend]) -> Measurement:
-    """The entry of a graph that is not measured: the first of the ways runs it."""
+    """The measurement of a graph that was not measured: the first of the ways is chosen."""
     return Measurement(model, subject, next(iter(ways)), {}, {}, 0, engines.machine(ways), engines.versions(ways))
 
 
 def check_seconds(seconds: float) -> None:
-    """Require a time to measure for."""
+    """Require a valid number of seconds for a measurement."""
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     require(
         is_number and 0 <= seconds < float("inf"), f"tune: seconds must be a number >= 0, got {short_repr(seconds)}"
@@ -175,16 +176,16 @@ def check_seconds(seconds: float) -> None:
 
 
 def choose(ranked: Sequence[str], seconds: Mapping[str, float], builds: Mapping[str, float]) -> tuple[str, str]:
-    """Choose the way to run a graph, of which `ranked` has the preferred one first.
+    """Choose the way to run a graph; `ranked` lists the ways by preference.
 
-    Also say why it is not the fastest, if that is because of the time to build it.
+    Also return a note if the fastest way is not chosen because it takes longer to build.
     """
     fastest = min(seconds, key=lambda name: seconds[name])
     runs = max(PAYBACK_RUNS, round(PAYBACK_SECONDS / max(seconds[fastest], 1e-9)))
     totals = {name: runs * item + builds.get(name, 0.0) for name, item in seconds.items()}
     noise = {name: (1 - MARGIN) * runs * item for name, item in seconds.items()}
     equal = [name for name in ranked if totals[name] - noise[name] <= min(totals.values())]
-    chosen = min(equal, key=lambda name: builds.get(name, 0.0))  # the first of them where builds do not count
+    chosen = min(equal, key=lambda name: builds.get(name, 0.0))  # without build times: the first
     longer, less = builds.get(fastest, 0.0) - builds.get(chosen, 0.0), seconds[chosen] - seconds[fastest]
     if MARGIN * seconds[chosen] <= seconds[fastest] or longer <= 0:
         return chosen, ""
@@ -205,7 +206,7 @@ def _alternate(runs: Mapping[str, Run], times: Mapping[str, list[float]], second
 def count_calls(
     runs: Mapping[str, Run], seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, int]:
-    """The number of calls of each function that take about `seconds`."""
+    """Estimate how many calls of each function take about `seconds`."""
     once = {name: min(seconds_of(run, 1, clock), seconds_of(run, 1, clock)) for name, run in runs.items()}
     return {name: max(1, round(seconds / max(item, 1e-7))) for name, item in once.items()}
 
@@ -218,7 +219,7 @@ def seconds_of(run: Run, count: int, clock: Callable[[], float] = time.perf_coun
     return max(clock() - start, 1e-9) / count
 
 
-def _trial(
+def _try_way(
     build: Callable[[EngineProcess], Sequence[Run]],
     expected: Sequence[Mapping[str, np.ndarray]],
     most: float,
@@ -226,8 +227,8 @@ def _trial(
 ) -> str:
     """Compile and run a graph in a separate process, for each set of inputs.
 
-    Return the reason why the engine must not be used, in words that follow its name; empty if it may be. After
-    `seconds`, the engine counts as hanging. Results may differ from `expected` by `most`.
+    Return the reason why the engine must not be used, as a phrase that follows its name; empty if the engine may be used. The
+    engine counts as hanging after `seconds`. Results may differ by `most` from `expected`.
     """
     from ..backends.isolation import EngineFailureError, EngineProcess, ProcessLimits  # few programs tune
 
@@ -235,16 +236,16 @@ def _trial(
         try:
             built = build(process)
             for _ in range(TRIAL_RUNS):
-                if wrong := _wrong(built, expected, most):
-                    return wrong
+                if mismatch := _mismatch(built, expected, most):
+                    return mismatch
             process.close()
         except EngineFailureError as failure:
             return str(failure)
     return ""
 
 
-def _wrong(runs: Sequence[Run], expected: Sequence[Mapping[str, np.ndarray]], most: float) -> str:
-    """Describe how the results of runs differ from `expected` by more than `most`; empty if they agree."""
+def _mismatch(runs: Sequence[Run], expected: Sequence[Mapping[str, np.ndarray]], most: float) -> str:
+    """Describe the first difference of more than `most` between results and `expected`; empty if there is none."""
     for run, outputs in zip(runs, expected, strict=True):
         for result, (name, correct) in zip(run(), outputs.items(), strict=True):
             array, output = np.asarray(result), f"output {short_repr(name)}"

@@ -33,12 +33,12 @@ Sample = tuple[np.ndarray, tuple[int, ...]]
 
 
 class Use:
-    """The use of one graph or session, of which at most `most` keys are verified.
+    """The use of one graph or session. At most `most` of its keys are verified.
 
     Attributes:
         states: the verdict, or the reason why there is none, for each key whose verification has ended.
         waiting: the reason why verification has not begun yet, for each key for which there is one.
-        is_asked: whether the next call is to note itself.
+        is_asked: whether the next call must be recorded.
     """
 
     __slots__ = ("_key", "_most", "_periods", "_seconds", "_wanted", "is_asked", "owner", "sample", "states", "waiting")
@@ -55,13 +55,13 @@ class Use:
         self._periods, self._most = 0, most
 
     def note(self, key: Hashable, names: Sequence[str], arrays: Sequence[Any]) -> None:
-        """Note a call. The key is the same for all calls that one program runs; arrays are copied if the call is sampled."""
+        """Record a call. Calls that run one program have equal keys. The arrays are copied if the call is sampled."""
         self.is_asked, self._key = False, key
         if self._wanted == key and self.sample is None and all(isinstance(array, np.ndarray) for array in arrays):
             self.sample = key, sample_of(dict(zip(names, arrays, strict=True)))
 
     def skip(self) -> None:
-        """Note a call for whose key there is a verdict already."""
+        """Record a call whose key already has a verdict."""
         self.is_asked = False
         self._periods += 1
 
@@ -71,7 +71,7 @@ class Use:
 
     @property
     def is_over(self) -> bool:
-        """Whether the use no longer needs to be watched."""
+        """Whether the graph or session no longer needs to be watched."""
         return self.owner() is None or len(self.states) >= self._most or self._periods > MAX_PERIODS
 
     def pop_use(self) -> Hashable:
@@ -91,7 +91,7 @@ class Use:
             self._wanted = key
 
     def end(self, key: Hashable, state: str | Measurement) -> None:
-        """Note the end of the verification for calls of a key."""
+        """Record that the verification of a key has ended."""
         self.states[key] = state
         self._seconds.pop(key, None)
         self._wanted = self.sample = None

@@ -49,7 +49,7 @@ def fast_gelu(self: Builder, input: Operand, bias: Operand | None = None, *, lab
 
     Returns: `0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))` of `x = input + bias`, in the data type and
         shape of `input`.
-    Raises: a bias of another size.
+    Raises: a bias of a different size.
 
     ONNX Runtime's FastGelu, ONNX's Gelu with approximate="tanh"; Hendrycks and Gimpel (2016), arXiv:1606.08415.
 

@@ -258,7 +258,7 @@ def group_normalization(
 
     Returns: `(input - mean) / sqrt(variance + epsilon) * scale + bias`, in the data type and shape of `input`, with one
         mean and variance for each batch and group.
-    Raises: the groups do not divide the channels, or scale or bias are of another size.
+    Raises: the groups do not divide the channels, or scale or bias have a different size.
 
     ONNX's GroupNormalization, from version 21 on; Wu and He, Group Normalization (2018), arXiv:1803.08494.
 

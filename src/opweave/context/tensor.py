@@ -41,7 +41,7 @@ class Guard:
             binding.release()
 
     def use_in_steps(self) -> None:
-        """Note a use in several steps, under the lock; graphs that were bound without the lock are bound again."""
+        """Record a use in several steps, under the lock. Graphs that were bound without the lock are bound again."""
         if not self.in_steps:
             self.in_steps = True
             self.release_bindings()

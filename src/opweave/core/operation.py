@@ -92,7 +92,7 @@ class Op(Generic[P, R]):
         is_alternative: whether the formula is only for compiled loops that are faster than an engine's kernel. Where there is
             no kernel, the operation is decomposed.
         kernels: the user's kernels, by name of the device.
-        updates: the operand whose memory a result may use, by number of the result.
+        updates: the operand whose memory a result may use, by index of the result.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, doc: str, limits: Mapping[str, Limits]) -> None:

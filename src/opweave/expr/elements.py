@@ -80,7 +80,7 @@ _ERF = (
 )
 """Polynomial coefficients of erf(x) / x on [-4, 4] in x² / 8 - 1; the relative error is below 1e-9."""
 
-# Replacements for functions of NumPy (`FUNCTIONS[name].ufunc`) that have other results, or do not exist.
+# Replacements for functions of NumPy (`FUNCTIONS[name].ufunc`) that give different results, or do not exist.
 _INTEGER_RULES: dict[str, Rule] = {"div": _integer_div, "pow": _integer_pow}
 _FLOAT_RULES: dict[str, Rule] = {"pow": _float_pow}
 _RULES: dict[str, Rule] = {"sign": _sign, "sigmoid": _sigmoid, "erf": _erf, "where": np.where}

@@ -143,7 +143,7 @@ class Call(Expr):
 
 
 class Cast(Expr):
-    """A node converted to another type, as by WebNN's `cast`.
+    """A node converted to a different type, as by WebNN's `cast`.
 
     Floats beyond the range of an integer type are clamped to it, and NaN becomes 0 (WebNN leaves both open). "bool"
     converts to 1 or 0, and a number `x` to `x != 0`. An integer cast to "index" must fit.

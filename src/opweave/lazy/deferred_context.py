@@ -5,7 +5,7 @@ tensors. Values never change, so dispatches and writes may run late. A value wit
 computed. A read (`force`) runs the pending dispatches that it needs one by one, and as one compiled graph if they recur.
 
 A dispatch runs immediately if it uses memory that is accessible without Opweave: memory of the user (`tensor_from`), memory of
-a WebAssembly module, and tensors of which a view exists.
+a WebAssembly module, and tensors with a view.
 """
 
 from __future__ import annotations

@@ -344,7 +344,7 @@ def borrow(tensor: MLTensor) -> Borrowed:
             borrowed = Borrowed(tensor)
             guard.borrowed = ref(borrowed)
             if tensor.constant:
-                # The same object for each call, so that `weights` recognises it.
+                # Return one object for all calls, so that `weights` recognises it.
                 _lasting[tensor] = borrowed
         return borrowed
 

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from ..run.program import Program
 
 ResultSlot = tuple[int, int, Array]
-"""A result to write: number of the call, position among the results of the call, array that receives the values."""
+"""A result to write: index of the call, index of the result in the call, array that receives the values."""
 
 
 class CallGraph:
-    """Calls that are compiled together.
+    """Calls that are compiled as one graph.
 
     Attributes:
-        refs: the operands of each call: number of a call and position among its results, or -1 and position of an input.
-        kept: the results to write: number of the call, position among its results.
+        refs: the operands of each call: (call index, result index) for a result, (-1, input index) for an input.
+        kept: the results to write: (call index, result index).
     """
 
     def __init__(self, context: MLContext, nodes: Sequence[PendingCall], kept: Sequence[ResultSlot]) -> None:
@@ -56,7 +56,7 @@ class CallGraph:
         return graph
 
     def graph(self, constants: Mapping[int, np.ndarray] | None = None) -> Graph:
-        """Build a graph with inputs `x0`, …, outputs `y0`, …, and `constants` for inputs. Labels are numbers of calls."""
+        """Build a graph with inputs `x0`… and outputs `y0`…; `constants` replace inputs by index. Labels are call indices."""
         builder = Operations()
         inputs: dict[int, Operand] = {}
         results: list[tuple[Operand, ...]] = []
@@ -74,7 +74,7 @@ class CallGraph:
         return Graph.reaching({f"y{k}": results[call][number] for k, (call, number) in enumerate(self.kept)})
 
     def compile(self, constants: Mapping[int, np.ndarray] | None = None) -> Program:
-        """Compile the calls, with constants in place of some inputs."""
+        """Compile the calls; `constants` replace inputs by index."""
         graph = self.graph(constants)
         return compile(graph, self.backend, device=self.device, power_preference=self.power, alone=False)
 
@@ -90,11 +90,11 @@ def _position(array: Array, node: PendingCall) -> int:
 
 
 def calls_for(arrays: Sequence[Array]) -> tuple[list[PendingCall], dict[int, int]]:
-    """Return the pending calls that arrays depend on, in order, and the number of uses of each operand, by `id`."""
+    """Return the pending calls that arrays depend on, in topological order, and the number of uses of each array by `id`."""
     order: list[PendingCall] = []
     seen: set[int] = set()
     uses: dict[int, int] = {}
-    # Depth first, without recursion. After None comes a call whose operands are in `order` already.
+    # Depth-first search without recursion. Once None is popped, all operands of the call below it are in `order`.
     stack: list[PendingCall | None] = [array.node for array in reversed(arrays) if array.node is not None]
     while stack:
         node = stack.pop()
@@ -118,8 +118,8 @@ def signature(
 ) -> tuple[tuple[Any, ...], list[Array]]:
     """Return the cache key of a graph of calls, and the arrays that are inputs of the graph.
 
-    The key lists for each call the serial number of the template, then its operands: two numbers for a result (number of the
-    call, position among its results), one negative number for an input. The template fixes the number of operands.
+    For each call, the key has the serial number of the template, then the operands: call index and result index for a result,
+    -1 - input index for an input. The key is unambiguous since the template determines the number of operands.
     """
     key: list[Any] = [context._place]
     numbers: dict[int, int] = {}
@@ -153,7 +153,7 @@ def _reference_count(output: ref[Array]) -> int:
 
 
 class _Probe:
-    """An object with one reference, to measure how many `_reference_count` adds. This differs between versions of Python."""
+    """An object with one reference. It shows how many references `_reference_count` adds in this version of Python."""
 
 
 _probe: Any = _Probe()
@@ -161,11 +161,11 @@ _OWN_REFERENCES = _reference_count(ref(_probe)) - 1
 
 
 def kept_results(nodes: Sequence[PendingCall], uses: dict[int, int], asked: set[int]) -> list[ResultSlot]:
-    """Return the results to write: results that are asked for or that have references from outside of these calls."""
+    """Return the results to write: results in `asked`, and results that are referenced by anything but these calls."""
     kept = []
     for number, node in enumerate(nodes):
         for position, output in enumerate(node.outputs):
-            # CPython counts references. Other interpreters write all results.
+            # Without CPython's reference counts, all results are written.
             holders = _reference_count(output) - _OWN_REFERENCES
             array = output()
             if array is not None and (id(array) in asked or holders > uses.get(id(array), 0)):

@@ -171,7 +171,7 @@ def scatter_nd(self: Builder, input: Operand, indices: Operand, updates: Operand
             update is written is undefined.
         updates: the data type of `input`, [..., *input.shape[coordinates:]].
 
-    Raises: more coordinates than dimensions, or updates of another shape.
+    Raises: more coordinates than dimensions, or updates of a different shape.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-scatternd
 

@@ -166,7 +166,7 @@ def reshape(self: Builder, input: Operand, new_shape: Sequence[int], *, label: s
         new_shape: a shape with the same number of elements; `[]` is a scalar.
 
     Returns: An operand of the data type of `input` and the shape `new_shape`.
-    Raises: `new_shape` has another number of elements.
+    Raises: `new_shape` has a different number of elements.
 
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-reshape-method
 

@@ -69,14 +69,14 @@ class Step:
     part: CompiledSegment | None = None
 
     def tie(self, memory: Sequence[Memory]) -> Callable[[], None]:
-        """Bind it to its slots of a run's memory. Errors name the operations."""
+        """Bind the step to its slots of a run's memory. Errors name the operations."""
         try:
             return self.bind([memory[slot] for slot in self.reads], [memory[slot] for slot in self.writes])
         except OperationError as error:
             self.reraise(error)
 
     def run(self, reads: Sequence[Memory], writes: Sequence[Memory]) -> None:
-        """Run it once, like `bind(reads, writes)()`."""
+        """Run the step once, like `bind(reads, writes)()`."""
         if self.part is None:
             self.bind(reads, writes)()
         else:

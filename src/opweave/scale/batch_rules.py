@@ -29,7 +29,7 @@ class BatchAxis:
     repeats: int = 1
 
     def with_number(self, number: int) -> BatchAxis:
-        """The same rows along another axis."""
+        """Return this layout of rows for the axis `number`."""
         return replace(self, number=number)
 
     def size(self, rows: int) -> int:
@@ -183,7 +183,7 @@ def _(call: BatchCall) -> Axis:
 
 
 def _axes_but(call: BatchCall, letters: str) -> list[int]:
-    """The axes of the layout that have other letters."""
+    """The axes of the layout whose letters are not in `letters`."""
     layout: str = call.node.attributes.get("layout") or call["input_layout"]
     return [number for number, letter in enumerate(layout) if letter not in letters]
 

@@ -19,12 +19,12 @@ MAX_DEPTH = 64
 """Maximum depth of nested lists and objects; NumPy's arrays have at most 64 dimensions."""
 
 LONG_BYTES = 1 << 16
-"""Lists of numbers with more bytes of text are read in pieces of this size, each of which takes about a millisecond."""
+"""Bytes of a piece of text: longer lists of numbers are read in pieces, each of which takes about a millisecond."""
 
 COUNTED_BYTES = 1 << 20
 
 NUMBER_BYTES = 16
-"""Estimated bytes of a number in a long list: 8 in an array, and 8 in the copy of another type."""
+"""Estimated bytes of a number in a long list: 8 in an array, and 8 in a copy of a different type."""
 
 WEIGHTS = {ord(","): 40, ord(":"): 100, ord("["): 96, ord("{"): 240, ord('"'): 28}
 """Estimated bytes by character of the text: a Python object, and the pointer to it in a list or dictionary."""

@@ -27,7 +27,7 @@ SEPARATE_ROWS = "rows that are separate arrays"
 """The reason for copying the rows of a column into one array."""
 
 FIXED_ROWS = "a model with a fixed number of rows"
-"""The reason for copies if a batch has another number of rows: the last rows are padded, and results concatenated."""
+"""The reason for copies if a batch has a different number of rows: the last rows are padded, and results concatenated."""
 
 
 class Predictor:
@@ -112,7 +112,7 @@ class Predictor:
             The columns that are not inputs, unchanged, and the columns of the outputs.
 
         Raises:
-            ValidationError: a column is missing, has another number of rows, or does not fit the model. The message names
+            ValidationError: a column is missing, is too long or too short, or does not fit the model. The message names
                 the column, and the row if other rows fit.
             OperationError: the engine failed. The message names the row if other rows can be computed.
         """

@@ -62,7 +62,7 @@ class Proofs:
         self._reasons: Cache[tuple[Shapes, int, int], str] = Cache(MAX_REASONS)
 
     def why_mixed(self, shapes: Shapes, rows: int, part: int) -> str:
-        """The reason why a request of `part` rows may get other results in a batch of `rows` than alone; empty for a proof."""
+        """The reason why a request of `part` rows may get different results in a batch of `rows`; empty if proven equal."""
         return self._reasons.make((shapes, rows, part), lambda: self._prove(shapes, rows, part))
 
     def _prove(self, shapes: Shapes, rows: int, part: int) -> str:

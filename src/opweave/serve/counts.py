@@ -12,11 +12,11 @@ from ..support.names import camel_case, count_of
 
 @dataclass
 class Counts:
-    """Counts of one context, of one connection, or of all together.
+    """Counts of one context, of one connection, or of the whole server.
 
     Attributes:
         messages: number of messages by kind: "hello", "tensor", "write", "read", "const", "build", "dispatch", "free",
-            "destroy"; and "sync", the requests that add operations while JavaScript waits.
+            "destroy", and "sync" (a request that adds operations, for whose answer JavaScript waits).
         connections: number of connected pages, workers and processes.
         contexts: number of contexts created.
         graphs: number of graphs built.

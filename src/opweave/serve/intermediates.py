@@ -13,7 +13,7 @@ GATES = {ops.gru: 3, ops.lstm: 4}
 """Number of gates of a recurrent network. Kernels keep the products of each gate for all steps while they run."""
 
 MAX_PLANNED = 128
-"""Graphs with more intermediates are estimated without fragmentation: the plan takes quadratic time."""
+"""Most intermediates for an estimate with fragmentation: the plan takes quadratic time."""
 
 
 def intermediate_bytes(graph: Graph) -> int:

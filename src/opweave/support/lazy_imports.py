@@ -60,7 +60,7 @@ tune = Link("inspect.tune")
 """Implements `MLGraph.tune`: `(graph, inputs, seconds)`."""
 
 watch_graph = Link("verification.watch")
-"""Notes how long an `MLGraph` is used, for verification: `(graph)`."""
+"""Records how long an `MLGraph` is used, for verification: `(graph)`."""
 
 verify_graph = Link("verification.process")
 """Makes the task of a child process that verifies a graph: `(graph, backend, device, preference, fuse, sample)`."""

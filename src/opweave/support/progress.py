@@ -17,7 +17,7 @@ class Display(Protocol):
     """Shows that work is in progress."""
 
     def start(self) -> object:
-        """Show the progress. Not called by the thread that does the work."""
+        """Show the work. Called on a different thread than the work."""
 
     def stop(self) -> object:
         """End the display."""

@@ -1,7 +1,7 @@
 """Have another engine verified by a child process, beside a program that uses the graph or model (`uses`).
 
-The child (`verifier`) is the only one of the machine, has the lowest priority and one thread, and keeps its verdict in the
-cache on disk. Later builds and sessions follow the verdict; existing ones keep their engine. The child ends with this
+The child (`verifier`) has the lowest priority and one thread, and stores its verdict in the cache on disk. A machine runs one
+child at a time. Later builds and sessions follow the verdict; existing ones keep their engine. The child ends with this
 process: it watches the pipe from which it received its task.
 """
 
@@ -46,7 +46,7 @@ MAX_SHARE = 0.5
 MAX_WEIGHT_BYTES = 2**29
 
 MAX_COPIED_BYTES = 2**26
-"""Models of `onnx.ModelProto` with more weights are not, since they must be serialised for it."""
+"""Most bytes of weights of an `onnx.ModelProto` to verify: it must be serialised for the child."""
 
 LOCK = "verification"
 

@@ -62,8 +62,8 @@ answers: list[BinaryIO] = []
 def serve(is_idle: bool, lock: int) -> None:
     """Run the task from the standard input, and answer on the standard output. The end of the input ends the process.
 
-    With `is_idle`, the process has the lowest priority, and pauses. `lock` makes it the only one of the machine; -1 if it must
-    take the lock.
+    With `is_idle`, the process has the lowest priority, and pauses. `lock` is the descriptor of a lock that one process
+    of the machine may hold; -1 if this process must take the lock.
     """
     with ExitStack() as stack:
         if is_idle:
@@ -269,7 +269,7 @@ def _clock() -> float:
 
 
 def feeds(sample: Mapping[str, Sample]) -> list[dict[str, np.ndarray]]:
-    """Sets of inputs to compare engines on: the user's, and the user's values in another order.
+    """Sets of inputs to compare engines on: the user's, and the user's values in a different order.
 
     Both sets of a large input are drawn from its sampled values. Integers may be positions, lengths or words, and keep their
     order.

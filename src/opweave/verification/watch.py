@@ -1,8 +1,8 @@
 """Count the time for which a process uses graphs and models that another engine may run faster, and have it verified.
 
-Repeated calls pay nothing for this: a thread that wakes once a second asks each graph or session to note its next call,
-which happens where that call is checked anyway. The processor time of the period is divided between the noted graphs and
-sessions. Modules for verification are imported when it begins (`process`).
+Repeated calls take no longer: a thread that wakes once a second asks each graph or session to record its next call, where that
+call is checked anyway. The processor time of the period is divided between the recorded graphs and sessions. Modules for
+verification are imported when verification begins (`process`).
 """
 
 from __future__ import annotations

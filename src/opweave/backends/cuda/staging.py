@@ -1,7 +1,7 @@
 """Copy between host arrays and a device through page-locked memory.
 
-The driver copies to and from pageable host memory only after all work of the stream. Copies through page-locked blocks are
-ordered by the stream, and do not wait for later work (https://docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html).
+A copy to or from pageable host memory waits for all work of the stream. A copy through a page-locked block is ordered by the
+stream, and does not wait for work enqueued after it (https://docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from .devices import bindings, call, is_done
 
 PIECE_BYTES = 2**23
-"""Size of the largest block: arrays are copied in pieces, and the host fills the next while the device copies the last."""
+"""Size of the largest block. Arrays are copied in pieces: the host fills a block while the device copies the previous one."""
 
 MAX_IDLE_BYTES = 2**26
 
@@ -28,7 +28,7 @@ MIN_BLOCK_BYTES = 2**12
 
 @dataclass(eq=False, slots=True)
 class StagingBlock:
-    """Page-locked memory; `event` is recorded after the last copy that uses the block."""
+    """A block of page-locked memory. `event` is recorded after the most recent copy through the block."""
 
     address: int
     size: int
@@ -82,7 +82,7 @@ class Staging:
         return size
 
     def _take(self, count: int) -> StagingBlock:
-        """Take a block of at least `count` bytes that no copy uses any more."""
+        """Take a block of at least `count` bytes without a copy in flight."""
         with self._lock:
             for block in self._idle:
                 if block.size >= count and is_done(block.event):

@@ -274,7 +274,7 @@ class Schedule:
         self._memory(result, place)
 
     def _target(self, operand: Operand, shape: tuple[int, ...] | None = None) -> Buffer:
-        """A place for an operand, optionally in another shape of the same size."""
+        """A place for an operand, optionally in a different shape of equal size."""
         desc = operand.desc if shape is None else Desc(operand.data_type, shape)
         number = self._outputs.get(operand)
         return Buffer(desc, "between") if number is None else Buffer(desc, "output", number)

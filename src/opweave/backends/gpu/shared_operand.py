@@ -87,7 +87,7 @@ def _with_producer(
         return None
     assert producer.program is not None
     places = dict(_bindings_of(producer))
-    # Inputs of which no element is read have no binding.
+    # An input has no binding if none of its elements is read.
     fixed = [source for source in producer.program.inputs if source in places and places[source].is_fixed]
     kernel = step.kernel.after(producer.program, producer.kernel.title.partition(":")[0], features, fixed)
     if kernel is None:

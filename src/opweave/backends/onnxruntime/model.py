@@ -332,11 +332,11 @@ def _keep_transpositions(graphs: Sequence[Any], constants: Mapping[str, np.ndarr
 
 def _have_cast_operands(products: Sequence[Any], nodes: Sequence[Any], numbers: Mapping[str, bool]) -> bool:
     """Whether an operand of a product is the result of a cast, perhaps followed by removable operations."""
-    makers = {name: node for node in nodes for name in node.output}
+    producers = {name: node for node in nodes for name in node.output}
     pending = [name for node in products for name in node.input]
     seen = set(pending)
     while pending:
-        node = makers.get(pending.pop())
+        node = producers.get(pending.pop())
         if node is None:
             continue
         if node.op_type == "Cast":

@@ -19,11 +19,11 @@ from .options import session_options
 
 OLDEST_TARGET = 21
 """The engine has kernels for RoiAlign, Multinomial and random numbers of set 21, but not of set 22. Before set 21, more
-operators have another meaning."""
+operators have a different meaning."""
 
 MEANING_CHANGED = frozenset({"BitShift"})
-"""Operators whose newest version gives another result than in `OLDEST_TARGET`: before set 28, a shift by the number of bits
-or more was undefined."""
+"""Operators whose newest version gives different results from that of `OLDEST_TARGET`: before set 28, a shift by the number of
+bits or more was undefined."""
 
 DEFINED_BY = {"Bernoulli": "RandomUniformLike"}
 """Operator without a kernel -> an operator of its definition with kernels for older operator sets only."""

@@ -31,7 +31,7 @@ _SAME_FOR_POOLING = frozenset(_UNCHANGED.split())
 INLINE_BYTES = 1024
 
 INLINE_BYTES_OF_RULES = 8192 * 8
-"""The same limit for constants of rules: shape inference must see the sizes of the largest possible Split."""
+"""`INLINE_BYTES` for constants of rules: shape inference must see the sizes of the largest possible Split."""
 
 _NUMBERS = tuple(bytes([byte]) for byte in range(128))
 

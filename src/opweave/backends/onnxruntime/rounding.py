@@ -31,7 +31,7 @@ def rounds_input(node: Node) -> bool:
 
 
 def _is_dequantised_by_engine(operand: Operand) -> bool:
-    """Whether the engine's own operator dequantises an operand, perhaps in another shape."""
+    """Whether the engine's own operator dequantises an operand, perhaps in a different shape."""
     if not is_dequantised(operand):
         return False
     arguments = operand.node.arguments  # type: ignore[union-attr]

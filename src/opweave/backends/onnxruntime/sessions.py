@@ -116,8 +116,8 @@ class Loaded:
 
 
 TRIMMED_BYTES = 2**24
-"""Sessions with more weights return freed memory to the system after compilation: the engine frees copies of weights while it
-packs them. For fewer weights, a pass over all heaps returns too little. An estimate."""
+"""Fewest bytes of weights for which freed memory is returned to the system after compilation: the engine frees copies of
+weights while it packs them. For fewer weights, a pass over all heaps returns too little. An estimate."""
 
 _loaded: WeakValueDictionary[Any, Loaded] = WeakValueDictionary()
 """Sessions in use with dynamic shapes, by model and settings."""

@@ -7,27 +7,27 @@ from ...ops import convolution, matrix, normalization, recurrent
 from ...support.formatting import size
 
 MIN_PRODUCTS = 20_000_000
-"""Graphs with fewer multiplications in convolutions and matrix products stay on ONNX Runtime: two cores compute this number in
-less than a millisecond, an OpenVINO call takes 5 us longer, and compiling takes at least 26 ms."""
+"""Fewest multiplications (in convolutions and matrix products) of a graph for OpenVINO: two cores compute this number in less
+than a millisecond, an OpenVINO call takes 5 us longer, and compiling takes at least 26 ms."""
 
 MAX_WIDE_ELEMENTS = 16_384
-"""Graphs with an operation that computes more 64-bit integers stay on ONNX Runtime: OpenVINO's kernels do not support them, so
-rules emulate them by pairs of int32."""
+"""Most 64-bit integers that an operation may compute on OpenVINO: its kernels have no 64-bit integers, so rules emulate each
+by a pair of int32."""
 
 MAX_CONSTANT_BYTES = 2**29
-"""Graphs with more constants stay on ONNX Runtime: OpenVINO copies matrices several times while it compiles, so a process with
-1 GiB of matrices took 3.3 GiB instead of 1.1 (`tests/onnx/test_onnx_large.py` without this limit)."""
+"""Most bytes of constants of a graph for OpenVINO, which copies matrices several times while it compiles: a process with 1 GiB
+of matrices took 3.3 GiB instead of 1.1 (`tests/onnx/test_onnx_large.py` without this limit)."""
 
 RECURRENT = frozenset({recurrent.gru, recurrent.gru_cell, recurrent.lstm, recurrent.lstm_cell})
-"""Operations that ONNX Runtime runs a little faster: a small GRU took 1.09 times as long on OpenVINO."""
+"""Operations that are slower on OpenVINO: a small GRU took 1.09 times as long as on ONNX Runtime."""
 
 DECOMPOSED = frozenset({normalization.batch_normalization})
 """Operations whose decomposition is as fast as a kernel, since the engine fuses element-wise operations. PP-OCRv4's detector
-has such normalisations, and takes 0.3 of ONNX Runtime's time."""
+has such normalisations, and takes 30% of ONNX Runtime's time."""
 
 
 def gains(graph: Graph) -> tuple[bool, str]:
-    """Predict whether OpenVINO runs a graph faster than ONNX Runtime; return the reason, too."""
+    """Predict whether OpenVINO runs a graph faster than ONNX Runtime. Return the prediction and the reason."""
     if updated := graph.in_place():
         return False, f"{next(iter(updated))} is updated in place"
     for node in graph.nodes:

@@ -28,7 +28,7 @@ MAX_WRITTEN_OUT_NODES = 600
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """A domain whose positions follow from one flat number, of which `flat` is the text, a u32.
+    """A domain whose positions follow from one flat index; `flat` is the text of that index, a u32.
 
     The last one of `axes` changes fastest; `letter` is the index of the letter that names the first axis.
     """

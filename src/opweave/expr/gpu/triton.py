@@ -61,7 +61,7 @@ _ANY = {
     "where": "tl.where({0}, {1}, {2})",
 }
 MAX_DIVISOR = 2.0**40
-"""Divisions by larger constants stay divisions: their quotients may be too small for products that replace divisions."""
+"""Products replace divisions by constants from 1 / MAX_DIVISOR to MAX_DIVISOR; other quotients may be too small for that."""
 
 _LIBRARY = ("round_even", "exp", "log", "pow", "erf", "sigmoid", "tanh", "sign")
 

@@ -165,7 +165,7 @@ def _record(
     else:
         values = dict(inputs)
     if is_second and inputs is not None:
-        # Arrays of the first model, which may have other data types; other shapes are refused later.
+        # Arrays of the first model, which may differ in data type. Different shapes are refused later.
         fitting = {
             name: argument
             for name, argument in arguments.items()

@@ -22,7 +22,7 @@ FLOATS = ("float32", "float16")
 class ComparedPairs:
     """Corresponding operands and nodes of two graphs, in topological order of both.
 
-    A node is None beside a conversion between float32 and float16 that the other graph lacks.
+    A conversion between float32 and float16 that only one graph has is paired with None.
     """
 
     operands: Mapping[Operand, Operand]
@@ -36,7 +36,7 @@ def match_graphs(a: Graph, b: Graph) -> ComparedPairs:
     differ, as may float32 and float16, and conversions between these two types.
     """
     counterparts: dict[Operand, Operand] = {}
-    sources: dict[Operand, Operand] = {}  # result of a conversion that only b has -> its operand
+    sources: dict[Operand, Operand] = {}  # in b: result of an unpaired conversion -> the value it converts
     steps: list[tuple[Node | None, Node | None]] = []
     by_name = a.inputs.keys() == b.inputs.keys()
     others = [b.inputs[name] for name in a.inputs] if by_name else list(b.inputs.values())
@@ -84,7 +84,7 @@ def match_graphs(a: Graph, b: Graph) -> ComparedPairs:
 
 
 def _converts(node: Node) -> bool:
-    """Whether a node converts float32 to float16 or back, except constants."""
+    """Whether a node converts a value that is not constant from float32 to float16 or back."""
     if node.op is not Operations.cast:
         return False
     operand = node.operands[0]
@@ -96,7 +96,7 @@ def _source(operand: Operand, sources: Mapping[Operand, Operand]) -> Operand:
 
 
 def _are_alike(a: Operand, b: Operand) -> bool:
-    """Whether two operands have the same shape, and the same data type or both a float type."""
+    """Whether two operands have equal shapes and data types; float32 and float16 count as equal."""
     return a.shape == b.shape and (a.data_type == b.data_type or {a.data_type, b.data_type} <= {*FLOATS})
 
 
@@ -112,7 +112,7 @@ def changes(a: Node, b: Node) -> Iterator[str]:
     halves = [node.outputs[0].data_type == "float16" for node in (a, b)]
     for name, value in a.attributes.items():
         other = b.attributes[name]
-        if any(halves) and not all(halves):  # attributes are rounded to the data type of an operand
+        if any(halves) and not all(halves):  # float16 nodes round attributes to float16
             value, other = _as_half(value), _as_half(other)
         is_float = {*FLOATS}.issuperset((value, other)) if name == "data_type" else False
         if value != other and not is_float and not (value != value and other != other):
@@ -128,7 +128,7 @@ def _as_half(value: Any) -> Any:
 
 
 def _describe_change(a: np.ndarray, b: np.ndarray) -> str:
-    """Describe how a constant differs; empty if it is equal, or only rounded to a smaller type."""
+    """Describe how two constants differ; empty if they are equal, or if one is the other rounded to a smaller type."""
     if a is b or (a.dtype == b.dtype and np.array_equal(a, b)):
         return ""
     change = error(a, b, Values.of(b))

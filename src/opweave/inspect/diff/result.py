@@ -244,7 +244,7 @@ def check_report(path: str | Path) -> None:
 
 
 OPTIMISED = 1e-3
-"""Relative difference above which the effect of optimisations is mentioned; sums in another order change less."""
+"""Relative difference above which the effect of optimisations is mentioned; sums in a different order change less."""
 
 _HEAD = ("", "operation", "result", "own error", "of allowed", "ULP", "end to end", "")
 _OUTPUT_HEAD = ("output", "end to end", "largest", "by optimisation")

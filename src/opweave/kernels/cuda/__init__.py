@@ -25,8 +25,8 @@ A name that C++ reserves gets an underscore: `new_[i]`, but `new_size`. All memo
 There are two kinds of sources:
 
 - `void main(unsigned i)` is called for each element of the (first) result, or for each position if it has one parameter for
-  each axis; `invocations=` sets another number of calls, or other extents, and `block=` the threads of a block. It may call
-  functions of the same text. Barriers cannot be used, because some threads of the last block do not call `main`.
+  each axis; `invocations=` sets a different number of calls, or different extents, and `block=` the threads of a block. It may
+  call functions of the same text. Barriers cannot be used, because some threads of the last block do not call `main`.
 - A kernel with `__global__` of any name. Pointers are parameters with the names above, in any order; numbers may be, too.
   `grid=` is the number of blocks, `block=` their threads (256). `__shared__` memory, barriers and all else can be used.
 

@@ -29,7 +29,7 @@ data type they can compute. A name that WGSL reserves gets an underscore: `filte
 There are two kinds of shaders:
 
 - `fn main(i: u32)` is called for each element of the (first) result, or for each position if it has one parameter for
-  each axis; `invocations=` sets another number of calls, or other extents. Opweave chooses the workgroups. Barriers
+  each axis; `invocations=` sets a different number of calls, or different extents. Opweave chooses the workgroups. Barriers
   cannot be used, because some invocations of the last workgroup do not call `main`.
 - A function with `@compute @workgroup_size(…)`, of any name, is the entry point itself; Opweave only adds declarations,
   and `workgroups=` is the number to dispatch. It can use workgroup memory, barriers and all built-in values.

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from .trace import TracedNode, Tracer
 
 MAX_ITERATIONS = 256
-"""Loops with more iterations are not unrolled."""
+"""Most iterations of a loop to unroll."""
 
 MAX_NODES = 20000
-"""Loops that would become more nodes are not unrolled."""
+"""Most nodes that an unrolled loop may have."""
 
 _ENDLESS = 2**31
 """Exporters write this many iterations, or more, if only the condition ends a loop."""

@@ -130,7 +130,7 @@ def with_operation(
 ) -> list[np.ndarray] | None:
     """Compute a node with the user's operation; None if the node stays in the graph.
 
-    It stays if the operation fails, has fewer results than the node, or results of other data types, or if an input is bool.
+    It stays if the operation fails, if it returns too few results or wrong data types, or if an input is bool.
     """
     if node.op_type in BOOLEAN or any(array is not None and array.dtype == bool for array in arrays):
         return None

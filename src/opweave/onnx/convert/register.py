@@ -80,7 +80,7 @@ def register_onnx(domain: str, op_type: str, op: Op[..., Any], *, attributes: Ma
         domain: the operator's domain; "" for ONNX's own operators.
         op_type: the operator's name.
         op: takes the node's inputs as operands, in order, and its attributes by name, tensors as arrays.
-        attributes: the operation's names of attributes that have other names in ONNX, `{"onnx_name": "name"}`.
+        attributes: the operation's names of attributes that are named differently in ONNX, `{"onnx_name": "name"}`.
 
     A node whose attributes the operation does not have, or whose operands it refuses, raises an error. A node of one of ONNX's
     own operators, or of ONNX Runtime's, falls back as usual.

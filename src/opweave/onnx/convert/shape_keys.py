@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 from ...support.errors import OperationError
 
 DECIDING_ELEMENTS = 16
-"""Inputs with more elements, or more than one dimension, are data: their values are not used to determine shapes."""
+"""Most elements of an input whose values may determine shapes. Longer inputs, and those of rank 2 or more, are data."""
 
 Shapes = Mapping[str, tuple[int, ...] | None]
 """The shape of each input by name; None for inputs that are not tensors."""

@@ -69,7 +69,7 @@ class TracedNode:
 class Trace:
     """The result of tracing a graph.
 
-    `values` and `maker` (the step that makes a value) are by name. `deciding` are small inputs of the model (shapes, axes,
+    `values` and `maker` (the step that computes a value) are by name. `deciding` are small inputs of the model (shapes, axes,
     conditions) whose values would avoid fallback if they were known.
     """
 
@@ -227,7 +227,7 @@ class Tracer:
             raise
         except MemoryError:
             raise OperationError(f"{checks.title_of(node)}: there is no memory for what it makes") from None
-        except Exception as error:  # invalid nodes fail in many ways: missing inputs, attributes of another type
+        except Exception as error:  # invalid nodes fail in many ways: missing inputs, attributes of a wrong type
             self._blame(node, error)
             raise DataError(f"{checks.title_of(node)} is broken ({_describe(error)})") from error
         for position, name in enumerate(node.output[:]):

@@ -28,6 +28,6 @@ def as_declared(array: np.ndarray, element_type: int) -> np.ndarray:
 
 
 def check_bool(array: np.ndarray, subject: str, error: type[MLError]) -> None:
-    """Require 0 and 1 in a bool array. A view of other bytes may hold other values, and engines misread them."""
+    """Require 0 and 1 in a bool array. A view of arbitrary bytes may hold greater values, which engines misread."""
     if (largest := array.view(np.uint8).max(initial=0)) > 1:
         raise error(f"{subject} must hold 0 and 1 for bool, got {largest}")

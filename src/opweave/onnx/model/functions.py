@@ -11,7 +11,7 @@ from .scopes import all_nodes, flatten
 
 
 def inline_functions(proto: ModelProto, limits: ModelLimits, subject: str, *, is_owned: bool) -> ModelProto:
-    """Inline all functions of a model, none of them recursive; the inliner, in C++, raises errors of many classes."""
+    """Inline all functions of a model; none may be recursive. The inliner, in C++, raises errors of many classes."""
     from onnx import inliner
 
     if any(function.attribute or function.attribute_proto for function in proto.functions):

@@ -83,7 +83,7 @@ class Model:
     _lock: Lock = field(default_factory=Lock, repr=False)  # held while the weights are read
     _serialised: Contents | None = field(default=None, repr=False)  # the serialised model, which holds weights
     _files: dict[Path, Contents] = field(default_factory=dict, repr=False)
-    # The same files, by their location in tensors.
+    # The files of `_files`, by their location in tensors.
     _locations: dict[str, Contents] = field(default_factory=dict, repr=False)
     _dense_bytes: int = 0  # the size of the sparse initializers so far
 

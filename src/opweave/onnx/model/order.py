@@ -19,12 +19,15 @@ def with_sorted_nodes(proto: ModelProto) -> ModelProto:
     """
     nodes = proto.graph.node
     sources = {info.name for info in proto.graph.input}.union(initializer_names(proto.graph))
-    makers: dict[str, int] = {}
+    producers: dict[str, int] = {}
     for number, node in enumerate(nodes):
         for name in set(node.output) - sources:
-            makers.setdefault(name, number)
+            producers.setdefault(name, number)
     sorter = TopologicalSorter(
-        {number: {makers[name] for name in used_names(node) if name in makers} for number, node in enumerate(nodes)}
+        {
+            number: {producers[name] for name in used_names(node) if name in producers}
+            for number, node in enumerate(nodes)
+        }
     )
     try:
         sorter.prepare()

@@ -200,7 +200,7 @@ def converts(
 
 
 def by_name(*functions: Any, **others: Any) -> dict[str, Any]:
-    """Name in ONNX -> operation or function: "ReduceL1" for `reduce_l1`; `others` have another name there.
+    """Name in ONNX -> operation or function: "ReduceL1" for `reduce_l1`; `others` have a different name in ONNX.
 
     >>> from opweave import ops
     >>> by_name(ops.add, ops.reduce_l1, Less=ops.lesser)

@@ -50,7 +50,7 @@ def is_text(serialised: bytes) -> bool:
 
 @cache
 def _strict_model() -> Any:
-    """A class of ModelProto that refuses text in other encodings than UTF-8."""
+    """A class of ModelProto that refuses text that is not UTF-8."""
     descriptor = ModelProto.DESCRIPTOR
     pool = type(descriptor.file.pool)()  # importing this class takes longer than reading most models
     pool.AddSerializedFile(descriptor.file.serialized_pb + _SYNTAX)

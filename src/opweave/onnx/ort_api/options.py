@@ -69,7 +69,7 @@ class Settings:
     ) -> Settings:
         """Check the arguments and choose a context.
 
-        `NotSupportedError`: an option has no meaning here, and ignoring it would give other results.
+        `NotSupportedError`: an option has no meaning here, and ignoring it would change results.
         """
         level = NOTSET if session_options is None else _check_session_options(session_options)
         chosen = _normalise(providers, provider_options)

@@ -170,7 +170,7 @@ def _execute(
     except OperationError as error:
         if not model.is_open or WRONG_LENGTHS.search(str(error)):
             raise
-    # WebNN defines calls that the engine refuses, such as indices out of range, and has other errors.
+    # WebNN defines calls that the engine refuses, such as indices out of range, and has different errors.
     compiled = parts.shape_cache.compile_for(values.shapes, values.on_host)
     try:
         return compiled, _run_by_name(compiled, names, values)

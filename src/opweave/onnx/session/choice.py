@@ -32,7 +32,7 @@ MAX_FALLBACKS = 0
 between sections are stored, and threads wait. `benchmarks small` compares such models with ONNX Runtime."""
 
 MAX_POOLS = 5
-"""Maximum number of large sections, each with a pool of threads. A static model with more runs uncompiled, in one pool."""
+"""Maximum number of large sections, each with a pool of threads. Static models with more run uncompiled, in one pool."""
 
 
 def find_measured(digest: Callable[[], str], ways: Mapping[str, Backend]) -> dict[str, Measurement]:
@@ -54,7 +54,7 @@ def find_measured(digest: Callable[[], str], ways: Mapping[str, Backend]) -> dic
 
 
 def may_pay(model: Model, size: int) -> bool:
-    """Whether compiling a static model may pay, without a trace; `size` is the bytes of its weights, inputs and outputs."""
+    """Predict without a trace whether compiling a static model may save time. `size`: bytes of weights, inputs and outputs."""
     if size <= SMALL_BYTES or PAYING.isdisjoint(model.operators):
         return False
     return len(model.unknown_operators()) <= MAX_FALLBACKS

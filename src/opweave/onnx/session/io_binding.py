@@ -170,7 +170,7 @@ class IOBinding:
         self._bound = None
 
     def run(self) -> None:
-        """Run the session on the bound inputs and outputs, of which there must be one."""
+        """Run the session on the bound inputs and outputs; at least one output must be bound."""
         require(bool(self._targets), "at least one output must be bound; see bind_output")
         bound, self._bound = self._bound, None
         parts = self._owner._parts

@@ -71,7 +71,7 @@ class ModelProgram:
         name of the input whose memory the output reuses.
 
         Raises:
-            ValidationError: memory in `outputs` has a wrong shape, which shows only now if the model leaves the shape open.
+            ValidationError: memory in `outputs` does not have the shape of its output, which was unknown in advance.
             OtherShapes: ONNX's inference was wrong about a shape.
             OperationError: an engine failed.
         """

@@ -314,7 +314,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         self._repeats.clear()
 
     def _verification(self, key: Any, sample: Any) -> Any:
-        """The task of a child process that verifies engines, a kept verdict, or the reason for neither."""
+        """The stored verdict; else the task of a child process that verifies engines, or the reason why none is started."""
         from .verifier import task_of
 
         return task_of(self._parts, key, sample)

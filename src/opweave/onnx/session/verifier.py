@@ -50,7 +50,7 @@ class ModelTask(Task):
 
 
 def task_of(parts: SessionParts, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
-    """The task of a child process for shapes in use, a kept verdict, or the reason for neither."""
+    """The stored verdict for shapes in use; else the task of a child process, or the reason why none is started."""
     cache, context, model = parts.shape_cache, parts.context, parts.recipe.model
     if (verdict := engines.find(cache.digest, cache.ways).get(text_of(key))) is not None:
         return verdict
@@ -110,7 +110,7 @@ def _judge(task: ModelTask) -> Measurement | str:
     untried, notes = engines.expect_gains(graph, list(ways.values())[1:])
     if not untried:
         return refuse("; ".join(notes))
-    for name in cache.deciding:  # other values would need another program
+    for name in cache.deciding:  # different values would need a different program
         sets[1][name] = sets[0][name]
     own = UNCOMPILED if task.is_uncompiled else next(iter(ways))
 

@@ -46,7 +46,7 @@ def lay_out(
     shape: tuple[int, ...],
     is_fresh: bool = False,
 ) -> GpuConstant:
-    """A constant in another order. The sizes and strides (in elements) of the source's axes are in the new order.
+    """A constant in a different order. The sizes and strides (in elements) of the source's axes are in the new order.
 
     The last axis of `shape` flattens all remaining axes, padded with zeros. If `is_fresh`, copy even if the constant is in
     this order.

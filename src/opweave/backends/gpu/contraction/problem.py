@@ -262,7 +262,7 @@ def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def strided_view(array: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
-    """A read-only view of an array with another shape and strides, in elements."""
+    """A read-only view of an array with a different shape and strides, in elements."""
     flat = np.ascontiguousarray(array).reshape(-1)
     steps = [stride * array.itemsize for stride in strides]
     return np.lib.stride_tricks.as_strided(flat, shape, steps, writeable=False)

@@ -101,7 +101,7 @@ class TeamSums:
         return f"{block} * {self.width}u + lane * 4u" if self._stores_fours else "unit * 4u"
 
     def lines(self, section: Section, put: str, stack: str, block: str, preloaded: int) -> Iterator[str]:
-        """The statements; `put` stores a result, of which `reads` has loaded `preloaded` values for each four."""
+        """Yield the statements. `put` stores a result; `reads` has loaded `preloaded` values for each four elements."""
         products, memory = range(len(section.problems)), self._team.elements
         turn = f"turn % {self._memories}u * {memory * self._together}u" if self._memories > 1 else ""
         for first in range(0, section.count, self._together):

@@ -1,7 +1,7 @@
 """Reorder operands so that the terms of a line are contiguous, as tensor cores and GEMV kernels read them fastest.
 
-Constants are reordered when a graph is built, other operands by a kernel before the product, if that pays. For TF32x3, each
-element is split into a TF32 part and a remainder. For bfloat16 or float16, elements are rounded, which halves their bytes.
+Constants are reordered when a graph is built, other operands by a kernel before the product, if that saves time. For TF32x3,
+each element is split into a TF32 part and a remainder. For bfloat16 or float16, elements are rounded to half their bytes.
 """
 
 from __future__ import annotations
@@ -203,8 +203,8 @@ def orderings(problem: Problem, constants: Collection[Input], features: Features
 
     TF32 reads both operands from shared memory. TF32x3 splits one operand in registers, in any order, and is fastest if the
     other operand is split before. bfloat16 and float16 operands are read from shared memory in any order, but a float32
-    operand takes twice the bytes, and is rounded in registers at each read. Reordering never pays if reading the operands from
-    memory takes longer than the product.
+    operand takes twice the bytes, and is rounded in registers at each read. Reordering saves no time if reading the operands
+    from memory takes longer than the product.
     """
     assert features.tensor_cores is not None
     kind, form = features.tensor_cores.float32, form_of(problem, features)

@@ -1,7 +1,8 @@
 """Choose the tile for a problem, with a cost model fitted to measurements.
 
-Large tiles need the fewest loads from workgroup memory per product, and suit large problems. Small tiles occupy the whole
-device for small problems. If even small tiles are too few, split-K divides the terms of a sum among workgroups.
+Large tiles need the fewest loads from workgroup memory per product, so they suit large problems. A small problem has too few
+large tiles to occupy the device, so it gets small ones. If even small tiles are too few, split-K divides the terms of a sum
+among workgroups.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ ADDITION_US = 2.7
 PARTIAL_SUMS_PER_US = 1.5e6
 """Partial sums written or read per microsecond."""
 STEP_OVERHEAD_TERMS = 4
-"""Overhead of a step, expressed in terms."""
+"""Overhead of a step: as much time as this number of terms."""
 DEPTHS = (16, 20, 12, 8)
-"""Terms of a step: the first, unless another wastes less and saves at least 1/25 of the work."""
+"""Terms of a step. The first is the default; another is tried if it pads less and so saves at least 1/25 of the work."""
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 MAX_PARTIAL_BYTES = 1 << 26
 """Maximum size of all partial sums."""
@@ -34,12 +35,12 @@ MAX_PARTIAL_BYTES = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
-    """The shape of a tile, of which an invocation computes `height` x `width`, and its measured speed.
+    """The shape of a tile and its measured speed. An invocation computes `height` x `width` of the tile.
 
     Attributes:
         rate: fraction of the peak rate of a fully occupied multiprocessor.
-        latency: time of a single workgroup's step, without terms, in microseconds.
-        deepening: additional time per 16 terms, in microseconds.
+        latency: fixed part of a step's time when a single workgroup runs, in microseconds.
+        deepening: additional part per 16 terms of the step, in microseconds.
     """
 
     rows: int
@@ -51,8 +52,8 @@ class TileShape:
     deepening: float
 
 
-# Fitted to 661 timings of ResNet-50's convolutions and other products. The mean error of the model is 10%; its choices are
-# 2% slower than the best.
+# Fitted to 661 timings of ResNet-50's convolutions and other products. The model's mean error is 10%. The tiles it chooses are
+# 2% slower than the fastest.
 SHAPES = (
     TileShape(32, 32, 4, 4, 0.51, 0.21, 0.21),
     TileShape(32, 64, 4, 4, 0.55, 0.24, 0.24),
@@ -66,7 +67,7 @@ SHAPES = (
 
 
 def microseconds(problem: Problem, shape: TileShape, depth: int, splits: int, units: int) -> float:
-    """Estimated time of a problem on a device that runs `units` workgroups concurrently."""
+    """Estimate the time of a problem on a device that runs `units` workgroups concurrently."""
     groups = ceil(problem.rows / shape.rows) * ceil(problem.columns / shape.columns) * problem.stacks * splits
     steps = ceil(Steps.of(problem, depth).count / splits)
     step = shape.rows * shape.columns * (depth + STEP_OVERHEAD_TERMS) / PEAK_PRODUCTS_PER_US / shape.rate
@@ -93,7 +94,7 @@ def _fastest(problem: Problem, features: Features) -> tuple[float, tuple[TileSha
 
 
 def _options(problem: Problem, features: Features) -> Iterator[tuple[TileShape, int, int]]:
-    """The shapes, depths and split-K factors that the device can run, always including the smallest tile."""
+    """Yield the shapes, depths and split-K factors that the device can run; the smallest tile always fits."""
     depths = list(_depths(problem))
     for shape in SHAPES[:1] if features.is_software else SHAPES:
         for depth in depths:
@@ -108,7 +109,7 @@ def _options(problem: Problem, features: Features) -> Iterator[tuple[TileShape, 
                 bytes = 4 * splits * problem.stacks * problem.rows * problem.columns
                 if splits > 1 and (steps < 2 * splits or bytes > MAX_PARTIAL_BYTES):
                     break
-                # A part without steps would read out of bounds.
+                # Reduce the factor so that each part has steps: a part without steps would read out of bounds.
                 yield shape, depth, ceil(steps / ceil(steps / splits))
 
 

@@ -52,7 +52,7 @@ class ResultStage:
     Attributes:
         target: the array to compute, which later stages may read.
         content: the elements, as in results of rules; a `KernelProgram`, which may write further arrays; `Repeated` stages; or
-            an array in memory, to reinterpret in another shape or data type.
+            an array in memory, to reinterpret in a different shape or data type.
         fold: whether elements of constants are computed when the graph is built.
     """
 
@@ -97,7 +97,7 @@ class Stages:
         self.stages.append(ResultStage(stages[-1].target, Repeated(stages, count, swapped)))
 
     def view(self, array: Traced, shape: Sequence[int], data_type: DataType | None = None) -> Traced:
-        """Reinterpret an array in memory in another shape, and optionally as another data type."""
+        """Reinterpret an array in memory in a different shape, and optionally as a different data type."""
         target = self.array(data_type or ir.storage(array.data_type), shape)
         self.stages.append(ResultStage(target, source_of(array)))
         return of_input(target)

@@ -267,7 +267,7 @@ def _in_one_kernel(
 class _UnitBlock(RecurrentCell):
     """Some units of some batches, for a phase of a step. It reads and writes states in memory.
 
-    The old states are [states + 1, directions, batches, hidden_size]; the last holds the number of the step. The vectors
+    The old states are [states + 1, directions, batches, hidden_size]; the last holds the index of the step. The vectors
     that phases pass on are [vectors, directions, batches, hidden_size].
     """
 

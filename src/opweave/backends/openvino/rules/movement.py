@@ -91,7 +91,7 @@ def _(ctx: Emitter, input: Value, starts: Sequence[int], sizes: Sequence[int], s
     begin = [starts[axis] for axis in cut]
     if not any(begin):
         # Count the start from the end: if all starts are 0, the engine drops the slice before GatherElements, whose indices
-        # then have another shape than its input.
+        # then differ in shape from its input.
         begin[0] = -input.shape[cut[0]]
     return _slice(ctx, input, cut, begin, ends, steps)
 

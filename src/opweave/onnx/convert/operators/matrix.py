@@ -10,7 +10,7 @@ from .activation import activate
 
 @converts("MatMul")
 def _product(b: MLGraphBuilder, left: MLOperand, right: MLOperand) -> MLOperand:
-    """A matrix product. A vector counts as a row (left) or a column (right); the result drops that axis."""
+    """A matrix product. A vector is a row (left) or a column (right), and the result lacks the axis added for it."""
     unsupported_if(not left.rank or not right.rank, "a scalar is not a matrix")
     row = b.reshape(left, [1, *left.shape]) if left.rank == 1 else left
     column = b.reshape(right, [*right.shape, 1]) if right.rank == 1 else right
@@ -44,8 +44,8 @@ def _(
 def _transpose(b: MLGraphBuilder, x: MLOperand, trans: int, trans_batch: int) -> MLOperand:
     """Transpose a factor to [batches..., rows, columns].
 
-    `trans_batch` means that `x` has the rows before the batches: [rows, batches..., columns]. `trans` means that rows and
-    columns are exchanged; with both, `x` is [columns, batches..., rows].
+    The axes of `x` are [batches..., columns, rows] with `trans`, [rows, batches..., columns] with `trans_batch`, and
+    [columns, batches..., rows] with both.
     """
     if x.rank < 2 or not (trans or trans_batch):
         return x
@@ -82,7 +82,7 @@ def _(
     activation: str = "",
     activation_alpha: float = 0.0,
     activation_beta: float = 0.0,
-    activation_gamma: float = 0.0,  # only Selu has it, which `activate` does not support
+    activation_gamma: float = 0.0,  # for Selu alone; `activate` does not support Selu
     alpha: float = 1.0,
     beta: float = 1.0,
     transA: int = 0,

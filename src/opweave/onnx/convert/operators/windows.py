@@ -67,7 +67,7 @@ class WindowAxis:
         return replace(self, after=max(end - self.size - self.before, 0))
 
     def include_padding(self) -> WindowAxis:
-        """The same windows over an input that contains the padding."""
+        """Return this axis for an input that already contains the padding."""
         return replace(self, size=self.size + self.before + self.after, before=0, after=0)
 
 
