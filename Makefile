@@ -45,7 +45,7 @@ with-extras: small-models
 without-extras: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m pytest $(ROWS) -p support.without_extras $(WITHOUT_EXTRAS) --deselect tests/cli/test_demo.py::test_demo_accepts_any_image
 
-# What takes long, and one part of eight of what `make test` leaves out: `make test-part COMMIT=3`.
+# What takes long, and one part of sixteen of what `make test` leaves out: `make test-part COMMIT=3`.
 test-part:
 	$(MAKE) --jobs=2 with-extras without-extras ROWS='--part $(COMMIT)'
 
@@ -69,7 +69,8 @@ test-chat: $(VENV)/.chat
 # Clusters of Ray, whose packages take 650 MB and which start many processes: an environment, and a time, of its own.
 test-scale: $(VENV)-scale/.installed
 	$(VENV)-scale/bin/python -m gate.packages --small
-	$(VENV)-scale/bin/python -m pytest tests/scale tests/docs/test_docs.py tests/docs/test_benchmarks.py tests/fuzz/test_fuzz.py -k "scale or dask or serving or deployment"
+	$(VENV)-scale/bin/python -m pytest $(SAMPLE_AND_PART) tests/scale
+	$(VENV)-scale/bin/python -m pytest tests/docs/test_docs.py tests/docs/test_benchmarks.py tests/fuzz/test_fuzz.py -k "scale or dask or serving or deployment"
 
 # Kernels for NVIDIA's GPUs: they run as C++ on the processor, and NVRTC compiles them, which takes no GPU. `CUDA=--all` has all of
 # them, for three architectures.
