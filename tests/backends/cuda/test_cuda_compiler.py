@@ -244,7 +244,7 @@ def test_kernels_of_a_part_are_abandoned_if_another_one_fails(
             return x.desc
 
         copied.kernel("cpu")(lambda x, out: np.copyto(out, x))
-        monkeypatch.setattr("opweave.compile.driver._kernel", failing)
+        monkeypatch.setattr("opweave.compile.driver._prepare_kernel", failing)
         builder = ow.MLGraphBuilder(context)
         x = builder.input("x", "float32", [40, 50])
         with pytest.raises(ow.OperationError if isinstance(error, Exception) else error):

@@ -457,7 +457,7 @@ def test_tuning_measures_tiles_on_the_device(tmp_path: Path, monkeypatch: pytest
     """The fastest tile is kept for later graphs with the same contraction, in other processes, too."""
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
     others = [TensorTile(64, 32, 32, 4, 2), SMALL, TensorTile(32, 64, 32, 4, 2)]
-    monkeypatch.setattr(tensor_tiles, "ranked", lambda *_: iter([(tile, 1) for tile in others]))
+    monkeypatch.setattr(tensor_tiles, "rank_tiles", lambda *_: iter([(tile, 1) for tile in others]))
     monkeypatch.setattr(tensor_tiles, "choose", lambda *_: (others[0], 1))
     driver = CpuDriver()
 
