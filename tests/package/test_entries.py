@@ -9,10 +9,13 @@ import zipfile
 from importlib.metadata import DistributionFinder, entry_points as reference
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from opweave.backends.entries import entry_points
+from opweave.backends import Device, discovery, hardware
+from opweave.backends.entries import ByNeed, entry_points
+from opweave.backends.selection import choose
 
 GROUP = "opweave.test"
 
@@ -167,3 +170,47 @@ print(find_device("cpu")[0].name, find_device("reference")[0].name)
     assert len(set(names)) == len(names)
     assert any(name.startswith("webgpu/gpu") for name in names)
     assert done.stdout.splitlines()[1] == "onnxruntime reference"
+
+
+class OtherBackend:
+    """A back end of another package, with one device."""
+
+    def __init__(self, kind: Any) -> None:
+        self.device = Device("theirs", kind, "theirs", "")
+
+    def by_default(self) -> bool:
+        return True
+
+    def may_accelerate(self) -> bool:
+        return self.device.kind != "cpu"
+
+    def devices(self) -> list[Device]:
+        return [self.device]
+
+
+@pytest.mark.parametrize("has_files", [False, True])
+@pytest.mark.parametrize("kind", ["cpu", "gpu", "npu"])
+def test_choose_asks_back_ends_of_other_packages(kind: str, has_files: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Device files say nothing about the accelerators of other packages."""
+    known = discovery.discover()
+    monkeypatch.setattr(
+        discovery, "discover", lambda: {"onnxruntime": known["onnxruntime"], "theirs": OtherBackend(kind)}
+    )
+    monkeypatch.setattr(hardware, "may_have_accelerator", lambda: has_files)
+    assert choose("default", True) == ("cpu" if kind == "cpu" else "theirs")
+    assert choose("default", False) == "cpu"
+    assert discovery.may_accelerate() == (has_files or kind != "cpu")
+
+
+def test_choose_loads_the_first_back_end_alone_without_device_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, loaded = discovery.discover(), list[str]()
+
+    def load(name: str) -> Any:
+        loaded.append(name)
+        return known[name]
+
+    names = [name for name in known if name in discovery.BUILT_IN]
+    monkeypatch.setattr(discovery, "discover", lambda: ByNeed(dict(zip(names, names, strict=True)), load))
+    monkeypatch.setattr(hardware, "may_have_accelerator", lambda: False)
+    assert choose("default", True) == "cpu"
+    assert set(loaded) == {"onnxruntime"}
