@@ -28,6 +28,8 @@ import opweave as ow
 from opweave.backends import Precision
 from opweave.backends.cuda.executable import CudaRunner
 from opweave.backends.cuda.measured_tiles import microseconds_of
+from opweave.context.graph import program_of
+from opweave.context.tensor import memory_of
 from opweave.core.dtypes import DataType
 
 from . import networks, webgpu_contraction as parts
@@ -165,7 +167,7 @@ class Bench:
         for n, array in feeds.items():
             context.write_tensor(inputs[n], array)
         clock, flow = milliseconds(context, graph, inputs, outputs, 3 if self.tiny else RUNS)
-        runners: list[Any] = [step.part.runner for step in graph._check_alive().steps if step.part]
+        runners: list[Any] = [step.part.runner for step in program_of(graph).steps if step.part]
         if part in ("contractions", "custom") and isinstance(runners[0], CudaRunner):
             time.sleep(PAUSE_SECONDS)
             flow = kernel_milliseconds(runners[0], list(inputs.values()), list(outputs.values()))
@@ -203,7 +205,7 @@ def milliseconds(
 def kernel_milliseconds(runner: CudaRunner, inputs: Sequence[Any], outputs: Sequence[Any]) -> float:
     """Milliseconds of a run of all kernels, in a CUDA graph that has them many times."""
     memory = runner.take()
-    runs = runner.bind(*([tensor._memory() for tensor in tensors] for tensors in (inputs, outputs))).runs(memory)
+    runs = runner.bind(*([memory_of(tensor) for tensor in tensors] for tensors in (inputs, outputs))).runs(memory)
     found = microseconds_of(runner.engine.driver, [run for run in runs if run is not None]) / 1e3
     runner.give_back(memory)
     return found

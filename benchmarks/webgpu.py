@@ -20,6 +20,8 @@ import typer
 
 import opweave as ow
 from opweave.backends.webgpu.executable import Runs, encode
+from opweave.context.graph import program_of
+from opweave.context.tensor import memory_of
 from opweave.core.dtypes import DataType
 
 from . import networks, webgpu_contraction as parts
@@ -161,11 +163,11 @@ def times(
     outputs = {n: inputs.get(n, tensor) for n, tensor in own.items()}
     engine: Any = context.backend.space
     wall = until_done(partial(context.dispatch, graph, inputs, outputs), engine.wait, RUNS)
-    (part,) = graph._check_alive().steps
+    (part,) = program_of(graph).steps
     runner: Any = part.part and part.part.runner
     call = runner.bind(
-        [inputs[name]._memory() for name in graph.inputs],
-        [outputs[name]._memory() for name in graph.outputs],
+        [memory_of(inputs[name]) for name in graph.inputs],
+        [memory_of(outputs[name]) for name in graph.outputs],
     )
     runs = [run for run in call.runs(call.owner.take()) if run is not None]
     on_device = [pass_time(engine, runs) for _ in range(RUNS)]

@@ -25,6 +25,7 @@ from js_modules import CPU, Modules, expected  # noqa: E402
 import opweave as ow  # noqa: E402
 from benchmarks.page import replace_part, table  # noqa: E402
 from gate.catalog import PACKAGES, Entry, entries  # noqa: E402
+from opweave.context.graph import recorded_graph  # noqa: E402
 from opweave.js import webnn_only  # noqa: E402
 
 PART = "models"
@@ -46,8 +47,7 @@ def row(entry: Entry, folder: Path) -> tuple[list[str], bool]:
     module = modules.add(graph, feed)
     (found,) = modules.run()
     wrong = [name for name, array in expected(graph, feed).items() if array.tobytes() != found[name].tobytes()]
-    assert graph._graph is not None
-    count = len(webnn_only(graph._graph).nodes)
+    count = len(webnn_only(recorded_graph(graph)).nodes)
     weights = module.with_suffix(".safetensors")
     size = weights.stat().st_size / 1e6 if weights.exists() else 0.0
     verdict = f"NO: {', '.join(wrong)}" if wrong else "yes"

@@ -34,7 +34,8 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
     )
     from .backends import Device as Device, devices as devices
     from .context.builder import MLGraphBuilder as MLGraphBuilder
-    from .context.context import ML as ML, MLContext as MLContext, MLContextLostInfo as MLContextLostInfo, ml as ml
+    from .context.context import ML as ML, MLContext as MLContext, ml as ml
+    from .context.context_state import MLContextLostInfo as MLContextLostInfo
     from .context.graph import MLGraph as MLGraph
     from .context.tensor import MLTensor as MLTensor
     from .core.graph import Desc as Desc, MLOperand as MLOperand
@@ -64,7 +65,8 @@ _HOMES = {
     ".": ("array_api", "composites", "expr", "js", "lazy", "memory", "onnx", "ops"),
     ".backends": ("Device", "devices"),
     ".context.builder": ("MLGraphBuilder",),
-    ".context.context": ("ML", "MLContext", "MLContextLostInfo", "ml"),
+    ".context.context": ("ML", "MLContext", "ml"),
+    ".context.context_state": ("MLContextLostInfo",),
     ".lazy.custom_call": ("composite", "expression", "op"),
     ".support.errors": (
         "DataError",

@@ -13,7 +13,7 @@ from support.threads import together
 
 import opweave as ow
 from opweave import backends
-from opweave.context.graph import MAX_BINDINGS, DispatchBinding
+from opweave.context.graph_state import MAX_BINDINGS, DispatchBinding
 
 DEVICES = ["cpu", "reference"]
 

@@ -21,6 +21,7 @@ import pytest
 from support.threads import together
 
 import opweave as ow
+from opweave.context.graph import program_of
 
 
 @pytest.fixture
@@ -152,7 +153,7 @@ def test_lost_callback_sees_destroyed_objects(context: ow.MLContext) -> None:
 def test_destroy_during_bind(context: ow.MLContext, what: str) -> None:
     graph = relu(context)
     x, y = context.tensor_from(ones()), context.create_tensor("float32", [4])
-    program: Any = graph._check_alive()
+    program: Any = program_of(graph)
     bind, started = program.bind, threading.Event()
 
     def destroy() -> None:
@@ -251,7 +252,7 @@ def test_compute_holds_the_tensors_it_reads() -> None:
     context = ow.ml.create_context()
     graph, x = relu(context), context.tensor_from(ones())
     order: list[str] = []
-    program: Any = graph._check_alive()
+    program: Any = program_of(graph)
     run = program.run
 
     def slow_run(*given: Any) -> None:
@@ -289,7 +290,7 @@ def test_dropped_graph_is_freed_at_once(context: ow.MLContext) -> None:
     gc.collect()
     gc.disable()
     try:
-        session = weakref.ref(graph._check_alive())
+        session = weakref.ref(program_of(graph))
         del graph
         assert session() is None
     finally:

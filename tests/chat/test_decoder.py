@@ -14,6 +14,7 @@ from opweave import DataError, NotSupportedError, ValidationError
 from opweave.chat import GGUF, Decoder, Model
 from opweave.chat.decoder import CHUNK
 from opweave.chat.model import MATRICES
+from opweave.context.graph import program_of
 
 CPU = ow.ml.create_context(device="cpu")
 TEXT = [int(k) for k in np.random.default_rng(5).integers(0, len(tiny_models.TOKENS), 100)]
@@ -86,7 +87,7 @@ def test_prompts_and_single_tokens_share_the_packed_weights(
     tiny_models.write(path, formats=formats)
     each = decoder(path, quantized=quantized)
     each.build()
-    one, many = (graph._check_alive().steps for graph in each._graphs.values())
+    one, many = (program_of(graph).steps for graph in each._graphs.values())
     for first, second in zip(one, many, strict=True):
         runners: list[Any] = [step.part.runner for step in (first, second) if step.part]
         assert runners[0]._session is runners[1]._session

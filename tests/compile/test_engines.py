@@ -18,6 +18,7 @@ import opweave as ow
 from opweave import backends
 from opweave.backends.onnxruntime import ort
 from opweave.compile import engines, tuning
+from opweave.context.graph import state_of
 from opweave.core.graph import Graph
 from opweave.support import disk_cache
 from opweave.support.formatting import duration
@@ -122,7 +123,7 @@ def test_tuning_decides_for_the_graph_and_for_later_builds(
         text = f"engine: {verdict}; onnxruntime {times[0]:.2f} s, rival {duration(times[1])}"
         for each in (graph, built(context, count)):
             assert (ran_by(each), engine(each)) == (detail, text)
-        assert len(graph._bindings) == 0  # those of the other program
+        assert len(state_of(graph).bindings) == 0  # those of the other program
         context.dispatch(graph, {"x": tensor}, {"y": result})
         assert (result.numpy() == expected).all()
         head, row = str(tuned).splitlines()

@@ -20,6 +20,7 @@ from opweave.backends.isolation import EngineFailureError, EngineProcess, Proces
 from opweave.cli import engines as bench
 from opweave.compile import engines, tuning
 from opweave.compile.driver import compile
+from opweave.context.graph import recorded_graph
 
 X = np.float32([-1, 0, 2, 3])
 
@@ -137,10 +138,9 @@ def test_engine_process_runs_segments_and_leaves_the_rest_to_the_parent(process:
     graph = builder.build(outputs)
     array = np.random.default_rng(0).standard_normal((2, 4), np.float32)
     expected = context.compute(graph, {"x": array})
-    assert graph._graph is not None
     calls.clear()
     backend = process.backend(find("onnxruntime"))
-    program = compile(graph._graph, backend, device="cpu", power_preference="default")
+    program = compile(recorded_graph(graph), backend, device="cpu", power_preference="default")
     targets = [memory.empty(desc) for desc in graph.outputs.values()]
     for _turn in range(2):
         program.bind([array], targets)()
@@ -155,8 +155,7 @@ def test_engine_process_starts_again_after_it_ended(process: EngineProcess) -> N
     rival = Rival()
     backend = process.backend(rival)
     context = ow.ml.create_context(device="cpu", backend="onnxruntime")
-    graph = built(context)._graph
-    assert graph is not None
+    graph = recorded_graph(built(context))
     for fault in ("signal", "", "exit", ""):
         rival.fault = fault
         if fault:
@@ -171,8 +170,7 @@ def test_engine_process_starts_again_after_it_ended(process: EngineProcess) -> N
 
 @pytest.mark.long
 def test_engine_process_frees_graphs_that_are_dropped(process: EngineProcess) -> None:
-    graph = built(ow.ml.create_context(device="cpu", backend="onnxruntime"))._graph
-    assert graph is not None
+    graph = recorded_graph(built(ow.ml.create_context(device="cpu", backend="onnxruntime")))
     backend = process.backend(find("onnxruntime"))
     program = compile(graph, backend, device="cpu", power_preference="default")
     targets = [memory.empty(output.desc) for output in graph.outputs.values()]
@@ -189,8 +187,7 @@ def test_engine_process_frees_graphs_that_are_dropped(process: EngineProcess) ->
 @pytest.mark.long
 def test_engine_process_ends_with_owner() -> None:
     process = EngineProcess()
-    graph = built(ow.ml.create_context(device="cpu", backend="onnxruntime"))._graph
-    assert graph is not None
+    graph = recorded_graph(built(ow.ml.create_context(device="cpu", backend="onnxruntime")))
     compile(graph, process.backend(find("onnxruntime")), device="cpu", power_preference="default")
     child = process._process
     assert child is not None
@@ -203,8 +200,7 @@ def test_engine_process_ends_with_owner() -> None:
 def test_engine_process_error_for_unsendable_graph(process: EngineProcess) -> None:
     rival = Rival()
     rival.secret = lambda: None  # type: ignore[attr-defined]
-    graph = built(ow.ml.create_context(device="cpu", backend="onnxruntime"))._graph
-    assert graph is not None
+    graph = recorded_graph(built(ow.ml.create_context(device="cpu", backend="onnxruntime")))
     with pytest.raises(EngineFailureError, match=r"cannot be tried in a process of its own: .*lambda"):
         compile(graph, process.backend(rival), device="cpu", power_preference="default")
 

@@ -19,6 +19,7 @@ import opweave as ow
 from opweave.compile import engines, uses
 from opweave.compile.engines import Measurement
 from opweave.compile.uses import Use
+from opweave.context.graph import state_of
 from opweave.support import disk_cache
 from opweave.verification import verifier
 
@@ -206,10 +207,10 @@ def test_verification_child_survives_exit_of_fork(cache: Path) -> None:
 
 
 class Owner:
-    def _ask_use(self) -> None:
+    def ask_use(self) -> None:
         pass
 
-    def _verification(self, key: Any, sample: Any) -> str:
+    def verification(self, key: Any, sample: Any) -> str:
         return "never"
 
 
@@ -276,7 +277,7 @@ def test_operations_of_the_user_are_not_verified(monkeypatch: pytest.MonkeyPatch
     builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu"))
     x = builder.input("x", "float32", [4])
     graph = builder.build({"y": builder.neg(own(x, label="here"))})
-    assert graph._verification((), {}) == "own 'here' is an operation of your own; tune() verifies it"
+    assert state_of(graph).verification((), {}) == "own 'here' is an operation of your own; tune() verifies it"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from custom_operations import CPU, REFERENCE, add_one, rms_norm, rng, top_k
 from support.threads import together
 
 import opweave as ow
+from opweave.context.tensor import memory_of
 
 
 def test_custom_operation_between_built_in_ones_copies_nothing() -> None:
@@ -57,7 +58,7 @@ def _rebuilt(graph: ow.MLGraph, weight: ow.MLTensor) -> ow.MLGraph:
     """The same network on the reference back end."""
     builder = ow.MLGraphBuilder(REFERENCE)
     x = builder.input("x", "float32", graph.inputs["x"].shape)
-    w = builder.constant(weight._memory())
+    w = builder.constant(memory_of(weight))
     y = builder.conv2d(-builder.conv2d(x, w, padding=[1, 1, 1, 1]), w, padding=[1, 1, 1, 1])
     return builder.build({"y": y})
 

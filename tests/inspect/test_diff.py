@@ -19,6 +19,7 @@ import opweave as ow
 from opweave.backends import Device, find
 from opweave.backends.reference import Reference, reference
 from opweave.cli import app
+from opweave.context.graph import recorded_graph
 from opweave.core.graph import Node
 from opweave.inspect.diff import compare
 from opweave.inspect.diff.measure import BINS, Values, error
@@ -382,8 +383,7 @@ def single_nodes() -> Iterator[tuple[wpt.Case, Node]]:
     for case in wpt.cases("conformance"):
         if len(case["operators"]) != 1 or wpt.is_large(case):
             continue
-        graph = wpt.build_conformance(REFERENCE, case)[0]._graph
-        assert graph is not None
+        graph = recorded_graph(wpt.build_conformance(REFERENCE, case)[0])
         (node,) = graph.nodes
         yield case, node
 

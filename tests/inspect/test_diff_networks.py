@@ -16,6 +16,7 @@ from benchmarks.resnet50 import SHAPE, WithBuilder, graph, network, random_weigh
 from gate.catalog import PACKAGES, entry
 from opweave.backends import Device
 from opweave.backends.onnxruntime import OnnxRuntime, ort
+from opweave.context.graph import recorded_graph
 from opweave.ops import Operations
 
 CPU = ow.ml.create_context(device="cpu", backend="onnxruntime")
@@ -185,7 +186,7 @@ def rebuilt(
     graph: ow.MLGraph, change: Callable[[Any], np.ndarray] = lambda operand: operand.value, half: bool = False
 ) -> ow.MLGraph:
     """A graph with other constants, and with float16 for float32 if `half`."""
-    source = graph._graph
+    source = recorded_graph(graph)
     assert source is not None
     b = ow.MLGraphBuilder(CPU)
     type_of = _half if half else str
@@ -238,8 +239,7 @@ def loaded(path: Path, feed: Mapping[str, np.ndarray], context: ow.MLContext = C
 
 def weights_of(graph: ow.MLGraph, label: str) -> tuple[str, Any]:
     """The title of the operation with a label, and its weights."""
-    assert graph._graph is not None
-    (node,) = (node for node in graph._graph.nodes if node.label == label)
+    (node,) = (node for node in recorded_graph(graph).nodes if node.label == label)
     (operand,) = (value for name, value in node.inputs.items() if name in ("filter", "b"))
     return f"{node.op.name} '{label}'", operand
 
@@ -264,8 +264,7 @@ def test_diff_packaged_model_different_rounding(packaged: Any) -> None:
     name, path, feed = packaged
     label = PACKAGED[name][1]
     graph = loaded(path, feed)
-    assert graph._graph is not None
-    op = next(node.op for node in graph._graph.nodes if node.label == label)
+    op = next(node.op for node in recorded_graph(graph).nodes if node.label == label)
     found = ow.diff(loaded(path, feed, HalfUp(op).context()), inputs=feed, against=CPU)
     assert {row.title.partition(" ")[0] for row in found.found} == {op.name}
     assert f"{op.name} '{label}'" in {row.title for row in found.found}

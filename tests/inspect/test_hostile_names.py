@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import opweave as ow
 from opweave.cli import app
+from opweave.context.graph import recorded_graph
 from opweave.support.names import visible
 
 HOSTILE = "n\x1b[2J\x1b]0;p\x07\x9b\u202e\u2066\u2069\u200e\u200f\u061c\ufeff\u2028\u2029\x85\u200b\u2060\xad\r"
@@ -38,7 +39,7 @@ def graph(name: str) -> ow.MLGraph:
 @pytest.mark.parametrize("name", [HOSTILE, "\ud800\x00", "a\nb\tc"], ids=["controls", "surrogates", "lines"])
 def test_texts_of_graphs_show_codes_of_characters(name: str, tmp_path: Path) -> None:
     built = graph(name)
-    texts = [repr(built), str(built._graph), built.explain(), built._repr_html_(), str(built.draw())]
+    texts = [repr(built), str(recorded_graph(built)), built.explain(), built._repr_html_(), str(built.draw())]
     profile: Any = built.profile({f"i{name}": np.ones((2, 2), "float32")})
     texts += [str(profile), profile._repr_html_()]
     difference = ow.diff(built)

@@ -11,6 +11,7 @@ from support import node_js
 
 import opweave as ow
 from opweave.compile.driver import compile
+from opweave.context.graph import recorded_graph
 from opweave.js import webnn_only
 from opweave.serve import Server
 
@@ -62,7 +63,7 @@ class Modules:
 
 def expected(graph: ow.MLGraph, feed: Arrays) -> dict[str, np.ndarray]:
     """What the graph gives in Python, with composites decomposed."""
-    recorded = graph._graph
+    recorded = recorded_graph(graph)
     assert recorded is not None
     plain = webnn_only(recorded)
     program = compile(plain, CPU.backend, device="cpu", power_preference="low-power")

@@ -12,6 +12,7 @@ from support.wasm_tools import wat
 
 import opweave as ow
 from opweave import memory
+from opweave.context.tensor import memory_of
 from opweave.core.graph import Builder, Desc, Operand
 from opweave.kernels import wasm
 from opweave.kernels.wasm import library
@@ -54,8 +55,8 @@ def test_built_in_operations_work_in_the_memory_of_the_module(module: wasm.Modul
     graph = builder.build({"y": builder.conv2d(middle, f)})
     source = context.create_tensor("float32", [1, 2, 12, 12], writable=True, memory=module)
     target = context.create_tensor("float32", [1, 2, 6, 6], readable=True, memory=module)
-    assert module.owns(source._memory())
-    assert module.owns(target._memory())
+    assert module.owns(memory_of(source))
+    assert module.owns(memory_of(target))
     values = np.random.default_rng(1).standard_normal((1, 2, 12, 12), dtype="float32")
     context.write_tensor(source, values)
     memory.copies.reset()

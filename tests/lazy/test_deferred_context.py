@@ -16,6 +16,7 @@ from support.threads import together
 
 import opweave as ow
 from opweave import memory
+from opweave.context.graph import program_of
 from opweave.lazy import array as arrays, force
 from opweave.lazy.background import compile_now, statistics, wait
 
@@ -474,7 +475,7 @@ def test_destroyed_graph_runs_earlier_dispatches(context: ow.MLContext) -> None:
     assert statistics.compiled == 1
     run(double, [x], [y])
     run(double, [y], [z])
-    executable, graph = weakref.ref(double._check_alive()), weakref.ref(double)
+    executable, graph = weakref.ref(program_of(double)), weakref.ref(double)
     gc.collect()  # graphs of other tests, and what they were compiled into
     kept = force.graphs.statistics.entries
     double.destroy()
@@ -499,7 +500,7 @@ def test_collected_graph_leaves_no_cache_entry(context: ow.MLContext) -> None:
         run(double, [y], [z])
         context.read_tensor(z)
     wait()
-    executable = weakref.ref(double._check_alive())
+    executable = weakref.ref(program_of(double))
     assert force.graphs.statistics.entries == kept + 1
     del double
     gc.collect()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import opweave as ow
+from opweave.context.tensor import memory_of
 from opweave.lazy import weights
 from opweave.memory import pool
 
@@ -318,7 +319,7 @@ class Recurring:
         same(result.numpy(), expected)
         fixed = [value for _, variant in weights.specialised.items() for value in variant.values]
         for source in self.sources:  # what can be written is never a constant
-            array = source if source is None or isinstance(source, np.ndarray) else source._memory()
+            array = source if source is None or isinstance(source, np.ndarray) else memory_of(source)
             assert array is None or not any(np.shares_memory(array, value) for value in fixed)
 
 

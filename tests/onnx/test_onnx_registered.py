@@ -12,6 +12,7 @@ from support.onnx import keep_registry
 
 import opweave as ow
 from opweave.compile import engines
+from opweave.context.graph import recorded_graph
 from opweave.onnx.model.model import Model
 from opweave.onnx.model.parameters import digest_of
 
@@ -97,7 +98,7 @@ def test_digest_distinguishes_operations_of_one_name() -> None:
     for build in (lambda b, x: b.relu(x), lambda b, x: relu(x)):
         builder = ow.MLGraphBuilder(CONTEXT)
         graph = builder.build({"y": build(builder, builder.input("x", "float32", [2]))})
-        digests.append(engines.digest(graph._graph))  # type: ignore[arg-type]
+        digests.append(engines.digest(recorded_graph(graph)))  # type: ignore[arg-type]
     assert digests[0] != digests[1]
 
 

@@ -13,6 +13,7 @@ from support.webgpu_device import gpu_context
 
 import opweave as ow
 from opweave import composites, memory
+from opweave.context.graph import program_of
 from opweave.memory import NOT_IN_PLACE, OVER_INPUT
 
 HEADS, GROUPS, SIZE, ROOM = 4, 2, 8, 8
@@ -331,7 +332,7 @@ def test_graph_of_one_segment_needs_no_layout() -> None:
     with Counted({}) as in_place:
         CPU.compute(graph, given, past)
     assert in_place.by_reason == {}
-    program = graph._program
+    program = program_of(graph)
     assert program is not None
     assert not program._layouts
     for name, array in results.items():

@@ -14,6 +14,7 @@ from hypothesis import given, settings, strategies as st
 import opweave as ow
 from opweave.compile import fuse
 from opweave.compile.partition import partition
+from opweave.context.graph import program_of
 from opweave.core.graph import Graph
 from opweave.expr import kernels
 from opweave.kernels import KernelCall
@@ -88,7 +89,7 @@ def spying(seen: list[tuple[int, int]]) -> Any:
 
 
 def segmented(graph: ow.MLGraph) -> Program:
-    program = graph._check_alive()
+    program = program_of(graph)
     assert len(program.steps) > 1
     return program
 
@@ -465,7 +466,7 @@ def test_random_graphs_agree_with_the_reference(
     results, wanted = CPU.compute(graph, given_feeds), reference.compute(expected, given_feeds)
     for name, array in wanted.items():
         np.testing.assert_allclose(results[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
-    program = graph._check_alive()
+    program = program_of(graph)
     done: set[Any] = set()
     for step in program.steps:
         read = [program.operands[number] for number in step.reads]

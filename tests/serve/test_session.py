@@ -20,6 +20,7 @@ from support.served_clients import ORIGIN, Client, ClosedError, PlainClient, des
 import opweave as ow
 from opweave import memory
 from opweave.backends.onnxruntime.sessions import SPIN_MICROSECONDS
+from opweave.context.graph import program_of
 from opweave.serve import ConnectionLimits, Server, served_context
 from opweave.serve.handover import Handover
 from opweave.serve.limits import GRAPH_BYTES
@@ -398,8 +399,7 @@ def test_counts_that_are_given_out_are_copies() -> None:
 def test_threads_sleep_soon_after_a_run(options: dict[str, Any], entry: str, value: str) -> None:
     builder = ow.MLGraphBuilder(served_context.create_context(options, "cpu"))
     graph = builder.build({"y": builder.cumulative_sum(builder.input("x", "float32", [4, 8192]), 1)})
-    assert graph._program is not None
-    runner: Any = graph._program.steps[0].part.runner  # type: ignore[union-attr]
+    runner: Any = program_of(graph).steps[0].part.runner  # type: ignore[union-attr]
     assert runner._session._sess.session_options.get_session_config_entry(f"session.intra_op.{entry}") == value
 
 

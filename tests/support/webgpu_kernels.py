@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import opweave as ow
+from opweave.context.graph import program_of
 from opweave.expr.gpu import GpuKernel
 from support.webgpu_device import gpu_context
 
@@ -71,7 +72,7 @@ def computed(context: ow.MLContext, op: Any, *args: Any, **options: Any) -> Any:
 
 def kernels_of(graph: ow.MLGraph) -> list[GpuKernel]:
     """The kernels of a graph on the device, in the order in which they run."""
-    runners: list[Any] = [step.part.runner for step in graph._check_alive().steps if step.part]
+    runners: list[Any] = [step.part.runner for step in program_of(graph).steps if step.part]
     return [step.kernel for runner in runners for step in runner.steps]
 
 

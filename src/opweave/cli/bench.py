@@ -52,7 +52,8 @@ def bench(
     from rich.progress import Progress
 
     from ..context.context import ml
-    from ..onnx.session.session import InferenceSession, parts_of
+    from ..onnx.session.parts import parts_of
+    from ..onnx.session.session import InferenceSession
     from .inputs import assumption, gather, limits, numbers, sizes
 
     engine_names = engines.split(",") if engines else [device] if device else None

@@ -292,7 +292,7 @@ def _chosen_by(session: InferenceSession) -> str:
     """The engine that runs the calls of a session."""
     from ..compile.engines import engine_of
     from ..onnx.session.compiled import CompiledModel
-    from ..onnx.session.session import parts_of
+    from ..onnx.session.parts import parts_of
 
     cache = parts_of(session).shape_cache
     last = cache.last()

@@ -90,7 +90,7 @@ def run(
 
     import numpy as np
 
-    from ..onnx.session.session import parts_of
+    from ..onnx.session.parts import parts_of
     from .inputs import best, explain_assumption, gather, numbers, save_arrays
 
     session = open_session(model, fix_shapes, limit, device, precision)
@@ -143,7 +143,7 @@ def info(
     from ..compile.engines import describe_choice
     from ..onnx.model.arguments import shape_text
     from ..onnx.model.parameters import parameters
-    from ..onnx.session.session import parts_of
+    from ..onnx.session.parts import parts_of
     from ..onnx.session.summary import customs, heading
     from ..onnx.session.verification import state_of
     from .inputs import assumption, explain_assumption

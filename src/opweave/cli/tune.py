@@ -65,7 +65,7 @@ def tune(
             console.print("nothing is kept")
         return
     from ..compile.engines import find
-    from ..onnx.session.session import parts_of
+    from ..onnx.session.parts import parts_of
     from .inputs import explain_assumption, sizes
 
     session = open_session(model, fix_shapes, limit, device)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from ..core.graph import Graph, Node, Operand, map_operands
+from ..core.graph import Graph, Node, Operand, add_like, map_operands
 from ..core.operation import call_with
 from ..ops.recorder import Recorder
 from ..support.errors import NotSupportedError, OperationError
@@ -57,7 +57,7 @@ class _Rewriter(Recorder):
         """Add nodes like these, on the operands in `replaced`, which gets their results."""
         for node in nodes:
             self._source = node
-            replaced.update(zip(node.outputs, self._add_like(node, replaced.__getitem__, node.label), strict=True))
+            replaced.update(zip(node.outputs, add_like(self, node, replaced.__getitem__, node.label), strict=True))
 
 
 def legalise(

@@ -20,9 +20,9 @@ from ..support.errors import InvalidStateError, ValidationError, require
 from ..support.names import count_of, short_repr
 from ..support.progress import report_work
 from .context import MLContext
-from .graph import MLGraph
+from .graph import MLGraph, state_of
 from .tensor import MLTensor
-from .tensors import awaitable, check_alive
+from .tensors import awaitable, check_alive, own_memory, state_of as context_state
 
 
 class MLGraphBuilder(Operations):
@@ -164,7 +164,7 @@ class MLGraphBuilder(Operations):
                 case (MLTensor() as tensor,):
                     self._check_open()
                     require(tensor.constant, f"the tensor {tensor.desc} was not made by create_constant_tensor")
-                    return self._operand_type(self, tensor.desc, value=self.context._own(tensor, "tensor"))
+                    return self._operand_type(self, tensor.desc, value=own_memory(self.context, tensor, "tensor"))
                 case (str() as data_type, shape, buffer) if not isinstance(shape, (str, int)):
                     desc, array = convert_desc(data_type, shape), as_array(buffer, "buffer")
                     self._check_open()  # after the conversions, as in Web IDL
@@ -244,11 +244,11 @@ class MLGraphBuilder(Operations):
                 power_preference=context.power_preference,
                 fuse=fuse,
                 fallback=fallback,
-                shares_processors=context._shares_processors,
+                shares_processors=context_state(context).shares_processors,
             )
         built = MLGraph(context, graph, program, fuse)
         if program.untried:
-            built._watch()
+            state_of(built).watch()
         return built
 
     build_async = awaitable(build)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from itertools import count
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -21,30 +20,15 @@ from ..support import hints, lazy_imports, packages, settings
 from ..support.errors import NotSupportedError, require, require_flags
 from ..support.names import SnakeCaseDict, short_repr
 from ..support.processors import chosen_threads
-from .graph import MLGraph
+from .context_state import ContextState, MLContextLostInfo
+from .graph import MLGraph, state_of
+from .graph_state import GraphState
 from .tensor import MLTensor
-from .tensors import ContextTensors, awaitable
+from .tensors import ContextTensors, awaitable, check_alive, state_of as context_state
 
 if TYPE_CHECKING:
     from ..core.operation import Op
     from .loss import Lost
-
-
-@dataclass(frozen=True, slots=True)
-class MLContextLostInfo:
-    """The reason why a context was lost (`MLContextLostInfo`).
-
-    Attributes:
-        message: the reason, as text.
-
-    >>> import opweave as ow
-    >>> context = ow.ml.create_context(device="reference")
-    >>> context.destroy()
-    >>> context.lost.result().message
-    'destroy() was called'
-    """
-
-    message: str
 
 
 @hints.misnomers
@@ -148,7 +132,7 @@ class ML:
         driver = driver.beside(rivals)
         context_class: Callable[..., MLContext] = lazy_imports.deferred_context if deferred else MLContext
         context = context_class(driver, target, power_preference)
-        context._verify = settings.flag("OPWEAVE_VERIFY", True) and verify
+        context_state(context).verifies = settings.flag("OPWEAVE_VERIFY", True) and verify
         return context
 
     create_context_async = awaitable(create_context)
@@ -184,7 +168,13 @@ def current_context() -> MLContext:
         with _default_lock:
             if _default is None:
                 _default = ml.create_context(accelerated=False)
+                context_state(_default).at_loss = _forget_default
     return _default
+
+
+def _forget_default() -> None:
+    global _default
+    _default = None
 
 
 @hints.misnomers
@@ -204,22 +194,12 @@ class MLContext(ContextTensors):
     ([2.0, 4.0], True)
     """
 
-    _shares_processors = False
-    """Whether another process needs the processors after each run, so that threads of engines must sleep soon."""
-    _verify = False
-
     def __init__(self, backend: Backend, device: Device, power_preference: PowerPreference) -> None:
         self._backend, self._device, self._power_preference = backend, device, power_preference
         # Contexts with the same number can share compiled programs. (Each open GPU device has a separate back end.)
         self._place = _places.setdefault(backend, {}).setdefault((device.name, power_preference), next(_place_numbers))
-        self._lost: Lost[MLContextLostInfo] | None = None  # the future `lost`, made when it is first read
-        self._lost_info = None  # the reason, as soon as the context is lost
-        self._is_torn_down = False  # whether it is lost, and its graphs and tensors are destroyed
-        self._lock = RLock()
-        self._tensors: WeakSet[MLTensor] = WeakSet()
-        self._graphs: WeakSet[MLGraph] = WeakSet()
         self._space = backend.space
-        self._space.attach(self)
+        self._state = ContextState(self._space)
 
     # Attributes ------------------------------------------------------------------------------------------------------
 
@@ -263,15 +243,7 @@ class MLContext(ContextTensors):
         >>> context.destroy()
         destroy() was called
         """
-        from .loss import Lost
-
-        with self._lock:
-            if self._lost is None:
-                self._lost = Lost()
-                if self._is_torn_down:
-                    assert self._lost_info is not None
-                    self._lost.set_result(self._lost_info)
-            return self._lost
+        return self._state.lost
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -281,7 +253,7 @@ class MLContext(ContextTensors):
 
     def __enter__(self) -> MLContext:
         """Make this the context of the arrays and operations in a `with` block."""
-        self._check_alive()
+        check_alive(self)
         entered.set((*entered.get(), self))
         return self
 
@@ -289,7 +261,7 @@ class MLContext(ContextTensors):
         entered.set(entered.get()[:-1])
 
     def __repr__(self) -> str:
-        return f"<MLContext on {self._device.name}{', lost' if self._lost_info else ''}>"
+        return f"<MLContext on {self._device.name}{', lost' if self._state.lost_info else ''}>"
 
     # Running ---------------------------------------------------------------------------------------------------------
 
@@ -323,12 +295,13 @@ class MLContext(ContextTensors):
         [-1.0, -2.0]
         """
         try:
-            find = graph._bindings.peek  # it is an attribute, not a method, so calling it in one expression is slower
+            state = graph._state
+            find = state.bindings.peek  # it is an attribute, not a method, so calling it in one expression is slower
             binding = find((len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values())))
         except (AttributeError, TypeError):
             binding = None
-        if binding is None or graph._context is not self:
-            binding = self._check(graph, "dispatch")._bind(inputs, outputs)
+        if binding is None or state.context is not self:
+            binding = self._state_of(graph, "dispatch").bind(inputs, outputs)
         binding.run()
 
     dispatch_async = awaitable(dispatch)
@@ -359,16 +332,18 @@ class MLContext(ContextTensors):
         >>> context.compute(graph, {"x": np.float32([3, 4])}, {"y": result})["y"].tolist(), result.tolist()
         ([-3.0, -4.0], [-3.0, -4.0])
         """
-        if type(graph) is not MLGraph or graph._context is not self:
-            self._check(graph, "compute")
-        return graph._compute(inputs, outputs)
+        state = graph._state if type(graph) is MLGraph else None
+        if state is None or state.context is not self:
+            state = self._state_of(graph, "compute")
+        return state.compute(inputs, outputs)
 
     compute_async = awaitable(compute)
 
-    def _check(self, graph: MLGraph, subject: str) -> MLGraph:
+    def _state_of(self, graph: MLGraph, subject: str) -> GraphState:
+        """The state of a graph of this context."""
         require(isinstance(graph, MLGraph), f"{subject}: graph must be an MLGraph, got {type(graph).__name__}")
         require(graph.context is self, f"{subject}: the graph belongs to another context")
-        return graph
+        return state_of(graph)
 
     # Limits ----------------------------------------------------------------------------------------------------------
 
@@ -419,31 +394,4 @@ class MLContext(ContextTensors):
         >>> tensor.destroyed
         True
         """
-        self._lose("destroy() was called")
-
-    def _lose(self, message: str) -> None:
-        """Mark the context lost, destroy its graphs and tensors, and resolve `lost`. Back ends call it if the device fails."""
-        global _default
-        info = MLContextLostInfo(message)
-        with self._lock:
-            if self._lost_info is not None:
-                return
-            self._lost_info = info
-            if _default is self:
-                _default = None
-            graphs, tensors = list(self._graphs), list(self._tensors)
-        for graph in graphs:
-            graph.destroy()
-        for tensor in tensors:
-            tensor.destroy()
-        self._space.detach(self)
-        # Resolve `lost` last, when everything is destroyed, and without the lock, as callbacks may wait for other threads.
-        with self._lock:
-            lost, self._is_torn_down = self._lost, True
-        if lost is not None:
-            lost.set_result(info)
-
-    def _add_graph(self, graph: MLGraph) -> None:
-        with self._lock:
-            self._check_alive()
-            self._graphs.add(graph)
+        self._state.lose("destroy() was called")

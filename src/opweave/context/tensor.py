@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakSet, ref
@@ -25,13 +26,14 @@ class Guard:
             piece of work for a queue (`backends.submission`) hold it only if `in_steps`.
         in_steps: whether others use the tensor in several steps, between which no graph may write it.
         bindings: of graphs to the memory; each has a method `release`.
+        is_exported: whether the user's own shaders use the memory, and nothing else may.
         borrowed: the array by which pending operations read the memory (`opweave.lazy.from_memory.Borrowed`).
     """
 
-    __slots__ = ("bindings", "borrowed", "in_steps", "lock")
+    __slots__ = ("bindings", "borrowed", "in_steps", "is_exported", "lock")
 
     def __init__(self) -> None:
-        self.lock, self.in_steps = RLock(), False
+        self.lock, self.in_steps, self.is_exported = RLock(), False, False
         self.bindings: WeakSet[Any] = WeakSet()
         self.borrowed: ref[Any] | None = None
 
@@ -56,6 +58,45 @@ class Guard:
 def guard_of(tensor: MLTensor) -> Guard:
     """The guard of a tensor, which is not part of the API."""
     return tensor._guard
+
+
+def memory_of(tensor: MLTensor) -> Any:
+    """The memory of a tensor; `ValidationError` once the tensor is destroyed."""
+    return tensor._memory()
+
+
+def target_of(tensor: MLTensor) -> Any:
+    """The memory of a tensor, to overwrite all of it."""
+    return tensor._target()
+
+
+def locks_of(tensors: Iterable[MLTensor]) -> list[RLock]:
+    """The locks of tensors in the order in which all threads take them, so that two cannot wait for each other."""
+    return [guard_of(tensor).lock for tensor in sorted(tensors, key=id)]
+
+
+class Locks:
+    """Holds the locks of tensors."""
+
+    __slots__ = ("_locks", "_taken")
+
+    def __init__(self, tensors: Sequence[MLTensor]) -> None:
+        self._locks = locks_of(tensors)
+        self._taken = 0
+
+    def __enter__(self) -> None:
+        try:
+            for lock in self._locks:
+                lock.acquire()
+                self._taken += 1
+        except BaseException:  # Ctrl-C while waiting
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        for lock in self._locks[: self._taken]:
+            lock.release()
+        self._taken = 0
 
 
 @hints.misnomers
@@ -203,10 +244,6 @@ class DeviceTensor(MLTensor):
     copy; on CUDA other libraries share it by DLPack and `__cuda_array_interface__`.
     """
 
-    def __init__(self, context: MLContext, desc: Desc, array: Any, **flags: bool) -> None:
-        super().__init__(context, desc, array, **flags)
-        self._exported = False
-
     @property
     def gpu_buffer(self) -> Any:
         """The `wgpu.GPUBuffer` that holds it, in C order, for shaders and commands on the same device.
@@ -251,11 +288,11 @@ class DeviceTensor(MLTensor):
     @property
     def exported(self) -> bool:
         """Whether `context.export_to_gpu` has exported it."""
-        return self._exported
+        return self._guard.is_exported
 
     def _memory(self) -> Any:
         array = self._existing_memory()
-        if self._exported:
+        if self._guard.is_exported:
             raise InvalidStateError(
                 f"the tensor {self._desc} is exported to the GPU; it comes back when the with block ends"
             )

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from threading import RLock
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
-from weakref import WeakSet
 
 import numpy as np
 
@@ -19,12 +17,13 @@ from ..core.graph import Desc, check_desc
 from ..memory.arrays import as_array, describe, fit
 from ..memory.spaces import Space, TensorSpace
 from ..support import hints
-from ..support.errors import InvalidStateError, NotSupportedError, ValidationError, import_extra, require, require_flags
+from ..support.errors import NotSupportedError, ValidationError, import_extra, require, require_flags
 from ..support.names import short_repr
-from .tensor import DeviceTensor, MLTensor, guard_of
+from .tensor import DeviceTensor, MLTensor, guard_of, memory_of, target_of
 
 if TYPE_CHECKING:
-    from .context import MLContext, MLContextLostInfo
+    from .context import MLContext
+    from .context_state import ContextState
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -52,11 +51,32 @@ def awaitable(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S,
     return twin
 
 
+def state_of(context: ContextTensors) -> ContextState:
+    """The state of a context, for other packages of Opweave."""
+    return context._state
+
+
 def check_alive(context: ContextTensors) -> None:
     """Raise `InvalidStateError` once the context is lost."""
-    info = context._lost_info
-    if info is not None:
-        raise InvalidStateError(f"the context is lost: {info.message}")
+    state = context._state
+    if state.lost_info is not None:
+        state.check_alive()  # raises
+
+
+def check_own(context: ContextTensors, tensor: MLTensor, subject: str) -> None:
+    """Require a living tensor of a context; `subject` names it in the message."""
+    if not isinstance(tensor, MLTensor):
+        raise ValidationError(f"{subject} must be an MLTensor, got {type(tensor).__name__}")
+    if tensor.context is not context:
+        raise ValidationError(f"{subject} is a tensor of another context")
+    if tensor.destroyed:
+        raise ValidationError(f"{subject}: the tensor {tensor.desc} is destroyed")
+
+
+def own_memory(context: ContextTensors, tensor: MLTensor, subject: str) -> Any:
+    """The memory of a tensor of a context; `ValidationError` as for `check_own`."""
+    check_own(context, tensor, subject)
+    return memory_of(tensor)
 
 
 class ContextTensors:
@@ -82,11 +102,7 @@ class ContextTensors:
     _backend: Backend
     _device: Device
     _space: TensorSpace
-    _tensors: WeakSet[MLTensor]
-    _lock: RLock
-    _lost_info: MLContextLostInfo | None
-
-    _check_alive = check_alive
+    _state: ContextState
 
     @hints.no_dictionaries
     def create_tensor(
@@ -119,7 +135,7 @@ class ContextTensors:
         >>> tensor, context.read_tensor(tensor).tolist()
         (<MLTensor float32[2, 2], readable>, [[0.0, 0.0], [0.0, 0.0]])
         """
-        self._check_alive()
+        check_alive(self)
         desc = self._check_desc(data_type, shape)
         require_flags(readable=readable, writable=writable)
         if memory is None:
@@ -164,7 +180,7 @@ class ContextTensors:
             isinstance(gpu_device, wgpu.GPUDevice),
             f"create_exportable_tensor: gpu_device must be a wgpu.GPUDevice, got {type(gpu_device).__name__}",
         )
-        self._check_alive()
+        check_alive(self)
         if self._space.device is not gpu_device:
             raise NotSupportedError(
                 f"create_exportable_tensor: the context is on {self._device.name}, and its tensors cannot be exported to "
@@ -193,7 +209,7 @@ class ContextTensors:
         >>> ow.MLGraphBuilder(context).constant(weights).value.tolist()
         [1.0, 2.0]
         """
-        self._check_alive()
+        check_alive(self)
         desc = self._check_desc(data_type, shape)
         data = fit(as_array(input_data, "input_data", desc.data_type), "input_data", desc)
         array = host.allocate(desc)
@@ -238,7 +254,7 @@ class ContextTensors:
         >>> array.tolist()
         [3.0, 4.0]
         """
-        self._check_alive()
+        check_alive(self)
         if not self._space.is_host:
             both = (data_type is None) == (shape is None)
             require(both, f"tensor_from takes data_type and shape, or neither, got {data_type!r} and {shape!r}")
@@ -280,14 +296,14 @@ class ContextTensors:
         >>> tensor.numpy().tolist()
         [1.0, 2.0]
         """
-        self._check_own(tensor, "tensor")
+        check_own(self, tensor, "tensor")
         if not tensor.writable:
             raise ValidationError(f"the tensor {tensor.desc} was not created with writable=True")
         data = fit(as_array(input_data, "input_data", tensor.data_type), "input_data", tensor.desc)
         guard_of(tensor).settle()
         with guard_of(tensor).lock:
-            self._check_own(tensor, "tensor")
-            self._space.write(tensor._target(), data, "write_tensor")
+            check_own(self, tensor, "tensor")
+            self._space.write(target_of(tensor), data, "write_tensor")
 
     def read_tensor(self, tensor: MLTensor, *, out: Any = None) -> np.ndarray:
         """Copy the contents of a tensor into a new array, or into `out` (https://www.w3.org/TR/webnn/#api-mlcontext-readtensor).
@@ -311,7 +327,7 @@ class ContextTensors:
         >>> context.read_tensor(context.tensor_from(np.float32([1, 2])), out=out).tolist(), out.tolist()
         ([1.0, 2.0], [1.0, 2.0])
         """
-        self._check_own(tensor, "tensor")
+        check_own(self, tensor, "tensor")
         if not tensor.readable:
             raise ValidationError(f"the tensor {tensor.desc} was not created with readable=True")
         if out is None:
@@ -323,7 +339,7 @@ class ContextTensors:
             target = fit(whole, "out", tensor.desc)
             require(bool(target.flags.writeable), "out must be writable")
         with guard_of(tensor).lock:
-            self._space.read([self._own(tensor, "tensor")], [target], "read_tensor")
+            self._space.read([own_memory(self, tensor, "tensor")], [target], "read_tensor")
         return target
 
     read_tensor_async = awaitable(read_tensor)
@@ -355,18 +371,18 @@ class ContextTensors:
         """
         if self._space.device is None:
             raise NotSupportedError(f"export_to_gpu: the context is on {self._device.name}, not on a WebGPU device")
-        self._check_own(tensor, "export_to_gpu: tensor")
+        check_own(self, tensor, "export_to_gpu: tensor")
         require(isinstance(tensor, DeviceTensor), "export_to_gpu: tensor is a constant tensor")
         assert isinstance(tensor, DeviceTensor)
         with guard_of(tensor).lock:
-            array = tensor._memory()
-            tensor._exported = True
+            array = memory_of(tensor)
+            guard_of(tensor).is_exported = True
             guard_of(tensor).release_bindings()
         try:
             yield array.buffer
         finally:
             with guard_of(tensor).lock:
-                tensor._exported = False
+                guard_of(tensor).is_exported = False
 
     # Helpers ---------------------------------------------------------------------------------------------------------
 
@@ -376,9 +392,7 @@ class ContextTensors:
     def _adopt(self, desc: Desc, array: np.ndarray, *, pinned: bool = False, **flags: bool) -> MLTensor:
         """Return a tensor of this memory; `pinned` memory belongs to the caller, and is never replaced."""
         tensor = self._make_tensor(desc, array, pinned, **flags)
-        with self._lock:
-            self._check_alive()
-            self._tensors.add(tensor)
+        self._state.add_tensor(tensor)
         return tensor
 
     def _make_tensor(self, desc: Desc, array: np.ndarray, pinned: bool, **flags: bool) -> MLTensor:
@@ -389,16 +403,3 @@ class ContextTensors:
     def _defer_call(self, template: Any, inputs: Sequence[Any], outputs: Sequence[MLTensor], label: str) -> bool:
         """Whether the call of an operation on tensors has been deferred; otherwise the caller runs it."""
         return False
-
-    def _check_own(self, tensor: MLTensor, subject: str) -> None:
-        """Require a living tensor of this context; `subject` names it in the message."""
-        if not isinstance(tensor, MLTensor):
-            raise ValidationError(f"{subject} must be an MLTensor, got {type(tensor).__name__}")
-        if tensor._context is not self:
-            raise ValidationError(f"{subject} is a tensor of another context")
-        if tensor.destroyed:
-            raise ValidationError(f"{subject}: the tensor {tensor.desc} is destroyed")
-
-    def _own(self, tensor: MLTensor, subject: str) -> np.ndarray:
-        self._check_own(tensor, subject)
-        return tensor._memory()

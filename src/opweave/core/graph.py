@@ -362,7 +362,8 @@ class Builder:
         self._serial = node.serial
         return node.outputs
 
-    def _add_like(self, node: Node, follow: Callable[[Operand], Operand], label: str) -> tuple[Operand, ...]:
-        """Add a copy of another builder's node; `follow` maps its operands to operands of this builder."""
-        descs = tuple(output.desc for output in node.outputs)
-        return self._add_node(node.op, map_operands(node.inputs, follow), node.attributes, label, descs)
+
+def add_like(builder: Builder, node: Node, follow: Callable[[Operand], Operand], label: str) -> tuple[Operand, ...]:
+    """Add a copy of another builder's node; `follow` maps its operands to operands of `builder`."""
+    descs = tuple(output.desc for output in node.outputs)
+    return builder._add_node(node.op, map_operands(node.inputs, follow), node.attributes, label, descs)

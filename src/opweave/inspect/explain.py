@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ..backends import PRECISIONS
 from ..compile.engines import SWITCHED_OFF, describe_choice
-from ..context.access import program_of, recorded_graph, use_of
-from ..context.graph import MLGraph
+from ..context.graph import MLGraph, program_of, recorded_graph, state_of
 from ..support import lazy_imports
 from ..support.formatting import intermediates, table
 
@@ -20,7 +19,7 @@ def explain(graph: MLGraph) -> str:
     precision = graph.context.precision
     lines = [f"{recorded_graph(graph)}", "", f"precision {precision}: {PRECISIONS[precision]}"]
     if program.choice:
-        use = use_of(graph)
+        use = state_of(graph).use
         state = SWITCHED_OFF if use is None else use.state(())
         lines.append(f"engine: {describe_choice(program.choice, program.untried, state)}")
     lines += ["", "what runs where:", *(f"  {line}" for line in table(cells, words=5))]

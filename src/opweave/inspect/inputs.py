@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from .. import memory
-from ..context.graph import check_names
 from ..core.graph import Desc
 from ..memory.arrays import as_array, contiguous, fit
 from ..support.errors import require
+from ..support.hints import require_names
 from ..support.names import short_repr
 
 
@@ -23,7 +23,7 @@ def input_arrays(
     require(is_mapping, f"{caller}: inputs must map names to arrays, got {short_repr(inputs)}")
     if inputs is None:
         return random(descs, seed)
-    check_names(f"{caller}: inputs", inputs, descs)
+    require_names(f"{caller}: inputs", inputs, descs)
     arrays = {}
     for name, desc in descs.items():
         label = f"{caller}: input {name!r}"

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import memory
-from ..context.access import memory_of, program_of, shared_pairs
-from ..context.graph import MLGraph, check_names
-from ..context.locks import Locks
-from ..context.tensor import MLTensor
+from ..context.graph import MLGraph, program_of, state_of
+from ..context.tensor import Locks, MLTensor
+from ..context.tensors import own_memory
 from ..core.graph import Desc
 from ..memory.arrays import as_array, contiguous, fit
 from ..memory.spaces import Memory, TensorSpace
@@ -26,6 +25,7 @@ from ..run.profile import (
 )
 from ..support import lazy_imports
 from ..support.errors import require
+from ..support.hints import require_names
 from .inputs import random
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def profile(
     sources, targets, tensors = _arrays(graph, inputs, outputs)
     space, device = graph.context.backend.space, graph.context.device.name
     with Locks(tensors):
-        shared = shared_pairs(graph, space, sources, targets)
+        shared = state_of(graph).check_overlap(space, sources, targets)
         arrays = list(sources.values()), list(targets.values())
         return profile_model(program, *arrays, space, device, repeat, detail, shared=shared)
 
@@ -106,7 +106,7 @@ def _arrays(
         require(is_mapping, f"profile: {kind} must map names to arrays or tensors, got {mapping!r}")
     feed = random(graph.inputs) if inputs is None else inputs
     buffers = outputs or {}
-    check_names("profile: inputs", feed, graph.inputs)
+    require_names("profile: inputs", feed, graph.inputs)
     unknown = [name for name in buffers if name not in graph.outputs]
     require(not unknown, f"profile: outputs must be among {list(graph.outputs)}; unknown: {unknown}")
     sources = {n: _array(graph, f"profile: input {n!r}", d, feed[n]) for n, d in graph.inputs.items()}
@@ -121,7 +121,7 @@ def _array(graph: MLGraph, label: str, desc: Desc, value: Any, written: bool = F
     if value is None and written:
         return space.allocate(desc)
     if isinstance(value, MLTensor):
-        array: Any = memory_of(graph, value, label)
+        array: Any = own_memory(graph.context, value, label)
         require(value.desc == desc, f"{label} must be {desc}, got a tensor {value.desc}")
     else:
         array = as_array(value, label, desc.data_type)

@@ -12,8 +12,7 @@ from ..backends.isolation import EngineProcess
 from ..compile import engines, tuning
 from ..compile.driver import compile
 from ..compile.engines import EngineChoice, Tuning
-from ..context.access import is_fused, program_of, recorded_graph, replace_program
-from ..context.graph import MLGraph
+from ..context.graph import MLGraph, program_of, recorded_graph, state_of
 from ..ops import quantize_linear
 from ..run.program import Program
 from ..support import lazy_imports
@@ -29,14 +28,14 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
     sources = list(input_arrays("tune", graph.inputs, inputs).values())
     context = graph.context
     ways = context.backend.tunable(user_graph)
-    without_loops = engines.way_without_loops(user_graph, context.backend) if is_fused(graph) else ""
+    without_loops = engines.way_without_loops(user_graph, context.backend) if state_of(graph).is_fused else ""
     programs: dict[str, Program] = {}
 
     def build(name: str, process: EngineProcess | None) -> list[tuning.Run]:
         device, preference = context.device.name, context.power_preference
         way = ways[context.backend.name if name == without_loops else name]
         backend = way if process is None else process.backend(way)
-        choice = EngineChoice(backend, fuse=is_fused(graph) and name != without_loops)
+        choice = EngineChoice(backend, fuse=state_of(graph).is_fused and name != without_loops)
         program = compile(user_graph, backend, device=device, power_preference=preference, choice=choice)
         programs[name] = program
         targets = [memory.empty(desc) for desc in graph.outputs.values()]
@@ -56,5 +55,5 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
     if measurement.chosen in programs:
         program = programs[measurement.chosen]
         program.choice, program.untried = measurement.reason, {}
-        replace_program(graph, program)
+        state_of(graph).replace_program(program)
     return Tuning((measurement,))

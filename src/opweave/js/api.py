@@ -6,8 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ..compile.legalise import legalise
-from ..context.access import recorded_graph
-from ..context.graph import MLGraph
+from ..context.graph import MLGraph, recorded_graph
 from ..core.graph import Graph, Node
 from ..ops import Operations
 from ..support.errors import require

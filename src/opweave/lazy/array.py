@@ -372,7 +372,7 @@ def host_values(array: Array) -> np.ndarray:
 
 def allocate(context: MLContext, desc: Desc) -> Memory:
     """Allocate memory for a result, in the space of its context."""
-    space = context._space
+    space = context.backend.space
     return pool.room(desc) if space.is_host else space.allocate(desc)
 
 

@@ -12,9 +12,8 @@ import numpy as np
 
 from .. import memory
 from ..context.context import MLContext, current_context
-from ..context.locks import Locks
-from ..context.tensor import MLTensor
-from ..context.tensors import check_alive
+from ..context.tensor import Locks, MLTensor, memory_of
+from ..context.tensors import check_alive, own_memory
 from ..core.dtypes import INFO, DataType, cast_number
 from ..core.graph import Builder, Desc, Operand, check_desc, title
 from ..core.operation import Op
@@ -116,8 +115,8 @@ def _compute_tensors(template: ArrayTemplate, inputs: list[Any], context: MLCont
     tensors = {id(value): value for value in inputs if isinstance(value, MLTensor)}
     with Locks([*tensors.values(), *results]):
         subject = title(template.op.name, label)
-        sources = [context._own(value, subject) if isinstance(value, MLTensor) else value for value in inputs]
-        program.run(sources, [tensor._memory() for tensor in results])
+        sources = [own_memory(context, value, subject) if isinstance(value, MLTensor) else value for value in inputs]
+        program.run(sources, [memory_of(tensor) for tensor in results])
     return results
 
 

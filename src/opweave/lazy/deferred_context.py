@@ -23,9 +23,10 @@ import numpy as np
 from .. import memory
 from ..context.context import MLContext
 from ..context.graph import MLGraph
-from ..context.locks import Locks
-from ..context.tensor import MLTensor, guard_of
-from ..core.graph import Desc, Graph, Operand, title
+from ..context.graph_state import GraphState
+from ..context.tensor import Locks, MLTensor, guard_of, memory_of
+from ..context.tensors import check_alive, check_own
+from ..core.graph import Desc, Graph, Operand, add_like, title
 from ..memory.arrays import is_immutable
 from ..ops import Operations
 from ..support.errors import require
@@ -93,6 +94,10 @@ class DeferredTensor(MLTensor):
     def destroyed(self) -> bool:
         """Whether `destroy` has been called, or the context is lost."""
         return self._value is None and self._stored is None
+
+    def fits(self, context: MLContext, desc: Desc) -> bool:
+        """Whether it is a tensor `desc` of a context, and can be dispatched."""
+        return self._context is context and not self._constant and (self._desc is desc or self._desc == desc)
 
     @property
     def is_seen(self) -> bool:
@@ -204,22 +209,22 @@ class GraphTemplate(ArrayTemplate):
             return copies.get(operand, operand)
 
         for node in self.graph.nodes:
-            outputs = builder._add_like(node, follow, f"{label}/{node.label}")
+            outputs = add_like(builder, node, follow, f"{label}/{node.label}")
             copies.update(zip(node.outputs, outputs, strict=True))
         return tuple(copies[operand] for operand in self.graph.outputs.values())
 
 
-def _template(graph: MLGraph) -> GraphTemplate:
-    template: GraphTemplate | None = graph._template
+def _template_of(graph: GraphState) -> GraphTemplate:
+    template: GraphTemplate | None = graph.template
     if template is None:
-        with graph._lock:
-            template = graph._template
+        with graph.lock:
+            template = graph.template
             if template is None:
-                program = graph._check_alive()
-                assert graph._graph is not None
-                template = graph._template = GraphTemplate(graph._graph, program)
-                graph._forget = finalize(graph, _forget, template)
-                graph._forget.atexit = False
+                program = graph.check_alive()
+                assert graph.recorded is not None
+                template = graph.template = GraphTemplate(graph.recorded, program)
+                graph.forget = forget = finalize(graph, _forget, template)
+                forget.atexit = False
     return template
 
 
@@ -263,7 +268,7 @@ def _must_run_now(sources: Sequence[DeferredTensor], targets: Sequence[DeferredT
 
 
 def _run_now(
-    graph: MLGraph,
+    graph: GraphState,
     inputs: Mapping[str, MLTensor],
     outputs: Mapping[str, MLTensor],
     sources: Sequence[DeferredTensor],
@@ -274,14 +279,14 @@ def _run_now(
         guard_of(tensor).settle()
     with Locks([*sources, *targets]):
         for tensor in sources:
-            tensor._memory()
+            memory_of(tensor)
         updated = set(map(id, sources))
         for tensor in targets:
             tensor._target(id(tensor) in updated)
     key = (len(inputs), *inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
-    binding = graph._bindings.peek(key) or graph._bind(inputs, outputs)
+    binding = graph.bindings.peek(key) or graph.bind(inputs, outputs)
     with Locks([*sources, *targets]):
-        ready = graph._bindings.peek(key) is binding and all(tensor.is_ready for tensor in targets)
+        ready = graph.bindings.peek(key) is binding and all(tensor.is_ready for tensor in targets)
         if ready:
             binding.run()
     return ready
@@ -293,39 +298,39 @@ class DeferredContext(MLContext):
 
     def dispatch(self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
         """Defer the dispatch of a graph, or run it now if its memory is visible outside of Opweave."""
-        sources, targets = self._check_tensors(graph, inputs, outputs)
-        template = _template(graph)
+        state = self._state_of(graph, "dispatch")
+        sources, targets = self._check_tensors(state, inputs, outputs)
+        template = _template_of(state)
         with Locks([*sources, *targets]):
-            self._check_alive()
+            check_alive(self)
             if any(tensor.destroyed for tensor in (*sources, *targets)):
                 # The error names the tensor.
-                graph._check_dispatch(inputs, outputs)
+                state.check_dispatch(inputs, outputs)
             now = _must_run_now(sources, targets)
             values = [] if now else _defer(self, template, [tensor.current() for tensor in sources], targets)
         # Release the locks first: earlier dispatches take the locks of other tensors.
         if now:
-            while not _run_now(graph, inputs, outputs, sources, targets):
+            while not _run_now(state, inputs, outputs, sources, targets):
                 pass
         else:
             _compute_long(values)
 
     def _check_tensors(
-        self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]
+        self, graph: GraphState, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]
     ) -> tuple[list[DeferredTensor], list[DeferredTensor]]:
-        self._check(graph, "dispatch")._check_alive()
+        graph.check_alive()
         try:
-            sources = [inputs[name] for name in graph._inputs]
-            targets = [outputs[name] for name in graph._outputs]
+            sources = [inputs[name] for name in graph.inputs]
+            targets = [outputs[name] for name in graph.outputs]
             tensors = [*sources, *targets]
             fits = len(tensors) == len(inputs) + len(outputs) == len(set(map(id, tensors)))
-            for tensor, desc in zip(tensors, (*graph._inputs.values(), *graph._outputs.values()), strict=True):
-                fits = fits and type(tensor) is DeferredTensor and tensor._context is self and not tensor._constant
-                fits = fits and (tensor._desc is desc or tensor._desc == desc)
+            for tensor, desc in zip(tensors, (*graph.inputs.values(), *graph.outputs.values()), strict=True):
+                fits = fits and type(tensor) is DeferredTensor and tensor.fits(self, desc)
         except (KeyError, TypeError, AttributeError):
             fits = False
         if not fits:
-            graph._check_dispatch(inputs, outputs)
-            # `_check_dispatch` raises the detailed error, except for a tensor that is both input and output.
+            graph.check_dispatch(inputs, outputs)
+            # `check_dispatch` raises the detailed error, except for a tensor that is both input and output.
             require(len(set(map(id, tensors))) < len(tensors), "dispatch: the tensors do not fit the graph")
         return sources, targets  # type: ignore[return-value]
 
@@ -336,7 +341,7 @@ class DeferredContext(MLContext):
             return False
         with Locks([*tensors.values(), *outputs]):
             for tensor in tensors.values():
-                self._check_own(tensor, title(template.op.name, label))
+                check_own(self, tensor, title(template.op.name, label))
             if _must_run_now(list(tensors.values()), outputs):
                 return False
             operands = [

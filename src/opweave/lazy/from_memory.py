@@ -12,8 +12,7 @@ import numpy as np
 
 from .. import memory
 from ..context.context import MLContext, current_context
-from ..context.locks import Locks
-from ..context.tensor import MLTensor, guard_of
+from ..context.tensor import Locks, MLTensor, guard_of, memory_of
 from ..core.dtypes import INFO, DataType, check
 from ..core.graph import Desc, Operand, check_desc
 from ..memory import pool
@@ -296,7 +295,7 @@ class Borrowed(Watched):
     is_of_tensor = True
 
     def __init__(self, tensor: MLTensor) -> None:
-        super().__init__(tensor.context, tensor.desc, code_of(tensor.desc), array=tensor._memory())
+        super().__init__(tensor.context, tensor.desc, code_of(tensor.desc), array=memory_of(tensor))
         self.tensor_ref = ref(tensor)
 
     def _is_immutable(self) -> bool:
@@ -312,7 +311,7 @@ class Borrowed(Watched):
 
     def _watch(self, outputs: Sequence[ref[Array]]) -> None:
         tensor = self.tensor_ref()
-        if tensor is None or tensor._constant:
+        if tensor is None or tensor.constant:
             return
         with guard_of(tensor).lock:
             if not self.readers:
@@ -340,7 +339,7 @@ def borrow(tensor: MLTensor) -> Borrowed:
     guard = guard_of(tensor)
     with guard.lock:
         borrowed = guard.borrowed() if guard.borrowed is not None else None
-        if borrowed is None or borrowed.memory is not tensor._memory():
+        if borrowed is None or borrowed.memory is not memory_of(tensor):
             borrowed = Borrowed(tensor)
             guard.borrowed = ref(borrowed)
             if tensor.constant:

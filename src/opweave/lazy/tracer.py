@@ -13,12 +13,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .. import memory
-from ..context.access import program_of
 from ..context.builder import MLGraphBuilder
 from ..context.context import MLContext
-from ..context.graph import MLGraph
-from ..context.locks import Locks
-from ..context.tensor import MLTensor, guard_of
+from ..context.graph import MLGraph, program_of
+from ..context.tensor import Locks, MLTensor, guard_of
+from ..context.tensors import own_memory
 from ..core import dtypes
 from ..core.dtypes import DataType
 from ..core.graph import Desc, MLOperand, Operand, check_desc
@@ -323,7 +322,7 @@ class TracedFunction:
         leaf = leaves[value.number] if type(value) is _ArgumentMarker else value
         if isinstance(leaf, MLTensor):
             with guard_of(leaf).lock:
-                return _copy(self.context, self.context._own(leaf, "a result"), leaf.desc)
+                return _copy(self.context, own_memory(self.context, leaf, "a result"), leaf.desc)
         return _copy(self.context, leaf, describe(leaf, "a result")) if isinstance(leaf, np.ndarray) else leaf
 
     def _compute(self, inputs: list[Any]) -> list[Array]:
@@ -332,7 +331,7 @@ class TracedFunction:
             if type(leaf) is np.ndarray
             else values_of(leaf)
             if isinstance(leaf, Array)
-            else self.context._own(leaf, "an argument")
+            else own_memory(self.context, leaf, "an argument")
             for leaf in inputs
         ]
         targets = [self.allocate(desc) for desc, _ in self.outputs]

@@ -55,7 +55,7 @@ class TensorSpace(Space, Protocol):
     """The `wgpu.GPUDevice` whose memory it is; None for others."""
 
     def attach(self, context: Any) -> None:
-        """Register a context of this space; `context._lose(message)` is called if the device is lost."""
+        """Register a context of this space; call `context.lose(message)` if the device is lost."""
 
     def detach(self, context: Any) -> None:
         """Remove a context that ends. When no context is left, free the memory kept for reuse."""

@@ -14,8 +14,7 @@ from .. import __version__
 from ..backends.onnxruntime import ort
 from ..backends.onnxruntime.emit import Emitter
 from ..compile.legalise import legalise
-from ..context.access import recorded_graph
-from ..context.graph import MLGraph
+from ..context.graph import MLGraph, recorded_graph
 from ..core.graph import Graph
 from ..support.errors import ValidationError, require
 from ..support.files import atomic_writer, resolve_links

@@ -11,7 +11,8 @@ from time import perf_counter_ns
 import numpy as np
 
 from ..onnx.model.arguments import Argument
-from ..onnx.session.session import InferenceSession, parts_of
+from ..onnx.session.parts import parts_of
+from ..onnx.session.session import InferenceSession
 from ..support.cache import Cache
 from ..support.errors import MLError, OperationError
 from .proofs import Proofs, Shapes

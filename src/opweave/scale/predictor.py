@@ -17,7 +17,8 @@ from .. import memory
 from ..backends import Precision, devices
 from ..context.context import ml
 from ..onnx.model.arguments import Argument, shape_text
-from ..onnx.session.session import InferenceSession, parts_of
+from ..onnx.session.parts import parts_of
+from ..onnx.session.session import InferenceSession
 from ..support.errors import MLError, ValidationError, require
 from ..support.hints import names as meant_names
 from ..support.names import short_repr

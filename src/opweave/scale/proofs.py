@@ -9,7 +9,8 @@ from ..core.graph import Operand
 from ..onnx.convert.trace import Trace
 from ..onnx.model.protobuf import NodeProto
 from ..onnx.model.values import Constant, Tensor, shape_of, type_of
-from ..onnx.session.session import InferenceSession, parts_of
+from ..onnx.session.parts import parts_of
+from ..onnx.session.session import InferenceSession
 from ..support.cache import Cache
 from ..support.errors import MLError
 from ..support.names import short_repr

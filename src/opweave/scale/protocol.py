@@ -21,12 +21,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .. import memory
-from ..context.graph import check_names
 from ..onnx.model.arguments import Argument, shape_text
 from ..onnx.model.model import Model
 from ..onnx.model.protobuf import ModelProto
 from ..support import formatting
 from ..support.errors import NotSupportedError, ValidationError, require
+from ..support.hints import require_names
 from ..support.names import short_repr
 from . import json_text
 from .json_text import Numbers, flatten
@@ -160,7 +160,7 @@ class Interface:
             require(name not in feed, f"input {name!r} is given twice")
             feed[name] = _array(entry, arguments[name], binary)
         binary.check_end()
-        check_names("inputs", feed, arguments)
+        require_names("inputs", feed, arguments)
         id = message.get("id")
         _require(id is None or isinstance(id, str), "id must be a string", id)
         return InferenceRequest(id, feed, self._requested_outputs(message))

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from .. import __version__
 from ..backends import PRECISIONS, Precision
 from ..onnx.model.protobuf import ModelProto
-from ..onnx.session.session import parts_of
+from ..onnx.session.parts import parts_of
 from ..support import formatting
 from ..support.errors import MLError, require
 from ..support.names import short_repr

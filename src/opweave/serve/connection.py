@@ -12,6 +12,7 @@ from threading import Lock
 import numpy as np
 
 from ..context.graph import MLGraph
+from ..context.tensors import state_of
 from ..support.errors import InvalidStateError, MLError, NotSupportedError
 from ..support.names import count_of
 from .counts import Counts
@@ -189,7 +190,7 @@ class Connection:
             if "r" in REQUIRED[message["m"]]:
                 self._answer_error(message["r"], error)
             else:
-                place.context.context._lose(describe_error(error)["message"])
+                state_of(place.context.context).lose(describe_error(error)["message"])
         except DisconnectedError:
             pass
 

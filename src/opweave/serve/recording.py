@@ -10,8 +10,7 @@ from threading import Lock
 
 import numpy as np
 
-from ..context.access import recorded_graph
-from ..context.graph import MLGraph
+from ..context.graph import MLGraph, recorded_graph
 from ..onnx.export import save
 from ..support.errors import DataError, InvalidStateError, MLError
 from ..support.files import atomic_writer, make_folder

@@ -10,10 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .. import memory
-from ..context.access import program_of
 from ..context.builder import MLGraphBuilder
 from ..context.context import MLContext
-from ..context.graph import MLGraph
+from ..context.graph import MLGraph, program_of
 from ..core.conversion import convert_desc
 from ..core.graph import Desc, Graph, MLOperand, check_desc
 from ..support.errors import NotSupportedError, OperationError

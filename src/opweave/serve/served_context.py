@@ -14,6 +14,7 @@ from .. import memory
 from ..context.context import MLContext, ml
 from ..context.graph import MLGraph
 from ..context.tensor import MLTensor
+from ..context.tensors import state_of
 from ..core.graph import Desc
 from ..support.errors import InvalidStateError, MLError, ValidationError
 from ..support.names import camel_case
@@ -84,7 +85,7 @@ def create_context(options: Mapping[str, Any], device: str | None) -> MLContext:
     try:
         context = ml.create_context(power_preference=wanted, accelerated=accelerated, device=device)
         if context.device.kind == "cpu" and wanted == "default":
-            context._shares_processors = True
+            state_of(context).shares_processors = True
     except MLError as error:
         text = str(error).replace("power_preference", "powerPreference")
         raise type(error)(f"createContext: {text}") from None

@@ -107,6 +107,20 @@ def names(unknown: Iterable[str], missing: Sequence[str]) -> str:
     return "".join(f"{hint[:-1]} for {name!r}?" for name, hint in suggestions if hint)
 
 
+def require_names(subject: str, values: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
+    """Require exactly the names `declared`."""
+    missing = [name for name in declared if name not in values]
+    unknown = [name for name in values if name not in declared]
+    if missing or unknown:
+        groups = {"missing": missing, "unknown": unknown}
+        problem = (
+            ", ".join(f"{kind}: {short_repr(group)}" for kind, group in groups.items() if group)
+            if values
+            else "got none"
+        )
+        raise ValidationError(f"{subject} must hold {list(declared)}; {problem}{names(unknown, missing)}")
+
+
 def options(dictionary: Mapping[Any, Any]) -> str:
     """The keyword arguments that correspond to a dictionary of options or a descriptor.
 

@@ -30,10 +30,12 @@ MAX_VERIFIED = 4
 
 
 class Watchable(Protocol):
-    """A graph or session."""
+    """A graph or session, by its internal parts."""
 
-    def _ask_use(self) -> None: ...
-    def _verification(self, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
+    def ask_use(self) -> None:
+        """Make the next call record its inputs."""
+
+    def verification(self, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
         """The task of a child process for calls of a key, a kept verdict, or the reason why there can be none."""
 
 
@@ -98,7 +100,7 @@ class _Watch:
                 self._begin(use, owner)
             if not use.is_asked and not use.is_over:
                 use.is_asked = True
-                owner._ask_use()
+                owner.ask_use()
             del owner
 
     def _begin(self, use: Use, owner: Watchable) -> None:
@@ -108,7 +110,7 @@ class _Watch:
         key, sample = use.sample
         begun: Child | Measurement | str
         try:
-            task = owner._verification(key, sample)
+            task = owner.verification(key, sample)
             begun = begin(task) if isinstance(task, Task) else task
         except Exception as error:  # no caller in this thread can handle it
             begun = f"{type(error).__name__}: {error}"

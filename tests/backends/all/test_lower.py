@@ -12,6 +12,7 @@ from support.webgpu_device import gpu_context
 import opweave as ow
 from opweave import expr
 from opweave.backends.onnxruntime.emit import Emitter, Value
+from opweave.context.graph import program_of
 from opweave.ops import elementwise
 
 X = np.float32([[1, -2, 3]])
@@ -100,5 +101,5 @@ def test_lower_webgpu_rule_is_fused() -> None:
         {"y": builder.relu(op(builder, elementwise.neg(builder, builder.input("x", "float32", [1, 3]))))}
     )
     assert context.compute(graph, {"x": X})["y"].tolist() == np.maximum(-2 * X + 1, 0).tolist()
-    (step,) = graph._check_alive().steps
+    (step,) = program_of(graph).steps
     assert len(step.part.runner.steps) == 1  # type: ignore[union-attr]

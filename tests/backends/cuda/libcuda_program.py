@@ -19,6 +19,7 @@ from support import cuda_on_cpu
 import opweave as ow
 from opweave.backends.cuda import compiler
 from opweave.backends.cuda.devices import call
+from opweave.context.graph import program_of
 from opweave.expr.gpu import CompiledText, GpuKernel
 from opweave.memory import dlpack
 
@@ -102,7 +103,7 @@ def dispatches(context: ow.MLContext) -> None:
         for array, found in zip(arrays, pool.map(lambda a: context.compute(graph, {"x": a})["y"], arrays), strict=True):
             checked(array, found)
     # Two kernels of the product and its sum, one of the user: that one waits until those before it are done.
-    kernels = [step.kernel for step in graph._check_alive().steps[0].part.runner.steps]  # type: ignore[union-attr]
+    kernels = [step.kernel for step in program_of(graph).steps[0].part.runner.steps]  # type: ignore[union-attr]
     early = sum(kernel.starts_early for kernel in kernels[1:])
     assert [kernel.starts_early for kernel in kernels].count(False) == 1
     assert LIBRARY.opweave_early_edges() % early == 0

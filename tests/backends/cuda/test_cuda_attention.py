@@ -13,6 +13,7 @@ import opweave as ow
 from opweave import composites
 from opweave.backends.cuda import compiler
 from opweave.backends.gpu.rules import flash_tensor
+from opweave.context.graph import program_of
 
 pytestmark = pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
 
@@ -41,7 +42,7 @@ def compare(context: ow.MLContext, build: Callable[..., Any], arrays: dict[str, 
         graph = builder.build({"y": build(builder, **operands)})
         results.append(np.asarray(each.compute(graph, arrays)["y"], "float32"))
         if each is context:
-            runners: list[Any] = [step.part.runner for step in graph._check_alive().steps if step.part]
+            runners: list[Any] = [step.part.runner for step in program_of(graph).steps if step.part]
             kernels = [step.kernel for runner in runners for step in runner.steps]
             assert kernels[-1].compiler == "triton", [kernel.title for kernel in kernels]
     found, wanted = results

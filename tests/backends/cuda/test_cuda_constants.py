@@ -15,6 +15,7 @@ import opweave as ow
 from opweave.backends import Precision
 from opweave.backends.cuda import compiler
 from opweave.backends.cuda.engine import CudaDevice
+from opweave.context.graph import program_of
 
 RANDOM = np.random.default_rng(0)
 
@@ -54,7 +55,7 @@ def allocated(driver: CpuDriver) -> int:
 
 def buffers(graph: ow.MLGraph) -> set[Any]:
     """The memory of the constants of a graph."""
-    steps: Any = graph._check_alive().steps
+    steps: Any = program_of(graph).steps
     return {array.buffer for step in steps if step.part for array in step.part.runner._constants.values()}
 
 

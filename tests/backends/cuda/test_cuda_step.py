@@ -11,6 +11,7 @@ import pytest
 
 import opweave as ow
 from benchmarks.decode_step import Sizes, random_weight, step
+from opweave.context.graph import program_of
 from opweave.core.dtypes import DataType
 
 LENGTH = 200
@@ -41,7 +42,7 @@ def test_decoder_step_equals_reference(device_context: ow.MLContext, data_type: 
 
 
 def _steps(graph: ow.MLGraph) -> list[Any]:
-    runners: list[Any] = [step.part.runner for step in graph._check_alive().steps if step.part]
+    runners: list[Any] = [step.part.runner for step in program_of(graph).steps if step.part]
     return [step for runner in runners for step in runner.steps]
 
 

@@ -21,6 +21,7 @@ import opweave as ow
 from opweave.backends.cuda import compiler, measured_tiles
 from opweave.backends.gpu.contraction import terms
 from opweave.backends.gpu.steps import Buffer, Kernels
+from opweave.context.graph import program_of
 from opweave.core.graph import Desc
 from opweave.expr.gpu import Features, GpuKernel, TensorCores
 from opweave.expr.gpu.triton import Bfloat16
@@ -324,7 +325,7 @@ def test_memory_of_operands_of_16_bits(kind: Kind, small_tiles: None, always: No
     graph = builder.build({"y": builder.matmul(x, builder.constant(array(64, 36)), label="scores")})
     found = context.compute(graph, {"x": array(40, 64)})["y"]
     np.testing.assert_allclose(found, array(40, 64) @ array(64, 36), rtol=0.1, atol=0.1)
-    runner: Any = next(step.part.runner for step in graph._check_alive().steps if step.part)
+    runner: Any = next(step.part.runner for step in program_of(graph).steps if step.part)
     assert [place.array.nbytes for place in runner._constants] == [36 * 64 * 2]
     assert runner.plan.peak == 40 * 64 * 2
     assert "kernels 0 to 1" in graph.explain()
@@ -372,7 +373,7 @@ def test_graphs(monkeypatch: pytest.MonkeyPatch, small_tiles: None, always: None
     profile = graph.profile(feeds, detail=True)
     assert "scores" in str(profile)
     assert "terms in order" in str(profile)
-    runner: Any = next(step.part.runner for step in graph._check_alive().steps if step.part)
+    runner: Any = next(step.part.runner for step in program_of(graph).steps if step.part)
     assert [place.desc.shape for place in runner._between] == [(36, 64)]
     assert runner.plan.peak == 36 * 64 * 4
 

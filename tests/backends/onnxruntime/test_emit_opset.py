@@ -14,6 +14,7 @@ import opweave as ow
 from opweave.backends.onnxruntime import ort
 from opweave.backends.onnxruntime.kernels import PROVIDER
 from opweave.backends.onnxruntime.records import _SAME_FOR_POOLING, OPSET, POOLING_OPSET
+from opweave.context.graph import program_of
 
 STANDARD = {f"tensor({name})" for name in ("float", "float16", "double", "bool")}
 STANDARD |= {f"tensor({sign}int{bits})" for sign in ("", "u") for bits in (8, 16, 32, 64)}
@@ -46,7 +47,7 @@ def pooled(context: ow.MLContext, **options: Any) -> tuple[ow.MLGraph, int]:
     x = builder.input("x", "float32", [1, 4, 9, 9])
     y = builder.average_pool2d(x, window_dimensions=[3, 3], padding=[1, 1, 1, 1], strides=[2, 2], **options)
     graph = builder.build({"y": y})
-    ctx, outputs, _ = ort.emit_graph(graph._check_alive().graph)
+    ctx, outputs, _ = ort.emit_graph(program_of(graph).graph)
     model = onnx.ModelProto.FromString(ctx.finish(outputs)[0])
     onnx.checker.check_model(model, full_check=True)
     return graph, next(entry.version for entry in model.opset_import if not entry.domain)

@@ -20,6 +20,7 @@ from opweave.backends.onnxruntime import plugins
 from opweave.backends.onnxruntime.native import NativeSession
 from opweave.backends.onnxruntime.provider_faults import why_not
 from opweave.backends.onnxruntime.provider_session import Assignment, ProviderSession
+from opweave.context.graph import program_of
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_graphs_run_on_the_device_of_a_plugin() -> None:
     assert context.device.provider == PROVIDER
     assert context.device.backend == "onnxruntime"
     graph = graph_on(context)
-    (step,) = graph._check_alive().steps
+    (step,) = program_of(graph).steps
     assert step.part is not None
     assert isinstance(step.part.runner, ProviderSession)
     x = np.random.default_rng(0).standard_normal((4, 600)).astype("float32")

@@ -13,6 +13,7 @@ import pytest
 import opweave as ow
 from opweave import composites
 from opweave.backends.onnxruntime import sessions
+from opweave.context.graph import program_of
 
 CPU = ow.ml.create_context(device="cpu")
 RANDOM = np.random.default_rng(3)
@@ -59,7 +60,7 @@ def feed(new: int, last: int) -> dict[str, Any]:
 
 def runner(graph: ow.MLGraph) -> Any:
     """What runs a graph that has one step."""
-    (only,) = graph._check_alive().steps
+    (only,) = program_of(graph).steps
     assert only.part is not None
     return only.part.runner
 

@@ -17,6 +17,7 @@ from support.openvino_device import openvino_context
 import opweave as ow
 from opweave.backends.openvino import devices, openvino
 from opweave.backends.openvino.saturation import saturates
+from opweave.context.graph import program_of
 from opweave.core.graph import Graph
 
 float32 = np.float32
@@ -96,7 +97,7 @@ def test_arrays_are_not_kept_after_a_run(context: ow.MLContext) -> None:
     graph = builder.build({"y": builder.relu(builder.input("x", "float32", [8]))})
     x, y = np.ones(8, float32), np.empty(8, float32)
     before = sys.getrefcount(x), sys.getrefcount(y)
-    graph._check_alive().run([x], [y])
+    program_of(graph).run([x], [y])
     assert (sys.getrefcount(x), sys.getrefcount(y)) == before
 
 

@@ -14,13 +14,14 @@ from support.webgpu_device import adapter, gpu_context
 from support.webgpu_kernels import generator, normal
 
 import opweave as ow
+from opweave.context.graph import program_of
 
 wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed")
 
 
 def kernels(graph: ow.MLGraph) -> list[str]:
     """The titles of a graph's kernels, in order."""
-    runners: list[Any] = [step.part.runner for step in graph._check_alive().steps if step.part]
+    runners: list[Any] = [step.part.runner for step in program_of(graph).steps if step.part]
     return [step.kernel.title for runner in runners for step in runner.steps]
 
 

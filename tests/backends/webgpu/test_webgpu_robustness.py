@@ -17,6 +17,7 @@ from support.webgpu_device import adapter, gpu_context, need
 
 import opweave as ow
 from opweave.backends.webgpu import executable
+from opweave.context.graph import program_of
 
 wgpu = pytest.importorskip("wgpu", reason="wgpu is not installed")
 
@@ -321,7 +322,7 @@ def test_run_begins_during_submission_of_another(monkeypatch: pytest.MonkeyPatch
     first, second = (np.float32([[k, 2, 3, 4]]) for k in (1, 5))
     wanted = [context.compute(graph, {"x": value})["y"].tolist() for value in (first, second)]
     assert [row[0] for row in wanted] == [[1, 2, 3, 4, 1, 2, 3, 4], [5, 2, 3, 4, 5, 2, 3, 4]]
-    (step,) = graph._check_alive().steps
+    (step,) = program_of(graph).steps
     assert step.part is not None
     runner: Any = step.part.runner
     assert len(runner.idle) == 1

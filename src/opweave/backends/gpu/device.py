@@ -86,7 +86,7 @@ class GpuDevice(DeviceSpace):
         """Invalidate all contexts of the device, and return the error to raise."""
         suffix = f": {cause}" if cause else ""
         for context in list(self._contexts):
-            context._lose(f"its {self.title} device is lost ({self.description}){suffix}")
+            context.lose(f"its {self.title} device is lost ({self.description}){suffix}")
         return InvalidStateError(f"{subject}: the {self.title} device is lost{suffix}")
 
     def attach(self, context: Any) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...context.access import is_fused, recorded_graph
 from ...context.context import MLContext, ml
-from ...context.graph import MLGraph, check_names
+from ...context.graph import MLGraph, recorded_graph, state_of
 from ...core.graph import Graph
 from ...memory.arrays import contiguous
 from ...onnx.model.booleans import bool_as_uint8
@@ -17,6 +16,7 @@ from ...onnx.model.limits import DEFAULT, ModelLimits
 from ...onnx.model.model import Model
 from ...onnx.session.load import arguments_of
 from ...support.errors import require
+from ...support.hints import require_names
 from ...support.names import count_of, short_repr
 from ...support.progress import report_work
 from ..inputs import input_arrays
@@ -143,7 +143,7 @@ def _title(model: Any, other: Any) -> str:
 
 
 def _is_fused(model: Any) -> bool:
-    return not isinstance(model, MLGraph) or is_fused(model)
+    return not isinstance(model, MLGraph) or state_of(model).is_fused
 
 
 def _record(
@@ -172,7 +172,7 @@ def _record(
             if name in inputs and argument.takes(inputs[name].shape)
         }
         values |= {name: inputs[name].astype(argument.dtype) for name, argument in fitting.items()}
-    check_names("diff: inputs", values, arguments)
+    require_names("diff: inputs", values, arguments)
     arrays = {name: contiguous(argument.as_input(values[name], context)) for name, argument in arguments.items()}
     graph = record_whole(source, context, arrays)
     return graph, {} if is_second else {name: bool_as_uint8(arrays[name]) for name in graph.inputs}

@@ -17,7 +17,7 @@ from ...backends.reference import reference
 from ...compile.legalise import cut_out
 from ...context.context import MLContext
 from ...core.dtypes import ANY
-from ...core.graph import Desc, Graph, MLOperand, Operand
+from ...core.graph import Desc, Graph, MLOperand, Operand, add_like
 from ...custom import op
 from ...onnx.convert.trace import Trace, TracedNode
 from ...onnx.model.booleans import bool_as_uint8
@@ -232,7 +232,7 @@ class _Assembly:
             return copies[operand]
 
         for node in graph.nodes:
-            copies.update(zip(node.outputs, self.recorder._add_like(node, follow, node.label), strict=True))
+            copies.update(zip(node.outputs, add_like(self.recorder, node, follow, node.label), strict=True))
         self.operands.update(zip(ends, map(copies.__getitem__, graph.outputs.values()), strict=True))
 
     def _add_fallback(self, step: TracedNode) -> None:

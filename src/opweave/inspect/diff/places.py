@@ -14,7 +14,7 @@ from ...compile.engines import choose_engine
 from ...compile.legalise import cut_out
 from ...context.context import MLContext, ml
 from ...context.graph import MLGraph
-from ...core.graph import Graph, Node, Operand
+from ...core.graph import Graph, Node, Operand, add_like
 from ...ops.recorder import Recorder
 from ...support.errors import ValidationError
 from ...support.names import short_repr
@@ -110,7 +110,7 @@ class Side:
 
         outputs: dict[Operand, Operand] = {}
         for node in nodes:
-            outputs.update(zip(node.outputs, recorder._add_like(node, follow, node.label), strict=True))
+            outputs.update(zip(node.outputs, add_like(recorder, node, follow, node.label), strict=True))
         copies = tuple(dict.fromkeys(output.node for output in outputs.values() if output.node is not None))
         graph = Graph(recorder.inputs, {f"y{k}": result for k, result in enumerate(outputs.values())}, copies)
         arrays = [values[operand] for operand in stand_ins if not operand.is_constant]

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...context.access import program_of, recorded_graph
-from ...context.graph import MLGraph
+from ...context.graph import MLGraph, program_of, recorded_graph
 from ...run.drawing import Drawing
 from ...support import lazy_imports
 from ...support.errors import require

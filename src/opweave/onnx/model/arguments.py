@@ -12,7 +12,8 @@ import numpy as np
 
 from ... import memory
 from ...context.context import MLContext
-from ...context.tensor import MLTensor
+from ...context.tensor import MLTensor, memory_of
+from ...context.tensors import own_memory
 from ...core.graph import printable
 from ...core.shapes import MAX_DIMENSION
 from ...memory.arrays import as_array, contiguous
@@ -134,7 +135,7 @@ class Argument:
 
     def _on_device(self, tensor: MLTensor, context: MLContext, subject: str) -> Memory:
         """Check a tensor on the device, and return its memory."""
-        buffer = context._own(tensor, subject)
+        buffer = own_memory(context, tensor, subject)
         array = as_declared(np.empty((), tensor.data_type), self.element_type)
         # One element broadcast to the shape stands for the data: `check` reads only type and shape.
         self.check(np.broadcast_to(array, tensor.shape), subject)
@@ -154,7 +155,7 @@ class Argument:
                 return list(value)
             return value
         if isinstance(value, MLTensor):
-            array = as_declared(value._memory(), self.element_type)
+            array = as_declared(memory_of(value), self.element_type)
         elif self.element_type == TensorProto.STRING:
             array = np.asarray(value)
             if isinstance(value, (list, tuple)) and array.dtype.kind in "biufc":
@@ -192,7 +193,7 @@ class Argument:
         numeric = self.element_type and self.element_type != TensorProto.STRING
         require(bool(numeric), f"{subject}: {self.type} cannot be written into an array")
         if isinstance(value, MLTensor):
-            array = as_declared(value._memory(), self.element_type)
+            array = as_declared(memory_of(value), self.element_type)
         else:
             is_array = isinstance(value, np.ndarray) or hasattr(value, "__dlpack__")
             require(is_array, f"{subject} must be an array, got {type(value).__name__}")

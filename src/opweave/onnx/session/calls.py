@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from ... import memory
-from ...context.graph import check_names
-from ...context.locks import Locks
-from ...context.tensor import MLTensor
+from ...context.tensor import Locks, MLTensor, memory_of
 from ...core.graph import Desc
 from ...support.errors import MLError, OperationError, ValidationError, require
+from ...support.hints import require_names
 from ...support.records import record
 from ..convert.shape_keys import Shapes
 from ..model.arguments import Argument, HostValues, check_target
@@ -114,7 +113,7 @@ def _parse(parts: SessionParts, output_names: Any, input_feed: Any, out: Any) ->
     inputs: Sequence[Argument] = parts.inputs
     if feed.keys() - parts.inputs_by_name.keys():
         inputs = [*inputs, *(i for i in parts.overridable() if i.name in feed)]
-    check_names("inputs", feed, {i.name: i for i in inputs})
+    require_names("inputs", feed, {i.name: i for i in inputs})
     require(out is None or isinstance(out, Mapping), f"out must map names to arrays, got {type(out).__name__}")
     out = unwrap(out or {}, "output")
     for label, requested in (("output_names", requested_names), ("out", list(out))):
@@ -153,7 +152,7 @@ def _new_tensors(
     """Create tensors, as targets, for the outputs that are wanted on the device and have known shapes."""
     on_device = [name for name in names if parts.locations[name] != "cpu" and name in model.results]
     tensors = {name: _tensor(parts, model.results[name][0]) for name in on_device if name not in targets}
-    targets.update({name: tensor._memory() for name, tensor in tensors.items()})
+    targets.update({name: memory_of(tensor) for name, tensor in tensors.items()})
     return tensors
 
 
@@ -218,7 +217,7 @@ def _place_result(parts: SessionParts, output: Argument, result: Any, target: An
         if parts.space.is_host:
             return parts.context.tensor_from(stored)
         tensor = _tensor(parts, Desc(stored.dtype.name, stored.shape))
-        parts.space.write(tensor._memory(), stored, f"the output {output.name!r}, whose shape was not known")
+        parts.space.write(memory_of(tensor), stored, f"the output {output.name!r}, whose shape was not known")
         return tensor
     except ValidationError as error:
         raise ValidationError(f"output {output.name!r} cannot be a tensor: {error}") from None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...context.locks import Locks
-from ...context.tensor import MLTensor
+from ...context.tensor import Locks, MLTensor
 from ...support import lazy_imports
 from ...support.errors import OperationError, require
 from .choice import UNCOMPILED

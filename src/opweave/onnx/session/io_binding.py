@@ -18,6 +18,7 @@ from ...support.errors import NotSupportedError, OperationError, ValidationError
 from ..model.protobuf import TensorProto, dtype_of
 from ..ort_api.ort_values import array_of_value, is_ort_value, ort_value
 from .model_program import ModelProgram
+from .parts import parts_of
 
 if TYPE_CHECKING:
     from .methods import OnnxRuntimeMethods
@@ -126,7 +127,7 @@ class IOBinding:
         """Bind an output to an `onnxruntime.OrtValue` on the CPU, whose memory is written."""
         label = f"output {name!r}"
         require(is_ort_value(ortvalue), f"{label} must be an OrtValue, got {type(ortvalue).__name__}")
-        updated = self._owner._parts.in_place.get(name, "")
+        updated = parts_of(self._owner).in_place.get(name, "")
         is_in_place = self._input_values.get(updated) is ortvalue
         self._bind_target(name, self._feeds[updated] if is_in_place else array_of_value(ortvalue, label))
         self._values[name] = ortvalue
@@ -173,7 +174,7 @@ class IOBinding:
         """Run the session on the bound inputs and outputs; at least one output must be bound."""
         require(bool(self._targets), "at least one output must be bound; see bind_output")
         bound, self._bound = self._bound, None
-        parts = self._owner._parts
+        parts = parts_of(self._owner)
         use = parts.use
         is_noted = use is None or not use.is_asked
         is_current = is_noted and bound is not None and parts.shape_cache.only_uncompiled is bound.model
@@ -248,7 +249,7 @@ class IOBinding:
             self._results[name] = target
 
     def _bind_feed(self, name: str, value: Any) -> None:
-        parts = self._owner._parts
+        parts = parts_of(self._owner)
         if name not in parts.inputs_by_name:
             _check_name(name, "input", [argument.name for argument in (*parts.inputs, *parts.overridable())])
         self._input_values.pop(name, None)
@@ -256,7 +257,7 @@ class IOBinding:
         self._new.add(name)
 
     def _bind_target(self, name: str, target: np.ndarray | None) -> None:
-        outputs = self._owner._parts.outputs
+        outputs = parts_of(self._owner).outputs
         if name not in outputs:
             _check_name(name, "output", outputs)
         self._values.pop(name, None)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from ...context.graph import check_names
+from ...context.tensors import state_of
 from ...support.errors import require
+from ...support.hints import require_names
 from ...support.names import either
 from ...support.progress import report_work
 from ..convert.register import require_operators
@@ -27,6 +28,7 @@ from .shape_cache import ShapeCache, Shapes
 if TYPE_CHECKING:
     from ...compile.uses import Use
     from .compiled import CompiledModel
+    from .methods import OnnxRuntimeMethods
 
 Location = Literal["cpu", "ml-tensor"]
 
@@ -79,6 +81,11 @@ class Recipe:
         return partial(kind, **self.arguments), (model,)
 
 
+def parts_of(session: OnnxRuntimeMethods) -> SessionParts:
+    """The parts of a session, for other packages of Opweave."""
+    return session._parts
+
+
 class SessionParts:
     """The parts of a session: users see the attributes of a session, but not these.
 
@@ -95,7 +102,8 @@ class SessionParts:
     def __init__(self, recipe: Recipe, settings: Settings, model: Model) -> None:
         require_operators(model)
         self.recipe, self.settings, self.model, self.context = recipe, settings, model, settings.context
-        self.space, self.check_alive = self.context.backend.space, self.context._check_alive
+        self.space, self.context_state = self.context.backend.space, state_of(self.context)
+        self.check_alive = self.context_state.check_alive
         self.run_trace = RunTrace.of(recipe.options)
         settings.prepare(model)
         arguments, graph, declared = recipe.arguments, model.proto.graph, model.required_inputs
@@ -120,13 +128,23 @@ class SessionParts:
         else:
             self.shape_cache.load_uncompiled()
 
+    def ask_use(self) -> None:
+        """Make the next call take the full path, which records the call (`verification.watch`)."""
+        self.repeats.clear()
+
+    def verification(self, key: Any, sample: Any) -> Any:
+        """The stored verdict; else the task of a child process that verifies engines, or the reason why none is started."""
+        from .verifier import task_of
+
+        return task_of(self, key, sample)
+
     def overridable(self) -> list[Argument]:
         """The initializers that are inputs, too."""
         return [Argument.of(info, self._fixed) for info in self._overridable_infos]  # in old models, all weights
 
     def read_feed(self, subject: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Check the values of all inputs."""
-        check_names(subject, values, self.inputs_by_name)
+        require_names(subject, values, self.inputs_by_name)
         return {name: item.as_input(values[name], self.context) for name, item in self.inputs_by_name.items()}
 
     def shapes_in(self, feed: Mapping[str, Any]) -> Shapes:
@@ -143,7 +161,7 @@ class SessionParts:
         tensors = {i.name: i for i in self.inputs if i.element_type}
         shapes: dict[str, tuple[int, ...] | None] = {i.name: i.static_shape() for i in self.inputs}
         declared = {name: shape for name, shape in shapes.items() if shape is not None and name in tensors}
-        check_names("input_shapes", {**declared, **input_shapes}, tensors)
+        require_names("input_shapes", {**declared, **input_shapes}, tensors)
         for name, shape in input_shapes.items():
             tensors[name].check(np.broadcast_to(np.empty((), tensors[name].dtype), tuple(shape)), f"input {name!r}")
             shapes[name] = tuple(int(size) for size in shape)

@@ -129,12 +129,12 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             write_optimized(sess_options, recipe.model)
         parts = self._parts = SessionParts(recipe, settings, model)
         # The parts that each call needs, to save a look-up.
-        self._context, self._check_alive, self._repeats = parts.context, parts.check_alive, parts.repeats
+        self._context_state, self._repeats = parts.context_state, parts.repeats
         self._run_trace = parts.run_trace
         if len(parts.shape_cache.ways) > 1:
             from . import verification
 
-            verification.watch_session(self, parts, verify)
+            verification.watch_session(parts, verify)
         if self._run_trace is not None:
             self._run_trace.note("session_initialization", begin)
 
@@ -154,7 +154,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
     @property
     def context(self) -> MLContext:
         """The context that the WebNN graphs run in."""
-        return self._context
+        return self._parts.context
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs of the model, in order."""
@@ -214,7 +214,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
                 sequences are out of range.
             OperationError: the engine failed.
         """
-        if run_options is None and out is None and self._context._lost_info is None:
+        if run_options is None and out is None and self._context_state.lost_info is None:
             # Few instructions and objects: a run of the network, or a pause, evicts Python's code from the CPU caches.
             try:
                 direct = self._repeats.direct.get(tuple(output_names) if type(output_names) is list else output_names)
@@ -237,7 +237,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
         trace = self._run_trace
         begin = 0 if trace is None else monotonic_ns()
         while True:
-            self._check_alive()
+            self._context_state.check_alive()
             repeat = self._repeats.last
             try:
                 # Few calls and objects: a run of the network evicts Python's code from the CPU caches.
@@ -308,18 +308,3 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
             uncompiled", with the reason if they recurred and are not compiled.
         """
         return self._parts.shape_cache.describe()
-
-    def _ask_use(self) -> None:
-        """Make the next call take the full path, which records the call (`verification.watch`)."""
-        self._repeats.clear()
-
-    def _verification(self, key: Any, sample: Any) -> Any:
-        """The stored verdict; else the task of a child process that verifies engines, or the reason why none is started."""
-        from .verifier import task_of
-
-        return task_of(self._parts, key, sample)
-
-
-def parts_of(session: InferenceSession) -> SessionParts:
-    """The parts of a session, for other packages of Opweave."""
-    return session._parts

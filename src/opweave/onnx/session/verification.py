@@ -15,18 +15,17 @@ if TYPE_CHECKING:
     from ...compile.uses import Use
     from .compiled import CompiledModel
     from .parts import SessionParts
-    from .session import InferenceSession
     from .shape_cache import ShapeCache
 
 
-def watch_session(session: InferenceSession, parts: SessionParts, verify: bool | None) -> None:
+def watch_session(parts: SessionParts, verify: bool | None) -> None:
     """Record how long the session is used, if other engines may be verified for it."""
-    is_on = parts.context._verify and verify is not False
+    is_on = parts.context_state.verifies and verify is not False
     cache = parts.shape_cache
     if is_on and not cache.why_not_verified() and not (parts.is_static and cache.verdicts):
         from ...verification.watch import MAX_VERIFIED, watch
 
-        parts.use = watch.add(session, 1 if parts.is_static else MAX_VERIFIED)
+        parts.use = watch.add(parts, 1 if parts.is_static else MAX_VERIFIED)
 
 
 def note(use: Use, cache: ShapeCache, shapes: Mapping[str, Any], feed: Mapping[str, Any]) -> None:
