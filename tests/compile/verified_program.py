@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 from support.rival_engine import Rival
 
 import opweave as ow
+from opweave.context.graph import state_of
 from opweave import backends
 from opweave.compile import uses
 from opweave.verification import watch as watcher
@@ -83,7 +84,7 @@ def use(options: dict[str, Any]) -> tuple[Any, Callable[[], list[np.ndarray]]]:
 
 def record_of(owner: Any) -> uses.Use | None:
     """The record of the use of a graph or a session."""
-    return owner._parts.use if isinstance(owner, ow.InferenceSession) else owner._use
+    return owner._parts.use if isinstance(owner, ow.InferenceSession) else state_of(owner).use
 
 
 def main(options: dict[str, Any]) -> None:
