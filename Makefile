@@ -57,6 +57,7 @@ test-all:
 # Mesa has loaded its LLVM ends it.
 test-torch: $(VENV)-torch/.installed
 	$(VENV)-torch/bin/python -m pytest --all tests/pytorch
+	$(VENV)-torch/bin/python -m pytest --all tests/docs/test_docs.py -k gradients
 
 # Libraries that call ONNX Runtime, unchanged, on Opweave; one of them needs PyTorch.
 test-libraries: $(VENV)-torch/.installed $(LIBRARIES)/.installed
@@ -118,6 +119,8 @@ docs: $(VENV)/.dev
 	$(BIN)/python tools/write_command_line.py
 	$(BIN)/python tools/draw_example.py docs/images/graph.svg
 	$(BIN)/python tools/draw_house.py
+	$(BIN)/python tools/extra_sizes.py docs/start.md
+	$(BIN)/python -m benchmarks.conclusions
 
 # The documentation, in site/html: a warning is an error, and so is a link within it that leads nowhere. Its notebooks are run.
 site: $(VENV)-site/.installed

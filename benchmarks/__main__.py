@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from . import conclusions
 from .page import DOCS, machine, table
 from .rows import HEADER, Row
 
@@ -97,7 +98,7 @@ def main(names: Sequence[str]) -> None:
         shown.add_row(*row.cells(), style="" if row.holds else "red")
     Console().print(shown)
     if not names:
-        DOCS.joinpath("benchmarks.md").write_text(markdown(rows))
+        conclusions.write("benchmarks.md", markdown(rows))
         record = {"machine": machine(), "rows": [{**asdict(row), "holds": row.holds} for row in rows]}
         DOCS.joinpath("benchmarks.json").write_text(json.dumps(record, indent=2) + "\n")
 

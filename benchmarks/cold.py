@@ -21,9 +21,10 @@ from typing import Annotated
 
 import typer
 
+from . import conclusions
 from .budgets import COLD
 from .measure import ROOT, environment, tell
-from .page import DOCS, machine, table, yes
+from .page import machine, table, yes
 
 MODELS = {"static": "float[2]", "dynamic": "float[n]"}
 """The type of the only input, and of the only output, by the name of the model."""
@@ -202,4 +203,4 @@ def main(turns: Annotated[int, typer.Option(help="processes of each kind")] = 15
         modules = import_times(coded(next(iter(WAYS.values())), paths["dynamic"]))
     page = markdown(rows, modules, turns)
     print(page)
-    DOCS.joinpath("benchmarks-cold.md").write_text(page, encoding="utf-8")
+    conclusions.write("benchmarks-cold.md", page)

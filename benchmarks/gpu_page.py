@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import cuda, cuda_models, webgpu
+from . import conclusions, cuda, cuda_models, webgpu
 from .device_results import read
 from .page import DOCS
 
@@ -15,10 +15,10 @@ def page() -> str:
     sections += [cuda.section(read(cuda.RECORD, cuda.Row))] if cuda.RECORD.exists() else []
     if cuda_models.RECORD.exists():
         sections.append(cuda_models.section(read(cuda_models.RECORD, cuda_models.Row)))
-    return "\n".join(["# On a GPU\n", *sections])
+    return conclusions.completed(PAGE.name, "\n".join(["# On a GPU\n", *sections]))
 
 
 def write() -> None:
     """Write the page."""
-    PAGE.write_text(page())
+    conclusions.write(PAGE.name, page())
     print(f"wrote {PAGE}")

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import conclusions
 from benchmarks.budgets import GATE
 from benchmarks.measure import in_process
 from benchmarks.page import machine, table
@@ -114,7 +115,7 @@ def main(
         shown.add_row(*verdict.cells(), style="red" if verdict.faults else "")
     console.print(shown)
     if not model and times and backend == DEFAULT_BACKEND:
-        PAGE.write_text(markdown(verdicts), encoding="utf-8")
+        conclusions.write(PAGE.name, markdown(verdicts))
     if any(verdict.faults for verdict in verdicts):
         raise typer.Exit(1)
 

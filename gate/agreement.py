@@ -28,6 +28,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from benchmarks import conclusions
 from benchmarks.measure import in_process
 from benchmarks.page import machine, table
 from gate import catalog
@@ -308,7 +309,7 @@ def main(
     failures = [each.cells[0] for each in rows if not each.agrees]
     print(f"{len(rows)} models, {len(failures)} do not agree: {', '.join(failures)}")
     if not only and not failures:
-        PAGE.write_text(markdown(rows, jobs), encoding="utf-8")
+        conclusions.write(PAGE.name, markdown(rows, jobs))
     sys.exit(bool(failures))
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from opweave.support.errors import MLError
 
+from .. import conclusions
 from ..page import DOCS, machine
 from .chart import chart
 from .gpu_page import HEADING, chart as gpu_chart, image as gpu_image, section
@@ -78,7 +79,7 @@ def write_gpu(output: Path, fresh: list[GpuReport]) -> None:
         picture.parent.mkdir(parents=True, exist_ok=True)
         picture.write_text(gpu_chart(report))
     before = output.read_text().partition(f"\n{HEADING}\n")[0] if output.is_file() else ""
-    output.write_text(before + section(ordered))
+    output.write_text(conclusions.completed("interop.md", before + section(ordered)))
     progress.print(f"{output} is written", highlight=False)
 
 

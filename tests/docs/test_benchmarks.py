@@ -15,13 +15,26 @@ import pytest
 from support.webgpu_device import gpu_context
 
 import opweave as ow
-from benchmarks import against, cold, cuda, cuda_models, engines, gpu_page, hot_paths, measure, overhead, precision
+from benchmarks import (
+    against,
+    charts,
+    cold,
+    conclusions,
+    cuda,
+    cuda_models,
+    engines,
+    gpu_page,
+    hot_paths,
+    measure,
+    overhead,
+    precision,
+)
 from benchmarks.__main__ import OTHERS, TABLES, command
 from benchmarks.budgets import BUDGETS, Budget
 from benchmarks.device_results import Results, read
 from benchmarks.kernels import ENGINE, Measurement, won
 from benchmarks.measure import ROOT, Ratio
-from benchmarks.page import replace_part
+from benchmarks.page import DOCS, replace_part
 from benchmarks.rows import Row
 from benchmarks.scale import chart, rate
 from gate import catalog
@@ -31,6 +44,8 @@ SHARED = {
     "__init__",
     "__main__",
     "budgets",
+    "charts",
+    "conclusions",
     "decode_step",
     "device_results",
     "dynamic_models",
@@ -221,6 +236,49 @@ def test_part_of_a_page_is_replaced(tmp_path: Path) -> None:
     page.write_text("nothing")
     with pytest.raises(ValueError, match=r"page\.md has no lines"):
         replace_part(page, "new")
+
+
+@pytest.mark.parametrize("name", conclusions.PAGES)
+def test_conclusions_and_charts_are_those_of_the_tables(name: str) -> None:
+    text = (DOCS / name).read_text()
+    assert conclusions.completed(name, text) == text
+    if chart := conclusions.conclusion(name).chart:
+        svg = chart.svg()
+        assert (DOCS / conclusions.image(name)).read_text() == svg
+        ElementTree.fromstring(svg)
+
+
+def test_pages_of_conclusions_are_current() -> None:
+    assert f"<!-- conclusions -->\n{conclusions.overview()}\n<!-- end -->" in (DOCS / "measured.md").read_text()
+    assert f"<!-- gains -->\n{conclusions.gains()}\n<!-- end -->" in (DOCS / "faster.md").read_text()
+
+
+def test_conclusion_is_written_below_the_title() -> None:
+    """Of a page without one; once it is there, it is replaced."""
+    row = "| {} | m | 0 | {} (1 ms) | | 1.10x (9 MiB) | 4 (4) | 2.00x | yes |"
+    header = (
+        "| model | package | difference | steady | new shapes: median, worst | memory | threads | loading | holds |"
+    )
+    rows = [row.format(name, ratio) for name, ratio in (("a", "0.50x"), ("b", "0.70x"), ("c", "4.00x"))]
+    page = "\n".join(["# Models", "", "Text.", "", header, "| --- " * 9 + "|", *rows, ""]).replace(
+        "| |", "| 1.00x, 2.00x |"
+    )
+    once = conclusions.completed("models.md", page)
+    assert once.startswith(
+        "# Models\n\n<!-- conclusion -->\nOver 3 models from packages, a call takes 0.70x of ONNX Runtime's"
+    )
+    assert once.endswith(page.removeprefix("# Models\n\n"))
+    changed = once.replace("0.50x (1 ms)", "0.90x (1 ms)")
+    assert "a call takes 0.90x" in conclusions.completed("models.md", changed)
+    assert conclusions.completed("models.md", changed).count("<!-- conclusion -->") == 1
+
+
+def test_dots_are_placed_by_logarithm() -> None:
+    root = ElementTree.fromstring(charts.Dots("t", {"a": [0.25, 0.5, 1, 2, 4]}).svg())
+    places = [float(dot.attrib["cx"]) for dot in root.iter("{http://www.w3.org/2000/svg}circle")]
+    np.testing.assert_allclose(np.diff(places), places[1] - places[0], atol=0.11)
+    (mark,) = (line for line in root.iter("{http://www.w3.org/2000/svg}line") if line.attrib["class"] == "mark")
+    assert float(mark.attrib["x1"]) == places[2]
 
 
 def test_gpu_page_is_current() -> None:
