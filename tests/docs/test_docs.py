@@ -15,7 +15,6 @@ import pytest
 from support import smollm2_file, webgpu_device
 
 from opweave.chat import network
-from opweave.demo.network import Network
 from opweave.onnx.session.room import MAX_COMPILED
 from opweave.onnx.session.shape_cache import RECENT, VALUES
 
@@ -99,9 +98,15 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """All snippets of a page run in order, in one namespace; each statement prints what the comment beside it says."""
     if page.name == "webgpu.md":
         webgpu_device.adapter()  # skips where there is none
-    needed = {"scale.md": ["ray"], "serving.md": ["ray", "fastapi", "tritonclient"], "spark-and-dask.md": ["dask"]}
+    needed = {
+        "gradients.md": ["torch"],
+        "scale.md": ["ray"],
+        "serving.md": ["ray", "fastapi", "tritonclient"],
+        "spark-and-dask.md": ["dask"],
+    }
+    target = "test-torch" if page.name == "gradients.md" else "test-scale"
     for package in needed.get(page.name, []):
-        pytest.importorskip(package, reason=f"{package} is not installed: `make test-scale`")
+        pytest.importorskip(package, reason=f"{package} is not installed: `make {target}`")
     if page.name == "chat.md":
         (tmp_path / "model.gguf").symlink_to(smollm2_file.path())  # skips where it is not installed
     monkeypatch.chdir(tmp_path)  # for the files that they write
@@ -134,6 +139,8 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
 
 
 def test_numbers_in_the_pages_are_those_of_the_code() -> None:
+    from opweave.demo.network import Network  # needs Pillow, which the environment of PyTorch lacks
+
     weights = sum(weight.size + bias.size for weight, bias in Network.load().layers)
     assert f"network of {weights:,} weights" in (ROOT / "README.md").read_text()
     onnx = (ROOT / "docs" / "onnx.md").read_text()
