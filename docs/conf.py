@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import os
 import re
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from docutils.statemachine import StringList
-from sphinx.addnodes import pending_xref
+from sphinx.addnodes import download_reference, pending_xref
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import nested_parse_with_titles
@@ -22,7 +24,7 @@ project = "Opweave"
 copyright = author = "The Opweave authors"
 release = version = ow.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design"]
 exclude_patterns = ["README.md"]
 nitpicky = False  # parameters between backquotes are no links
 default_role = "py:obj"  # as in `MLGraph`: a link if it is a public name, else code
@@ -174,6 +176,17 @@ def keep_builtins(app: Sphinx, document: nodes.document) -> None:
             link.replace_self(link.children)
 
 
+def offer_download(app: Sphinx, document: nodes.document) -> None:
+    """Link each notebook below its title, as the .ipynb file that was run for the page."""
+    page = app.env.docname
+    file = Path(app.outdir, "..", "jupyter_execute", f"{page}.ipynb").resolve()
+    if not page.startswith("notebooks/") or page.endswith("/index"):
+        return
+    link = download_reference("", "Download this notebook", reftarget=f"/{os.path.relpath(file, app.srcdir)}", refdoc=page)
+    title = next(iter(document.findall(nodes.title)))
+    title.parent.insert(1, nodes.paragraph("", "", link, nodes.Text(" for Jupyter or Colab."), classes=["notebook"]))
+
+
 def link_pages(app: Sphinx, page: str, text: list[str]) -> None:
     """Let links to the files at the root of the repository lead to the pages that show them."""
 
@@ -190,5 +203,6 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", to_rst, priority=400)  # before Napoleon reads the sections
     app.connect("autodoc-process-signature", signature_of)
     app.connect("doctree-read", keep_builtins)
+    app.connect("doctree-read", offer_download, priority=400)  # before Sphinx collects the files of downloads
     app.connect("source-read", link_pages)
     app.connect("include-read", lambda app, path, page, text: link_pages(app, page, text))
