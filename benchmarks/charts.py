@@ -144,7 +144,8 @@ def _label(text: str, top: float) -> str:
 def _page(title: str, height: float, lines: Sequence[str]) -> str:
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height:g}" '
-        f'viewBox="0 0 {WIDTH} {height:g}" role="img" aria-labelledby="title">\n<title id="title">{markup(title)}</title>\n<style>\n{STYLE}\n</style>\n'
+        f'viewBox="0 0 {WIDTH} {height:g}" role="img" aria-labelledby="title">\n'
+        f'<title id="title">{markup(title)}</title>\n<style>\n{STYLE}\n</style>\n'
         f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1:g}" rx="8"/>\n'
         f'<text class="title" x="{MARGIN}" y="25">{markup(title)}</text>\n'
     )

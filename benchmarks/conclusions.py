@@ -376,11 +376,9 @@ def serving(text: str) -> Conclusion:
 def campaign(text: str) -> Conclusion:
     rows = _with(text, "Campaign", "Cases")
     cases = [int(cell.replace(",", "")) for cell in rows.cells("Cases")]
-    found, still = (sum(map(int, rows.cells(column))) for column in ("Found", "Open"))
+    findings, still = (sum(map(int, rows.cells(column))) for column in ("Found", "Open"))
     return Conclusion(
-        f"{len(rows.rows)} campaigns ran {sum(cases):,} cases, which found {found} faults; "
-        f"{found - still} are fixed, and {still} "
-        f"are open."
+        f"{len(rows.rows)} campaigns ran {sum(cases):,} cases and had {findings} findings, of which {still} are open."
     )
 
 
@@ -423,8 +421,10 @@ def conclusion(name: str, text: str | None = None) -> Conclusion:
 
 
 def completed(name: str, text: str) -> str:
-    """The text of a page with its conclusion between "<!-- conclusion -->" and "<!-- end -->", or "
-    "else below the title."""
+    """The text of a page with its conclusion between its lines "<!-- conclusion -->" and "<!-- end -->".
+
+    In a page without these lines, it is written below the title.
+    """
     result = conclusion(name, text)
     block = f"<!-- conclusion -->\n{result.text}\n"
     if result.chart:

@@ -8,6 +8,7 @@ import inspect
 import io
 import re
 import tokenize
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -174,3 +175,15 @@ def test_page_network_equals_source() -> None:
     for argument in real.args.args:
         argument.annotation = None
     assert ast.unparse(shown) == ast.unparse(real)
+
+
+@pytest.mark.parametrize(
+    "page", sorted(set((ROOT / "docs" / "notebooks").glob("*.md")) - {ROOT / "docs/notebooks/index.md"})
+)
+def test_notebook_begins_with_its_packages(page: Path) -> None:
+    """A line of pip, which only readers run, names an extra that exists for each of Opweave's own."""
+    first = page.read_text().split("```{code-cell} python\n")[1].partition("```")[0]
+    (line,) = re.findall(r"^:tags: \[skip-execution\]\n\n%pip install --quiet (.*)\n$", first)
+    (extras,) = re.findall(r'^"opweave\[([\w,-]+)\]"', line)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
