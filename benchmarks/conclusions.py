@@ -373,6 +373,24 @@ def serving(text: str) -> Conclusion:
     )
 
 
+def scale(text: str) -> Conclusion:
+    rows = _with(text, "ResNet-50", "ratio")
+    actors = rows.where("ResNet-50", "^images/s")
+    shares = actors.numbers("ratio")
+    bars = []
+    for label, ours, theirs in (row[:3] for row in actors.rows):
+        bars += [
+            Bar(f"Opweave, {label.removeprefix('images/s, ')}", float(ours)),
+            Bar("ONNX Runtime", float(theirs), False),
+        ]
+    memory = rows.where("ResNet-50", "memory").numbers("ratio")[0]
+    return Conclusion(
+        f"Actors of Ray Data process {min(shares):.2f} to {max(shares):.2f} times as many images per second as plain "
+        f"processes with ONNX Runtime. A further actor takes {memory:.2f}x of the private memory.",
+        Bars("ResNet-50, images per second (more is better)", bars, ""),
+    )
+
+
 def campaign(text: str) -> Conclusion:
     rows = _with(text, "Campaign", "Cases")
     cases = [int(cell.replace(",", "")) for cell in rows.cells("Cases")]
@@ -399,6 +417,7 @@ PAGES: dict[str, Callable[[str], Conclusion]] = {
     "onnxruntime.md": libraries,
     "chat.md": chat,
     "serving.md": serving,
+    "scale.md": scale,
     "campaign.md": campaign,
 }
 """File in docs/ -> what its tables come to, in the order of docs/measured.md."""

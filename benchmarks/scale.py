@@ -29,7 +29,6 @@ import typer
 from opweave.scale import Predictor
 from opweave.support.processors import processors
 
-from .interop.chart import STYLE, WIDTH
 from .measure import ROOT, Parts, Ratio, alternate, in_process
 from .models import photograph
 from .page import DOCS, machine, replace_part, table, versions, yes
@@ -40,7 +39,6 @@ BATCHES = 12
 """How many batches each process gets."""
 COUNTS = (1, 2, 4, 8, 16)
 ROWS = (1, 8, 64, 512)
-IMAGE = Path("images", "scale.svg")
 
 LEAST_RATE, MOST_MEMORY = 0.95, 1.2
 """Budgets, as shares of ONNX Runtime's rate and memory."""
@@ -236,45 +234,12 @@ def overheads() -> list[list[str]]:
     return found
 
 
-def chart(rates: Mapping[int, tuple[float, float]]) -> str:
-    """Images a second as bars."""
-    left, bar, top = 160, 16, 84
-    scale = (WIDTH - left - 90) / max(max(pair) for pair in rates.values())
-    body, y = [], top
-    for count, pair in rates.items():
-        text = f"{count} process{'es' if count > 1 else ''}"
-        body.append(f'<text x="{left - 12}" y="{y + bar + 6}" text-anchor="end">{text}</text>')
-        for style, value in zip(("t3", "t1"), pair, strict=True):
-            width = value * scale
-            body.append(f'<rect class="{style}" x="{left}" y="{y}" width="{width:.1f}" height="{bar}" rx="2"/>')
-            body.append(f'<text class="soft" x="{left + width + 7:.1f}" y="{y + 13}">{value:.1f}</text>')
-            y += bar + 2
-        y += 12
-    legend = "".join(
-        f'<rect class="{style}" x="{x}" y="52" width="{bar}" height="{bar}" rx="2"/>'
-        f'<text class="soft" x="{x + 24}" y="65">{text}</text>'
-        for style, x, text in (
-            ("t3", left, "Opweave in Ray Data"),
-            ("t1", left + 190, "ONNX Runtime in plain processes"),
-        )
-    )
-    height = y + 12
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
-        f'role="img" aria-labelledby="title">\n<title id="title">Images a second of ResNet-50</title>\n'
-        f"<style>{STYLE}\n</style>\n"
-        f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8"/>\n'
-        f'<text class="title" x="24" y="36">ResNet-50, images a second, one thread a process</text>\n'
-        f"{legend}\n" + "\n".join(body) + "\n</svg>\n"
-    )
-
-
 def main(
     turns: Annotated[int, typer.Option(min=1, help="How many times each pair is measured, if there is time.")] = 3,
     seconds: Annotated[float, typer.Option(help="Begin no further turn that would end later than that.")] = 240,
-    write: Annotated[bool, typer.Option(help="Whether to write docs/scale.md and its chart.")] = True,
+    write: Annotated[bool, typer.Option(help="Whether to write docs/scale.md.")] = True,
 ) -> None:
-    """Run a model in Ray's actors and in plain processes, and write the table and the chart of docs/scale.md."""
+    """Run a model in Ray's actors and in plain processes, and write the tables of docs/scale.md."""
     if find_spec("ray") is None:
         raise SystemExit("Ray is missing: pip install 'opweave[scale]'")
     possible = [*(str(count) for count in COUNTS if count <= processors()), MEMORY]
@@ -296,16 +261,9 @@ def main(
     counts = " or ".join(map(str, sorted({len(found) for what, found in pairs.items() if what in possible})))
     note = f"Made by `python -m benchmarks scale` on: {machine()}, {versions('ray').partition(', ')[2]}."
     note += f" Values are medians of {counts} turns."
-    text = f"{note}\n\n![Images a second]({IMAGE})\n\n{made}\n\n{made_small}"
+    text = f"{note}\n\n{made}\n\n{made_small}"
     print(text)
-    rates = {}
-    for what, found in pairs.items():
-        if found and what != MEMORY:
-            ours, theirs = zip(*found, strict=True)
-            rates[int(what)] = median(ours), median(theirs)
     if write:
-        if rates:
-            DOCS.joinpath(IMAGE).write_text(chart(rates))
         replace_part(DOCS / "scale.md", text, "predictor")
     parts.end()
 
