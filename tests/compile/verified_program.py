@@ -19,9 +19,9 @@ from onnx import TensorProto, helper
 from support.rival_engine import Rival
 
 import opweave as ow
-from opweave.context.graph import state_of
 from opweave import backends
 from opweave.compile import uses
+from opweave.context.graph import state_of
 from opweave.verification import watch as watcher
 
 X = np.linspace(-1, 1, 2048, dtype=np.float32)
