@@ -73,6 +73,71 @@ def test_ops_suggests_the_name_that_was_meant() -> None:
     assert "did you mean" in run("ops", "softmaks", code=2)
 
 
+OPERATIONS = """
+import numpy as np
+import opweave as ow
+
+@ow.op
+def doubled(self, x: ow.MLOperand):
+    return x.desc
+
+@doubled.kernel("cpu")
+def _(x, out):
+    np.multiply(x, 2, out=out)
+
+def declare():
+    @ow.op
+    def hidden(self, x: ow.MLOperand):
+        return ow.Desc("float32", (x.shape[4],))
+    hidden.kernel("cpu", lambda x, out: None)
+    return hidden
+
+KEPT = [declare()]
+"""
+
+WRONG = """
+@ow.op
+def wrong(self, x: ow.MLOperand):
+    return x.desc
+
+@wrong.kernel("cpu")
+def _(x, out):
+    out[...] = [[missing]]
+"""
+
+
+def test_ops_check_shows_each_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "checked_operations.py").write_text(OPERATIONS)
+    rows = [line.split() for line in run("ops", "--check", "checked_operations").splitlines()]
+    assert rows[0] == ["operation", "kind", "checked", "by", "result"]
+    assert rows[1][:5] == ["doubled", "cpu", "parameters", "and", "names"]
+    assert rows[2][:3] == ["hidden", "not", "checked:"]
+    assert len(rows) == 3
+    run("ops", "--check", "checked_operations", "--strict", code=1)
+    run("ops", "--check", "checked_operations", "--strict", "doubled")
+    assert "did you mean 'doubled'" in run("ops", "--check", "checked_operations", "double", code=2)
+
+
+def test_ops_check_leaves_with_1_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong_operations.py").write_text(OPERATIONS + WRONG)
+    text = run("ops", "--check", "wrong_operations", code=1)
+    number = (OPERATIONS + WRONG).splitlines().index("    out[...] = [[missing]]") + 1
+    assert f"wrong: the kernel (wrong_operations.py, line {number}): name 'missing' is not defined" in text
+    assert f"{number} │     out[...] = [[missing]]" in text
+
+
+def test_ops_check_rejects_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "some_operations.py").write_text(OPERATIONS)
+    assert "there is no module 'no_such_module'" in run("ops", "--check", "no_such_module", code=2)
+    assert "json declares no operations" in run("ops", "--check", "json", code=2)
+    assert "--arch must be compute capabilities" in run("ops", "--check", "some_operations", "--arch", "x", code=2)
+    assert "--arch and --strict are for --check" in run("ops", "--strict", code=2)
+    assert "--core is for the operations of WebNN" in run("ops", "--check", "some_operations", "--core", code=2)
+
+
 def test_core_operations_have_no_decomposition() -> None:
     text = run("ops", "--core")
     assert "\nexp " in text

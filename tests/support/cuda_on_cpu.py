@@ -101,7 +101,7 @@ class Functions:
                 text = source.partition(PRELUDE)[2].rstrip().removesuffix("}  // namespace opweave")
                 entry, words, space = "opweave_kernel", (), "opweave"
             else:  # of a user: it stands alone, and the words of WGSL are not in its way
-                found = re.search(r'extern "C" __global__[^;{}]*?\b(\w+)\s*\([^()]*\)\s*\{', source)
+                found = re.search(r'extern "C"\s[^;{}]*?__global__[^;{}]*?\b(\w+)\s*\([^()]*\)\s*\{', source)
                 assert found, source
                 text, entry, words, space = source, found[1], WORDS, "of_users"
             coroutines = str(any(word in text for word in MEETINGS)).lower()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import __version__
-from ..support.errors import NotSupportedError
-from .common import BadParameter, Verbose, app, console, errors
+from ..support.errors import NotSupportedError, OperationError, ValidationError
+from .common import BadParameter, Verbose, app, console, declare, errors
 from .extras import PURPOSES, faults_of, missing_requirements
 from .serve import state_of_port
 
@@ -82,10 +83,35 @@ def devices() -> None:
 
 @app.command()
 def ops(
-    names: Annotated[list[str] | None, typer.Argument(help="Operations to show. Default: all 95.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Operations to show. Default: all of them.")] = None,
     core: Annotated[bool, typer.Option("--core", help="Only the core set, which the others decompose into.")] = False,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            "--check",
+            metavar="MODULE",
+            callback=declare,
+            help="Compile the kernels of the custom operations that this Python module declares, without their devices.",
+        ),
+    ] = None,
+    arch: Annotated[
+        str | None,
+        typer.Option(
+            "--arch", help="With --check: compute capabilities for CUDA, separated by commas. Default: 80,90."
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="With --check: what cannot be checked on this machine is an error, too.")
+    ] = False,
 ) -> None:
-    """Show how each operation is done on each back end, for each data type."""
+    """Show how each operation is done on each back end, for each data type; or check custom operations."""
+    if check is not None:
+        if core:
+            raise BadParameter("--core is for the operations of WebNN, not for those of a module")
+        _check_operations(check, names or [], arch, strict)
+        return
+    if arch is not None or strict:
+        raise BadParameter("--arch and --strict are for --check MODULE")
     from ..backends import discover
     from ..core.dtypes import ANY, INFO
     from ..inspect.support import support
@@ -134,6 +160,52 @@ def ops(
     for sign, meaning in legend:
         console.print(sign, meaning)
     console.print("f: float, i: int, u: uint; below them, their bits")
+
+
+def _check_operations(module: str, names: Sequence[str], arch: str | None, strict: bool) -> None:
+    """Print a table of checks, then the errors and warnings; leaves with 1 if there are errors."""
+    from ..custom.operation import operations_of
+    from ..custom.report import KernelCheck
+    from ..inspect.check import architectures_of, check_operation
+    from ..support.hints import meant
+
+    declared = operations_of(module)
+    listing = [op.name for op in declared]
+    unknown = [name for name in names if name not in listing]
+    if unknown:
+        raise BadParameter(f"{module} declares no operation {unknown[0]!r}{meant(unknown[0], listing)}")
+    if not declared:
+        raise BadParameter(f"{module} declares no operations")
+    try:
+        architectures = architectures_of("--arch", None if arch is None else arch.split(","))
+    except ValidationError as error:
+        raise BadParameter(str(error)) from None
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for title in ("operation", "kind", "checked by", "result"):
+        table.add_column(title)
+    texts: list[str] = []
+    counts = {"red": 0, "yellow": 0}
+    for op in declared:
+        if names and op.name not in names:
+            continue
+        try:
+            checks = check_operation(op, (), architectures, {})
+        except OperationError as error:
+            checks = [KernelCheck("declaration", fault=error)]
+        except ValidationError as error:
+            reason = str(error).removeprefix(f"{op.name}: ")
+            checks = [KernelCheck("", obstacle=ValidationError(reason))]
+        for check in checks:
+            style = "red" if check.fault else "yellow" if check.obstacle else ""
+            counts[style] = counts.get(style, 0) + 1
+            result = "error" if check.fault else check.result
+            table.add_row(op.name, check.kind, check.checker, Text(result, style))
+            texts += [str(check.fault)] if check.fault else check.warnings
+    console.print(table)
+    for text in texts:
+        console.print(f"\n{text}", soft_wrap=True)
+    if counts["red"] or (strict and counts["yellow"]):
+        raise typer.Exit(1)
 
 
 @app.command()

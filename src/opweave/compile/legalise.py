@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from ..core.graph import Graph, Node, Operand, add_like, map_operands
+from ..core.graph import Desc, Graph, Node, Operand, add_like, map_operands
 from ..core.operation import call_with
 from ..ops.recorder import Recorder
 from ..support.errors import NotSupportedError, OperationError
@@ -50,7 +50,9 @@ class _Rewriter(Recorder):
             self._prefix = outer
         descs, declared = (tuple(output.desc for output in operands) for operands in (outputs, node.outputs))
         if descs != declared:
-            raise OperationError(f"{node.title}: its decomposition yields {descs}, it must yield {declared}")
+            raise OperationError(
+                f"{node.title}: its decomposition yields {_text(descs)}, it must yield {_text(declared)}"
+            )
         return outputs
 
     def add_all(self, nodes: Iterable[Node], replaced: dict[Operand, Operand]) -> None:
@@ -58,6 +60,10 @@ class _Rewriter(Recorder):
         for node in nodes:
             self._source = node
             replaced.update(zip(node.outputs, add_like(self, node, replaced.__getitem__, node.label), strict=True))
+
+
+def _text(descs: Iterable[Desc]) -> str:
+    return ", ".join(map(str, descs))
 
 
 def legalise(

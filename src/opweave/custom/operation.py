@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Protocol, TypeAlias, TypeVar, get_args, overload
+from weakref import WeakSet
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from ..kernels import Kernel
 from ..kernels.expression import descs_of, program_of
 from ..kernels.host import HostKernel
 from ..ops import Operations
+from ..support import lazy_imports
 from ..support.errors import ValidationError, require
 from ..support.lazy_imports import call_custom
 from ..support.names import short_repr
@@ -25,6 +27,7 @@ from .signatures import plain_converter, public, read_signature
 if TYPE_CHECKING:
     from ..kernels.wgsl import Shader
     from ..kernels.wgsl.sources import SourceKernel
+    from .report import CheckReport
 
 DeviceName = Literal["cpu", "wasm", "webgpu", "cuda"]
 
@@ -50,6 +53,9 @@ class _TensorLike(Protocol):
     @property
     def writable(self) -> bool: ...
 
+
+_declared: WeakSet[CustomOp[Any]] = WeakSet()
+"""All custom operations of the process."""
 
 One: TypeAlias = "Traced | Operand | Desc"
 Several: TypeAlias = "tuple[Any, ...]"
@@ -86,6 +92,7 @@ class CustomOp(Op[..., Any], Generic[Declared]):
         otherwise, the positional ones are.
         """
         self._annotated = annotated
+        self.examples: list[dict[str, Any]] = []
         self.source = source
         signature = read_signature(source, skip)
         rule.__signature__ = signature  # type: ignore[attr-defined]
@@ -94,6 +101,7 @@ class CustomOp(Op[..., Any], Generic[Declared]):
         self.__wrapped__, self.__qualname__ = source, source.__qualname__
         self.__signature__ = public(signature)
         self._check_declared(limits)
+        _declared.add(self)
 
     def __repr__(self) -> str:
         forms = [*(f"kernel {name}" for name in self.kernels)]
@@ -186,6 +194,63 @@ class CustomOp(Op[..., Any], Generic[Declared]):
         self.kernels[device] = kernel
         self.forget_calls()
         return args[0]
+
+    def example(self, /, **arguments: Any) -> None:
+        """Declare a call that `check` and `opweave ops --check` compile kernels for, instead of calls that they make up.
+
+        Args:
+            arguments: as `check` takes them. Several examples may cover several data types and shapes.
+
+        >>> import opweave as ow
+        >>> @ow.op
+        ... def take(self, x: ow.MLOperand, indices: ow.MLOperand):
+        ...     return ow.Desc(x.data_type, indices.shape)
+        >>> take.kernel("webgpu", "fn main(i: u32) { out[i] = x[indices[i]]; }")
+        >>> take.example(x=("float32", [100]), indices=("int32", [7]))
+        """
+        self.examples.append(arguments)
+
+    def check(self, /, *devices: DeviceName, arch: Any = None, **arguments: Any) -> CheckReport:
+        """Compile the kernels of the operation for small operands, without the devices that they are for; nothing runs.
+
+        - `"cuda"`: NVRTC and Triton compile, and need no GPU.
+        - `"webgpu"`: the first adapter of this machine compiles; one in software suffices.
+        - `"cpu"`: Numba compiles; of other functions, parameters and global names are checked.
+        - `"wasm"`: the arguments are checked. wasmtime has validated the module when it was loaded.
+
+        An expression is traced, and compiled by Halide, or for the GPU among `devices`. A decomposition is built.
+
+        Args:
+            devices: `"cpu"`, `"wasm"`, `"webgpu"` or `"cuda"`; default: all kernels, the expression and the decomposition.
+            arch: compute capabilities for CUDA, as in `90`, `"sm_90"` or `[80, 90]`; default: 80 and 90.
+            arguments: operands, as a data type and a shape, a `Desc` or an array; and attributes. The default is the calls
+                that `example` declares. If there are none, operands get some ranks, and each data type that their limits
+                list; it suffices that a kernel compiles for one rank.
+
+        Returns:
+            A report; `print` shows what was checked, and by which compiler. Without `devices`, it also says what could not be
+            checked on this machine.
+
+        Raises:
+            OperationError: a compiler rejects a kernel. The message has the errors of all kernels, in the user's lines.
+            ValidationError: an argument is wrong, a kernel does not fit the operation, or its shape rule accepts none of the
+                operands that are tried.
+            MissingExtraError: a compiler for one of `devices` is not installed.
+            NotSupportedError: one of `devices` cannot be checked on this machine.
+
+        >>> import numpy as np, opweave as ow
+        >>> @ow.op
+        ... def square(self, x: ow.MLOperand):
+        ...     return x.desc
+        >>> @square.kernel("cpu")
+        ... def _(x, out):
+        ...     np.multiply(x, y, out=out)
+        >>> square.check("cpu", x=("float32", [2, 3]))
+        Traceback (most recent call last):
+        opweave.support.errors.OperationError: square: the kernel (..., line 3): name 'y' is not defined...
+        """
+        report: CheckReport = lazy_imports.check(self, devices, arch, arguments)
+        return report
 
     def forget_calls(self) -> None:
         """Drop the compiled programs of calls on arrays, after a new kernel, decomposition or expression."""
@@ -292,6 +357,17 @@ class CustomOp(Op[..., Any], Generic[Declared]):
             if values[name] is not None:
                 values[name] = self._converters[name](f"{self.name}: {name}", values[name])
         return call_with(formula, values)
+
+
+def operations_of(module: str) -> list[CustomOp[Any]]:
+    """Return the operations that a module or package declares, in the order of their files and lines.
+
+    >>> import opweave.composites
+    >>> [op.name for op in operations_of("opweave.composites.rotary")]
+    []
+    """
+    own = [op for op in _declared if f"{op.__module__}.".startswith(f"{module}.")]
+    return sorted(own, key=lambda op: (op.__module__, op.source.__code__.co_firstlineno))
 
 
 def _decomposition(op: CustomOp[Any]) -> Callable[..., Any]:

@@ -25,6 +25,7 @@ from ..memory.spaces import HOST
 from ..support.errors import OperationError, ValidationError, require
 from ..support.names import file_name
 from .base import Arrays, KernelCall, parameters_of
+from .excerpts import explain_numba
 
 _UNTOUCHED = (0xA5, 0x5A)
 """Bytes that fill results before the first run, to detect a kernel that does not write them. A result full of the first byte
@@ -56,6 +57,22 @@ class HostKernel:
         call.check_names(self.names)
         return PreparedHost(self, call)
 
+    def arguments_of(
+        self, call: KernelCall, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]
+    ) -> dict[str, Any]:
+        """Return the arguments of the function by name: views of the operands, attributes, and `out`."""
+        arguments = {**map_operands(inputs, _read_only), **call.attributes}
+        results = tuple(output.view() for output in outputs)
+        arguments["out"] = results if len(results) > 1 else results[0]
+        return {name: arguments[name] for name in self.names}
+
+    def error_of(self, call: KernelCall, error: Exception) -> OperationError:
+        """Return the error to raise for an exception of the function, or of Numba's compiler."""
+        explained = explain_numba(self.python, error) if self.is_compiled else ""
+        if explained:
+            return OperationError(f"{call.title}: the Numba kernel{explained}")
+        return call.error_of(error, self.python)
+
 
 class PreparedHost:
     space = HOST
@@ -72,9 +89,8 @@ class PreparedHost:
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Create the views once, so that runs create none."""
-        arguments = {**map_operands(inputs, _read_only), **self.call.attributes}
-        results = tuple(output.view() for output in outputs)
-        arguments["out"] = results if len(results) > 1 else results[0]
+        arguments = self.kernel.arguments_of(self.call, inputs, outputs)
+        results = arguments["out"] if len(outputs) > 1 else (arguments["out"],)
         positional = [arguments[name] for name in self.kernel.positions]
         keywords = {name: arguments[name] for name in self.kernel.keywords}
         function = self.kernel.function
@@ -89,7 +105,7 @@ class PreparedHost:
             try:
                 returned = function(*positional, **keywords)
             except Exception as error:
-                raise self.call.error_of(error, self.kernel.python) from error
+                raise self.kernel.error_of(self.call, error) from error
             if returned is not None:
                 raise OperationError(
                     f"{self.call.title}: a kernel fills out and returns None, got {type(returned).__name__}"

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from linecache import getline
+from types import CodeType
 from typing import Any
 
 from .names import file_name, short_repr, visible
@@ -209,10 +210,19 @@ def declaration_line(function: Callable[..., Any]) -> str:
     code = getattr(function, "__code__", None)
     if code is None:
         return ""
-    first = code.co_firstlineno  # which may be that of a decorator
-    lines = {number: getline(code.co_filename, number).strip() for number in range(first, first + MAX_DECORATOR_LINES)}
-    number = next((number for number, text in lines.items() if text.startswith("def ")), first)
-    return _at(code.co_filename, number, lines[number])
+    number = definition_line(code)
+    return _at(code.co_filename, number, getline(code.co_filename, number).strip())
+
+
+def definition_line(code: CodeType) -> int:
+    """The line of the `def` of a function, which is below those of its decorators.
+
+    >>> definition_line(definition_line.__code__) == definition_line.__code__.co_firstlineno
+    True
+    """
+    first = code.co_firstlineno
+    lines = range(first, first + MAX_DECORATOR_LINES)
+    return next((line for line in lines if getline(code.co_filename, line).lstrip().startswith("def ")), first)
 
 
 def _at(file: str, line: int | None, text: str | None = None) -> str:

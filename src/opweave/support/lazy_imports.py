@@ -53,6 +53,9 @@ array_namespace = Link("array_api")
 explain = Link("inspect.explain")
 """Implements `MLGraph.explain`: `(graph)`."""
 
+check = Link("inspect.check")
+"""Implements `check` of custom operations: `(op, devices, arch, arguments)`."""
+
 profile = Link("inspect.profile")
 """Implements `MLGraph.profile`: `(graph, inputs, outputs, repeat, detail)`."""
 

@@ -283,8 +283,10 @@ def test_custom_kernel_error_shows_source_line() -> None:
     assert refused(text) == (
         f"broken 'a': line 4 of the CUDA C++ (test_cuda_custom.py, line {where}): identifier \"wrong\" is undefined "
         "(declared are x, out, k, and sizes, as opweave.cuda says)\n"
-        "4 |             out[i] = twice(x[i]) + wrong;\n"
-        "  |                                    ^"
+        "  ┌─ CUDA C++:4:36\n"
+        "  │\n"
+        "4 │             out[i] = twice(x[i]) + wrong;\n"
+        "  │                                    ^"
     )
     assert "(the operand bias is absent here; a function can give" in refused("void main(int i) { out[i] = bias[i]; }")
     assert "(mode is 'fast', which is no constant of C++;" in refused("void main(int i) { out[i] = mode; }")
@@ -296,7 +298,9 @@ def test_custom_kernel_error_shows_source_line() -> None:
 @pytest.mark.parametrize("text", ["void main(unsigned i) {\n    if (i > 2) {\n        out[i] = 0;\n    }\n"])
 def test_custom_kernel_unclosed_bracket(text: str) -> None:
     assert "line 1 of the CUDA C++" in refused(text)
-    assert "the bracket in this line is never closed\n1 | void main(unsigned i) {" in refused(text)
+    assert "the bracket in this line is never closed\n  ┌─ CUDA C++:1:1\n  │\n1 │ void main(unsigned i) {" in refused(
+        text
+    )
 
 
 @needs_nvrtc

@@ -22,8 +22,17 @@ def version() -> tuple[int, int]:
     return major, minor
 
 
-def compile_source(source: str, options: Sequence[str]) -> bytes:
-    """Compile to a binary for the architecture in `options`; raises `FailedError`."""
+def architectures() -> list[str]:
+    """Return the architectures that NVRTC compiles for."""
+    from cuda.bindings import nvrtc
+
+    error, numbers = nvrtc.nvrtcGetSupportedArchs()
+    _check(error)
+    return [f"sm_{number}" for number in numbers]
+
+
+def compile_source(source: str, options: Sequence[str]) -> tuple[bytes, str]:
+    """Compile to a binary for the architecture in `options`, and return the log, too; raises `FailedError`."""
     from cuda.bindings import nvrtc
 
     error, program = nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
@@ -38,7 +47,7 @@ def compile_source(source: str, options: Sequence[str]) -> bytes:
         _check(error)
         binary = b" " * size
         _check(*nvrtc.nvrtcGetCUBIN(program, binary))
-        return binary
+        return binary, _log(program)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 
@@ -48,6 +57,8 @@ def _log(program: Any) -> str:
 
     error, size = nvrtc.nvrtcGetProgramLogSize(program)
     _check(error)
+    if size <= 1:  # only the terminator, which NVRTC would write into Python's shared object for this byte
+        return ""
     text = b" " * size
     _check(*nvrtc.nvrtcGetProgramLog(program, text))
     return text.rstrip(b"\0 \n").decode(errors="replace")
@@ -59,9 +70,10 @@ def _check(error: Any) -> None:
 
 
 def result(request: tuple[str, Sequence[str]]) -> dict[str, Any] | str:
-    """Compile a source with options; return the binary as the field `image` of `Compiled`, or the text of the error."""
+    """Compile a source with options; return the fields `image` and `log` of `CompiledText`, or the text of the error."""
     try:
-        return {"image": compile_source(*request)}
+        image, log = compile_source(*request)
+        return {"image": image, "log": log}
     except FailedError as error:
         return str(error)
 

@@ -77,6 +77,7 @@ class CompiledText:
         trailing: number of pointers that the compiler adds to the arguments, for memory that is not needed here: null.
         handle: the driver's handle of a kernel that another library has loaded; 0 to load the image.
         owner: the object that keeps that kernel loaded.
+        log: warnings of the compiler.
     """
 
     image: bytes
@@ -86,6 +87,7 @@ class CompiledText:
     trailing: int = 0
     handle: int = 0
     owner: Any = field(default=None, compare=False)
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,10 +15,8 @@ from ..wgsl.declarations import Bound
 from ..wgsl.shader import Buffer, indices_of, sizes
 from ..wgsl.sources import SourceKernel
 from .launch import Launch, is_launched
-from .messages import OWN, USER, ExplainedCuda
-from .source import HALF, SCALARS, TYPES, CudaBuffer, CudaScope, Parameter, Source
-
-_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
+from .messages import ExplainedCuda
+from .source import HALF, OWN, SCALARS, STRUCTURE, TYPES, USER, CudaBuffer, CudaScope, Parameter, Source, line_directive
 
 
 class _KernelText(NamedTuple):
@@ -77,17 +74,17 @@ class CudaKernel(SourceKernel):
         tensors = ", ".join(item.buffer.variable for item in bound)
         # The functions of the source become members of a structure, so that they see the tensors.
         lines = [
-            *_INCLUDE.findall(source.source),
+            *source.includes,
             *self._declarations(source, scope, bound),
-            "struct Operation {",
+            f"struct {STRUCTURE} {{",
             *(f"    {_pointer(item)};" for item in bound),
-            f'#line 1 "{USER}"',
-            _INCLUDE.sub("", source.source),
-            f'#line 1 "{OWN}"',
+            line_directive(USER, 1),
+            source.body,
+            line_directive(OWN, 1),
             "};",
             f'extern "C" __global__ void __launch_bounds__({block[0]}) opweave_kernel({", ".join(map(_pointer, bound))}) {{',
             f"    const unsigned i = blockIdx.x * {block[0]}u + threadIdx.x;",
-            f"    if (i < {count}u) Operation{{{tensors}}}.main({', '.join(indices_of('i', extents))});",
+            f"    if (i < {count}u) {STRUCTURE}{{{tensors}}}.main({', '.join(indices_of('i', extents))});",
             "}",
         ]
         return _KernelText("opweave_kernel", lines, bound, (-(-count // block[0]),))
@@ -110,7 +107,7 @@ class CudaKernel(SourceKernel):
             else:
                 arguments.append(_scalar(name, parameter, scope))
         constants = self._declarations(source, scope, bound)
-        lines = [*_INCLUDE.findall(source.source), *constants, f'#line 1 "{USER}"', _INCLUDE.sub("", source.text)]
+        lines = [*source.includes, *constants, line_directive(USER, 1), source.body]
         return _KernelText(name, lines, bound, sizes(source.grid or 1), tuple(arguments))
 
     def _declarations(self, source: Source, scope: CudaScope, bound: Sequence[Bound]) -> list[str]:

@@ -15,8 +15,9 @@ import numpy as np
 from ...core.dtypes import DataType
 from ...core.graph import Desc
 from ...expr.gpu import CompiledText, Features, GpuKernel
-from ...support.errors import OperationError, ValidationError, require
+from ...support.errors import NotSupportedError, OperationError, ValidationError, cause_text, require
 from ..base import parameters_of
+from ..excerpts import explain_numba, explain_triton
 from ..wgsl.shader import Buffer, check_scratch, sizes
 from .source import CudaScope, check_sizes
 
@@ -31,6 +32,9 @@ POINTERS: Mapping[DataType, str] = {
     "uint64": "u64",
 }
 """Triton's names of data types."""
+
+_NO_DEVICE = ("CUDADriverError", "CUDARuntimeError", "CudaSupportError", "NvvmSupportError")
+"""Errors of CuPy and Numba without a GPU, its driver or its toolkit."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,12 @@ class Launch:
         except (ValidationError, OperationError):
             raise
         except Exception as error:  # libraries raise errors of many types
-            raise OperationError(f"{title}: {self.title}: {type(error).__name__}: {error}") from error
+            if type(error).__name__ in _NO_DEVICE:
+                raise NotSupportedError(
+                    f"{title}: {self.title} needs a GPU to be compiled: {cause_text(error)}"
+                ) from error
+            explained = _LIBRARIES[_library(self.function)].explain(self.function, error)
+            raise OperationError(f"{title}: {self.title}{explained}") from error
         tensors = [value for value in values if hasattr(value, "memory")]
         size = int(np.prod(sizes(self.block)))
         grid = sizes(self.grid) if self.grid is not None else (-(-out.size // size),)
@@ -242,18 +251,29 @@ def _of_numba(
 class _Library:
     """A library whose kernels can be launched.
 
-    `compile` returns the binary and the arguments; `names` returns the parameters, or None if the library does not list them.
+    `compile` returns the binary and the arguments; `names` returns the parameters, or None if the library does not list them;
+    `explain` returns an error of the compiler, as the end of a message.
     """
 
     title: str
     compile: Callable[[Launch, Sequence[Any], Features], tuple[CompiledText, tuple[int | bytes, ...]]]
     names: Callable[[Any], Sequence[str]] | None
+    explain: Callable[[Any, Exception], str]
+
+
+def _plain(function: Any, error: Exception) -> str:
+    return f": {type(error).__name__}: {error}"
 
 
 _LIBRARIES = {
-    ("triton", "JITFunction"): _Library("Triton", _of_triton, lambda f: f.arg_names),
-    ("cupy", "RawKernel"): _Library("CuPy", _of_cupy, None),
-    ("numba", "CUDADispatcher"): _Library("Numba", _of_numba, lambda f: parameters_of(f.py_func)),
+    ("triton", "JITFunction"): _Library("Triton", _of_triton, lambda f: f.arg_names, explain_triton),
+    ("cupy", "RawKernel"): _Library("CuPy", _of_cupy, None, _plain),
+    ("numba", "CUDADispatcher"): _Library(
+        "Numba",
+        _of_numba,
+        lambda f: parameters_of(f.py_func),
+        lambda f, error: explain_numba(f.py_func, error) or _plain(f, error),
+    ),
 }
 """Libraries by package and class name of their kernels."""
 

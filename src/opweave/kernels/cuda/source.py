@@ -18,7 +18,13 @@ from ...core.graph import Desc
 from ...support.errors import require
 from ..wgsl.declarations import Bound, DeclarationScope
 from ..wgsl.shader import Buffer, check_scratch, extents_of, sizes
-from ..wgsl.syntax import Fault
+from ..wgsl.syntax import Fault, line_at
+
+USER, OWN = "kernel", "opweave"
+"""File names in messages: of the user's source, and of the text that Opweave adds."""
+
+STRUCTURE = "Operation"
+"""The structure whose members are the functions of a source with `void main`."""
 
 TYPES: Mapping[DataType, str] = {
     "float32": "float",
@@ -69,6 +75,7 @@ _TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*[\s
 _WORD = re.compile(r"[^\W\d]\w*")
 _MAIN = re.compile(r"\bvoid\s+main\s*\(([^()]*)\)\s*\{")
 _GLOBAL = re.compile(r"\b__global__\b[^;{}]*?\b(\w+)\s*\(([^()]*)\)\s*\{")
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b(.*)$", re.MULTILINE)
 _LINKAGE = re.compile(r'extern\s*"C"\s*(?:\{[^{}]*)?$')
 
 SCALARS = {
@@ -191,12 +198,34 @@ class Source:
         return name, [_parameter(text) for text in matches[0][2].split(",") if text.strip()]
 
     @property
-    def text(self) -> str:
-        """The source, with C linkage for the kernel, so that the compiler keeps its name."""
-        match = _GLOBAL.search(self.plain)
-        if match is None or _LINKAGE.search(self.plain[: match.start()]):
-            return self.source
-        return f'{self.source[: match.start()]}extern "C" {self.source[match.start() :]}'
+    def includes(self) -> list[str]:
+        """The directives that include headers, to stand before the declarations, each with its line in the source."""
+        lines: list[str] = []
+        for match in _INCLUDE.finditer(self.plain):
+            header = self.source[match.start(1) : match.end(1)]
+            lines += [line_directive(USER, line_at(self.plain, match.start())), f"#include{header}"]
+        return [*lines, line_directive(OWN, 1)]
+
+    @property
+    def body(self) -> str:
+        """The source without `includes`, and with C linkage for the kernel, so that the compiler keeps its name."""
+        text = self.source
+        for match in _INCLUDE.finditer(self.plain):
+            text = f"{text[: match.start()]}{' ' * len(match[0])}{text[match.end() :]}"
+        kernel = _GLOBAL.search(self.plain)
+        if kernel is None or _LINKAGE.search(self.plain[: kernel.start()]):
+            return text
+        before, rest = text[: kernel.start()], text[kernel.start() :]
+        # The compiler counts columns in bytes.
+        indent = re.sub(rb"[^\t]", b" ", before[before.rfind("\n") + 1 :].encode()).decode()
+        again = line_directive(USER, line_at(text, kernel.start()))
+        return "\n".join([before, line_directive(OWN, 1), 'extern "C"', again, indent + rest])
+
+    @property
+    def main_line(self) -> int:
+        """The line of `void main`."""
+        match = _MAIN.search(self.plain)
+        return 0 if match is None else line_at(self.plain, match.start())
 
     @property
     def positions(self) -> int:
@@ -209,6 +238,11 @@ class Source:
     def extents(self, out: Buffer) -> tuple[int, ...]:
         """Return the number of positions for each parameter of `void main`."""
         return extents_of("void main", self.positions, self.invocations, out)
+
+
+def line_directive(file: str, number: int) -> str:
+    """Return the directive after which the compiler counts lines from `number` of `file`."""
+    return f'#line {number} "{file}"'
 
 
 def _parameter(text: str) -> Parameter:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...support.names import file_name
+from ..excerpts import excerpt
 from .shader import Shader
 from .syntax import Fault, line_at
 
@@ -19,6 +20,7 @@ _HEADLINE = re.compile(r"^\s*Shader (?:'.*' parsing|validation) error: (.*)$", r
 _PLACE = re.compile(r"^(\s*)┌─ (.*):(\d+):(\d+)$")
 _GUTTER = re.compile(r"^(\s*)(\d+)( │.*)$")
 _NAME = re.compile(r"identifier: `(\w+)`")
+_NUMBERED = re.compile(r"\w+ \[\d+\] is invalid")
 _PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 
 
@@ -84,7 +86,7 @@ class ExplainedWgsl:
         said = headline[1].strip()
         if said.startswith(("Entry point", "Function")):  # the reason follows in the notes
             notes = [line.split("= ", 1)[1] for line in shown if line.lstrip().startswith("= ")]
-            said = notes[0] if notes else said
+            said = next((note for note in notes if not _NUMBERED.fullmatch(note)), said)
         name = _NAME.search(said)
         more = f" ({self.hint(name[1])})" if name else ""
         number = self._line(shown)
@@ -118,15 +120,6 @@ def point_at(source: str, where: SourcePlace, fault: Fault, language: str) -> st
     """Return the message for a `Fault`, with an excerpt and a caret like the compiler's."""
     number = line_at(source, fault.start)
     column = fault.start - (source.rfind("\n", 0, fault.start) + 1)
-    line = source.split("\n")[number - 1].rstrip()
-    gutter = " " * len(str(number))
-    below = "".join(character if character == "\t" else " " for character in line[:column]) + "^" * fault.length
-    return "\n".join(
-        [
-            f"line {number} of the {language}{where.suffix(source, number)}: {fault.said}",
-            f"{gutter} ┌─ {language}:{number}:{column + 1}",
-            f"{gutter} │",
-            f"{number} │ {line}",
-            f"{gutter} │ {below} {fault.label}",
-        ]
-    )
+    line = source.split("\n")[number - 1]
+    head = f"line {number} of the {language}{where.suffix(source, number)}: {fault.said}"
+    return f"{head}\n{excerpt(language, number, column, line, fault.length, fault.label)}"
