@@ -125,9 +125,9 @@ def test_check_takes_examples() -> None:
 
 def test_check_finds_undefined_names() -> None:
     def kernel(x: Any, out: Any) -> None:
-        out[...] = [numpyy.sin(value) for value in x] + len(x)  # type: ignore[name-defined]  # noqa: F821
+        out[...] = [numpyy.sin(value) for value in x[: len(x)]]  # type: ignore[name-defined]  # noqa: F821
 
-    text = "out[...] = [numpyy.sin(value) for value in x] + len(x)  # type: ignore[name-defined]  # noqa: F821"
+    text = "out[...] = [numpyy.sin(value) for value in x[: len(x)]]  # type: ignore[name-defined]  # noqa: F821"
     where = line_of(__file__, f"        {text}")
     lines = refused(operation("cpu", kernel)).splitlines()
     assert lines[0] == f"checked: the kernel (test_custom_check.py, line {where}): name 'numpyy' is not defined"

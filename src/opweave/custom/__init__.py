@@ -14,6 +14,5 @@ from __future__ import annotations
 
 from .declare import composite, expression, op
 from .operation import CustomOp, Declared
-from .report import CheckReport, KernelCheck
 
-__all__ = ["CheckReport", "CustomOp", "Declared", "KernelCheck", "composite", "expression", "op"]
+__all__ = ["CustomOp", "Declared", "composite", "expression", "op"]

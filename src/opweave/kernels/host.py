@@ -25,7 +25,6 @@ from ..memory.spaces import HOST
 from ..support.errors import OperationError, ValidationError, require
 from ..support.names import file_name
 from .base import Arrays, KernelCall, parameters_of
-from .excerpts import explain_numba
 
 _UNTOUCHED = (0xA5, 0x5A)
 """Bytes that fill results before the first run, to detect a kernel that does not write them. A result full of the first byte
@@ -68,6 +67,8 @@ class HostKernel:
 
     def error_of(self, call: KernelCall, error: Exception) -> OperationError:
         """Return the error to raise for an exception of the function, or of Numba's compiler."""
+        from .excerpts import explain_numba  # which only errors need
+
         explained = explain_numba(self.python, error) if self.is_compiled else ""
         if explained:
             return OperationError(f"{call.title}: the Numba kernel{explained}")
