@@ -364,7 +364,7 @@ def operations_of(module: str) -> list[CustomOp[Any]]:
 
     >>> import opweave.composites
     >>> [op.name for op in operations_of("opweave.composites.rotary")]
-    []
+    ['rotary_embedding']
     """
     own = [op for op in _declared if f"{op.__module__}.".startswith(f"{module}.")]
     return sorted(own, key=lambda op: (op.__module__, op.source.__code__.co_firstlineno))
