@@ -164,18 +164,25 @@ class MLGraph:
         tuned: Tuning = lazy_imports.tune(self, inputs, seconds)
         return tuned
 
-    def draw(self, path: str | Path | None = None) -> Drawing:
+    def draw(
+        self, path: str | Path | None = None, *, profile: Profile | Mapping[str, float] | None = None
+    ) -> Drawing:
         """Draw the graph from inputs to outputs, with the engine of each part.
 
+        An SVG is for small graphs, and merges the operations of large ones. A page in HTML has a search, details of each
+        operation, and groups that open: modules, from labels such as "encoder/layer 0/query", or else repeated blocks.
+
         Args:
-            path: an .svg file to write the drawing to, or None.
+            path: an .html or .svg file to write the drawing to, or None. Without a file, graphs of more than 150 operations
+                are pages.
+            profile: times that a page shows as colours: a profile that was measured with `detail=True`, or seconds by label.
 
         Returns:
-            The drawing: a string of SVG that notebooks show, as they do for the graph itself.
+            The drawing: a string of SVG or HTML that notebooks show, as they do for the graph itself.
 
         Raises:
             InvalidStateError: the graph is destroyed, or the context lost.
-            ValidationError: the file's name does not end with .svg.
+            ValidationError: the file's name does not end with .html or .svg; the profile has no times of these operations.
             DataError: the file cannot be written.
 
         >>> import opweave as ow
@@ -184,7 +191,7 @@ class MLGraph:
         >>> graph.draw().startswith("<svg")
         True
         """
-        drawing: Drawing = lazy_imports.draw(self, path)
+        drawing: Drawing = lazy_imports.draw(self, path, profile)
         return drawing
 
     def _repr_html_(self) -> str:

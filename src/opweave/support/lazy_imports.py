@@ -69,13 +69,13 @@ verify_graph = Link("verification.process")
 """Makes the task of a child process that verifies a graph: `(graph, backend, device, preference, fuse, sample)`."""
 
 draw = Link("inspect.drawing.api")
-"""Implements `MLGraph.draw`: `(graph, path)`."""
+"""Implements `MLGraph.draw`: `(graph, path, profile)`."""
 
 profile_model = Link("inspect.profile")
 """Implements `InferenceSession.profile`: `(program, sources, targets, space, device, repeat, detail, remarks)`."""
 
 draw_model = Link("inspect.drawing.api")
-"""Implements `InferenceSession.draw`: `(compiled, inputs, outputs, title, path)`."""
+"""Implements `InferenceSession.draw`: `(compiled, inputs, outputs, title, path, profile)`."""
 
 deferred_context = Link("lazy.deferred_context")
 """The class of the contexts of `create_context(deferred=True)`."""

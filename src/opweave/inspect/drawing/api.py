@@ -1,17 +1,18 @@
-"""Draw graphs and models, and write drawings into files."""
+"""Draw graphs and models as SVG or as pages, and write drawings into files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...context.graph import MLGraph, program_of, recorded_graph
 from ...run.drawing import Drawing
+from ...run.profile import Profile
 from ...support import lazy_imports
 from ...support.errors import require
 from ...support.files import atomic_writer
-from .condense import condense
+from .condense import LARGE, condense
 from .picture import Picture, picture
 from .svg import svg
 
@@ -20,35 +21,57 @@ if TYPE_CHECKING:
 
 
 @lazy_imports.draw.provide
-def draw(graph: MLGraph, path: str | Path | None = None) -> Drawing:
+def draw(
+    graph: MLGraph, path: str | Path | None = None, profile: Profile | Mapping[str, float] | None = None
+) -> Drawing:
     """Draw a user's graph; see `MLGraph.draw`."""
     inputs, outputs = ", ".join(graph.inputs), ", ".join(graph.outputs)
-    drawing = render(picture(recorded_graph(graph), program_of(graph)), f"graph from {inputs} to {outputs}")
-    if path is not None:
-        save(drawing, path)
-    return drawing
+    title = f"graph from {inputs} to {outputs}"
+    return _draw(picture(recorded_graph(graph), program_of(graph)), title, path, profile)
 
 
 @lazy_imports.draw_model.provide
 def draw_model(
-    compiled: CompiledModel, inputs: Sequence[str], outputs: Sequence[str], title: str, path: str | Path | None
+    compiled: CompiledModel,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    title: str,
+    path: str | Path | None,
+    profile: Profile | Mapping[str, float] | None = None,
 ) -> Drawing:
     """Draw a compiled model; see `InferenceSession.draw`."""
     from .model import model_picture
 
-    drawing = render(model_picture(compiled, list(inputs), list(outputs)), title)
+    return _draw(model_picture(compiled, list(inputs), list(outputs)), title, path, profile)
+
+
+def _draw(
+    picture: Picture, title: str, path: str | Path | None, profile: Profile | Mapping[str, float] | None
+) -> Drawing:
+    """Draw a picture as its file's name says: without a file, as a page if it is large or has times."""
+    suffix = "" if path is None else Path(path).suffix.lower()
+    kinds = ("", ".svg", ".html", ".htm")
+    require(
+        path is None or suffix in kinds[1:],
+        f"draw: the name of the file must end with .svg or .html, got {str(path)!r}",
+    )
+    require(
+        profile is None or suffix != ".svg",
+        f"draw: only pages show a profile; the name of the file must end with .html, got {str(path)!r}",
+    )
+    if suffix == ".svg" or (not suffix and profile is None and len(picture.boxes) <= LARGE):
+        drawing = render(picture, title)
+    else:
+        from .page import page
+        from .times import times_of
+
+        drawing = Drawing(page(picture, title, None if profile is None else times_of(picture, profile)))
     if path is not None:
-        save(drawing, path)
+        with atomic_writer(path) as file:
+            file.write(drawing.encode())
     return drawing
 
 
 def render(picture: Picture, title: str) -> Drawing:
     """Render a picture as SVG; large pictures are condensed first."""
     return Drawing(svg(condense(picture), title))
-
-
-def save(drawing: str, path: str | Path) -> None:
-    """Write a drawing into an .svg file."""
-    require(Path(path).suffix.lower() == ".svg", f"draw: the name of the file must end with .svg, got {str(path)!r}")
-    with atomic_writer(path) as file:
-        file.write(drawing.encode())

@@ -27,7 +27,7 @@ PORT_WEIGHT = 1e-4
 """Weight of a port's distance in the order of a layer: small, so that it only orders the lines that come from one box."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Item:
     """A box to place in a lane; lanes are numbered from the top."""
 
@@ -35,7 +35,7 @@ class Item:
     lane: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class DrawnLink:
     """A line between two items; `port` is the offset of its start from the middle of the first one.
 
@@ -91,6 +91,27 @@ def layout(items: Sequence[Item], links: Sequence[DrawnLink], lanes: int) -> Pla
         place.x -= leftmost
     routes = [[places[index].x for index in indices] for indices in crossed]
     return Placed([place.x for place in places[: len(items)]], layer, routes, len(rows))
+
+
+def line_ends(placed: Placed, links: Sequence[DrawnLink], widths: Sequence[float]) -> list[float]:
+    """The x at which each line ends; lines to the same box, which has one of `widths`, end side by side."""
+    coming: dict[int, list[int]] = {}
+    for k, link in enumerate(links):
+        coming.setdefault(link.target, []).append(k)
+    result = [0.0] * len(links)
+    for target, lines in coming.items():
+        start = {k: (placed.routes[k] or [placed.x[links[k].source] + links[k].port])[-1] for k in lines}
+        places = sorted(set(start.values()))
+        middle = placed.x[target]
+        half = max(0.0, min(widths[target] / 2 - LINE_GAP, LINE_GAP * (len(places) - 1)))
+        wanted = [min(max(place, middle - half), middle + half) for place in places]
+        gaps = [min(LINE_GAP, 2 * half / (len(places) - 1)) if len(places) > 1 else 0.0] * (len(places) - 1)
+        # A line from directly above stays straight.
+        weights = [1.0 if abs(place - middle) < 2 else 1e-3 for place in places]
+        ends = dict(zip(places, spread(wanted, weights, gaps), strict=True))
+        for k in lines:
+            result[k] = ends[start[k]]
+    return result
 
 
 def _layers(items: Sequence[Item], links: Sequence[DrawnLink], lanes: int) -> list[int]:
@@ -245,6 +266,9 @@ def chains(order: Iterable[int], previous: Callable[[int], int | None]) -> list[
 
 def _settle(places: list[_Place], row: Sequence[int], wanted: Sequence[float]) -> None:
     """Move the places of a row as close to `wanted` as their order and widths allow."""
+    if len(row) == 1:
+        places[row[0]].x = wanted[0]
+        return
     gaps = []
     for left, right in pairwise(row):
         a, b = places[left], places[right]

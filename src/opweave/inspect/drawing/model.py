@@ -8,11 +8,17 @@ import numpy as np
 
 from ...compile.partition import Segment
 from ...onnx.convert.trace import Trace, TracedNode
+from ...onnx.model.protobuf import AttributeProto, GraphProto, TensorProto, attribute_value, dtype_of
 from ...onnx.model.scopes import used_names
 from ...onnx.model.values import Constant, Tensor
 from ...onnx.session.compiled import CompiledModel
-from ...support.names import count_of
-from .picture import Box, DrawnLane, Picture, Sketch
+from ...support.formatting import shorten, size
+from ...support.names import count_of, short_repr
+from ..profile import engine
+from .picture import MAX_VALUE, Box, Details, DrawnLane, Picture, Sketch, scope_of
+
+NAMESPACE = "namespace"
+"""Property of a node in which PyTorch's exporter writes the modules around it, each with its class."""
 
 KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 """Domains of standard operators; others are custom."""
@@ -33,14 +39,14 @@ def model_picture(compiled: CompiledModel, inputs: list[str], outputs: list[str]
     for lane, section in enumerate(compiled.sections, start=1):
         for step in section.nodes:
             results = [name for name in step.node.output if name]
-            sketch.add(_box(step, lane, trace), reads(used_names(step.node)), results)
+            sketch.add(_box(step, lane, trace, *_runs(compiled, lane - 1, step)), reads(used_names(step.node)), results)
     for name in outputs:
         box = Box(name, len(lanes) + 1, "output", tooltip=f"output {name}: {_text(trace, name)}")
         sketch.add(box, reads([name]), ())
     return sketch.picture
 
 
-def _box(step: TracedNode, lane: int, trace: Trace) -> Box:
+def _box(step: TracedNode, lane: int, trace: Trace, runs_on: str, reason: str) -> Box:
     node, values = step.node, {name: trace.values[name] for name in used_names(step.node)}
     constants = {name: value.array for name, value in values.items() if isinstance(value, Constant)}
     tooltip = [
@@ -49,6 +55,15 @@ def _box(step: TracedNode, lane: int, trace: Trace) -> Box:
         *(f"→ {name}: {_text(trace, name)}" for name in node.output if name),
         *([step.reason] if step.reason else []),
     ]
+    details = Details(
+        node.name,
+        _scope(step),
+        runs_on,
+        reason,
+        tuple((attribute.name, _attribute(attribute)) for attribute in node.attribute),
+        tuple(("", name, _text(trace, name)) for name in used_names(node)),
+        tuple((name, _text(trace, name)) for name in node.output if name),
+    )
     return Box(
         node.op_type,
         lane,
@@ -58,7 +73,43 @@ def _box(step: TracedNode, lane: int, trace: Trace) -> Box:
         "\n".join(tooltip),
         (node.op_type,),
         sum(array.nbytes for array in constants.values()),
+        details=details,
     )
+
+
+def _runs(compiled: CompiledModel, number: int, step: TracedNode) -> tuple[str, str]:
+    """The engine that runs a node, and the reason for it."""
+    device = compiled.context.device.name
+    if compiled.sections[number].kind != "webnn":
+        return "ONNX Runtime, as fallback", step.reason
+    placements = compiled.placements[number]
+    own = [placement for placement in placements if placement.op is step.op]
+    return f"{engine(own or placements)} on {device}", compiled.choice
+
+
+def _scope(step: TracedNode) -> tuple[str, ...]:
+    """The modules around a node: from the property that PyTorch's exporter writes, or from the name of the node."""
+    for entry in step.node.metadata_props:
+        if entry.key == NAMESPACE:
+            modules = [part.partition(": ")[0].strip() for part in entry.value.split("/")[:-1]]
+            return tuple(filter(None, modules))
+    return scope_of(step.node.name)
+
+
+def _attribute(attribute: AttributeProto) -> str:
+    if attribute.ref_attr_name:
+        return f"the attribute {attribute.ref_attr_name!r} of a function"
+    match attribute_value(attribute):
+        case TensorProto() as tensor:
+            return f"{dtype_of(tensor.data_type)}{list(tensor.dims)}"
+        case bytes(text):
+            return shorten(text.decode(errors="replace"), MAX_VALUE)
+        case float(number):
+            return f"{number:.6g}"
+        case GraphProto() | None:
+            return attribute.name
+        case value:
+            return shorten(short_repr(value), MAX_VALUE)
 
 
 def _lane(number: int, section: Segment[TracedNode, str], compiled: CompiledModel) -> DrawnLane:
@@ -73,7 +124,10 @@ def _text(trace: Trace, name: str) -> str:
     if isinstance(value, Tensor):
         return str(value.operand.desc)
     if isinstance(value, Constant):
-        return f"constant {value.array.dtype}{list(value.array.shape)}"
+        array = value.array
+        is_number = array.size == 1 and array.dtype.kind in "fiub"
+        content = _chip(array) if is_number else size(array.nbytes)
+        return f"constant {array.dtype}{list(array.shape)}, {content}"
     return "shape known when it runs"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...core.graph import Graph, Node, Operand, printable
 from ...ops import Operations
-from ...support.formatting import size
+from ...support.formatting import shorten, size
 from ..profile import engine
 
 if TYPE_CHECKING:
@@ -19,12 +19,38 @@ if TYPE_CHECKING:
 ROW = 30
 """Maximum characters of the operations of a chain that are listed in one line."""
 
+MAX_VALUE = 300
+"""Maximum characters of an attribute's value on a page."""
+
 Style = Literal["operation", "custom", "several", "input", "output"]
 """The kind of a box; "several" stands for several operations."""
 Mark = Literal["", "found", "first"]
 """Mark of a comparison: no difference in the operations of a box, a difference, or the first difference."""
 Tint = Literal["plain", "engine", "kernel", "expression", "fallback"]
 """Kind of engine that runs a lane; "plain" lanes contain inputs and outputs."""
+
+
+@dataclass(frozen=True)
+class Details:
+    """Facts about an operation that have no place in its box, for the panel of a page.
+
+    Attributes:
+        name: the label of the operation, or the name of the node.
+        scope: names of the modules around the operation, from the outermost.
+        engine: the engine and the device that run it.
+        reason: the reason for this engine.
+        attributes: names and values of attributes.
+        reads: parameter, name, and description of each operand, constants included.
+        writes: name and description of each result.
+    """
+
+    name: str = ""
+    scope: tuple[str, ...] = ()
+    engine: str = ""
+    reason: str = ""
+    attributes: tuple[tuple[str, str], ...] = ()
+    reads: tuple[tuple[str, str, str], ...] = ()
+    writes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
@@ -40,6 +66,7 @@ class Box:
     operations: tuple[str, ...] = ()
     weights: int = 0
     mark: Mark = ""
+    details: Details = Details()
 
 
 @dataclass(frozen=True)
@@ -113,13 +140,14 @@ def picture(graph: Graph, program: Program) -> Picture:
         legal, lanes = graph, [_lane(list(placements.values()))]
     copied = {(number + 1, operand) for number, operand in program.crossings()}
     sketch = Sketch(lanes)
+    names = {operand: name for name, operand in (*legal.outputs.items(), *legal.inputs.items())}
     for name, operand in legal.inputs.items():
         tooltip = f"input {printable(name)}: {operand.desc}"
         sketch.add(Box(printable(name), 0, "input", tooltip=tooltip), (), [operand])
     for unit in sorted(units, key=lambda unit: unit.segment):
         lane = unit.segment + 1
         reads = [(operand, str(operand.desc), (lane, operand) in copied) for operand in _operands_read(unit.nodes)]
-        sketch.add(_box(unit, lane), reads, [operand for node in unit.nodes for operand in node.outputs])
+        sketch.add(_box(unit, lane, names), reads, [operand for node in unit.nodes for operand in node.outputs])
     first: dict[Operand, str] = {}
     for name, operand in legal.outputs.items():
         twin = operand in first and has_segments
@@ -164,12 +192,22 @@ def _lane(placements: Sequence[Placement], number: int | None = None) -> DrawnLa
     return DrawnLane((*heading, f"on {where}"), how if how in ("kernel", "expression") else "engine")
 
 
-def _box(unit: _Unit, lane: int) -> Box:
+def _box(unit: _Unit, lane: int, names: Mapping[Operand, str]) -> Box:
     node = unit.shown
     constants = {name: o for name, o in named_operands(node.inputs) if o.is_constant}
     arguments = dict(node.op.explicit_arguments(node.arguments))
     attributes = [f"{name} = {_short(value)}" for name, value in arguments.items() if name in node.attributes]
-    where = f"{unit.placement.how} on {unit.placement.device}: {unit.placement.detail}"
+    place = unit.placement
+    where = f"{place.how} on {place.device}: {place.detail}"
+    details = Details(
+        node.label,
+        scope_of(node.label),
+        f"{engine([place])} on {place.device}",
+        f"{place.how}: {place.detail}",
+        tuple((name, _short(value, MAX_VALUE)) for name, value in arguments.items() if name in node.attributes),
+        tuple((name, names.get(o, ""), describe(o)) for name, o in named_operands(node.inputs)),
+        tuple((names.get(output, ""), str(output.desc)) for output in node.outputs),
+    )
     results = [f"→ {output.desc}" for output in node.outputs]
     return Box(
         node.op.name,
@@ -180,7 +218,30 @@ def _box(unit: _Unit, lane: int) -> Box:
         "\n".join([node.title, *attributes, *results, where]),
         (node.op.name,),
         sum(operand.desc.byte_length for operand in constants.values()),
+        details=details,
     )
+
+
+def scope_of(name: str) -> tuple[str, ...]:
+    """The modules around an operation, from its label or the name of its node; empty if the name has no such structure.
+
+    >>> scope_of("/layer1/layer1.0/conv1/Conv"), scope_of("encoder.layer.0.query"), scope_of("p2o.Conv.19")
+    (('layer1', 'layer1.0', 'conv1'), ('encoder', 'layer', '0'), ())
+    """
+    parts = [part for part in name.split("/") if part]
+    if "/" not in name:
+        parts = name.split(".")
+        if len(parts) < 3 or parts[-1].isdigit() or not all(parts):
+            return ()
+    return tuple(parts[:-1])
+
+
+def describe(operand: Operand) -> str:
+    """Data type and shape of an operand; of a constant also its value or its size."""
+    if not operand.is_constant:
+        return str(operand.desc)
+    content = _short(operand.value.item()) if operand.desc.element_count == 1 else size(operand.desc.byte_length)
+    return f"constant {operand.desc}, {content}"
 
 
 def is_built_in(node: Node) -> bool:
@@ -203,13 +264,12 @@ def _chip(name: str, operand: Operand) -> str:
     return f"{name} {'×'.join(map(str, operand.shape))}"
 
 
-def _short(value: Any) -> str:
+def _short(value: Any, limit: int = 60) -> str:
     if isinstance(value, float):
         return f"{value:.5g}"
     if isinstance(value, tuple):
         return f"[{', '.join(map(_short, value[:8]))}{', …' if len(value) > 8 else ''}]"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:59]}…"
+    return shorten(repr(value), limit)
 
 
 def summary(count: int, operations: Sequence[str], weights: int) -> tuple[str, tuple[str, ...], tuple[str, ...]]:

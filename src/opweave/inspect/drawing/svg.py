@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from textwrap import wrap
-from unicodedata import east_asian_width
 
 from ...support.formatting import markup, shorten
-from .layout import DrawnLink, Item, Placed, layout, spread
+from .layout import DrawnLink, Item, Placed, layout, line_ends
 from .picture import Box, DrawnLane, Edge, Picture
+from .text import text_width
 
 PAD = 14.0
 """Space between boxes and lanes, and at the border."""
@@ -57,7 +57,7 @@ def _style() -> str:
 
     fonts = 'system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,"DejaVu Sans",sans-serif'
     shapes = (
-        f".ow-graph{{font-family:{fonts}}}.ow-graph text{{font-size:12px}}.ow-graph .head{{font-weight:600;font-size:13px}}"
+        f".ow-graph{{font-family:{fonts};max-width:100%}}.ow-graph text{{font-size:12px}}.ow-graph .head{{font-weight:600;font-size:13px}}"
         ".ow-graph .soft{font-size:11px}.ow-graph .small{font-size:10px}.ow-graph .mid{text-anchor:middle}"
         ".ow-graph .custom{stroke-width:1.5}"
         ".ow-graph .found{stroke-width:2}.ow-graph .first{stroke-width:3}.ow-graph .line{fill:none;stroke-width:1.3}"
@@ -68,24 +68,6 @@ def _style() -> str:
 
 STYLE = _style()
 """All rules are for descendants of `ow-graph`, because a style in a notebook applies to the whole page."""
-
-NARROW, WIDE = frozenset("iljtfrI.,:;'|![]() "), frozenset("mwMWQO@%→×")
-
-
-def text_width(text: str, font: float = 12, bold: bool = False) -> float:
-    """An upper estimate of the width of a text in common fonts."""
-    units = 0.0
-    for letter in text:
-        if east_asian_width(letter) in "WF":
-            units += 1.05
-        elif letter in NARROW:
-            units += 0.4
-        elif letter in WIDE:
-            units += 0.97
-        else:
-            units += 0.72 if letter.isupper() else 0.635
-    return units * font * (1.1 if bold else 1.0)
-
 
 class _Shape:
     """A box with a size, and labels by port: the type of a result, and whether all readers get a copy.
@@ -120,12 +102,16 @@ def svg(picture: Picture, title: str) -> str:
     shapes = [_Shape(*of) for of in zip(picture.boxes, labels, strict=True)]
     items = [Item(shape.room, shape.box.lane) for shape in shapes]
     links = [DrawnLink(edge.source, shapes[edge.source].ports[edge.port], edge.target) for edge in picture.edges]
-    return _SvgWriter(picture, shapes, layout(items, links, len(picture.lanes)), title).text()
+    placed = layout(items, links, len(picture.lanes))
+    ends = line_ends(placed, links, [shape.width for shape in shapes])
+    return _SvgWriter(picture, shapes, placed, ends, title).text()
 
 
 class _SvgWriter:
-    def __init__(self, picture: Picture, shapes: Sequence[_Shape], placed: Placed, title: str) -> None:
-        self.picture, self.shapes, self.placed, self.title = picture, shapes, placed, title
+    def __init__(
+        self, picture: Picture, shapes: Sequence[_Shape], placed: Placed, ends: Sequence[float], title: str
+    ) -> None:
+        self.picture, self.shapes, self.placed, self.ends, self.title = picture, shapes, placed, ends, title
         self.captions = [_caption(lane) for lane in picture.lanes]
         widest = max((text_width(line, 13, True) for lines in self.captions for line in lines), default=0.0)
         self.left = PAD + widest + 2 * PAD + 12
@@ -184,12 +170,11 @@ class _SvgWriter:
 
     def _lines(self) -> list[str]:
         """Draw the lines of all edges, without duplicates; copies come last, on top."""
-        entries = self._entries()
         lines, seen = [], set()
         order = sorted(range(len(self.picture.edges)), key=lambda k: self.picture.edges[k].is_copied)
         for k in order:
             edge = self.picture.edges[k]
-            path, tip = self._path(edge, self.placed.routes[k], entries[k])
+            path, tip = self._path(edge, self.placed.routes[k], self.left + self.ends[k])
             kind, moved = ("copied", ", copied") if edge.is_copied else ("flow", "")
             if (path, kind) not in seen:
                 seen.add((path, kind))
@@ -198,26 +183,6 @@ class _SvgWriter:
                     f'<path class="line" d="{path}"/><path class="tip" d="{tip}"/></g>'
                 )
         return lines
-
-    def _entries(self) -> list[float]:
-        """The x at which each line ends; lines to the same box end side by side."""
-        coming: dict[int, list[int]] = {}
-        for k, edge in enumerate(self.picture.edges):
-            coming.setdefault(edge.target, []).append(k)
-        entries = [0.0] * len(self.picture.edges)
-        for target, lines in coming.items():
-            start = {k: (self.placed.routes[k] or [self._start(self.picture.edges[k])[0]])[-1] for k in lines}
-            places = sorted(set(start.values()))
-            middle = self.placed.x[target]
-            half = min(self.shapes[target].width / 2 - 14, 14.0 * (len(places) - 1))
-            wanted = [min(max(place, middle - half), middle + half) for place in places]
-            gaps = [min(14.0, 2 * half / (len(places) - 1)) if len(places) > 1 else 0.0] * (len(places) - 1)
-            # A line from directly above stays straight.
-            weights = [1.0 if abs(place - middle) < 2 else 1e-3 for place in places]
-            ends = dict(zip(places, spread(wanted, weights, gaps), strict=True))
-            for k in lines:
-                entries[k] = self.left + ends[start[k]]
-        return entries
 
     def _start(self, edge: Edge) -> tuple[float, float]:
         shape = self.shapes[edge.source]

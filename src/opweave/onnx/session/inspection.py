@@ -124,20 +124,30 @@ class InspectionMethods:
         return measured
 
     def draw(
-        self, path: str | Path | None = None, *, input_shapes: Mapping[str, Sequence[int]] | None = None
+        self,
+        path: str | Path | None = None,
+        *,
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
+        profile: Profile | Mapping[str, float] | None = None,
     ) -> Drawing:
-        """Draw the nodes of the model, in lanes for the sections that run them.
+        """Draw the nodes of the model, and what runs them.
+
+        An SVG has lanes for the sections of the program, and merges the nodes of large models. A page in HTML has a search,
+        details of each node, and groups that open: modules, from names such as "/layer1/conv1/Conv", or else repeated blocks.
 
         Args:
-            path: an .svg file to write the drawing to, or None.
+            path: an .html or .svg file to write the drawing to, or None. Without a file, models of more than 150 nodes are
+                pages.
             input_shapes: the shapes to draw; compiled if needed. Default: the shapes of the last call.
+            profile: times that a page shows as colours: a profile that was measured with `detail=True`, or seconds by the
+                names of nodes.
 
         Returns:
-            The drawing: a string of SVG that notebooks show. Its title names the shapes.
+            The drawing: a string of SVG or HTML that notebooks show. Its title names the shapes.
 
         Raises:
-            ValidationError: the file's name does not end with .svg; the model has dynamic dimensions, and no shapes are
-                compiled.
+            ValidationError: the file's name does not end with .html or .svg; the model has dynamic dimensions, and no shapes
+                are compiled; the profile has no times of these nodes.
             DataError: the file cannot be written.
 
         >>> import opweave as ow
@@ -155,7 +165,7 @@ class InspectionMethods:
         require(isinstance(model, CompiledModel), f"draw: calls run in {UNCOMPILED}, {advice}")
         title = f"{parts.recipe.title}: {text_of(key, [*parts.inputs, *parts.overridable()])}"
         names = ([argument.name for argument in parts.inputs], list(parts.outputs))
-        drawing: Drawing = lazy_imports.draw_model(model, *names, title, path)
+        drawing: Drawing = lazy_imports.draw_model(model, *names, title, path, profile)
         return drawing
 
 

@@ -1,0 +1,264 @@
+"""Pictures as one HTML page with pan, zoom, search and groups that open; it loads nothing from elsewhere.
+
+The page has the outline of the picture and the layout of each group with all its groups closed. The script only makes room for
+groups that are open. Names from a model are in the data alone, and the script writes them as text. A policy allows this script
+by its digest, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from ...support.formatting import markup, shorten, size
+from ...support.names import INVISIBLE, count_of
+from .families import CUSTOM, OTHER, family_of
+from .layout import DrawnLink, Item, Placed, layout, line_ends
+from .outline import Group, outline
+from .picture import Box, Picture
+from .text import text_width
+from .times import Time
+
+MAX_TITLE, MAX_LINE = 30, 34
+"""Maximum characters of a title and of another line in a box."""
+PADDING = 26.0
+"""Space beside the texts of a box."""
+GRID = 8.0
+"""Widths of boxes are multiples of this, so that blocks whose names differ a little have one layout."""
+PORT_GAP = 14.0
+"""Distance between the lines that begin at one box."""
+PORT_WIDTH = 10.0
+"""Width of the place where a line enters or leaves an open group."""
+
+Value = tuple[int, int]
+"""A result: the index of its box, and its number among the results."""
+
+
+def page(picture: Picture, title: str, times: Mapping[int, Time] | None = None) -> str:
+    """Write a picture as a page. `times` are by the index of a box."""
+    folder = Path(__file__).parent
+    style, script = ((folder / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    contents = json.dumps(_PageWriter(picture, title, times).contents(), separators=(",", ":"))
+    # In an element <script>, only < can begin a tag or a comment.
+    contents = contents.replace("<", "\\u003c")
+    digest = b64encode(sha256(f"\n{script}".encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{markup(title)}</title>\n<style>\n{style}</style></head>\n"
+        f'<body>\n{(folder / "page.html").read_text(encoding="utf-8")}'
+        f'<script type="application/json" id="contents">{contents}</script>\n'
+        f"<script>\n{script}</script></body></html>\n"
+    )
+
+
+class _PageWriter:
+    def __init__(self, picture: Picture, title: str, times: Mapping[int, Time] | None) -> None:
+        self.picture, self.title, self.times = picture, title, times
+        self.groups: list[dict[str, Any]] = []
+        self.layouts: dict[Hashable, tuple[Placed, list[float]]] = {}
+        self.number_of: dict[int, int] = {}  # id of a group -> its number
+        self.engines: dict[str, int] = {}
+        self.reasons: dict[str, int] = {}
+        self.values: dict[Value, int] = {}
+        self.writes: dict[int, list[int]] = {}
+        self.types: list[str] = []
+        self.reads: dict[int, list[Value]] = {}
+        for edge in picture.edges:
+            value = edge.source, edge.port
+            if value not in self.values:
+                self.values[value] = len(self.values)
+                self.types.append(_visible(edge.text))
+                self.writes.setdefault(edge.source, []).append(edge.port)
+            self.reads.setdefault(edge.target, []).append(value)
+        self.readers: dict[Value, list[int]] = {}
+        for index, values in self.reads.items():
+            for value in values:
+                self.readers.setdefault(value, []).append(index)
+
+    def contents(self) -> dict[str, Any]:
+        """All that the script needs, as lists, dictionaries, strings and numbers."""
+        root = outline(self.picture)
+        self._group(root, "", True)
+        makers = {value: number for value, number in self.values.items()}
+        boxes = [self._box(index, box, makers) for index, box in enumerate(self.picture.boxes)]
+        return {
+            "title": _visible(self.title),
+            "boxes": boxes,
+            "groups": self.groups,
+            "values": [[box, text] for (box, _), text in zip(self.values, self.types, strict=True)],
+            "engines": list(self.engines),
+            "reasons": list(self.reasons),
+            "timed": self.times is not None,
+        }
+
+    def _box(self, index: int, box: Box, makers: Mapping[Value, int]) -> dict[str, Any]:
+        details = box.details
+        family = family_of(box.title)
+        entry: dict[str, Any] = {
+            "title": _visible(box.title),
+            "style": box.style,
+            "family": family if family != OTHER or box.style != "custom" else CUSTOM,
+            "reads": [makers[value] for value in self.reads.get(index, ())],
+            "writes": [makers[index, port] for port in self.writes.get(index, ())],
+        }
+        if box.style in ("input", "output"):
+            return {**entry, "family": "end", "note": _visible(box.tooltip)}
+        entry |= {
+            "name": _visible(details.name),
+            "engine": self.engines.setdefault(_visible(details.engine), len(self.engines)),
+            "reason": self.reasons.setdefault(_visible(details.reason), len(self.reasons)),
+            "attributes": [list(map(_visible, row)) for row in details.attributes],
+            "operands": [list(map(_visible, row)) for row in details.reads],
+            "results": [list(map(_visible, row)) for row in details.writes],
+        }
+        if box.weights:
+            entry["weights"] = size(box.weights)
+        if self.times is not None and (time := self.times.get(index)) is not None:
+            entry["seconds"] = time.seconds
+            if time.shared:
+                entry["shared"] = _visible(time.shared)
+        return entry
+
+    # Groups --------------------------------------------------------------------------------------------------------------
+
+    def _group(self, group: Group, path: str, is_root: bool = False) -> _Card:
+        """Place the members of a group, and write the group; groups in it come first."""
+        number = len(self.groups)
+        self.groups.append({})
+        placed = [
+            self._group(member, f"{path}{member.title}/") if isinstance(member, Group) else self._leaf(member, path)
+            for member in group.members
+        ]
+        home: dict[int, int] = {}
+        for position, member in enumerate(group.members):
+            home.update(dict.fromkeys(member.leaves() if isinstance(member, Group) else (member,), position))
+        enters: dict[Value, None] = {}
+        leaves: dict[Value, None] = {}
+        links: dict[tuple[int, Value, int], None] = {}
+        for index, position in home.items():
+            for value in self.reads.get(index, ()):
+                source = home.get(value[0])
+                if source is None:
+                    enters[value] = None
+                elif source != position:
+                    links[source, value, position] = None
+            for port in self.writes.get(index, ()):
+                if any(reader not in home for reader in self.readers[index, port]):
+                    leaves[index, port] = None
+        entry = {value: position for position, value in enumerate(enters)}
+        exits = {value: len(enters) + len(placed) + position for position, value in enumerate(leaves)}
+        shift = len(enters)
+        all_links = [(source + shift, value, target + shift) for source, value, target in links]
+        for index, position in home.items():
+            all_links += [(entry[v], v, position + shift) for v in self.reads.get(index, ()) if v in entry]
+            all_links += [
+                (position + shift, (index, port), exits[index, port])
+                for port in self.writes.get(index, ())
+                if (index, port) in exits
+            ]
+        all_links = sorted(dict.fromkeys(all_links), key=lambda link: (link[2], link[0]))
+        boxes = self.picture.boxes
+        lanes = [
+            {"input": 0, "output": 2}.get(boxes[member].style, 1) if isinstance(member, int) and is_root else 1
+            for member in group.members
+        ]
+        items = [
+            *(Item(PORT_WIDTH, 0) for _ in enters),
+            *(Item(p.width, lane) for p, lane in zip(placed, lanes, strict=True)),
+            *(Item(PORT_WIDTH, 2) for _ in leaves),
+        ]
+        ports = [{} for _ in enters] + [p.ports for p in placed] + [{} for _ in leaves]
+        drawn = [DrawnLink(source, ports[source].get(value, 0.0), target) for source, value, target in all_links]
+        key = tuple(items), tuple(drawn)
+        if key not in self.layouts:  # blocks of a network are alike
+            result = layout(items, drawn, 3)
+            self.layouts[key] = result, line_ends(result, drawn, [item.width for item in items])
+        result, ends = self.layouts[key]
+        shown = Counter(op for leaf in group.leaves() for op in boxes[leaf].operations)
+        total = sum(shown.values())
+        common = [name if count == 1 else f"{count} {name}" for name, count in shown.most_common(3)]
+        lines = [count_of(total, "operation"), ", ".join(common) + (", …" if len(shown) > 3 else "")]
+        order = sorted(leaves, key=lambda value: result.x[exits[value]])
+        card = _card(group.title, lines, order, 9)
+        identifiers = [
+            len(boxes) + self.number_of[id(member)] if isinstance(member, Group) else member for member in group.members
+        ]
+        self.number_of[id(group)] = number
+        self.groups[number] = {
+            "title": _visible(shorten(group.title, MAX_TITLE)),
+            "path": _visible(f"{path}"),
+            "lines": card.lines,
+            "width": round(card.width, 1),
+            "height": card.height,
+            "members": identifiers,
+            "sizes": [[round(p.width, 1), p.height, p.title, p.lines] for p in placed],
+            "enters": [self.values[value] for value in enters],
+            "leaves": [self.values[value] for value in leaves],
+            "x": [round(x, 1) for x in result.x],
+            "layer": result.layer,
+            "links": [
+                [source, self.values[value], target, round(link.port, 1), round(end - result.x[target], 1), *map(round, route)]
+                for (source, value, target), link, end, route in zip(all_links, drawn, ends, result.routes, strict=True)
+            ],
+        }
+        return card
+
+    def _leaf(self, index: int, path: str) -> _Card:
+        """The card of one box in a group; its lines are what is left of its name, and its results."""
+        box = self.picture.boxes[index]
+        values: list[Value] = [(index, port) for port in sorted(self.writes.get(index, ()))]
+        if box.style in ("input", "output"):
+            beside = values or self.reads.get(index, [])
+            return _card(box.title, [self.types[self.values[value]] for value in beside[:1]], values)
+        name = _local_name(box, path)
+        shapes = [text for _, text in box.details.writes] or [self.types[self.values[value]] for value in values]
+        return _card(box.title, [*([name] if name else []), *shapes[:1]], values)
+
+
+@dataclass(frozen=True)
+class _Card:
+    """A closed box: its size, its texts, and the offsets of the lines that begin at it from its middle."""
+
+    width: float
+    height: int
+    title: str
+    lines: list[str]
+    ports: dict[Value, float]
+
+
+def _card(title: str, lines: Sequence[str], values: Sequence[Value], extra: int = 0) -> _Card:
+    title = _visible(shorten(title, MAX_TITLE))
+    lines = [_visible(shorten(line, MAX_LINE)) for line in lines if line]
+    widths = [text_width(title, 13, True), *(text_width(line, 11) for line in lines)]
+    width = max(*widths, 40.0, PORT_GAP * (len(values) - 1)) + PADDING + 2 * extra
+    width = ceil(width / GRID) * GRID
+    middle = (len(values) - 1) / 2
+    ports = {value: PORT_GAP * (position - middle) for position, value in enumerate(values)}
+    return _Card(width, 28 + 15 * len(lines) + extra, title, lines, ports)
+
+
+def _local_name(box: Box, path: str) -> str:
+    """The name of an operation without the groups around it, and without the operator at its end."""
+    name, scope = box.details.name, list(box.details.scope)
+    around = [part for part in path.split("/") if part]
+    while scope and scope[0] in around:
+        scope.pop(0)
+    last = re.split("[/.]", name)[-1] if box.details.scope else name
+    is_operator = re.sub(r"[\d_.]+$", "", last.removeprefix("node_")).lower() == box.title.lower()
+    return "/".join(scope if is_operator else [*scope, last] if last else scope)
+
+
+def _visible(text: str) -> str:
+    """Show characters that are invisible, or that change the direction of text, by their codes."""
+    return INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
