@@ -13,7 +13,7 @@ const SIDE = 16; // Space around the members of an open group.
 const BEND = 40; // Height between two layers, in which lines bend.
 const TIP = 6; // Height of the tip of a line.
 const FIRST_NODES = 48; // Groups are open at first while there are at most so many nodes.
-const [SMALLEST, LARGEST] = [0.02, 4]; // Range of the zoom.
+const [SMALLEST, LARGEST] = [0.004, 4]; // Range of the zoom.
 const READABLE = 0.5; // Smallest zoom at first; a larger graph is not shown as a whole.
 const [TEXT, TITLES] = [0.4, 0.22]; // Smallest zoom at which lines and titles of boxes are written.
 
@@ -263,10 +263,13 @@ function paint() {
   );
   const focused = document.activeElement?.closest?.("[data-node]")?.dataset;
   const toggled = document.activeElement?.hasAttribute?.("data-toggle");
-  const frames = [], nodes = [], lines = [], lit = [];
+  const frames = [], nodes = [], lines = [], lit = [], heads = [];
   for (const shape of shapes.values()) {
     if (shape.node === ROOT || !isSeen(shape.x, shape.y, shape.x + shape.width, shape.y + shape.height)) continue;
-    if (shape.isOpen) frames.push(frame(shape));
+    if (shape.isOpen) {
+      frames.push(frame(shape));
+      if (painted.detail) heads.push(textAt("head", shape.x + 30, shape.y + 20, groupOf(shape.node).title));
+    }
     else nodes.push(isGroup(shape.node) ? closed(shape) : leaf(shape));
   }
   const isLit = litEdges();
@@ -277,7 +280,8 @@ function paint() {
     (kind ? lit : lines).push(path);
     if (edge.tip && painted.detail) (kind ? lit : lines).push(svg("path", {class: `tip${kind}`, d: edge.tip}));
   }
-  stage.replaceChildren(...frames, ...lines, ...lit, ...nodes);
+  stage.classList.toggle("far", !painted.detail);
+  stage.replaceChildren(...frames, ...lines, ...lit, ...heads, ...nodes);
   if (focused) {
     const again = stage.querySelector(`[data-node="${focused.node}"]`);
     (toggled ? again?.querySelector("[data-toggle]") : again)?.focus({preventScroll: true});
@@ -334,7 +338,7 @@ function leaf(shape) {
     ...texts(shape, node),
   );
   element.style.setProperty("--colour", colour);
-  if (colouring === "time") element.style.setProperty("--heat", `${(85 * Math.sqrt((box.seconds ?? 0) / longest)).toFixed(1)}%`);
+  if (colouring === "time") element.style.setProperty("--heat", `${(60 * Math.sqrt((box.seconds ?? 0) / longest)).toFixed(1)}%`);
   return element;
 }
 
@@ -351,7 +355,7 @@ function closed(shape) {
   );
   if (colouring === "time") {
     const heat = Math.min(1, Math.sqrt(total.seconds / (all.seconds || 1)));
-    element.style.setProperty("--heat", `${(85 * heat).toFixed(1)}%`);
+    element.style.setProperty("--heat", `${(60 * heat).toFixed(1)}%`);
   } else {
     let from = x + 9;
     for (const [key, count] of [...total[colouring]].sort((a, b) => b[1] - a[1])) {
@@ -363,7 +367,7 @@ function closed(shape) {
     }
   }
   if (painted.detail) element.append(toggle(x + width - 20, y + 5, true, node));
-  if (hasHits.has(node) && painted.detail) element.append(textAt("line", x + width / 2, y - 5, `${hasHits.get(node)} found`));
+  if (hasHits.has(node) && painted.detail) element.append(textAt("count", x + 4, y - 5, `${hasHits.get(node)} found`));
   return element;
 }
 
@@ -375,7 +379,7 @@ function frame({node, x, y, width, height}) {
     svg("title", {}, group.path + group.title),
     rectangle(x, y, width, height, 12),
   );
-  if (painted.detail) element.append(toggle(x + 8, y + 8, false, node), textAt("title", x + 30, y + 20, group.title));
+  if (painted.detail) element.append(toggle(x + 8, y + 8, false, node));
   return element;
 }
 
@@ -400,7 +404,7 @@ function labelOf(node) {
 // Minimap -----------------------------------------------------------------------------------------------------------------
 
 function paintMap() {
-  const most = Math.min(170, view.clientHeight * 0.4), scale = Math.min(most / size.width, most / size.height);
+  const most = Math.min(170, view.clientHeight * 0.4, view.clientWidth * 0.3), scale = Math.min(most / size.width, most / size.height);
   const [width, height] = [Math.max(size.width * scale, 24), Math.max(size.height * scale, 24)];
   map.setAttribute("width", width);
   map.setAttribute("height", height);
@@ -415,6 +419,7 @@ function paintMap() {
     path.setAttribute("d", parts.join(""));
   }
   const {left, top, right, bottom} = visibleRectangle(0);
+  map.style.visibility = left <= 0 && top <= 0 && right >= size.width && bottom >= size.height ? "hidden" : "";
   const [x, y] = [Math.max(left, 0), Math.max(top, 0)];
   rect.setAttribute("x", x);
   rect.setAttribute("y", y);
@@ -516,7 +521,7 @@ byId("open-all").addEventListener("click", () => {
   groups.forEach((_, number) => open.add(ROOT + number));
   layOut();
   painted = null;
-  fit();
+  begin();
 });
 byId("close-all").addEventListener("click", () => {
   open.clear();
@@ -599,8 +604,8 @@ function boxDetails(node) {
       ["shared by", box.shared],
       ["constants", box.weights],
     ]),
-    ...section("Inputs", box.operands),
-    ...section("Outputs", box.results),
+    ...section("Inputs", box.operands.map(([parameter, name, text]) => [[parameter, name].filter(Boolean).join(" "), text])),
+    ...section("Outputs", box.results.map(([name, text]) => [name || "result", text])),
     ...section("Attributes", box.attributes),
     ...ends,
   ];
@@ -796,7 +801,10 @@ document.addEventListener("keydown", (event) => {
 byId("zoom-in").addEventListener("click", () => zoomBy(1.25));
 byId("zoom-out").addEventListener("click", () => zoomBy(0.8));
 byId("fit").addEventListener("click", fit);
-new ResizeObserver(() => refresh()).observe(view);
+// Until the reader moves, the graph fits a window that changes its size.
+let isMoved = false;
+for (const type of ["pointerdown", "wheel", "keydown"]) addEventListener(type, () => (isMoved = true), {capture: true, passive: true});
+new ResizeObserver(() => isMoved ? refresh() : begin()).observe(view);
 
 byId("title").textContent = contents.title;
 byId("title").title = contents.title;
@@ -805,3 +813,12 @@ explainColours();
 openFirst();
 layOut();
 begin();
+
+// An address that ends with #softmax begins with a search.
+const [, wanted] = decodeURI(location.hash.replace(/%(?![0-9A-Fa-f]{2})/g, "%25")).match(/^#(.+)/) ?? [];
+if (wanted) {
+  query.value = wanted;
+  search();
+  step(1);
+  isMoved = true;
+}

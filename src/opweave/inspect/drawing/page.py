@@ -187,8 +187,7 @@ class _PageWriter:
         result, ends = self.layouts[key]
         shown = Counter(op for leaf in group.leaves() for op in boxes[leaf].operations)
         total = sum(shown.values())
-        common = [name if count == 1 else f"{count} {name}" for name, count in shown.most_common(3)]
-        lines = [count_of(total, "operation"), ", ".join(common) + (", …" if len(shown) > 3 else "")]
+        lines = [count_of(total, "operation"), _common(shown)]
         order = sorted(leaves, key=lambda value: result.x[exits[value]])
         card = _card(group.title, lines, order, 9)
         identifiers = [
@@ -248,6 +247,16 @@ def _card(title: str, lines: Sequence[str], values: Sequence[Value], extra: int 
     return _Card(width, 28 + 15 * len(lines) + extra, title, lines, ports)
 
 
+def _common(counts: Counter[str]) -> str:
+    """The most common operations of a group, as many as fit into a line."""
+    words = [name if count == 1 else f"{count} {name}" for name, count in counts.most_common()]
+    for length in range(len(words), 1, -1):
+        text = ", ".join(words[:length]) + (", …" if length < len(words) else "")
+        if len(text) <= MAX_LINE:
+            return text
+    return words[0] if words else ""
+
+
 def _local_name(box: Box, path: str) -> str:
     """The name of an operation without the groups around it, and without the operator at its end."""
     name, scope = box.details.name, list(box.details.scope)
@@ -255,7 +264,7 @@ def _local_name(box: Box, path: str) -> str:
     while scope and scope[0] in around:
         scope.pop(0)
     last = re.split("[/.]", name)[-1] if box.details.scope else name
-    is_operator = re.sub(r"[\d_.]+$", "", last.removeprefix("node_")).lower() == box.title.lower()
+    is_operator = re.sub(r"[\d_.]+$", "", last.strip("/").removeprefix("node_")).lower() == box.title.lower()
     return "/".join(scope if is_operator else [*scope, last] if last else scope)
 
 

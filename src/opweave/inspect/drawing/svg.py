@@ -147,7 +147,7 @@ class _SvgWriter:
         width, height = f"{self.width:.0f}", f"{self.height:.0f}"
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="ow-graph" role="img" width="{width}" height="{height}" '
-            f'viewBox="0 0 {width} {height}">',
+            f'viewBox="0 0 {width} {height}" preserveAspectRatio="xMidYMin meet">',
             f"<title>{markup(self.title)}</title><style>{STYLE}</style>",
             f'<rect class="back" width="{width}" height="{height}" rx="8"/>',
             *(self._lane(*lane) for lane in self.lanes),
