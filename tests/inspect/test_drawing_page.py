@@ -146,7 +146,7 @@ def test_outline_draws_many_inputs_in_the_groups_that_read_them() -> None:
     edges += [Edge(k, 0, k + 1, "float32[2]") for k in range(6, 23)]
     root = outline(Picture(boxes, edges, [DrawnLane(), DrawnLane()]))
     assert titles(root) == [f"layer {k}" for k in range(6)]
-    assert [[*member.leaves()][0] for member in root.members if isinstance(member, Group)] == [*range(6)]
+    assert [next(iter(member.leaves())) for member in root.members if isinstance(member, Group)] == [*range(6)]
 
 
 @st.composite

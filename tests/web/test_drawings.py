@@ -19,11 +19,13 @@ HOSTILE = "</script><script>parent.attacked=1</script><img src=x onerror='parent
 FRAME = """<iframe id="frame" src="{address}" style="width:{width}px;height:{height}px;border:0"></iframe>
 <script type="module">
 const frame = document.querySelector("#frame");
-await new Promise((resolve) => frame.contentDocument.readyState === "complete" && frame.contentWindow.location.href !== "about:blank"
-  ? resolve() : frame.addEventListener("load", resolve));
+const isLoaded = () => frame.contentDocument.readyState === "complete" && frame.contentWindow.location.href !== "about:blank";
+if (!isLoaded()) await new Promise((resolve) => frame.addEventListener("load", resolve));
 const page = frame.contentDocument, inside = frame.contentWindow;
 const get = (name) => page.getElementById(name);
-const settled = async () => {{ for (let k = 0; k < 3; k += 1) await new Promise((resolve) => inside.requestAnimationFrame(resolve)); }};
+const settled = async () => {{
+  for (let k = 0; k < 3; k += 1) await new Promise((resolve) => inside.requestAnimationFrame(resolve));
+}};
 const nodes = (kind) => [...page.querySelectorAll(`#stage .${{kind}}`)];
 const titles = (kind = "node") => nodes(kind).map((node) => node.querySelector("text")?.textContent);
 const labels = () => [...page.querySelectorAll("#stage [data-node]")].map((node) => node.getAttribute("aria-label"));
@@ -160,7 +162,8 @@ const pointer = (kind, pointerId, clientX, clientY) => view.dispatchEvent(new in
   `pointer${kind}`, {pointerId, clientX, clientY, bubbles: true, isPrimary: pointerId === 1}));
 view.setPointerCapture = () => {};
 pointer("down", 1, 300, 300); pointer("move", 1, 340, 370); pointer("up", 1, 340, 370); steps.push(camera());
-view.dispatchEvent(new inside.WheelEvent("wheel", {deltaY: -200, clientX: 300, clientY: 300, cancelable: true})); steps.push(camera());
+const turn = {deltaY: -200, clientX: 300, clientY: 300, cancelable: true};
+view.dispatchEvent(new inside.WheelEvent("wheel", turn)); steps.push(camera());
 press(view, "ArrowDown"); steps.push(camera());
 pointer("down", 1, 300, 300); pointer("down", 2, 400, 300); pointer("move", 2, 500, 300);
 pointer("up", 1, 300, 300); pointer("up", 2, 500, 300); steps.push(camera());

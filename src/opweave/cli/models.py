@@ -131,7 +131,9 @@ def info(
     precision: PrecisionName = "float32",
     draw: Annotated[
         Path | None,
-        typer.Option("--draw", metavar="FILE", help="Draw the model, and what runs its parts, to this .html or .svg file."),
+        typer.Option(
+            "--draw", metavar="FILE", help="Draw the model, and what runs its parts, to this .html or .svg file."
+        ),
     ] = None,
     operations: Operations = None,
     verbose: Verbose = False,

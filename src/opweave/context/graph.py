@@ -164,9 +164,7 @@ class MLGraph:
         tuned: Tuning = lazy_imports.tune(self, inputs, seconds)
         return tuned
 
-    def draw(
-        self, path: str | Path | None = None, *, profile: Profile | Mapping[str, float] | None = None
-    ) -> Drawing:
+    def draw(self, path: str | Path | None = None, *, profile: Profile | Mapping[str, float] | None = None) -> Drawing:
         """Draw the graph from inputs to outputs, with the engine of each part.
 
         An SVG is for small graphs, and merges the operations of large ones. A page in HTML has a search, details of each

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from ...backends import Placement
 from ...compile.partition import Segment
+from ...core.graph import Graph, Node, Operand
 from ...onnx.convert.trace import Trace, TracedNode
 from ...onnx.model.protobuf import AttributeProto, GraphProto, TensorProto, attribute_value, dtype_of
 from ...onnx.model.scopes import used_names
@@ -37,9 +39,12 @@ def model_picture(compiled: CompiledModel, inputs: list[str], outputs: list[str]
         if name in used:
             sketch.add(Box(name, 0, "input", tooltip=f"input {name}: {_text(trace, name)}"), (), [name])
     for lane, section in enumerate(compiled.sections, start=1):
+        placed = _placements(compiled, lane - 1) if section.kind == "webnn" else {}
         for step in section.nodes:
             results = [name for name in step.node.output if name]
-            sketch.add(_box(step, lane, trace, *_runs(compiled, lane - 1, step)), reads(used_names(step.node)), results)
+            sketch.add(
+                _box(step, lane, trace, *_runs(compiled, lane - 1, step, placed)), reads(used_names(step.node)), results
+            )
     for name in outputs:
         box = Box(name, len(lanes) + 1, "output", tooltip=f"output {name}: {_text(trace, name)}")
         sketch.add(box, reads([name]), ())
@@ -77,14 +82,36 @@ def _box(step: TracedNode, lane: int, trace: Trace, runs_on: str, reason: str) -
     )
 
 
-def _runs(compiled: CompiledModel, number: int, step: TracedNode) -> tuple[str, str]:
-    """The engine that runs a node, and the reason for it."""
+def _placements(compiled: CompiledModel, number: int) -> dict[Node, Placement]:
+    """The placement of each operation of a section, by its node in the graph of the trace."""
+    section = compiled.sections[number]
+    inputs, outputs = (_operands(compiled.trace, names) for names in (section.inputs, section.outputs))
+    takes = {operand: f"x{index}" for index, operand in enumerate(inputs)}
+    graph = Graph.reaching({f"y{index}": operand for index, operand in enumerate(outputs - inputs)}, takes)
+    placements = compiled.placements[number]
+    return dict(zip(graph.nodes, placements, strict=True)) if placements else {}
+
+
+def _operands(trace: Trace, names: Iterable[str]) -> set[Operand]:
+    values = (trace.values[name] for name in names if name)
+    return {value.operand for value in values if isinstance(value, Tensor)}
+
+
+def _runs(compiled: CompiledModel, number: int, step: TracedNode, placed: Mapping[Node, Placement]) -> tuple[str, str]:
+    """The engines that run the operations of a node, and the reason."""
     device = compiled.context.device.name
     if compiled.sections[number].kind != "webnn":
         return "ONNX Runtime, as fallback", step.reason
-    placements = compiled.placements[number]
-    own = [placement for placement in placements if placement.op is step.op]
-    return f"{engine(own or placements)} on {device}", compiled.choice
+    start = _operands(compiled.trace, used_names(step.node))
+    pending = [*_operands(compiled.trace, step.node.output)]
+    own: dict[Node, Placement] = {}
+    while pending:
+        operand = pending.pop()
+        node = operand.node
+        if operand not in start and node is not None and node in placed and node not in own:
+            own[node] = placed[node]
+            pending += node.operands
+    return (f"{engine([*own.values()])} on {device}" if own else "nothing: no operation is left"), compiled.choice
 
 
 def _scope(step: TracedNode) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
 """The groups of a page: modules by the names of nodes, repeated blocks, and parts of what is still long.
 
-Boxes of a group are never on a path that leaves the group and returns to it, so that groups can be drawn as boxes: the graph of
-groups has no cycle.
+No path leaves a group and returns to it, so that groups can be drawn as boxes: the graph of groups has no cycle.
 """
 
 from __future__ import annotations
@@ -211,7 +210,7 @@ class _Outliner:
 
 
 class _Sequence:
-    """Members of a group in topological order, and the distances between those that compute values and those that read them."""
+    """Members of a group in topological order; `sources` has the members that each one reads, `codes` their operations."""
 
     def __init__(self, outliner: _Outliner, members: Sequence[Member]) -> None:
         self.members = members

@@ -563,10 +563,10 @@ function list(rows) {
   return html("dl", {}, ...rows.filter(([, text]) => text).flatMap(([name, text]) => [html("dt", {}, name), html("dd", {}, text)]));
 }
 
-function section(title, rows) {
+function section(title, rows, kind = "") {
   if (!rows.length) return [];
   const lines = rows.map((row) => html("tr", {}, ...row.map((cell) => html("td", {}, cell))));
-  return [html("h3", {}, title), html("table", {}, html("tbody", {}, ...lines))];
+  return [html("h3", {}, title), html("table", {class: kind}, html("tbody", {}, ...lines))];
 }
 
 function neighbours(title, rows) {
@@ -626,8 +626,8 @@ function groupDetails(node) {
       ["operations", String(total.operations)],
       ["time", contents.timed ? `${duration(total.seconds)}, ${share(total.seconds)} of all` : ""],
     ]),
-    ...section("Runs on", sorted(total.engine).map(([engine, count]) => [contents.engines[engine], String(count)])),
-    ...section("Operations", sorted(counts).map(([name, count]) => [name, String(count)])),
+    ...section("Runs on", sorted(total.engine).map(([engine, count]) => [contents.engines[engine], String(count)]), "counts"),
+    ...section("Operations", sorted(counts).map(([name, count]) => [name, String(count)]), "counts"),
     ...section("Enter", group.enters.map((value) => [boxes[values[value][0]].title, values[value][1]])),
     ...section("Leave", group.leaves.map((value) => [boxes[values[value][0]].title, values[value][1]])),
   ];

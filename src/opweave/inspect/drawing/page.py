@@ -33,6 +33,8 @@ PADDING = 26.0
 """Space beside the texts of a box."""
 GRID = 8.0
 """Widths of boxes are multiples of this, so that blocks whose names differ a little have one layout."""
+BUTTON, BAR = 18.0, 9
+"""Width for the button, and height for the bar of a closed group."""
 PORT_GAP = 14.0
 """Distance between the lines that begin at one box."""
 PORT_WIDTH = 10.0
@@ -56,7 +58,7 @@ def page(picture: Picture, title: str, times: Mapping[int, Time] | None = None) 
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{markup(title)}</title>\n<style>\n{style}</style></head>\n"
-        f'<body>\n{(folder / "page.html").read_text(encoding="utf-8")}'
+        f"<body>\n{(folder / 'page.html').read_text(encoding='utf-8')}"
         f'<script type="application/json" id="contents">{contents}</script>\n'
         f"<script>\n{script}</script></body></html>\n"
     )
@@ -67,7 +69,6 @@ class _PageWriter:
         self.picture, self.title, self.times = picture, title, times
         self.groups: list[dict[str, Any]] = []
         self.layouts: dict[Hashable, tuple[Placed, list[float]]] = {}
-        self.number_of: dict[int, int] = {}  # id of a group -> its number
         self.engines: dict[str, int] = {}
         self.reasons: dict[str, int] = {}
         self.values: dict[Value, int] = {}
@@ -90,8 +91,7 @@ class _PageWriter:
         """All that the script needs, as lists, dictionaries, strings and numbers."""
         root = outline(self.picture)
         self._group(root, "", True)
-        makers = {value: number for value, number in self.values.items()}
-        boxes = [self._box(index, box, makers) for index, box in enumerate(self.picture.boxes)]
+        boxes = [self._box(index, box) for index, box in enumerate(self.picture.boxes)]
         return {
             "title": _visible(self.title),
             "boxes": boxes,
@@ -102,15 +102,15 @@ class _PageWriter:
             "timed": self.times is not None,
         }
 
-    def _box(self, index: int, box: Box, makers: Mapping[Value, int]) -> dict[str, Any]:
+    def _box(self, index: int, box: Box) -> dict[str, Any]:
         details = box.details
         family = family_of(box.title)
         entry: dict[str, Any] = {
             "title": _visible(box.title),
             "style": box.style,
             "family": family if family != OTHER or box.style != "custom" else CUSTOM,
-            "reads": [makers[value] for value in self.reads.get(index, ())],
-            "writes": [makers[index, port] for port in self.writes.get(index, ())],
+            "reads": [self.values[value] for value in self.reads.get(index, ())],
+            "writes": [self.values[index, port] for port in self.writes.get(index, ())],
         }
         if box.style in ("input", "output"):
             return {**entry, "family": "end", "note": _visible(box.tooltip)}
@@ -133,85 +133,90 @@ class _PageWriter:
     # Groups --------------------------------------------------------------------------------------------------------------
 
     def _group(self, group: Group, path: str, is_root: bool = False) -> _Card:
-        """Place the members of a group, and write the group; groups in it come first."""
+        """Write a group with the layout of its members; return the card of the closed group.
+
+        The items of the layout are the values that enter, the members, and the values that leave.
+        """
         number = len(self.groups)
         self.groups.append({})
-        placed = [
-            self._group(member, f"{path}{member.title}/") if isinstance(member, Group) else self._leaf(member, path)
-            for member in group.members
-        ]
-        home: dict[int, int] = {}
-        for position, member in enumerate(group.members):
-            home.update(dict.fromkeys(member.leaves() if isinstance(member, Group) else (member,), position))
-        enters: dict[Value, None] = {}
-        leaves: dict[Value, None] = {}
-        links: dict[tuple[int, Value, int], None] = {}
-        for index, position in home.items():
-            for value in self.reads.get(index, ()):
-                source = home.get(value[0])
-                if source is None:
-                    enters[value] = None
-                elif source != position:
-                    links[source, value, position] = None
-            for port in self.writes.get(index, ()):
-                if any(reader not in home for reader in self.readers[index, port]):
-                    leaves[index, port] = None
-        entry = {value: position for position, value in enumerate(enters)}
-        exits = {value: len(enters) + len(placed) + position for position, value in enumerate(leaves)}
-        shift = len(enters)
-        all_links = [(source + shift, value, target + shift) for source, value, target in links]
-        for index, position in home.items():
-            all_links += [(entry[v], v, position + shift) for v in self.reads.get(index, ()) if v in entry]
-            all_links += [
-                (position + shift, (index, port), exits[index, port])
-                for port in self.writes.get(index, ())
-                if (index, port) in exits
-            ]
-        all_links = sorted(dict.fromkeys(all_links), key=lambda link: (link[2], link[0]))
         boxes = self.picture.boxes
+        members: list[int] = []
+        cards: list[_Card] = []
+        for member in group.members:
+            if isinstance(member, Group):
+                members.append(len(boxes) + len(self.groups))
+                cards.append(self._group(member, f"{path}{member.title}/"))
+            else:
+                members.append(member)
+                cards.append(self._leaf(member, path))
+        enters, leaves, links = self._links(group)
         lanes = [
-            {"input": 0, "output": 2}.get(boxes[member].style, 1) if isinstance(member, int) and is_root else 1
-            for member in group.members
+            {"input": 0, "output": 2}.get(boxes[member].style, 1) if is_root and member < len(boxes) else 1
+            for member in members
         ]
         items = [
             *(Item(PORT_WIDTH, 0) for _ in enters),
-            *(Item(p.width, lane) for p, lane in zip(placed, lanes, strict=True)),
+            *(Item(card.width, lane) for card, lane in zip(cards, lanes, strict=True)),
             *(Item(PORT_WIDTH, 2) for _ in leaves),
         ]
-        ports = [{} for _ in enters] + [p.ports for p in placed] + [{} for _ in leaves]
-        drawn = [DrawnLink(source, ports[source].get(value, 0.0), target) for source, value, target in all_links]
-        key = tuple(items), tuple(drawn)
-        if key not in self.layouts:  # blocks of a network are alike
-            result = layout(items, drawn, 3)
-            self.layouts[key] = result, line_ends(result, drawn, [item.width for item in items])
-        result, ends = self.layouts[key]
-        shown = Counter(op for leaf in group.leaves() for op in boxes[leaf].operations)
-        total = sum(shown.values())
-        lines = [count_of(total, "operation"), _common(shown)]
-        order = sorted(leaves, key=lambda value: result.x[exits[value]])
-        card = _card(group.title, lines, order, 9)
-        identifiers = [
-            len(boxes) + self.number_of[id(member)] if isinstance(member, Group) else member for member in group.members
+        ports: list[dict[Value, float]] = [
+            *({} for _ in enters),
+            *(card.ports for card in cards),
+            *({} for _ in leaves),
         ]
-        self.number_of[id(group)] = number
+        lines = [DrawnLink(source, ports[source].get(value, 0.0), target) for source, value, target in links]
+        placed, ends = self._layout(items, lines)
+        exits = placed.x[len(items) - len(leaves) :]
+        in_order = [value for _, value in sorted(zip(exits, leaves, strict=True))]
+        counts = Counter(operation for leaf in group.leaves() for operation in boxes[leaf].operations)
+        about = [count_of(counts.total(), "operation"), _common(counts)]
+        card = _card(group.title, about, in_order, is_group=True)
         self.groups[number] = {
-            "title": _visible(shorten(group.title, MAX_TITLE)),
-            "path": _visible(f"{path}"),
-            "lines": card.lines,
-            "width": round(card.width, 1),
-            "height": card.height,
-            "members": identifiers,
-            "sizes": [[round(p.width, 1), p.height, p.title, p.lines] for p in placed],
+            "title": card.title,
+            "path": _visible(path),
+            "width": card.width,
+            "members": members,
+            "sizes": [[card.width, card.height, card.title, card.lines] for card in cards],
             "enters": [self.values[value] for value in enters],
             "leaves": [self.values[value] for value in leaves],
-            "x": [round(x, 1) for x in result.x],
-            "layer": result.layer,
+            "x": [round(x, 1) for x in placed.x],
+            "layer": placed.layer,
             "links": [
-                [source, self.values[value], target, round(link.port, 1), round(end - result.x[target], 1), *map(round, route)]
-                for (source, value, target), link, end, route in zip(all_links, drawn, ends, result.routes, strict=True)
+                [source, self.values[value], target, line.port, round(end - placed.x[target], 1), *map(round, route)]
+                for (source, value, target), line, end, route in zip(links, lines, ends, placed.routes, strict=True)
             ],
         }
         return card
+
+    def _links(self, group: Group) -> tuple[list[Value], list[Value], list[tuple[int, Value, int]]]:
+        """The values that enter and leave a group, and the lines between its items: source, value and target."""
+        home: dict[int, int] = {}
+        for position, member in enumerate(group.members):
+            home.update(dict.fromkeys(member.leaves() if isinstance(member, Group) else (member,), position))
+        reads = [
+            (home.get(value[0]), value, target) for box, target in home.items() for value in self.reads.get(box, ())
+        ]
+        writes = [(source, (box, port)) for box, source in home.items() for port in self.writes.get(box, ())]
+        leaving = [(source, value) for source, value in writes if any(r not in home for r in self.readers[value])]
+        enters = [*dict.fromkeys(value for source, value, _ in reads if source is None)]
+        leaves = [value for _, value in leaving]
+        entry = {value: item for item, value in enumerate(enters)}
+        first, last = len(enters), len(enters) + len(group.members)
+        links = [
+            (entry[value] if source is None else first + source, value, first + target)
+            for source, value, target in reads
+            if source != target
+        ]
+        links += [(first + source, value, last + number) for number, (source, value) in enumerate(leaving)]
+        return enters, leaves, sorted(dict.fromkeys(links), key=lambda link: (link[2], link[0], link[1]))
+
+    def _layout(self, items: list[Item], lines: list[DrawnLink]) -> tuple[Placed, list[float]]:
+        """Place items and the ends of lines. Blocks of a network are alike, and have one layout."""
+        key = tuple(items), tuple(lines)
+        if key not in self.layouts:
+            placed = layout(items, lines, 3)
+            self.layouts[key] = placed, line_ends(placed, lines, [item.width for item in items])
+        return self.layouts[key]
 
     def _leaf(self, index: int, path: str) -> _Card:
         """The card of one box in a group; its lines are what is left of its name, and its results."""
@@ -236,15 +241,14 @@ class _Card:
     ports: dict[Value, float]
 
 
-def _card(title: str, lines: Sequence[str], values: Sequence[Value], extra: int = 0) -> _Card:
+def _card(title: str, lines: Sequence[str], values: Sequence[Value], is_group: bool = False) -> _Card:
     title = _visible(shorten(title, MAX_TITLE))
     lines = [_visible(shorten(line, MAX_LINE)) for line in lines if line]
-    widths = [text_width(title, 13, True), *(text_width(line, 11) for line in lines)]
-    width = max(*widths, 40.0, PORT_GAP * (len(values) - 1)) + PADDING + 2 * extra
-    width = ceil(width / GRID) * GRID
+    width = max(text_width(title, 13, True), *(text_width(line, 11) for line in lines), PORT_GAP * len(values))
+    width = ceil((width + PADDING + (BUTTON if is_group else 0)) / GRID) * GRID
     middle = (len(values) - 1) / 2
     ports = {value: PORT_GAP * (position - middle) for position, value in enumerate(values)}
-    return _Card(width, 28 + 15 * len(lines) + extra, title, lines, ports)
+    return _Card(width, 28 + 15 * len(lines) + (BAR if is_group else 0), title, lines, ports)
 
 
 def _common(counts: Counter[str]) -> str:

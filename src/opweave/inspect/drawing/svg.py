@@ -57,7 +57,8 @@ def _style() -> str:
 
     fonts = 'system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,"DejaVu Sans",sans-serif'
     shapes = (
-        f".ow-graph{{font-family:{fonts};max-width:100%}}.ow-graph text{{font-size:12px}}.ow-graph .head{{font-weight:600;font-size:13px}}"
+        f".ow-graph{{font-family:{fonts};max-width:100%}}"
+        ".ow-graph text{font-size:12px}.ow-graph .head{font-weight:600;font-size:13px}"
         ".ow-graph .soft{font-size:11px}.ow-graph .small{font-size:10px}.ow-graph .mid{text-anchor:middle}"
         ".ow-graph .custom{stroke-width:1.5}"
         ".ow-graph .found{stroke-width:2}.ow-graph .first{stroke-width:3}.ow-graph .line{fill:none;stroke-width:1.3}"
@@ -68,6 +69,7 @@ def _style() -> str:
 
 STYLE = _style()
 """All rules are for descendants of `ow-graph`, because a style in a notebook applies to the whole page."""
+
 
 class _Shape:
     """A box with a size, and labels by port: the type of a result, and whether all readers get a copy.

@@ -43,7 +43,7 @@ def times_of(picture: Picture, profile: Profile | Mapping[str, float]) -> dict[i
     seconds: dict[int, float] = {}
     shared: dict[int, dict[str, None]] = {}
     for name, value in rows:
-        is_time = isinstance(value, Real) and isfinite(value) and value >= 0
+        is_time = isinstance(value, Real) and isfinite(value) and float(value) >= 0
         require(is_time, f"draw: times in profile must be finite and not negative, got {short_repr({name: value})}")
         names = [name] if name in boxes else str(name).split(JOINT)
         targets = [*dict.fromkeys(index for part in names for index in boxes.get(part, ()))]
