@@ -37,7 +37,7 @@ const box = (element) => {{
   const {{left, top, right, bottom}} = element.getBoundingClientRect();
   return [left, top, right, bottom];
 }};
-const camera = () => get("stage").getAttribute("transform").match(/-?[0-9.e+-]+/g).map(Number);
+const camera = () => get("stage").getAttribute("transform").match(/-?[0-9][0-9.e+-]*/g).map(Number);
 await settled();
 {script}
 </script>"""
@@ -238,7 +238,7 @@ report({wide, panel: box(get("panel")), node: box(nodes("current")[0]), small: s
 def test_names_cannot_run_scripts(visit: Visit) -> None:
     graph = network(label=f"{HOSTILE.replace('/', '')}/{{}}/{HOSTILE.replace('/', '∕')}{{}}")
     seen = visit(
-        str(graph.draw()),
+        str(graph.draw(profile={"add": 1.0})),
         """
 let refused = 0;
 page.addEventListener("securitypolicyviolation", () => (refused += 1));

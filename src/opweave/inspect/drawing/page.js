@@ -272,14 +272,19 @@ function paint() {
     }
     else nodes.push(isGroup(shape.node) ? closed(shape) : leaf(shape));
   }
-  const isLit = litEdges();
+  const isLit = litEdges(), distant = [];
   for (const edge of edges) {
     if (!isSeen(...edge.bounds)) continue;
     const kind = isLit(edge) ? " lit" : "";
+    if (!kind && !painted.detail) {
+      distant.push(edge.path);
+      continue;
+    }
     const path = svg("path", {class: `edge${kind}`, d: edge.path}, svg("title", {}, values[edge.value][1]));
     (kind ? lit : lines).push(path);
     if (edge.tip && painted.detail) (kind ? lit : lines).push(svg("path", {class: `tip${kind}`, d: edge.tip}));
   }
+  if (distant.length) lines.push(svg("path", {class: "edge", d: distant.join("")}));
   stage.classList.toggle("far", !painted.detail);
   stage.replaceChildren(...frames, ...lines, ...lit, ...heads, ...nodes);
   if (focused) {
