@@ -256,12 +256,12 @@ class _Sequence:
                 least = best[1] * best[2] * GAIN if best else 0
                 if end - start < period or end - start + period <= least:
                     continue
-                run = self._verified(start, period, end + period)
+                run = self._align_run(start, period, end + period)
                 if run is not None and run[1] * run[2] > least:
                     best = run
         return best
 
-    def _verified(self, start: int, period: int, end: int) -> tuple[int, int, int] | None:
+    def _align_run(self, start: int, period: int, end: int) -> tuple[int, int, int] | None:
         """Move the blocks of a run to where few values cross their borders, and keep those that are connected alike."""
         widths = self.widths(period)
         starts = range(start, min(start + period, end - 2 * period + 1))
