@@ -439,7 +439,7 @@ print(ow.lazy.statistics.compiled, ow.lazy.compile_now(False))
     assert run(code, OPWEAVE_COMPILE="now") == "1 True\n"
     assert run(code, OPWEAVE_COMPILE="background") == "0 False\n"
     code = "import opweave as ow\ntry: ow.lazy.compile_now()\nexcept ow.ValidationError as error: print(error)"
-    assert run(code, OPWEAVE_COMPILE="later").endswith("OPWEAVE_COMPILE must be 'now' or 'background', got 'later'\n")
+    assert run(code, OPWEAVE_COMPILE="later").endswith("OPWEAVE_COMPILE must be one of now, background, got 'later'\n")
 
 
 @pytest.mark.long

@@ -1,6 +1,6 @@
 """The command line.
 
-`opweave demo | run | info | bench | tune | diff | convert | chat | deploy | serve | cache | devices | ops | doctor`
+`opweave demo | run | info | bench | tune | diff | convert | exec | chat | deploy | serve | cache | devices | ops | doctor`
 """
 
 from __future__ import annotations

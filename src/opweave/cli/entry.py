@@ -14,6 +14,7 @@ from . import (
     chat as chat,
     deploy as deploy,
     diff as diff,
+    execute as execute,
     models as models,
     serve as serve,
     system as system,

@@ -10,9 +10,9 @@ from typing import Literal, Protocol, get_args
 
 import numpy as np
 
-from ..support import packages
+from ..support import packages, settings
 from ..support.cache import Cache
-from ..support.errors import MissingExtraError, OperationError, ValidationError, need_text
+from ..support.errors import MissingExtraError, OperationError, need_text
 from .fingerprint import fingerprint
 from .ir import Formula
 from .limits import too_much_work
@@ -50,9 +50,7 @@ class ExpressionKernel(Protocol):
 @cache
 def is_compiled() -> bool:
     """Whether "auto" chooses Halide."""
-    chosen = os.environ.get(ENGINE_VARIABLE, "auto")
-    if chosen not in get_args(Engine):
-        raise ValidationError(f"{ENGINE_VARIABLE} must be one of {', '.join(get_args(Engine))}, got {chosen!r}")
+    chosen = settings.choice(ENGINE_VARIABLE, get_args(Engine), "auto")
     if chosen != "auto":
         return chosen == "halide"
     is_usable = has_halide()

@@ -13,7 +13,8 @@ from queue import SimpleQueue
 from threading import RLock, Thread
 from typing import TYPE_CHECKING
 
-from ..support.errors import MLError, ValidationError
+from ..support import settings
+from ..support.errors import MLError
 
 if TYPE_CHECKING:
     from ..run.program import Program
@@ -58,10 +59,7 @@ statistics = CompileStatistics()
 
 
 def _compiles_at_first() -> bool:
-    value = os.environ.get(VARIABLE, "background")
-    if value not in ("now", "background"):
-        raise ValidationError(f"the environment variable {VARIABLE} must be 'now' or 'background', got {value!r}")
-    return value == "now"
+    return settings.choice(VARIABLE, ("now", "background"), "background") == "now"
 
 
 _now = _compiles_at_first()

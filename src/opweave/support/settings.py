@@ -1,8 +1,9 @@
-"""Numbers and switches in environment variables."""
+"""Numbers, switches and choices in environment variables."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from .errors import ValidationError
 from .names import short_repr
@@ -44,3 +45,15 @@ def flag(variable: str, default: bool) -> bool:
     if text not in ("", "0", "1"):
         raise ValidationError(f"{variable} must be 0 or 1, got {short_repr(text)}")
     return default if not text else text == "1"
+
+
+def choice(variable: str, choices: Sequence[str], default: str) -> str:
+    """The value of an environment variable, which is one of `choices`, or the default if it is not set or empty.
+
+    >>> choice("EXAMPLE_CHOICE", ["fast", "exact"], "fast")
+    'fast'
+    """
+    value = os.environ.get(variable, "").strip()
+    if value and value not in choices:
+        raise ValidationError(f"{variable} must be one of {', '.join(choices)}, got {short_repr(value)}")
+    return value or default

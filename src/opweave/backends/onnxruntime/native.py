@@ -29,7 +29,8 @@ CPU = engine.OrtDevice(engine.OrtDevice.cpu(), engine.OrtDevice.default_memory()
 class NativeSession(InferenceSession):  # type: ignore[misc]
     """ONNX Runtime's session, even while `replacing_onnxruntime` replaces `InferenceSession.__init__`."""
 
-    __init__ = InferenceSession.__init__
+    # While it is replaced, the replacement has the original as an attribute.
+    __init__ = getattr(InferenceSession.__init__, "original", InferenceSession.__init__)
 
     @property
     def native(self) -> Any:

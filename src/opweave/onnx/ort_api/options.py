@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -35,15 +35,7 @@ BACKENDS = {
 """Provider -> the back end with its devices."""
 
 options_set: WeakKeyDictionary[Any, list[str]] = WeakKeyDictionary()
-"""The methods of `unreadable()` that were called on options objects; `replacing_onnxruntime` records them."""
-
-
-def unreadable() -> dict[str, list[str]]:
-    """Methods of ONNX Runtime's options, by class, that change results and cannot be read back."""
-    from .compatibility import names, tables
-
-    classes = ("SessionOptions", "RunOptions")
-    return {name: names(r for r in tables()[name] if r.state == "unread" and r.warn) for name in classes}
+"""The methods of `compatibility.unreadable()` that were called on options objects (`record_calls`)."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -214,6 +206,22 @@ def available_providers() -> list[str]:
     installed = backends.discover()
     accelerating = [name for name in BACKENDS.values() if name in installed and installed[name].may_accelerate()]
     return [*dict.fromkeys([*(plugin.provider for plugin in plugins()), *map(_name_of, accelerating)]), CPU_PROVIDER]
+
+
+def get_device() -> str:
+    """The kind of the best device: "GPU", or "CPU"."""
+    return "GPU" if len(available_providers()) > 1 else "CPU"
+
+
+def record_calls(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method of options to record its calls in `options_set`, since its effect cannot be read back."""
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        options_set.setdefault(self, []).append(name)
+        return method(self, *args, **kwargs)
+
+    call.__name__, call.__doc__ = name, method.__doc__
+    return call
 
 
 def _devices_of(provider: str, kinds: Collection[str]) -> list[Device]:

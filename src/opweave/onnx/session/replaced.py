@@ -10,9 +10,18 @@ from weakref import WeakKeyDictionary, ref
 
 from onnxruntime.capi import onnxruntime_inference_collection as collection, onnxruntime_pybind11_state as engine
 
-from ...backends.onnxruntime.native import ENGINE_ERRORS  # reads the engine's class before the replacement
-from ...support.errors import DataError, InvalidStateError, MLError, NotSupportedError, OperationError, ValidationError
-from ..ort_api.options import CPU_PROVIDER, available_providers, options_set
+from ...backends.onnxruntime.native import ENGINE_ERRORS
+from ...support.errors import (
+    DataError,
+    InvalidStateError,
+    MLError,
+    NotSupportedError,
+    OperationError,
+    ValidationError,
+    require,
+)
+from ..ort_api.options import CPU_PROVIDER
+from . import report
 from .io_binding import IOBinding
 from .replacement import default_context
 from .session import InferenceSession
@@ -81,6 +90,12 @@ def _translate_errors(method: F, *more: type[Exception]) -> F:
 class ReplacedBinding(IOBinding, collection.IOBinding):  # type: ignore[misc]
     """A binding of Opweave that is also an `onnxruntime.IOBinding`."""
 
+    def __init__(self, session: Any) -> None:
+        is_ours = isinstance(session, InferenceSession)
+        rule = "IOBinding: session must be an opweave.InferenceSession"
+        require(is_ours, f"{rule}, got {type(session).__module__}.{type(session).__qualname__}")
+        super().__init__(session)
+
 
 class ReplacedSession(InferenceSession, collection.InferenceSession):  # type: ignore[misc]
     """A session of Opweave that is also an `onnxruntime.InferenceSession`, and takes the arguments of that class."""
@@ -95,20 +110,22 @@ class ReplacedSession(InferenceSession, collection.InferenceSession):  # type: i
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
-        context = default_context()
-        if context is None and providers is None:
-            providers = [CPU_PROVIDER]
         try:
+            context = default_context()
+            if context is None and providers is None:
+                providers = [CPU_PROVIDER]
             InferenceSession.__init__(self, path_or_bytes, sess_options, providers, provider_options, context=context)
         except MLError as error:
+            report.add_failure(path_or_bytes, error)
             is_path = isinstance(path_or_bytes, (str, os.PathLike))
             is_supported = is_path or isinstance(path_or_bytes, (bytes, bytearray, memoryview))
             missing = is_path and not os.path.exists(path_or_bytes)
             more = (engine.NoSuchFile,) if missing else () if is_supported else (TypeError,)
             raise as_theirs(error, *more) from error.__cause__
+        report.add(self._parts, providers)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        if type(self) is ReplacedSession:
+        if type(self) is ReplacedSession or issubclass(type(self).__mro__[1], ReplacedSession):
             return super().__reduce_ex__(protocol)
         # Pickle finds the user's class by name, but not the class that `_on_opweave` derives.
         derived, users = type(self), type(self).__mro__[1]
@@ -149,7 +166,6 @@ def _new(cls: Any) -> Any:
 # Replacements of functions -------------------------------------------------------------------------------------------
 
 
-@functools.wraps(collection.InferenceSession.__init__)
 def session_init(self: Any, *args: Any, **kwargs: Any) -> None:
     """`onnxruntime.InferenceSession.__init__`: turn the new object into a session of Opweave."""
     if not isinstance(self, ReplacedSession):
@@ -157,10 +173,9 @@ def session_init(self: Any, *args: Any, **kwargs: Any) -> None:
     ReplacedSession.__init__(self, *args, **kwargs)
 
 
-_binding_init = collection.IOBinding.__init__
+_binding_init = getattr(collection.IOBinding.__init__, "original", collection.IOBinding.__init__)
 
 
-@functools.wraps(collection.IOBinding.__init__)
 def binding_init(self: Any, session: Any) -> None:
     """`onnxruntime.IOBinding.__init__`: turn the new object into a binding of Opweave, if its session is one of Opweave."""
     if not isinstance(session, InferenceSession):  # ONNX Runtime runs it
@@ -169,22 +184,6 @@ def binding_init(self: Any, session: Any) -> None:
     if not isinstance(self, ReplacedBinding):
         self.__class__ = _on_opweave(type(self), collection.IOBinding, ReplacedBinding)
     ReplacedBinding.__init__(self, session)
-
-
-def record_calls(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of options to record its calls in `options_set`, since its effect cannot be read back."""
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        options_set.setdefault(self, []).append(name)
-        return method(self, *args, **kwargs)
-
-    call.__name__, call.__doc__ = name, method.__doc__
-    return call
-
-
-def get_device() -> str:
-    """The kind of the best device: "GPU", or "CPU"."""
-    return "GPU" if len(available_providers()) > 1 else "CPU"
 
 
 def _on_opweave(cls: type, original: type, replacement: type) -> type:

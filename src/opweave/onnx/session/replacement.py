@@ -7,12 +7,17 @@ first (see `replaced`).
 
 from __future__ import annotations
 
+import functools
 from contextlib import ContextDecorator
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from ...context.context import MLContext
 from ...support.errors import require
+from ...support.names import short_repr
+
+if TYPE_CHECKING:
+    from ...backends import Precision
+    from ...context.context import MLContext
 
 _lock = RLock()  # guards the lists below
 _active: list[replacing_onnxruntime] = []  # started by any thread; the last one chooses the context
@@ -23,11 +28,20 @@ class replacing_onnxruntime(ContextDecorator):  # noqa: N801  (called like a fun
     """Let programs that use ONNX Runtime run on Opweave: a context manager, a decorator, or `start()` and `stop()`.
 
     Args:
-        context: where all sessions run, instead of the providers that they name. Default: the device of the first of their
-            providers that has one, or the CPU if they name none, as in ONNX Runtime.
+        context: where all sessions run, instead of the providers that they name. Default, without `device`, `precision` and
+            `threads`: the device of the first of their providers that has one, or the CPU if they name none, as in ONNX
+            Runtime.
+        device: the name of a device of `opweave.devices()`, to make a context on it for all sessions. Default, with
+            `precision` or `threads`: "cpu".
+        precision: how engines compute float32 operations in this context, as in `create_context`. Default: "float32".
+        threads: how many threads an operation on the CPU may use in this context, as in `create_context`; it precedes
+            `SessionOptions.intra_op_num_threads`.
 
     Raises:
-        ValidationError: `context` is not an `MLContext`.
+        ValidationError: an argument has the wrong type or value, or `context` is given with another one.
+
+    The first session makes the context for `device`, `precision` and `threads`. It raises `NotSupportedError` if there is no such
+    device here.
 
     Sessions that already exist do not change, and sessions made inside keep running on Opweave afterwards. The replacement is
     in effect in all threads of the process. Handlers for ONNX Runtime's errors also catch Opweave's.
@@ -53,12 +67,50 @@ class replacing_onnxruntime(ContextDecorator):  # noqa: N801  (called like a fun
     >>> onnxruntime.InferenceSession(model).run(None, {"x": np.float32([-1, 2])})[0].tolist()
     [0.0, 2.0]
     >>> replacement.stop()
+
+    >>> with ow.onnx.replacing_onnxruntime(device="reference"):
+    ...     onnxruntime.InferenceSession(model).context.device.name
+    'reference'
     """
 
-    def __init__(self, *, context: MLContext | None = None) -> None:
-        fits = context is None or isinstance(context, MLContext)
-        require(fits, f"context must be an MLContext, got {type(context).__name__}")
-        self.context = context
+    def __init__(
+        self,
+        *,
+        context: MLContext | None = None,
+        device: str | None = None,
+        precision: Precision | None = None,
+        threads: int | None = None,
+    ) -> None:
+        options: dict[str, Any] = {"device": device, "precision": precision, "threads": threads}
+        self._options = {name: value for name, value in options.items() if value is not None}
+        if context is not None:
+            from ...context.context import MLContext
+
+            require(isinstance(context, MLContext), f"context must be an MLContext, got {type(context).__name__}")
+            names = " and ".join(self._options)
+            require(not names, f"replacing_onnxruntime: context and {names} must not be given together")
+        is_name = device is None or (isinstance(device, str) and device != "")
+        require(is_name, f"device must be a name of opweave.devices(), got {short_repr(device)}")
+        if precision is not None:
+            from ...backends.precision import Precision
+
+            allowed = get_args(Precision)
+            is_precision = isinstance(precision, str) and precision in allowed
+            rule = f"precision must be one of {', '.join(map(repr, allowed))}"
+            require(is_precision, f"{rule}, got {short_repr(precision)}")
+        is_count = threads is None or (isinstance(threads, int) and not isinstance(threads, bool) and threads > 0)
+        require(is_count, f"threads must be a positive integer or None, got {short_repr(threads)}")
+        self._context, self._making = context, RLock()
+
+    @property
+    def context(self) -> MLContext | None:
+        """The context of all sessions, made when it is first read; None if the providers of each session choose."""
+        with self._making:
+            if self._context is None and self._options:
+                from ...context.context import ml
+
+                self._context = ml.create_context(**{"device": "cpu", **self._options})
+            return self._context
 
     def start(self) -> None:
         """Start to replace ONNX Runtime. Each call of `start` needs its own `stop`."""
@@ -90,7 +142,24 @@ class replacing_onnxruntime(ContextDecorator):  # noqa: N801  (called like a fun
 def default_context() -> MLContext | None:
     """The context of the replacement that was started last; None if the providers of each session choose."""
     with _lock:
-        return _active[-1].context if _active else None
+        latest = _active[-1] if _active else None
+    return None if latest is None else latest.context
+
+
+# The functions below import Opweave's sessions when the program makes one. `import onnxruntime` may start the replacement
+# (`opweave exec`), also where a module of Opweave that these import from is the importer.
+
+
+def _session_init(self: Any, *args: Any, **kwargs: Any) -> None:
+    from .replaced import session_init
+
+    session_init(self, *args, **kwargs)
+
+
+def _binding_init(self: Any, session: Any) -> None:
+    from .replaced import binding_init
+
+    binding_init(self, session)
 
 
 def _change() -> None:
@@ -101,15 +170,17 @@ def _change() -> None:
         onnxruntime_pybind11_state as engine,
     )
 
-    from ..ort_api.options import available_providers, unreadable
-    from .replaced import binding_init, get_device, record_calls, session_init
+    from ..ort_api.compatibility import unreadable
+    from ..ort_api.options import available_providers, get_device, record_calls
 
-    _set(collection.InferenceSession, "__init__", session_init)
-    _set(collection.IOBinding, "__init__", binding_init)
-    for owner, methods in unreadable().items():
-        cls = getattr(onnxruntime, owner)
-        for name in methods:
-            _set(cls, name, record_calls(name, vars(cls)[name]))
+    for owner, replacement in ((collection.InferenceSession, _session_init), (collection.IOBinding, _binding_init)):
+        original = vars(owner)["__init__"]
+        functools.update_wrapper(replacement, original).__dict__["original"] = original
+        _set(owner, "__init__", replacement)
+    for name, methods in unreadable().items():
+        options = getattr(onnxruntime, name)
+        for method in methods:
+            _set(options, method, record_calls(method, vars(options)[method]))
     # ONNX Runtime's own class asks for the providers of each session, also of those that Opweave makes.
     _set(collection, "C", engine)
     for module in (onnxruntime, _pybind_state):

@@ -9,6 +9,7 @@ later calls use the compiled model.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
@@ -127,6 +128,17 @@ class ShapeCache:
     def only_uncompiled(self) -> ModelProgram | None:
         """ONNX Runtime's session, if it runs calls of all shapes (except those that it fails on); else None."""
         return self._uncompiled if self._why_none and not self._compiles_all and not self.tuned else None
+
+    def summary(self) -> str:
+        """Tell what runs the model, as far as that is decided before the first call."""
+        if self.only_uncompiled is not None:
+            return f"{UNCOMPILED}: {self._why_none}"
+        for _, compiled in self.compiled.items():
+            counts = Counter(section.kind for section in compiled.sections for _ in section.nodes)
+            fallback = counts.pop("fallback", 0)
+            webnn = f"{count_of(counts.total(), 'node')} by WebNN"
+            return f"compiled: {webnn}, {fallback} by ONNX Runtime" if fallback else f"compiled: {webnn}"
+        return "each combination of shapes is compiled at its first call"
 
     def select(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[ModelProgram, bool]:
         """Select the program for a call, and return whether later calls like it will have the same program."""

@@ -1,0 +1,1 @@
+"""The folder that `opweave exec` puts on `PYTHONPATH`, so that Python imports its `sitecustomize` when it starts."""
