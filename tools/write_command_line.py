@@ -10,6 +10,7 @@ from typing import Any
 from typer.main import get_command
 
 from opweave.cli import app
+from opweave.cli.execute import ProgramCommand
 
 FILE = Path(__file__).parent.parent / "docs" / "command-line.md"
 
@@ -72,7 +73,8 @@ def usage(name: str, command: Any) -> str:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     words = [placeholder(p) + ("..." if p.nargs != 1 else "") for p in arguments]
     words = [word if p.required else f"[{word}]" for word, p in zip(words, arguments, strict=True)]
-    return " ".join([name, *words, *(["[OPTIONS]"] if len(arguments) < len(command.params) else [])])
+    options = ["[OPTIONS]"] if len(arguments) < len(command.params) else []
+    return " ".join([name, *options, *words] if isinstance(command, ProgramCommand) else [name, *words, *options])
 
 
 def text() -> str:

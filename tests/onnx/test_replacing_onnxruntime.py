@@ -258,6 +258,58 @@ def test_replacing_with_context() -> None:
         ow.onnx.replacing_onnxruntime(context="cpu")  # type: ignore[arg-type]
 
 
+def test_replacing_with_options_makes_one_context() -> None:
+    replacing = ow.onnx.replacing_onnxruntime(device="reference", precision="ieee", threads=1)
+    with replacing:
+        sessions = [ImportedBefore(MODEL, providers=["CPUExecutionProvider"]), ImportedBefore(MODEL)]
+    assert {session.context for session in sessions} == {replacing.context}
+    assert (sessions[0].context.device.name, sessions[0].context.precision) == ("reference", "ieee")
+    assert all(map(on_opweave, sessions))
+
+
+def test_replacing_with_threads_is_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    create = type(ow.ml).create_context
+    monkeypatch.setattr(
+        type(ow.ml), "create_context", lambda self, **options: calls.append(options) or create(self, **options)
+    )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    with ow.onnx.replacing_onnxruntime(threads=1):
+        assert calls == []
+        assert on_opweave(ImportedBefore(MODEL, options, providers=["WebGpuExecutionProvider"]))
+    assert calls == [{"device": "cpu", "threads": 1}]
+
+
+def test_replacing_with_missing_device_fails_in_the_session() -> None:
+    replacing = ow.onnx.replacing_onnxruntime(device="abacus")
+    with replacing, pytest.raises(theirs.NotImplemented, match="there is no device 'abacus'; available: 'cpu'"):
+        ImportedBefore(MODEL)
+
+
+WRONG_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "device": ({"device": 3}, r"device must be a name of opweave\.devices\(\), got 3"),
+    "no device": ({"device": ""}, "device must be a name of .*, got ''"),
+    "precision": ({"precision": "half"}, "precision must be one of 'float32', .*'float16', got 'half'"),
+    "list": ({"precision": ["ieee"]}, r"precision must be one of .*, got \['ieee'\]"),
+    "no threads": ({"threads": 0}, "threads must be a positive integer or None, got 0"),
+    "flag": ({"threads": True}, "threads must be a positive integer or None, got True"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_OPTIONS)
+def test_replacing_rejects_wrong_options(name: str) -> None:
+    options, message = WRONG_OPTIONS[name]
+    with pytest.raises(ow.ValidationError, match=message):
+        ow.onnx.replacing_onnxruntime(**options)
+
+
+def test_replacing_rejects_context_with_options() -> None:
+    context = ow.ml.create_context(device="reference")
+    with pytest.raises(ow.ValidationError, match="context and device and threads must not be given together"):
+        ow.onnx.replacing_onnxruntime(context=context, device="cpu", threads=1)
+
+
 def test_replacing_without_providers_runs_on_cpu() -> None:
     with ow.onnx.replacing_onnxruntime():
         assert ImportedBefore(MODEL).context.device.name == "cpu"
@@ -370,5 +422,7 @@ def test_replaced_session_private_attributes() -> None:
 def test_loading_onnxruntime_is_left_to_the_first_use() -> None:
     import subprocess
 
-    code = "import sys, opweave as ow; ow.onnx.replacing_onnxruntime; assert 'onnxruntime' not in sys.modules"
+    code = (
+        "import sys, opweave as ow; ow.onnx.replacing_onnxruntime(threads=1); assert 'onnxruntime' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -107,6 +107,7 @@ COMPUTED_IMPORTS = {
     "onnx/__init__.py": "the public names are imported when they are asked for",
     "support/errors.py": "extras: packages of others",
     "support/lazy_imports.py": "functions of rooms that build on the API",
+    "onnxruntime/__init__.py": "submodules of ONNX Runtime",
     "scale/predictor.py": "modules of users, which declare operations",
 }
 """Files that import modules whose names are computed, and why they may."""

@@ -40,8 +40,8 @@ class replacing_onnxruntime(ContextDecorator):  # noqa: N801  (called like a fun
     Raises:
         ValidationError: an argument has the wrong type or value, or `context` is given with another one.
 
-    The first session makes the context for `device`, `precision` and `threads`. It raises `NotSupportedError` if there is no such
-    device here.
+    The first session makes the context for `device`, `precision` and `threads`, or raises `NotSupportedError` if there is no
+    such device here.
 
     Sessions that already exist do not change, and sessions made inside keep running on Opweave afterwards. The replacement is
     in effect in all threads of the process. Handlers for ONNX Runtime's errors also catch Opweave's.
@@ -114,6 +114,8 @@ class replacing_onnxruntime(ContextDecorator):  # noqa: N801  (called like a fun
 
     def start(self) -> None:
         """Start to replace ONNX Runtime. Each call of `start` needs its own `stop`."""
+        import onnxruntime  # noqa: F401  (without the lock: with `opweave exec`, the import itself starts a replacement)
+
         with _lock:
             if not _active:
                 _change()

@@ -53,6 +53,7 @@ def _add(model: Any, text: str) -> None:
     if _Report.process != os.getpid():
         _Report.process = os.getpid()
         _lines.clear()
+        atexit.unregister(_write)  # a fork copies what is registered; `multiprocessing` forgets it
         atexit.register(_write)
     if isinstance(model, (str, os.PathLike)):
         name = os.path.basename(os.fsdecode(model))

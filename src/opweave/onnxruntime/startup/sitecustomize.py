@@ -38,7 +38,7 @@ class ReplacingFinder:
             execute(module)
             del loader.exec_module
             if self in sys.meta_path:
-                sys.meta_path.remove(self)  # type: ignore[arg-type]
+                sys.meta_path.remove(self)
                 if replacement is not None:
                     replacement.start()
 
@@ -61,7 +61,7 @@ def replacement_of_environment() -> Any:
 def start() -> None:
     """Install the finder, or replace `onnxruntime` now if a `.pth` file has imported it."""
     if NAME not in sys.modules:
-        sys.meta_path.insert(0, ReplacingFinder())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, ReplacingFinder())
     elif (replacement := replacement_of_environment()) is not None:
         replacement.start()
 
