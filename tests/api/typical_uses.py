@@ -7,8 +7,10 @@ from typing import Any, Literal, assert_type
 import numpy as np
 
 import opweave as ow
+import opweave.onnxruntime as ort
 from opweave.inspect.drawing import Drawing
 from opweave.inspect.profile import Profile
+from opweave.onnxruntime.capi.onnxruntime_pybind11_state import NoSuchFile
 
 NumPy = np.ndarray
 
@@ -121,3 +123,11 @@ assert_type(halves(z), tuple[ow.MLOperand, ...])
 assert_type(doubled(row, 3), NumPy)
 assert_type(doubled(z), ow.MLOperand)
 assert_type(doubled(ow.array(row)), ow.Array)
+
+# ONNX Runtime's names.
+options = ort.SessionOptions()
+options.intra_op_num_threads = 1
+try:
+    ort.InferenceSession("no.onnx", options, providers=ort.get_available_providers()).run(None, {"x": image})
+except NoSuchFile as error:
+    assert "no.onnx" in str(error)

@@ -234,6 +234,15 @@ def test_folder_replaces_in_any_order_of_imports(order: str) -> None:
     assert done.stdout == "opweave\n", done.stderr
 
 
+def test_folder_may_have_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(execute.FOLDER)
+    path = os.pathsep.join([str(tmp_path / "link"), os.environ.get("PYTHONPATH", "")])
+    code = f"import sys; print(sys.path)\n{OPEN}\nprint(where())"
+    assert run(*PYTHON, "-c", code, PYTHONPATH=path).stdout == run(*PYTHON, "-c", code).stdout.replace(
+        "onnxruntime", "opweave"
+    )
+
+
 def test_folder_runs_the_next_sitecustomize(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     write("other/sitecustomize.py", "print('theirs')\nVALUE = 7")

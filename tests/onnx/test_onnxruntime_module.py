@@ -56,6 +56,7 @@ assert ours.keys() == theirs.keys(), ours.keys() ^ theirs.keys()
 def test_submodules_are_those_of_onnxruntime(name: str) -> None:
     ours, theirs = (importlib.import_module(f"{package}.{name}") for package in ("opweave.onnxruntime", "onnxruntime"))
     assert ours is theirs
+    assert ours.__spec__ is not None
     assert ours.__name__ == ours.__spec__.name == f"onnxruntime.{name}"
 
 
@@ -76,7 +77,7 @@ def test_module_session_runs_on_opweave_alone() -> None:
     assert "AzureExecutionProvider" in onnxruntime.get_available_providers()
 
 
-class Scaled(ort.InferenceSession):
+class Scaled(ort.InferenceSession):  # type: ignore[misc]
     """A class of a program."""
 
     def run(self, *args: Any, **kwargs: Any) -> Any:

@@ -270,9 +270,12 @@ def test_replacing_with_options_makes_one_context() -> None:
 def test_replacing_with_threads_is_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     create = type(ow.ml).create_context
-    monkeypatch.setattr(
-        type(ow.ml), "create_context", lambda self, **options: calls.append(options) or create(self, **options)
-    )
+
+    def create_context(self: Any, **options: Any) -> ow.MLContext:
+        calls.append(options)
+        return create(self, **options)
+
+    monkeypatch.setattr(type(ow.ml), "create_context", create_context)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2
     with ow.onnx.replacing_onnxruntime(threads=1):
