@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Literal, assert_type
 
 import numpy as np
@@ -127,7 +128,5 @@ assert_type(doubled(ow.array(row)), ow.Array)
 # ONNX Runtime's names.
 options = ort.SessionOptions()
 options.intra_op_num_threads = 1
-try:
+with suppress(NoSuchFile):
     ort.InferenceSession("no.onnx", options, providers=ort.get_available_providers()).run(None, {"x": image})
-except NoSuchFile as error:
-    assert "no.onnx" in str(error)
