@@ -92,8 +92,11 @@ def test_exec_shows_tracebacks_of_python() -> None:
 
 @pytest.mark.parametrize("start", [EXEC, PYTHON], ids=["exec", "python"])
 def test_exec_passes_signals(start: list[str]) -> None:
-    write("waits.py", "import time\nprint('ready', flush=True)\ntime.sleep(60)")
-    with subprocess.Popen([*start, "waits.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    write("waits.py", "import time\nprint('ready', flush=True)\ntime.sleep(40)")
+    # A job in the background of a shell ignores the signal.
+    options: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen([*start, "waits.py"], **options) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
