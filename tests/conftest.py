@@ -105,6 +105,6 @@ def compiles_static_models(request: pytest.FixtureRequest) -> Generator[None]:
     """Let sessions compile static models: else ONNX Runtime would be tested alone."""
     with pytest.MonkeyPatch.context() as patch:  # of its own: that of a test may be undone before its other fixtures
         if "opweave.onnx" in sys.modules and request.node.get_closest_marker("default_choice") is None:
-            patch.setattr("opweave.onnx.session.shape_cache.may_pay", lambda model, size: True)
+            patch.setattr("opweave.onnx.session.shape_cache.reason_before_trace", lambda model, size: None)
             patch.setattr("opweave.onnx.session.choice.MAX_FALLBACKS", sys.maxsize)
         yield

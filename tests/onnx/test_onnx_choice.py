@@ -17,7 +17,8 @@ from support.onnx import model, node
 import opweave as ow
 from opweave.lazy.background import background
 from opweave.onnx.convert import trace
-from opweave.onnx.session.session import InferenceSession
+from opweave.onnx.session.choice import SessionChoice
+from opweave.onnx.session.session import InferenceSession, parts_of
 from opweave.onnx.session.shape_cache import ShapeCache
 
 pytestmark = pytest.mark.default_choice
@@ -103,6 +104,53 @@ def test_static_model_runs(model: onnx.ModelProto, options: dict[str, Any], way:
     assert ways(session) == {way}
     if way == OWN:
         assert OWN in session.explain()
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "sentence"),
+    [
+        pytest.param(dense("n"), {}, "on ONNX Runtime, uncompiled, because no other way", id="dynamic"),
+        pytest.param(dense(4), {}, "on ONNX Runtime, uncompiled, because no other way", id="static"),
+        pytest.param(dense("n"), {"specialise": "always"}, "on onnxruntime, compiled, because specialise", id="always"),
+        pytest.param(divided(4), {"specialise": "always"}, "on ONNX Runtime (fallback), because spec", id="fallback"),
+        pytest.param(
+            normalised(fallback=True), {"specialise": "always"}, "in 3 parts, compiled, 1 of them on ONNX", id="parts"
+        ),
+        pytest.param(dense("n"), {"specialise": "never"}, "on ONNX Runtime, uncompiled, because spec", id="never"),
+        pytest.param(dense(4), {"specialise": "recurring"}, "on onnxruntime, compiled, because spec", id="recurring"),
+        pytest.param(dense("n"), {"specialise": "recurring"}, "on ONNX Runtime, uncompiled, because these", id="new"),
+        pytest.param(dense("n"), {"fallback": "error"}, "on onnxruntime, compiled, because fallback", id="no fallback"),
+        pytest.param(normalised(), {}, "on onnxruntime, compiled, because Opweave's loop for LRN", id="a loop"),
+        pytest.param(normalised(size=64), {}, "on ONNX Runtime, uncompiled, because it is small", id="small"),
+        pytest.param(normalised(fallback=True), {}, "on ONNX Runtime, uncompiled, because WebNN", id="sections"),
+        pytest.param(
+            dense("n"),
+            {"context": ow.ml.create_context(device="reference")},
+            "on reference, compiled, because reference runs compiled models only",
+            id="device",
+        ),
+    ],
+)
+def test_choice_says_what_runs_and_what_changes_it(
+    model: onnx.ModelProto, options: dict[str, Any], sentence: str
+) -> None:
+    dims = model.graph.input[0].type.tensor_type.shape.dim
+    x = RNG.standard_normal([dim.dim_value or 4 for dim in dims], np.float32)
+
+    def run(**options: Any) -> tuple[SessionChoice, set[str]]:
+        session = ow.InferenceSession(model, **{"context": CONTEXT, **options})
+        before = parts_of(session).choice()
+        session.run(None, {"x": x})
+        after = parts_of(session).choice({"x": x.shape})
+        assert (before.label, before.reason, before.change) == (after.label, after.reason, after.change)
+        assert after.dynamic == ({"x": ["n"]} if dims[0].dim_param else {})
+        return after, ways(session)
+
+    choice, way = run(**options)
+    assert str(choice).startswith(f"your program runs this {sentence}")
+    assert way == {"compiled" if choice.is_compiled else OWN}
+    other, _ = run(**(options | eval(f"dict({choice.change})", {"ml": ow.ml})))
+    assert other.label != choice.label
 
 
 def test_static_model_of_an_operator_without_converter_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from .shape_cache import ShapeCache, Shapes
 
 if TYPE_CHECKING:
     from ...compile.uses import Use
+    from .choice import SessionChoice
     from .compiled import CompiledModel
     from .methods import OnnxRuntimeMethods
 
@@ -137,6 +138,12 @@ class SessionParts:
         from .verifier import task_of
 
         return task_of(self, key, sample)
+
+    def choice(self, shapes: Shapes | None = None) -> SessionChoice:
+        """The way in which calls run, and why. Default of `shapes`: those of a static model, or all others than tuned ones."""
+        if shapes is None and self.is_static:
+            shapes = {argument.name: argument.static_shape() for argument in self.inputs}
+        return self.shape_cache.choice(shapes)
 
     def overridable(self) -> list[Argument]:
         """The initializers that are inputs, too."""

@@ -28,9 +28,30 @@ from ...support.progress import report_work
 from ..convert.shape_keys import Key as Key, Shapes as Shapes, ValuesNeeded, may_decide, text_of as text_of
 from ..model.arguments import Argument
 from ..model.model import Model
-from ..model.parameters import digest_of, has_roundings, weight_bytes
+from ..model.parameters import digest_of, weight_bytes
 from ..ort_api.options import INFO, NOTSET, WARNING, log
-from .choice import AUTO, NEVER, UNCOMPILED, RecentShape, find_measured, may_pay, reason_after_trace
+from .choice import (
+    ALWAYS,
+    AUTO,
+    COMPILE,
+    LEAVE,
+    NEVER,
+    NEW,
+    RECURS,
+    STATIC,
+    UNCOMPILED,
+    Reason,
+    RecentShape,
+    SessionChoice,
+    find_measured,
+    reason_after_trace,
+    reason_before_trace,
+    reason_of_error,
+    reason_of_measurement,
+    reason_to_compile,
+    reason_to_compile_all,
+    threads_of,
+)
 from .model_program import Fallback, ModelProgram
 from .repeat import Repeats
 from .room import MAX_COMPILED, Room
@@ -92,21 +113,21 @@ class ShapeCache:
         self.tuned: dict[str, Measurement] = {}
         self.weight_bytes, node_bytes = weight_bytes(model)
         self._room = Room(self.weight_bytes, node_bytes, program_bytes)
-        # An uncompiled model ignores custom operations, or refuses their nodes. It also keeps float16 and quantised
-        # results in float32, which `ieee` requires to be rounded.
-        must_round = specialise != "never" and context.precision == "ieee" and has_roundings(model)
-        self._compiles_all = specialise == "always" or fallback == "error" or bool(model.operations) or must_round
+        # Reason to compile all shapes; None if ONNX Runtime may run the model.
+        self._why_all = reason_to_compile_all(model, context.precision, specialise, fallback)
         self._needs_values = fallback == "error"  # whether each value of deciding inputs is compiled
-        self._why_none = ""  # reason to compile no shapes; empty if shapes are compiled
+        self._why_none: Reason | None = None  # reason to compile no shapes
+        self._why_static: Reason | None = None  # reason for which the only shapes are compiled
         if specialise == "never":
             self._why_none = NEVER
-        elif specialise == "auto" and not self._compiles_all:
+        elif specialise == "auto" and not self._why_all:
             self._why_none = AUTO
-        elif not self._compiles_all and not self._fits(1):
+        elif not self._why_all and not self._fits(1):
             from ...support.formatting import size
 
             limit = self._room.max_bytes(self._is_needed())
-            self._why_none = f"it would take {size(self._room.estimate(1))}, more than program_bytes ({size(limit)})"
+            text = f"it would take {size(self._room.estimate(1))}, more than program_bytes ({size(limit)})"
+            self._why_none = Reason(text, "a larger program_bytes")
         self._uncompiled: ModelProgram | None = None
         self._uncompiled_lock = Lock()  # held while ONNX Runtime's session is created
         self._lock = Lock()  # guards the attributes below; never held during compilation
@@ -117,7 +138,8 @@ class ShapeCache:
         self._last_used: dict[Key, int] = {}
         self.ways = context.backend.tunable(Graph({}, {}, ()))  # by name
         self.verdicts = find_measured(self.digest, self.ways)
-        self.tuned = {text: verdict for text, verdict in self.verdicts.items() if verdict.chosen}
+        if self._why_none is not NEVER or self._why_all:  # else nothing is compiled, whatever was measured
+            self.tuned = {text: verdict for text, verdict in self.verdicts.items() if verdict.chosen}
         self.choices = 0
         self.repeats = Repeats()
         self._queued = 0  # shapes that are compiled, or wait, in the background
@@ -127,7 +149,62 @@ class ShapeCache:
     @property
     def only_uncompiled(self) -> ModelProgram | None:
         """ONNX Runtime's session, if it runs calls of all shapes (except those that it fails on); else None."""
-        return self._uncompiled if self._why_none and not self._compiles_all and not self.tuned else None
+        return self._uncompiled if self._why_none and not self._why_all and not self.tuned else None
+
+    def decide(self, text: str) -> tuple[bool, Reason]:
+        """Whether calls with shapes, as text, must run a compiled model, and why; the empty text: shapes not tuned."""
+        tuned = self.tuned.get(text)
+        if tuned is not None and tuned.chosen != UNCOMPILED:
+            is_free = self._why_all in (None, ALWAYS)  # else `specialise` changes nothing
+            return True, reason_of_measurement(tuned, LEAVE if is_free else self._way_back())
+        if self._why_all is not None:
+            return True, self._why_all
+        if tuned is not None:
+            return False, reason_of_measurement(tuned, COMPILE)
+        if self._why_none is None:
+            return False, NEW
+        verdict = self.verdicts.get(text) if self._why_none is AUTO else None
+        return False, self._why_none if verdict is None else reason_of_measurement(verdict, COMPILE)
+
+    def _way_back(self) -> str:
+        """The argument with which no other engine runs the model; empty if there is none."""
+        is_cpu = self._context.device.name == "cpu"
+        return f"context=ml.create_context(backend={next(iter(self.ways))!r})" if is_cpu else ""
+
+    def choice(self, shapes: Shapes | None) -> SessionChoice:
+        """The choice for calls with `shapes`; None stands for shapes without an entry in `tuned`."""
+        text = "" if shapes is None else text_of(tuple(shapes.items()))
+        return self._choice(text, {} if text else {other: self._choice(other, {}) for other in self.tuned})
+
+    def _choice(self, text: str, others: Mapping[str, SessionChoice]) -> SessionChoice:
+        is_compiled, reason = self.decide(text)
+        compiled = self._compiled_for(text) if is_compiled or reason is NEW else None
+        engine, kinds = self.tuned[text].chosen if text in self.tuned else "", list[str]()
+        if compiled is not None:
+            from ...compile.engines import engine_of
+
+            engine, kinds = engine_of(compiled.choice), [str(section.kind) for section in compiled.sections]
+            is_compiled, reason = True, (self._why_static or RECURS) if reason is NEW else reason
+        dynamic = {
+            argument.name: [str(size or "?") for size in argument.dims or () if not isinstance(size, int)]
+            for argument in self._inputs
+        }
+        return SessionChoice(
+            self.ways.get(engine, next(iter(self.ways.values()))).name,
+            is_compiled,
+            reason.text,
+            reason.change,
+            len(kinds),
+            kinds.count("fallback"),
+            threads_of(self._context.backend),
+            {name: sizes for name, sizes in dynamic.items() if sizes},
+            others,
+        )
+
+    def _compiled_for(self, text: str) -> CompiledModel | None:
+        """The model compiled last for shapes as text."""
+        count = len(self._inputs)
+        return next((model for key, model in self.compiled.items()[::-1] if text_of(key[:count]) == text), None)
 
     def summary(self) -> str:
         """Tell what runs the model, as far as that is decided before the first call."""
@@ -146,18 +223,18 @@ class ShapeCache:
             return only, self._note_use(shapes, feed)
         if compiled := self._find(shapes, feed):
             return compiled, True
-        tuned = self._measurement_for(tuple(shapes.items()))
-        uncompiled = self.find_uncompiled(shapes) if tuned is None or tuned.chosen == UNCOMPILED else None
+        text = text_of(tuple(shapes.items()))
+        uncompiled = None if self.decide(text)[0] else self.find_uncompiled(shapes)
         if uncompiled is None:
             return self.compile_for(shapes, feed), True
-        return uncompiled, tuned is not None or self._note_use(shapes, feed)
+        return uncompiled, text in self.tuned or self._note_use(shapes, feed)
 
     def find_uncompiled(self, shapes: Shapes) -> ModelProgram | None:
         """ONNX Runtime's session for the model, created on first use; None if these shapes must be compiled."""
-        if self._compiles_all or len(shapes) != len(self._inputs):
+        if self._why_all or len(shapes) != len(self._inputs):
             return None  # a different number of inputs: initializers are overridden
         with self._uncompiled_lock:
-            if self._uncompiled is None and not self._compiles_all:
+            if self._uncompiled is None and not self._why_all:
                 if must_be_traced(self._model):
                     self._trace(shapes, {})  # refuses models that would crash the engine, or make it hang
                 try:
@@ -165,18 +242,13 @@ class ShapeCache:
                         self._uncompiled = self.open_uncompiled()
                     memory.trim()
                 except MLError as error:
-                    self._compiles_all = True
+                    self._why_all = reason_of_error(error, self._context.device)
                     log(NOTSET, INFO, "all shapes are compiled: %s", error)
         return self._uncompiled
 
     def load_uncompiled(self) -> None:
         """Create ONNX Runtime's session before the first call, if it will run all calls and needs no trace."""
-        if (
-            self._why_none in (AUTO, NEVER)
-            and not self._compiles_all
-            and not self.tuned
-            and not must_be_traced(self._model)
-        ):
+        if self._why_none in (AUTO, NEVER) and not self._why_all and not self.tuned and not must_be_traced(self._model):
             self.find_uncompiled({argument.name: None for argument in self._inputs})
 
     def compile_for(self, shapes: Shapes, feed: Mapping[str, Any]) -> CompiledModel:
@@ -201,16 +273,17 @@ class ShapeCache:
     def compile_static(self, shapes: Shapes, output_bytes: int) -> None:
         """Compile a static model, unless ONNX Runtime should run it or deciding inputs exist; outputs have `output_bytes`.
 
-        By default, a model is compiled only if a measurement or a measured rule (`choice.may_pay`) promises a gain, and
-        if it is one graph: between sections, results are stored and threads wait.
+        By default, a model is compiled only if a measurement or a measured rule (`choice.reason_before_trace`) promises a
+        gain, and if it is one graph: between sections, results are stored and threads wait.
         """
         tuned = self._measurement_for(tuple(shapes.items()))
-        is_uncompiled = self._why_none == NEVER or (tuned is not None and tuned.chosen == UNCOMPILED)
+        is_uncompiled = self._why_none is NEVER or (tuned is not None and tuned.chosen == UNCOMPILED)
         if is_uncompiled and self.find_uncompiled(shapes):
             return
-        is_auto = tuned is None and self._why_none == AUTO
+        is_auto = tuned is None and self._why_none is AUTO
         size = self._room.weight_bytes + sum(argument.static_bytes() for argument in self._inputs) + output_bytes
-        if is_auto and not may_pay(self._model, size) and self._use_uncompiled(shapes, AUTO):
+        reason = reason_before_trace(self._model, size) if is_auto else None
+        if reason and self._use_uncompiled(shapes, reason):
             return
         trace = self._trace(shapes, {})  # all of the model, so that errors are raised now
         if trace.deciding:
@@ -218,11 +291,13 @@ class ShapeCache:
         reason = reason_after_trace(trace, self._outputs, is_auto)
         if reason and self._use_uncompiled(shapes, reason):
             return
+        if self._why_all is None:
+            self._why_static = reason_to_compile(self._model) if is_auto else STATIC
         if is_auto:
-            self._why_none = ""
+            self._why_none = None
         self._finish(self._key(shapes, {}), trace)
 
-    def _use_uncompiled(self, shapes: Shapes, reason: str) -> bool:
+    def _use_uncompiled(self, shapes: Shapes, reason: Reason) -> bool:
         """Run all calls of a static model in ONNX Runtime's session; False if there is none."""
         if self.find_uncompiled(shapes) is None:
             return False
@@ -261,7 +336,7 @@ class ShapeCache:
         with self._lock:
             key = self._key(shapes, feed)
             compiled = self.compiled.get(key)
-            if compiled is None and self._uncompiled is not None and not self._compiles_all:
+            if compiled is None and self._uncompiled is not None and not self._why_all:
                 return key, self._uncompiled
             return None if compiled is None else (key, compiled)
 
@@ -294,9 +369,9 @@ class ShapeCache:
     def _note_use(self, shapes: Shapes, feed: Mapping[str, Any]) -> bool:
         """Count a call with shapes that are not compiled; queue recurring shapes. Return whether they stay uncompiled."""
         with self._lock:
-            key = self._key(shapes, feed)
-            recent = self._recent.make(key, lambda: RecentShape("" if self._why_none == NEVER else self._why_none))
-            if self._why_none:
+            key, why = self._key(shapes, feed), self._why_none
+            recent = self._recent.make(key, lambda: RecentShape("" if why in (None, NEVER) else str(why)))
+            if why:
                 return True
             if recent.seen and not recent.has_room:
                 recent.refused = self._why_no_room()
@@ -427,7 +502,7 @@ class ShapeCache:
             return "there is no other engine for it"
         if self._model.operations:
             return "the model has operations of your own; tune() verifies it"
-        return NEVER if self.specialise == "never" else ""
+        return NEVER.text if self.specialise == "never" else ""
 
     def shapes_in_use(self) -> list[Shapes]:
         """The compiled shapes, and the shapes of recent calls."""
@@ -471,7 +546,7 @@ class ShapeCache:
 
     def _is_needed(self) -> bool:
         """Whether dropped shapes must be compiled again."""
-        return self._compiles_all or bool(self.tuned)
+        return self._why_all is not None or bool(self.tuned)
 
     def _fits(self, count: int) -> bool:
         return self._room.fits(count, self._is_needed())
