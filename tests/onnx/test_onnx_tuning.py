@@ -269,6 +269,9 @@ def test_shapes_of_a_dynamic_model_are_compiled_where_that_was_measured_to_be_fa
         assert (engine(each) == f"engine: {verdict(times, chosen)}") == is_compiled
         each.run(None, {"x": np.zeros((5, 3), np.float32)})
         assert each.shapes()["x [5, 3]"].startswith(UNCOMPILED)  # other shapes go as before
+    never = session(path, specialise="never")
+    check(never)
+    assert list(never.shapes().values()) == [UNCOMPILED]
 
 
 @pytest.mark.parametrize("chosen", [UNCOMPILED, "onnxruntime", "rival"])
@@ -403,7 +406,14 @@ def test_tune_command_tunes_and_lists(rival: Rival, monkeypatch: pytest.MonkeyPa
     assert runner.invoke(app, ["tune", "--list"]).output == "nothing is kept\n"
     faster(monkeypatch, (3.0, 2.0, 1.0))
     done = runner.invoke(app, ["tune", path, "--shape", "x=4x3", "--shape", "rows=7"])
-    lines = done.output.splitlines()
+    lines, (effect, plain, *others) = done.output.splitlines()[:3], done.output.splitlines()[3:]
+    assert effect.startswith(
+        "takes effect in sessions of this model that are created from now on, for calls with x [4, 3]"
+    )
+    assert plain.startswith("your program runs this on ONNX Runtime, uncompiled, because no other way")
+    ways = [f"calls with x [{n}, 3] run on rival, compiled when a shape is first used, because" for n in (4, 7)]
+    assert [line.startswith(way) for line, way in zip(others, ways, strict=True)] == [True, True]
+    assert session(Path(path)).explain().splitlines()[:3] == [plain, *others]
     assert [line.split()[:4] for line in lines[1:]] == [["dynamic.onnx:", "x", f"[{n},", "3]"] for n in (4, 7)], done
     assert all(line.split()[-1] == "rival" for line in lines[1:])
     listed = runner.invoke(app, ["tune", "--list"]).output

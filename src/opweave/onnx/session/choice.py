@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...lazy.background import Recurring
 from ...support.names import either
@@ -156,6 +156,7 @@ class SessionChoice:
 
     Attributes:
         engine: the back end that runs the model; "onnxruntime" also if it is uncompiled.
+        device: the name of the device.
         is_compiled: whether the model is compiled for the shapes of its inputs.
         reason: the reason for the choice.
         change: the argument of `InferenceSession` that leads to another choice; empty if none does.
@@ -165,11 +166,12 @@ class SessionChoice:
         dynamic: names of the dynamic dimensions, by input; "?" for one without a name.
         others: the choice for shapes that run in another way, by these shapes as text.
 
-    >>> print(SessionChoice("onnxruntime", False, NEVER.text, NEVER.change))
+    >>> print(SessionChoice("onnxruntime", "cpu", False, NEVER.text, NEVER.change))
     your program runs this on ONNX Runtime, uncompiled, because specialise='never'; pass specialise='always' to change it
     """
 
     engine: str
+    device: str
     is_compiled: bool
     reason: str
     change: str = ""
@@ -190,12 +192,29 @@ class SessionChoice:
         if not self.is_compiled:
             return f"on {UNCOMPILED}"
         if not self.sections:
-            return f"on {self.engine}, compiled at the first call with each shape"
+            return f"on {self.engine}, compiled when a shape is first used"
         if self.fallbacks == self.sections:
             return "on ONNX Runtime (fallback)"
         if self.sections == 1:
             return f"on {self.engine}, compiled"
         return f"in {self.sections} parts, compiled, {self.fallbacks} of them on ONNX Runtime (fallback)"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The attributes, the label and the sentence, for JSON."""
+        names = (
+            "label",
+            "engine",
+            "device",
+            "is_compiled",
+            "reason",
+            "change",
+            "sections",
+            "fallbacks",
+            "threads",
+            "dynamic",
+        )
+        values: dict[str, Any] = {"sentence": str(self)} | {name: getattr(self, name) for name in names}
+        return values | {"others": {shapes: other.to_dict() for shapes, other in self.others.items()}}
 
     def __str__(self) -> str:
         change = f"; pass {self.change} to change it" if self.change else ""

@@ -29,28 +29,24 @@ class InspectionMethods:
     _parts: SessionParts
 
     def explain(self, input_shapes: Mapping[str, Sequence[int]] | None = None) -> str:
-        """Tell which node runs where, and why nodes fell back. A summary of custom operations comes first.
+        """Tell how the session runs its calls, why, and what changes that; then where each node runs, and why it fell back.
 
         Args:
-            input_shapes: for models with dynamic dimensions, the shapes to explain; compiled if needed. Default: the compiled
-                shapes that were used last, and what runs other shapes.
+            input_shapes: the shapes to compile the model for, if needed, and to explain, without the sentence on the session.
+                Default: the compiled shapes that were used last, and what runs other shapes.
         """
         from . import summary, verification
 
         parts = self._parts
-        models = [compiled for _, compiled in parts.shape_cache.compiled.items()]
         if input_shapes is not None:
             compiled = parts.compile_for(input_shapes)
-        elif not models and (ways := parts.shape_cache.describe()):
-            lines = [f"{shapes}: {way}" for shapes, way in ways.items()]
-            return "\n".join([*lines, *verification.lines(parts)])
-        else:
-            require(parts.is_static or bool(models), UNKNOWN)
-            compiled = models[-1] if models else parts.compile_for({})
-        lines = summary.explain_lines(compiled, parts.context, verification.state_of(parts, compiled))
-        if not parts.is_static and input_shapes is None:
+            return "\n".join(summary.explain_lines(compiled, parts.context, verification.state_of(parts, compiled)))
+        lines, models = [str(parts.choice())], [compiled for _, compiled in parts.shape_cache.compiled.items()]
+        if models:
+            lines += summary.explain_lines(models[-1], parts.context, verification.state_of(parts, models[-1]))
+        if not parts.is_static or not models:
             lines += [f"{shapes}: {way}" for shapes, way in parts.shape_cache.describe().items()]
-        return "\n".join(lines)
+        return "\n".join(lines if models else [*lines, *verification.lines(parts)])
 
     def profile(
         self,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 
@@ -144,6 +144,22 @@ class SessionParts:
         if shapes is None and self.is_static:
             shapes = {argument.name: argument.static_shape() for argument in self.inputs}
         return self.shape_cache.choice(shapes)
+
+    def settle(self) -> Self:
+        """Load the uncompiled model now if calls run it: a model that ONNX Runtime refuses is compiled instead.
+
+        Some models are traced before, with 1 for dynamic dimensions.
+        """
+        if not self.choice().is_compiled:
+            shapes = {i.name: i.assumed_shape() if i.element_type else None for i in self.inputs}
+            self.shape_cache.find_uncompiled(shapes)
+        return self
+
+    def sizes_by_name(self) -> dict[str, int]:
+        """The fixed sizes of dimensions that the model declares by name."""
+        declared = [Argument.of(info).dims or () for info in self.model.required_inputs]
+        pairs = [zip(dims, item.dims or (), strict=False) for dims, item in zip(declared, self.inputs, strict=True)]
+        return {name: size for dims in pairs for name, size in dims if isinstance(name, str) and isinstance(size, int)}
 
     def overridable(self) -> list[Argument]:
         """The initializers that are inputs, too."""

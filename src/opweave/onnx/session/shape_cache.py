@@ -191,6 +191,7 @@ class ShapeCache:
         }
         return SessionChoice(
             self.ways.get(engine, next(iter(self.ways.values()))).name,
+            self._context.device.name,
             is_compiled,
             reason.text,
             reason.change,
