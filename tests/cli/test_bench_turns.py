@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -14,9 +15,21 @@ from support.onnx import model, node
 
 import opweave as ow
 from opweave.cli import engines
-from opweave.cli.engines import AUTO, BASE_LINE, QUIET_SECONDS, ROUNDS, SETTLE_SECONDS, EngineRow, Job, Result, order
+from opweave.cli.engines import (
+    AUTO,
+    BASE_LINE,
+    QUIET_SECONDS,
+    ROUNDS,
+    SETTLE_SECONDS,
+    EngineRow,
+    Job,
+    Result,
+    order,
+    verdict,
+)
 
 RUN_SECONDS = 0.004
+CHOICES = {"x [1]": {"label": "openvino"}}
 BUSY = 0.06
 """How long threads of the planted engine wait in a loop after a run."""
 
@@ -40,7 +53,7 @@ class Machine:
         self.processor += busy * self.share
         self.now += seconds
 
-    def run(self) -> list[Any]:
+    def run(self, feed: Any = None) -> list[Any]:
         self.now += RUN_SECONDS
         self.processor += RUN_SECONDS
         self.busy_until = self.now + BUSY / self.share
@@ -113,11 +126,11 @@ def test_bench_settles_on_threads_that_never_stop(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("share", [1.0, 0.1])
 def test_bench_answers_when_the_engine_is_quiet(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, share)
-    monkeypatch.setattr(engines, "_prepare", lambda engine, job: (machine.run, lambda: "chosen one"))
+    monkeypatch.setattr(engines, "_prepare", lambda engine, job: (machine.run, lambda: CHOICES))
     connection = Connection(machine, [2.5 * RUN_SECONDS, 0.0, 10.5 * RUN_SECONDS])
-    engines._serve(connection, EngineRow("planted"), Job("", {}, {}, "float32"))
+    engines._serve(connection, EngineRow("planted"), Job("", [{}], {}, "float32"))
     first, *turns = connection.sent
-    assert all(answer["is_quiet"] and answer["chosen"] == "chosen one" for answer in connection.sent)
+    assert all(answer["is_quiet"] and answer["choices"] == CHOICES for answer in connection.sent)
     assert first["build"] == pytest.approx(RUN_SECONDS)  # without pauses
     assert [len(turn["times"]) for turn in turns] == [3, 1, 11]
     assert [seconds for turn in turns for seconds in turn["times"]] == pytest.approx([RUN_SECONDS] * 15)
@@ -174,7 +187,7 @@ class PlantedConnection:
             raise EOFError
         self.spawn.log.append(f"{self.number} is quiet")
         outputs = {"outputs": [np.float32([1])]} if self.turns == 1 else {"times": [1.0 + self.number] * 3}
-        return {"memory": 1, "chosen": "", **outputs}
+        return {"memory": 1, "choices": {}, **outputs}
 
     def close(self) -> None: ...
 
@@ -182,7 +195,7 @@ class PlantedConnection:
 def measured(spawn: Spawn, count: int, monkeypatch: pytest.MonkeyPatch) -> list[Result]:
     monkeypatch.setattr(engines, "get_context", lambda method: spawn)
     found = [EngineRow(BASE_LINE), *(EngineRow(f"engine {number}") for number in range(1, count))]
-    return engines.measure(found, Job("", {}, {}, "float32"), 0.1, lambda share: None)
+    return engines.measure(found, Job("", [{}], {}, "float32"), 0.1, lambda share: None)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -228,19 +241,68 @@ def test_bench_auto_is_a_session_with_its_defaults(
         create(self, model, context, **options)
 
     monkeypatch.setattr(ow.InferenceSession, "__init__", note)
-    job = Job(str(path), {"x": np.float32([-1, 2, 3])}, {}, "float32")
-    run, chosen = engines._prepare(EngineRow(AUTO, "cpu", "auto"), job)
-    assert run()[0].tolist() == [0, 2, 3]
-    session_says = chosen()
-    assert session_says in ("onnxruntime", BASE_LINE)
-    run, chosen = engines._prepare(EngineRow("onnxruntime", "cpu", "onnxruntime"), job)
-    assert run()[0].tolist() == [0, 2, 3]
-    assert chosen() == ""
+    feed = {"x": np.float32([-1, 2, 3])}
+    job = Job(str(path), [feed], {}, "float32", threads=1)
+    run, choices = engines._prepare(EngineRow(AUTO), job)
+    assert run(feed)[0].tolist() == [0, 2, 3]
+    (choice,) = choices().values()
+    assert (choice["engine"], choice["device"], choice["threads"]) == ("onnxruntime", "cpu", 1)
+    run, choices = engines._prepare(EngineRow("onnxruntime", "cpu", "onnxruntime"), job)
+    assert run(feed)[0].tolist() == [0, 2, 3]
+    assert choices() == {}
     assert given == [{}, {"specialise": "always"}]
 
 
 @pytest.mark.parametrize(
-    ("chosen", "label"), [("", "auto"), ("openvino", "auto = openvino"), (BASE_LINE, f"auto = {BASE_LINE}")]
+    ("labels", "label"),
+    [
+        ([], "auto"),
+        (["openvino"], "auto = openvino"),
+        (["openvino", "onnxruntime, uncompiled", "openvino"], "auto = openvino and onnxruntime, uncompiled"),
+    ],
 )
-def test_bench_labels_auto_with_chosen_engine(chosen: str, label: str) -> None:
-    assert Result(EngineRow(AUTO), chosen=chosen).label == label
+def test_bench_labels_auto_with_chosen_engine(labels: list[str], label: str) -> None:
+    choices = {f"x [{number}]": {"label": text} for number, text in enumerate(labels)}
+    assert Result(EngineRow(AUTO), choices=choices).label == label
+
+
+def turns(name: str, ratio: float, noise: float, seed: int, chosen: str = "") -> Result:
+    """An engine whose rounds vary, in a machine whose rounds vary more."""
+    own, machine = np.random.default_rng(seed), np.random.default_rng(99)
+    times = [[ratio * math.exp(own.normal(0, noise) + machine.normal(0, 0.5))] for _ in range(ROUNDS)]
+    return Result(EngineRow(name), turns=times, choices={"x [1]": {"label": chosen}} if chosen else {})
+
+
+@pytest.mark.parametrize("noise", [0.005, 0.05, 0.2])
+def test_bench_verdict_of_equal_engines(noise: float) -> None:
+    count = sum(
+        not verdict([turns("a", 1, noise, seed), turns("b", 1, noise, -seed - 1 + 2**20)]).startswith("no difference")
+        for seed in range(300)
+    )
+    assert count <= 0.03 * 300
+
+
+def test_bench_verdict_compares_auto() -> None:
+    itself, other = turns(BASE_LINE, 1, 0.01, 1), turns("openvino", 0.7, 0.01, 2)
+    uncompiled = turns(AUTO, 1, 0.01, 3, "onnxruntime, uncompiled")
+    assert verdict([itself, uncompiled, other]) == "openvino is 1.4x faster than auto (onnxruntime, uncompiled)"
+    chosen = turns(AUTO, 0.9, 0.01, 4, "openvino")
+    equal = "no difference beyond noise between auto (openvino) and openvino; ONNX Runtime itself is 1.1x slower"
+    assert verdict([itself, chosen, other]) == equal, "the same engine, whatever was measured"
+    assert verdict([itself, chosen]) == "auto (openvino) is 1.1x faster than ONNX Runtime itself"
+    assert verdict([itself]) == ""
+
+
+def test_bench_runs_shapes_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, feeds = Machine(monkeypatch), list[Any]()
+
+    def run(feed: Any) -> list[Any]:
+        feeds.append(feed)
+        return machine.run()
+
+    monkeypatch.setattr(engines, "_prepare", lambda engine, job: (run, dict))
+    connection = Connection(machine, [3 * RUN_SECONDS])
+    engines._serve(connection, EngineRow("planted"), Job("", ["a", "b", "c"], {}, "float32"))  # type: ignore[list-item]
+    assert feeds == ["a", "b", "c", "a", "c", "a", "b", "c"]
+    assert connection.sent[1]["times"] == pytest.approx([RUN_SECONDS])
+    assert len(connection.sent[0]["outputs"]) == 3

@@ -157,13 +157,45 @@ def test_names_of_models_are_shown_as_they_are(run, tmp_path: Path) -> None:  # 
 def test_bench_measures_both(run, pair: Path) -> None:  # type: ignore[no-untyped-def]
     text = run("bench", pair, "--seconds", "0.05", "--engines", "onnxruntime")
     rows = [line.split() for line in text.splitlines()]
-    assert [row[0] for row in rows if row] == ["engine", "ONNX", "onnxruntime", "ratio:", "memory:", "Dynamic"]
+    assert [row[0] for row in rows if row] == [
+        *("engine", "ONNX", "onnxruntime", "ratio:", "memory:"),
+        rows[5][0],  # the verdict
+        "Dynamic",
+    ]
     assert rows[2][-1] == "0"  # the largest difference between their outputs
     assert "ratio: to ONNX Runtime itself in the same round, the median and quartiles" in text
-    assert "Dynamic dimensions were taken as 1. Set their sizes: --fix-shapes batch=SIZE" in text
-    assert "taken as 1" not in run(
-        "bench", pair, "--seconds", "0.05", "--engines", "onnxruntime", "--fix-shapes", "batch=2"
-    )
+    assert "Dynamic dimensions were taken as 1. Set their sizes: --dynamic batch=SIZE" in text
+    quick = ("--seconds", "0.05", "--engines", "onnxruntime")
+    fixed = run("bench", pair, *quick, "--fix-shapes", "batch=2", "--threads", "1")
+    assert "taken as 1" not in fixed
+    assert "sessions with fixed shapes: {'batch': 2}\n" in fixed
+    in_turn = json.loads(run("bench", pair, *quick, "--dynamic", "batch=2,5", "--json"))
+    assert [shapes["x"] for shapes in in_turn["shapes"]] == [[2, 3], [5, 3]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dynamic", "batch=2,5", "--dynamic", "x=1x3"], "each name needs the same number of sizes"),
+        (["--dynamic", "batch=2", "--dynamic", "batch=3"], "'batch' is given twice"),
+        (["--dynamic", "rows=2"], "there is no input or dimension 'rows', only x, n, batch"),
+        (["--dynamic", "batch=0"], "must be NAME=SIZE"),
+        (["--dynamic", "batch"], "must be NAME=SIZE"),
+        (["--dynamic", "x=2x4"], "the input 'x' has the shape [batch, 3], got [2, 4]"),
+        (
+            ["--dynamic", "batch=2,3", "-i", "x=x.npy"],
+            "the input 'x' must have shape [3, 3], and its source has [2, 3]",
+        ),
+        (["--threads", "0"], "should be greater than or equal to 1"),
+    ],
+)
+def test_bench_refuses_shapes_that_do_not_fit(  # type: ignore[no-untyped-def]
+    run, pair: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(pair.parent)
+    np.save("x.npy", np.zeros((2, 3), "float32"))
+    code = 1 if "NAME" in message else 2
+    assert message in " ".join(run("bench", pair, *arguments, code=code).replace("│", " ").split())
 
 
 @pytest.mark.parametrize("rounds", [0, 2])
@@ -185,7 +217,9 @@ def test_bench_interrupted_shows_measurements(rounds: int, pair: Path, monkeypat
 def test_bench_writes_json_and_a_chart(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "out.svg"
     text = run("bench", pair, "--seconds", "0.05", "--engines", "onnxruntime", "--json", "--chart", path)
-    itself, onnxruntime = json.loads(text)
+    whole = json.loads(text)
+    itself, onnxruntime = whole["engines"]
+    assert whole["shapes"] == [{"x": [1, 3], "n": [3]}]
     assert itself["engine"] == "ONNX Runtime itself"
     assert onnxruntime["difference"] == 0
     assert onnxruntime["lower_quartile"] <= onnxruntime["median"] <= onnxruntime["upper_quartile"]
@@ -200,7 +234,9 @@ def test_bench_writes_json_and_a_chart(run, pair: Path, tmp_path: Path) -> None:
 
 def test_bench_rows_of_failing_engines_have_reason(capfd: pytest.CaptureFixture[str]) -> None:
     results = [
-        Result(EngineRow("a"), turns=[[0.8e-3, 2e-3, 3e-3], [2e-3]], chosen="c"),
+        Result(
+            EngineRow("a"), turns=[[0.8e-3, 2e-3, 3e-3], [2e-3]], choices={"x [1]": {"label": "c", "device": "cpu"}}
+        ),
         Result(EngineRow("b<"), reason="no kernel for Det"),
     ]
     bench._print(results, results[0])
@@ -332,7 +368,7 @@ def test_fix_shapes_advice_if_ones_fail(run, tmp_path: Path) -> None:  # type: i
     for args in (["info", path], ["run", path, "-i", "random"], ["bench", path, "--device", "cpu"]):
         text = run(*args, code=1)
         assert "Dynamic dimensions were taken as 1" in text
-        assert advice in text
+        assert (advice.replace("--fix-shapes", "--dynamic") if args[0] == "bench" else advice) in text
     fixed = ["--fix-shapes", "rows=2", "--fix-shapes", "columns=3", "--fix-shapes", "z=1x4"]
     inputs = {"x": (TensorProto.FLOAT, ["rows", "?", 3, "?"]), "z": (TensorProto.FLOAT, ["n", "n"])}
     odd = write(tmp_path / "odd.onnx", [helper.make_node("Neg", [n], [f"-{n}"]) for n in "xz"], inputs, ["-x", "-z"])
@@ -452,7 +488,9 @@ def test_operations_option_loads_module(run, tripled: Path) -> None:  # type: ig
     run("convert", tripled, "out.onnx", *own)
     converted = onnxruntime.InferenceSession("out.onnx", providers=["CPUExecutionProvider"])
     assert converted.run(None, {"x": np.float32([1, 2])})[0].tolist() == [3, 6]
-    itself, ours = json.loads(run("bench", tripled, "--engines", "onnxruntime", "--seconds", "0.01", "--json", *own))
+    itself, ours = json.loads(run("bench", tripled, "--engines", "onnxruntime", "--seconds", "0.01", "--json", *own))[
+        "engines"
+    ]
     assert "Tripled" in itself["reason"]  # ONNX Runtime itself has no such operator
     assert ours["runs"] >= 5
 

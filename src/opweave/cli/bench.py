@@ -11,8 +11,8 @@ import typer
 
 from ..support.errors import OperationError
 from .common import Operations, PrecisionName, Verbose, app, console, errors
-from .engines import BASE_LINE, ROUNDS, Job, Result, engines as find_engines, measure
-from .models import Bounds, DeviceName, Inputs, Mean, ModelFile, Seed, Sizes, Std
+from .engines import BASE_LINE, ROUNDS, Job, Result, engines as find_engines, measure, verdict
+from .models import Bounds, DeviceName, Inputs, Mean, ModelFile, Seed, Sizes, Std, open_session
 from .tune import INTERRUPTED
 
 RELATIVE = "relative to the largest number"
@@ -36,6 +36,18 @@ def bench(
     std: Std = "1",
     seed: Seed = 0,
     fix_shapes: Sizes = None,
+    dynamic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dynamic",
+            metavar="NAME=SIZE,SIZE...",
+            help="Sizes of a dynamic dimension that change between calls, as in length=16,64,256, or shapes of an input, as "
+            "in image=1x64,1x128. All engines run them in turn.",
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Threads of an operation, for all engines. Default: theirs.")
+    ] = None,
     limit: Bounds = None,
     device: DeviceName = None,
     precision: PrecisionName = "float32",
@@ -44,28 +56,31 @@ def bench(
 ) -> None:
     """Compare the time, memory and results of a model on the engines of this machine with ONNX Runtime's.
 
-    Each engine has a process of its own; they are measured alternately, each while the others are quiet. Inputs are random
-    unless given. Dynamic dimensions count as 1, unless --fix-shapes or an input says otherwise. auto is a session with its
-    defaults, and the engine that it has chosen. Ctrl-C shows what was measured until then.
+    auto is the session of a program, InferenceSession(model), and the way that it has chosen; the others compile the model.
+    Dimensions stay dynamic, unless --fix-shapes fixes them. Inputs are random unless given, and dynamic dimensions count
+    as 1 in them, unless --dynamic, --fix-shapes or an input says otherwise. The sentence below the table compares auto with
+    the others; engines that differ by less than the noise of their rounds are not said to differ.
+
+    Each engine has a process of its own; they are measured alternately, each while the others are quiet. Ctrl-C shows what
+    was measured until then.
     """
     import numpy as np
     from rich.progress import Progress
 
-    from ..context.context import ml
     from ..onnx.session.parts import parts_of
-    from ..onnx.session.session import InferenceSession
-    from .inputs import assumption, gather, limits, numbers, sizes
+    from .inputs import assumption, limits, numbers, shapes_in_turn, sizes
 
-    engine_names = engines.split(",") if engines else [device] if device else None
+    engine_names = engines.split(",") if engines else None
     options = {"fix_shapes": sizes(fix_shapes or []), "limits": limits(limit or [])}
-    session = InferenceSession(model, ml.create_context(device="cpu"), **options)  # type: ignore[arg-type]
-    arguments = parts_of(session).inputs
-    feed = gather(arguments, [*(inputs or []), "random"], seed, numbers(mean, "--mean"), numbers(std, "--std"))
-    advice = assumption([a for a in arguments if np.shape(feed[a.name]) == a.assumed_shape()])
-    candidates, results, is_interrupted = find_engines(engine_names), list[Result](), False
+    parts = parts_of(open_session(model, fix_shapes, limit, "cpu"))
+    sources = ([*(inputs or []), "random"], seed, numbers(mean, "--mean"), numbers(std, "--std"))
+    feeds = shapes_in_turn(parts.inputs, dynamic or [], *sources)
+    is_assumed = [all(np.shape(feed[a.name]) == a.assumed_shape() for feed in feeds) for a in parts.inputs]
+    advice = assumption([a for a, is_one in zip(parts.inputs, is_assumed, strict=True) if is_one], "--dynamic")
+    candidates, results, is_interrupted = find_engines(engine_names, device), list[Result](), False
+    job = Job(str(model), feeds, options, precision, operations, threads, parts.sizes_by_name())
     with Progress(console=errors, transient=True) as progress:
         task = progress.add_task("measuring", total=1.0)
-        job = Job(str(model), feed, options, precision, operations)
         try:
             measure(candidates, job, seconds, lambda share: progress.update(task, completed=share), results)
         except KeyboardInterrupt:
@@ -82,9 +97,12 @@ def bench(
         raise kind(f"no engine runs the model: {'; '.join(reasons)}{'. ' if advice else ''}{advice}")
     first = next(result for result in results if result.turns)
     if as_json:
-        console.print(json.dumps([_record(result, first) for result in results], indent=2), soft_wrap=True)
+        console.print(json.dumps(_summary(job, results, first), indent=2), soft_wrap=True)
     else:
         _print(results, first)
+        if fix_shapes:
+            console.print(f"sessions with fixed shapes: {options['fix_shapes']}", soft_wrap=True)
+        console.print(verdict(results), soft_wrap=True)
     if advice:
         (errors if as_json else console).print(advice, soft_wrap=True)
     if chart is not None:
@@ -97,16 +115,27 @@ def bench(
         raise typer.Exit(INTERRUPTED)
 
 
+def _summary(job: Job, results: Sequence[Result], first: Result) -> dict[str, Any]:
+    import numpy as np
+
+    shapes = [{name: list(np.shape(value)) for name, value in feed.items()} for feed in job.feeds]
+    options = {"fix_shapes": dict(job.options["fix_shapes"]), "threads": job.threads, "precision": job.precision}
+    engines = [_record(result, first) for result in results]
+    return {"model": job.model, "shapes": shapes, **options, "verdict": verdict(results), "engines": engines}
+
+
 def _record(result: Result, first: Result) -> dict[str, Any]:
     engine = result.engine
-    record: dict[str, Any] = {"engine": engine.name, "backend": engine.backend, "device": engine.device}
+    device = next((choice["device"] for choice in result.choices.values()), engine.device)
+    record: dict[str, Any] = {"engine": engine.name, "backend": engine.backend, "device": device}
     if not result.turns:
         return record | {"reason": result.reason}
     lower, middle, upper = result.quartiles
     times = {"median": middle, "lower_quartile": lower, "upper_quartile": upper, "runs": len(result.times)}
     ratios = dict(zip(("lower_ratio", "ratio", "upper_ratio"), result.ratios(first), strict=True))
     rest = {"build": result.build, "memory": result.memory, "difference": result.difference}
-    return record | {"chosen": result.chosen or None} | times | ratios | rest
+    choices = {"chosen": result.chosen or None, "choices": result.choices}
+    return record | choices | times | ratios | rest
 
 
 def _print(results: Sequence[Result], first: Result) -> None:

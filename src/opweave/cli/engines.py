@@ -15,16 +15,24 @@ import numpy as np
 from ..backends.isolation import EngineFailureError, ending, max_memory, resident, watch
 from ..support.agreement import difference
 from ..support.errors import MLError, NotSupportedError, OperationError
+from ..support.processors import chosen_threads
 from .common import declare
 
 if TYPE_CHECKING:
     from ..onnx.session.session import InferenceSession
 
+Run = Callable[[Mapping[str, Any]], Sequence[Any]]
+Choices = Callable[[], Mapping[str, Mapping[str, Any]]]
+
 BASE_LINE = "ONNX Runtime itself"
 """The engine that the others are compared with: ONNX Runtime, without Opweave."""
 
 AUTO = "auto"
-"""The engine that Opweave chooses, in a session with its defaults. Other engines compile the model, whatever its shapes."""
+"""The session of a program that passes nothing but the model. Other engines compile the model, whatever its shapes."""
+
+NOISE = 1.03
+"""Ratios up to this are no difference, as for `tune`. A difference must also exceed the distance of the quartiles: of equal
+engines whose rounds vary by 2 to 40%, at most 1.6% are then said to differ (simulated, normal logarithms)."""
 
 ROUNDS = 7
 """Number of turns of each engine."""
@@ -59,38 +67,59 @@ class EngineRow:
 
 @dataclass(frozen=True)
 class Job:
-    """A model to run, with inputs, options of Opweave's session, and the module of the user's operations."""
+    """A model to run.
+
+    Attributes:
+        feeds: the inputs of the calls, in turn.
+        options: of Opweave's session.
+        operations: the module of the user's operations.
+        threads: maximum number of threads of an operation; None for the default of each engine.
+        fixed: sizes of dimensions by name that `fix_shapes` in `options` leads to, for ONNX Runtime itself.
+    """
 
     model: str
-    feed: Mapping[str, Any]
+    feeds: Sequence[Mapping[str, Any]]
     options: Mapping[str, Any]
     precision: str
     operations: str | None = None
+    threads: int | None = None
+    fixed: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
 class Result:
     """The measurements of an engine, or the reason why it cannot run the model.
 
-    `turns` are the times of the runs of each turn; `chosen` is the engine that Opweave has chosen, if there was a choice;
-    `build` are the seconds until the first result; `memory` are the bytes by which its process grew; `difference` is the
-    largest from the first engine's outputs (`agreement.difference`), or None if they cannot be compared.
+    `turns` are the times of the runs of each turn; a run of several shapes in turn counts as their mean. `choices` has the
+    way in which `auto` runs each of the shapes, as text (`SessionChoice.to_dict`). `build` are the seconds until the first
+    result; `memory` are the bytes by which its process grew; `difference` is the largest from the first engine's outputs
+    (`agreement.difference`), or None if they cannot be compared.
     """
 
     engine: EngineRow
     reason: str = ""
     error: type[MLError] = OperationError
     turns: list[Sequence[float]] = field(default_factory=list)
-    chosen: str = ""
+    choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     build: float = 0.0
     memory: int = 0
     outputs: Sequence[Any] = ()
     difference: float | None = None
 
     @property
+    def chosen(self) -> str:
+        """The engines that `auto` has chosen, and whether the model is uncompiled; empty for other engines."""
+        return " and ".join(dict.fromkeys(choice["label"] for choice in self.choices.values()))
+
+    @property
     def label(self) -> str:
         """The name of the engine, and of the one that it has chosen."""
         return f"{self.engine.name} = {self.chosen}" if self.chosen else self.engine.name
+
+    @property
+    def title(self) -> str:
+        """The name of the engine for a sentence."""
+        return f"{self.engine.name} ({self.chosen})" if self.chosen else self.engine.name
 
     @property
     def times(self) -> list[float]:
@@ -106,21 +135,60 @@ class Result:
         """The quartiles of the ratios to another engine; each ratio compares the median times of one round."""
         return _quartiles([float(np.median(a) / np.median(b)) for a, b in zip(self.turns, other.turns, strict=False)])
 
+    def factor(self, other: Result) -> float:
+        """The factor by which the engine is slower than another one, below 1 if it is faster; 1 if that is noise.
+
+        It is noise if the other one is `auto`, and has chosen this engine.
+        """
+        if other.chosen == self.engine.name:
+            return 1.0
+        low, middle, high = self.ratios(other)
+        gap, spread = max(low, 1 / high), high / low  # from 1 to the nearer quartile
+        return middle if gap > max(NOISE, spread) else 1.0
+
+
+def verdict(results: Sequence[Result]) -> str:
+    """The result of a comparison in one sentence: between `auto`, or else the first engine, and the others.
+
+    >>> results = [Result(EngineRow(name), turns=[[seconds]] * 3) for name, seconds in [("a", 2.0), ("b", 1.0), ("c", 1.02)]]
+    >>> verdict(results)
+    'b is 2.0x faster than a'
+    >>> verdict(results[1:])
+    'no difference beyond noise between b and c'
+    """
+    able = [result for result in results if result.turns]
+    if len(able) < 2:
+        return ""
+    own = next((result for result in able if result.engine.name == AUTO), able[0])
+    factors = {result.title: result.factor(own) for result in able if result is not own}
+    best = min(factors, key=factors.__getitem__)
+    equal = [label for label, factor in factors.items() if factor == 1]
+    if factors[best] < 1:
+        return f"{best} is {1 / factors[best]:.1f}x faster than {own.title}"
+    if not equal:
+        return f"{own.title} is {factors[best]:.1f}x faster than {best}"
+    slower = {label: factor for label, factor in factors.items() if factor > 1}
+    rest = "".join(f"; {label} is {factor:.1f}x slower" for label, factor in slower.items())
+    return f"no difference beyond noise between {', '.join([own.title, *equal[:-1]])} and {equal[-1]}{rest}"
+
 
 def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     lower, middle, upper = np.percentile(values, [25, 50, 75])
     return float(lower), float(middle), float(upper)
 
 
-def engines(wanted: Sequence[str] | None) -> list[EngineRow]:
-    """The engines to compare, ONNX Runtime itself first.
+def engines(wanted: Sequence[str] | None, device_name: str | None = None) -> list[EngineRow]:
+    """The engines to compare, ONNX Runtime itself first; `auto` on the device of a plain session, or on `device_name`.
 
-    `wanted` are names of back ends, of devices, or "auto"; None leaves out software in place of hardware, which is slow.
+    `wanted` are names of back ends, of devices, or "auto"; None leaves out software in place of hardware, which is slow, and
+    other devices than `device_name`.
     """
     from ..backends import devices
 
     available = [device for device in devices() if device.available]
-    candidates = [EngineRow(AUTO, "cpu", "auto")] if len([d for d in available if d.name == "cpu"]) > 1 else []
+    candidates = [EngineRow(AUTO, device_name or "", "auto" if device_name else "")]
+    if wanted is None and device_name is not None:
+        wanted = [AUTO, device_name]
     for device in available:
         name = device.backend if device.name == "cpu" else device.name
         names = {name, device.name} | (set() if device.provider else {device.backend})
@@ -233,23 +301,26 @@ def _serve(connection: Any, engine: EngineRow, job: Job) -> None:
     """`_work` without the streams. A message is sent once the engine is quiet, so that the next one can run."""
     try:
         before, start = resident(os.getpid()), perf_counter()
-        run, chosen = _prepare(engine, job)
-        outputs = run()
-        first = {"build": perf_counter() - start, "outputs": outputs}
-        run()  # the second call with the same shapes may start to compile them
+        run, choices = _prepare(engine, job)
+        outputs = list(run(job.feeds[0]))
+        build = perf_counter() - start
+        outputs += [output for feed in job.feeds[1:] for output in run(feed)]
+        run(job.feeds[0])  # the second call with the same shapes may start to compile them
         _settle()
-        connection.send({**first, "chosen": chosen(), "memory": resident(os.getpid()) - before})
+        first = {"build": build, "outputs": outputs}
+        connection.send({**first, "choices": choices(), "memory": resident(os.getpid()) - before})
         while True:
             seconds = connection.recv()
-            run()  # caches are cold after the turns of others
+            run(job.feeds[-1])  # caches are cold after the turns of others
             times: list[float] = []
             start = perf_counter()
             while not times or perf_counter() - start < seconds:
                 before_run = perf_counter()
-                run()
-                times.append(perf_counter() - before_run)
+                for feed in job.feeds:
+                    run(feed)
+                times.append((perf_counter() - before_run) / len(job.feeds))
             _settle()
-            connection.send({"times": times, "chosen": chosen(), "memory": resident(os.getpid()) - before})
+            connection.send({"times": times, "choices": choices(), "memory": resident(os.getpid()) - before})
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return
     except Exception as error:  # whatever an engine raises is the reason why it cannot run the model
@@ -267,36 +338,37 @@ def _settle() -> None:
             return
 
 
-def _prepare(engine: EngineRow, job: Job) -> tuple[Callable[[], list[Any]], Callable[[], str]]:
-    """A function that runs the model once, and one that returns the engine chosen for it."""
+def _prepare(engine: EngineRow, job: Job) -> tuple[Run, Choices]:
+    """A function that runs the model once, and one that returns the choices of `auto` by shapes."""
     if engine.name == BASE_LINE:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
+        if (threads := job.threads or chosen_threads()) is not None:
+            options.intra_op_num_threads = threads
+        for name, size in job.fixed.items():
+            options.add_free_dimension_override_by_name(name, size)
         itself = onnxruntime.InferenceSession(job.model, options, providers=["CPUExecutionProvider"])
-        return lambda: list(itself.run(None, job.feed)), str
+        return lambda feed: list(itself.run(None, feed)), dict
     from ..context.context import ml
     from ..onnx.session.session import InferenceSession
 
     declare(job.operations)
-    context = ml.create_context(device=engine.device, backend=engine.backend, precision=job.precision)  # type: ignore[arg-type]
-    options = dict(job.options)
+    device, backend = engine.device or None, engine.backend or None
+    context = ml.create_context(device=device, backend=backend, precision=job.precision, threads=job.threads)  # type: ignore[arg-type]
+    session_options = dict(job.options)
     if engine.name != AUTO:  # which has the defaults of sessions
-        options["specialise"] = "always"
-    session = InferenceSession(Path(job.model), context, **options)
-    return lambda: list(session.run(None, job.feed)), lambda: _chosen_by(session) if engine.name == AUTO else ""
+        session_options["specialise"] = "always"
+    session = InferenceSession(Path(job.model), context, **session_options)
+    return lambda feed: session.run(None, feed), lambda: _choices_of(session, job) if engine.name == AUTO else {}
 
 
-def _chosen_by(session: InferenceSession) -> str:
-    """The engine that runs the calls of a session."""
-    from ..compile.engines import engine_of
-    from ..onnx.session.compiled import CompiledModel
+def _choices_of(session: InferenceSession, job: Job) -> dict[str, dict[str, Any]]:
+    """The ways in which a session runs the feeds of a job, by their shapes."""
+    from ..onnx.convert.shape_keys import text_of
     from ..onnx.session.parts import parts_of
 
-    cache = parts_of(session).shape_cache
-    last = cache.last()
-    model = None if last is None else last[1]
-    if not isinstance(model, CompiledModel):
-        return BASE_LINE
-    return engine_of(model.choice) or next(iter(cache.ways))
+    parts = parts_of(session)
+    shapes = [parts.shapes_in(feed) for feed in job.feeds]
+    return {text_of(tuple(sizes.items())): parts.choice(sizes).to_dict() for sizes in shapes}

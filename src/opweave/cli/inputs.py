@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..core.shapes import MAX_DIMENSION
-from ..onnx.model.arguments import Argument
+from ..onnx.model.arguments import Argument, shape_text
 from ..onnx.model.limits import ModelLimits
 from ..support.errors import DataError, MLError, OperationError, ValidationError, import_extra, require
 from ..support.files import atomic_writer
 from ..support.names import short_repr
 from ..support.settings import MAX_DIGITS
+from .common import BadParameter
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
@@ -69,18 +70,86 @@ WORD = re.compile(r"[\w.:/+-]+")
 """Names of dimensions that a shell passes on as they are."""
 
 
-def assumption(arguments: Sequence[Argument]) -> str:
-    """A note that dynamic dimensions are assumed to be 1, with the options that set them; empty if there are none."""
+def assumption(arguments: Sequence[Argument], option: str = "--fix-shapes") -> str:
+    """A note that dynamic dimensions are assumed to be 1, and how `option` sets them; empty if there are none."""
     dims = [(argument, argument.dims) for argument in arguments if argument.element_type and argument.dims]
     named = dict.fromkeys(size for _, sizes in dims for size in sizes if isinstance(size, str))
     # A name that occurs twice in one shape, as "?" may, would fix both; a shell may interpret one that is no word.
     unusable = {name for name in named if not WORD.fullmatch(name) or any(sizes.count(name) > 1 for _, sizes in dims)}
-    options = [f"{name}=SIZE" for name in named if name not in unusable]
+    settings = [f"{name}=SIZE" for name in named if name not in unusable]
     for argument, shape in dims:
         if None in shape or unusable.intersection(shape):
-            options.append(f"{argument.name}=" + "x".join(str(s) if isinstance(s, int) else "SIZE" for s in shape))
-    advice = " ".join(f"--fix-shapes {option}" for option in options)
-    return f"Dynamic dimensions were taken as 1. Set their sizes: {advice}" if options else ""
+            settings.append(f"{argument.name}=" + "x".join(str(s) if isinstance(s, int) else "SIZE" for s in shape))
+    advice = " ".join(f"{option} {sizes}" for sizes in settings)
+    return f"Dynamic dimensions were taken as 1. Set their sizes: {advice}" if settings else ""
+
+
+def shapes_of(option: str, inputs: Sequence[Argument], sizes: Mapping[str, int | list[int]]) -> dict[str, list[int]]:
+    """The shape of each input, given by its name, or by the names of dimensions."""
+    arguments = {argument.name: argument for argument in inputs if argument.element_type}
+    names = {size for arguments_of in arguments.values() for size in arguments_of.dims or () if isinstance(size, str)}
+    if unknown := [name for name in sizes if name not in arguments and name not in names]:
+        choices = ", ".join([*arguments, *sorted(names)])
+        raise BadParameter(f"{option}: there is no input or dimension {unknown[0]!r}, only {choices}")
+
+    def size_of(size: int | str | None) -> int:
+        value = size if isinstance(size, int) else sizes.get(size or "", 1)
+        if not isinstance(value, int):
+            raise BadParameter(f"{option}: the dimension {size!r} needs one size")
+        return value
+
+    shapes: dict[str, list[int]] = {}
+    for name, argument in arguments.items():
+        value = sizes.get(name)
+        own = [value] if isinstance(value, int) else value
+        shapes[name] = own if own is not None else [size_of(size) for size in argument.dims or ()]
+    return shapes
+
+
+def shapes_in_turn(
+    arguments: Sequence[Argument],
+    texts: Sequence[str],
+    sources: Sequence[str],
+    seed: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> list[dict[str, Any]]:
+    """The inputs of calls whose shapes change in turn, given by `--dynamic` as "name=size,size"; see `gather`."""
+    lists: dict[str, list[str]] = {}
+    for text in texts:
+        name, _, written = text.rpartition("=")
+        if name in lists:
+            raise BadParameter(f"--dynamic: {name!r} is given twice")
+        lists[name] = written.split(",")
+    counts = {name: len(listed) for name, listed in lists.items()}
+    if len({*counts.values()}) > 1:
+        raise BadParameter(f"--dynamic: each name needs the same number of sizes, got {counts}")
+    feeds = []
+    for number in range(max(counts.values(), default=1)):
+        turn = [f"{name}={listed[number]}" for name, listed in lists.items()]
+        in_turn = _with_sizes(arguments, sizes(turn))
+        feed = gather(in_turn, sources, seed, mean, std)
+        for argument in in_turn:
+            if texts and argument.element_type and not argument.takes(np.shape(feed[argument.name])):
+                expected, came = shape_text(argument.dims or ()), list(np.shape(feed[argument.name]))
+                subject = f"--dynamic {' '.join(turn)}: the input {argument.name!r}"
+                raise BadParameter(f"{subject} must have shape {expected}, and its source has {came}")
+        feeds.append(feed)
+    return feeds
+
+
+def _with_sizes(arguments: Sequence[Argument], turn: Mapping[str, int | list[int]]) -> list[Argument]:
+    """The inputs with sizes of `--dynamic`; other dimensions stay dynamic."""
+    shapes, changed = shapes_of("--dynamic", arguments, turn), list[Argument]()
+    for argument in arguments:
+        shape: Sequence[int | str | None] = shapes.get(argument.name, ())
+        if argument.name in turn and not argument.takes(shapes[argument.name]):
+            declared = shape_text(argument.dims or ())
+            raise BadParameter(f"--dynamic: the input {argument.name!r} has the shape {declared}, got {shape}")
+        if argument.name not in turn:
+            shape = [new if old in turn else old for new, old in zip(shape, argument.dims or (), strict=False)]
+        changed.append(replace(argument, dims=tuple(shape)) if shape else argument)
+    return changed
 
 
 def numbers(text: str, option: str) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from time import perf_counter
@@ -54,7 +55,12 @@ Std = Annotated[str, typer.Option("--std", help="Divisor of images after that: o
 
 
 def open_session(
-    model: Path, fixed: list[str] | None, limit: list[str] | None, device: str | None, precision: str = "float32"
+    model: Path,
+    fixed: list[str] | None,
+    limit: list[str] | None,
+    device: str | None,
+    precision: str = "float32",
+    threads: int | None = None,
 ) -> InferenceSession:
     """Open a session for a model, with the options of the command line."""
     from ..context.context import ml
@@ -62,8 +68,23 @@ def open_session(
     from .inputs import limits, sizes
 
     # `create_context` checks the names
-    context, bounds = ml.create_context(device=device, precision=precision), limits(limit or [])  # type: ignore[arg-type]
-    return InferenceSession(model, context, fix_shapes=sizes(fixed or []), limits=bounds)
+    context = ml.create_context(device=device, precision=precision, threads=threads)  # type: ignore[arg-type]
+    return InferenceSession(model, context, fix_shapes=sizes(fixed or []), limits=limits(limit or []))
+
+
+def print_choice(session: InferenceSession, fixed: list[str] | None, plain: Callable[[], InferenceSession]) -> None:
+    """Print the way in which a session runs its calls; with fixed shapes also that of the `plain` session without them."""
+    from ..onnx.session.parts import parts_of
+    from .inputs import sizes
+
+    if not fixed:
+        console.print(str(parts_of(session).settle().choice()), soft_wrap=True)
+        return
+    for title, choice in (
+        (f"With fix_shapes={sizes(fixed)}", parts_of(session).settle().choice()),
+        ("Without fixed shapes", parts_of(plain()).settle().choice()),
+    ):
+        console.print(f"{title}, {choice}", soft_wrap=True)
 
 
 @app.command()
@@ -138,11 +159,17 @@ def info(
     operations: Operations = None,
     verbose: Verbose = False,
 ) -> None:
-    """Show inputs, outputs and operators of a model, and where each part runs and why.
+    """Show how a program's session runs a model and why, its inputs, outputs and operators, and where each part would run.
 
-    Dynamic dimensions count as 1, unless --fix-shapes says otherwise.
+    The first line is about `InferenceSession(model)`, or with --fix-shapes also about a session with these fixed shapes.
+    The parts, at the end, are those of the model compiled for fixed shapes: dynamic dimensions count as 1 there, unless
+    --fix-shapes says otherwise.
     """
+    from dataclasses import asdict
+
     from ..compile.engines import describe_choice
+    from ..core.graph import printable
+    from ..onnx.convert.shape_keys import text_of
     from ..onnx.model.arguments import shape_text
     from ..onnx.model.parameters import parameters
     from ..onnx.session.parts import parts_of
@@ -152,14 +179,23 @@ def info(
 
     session = open_session(model, fix_shapes, limit, device, precision)
     parts = parts_of(session)
-    proto = parts.model.proto
+    with explain_assumption(parts.inputs):
+        print_choice(session, fix_shapes, lambda: open_session(model, None, limit, device, precision))
+    choice, proto = parts.choice(), parts.model.proto
     producer = " ".join(filter(None, (proto.producer_name, proto.producer_version))) or "unknown"
     opsets = ", ".join(f"{entry.domain or 'ai.onnx'} {entry.version}" for entry in proto.opset_import)
     weights = [prod(tensor.dims) for tensor in parameters(proto.graph)]
+    dynamic = [f"{', '.join(map(printable, names))} of {printable(name)}" for name, names in choice.dynamic.items()]
+    bounds = [f"{name} {size(n) if name.endswith('bytes') else n}" for name, n in asdict(parts.model.limits).items()]
     summary = Table(show_header=False, box=None)
     summary.add_row("made by", producer)
     summary.add_row("operator sets", opsets)
     summary.add_row("parameters", f"{sum(weights):,} in {count_of(len(weights), 'tensor')}")
+    summary.add_row("device", f"{session.context.device.name} in {session.context.precision}")
+    summary.add_row("threads", "as the engine decides" if choice.threads is None else str(choice.threads))
+    summary.add_row("dynamic dimensions", "; ".join(dynamic) or "none")
+    summary.add_row("limits", ", ".join(bounds))
+    console.print()
     console.print(summary)
     table = Table("", "name", "type", "shape", box=None, header_style="bold")
     for kind, arguments in (("input", session.get_inputs()), ("output", session.get_outputs())):
@@ -176,7 +212,9 @@ def info(
     console.print("  " + ", ".join(f"{name} {number}" for name, number in operators.most_common()))
     if folded:
         console.print(f"  {count_of(folded, 'node')} more, computed when the model is compiled")
-    console.print("\nwhat runs where", style="bold")
+    console.print(f"\nwhat runs where, compiled for {text_of(tuple(shapes.items()))}", style="bold")
+    if not choice.is_compiled:
+        console.print("  Your program does not compile it, as the first line says. If it did:")
     if assumed := assumption(parts.inputs):
         console.print(f"  {assumed}", soft_wrap=True)
         console.print("  With real sizes, engines, segments and reasons may differ from these:")

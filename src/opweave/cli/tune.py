@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .common import BadParameter, Operations, Verbose, app, console, errors
-from .models import Bounds, DeviceName, Sizes, open_session
+from .models import Bounds, DeviceName, Sizes, open_session, print_choice
 
 if TYPE_CHECKING:
     from ..compile.engines import Measurement
-    from ..onnx.model.arguments import Argument
     from ..onnx.session.session import InferenceSession
 
 INTERRUPTED = 130
@@ -45,7 +44,8 @@ def tune(
 ) -> None:
     """Measure which engine runs a model faster, and keep it: sessions of this model use that engine from then on.
 
-    The figures are kept by model, shapes, processor, threads and versions. Ctrl-C keeps what was measured until then.
+    The last lines tell in which sessions that takes effect, and how InferenceSession(model) runs its calls now. The figures
+    are kept by model, shapes, processor, threads and versions. Ctrl-C keeps what was measured until then.
 
     Sessions that are used for some seconds have this done by a child process. In images of containers, where its results are
     lost, run this command when the image is built.
@@ -66,14 +66,17 @@ def tune(
         return
     from ..compile.engines import find
     from ..onnx.session.parts import parts_of
-    from .inputs import explain_assumption, sizes
+    from .inputs import explain_assumption, shapes_of, sizes
 
     session = open_session(model, fix_shapes, limit, device)
     inputs, cache = parts_of(session).inputs, parts_of(session).shape_cache
-    shape_choices = [_shapes(inputs, sizes(_parts(text))) for text in shape or []] or [_shapes(inputs, {})]
+    shape_choices = [shapes_of("--shape", inputs, sizes(_parts(text))) for text in shape or []] or [
+        shapes_of("--shape", inputs, {})
+    ]
     try:
         with explain_assumption(inputs):
-            _print(session.tune(shape_choices, seconds=seconds).measurements)
+            measurements = session.tune(shape_choices, seconds=seconds).measurements
+            _print(measurements)
     except KeyboardInterrupt:
         measured = find(cache.digest, cache.ways)
         if measured:
@@ -82,6 +85,17 @@ def tune(
         else:
             errors.print("interrupted before the first shape was measured; nothing is kept")
         raise typer.Exit(INTERRUPTED) from None
+    kept = [measurement for measurement in measurements if measurement.is_kept]
+    if kept:
+        shapes = " or ".join(measurement.subject for measurement in kept)
+        console.print(
+            f"takes effect in sessions of this model that are created from now on, for calls with {shapes}, if their context "
+            f"names no back end; on {kept[0].machine}; with {kept[0].versions}",
+            soft_wrap=True,
+        )
+    print_choice(
+        open_session(model, fix_shapes, limit, device), fix_shapes, lambda: open_session(model, None, limit, device)
+    )
     if len(cache.ways) == 1:
         for advice in _other_engines(session):
             console.print(advice, soft_wrap=True)
@@ -103,28 +117,6 @@ def _other_engines(session: InferenceSession) -> list[str]:
     same_name = [device for device in devices() if device.name == session.context.device.name]
     hints = [device.hint for device in same_name if not device.available and device.hint.startswith("pip install")]
     return [f"{hint} adds an engine" for hint in hints]
-
-
-def _shapes(inputs: Sequence[Argument], sizes: Mapping[str, int | list[int]]) -> dict[str, list[int]]:
-    """The shape of each input, given by its name, or by the names of dimensions."""
-    arguments = {argument.name: argument for argument in inputs if argument.element_type}
-    names = {size for arguments_of in arguments.values() for size in arguments_of.dims or () if isinstance(size, str)}
-    if unknown := [name for name in sizes if name not in arguments and name not in names]:
-        choices = ", ".join([*arguments, *sorted(names)])
-        raise BadParameter(f"--shape: there is no input or dimension {unknown[0]!r}, only {choices}")
-
-    def size_of(size: int | str | None) -> int:
-        value = size if isinstance(size, int) else sizes.get(size or "", 1)
-        if not isinstance(value, int):
-            raise BadParameter(f"--shape: the dimension {size!r} needs one size")
-        return value
-
-    shapes: dict[str, list[int]] = {}
-    for name, argument in arguments.items():
-        value = sizes.get(name)
-        own = [value] if isinstance(value, int) else value
-        shapes[name] = own if own is not None else [size_of(size) for size in argument.dims or ()]
-    return shapes
 
 
 def _print(measured: Iterable[Measurement]) -> None:
