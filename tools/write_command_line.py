@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,9 @@ HEAD = """\
 The program `opweave` comes with the package; `python -m opweave` is the same. `opweave COMMAND --help` prints what this page
 says about a command.
 """
+
+EXAMPLES = Path(__file__).parent / "command_line_examples.md"
+"""Output of commands, pasted, in a section for each command."""
 
 VALUES = {Path: "PATH", str: "TEXT", int: "INTEGER", float: "NUMBER"}
 
@@ -80,9 +84,11 @@ def usage(name: str, command: Any) -> str:
 def text() -> str:
     """The page."""
     program = get_command(app)
+    _, *sections = re.split(r"^## (.+)\n", EXAMPLES.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    examples = dict(zip(sections[::2], sections[1::2], strict=True))
     parts = [HEAD, "## Options of the program", table(program)]
     for name, command in leaves(program):
-        parts += [f"## {name}", command.help, f"`{usage(name, command)}`", table(command)]
+        parts += [f"## {name}", command.help, f"`{usage(name, command)}`", table(command), examples.get(name, "")]
     return "\n".join(f"{part.strip()}\n" for part in parts if part)
 
 
