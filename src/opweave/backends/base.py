@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
@@ -14,6 +13,7 @@ from .. import memory
 from ..core.dtypes import DataType
 from ..core.graph import Graph, Node
 from ..memory.spaces import HOST, Memory, TensorSpace
+from ..support.records import record
 from .discovery import discover
 from .precision import Precision
 from .rule_table import Rule, RuleTable
@@ -106,7 +106,7 @@ class Measured(Runner):
         """End the measurement, and return the kernels in order; the first run of each kernel does not count."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Device:
     """A device that can run graphs.
 
@@ -342,6 +342,8 @@ class Backend(RuleTable, ABC):
         return limits
 
     def _narrow_limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
+        from dataclasses import replace
+
         narrowed = dict(op.limits)
         for name, limit in op.limits.items():
             supported = self.data_types(op, name)

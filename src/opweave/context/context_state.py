@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
 
 from ..memory.spaces import TensorSpace
 from ..support.errors import InvalidStateError
+from ..support.records import record
 
 if TYPE_CHECKING:
     from .loss import Lost
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class MLContextLostInfo:
     """The reason why a context was lost (`MLContextLostInfo`).
 

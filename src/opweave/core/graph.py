@@ -7,13 +7,13 @@ which is a topological order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..support import hints
 from ..support.errors import ValidationError, require
 from ..support.names import short_repr
+from ..support.records import record
 from . import dtypes
 from .dtypes import DataType
 from .operators import Operators
@@ -26,7 +26,7 @@ MAX_RANK = 8
 """The largest rank of a tensor (the specification leaves it to the implementation)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Desc:
     """Data type and shape of an operand or a tensor (`MLOperandDescriptor`).
 
@@ -180,23 +180,26 @@ def check_shape(shape: Sequence[int], why: str = "", /, **operands: Operand | No
             raise ValidationError(f"{name} must have shape {list(shape)}{why and ', '}{why}, got {operand.desc}")
 
 
-@dataclass(eq=False, slots=True)
 class Node:
     """One operation in a graph: the op, its operands and attributes by parameter name, and its results.
 
     `operands` are all operands in order, with sequences flattened and absent operands left out.
     """
 
-    op: Op[..., Any]
-    inputs: Mapping[str, Operand | tuple[Operand, ...] | None]
-    attributes: Mapping[str, Any]
-    label: str
-    serial: int
-    outputs: tuple[Operand, ...] = ()
-    operands: tuple[Operand, ...] = field(init=False, repr=False)
+    __slots__ = ("attributes", "inputs", "label", "op", "operands", "outputs", "serial")
 
-    def __post_init__(self) -> None:
-        self.operands = tuple(iter_operands(self.inputs))
+    def __init__(
+        self,
+        op: Op[..., Any],
+        inputs: Mapping[str, Operand | tuple[Operand, ...] | None],
+        attributes: Mapping[str, Any],
+        label: str,
+        serial: int,
+        outputs: tuple[Operand, ...] = (),
+    ) -> None:
+        self.op, self.inputs, self.attributes = op, inputs, attributes
+        self.label, self.serial, self.outputs = label, serial, outputs
+        self.operands: tuple[Operand, ...] = tuple(iter_operands(inputs))
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -234,7 +237,7 @@ def title(name: str, label: str) -> str:
     return f"{name} {label!r}" if label else name
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Graph:
     """A graph from named inputs to named outputs, with nodes in topological order.
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
+from ..support.records import field, record
 
-@dataclass(slots=True)
+
+@record(frozen=False, eq=True)
 class Tally:
     """A `count` of copies, and the `bytes` of all of them together.
 
@@ -23,7 +24,7 @@ class Tally:
     bytes: int = 0
 
 
-@dataclass
+@record(frozen=False, eq=True)
 class Copies:
     """Counts all copies of tensor data by reason, since the start or the last `reset`: `by_reason` has a `Tally` for each.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ..support.records import record
 from .host import ALIGNMENT
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Life:
     """An intermediate of `size` bytes that is needed from step `first` to step `last`, inclusive.
 
@@ -21,7 +21,7 @@ class Life:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Plan:
     """The places of intermediates in shared pieces of memory.
 

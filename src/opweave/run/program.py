@@ -8,7 +8,6 @@ several threads can run one program at the same time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..backends import Aliases, Measured, Returning, Runner, TakingFeeds
@@ -217,6 +216,8 @@ class Program:
 
     def build_measured(self) -> MeasuredProgram | None:
         """A copy of the program whose engines measure their kernels; None if no engine can."""
+        from dataclasses import replace
+
         parts = [step.part for step in self.steps if step.part]
         engines = {
             number: engine for number, part in enumerate(parts) if (engine := part.runner.measured()) is not None
@@ -237,6 +238,8 @@ class MeasuredProgram:
 
     def finish(self) -> list[KernelTime]:
         """Return the kernels of all segments in order."""
+        from dataclasses import replace
+
         return [replace(time, segment=number) for number, engine in self.engines.items() for time in engine.finish()]
 
 
@@ -280,7 +283,7 @@ class Layout(Pool[Intermediates]):
         for step in program.steps:
             reads = tuple(self._read(value, step) for value in step.reads)
             writes = tuple(self._write(value, step, homes.get(value, step.space)) for value in step.writes)
-            self.steps.append(replace(step, reads=reads, writes=writes))
+            self.steps.append(step.between(reads, writes))
         self._finish(len(program.steps) - 1)
         self.plan, self._allocators = self._lay_out()
         outer = range(len(spaces))

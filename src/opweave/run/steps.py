@@ -68,6 +68,11 @@ class Step:
     written_bytes: int
     part: CompiledSegment | None = None
 
+    def between(self, reads: tuple[int, ...], writes: tuple[int, ...]) -> Step:
+        """The step for other slots."""
+        numbers = self.segment, self.read_bytes, self.written_bytes
+        return Step(self.title, self.space, reads, writes, self.bind, *numbers, self.part)
+
     def tie(self, memory: Sequence[Memory]) -> Callable[[], None]:
         """Bind the step to its slots of a run's memory. Errors name the operations."""
         try:

@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -277,7 +276,7 @@ def _by_column(declared: Sequence[Argument], inputs: Mapping[str, str] | None) -
         dims = argument.dims
         has_rows = bool(argument.element_type) and dims != ()
         require(has_rows, f"input {argument.name!r} is {argument.type}{shape_text(dims or ())}, which has no rows")
-        by_name[argument.name] = replace(argument, dims=None if dims is None else (None, *dims[1:]))
+        by_name[argument.name] = argument.with_dims(None if dims is None else (None, *dims[1:]))
     return {column: by_name[name] for column, name in columns.items()}
 
 
@@ -333,7 +332,7 @@ def _array(column: str, values: Any, argument: Argument) -> np.ndarray:
     if not np.iterable(values):
         raise ValidationError(f"{label} must be an array of rows, got {type(values).__name__}")
     rows = [np.asarray(row) for row in values]
-    inner = replace(argument, dims=None if argument.dims is None else argument.dims[1:])
+    inner = argument.with_dims(None if argument.dims is None else argument.dims[1:])
     expected = argument.dtype
     if expected.kind != "O" and rows and all(row.dtype not in (expected, object) for row in rows):
         text = f"{label} must be {expected}, got rows of {rows[0].dtype}"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
+
+from .records import record
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 PACKAGE = __name__.partition(".")[0]
 
 
-@dataclass(eq=False, slots=True)
+@record(frozen=False)
 class Link:
     """A function of the module `home`, which is imported when the link is first called.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +56,8 @@ class OnnxRuntime(Backend):
         return self._by_plugin[plugin]
 
     def with_provider_options(self, options: Mapping[str, str]) -> OnnxRuntime:
+        from dataclasses import replace
+
         assert self.plugin is not None
         backend = copy(self)
         backend.plugin, backend._variants = replace(self.plugin, options=dict(options)), {}

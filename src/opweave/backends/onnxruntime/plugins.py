@@ -10,12 +10,12 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
 from threading import RLock
 from typing import Any, Literal
 
+from ...support.records import field, record
 from .. import Device, Precision
 
 PREFIXES = ("onnxruntime_ep_", "onnxruntime_qnn")
@@ -38,7 +38,7 @@ VENDORS |= {0x5143: "qualcomm", 0x4D4F4351: "qualcomm", 0x1414: "microsoft"}
 Kind = Literal["cpu", "gpu", "npu"]
 
 
-@dataclass(frozen=True)
+@record(eq=True, slots=False)
 class Plugin:
     """A device of a plug-in provider. Its `handle` is the engine's `OrtEpDevice`."""
 
@@ -180,9 +180,9 @@ def plugins() -> list[Plugin]:
         is_meta = "ov_meta_device" in handle.ep_metadata
         if provider not in OWN_PROVIDERS and kind is not None and not is_meta:
             vendor = VENDORS.get(handle.device.vendor_id) or (handle.device.vendor.split() or ["unknown"])[0].lower()
-            first = Plugin(kind, vendor, provider, handle)
-            devices.append(replace(first, number=counts[first.name]))
-            counts[first.name] += 1
+            name = Plugin(kind, vendor, provider, handle).name
+            devices.append(Plugin(kind, vendor, provider, handle, counts[name]))
+            counts[name] += 1
     return devices
 
 

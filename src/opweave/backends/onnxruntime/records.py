@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from struct import pack
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from ... import memory
 from ...core.dtypes import ONNX_TYPES
+from ...support.records import record
 from ...support.varint import varint
 
 OPSET = 21
@@ -82,7 +82,7 @@ def _dimension(size: int | str | None) -> bytes:
     return field(2, size) if isinstance(size, str) else field(1, size)
 
 
-@dataclass(slots=True)
+@record(frozen=False, eq=True)
 class OnnxNode:
     """A node of the model, with encoded attributes; the name of an omitted operand is empty."""
 

@@ -14,7 +14,7 @@ MAX_EVENTS = 1_000_000
 class RunTrace:
     """Records how long runs take, in Chrome's trace event format (https://ui.perfetto.dev shows such files).
 
-    `start_ns` is a time of `time.monotonic_ns`.
+    `prefix` is `SessionOptions.profile_file_prefix`, and `start_ns` a time of `time.monotonic_ns`.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -22,13 +22,6 @@ class RunTrace:
         self._prefix = prefix
         self._events: list[dict[str, Any]] = []
         self._lock = Lock()
-
-    @classmethod
-    def of(cls, session_options: Any) -> RunTrace | None:
-        """A new trace if `onnxruntime.SessionOptions` enable profiling, else None."""
-        if session_options is None or not session_options.enable_profiling:
-            return None
-        return cls(session_options.profile_file_prefix)
 
     def note(self, name: str, begin_ns: int) -> None:
         """Record an event that began at `begin_ns`, and ends now."""

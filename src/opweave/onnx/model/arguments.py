@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -26,7 +25,7 @@ from .protobuf import TensorProto, TypeProto, ValueInfoProto, dtype_of
 from .registry import DATA_TYPES
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class NodeArg:
     """An input or output as `get_inputs()` and `get_outputs()` return it.
 
@@ -66,6 +65,10 @@ class Argument:
             dims = fixed.shapes.get(info.name, dims)
         element_type = tensor.elem_type if info.type.HasField("tensor_type") else 0
         return cls(info.name, type_name(info.type), element_type, dims)
+
+    def with_dims(self, dims: tuple[int | str | None, ...] | None) -> Argument:
+        """The declaration with another shape."""
+        return Argument(self.name, self.type, self.element_type, dims)
 
     def public(self) -> NodeArg:
         """The declaration as users see it."""

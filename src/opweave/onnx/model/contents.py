@@ -6,10 +6,10 @@ import errno
 import mmap
 import os
 import stat
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
 from ...support.errors import DataError
+from ...support.records import record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ LARGE_BYTES = 2**20
 """Models of this size or more are parsed without their weights, and their files are mapped into memory."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class Contents:
     """The bytes of a file or of the user's object; a large file is mapped into memory.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-
 from ... import memory
 from ...support.errors import DataError, require
+from ...support.records import record
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(eq=True, slots=False, kw_only=True)
 class ModelLimits:
     """Bounds for loading a model. A model beyond a bound is refused, with an error that names the bound.
 
@@ -34,10 +33,10 @@ class ModelLimits:
     dense_bytes: int = min(2**30, memory.physical() // 8)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name in ModelLimits.__annotations__:
+            value = getattr(self, name)
             is_size = isinstance(value, int) and not isinstance(value, bool) and value > 0
-            require(is_size, f"limits: {field.name} must be a positive integer, got {value!r}")
+            require(is_size, f"limits: {name} must be a positive integer, got {value!r}")
 
     def check(self, name: str, amount: int, subject: str) -> None:
         """Raise `DataError` if `amount` exceeds the limit called `name`; `subject` begins the message."""

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ import numpy as np
 from ... import memory
 from ...support.errors import DataError, NotSupportedError, require
 from ...support.names import short_repr
+from ...support.records import field, record
 from .booleans import check_bool
 from .checks import (
     MAX_RANK,
@@ -31,7 +31,6 @@ from .checks import (
     with_expected_inputs,
 )
 from .contents import LARGE_BYTES, Contents
-from .functions import inline_functions
 from .limits import DEFAULT, ModelLimits
 from .protobuf import (
     KNOWN_TYPES,
@@ -60,7 +59,7 @@ SMALL_BYTES = 4096
 """Weights up to this size are copied from mapped files: a read also maps many neighbouring pages, and they stay resident."""
 
 
-@dataclass(eq=False, repr=False)
+@record(frozen=False, slots=False)
 class Model:
     """An ONNX model whose external data stay in their files.
 
@@ -106,6 +105,8 @@ class Model:
         nodes, is_flat = flatten(proto.graph)
         check_node_count(count_nodes(nodes, proto.functions), limits, subject)
         if proto.functions:
+            from .functions import inline_functions
+
             try:
                 proto = inline_functions(proto, limits, subject, is_owned=proto is not source)
             except DataError:

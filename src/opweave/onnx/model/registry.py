@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -76,7 +76,6 @@ class NotConstant(Unsupported):
         self.operand = operand
 
 
-@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Converter:
     """Converts nodes of an ONNX operator to WebNN operations.
 
@@ -88,18 +87,22 @@ class Converter:
         updates: position of an output that may alias an input -> position of the input.
     """
 
-    function: Callable[..., Any]
-    attributes: frozenset[str]
-    inputs: int | None
-    required: int
-    op: Op[..., Any] | None
-    operands: Mapping[str, str] = field(default_factory=dict)
-    falls_back: bool = True
-    updates: Mapping[int, int] = field(default_factory=dict)
-    extras: frozenset[str] = field(init=False)
+    __slots__ = ("attributes", "extras", "falls_back", "function", "inputs", "op", "operands", "required", "updates")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "extras", self.attributes & EXTRAS)
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        attributes: frozenset[str],
+        inputs: int | None,
+        required: int,
+        op: Op[..., Any] | None,
+        operands: Mapping[str, str] = MappingProxyType({}),
+        falls_back: bool = True,
+        updates: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        self.function, self.attributes, self.extras = function, attributes, attributes & EXTRAS
+        self.inputs, self.required, self.updates = inputs, required, updates
+        self.op, self.operands, self.falls_back = op, operands, falls_back
 
     @classmethod
     def of(
@@ -109,6 +112,8 @@ class Converter:
 
         `updates` is an operation with the same outputs, whose updated operands have the names of inputs.
         """
+        from dataclasses import fields, is_dataclass
+
         parameters = list(inspect.signature(function).parameters.values())[1:]
         positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]

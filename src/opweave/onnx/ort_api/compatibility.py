@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from typing import Literal
+
+from ...support.records import record
 
 State = Literal["works", "ignored", "refused", "unread", "own"]
 """A name works as in ONNX Runtime, is ignored, raises an error, cannot be read back from ONNX Runtime's object, or stays ONNX
 Runtime's own while `replacing_onnxruntime` is active."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Row:
     """One or more names of ONNX Runtime, separated by spaces, that are treated alike.
 

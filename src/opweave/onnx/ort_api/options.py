@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -11,6 +10,7 @@ from ... import backends
 from ...backends import Device, Precision, find
 from ...context.context import MLContext, ml
 from ...support.errors import NotSupportedError, OperationError, ValidationError, require
+from ...support.records import record
 from ..model.arguments import Argument, FixedShapes
 from ..model.protobuf import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, tensor_type
 
@@ -38,7 +38,7 @@ options_set: WeakKeyDictionary[Any, list[str]] = WeakKeyDictionary()
 """The methods of `compatibility.unreadable()` that were called on options objects (`record_calls`)."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class Settings:
     """Settings of a session, from the arguments of ONNX Runtime's class.
 
@@ -115,12 +115,12 @@ class Settings:
             for dim, size in zip(info.type.tensor_type.shape.dim, argument.dims or (), strict=False):
                 if dim.dim_param and isinstance(size, int):
                     names.setdefault(dim.dim_param, size)
-        sizes = replace(fixed, sizes=names)
+        sizes = FixedShapes(names, fixed.shapes)
         for info, other in zip(inputs, overridden, strict=True):
             argument = Argument.of(info, sizes)
             if argument.dims is not None and other.dims is not None:
                 pairs = zip(argument.dims, other.dims, strict=True)
-                argument = replace(argument, dims=tuple(a if isinstance(a, int) else b for a, b in pairs))
+                argument = argument.with_dims(tuple(a if isinstance(a, int) else b for a, b in pairs))
             arguments.append(argument)
         return sizes, arguments
 
@@ -154,7 +154,7 @@ def _probe(options: Any, inputs: Sequence[ValueInfoProto], plain: list[Argument]
     finally:
         options.optimized_model_filepath, options.enable_profiling = writes, profiles
     shapes = {argument.name: tuple(argument.shape) for argument in session.get_inputs()}
-    return [replace(a, dims=shapes[a.name]) if a.dims is not None and a.element_type else a for a in plain]
+    return [a.with_dims(shapes[a.name]) if a.dims is not None and a.element_type else a for a in plain]
 
 
 def write_optimized(options: Any, source: Any) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from ...support.errors import MLError, NotSupportedError, ValidationError, require
+from ...support.records import record
 from ..ort_api import options
 from ..ort_api.ort_values import is_ort_value, ort_value
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .parts import SessionParts
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class ModelMetadata:
     """The metadata of a model, with the attributes of `onnxruntime.ModelMetadata`.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
@@ -15,8 +14,8 @@ from ...support.errors import require
 from ...support.hints import require_names
 from ...support.names import either
 from ...support.progress import report_work
+from ...support.records import record
 from ..convert.register import require_operators
-from ..convert.run_trace import RunTrace
 from ..model.arguments import Argument, FixedShapes
 from ..model.model import Model
 from ..model.registry import in_place
@@ -28,13 +27,14 @@ from .shape_cache import ShapeCache, Shapes
 if TYPE_CHECKING:
     from ...compile.uses import Use
     from .choice import SessionChoice
+    from ..convert.run_trace import RunTrace
     from .compiled import CompiledModel
     from .methods import OnnxRuntimeMethods
 
 Location = Literal["cpu", "ml-tensor"]
 
 
-@dataclass
+@record(frozen=False)
 class Recipe:
     """The arguments of a session: `model` as it was passed, the caller's `options` and `context` or None, others by name."""
 
@@ -55,7 +55,7 @@ class Recipe:
     def with_providers(self, providers: Any, provider_options: Any) -> Recipe:
         """Copy with other providers, which choose the context."""
         changed = {"providers": providers, "provider_options": provider_options}
-        return replace(self, context=None, arguments={**self.arguments, **changed})
+        return Recipe(self.model, self.options, None, {**self.arguments, **changed})
 
     def reduce_to(self, kind: type) -> tuple[Any, tuple[Any, ...]]:
         """The function and arguments from which `pickle` and `copy` recreate a session; `TypeError` if there are none."""
@@ -105,7 +105,11 @@ class SessionParts:
         self.recipe, self.settings, self.model, self.context = recipe, settings, model, settings.context
         self.space, self.context_state = self.context.backend.space, state_of(self.context)
         self.check_alive = self.context_state.check_alive
-        self.run_trace = RunTrace.of(recipe.options)
+        self.run_trace: RunTrace | None = None
+        if recipe.options is not None and recipe.options.enable_profiling:
+            from ..convert.run_trace import RunTrace
+
+            self.run_trace = RunTrace(recipe.options.profile_file_prefix)
         settings.prepare(model)
         arguments, graph, declared = recipe.arguments, model.proto.graph, model.required_inputs
         self._fixed, self.inputs = settings.fix(declared, FixedShapes.of(arguments["fix_shapes"], declared))
