@@ -70,10 +70,14 @@ def default_devices() -> Iterator[Device]:
     """Yield the devices that contexts may get without a name; each back end is loaded when its first device is requested."""
     by_name = discover()
     for name in by_name:
-        if name in BY_NAME or (name in PACKAGES and not packages.is_installed(PACKAGES[name])):
+        if name in BY_NAME or _lacks_package(name):
             continue
         if (backend := by_name[name]).by_default():
             yield from backend.devices()
+
+
+def _lacks_package(name: str) -> bool:
+    return name in PACKAGES and not packages.is_installed(PACKAGES[name])
 
 
 def may_accelerate() -> bool:
@@ -129,7 +133,8 @@ def find_device(name: str, backend: str | None = None, precision: Precision = "f
 
 def rivals_of(device: Device, precision: Precision) -> list[Backend]:
     """Return the back ends that may run graphs for contexts of this precision on a device of another back end."""
-    others = [name for name in discover() if name != device.backend and (name in COMPETING or name not in BUILT_IN)]
+    candidates = [name for name in discover() if name in COMPETING or name not in BUILT_IN]
+    others = [name for name in candidates if name != device.backend and not _lacks_package(name)]
     return [rival for name in others if (rival := discover()[name]).competes(device, precision)]
 
 

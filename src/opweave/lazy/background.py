@@ -8,13 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import RLock, Thread
 from typing import TYPE_CHECKING
 
 from ..support import settings
 from ..support.errors import MLError
+from ..support.records import record
 
 if TYPE_CHECKING:
     from ..run.program import Program
@@ -28,7 +28,7 @@ MAX_WAIT_SECONDS = 2.0
 VARIABLE = "OPWEAVE_COMPILE"
 
 
-@dataclass
+@record(frozen=False, eq=True, slots=False)
 class CompileStatistics:
     """Counters since the start, or the last `reset`.
 
@@ -87,17 +87,17 @@ def compile_now(value: bool = True) -> bool:
 
 
 class Recurring:
-    """A graph that is compiled on its second use. `refusal` is the error of an engine that could not compile it."""
+    """A graph that is compiled on its second use. `refusal` is the error of an engine that could not compile it.
 
-    __slots__ = ("_lock", "_queued", "program", "refusal", "seen")
+    `waits`: background compilation waits until the process is idle, so that it does not compete with other work.
+    """
+
+    __slots__ = ("_lock", "_queued", "program", "refusal", "seen", "waits")
 
     counter = "compiled"
 
-    waits = False
-    """Whether background compilation waits until the process is idle, so that it does not compete with other work."""
-
-    def __init__(self) -> None:
-        self.seen = 0
+    def __init__(self, waits: bool = False) -> None:
+        self.seen, self.waits = 0, waits
         self.program: Program | None = None
         self.refusal: MLError | None = None
         self._queued, self._lock = False, RLock()

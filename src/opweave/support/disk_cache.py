@@ -43,8 +43,8 @@ TUNING = "tuning"
 KINDS = {"cubin": "compiled kernel", "o": "compiled expression", TUNING: "tuning"}
 """Contents of the files, by suffix."""
 
-_NAME = re.compile(rf"(runtime-)?[0-9a-f]{{32,64}}\.({'|'.join(KINDS)})")
-_TEMPORARY = re.compile(rf"\.({_NAME.pattern})\.\w+")
+_NAME = rf"(runtime-)?[0-9a-f]{{32,64}}\.({'|'.join(KINDS)})"
+_TEMPORARY = rf"\.({_NAME})\.\w+"
 
 SHARE = 16
 """A process that has written 1/16 of the limit lists all files again, because others write, too. An estimate."""
@@ -211,7 +211,7 @@ def entries() -> list[Entry]:
     for path in _files():
         with suppress(OSError):  # another process has just deleted it
             status = path.lstat()
-            if _NAME.fullmatch(path.name) and stat.S_ISREG(status.st_mode):
+            if re.fullmatch(_NAME, path.name) and stat.S_ISREG(status.st_mode):
                 files.append(Entry(path, KINDS[path.suffix[1:]], status.st_size, status.st_mtime))
     return sorted(files, key=lambda entry: -entry.used)
 
@@ -249,7 +249,7 @@ def _evict(new: Path) -> int:
             total -= entry.bytes
     for path in _files():
         with suppress(OSError):
-            if _TEMPORARY.fullmatch(path.name) and time.time() - path.lstat().st_mtime > STALE_SECONDS:
+            if re.fullmatch(_TEMPORARY, path.name) and time.time() - path.lstat().st_mtime > STALE_SECONDS:
                 path.unlink()
     return total
 

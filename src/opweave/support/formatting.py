@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from .names import INVISIBLE, count_of
@@ -30,7 +31,7 @@ def markup(text: str) -> str:
     """
     from html import escape  # loads a table of all entities, which most processes do not need
 
-    return escape(INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+    return escape(re.sub(INVISIBLE, lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def shorten(text: str, limit: int) -> str:

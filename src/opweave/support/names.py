@@ -8,8 +8,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+# Patterns are text, which `re` compiles at their first use: that takes a millisecond, and most programs print no such names.
+
 # A capital starts a new word after a lower-case letter or a digit; "NaN" is one word.
-_WORD_START = re.compile(r"(?<=[a-z0-9])(?=NaN|(?!N$)[A-Z])")
+_WORD_START = r"(?<=[a-z0-9])(?=NaN|(?!N$)[A-Z])"
 _CAPITALISED = {"nan": "NaN", "nd": "ND"}
 
 
@@ -19,7 +21,7 @@ def snake_case(name: str) -> str:
     >>> [snake_case(n) for n in ("argMin", "isNaN", "l2Pool2d", "gatherND", "reduceLogSumExp", "conv2d")]
     ['arg_min', 'is_nan', 'l2_pool2d', 'gather_nd', 'reduce_log_sum_exp', 'conv2d']
     """
-    return _WORD_START.sub("_", name).lower()
+    return re.sub(_WORD_START, "_", name).lower()
 
 
 def camel_case(name: str) -> str:
@@ -42,12 +44,12 @@ def file_name(path: str) -> str:
     return "notebook cell" if folder.rpartition("/")[2].startswith("ipykernel_") else name
 
 
-INVISIBLE = re.compile(
+INVISIBLE = (
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
-"""Characters that control terminals or the direction of text, separate lines, are invisible, are halves of surrogate pairs, or
-are forbidden in XML; except for tabs, ends of lines, and the two joiners of emoji and of Indic scripts."""
+"""Pattern of characters that control terminals or the direction of text, separate lines, are invisible, are halves of
+surrogate pairs, or are forbidden in XML; except for tabs, ends of lines, and the two joiners of emoji and of Indic scripts."""
 
 
 def visible(text: str) -> str:
@@ -58,7 +60,7 @@ def visible(text: str) -> str:
     >>> print(visible("a\x1b[2J \u202eb\ufeff\ud800"))
     a\x1b[2J \u202eb\ufeff\ud800
     """
-    return INVISIBLE.sub(lambda match: match[0].encode("unicode-escape").decode("ascii"), text)
+    return re.sub(INVISIBLE, lambda match: match[0].encode("unicode-escape").decode("ascii"), text)
 
 
 class _Bounded(reprlib.Repr):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-_BYTES = tuple(bytes([number] if number < 128 else [number & 0x7F | 0x80, number >> 7]) for number in range(1024))
-"""Encodings of frequent numbers: tags of fields, lengths of names, sizes of dimensions."""
-
 
 def varint(number: int) -> bytes:
     """The bytes of an integer of 64 bits; negative ones take 10 bytes."""
-    if 0 <= number < 1024:
-        return _BYTES[number]
+    if 0 <= number < 0x80:
+        return bytes((number,))
     number &= 0xFFFFFFFFFFFFFFFF
     out = bytearray()
     while number > 0x7F:

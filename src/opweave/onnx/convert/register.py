@@ -12,7 +12,6 @@ from ..model.checks import title_of
 from ..model.model import Model
 from ..model.protobuf import NodeProto, TensorProto, array_of, domain_of
 from ..model.registry import MICROSOFT, REGISTERED, Converter, Tensor, Unsupported, operand
-from .control import CONTROL
 
 if TYPE_CHECKING:
     from ...context.builder import MLGraphBuilder
@@ -35,11 +34,12 @@ def require_operators(model: Model) -> None:
                     check_form(operation, node)
                 except Unsupported as error:
                     raise NotSupportedError(f"{title_of(node)}: {error}") from None
-    doubtful = {
-        (domain, op_type)
-        for domain, op_type in model.operators - model.operations.keys()
-        if domain != "" or (REGISTERED and op_type not in CONTROL)
-    }
+    operators = model.operators - model.operations.keys()
+    doubtful = {(domain, op_type) for domain, op_type in operators if domain != "" or REGISTERED}
+    if REGISTERED:
+        from .control import CONTROL
+
+        doubtful -= {("", op_type) for op_type in CONTROL}
     if not doubtful:
         return
     from .operators import CONVERTERS

@@ -26,8 +26,8 @@ from .repeat import RepeatedCall
 ASKED_TWICE = "an output that is asked for twice"
 """Reason to copy an output: the caller owns each result."""
 
-WRONG_LENGTHS = re.compile("seqlens_k.* is out of range")
-"""The engine's error for invalid lengths that the model computes. The compiled model would run the same kernel."""
+WRONG_LENGTHS = "seqlens_k.* is out of range"
+"""Pattern of the engine's error for invalid lengths that the model computes. The compiled model would run the same kernel."""
 
 
 @record
@@ -167,7 +167,7 @@ def _execute(
     try:
         return model, _run_by_name(model, names, values)
     except OperationError as error:
-        if not model.is_open or WRONG_LENGTHS.search(str(error)):
+        if not model.is_open or re.search(WRONG_LENGTHS, str(error)):
             raise
     # WebNN defines calls that the engine refuses, such as indices out of range, and has different errors.
     compiled = parts.shape_cache.compile_for(values.shapes, values.on_host)

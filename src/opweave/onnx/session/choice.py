@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from ...lazy.background import Recurring
 from ...support.names import either
 from ...support.records import record
 from ..model.parameters import has_roundings
@@ -17,6 +16,7 @@ from ..model.parameters import has_roundings
 if TYPE_CHECKING:
     from ...backends import Backend, Device
     from ...compile.engines import Measurement
+    from ...lazy.background import Recurring
     from ..convert.trace import Trace
     from ..model.model import Model
 
@@ -224,22 +224,23 @@ class SessionChoice:
         return "\n".join([f"your program runs this {self.way}, because {self.reason}{change}", *others])
 
 
-class RecentShape(Recurring):
+class RecentShape:
     """The input shapes of a recent call; compiled if they recur.
 
     `refused` is the reason not to compile recurring shapes, or "". `has_room` is set if memory and threads sufficed when they
-    recurred.
+    recurred. `uses` counts the calls, and compiles the shapes in the background; None if recurring shapes are not compiled.
     """
 
-    waits = True
+    __slots__ = ("has_room", "refused", "uses")
 
     def __init__(self, refused: str = "") -> None:
-        super().__init__()
         self.refused, self.has_room = refused, False
+        self.uses: Recurring | None = None
 
     def describe(self) -> str:
         """Say how calls with these shapes run."""
-        why = self.refused if self.refusal is None else f"it cannot be compiled: {self.refusal}"
+        refusal = None if self.uses is None else self.uses.refusal
+        why = self.refused if refusal is None else f"it cannot be compiled: {refusal}"
         if why:
             return f"{UNCOMPILED}: {why}"
-        return "compiling" if self.seen > 1 else UNCOMPILED
+        return "compiling" if self.uses is not None and self.uses.seen > 1 else UNCOMPILED

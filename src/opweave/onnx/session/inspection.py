@@ -1,4 +1,4 @@
-"""Look into a session: what runs where, how long it takes, and a drawing."""
+"""Look into a session: what runs where, how long it takes, a drawing, and tuning. Each method imports what it begins."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ...support.errors import OperationError, require
 from .choice import UNCOMPILED
 from .model_program import ModelProgram
 from .shape_cache import Key, text_of
-from .tuning import random_feed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ...compile.engines import Tuning
     from ...run.drawing import Drawing
     from ...run.profile import Profile
     from .parts import SessionParts
@@ -101,6 +101,8 @@ class InspectionMethods:
             else:
                 key, model = _program_of(parts, input_shapes)
                 shapes = {name: size for name, size in key if not isinstance(size, bytes)}
+                from .tuning import random_feed
+
                 feed = random_feed(parts, shapes)
             sources, targets = model.memory(feed)
             way = "compiled" if isinstance(model, CompiledModel) else UNCOMPILED
@@ -163,6 +165,48 @@ class InspectionMethods:
         names = ([argument.name for argument in parts.inputs], list(parts.outputs))
         drawing: Drawing = lazy_imports.draw_model(model, *names, title, path, profile)
         return drawing
+
+    def tune(
+        self,
+        shapes: Sequence[Mapping[str, Sequence[int]]] | None = None,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        seconds: float = 4.0,
+    ) -> Tuning:
+        """Measure the engines that can run the model for given shapes, and use the fastest one for these shapes from now on.
+
+        If several engines can run it on the session's device, the model is compiled for each. The engines, and ONNX Runtime
+        with the uncompiled model, are measured alternately, after pauses. Building counts, too: a slower build is used if it
+        saves that time in 200 runs, or in runs of half a second if these are more. The shapes stay compiled, whatever
+        `program_bytes` allows by default. The figures are kept in the cache on disk: later sessions of this model use them,
+        and compile these shapes at their first call. Ctrl-C ends the measurement, and keeps the shapes measured so far.
+
+        Args:
+            shapes: the shapes to tune, each a shape for every input whose shape is not declared in full. Default: those that
+                are compiled, and those of recent calls.
+            inputs: a value for each input, of the only shapes to tune; instead of `shapes`. Default: random ones;
+                integers are indices into a weight, or 0 and 1.
+            seconds: approximate time to measure each of the shapes, without compiling.
+
+        Returns:
+            A table to `print`, and its numbers.
+
+        Raises:
+            ValidationError: names or shapes that do not fit; no shapes are in use; the session compiles nothing, because of
+                `specialise="never"`.
+            OperationError: the model fails with these inputs.
+
+        >>> import numpy as np, opweave as ow
+        >>> from onnx.parser import parse_model
+        >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+        >>> session = ow.InferenceSession(parse_model(text), context=ow.ml.create_context(device="reference"))
+        >>> print(session.tune([{"x": [2]}], seconds=0))
+        tuned           chosen
+        a model: x [2]  reference  there is no other engine for it
+        """
+        from . import tuning
+
+        return tuning.tune(self._parts, shapes, inputs, seconds)
 
 
 def _program_of(parts: SessionParts, input_shapes: Mapping[str, Sequence[int]] | None) -> tuple[Key, ModelProgram]:

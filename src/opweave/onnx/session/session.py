@@ -25,10 +25,9 @@ from .methods import OnnxRuntimeMethods
 from .model_program import Fallback
 from .parts import Location, Recipe, SessionParts, check_choice
 from .shape_cache import Specialise
-from .tuning import TuningMethod
 
 
-class InferenceSession(OnnxRuntimeMethods, InspectionMethods, TuningMethod):
+class InferenceSession(OnnxRuntimeMethods, InspectionMethods):
     """Runs an ONNX model on WebNN graphs, as large as possible; nodes that WebNN cannot express run on ONNX Runtime.
 
     Args:

@@ -374,17 +374,22 @@ class ShapeCache:
             recent = self._recent.make(key, lambda: RecentShape("" if why in (None, NEVER) else str(why)))
             if why:
                 return True
-            if recent.seen and not recent.has_room:
+            if recent.uses is None:
+                from ...lazy.background import Recurring
+
+                recent.uses = Recurring(waits=True)
+            uses = recent.uses
+            if uses.seen and not recent.has_room:
                 recent.refused = self._why_no_room()
                 if recent.refused:
                     return True
                 recent.has_room = True
                 self._queued += 1
-        if recent.refusal is not None:
+        if uses.refusal is not None:
             return True
         # The task keeps only inputs that may determine shapes.
-        small = {n: np.array(a) for n, a in feed.items() if may_decide(a)} if recent.seen else {}
-        recent.count_use(lambda: self._compile_recurring(key, shapes, small))
+        small = {n: np.array(a) for n, a in feed.items() if may_decide(a)} if uses.seen else {}
+        uses.count_use(lambda: self._compile_recurring(key, shapes, small))
         return False
 
     def _compile_recurring(self, key: Key, shapes: Shapes, feed: Mapping[str, Any]) -> Any:

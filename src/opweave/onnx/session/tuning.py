@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from ...compile import tuning
+from ...compile.engines import Tuning, engine_of
 from ...core.value_ranges import InputRange
 from ...support.errors import require
 from ...support.names import short_repr
@@ -17,7 +19,7 @@ from .shape_cache import Shapes, text_of
 
 if TYPE_CHECKING:
     from ...backends.isolation import EngineProcess
-    from ...compile.engines import Measurement, Tuning
+    from ...compile.engines import Measurement
     from ...compile.tuning import Run
     from .compiled import CompiledModel
     from .parts import SessionParts
@@ -29,66 +31,26 @@ LONG_SECONDS = 1.0
 T = TypeVar("T")
 
 
-class TuningMethod:
-    """Mixin of `InferenceSession`."""
-
-    _parts: SessionParts
-
-    def tune(
-        self,
-        shapes: Sequence[Mapping[str, Sequence[int]]] | None = None,
-        *,
-        inputs: Mapping[str, Any] | None = None,
-        seconds: float = 4.0,
-    ) -> Tuning:
-        """Measure the engines that can run the model for given shapes, and use the fastest one for these shapes from now on.
-
-        If several engines can run it on the session's device, the model is compiled for each. The engines, and ONNX Runtime
-        with the uncompiled model, are measured alternately, after pauses. Building counts, too: a slower build is used if it
-        saves that time in 200 runs, or in runs of half a second if these are more. The shapes stay compiled, whatever
-        `program_bytes` allows by default. The figures are kept in the cache on disk: later sessions of this model use them,
-        and compile these shapes at their first call. Ctrl-C ends the measurement, and keeps the shapes measured so far.
-
-        Args:
-            shapes: the shapes to tune, each a shape for every input whose shape is not declared in full. Default: those that
-                are compiled, and those of recent calls.
-            inputs: a value for each input, of the only shapes to tune; instead of `shapes`. Default: random ones;
-                integers are indices into a weight, or 0 and 1.
-            seconds: approximate time to measure each of the shapes, without compiling.
-
-        Returns:
-            A table to `print`, and its numbers.
-
-        Raises:
-            ValidationError: names or shapes that do not fit; no shapes are in use; the session compiles nothing, because of
-                `specialise="never"`.
-            OperationError: the model fails with these inputs.
-
-        >>> import numpy as np, opweave as ow
-        >>> from onnx.parser import parse_model
-        >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
-        >>> session = ow.InferenceSession(parse_model(text), context=ow.ml.create_context(device="reference"))
-        >>> print(session.tune([{"x": [2]}], seconds=0))
-        tuned           chosen
-        a model: x [2]  reference  there is no other engine for it
-        """
-        from ...compile import tuning  # lazily: few programs tune
-        from ...compile.engines import Tuning
-
-        tuning.check_seconds(seconds)
-        parts = self._parts
-        parts.check_alive()
-        combinations, feed = _shapes_to_tune(parts, shapes, inputs)
-        if parts.shape_cache.specialise == "never":  # some models must be compiled all the same
-            is_compiled = all(parts.shape_cache.find_uncompiled(sizes) is None for sizes in combinations)
-            require(is_compiled, f"tune: the session compiles nothing: {NEVER}")
-        measurements = []
-        try:
-            for sizes in combinations:
-                measurements.append(_tune(parts, sizes, feed or random_feed(parts, sizes), seconds))
-        finally:
-            parts.shape_cache.repeats.clear()  # calls select their program again
-        return Tuning(tuple(measurements))
+def tune(
+    parts: SessionParts,
+    shapes: Sequence[Mapping[str, Sequence[int]]] | None,
+    inputs: Mapping[str, Any] | None,
+    seconds: float,
+) -> Tuning:
+    """See `InferenceSession.tune`."""
+    tuning.check_seconds(seconds)
+    parts.check_alive()
+    combinations, feed = _shapes_to_tune(parts, shapes, inputs)
+    if parts.shape_cache.specialise == "never":  # some models must be compiled all the same
+        is_compiled = all(parts.shape_cache.find_uncompiled(sizes) is None for sizes in combinations)
+        require(is_compiled, f"tune: the session compiles nothing: {NEVER}")
+    measurements = []
+    try:
+        for sizes in combinations:
+            measurements.append(_tune(parts, sizes, feed or random_feed(parts, sizes), seconds))
+    finally:
+        parts.shape_cache.repeats.clear()  # calls select their program again
+    return Tuning(tuple(measurements))
 
 
 def _shapes_to_tune(
@@ -111,9 +73,6 @@ def _shapes_to_tune(
 
 
 def _tune(parts: SessionParts, shapes: Shapes, feed: Mapping[str, Any], seconds: float) -> Measurement:
-    from ...compile import tuning
-    from ...compile.engines import engine_of
-
     cache, name = parts.shape_cache, parts.recipe.title
     if len(cache.ways) == 1:
         return tuning.default_measurement(name, text_of(tuple(shapes.items())), cache.ways)
