@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from .names import INVISIBLE, count_of
+from .names import count_of, visible
 
 
 def table(rows: Sequence[Sequence[str]], words: int) -> list[str]:
@@ -27,11 +26,11 @@ def markup(text: str) -> str:
     r"""Escape a text for HTML and XML; characters that are invisible or that XML forbids are shown by their codes.
 
     >>> print(markup("a<b\x1b"))
-    a&lt;b\u001b
+    a&lt;b\x1b
     """
     from html import escape  # loads a table of all entities, which most processes do not need
 
-    return escape(re.sub(INVISIBLE, lambda match: f"\\u{ord(match[0]):04x}", text))
+    return escape(visible(text))
 
 
 def shorten(text: str, limit: int) -> str:

@@ -44,7 +44,7 @@ def file_name(path: str) -> str:
     return "notebook cell" if folder.rpartition("/")[2].startswith("ipykernel_") else name
 
 
-INVISIBLE = (
+_INVISIBLE = (
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
@@ -60,7 +60,7 @@ def visible(text: str) -> str:
     >>> print(visible("a\x1b[2J \u202eb\ufeff\ud800"))
     a\x1b[2J \u202eb\ufeff\ud800
     """
-    return re.sub(INVISIBLE, lambda match: match[0].encode("unicode-escape").decode("ascii"), text)
+    return re.sub(_INVISIBLE, lambda match: match[0].encode("unicode-escape").decode("ascii"), text)
 
 
 class _Bounded(reprlib.Repr):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...support.formatting import markup, shorten, size
-from ...support.names import INVISIBLE, count_of
+from ...support.names import count_of, visible
 from .families import CUSTOM, OTHER, family_of
 from .layout import DrawnLink, Item, Placed, layout, line_ends
 from .outline import Group, outline
@@ -79,7 +79,7 @@ class _PageWriter:
             value = edge.source, edge.port
             if value not in self.values:
                 self.values[value] = len(self.values)
-                self.types.append(_visible(edge.text))
+                self.types.append(visible(edge.text))
                 self.writes.setdefault(edge.source, []).append(edge.port)
             self.reads.setdefault(edge.target, []).append(value)
         self.readers: dict[Value, list[int]] = {}
@@ -93,7 +93,7 @@ class _PageWriter:
         self._group(root, "", True)
         boxes = [self._box(index, box) for index, box in enumerate(self.picture.boxes)]
         return {
-            "title": _visible(self.title),
+            "title": visible(self.title),
             "boxes": boxes,
             "groups": self.groups,
             "values": [[box, text] for (box, _), text in zip(self.values, self.types, strict=True)],
@@ -106,28 +106,28 @@ class _PageWriter:
         details = box.details
         family = family_of(box.title)
         entry: dict[str, Any] = {
-            "title": _visible(box.title),
+            "title": visible(box.title),
             "style": box.style,
             "family": family if family != OTHER or box.style != "custom" else CUSTOM,
             "reads": [self.values[value] for value in self.reads.get(index, ())],
             "writes": [self.values[index, port] for port in self.writes.get(index, ())],
         }
         if box.style in ("input", "output"):
-            return {**entry, "family": "end", "note": _visible(box.tooltip)}
+            return {**entry, "family": "end", "note": visible(box.tooltip)}
         entry |= {
-            "name": _visible(details.name),
-            "engine": self.engines.setdefault(_visible(details.engine), len(self.engines)),
-            "reason": self.reasons.setdefault(_visible(details.reason), len(self.reasons)),
-            "attributes": [list(map(_visible, row)) for row in details.attributes],
-            "operands": [list(map(_visible, row)) for row in details.reads],
-            "results": [list(map(_visible, row)) for row in details.writes],
+            "name": visible(details.name),
+            "engine": self.engines.setdefault(visible(details.engine), len(self.engines)),
+            "reason": self.reasons.setdefault(visible(details.reason), len(self.reasons)),
+            "attributes": [list(map(visible, row)) for row in details.attributes],
+            "operands": [list(map(visible, row)) for row in details.reads],
+            "results": [list(map(visible, row)) for row in details.writes],
         }
         if box.weights:
             entry["weights"] = size(box.weights)
         if self.times is not None and (time := self.times.get(index)) is not None:
             entry["seconds"] = time.seconds
             if time.shared:
-                entry["shared"] = _visible(time.shared)
+                entry["shared"] = visible(time.shared)
         return entry
 
     # Groups --------------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class _PageWriter:
         card = _card(group.title, about, in_order, is_group=True)
         self.groups[number] = {
             "title": card.title,
-            "path": _visible(path),
+            "path": visible(path),
             "width": card.width,
             "members": members,
             "sizes": [[card.width, card.height, card.title, card.lines] for card in cards],
@@ -242,8 +242,8 @@ class _Card:
 
 
 def _card(title: str, lines: Sequence[str], values: Sequence[Value], is_group: bool = False) -> _Card:
-    title = _visible(shorten(title, MAX_TITLE))
-    lines = [_visible(shorten(line, MAX_LINE)) for line in lines if line]
+    title = visible(shorten(title, MAX_TITLE))
+    lines = [visible(shorten(line, MAX_LINE)) for line in lines if line]
     width = max(text_width(title, 13, True), *(text_width(line, 11) for line in lines), PORT_GAP * len(values))
     width = ceil((width + PADDING + (BUTTON if is_group else 0)) / GRID) * GRID
     middle = (len(values) - 1) / 2
@@ -270,8 +270,3 @@ def _local_name(box: Box, path: str) -> str:
     last = re.split("[/.]", name)[-1] if box.details.scope else name
     is_operator = re.sub(r"[\d_.]+$", "", last.strip("/").removeprefix("node_")).lower() == box.title.lower()
     return "/".join(scope if is_operator else [*scope, last] if last else scope)
-
-
-def _visible(text: str) -> str:
-    """Show characters that are invisible, or that change the direction of text, by their codes."""
-    return INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
