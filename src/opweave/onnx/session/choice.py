@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from ...support.names import either
-from ...support.records import record
+from ...support.records import field, record
 from ..model.parameters import has_roundings
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from .shape_cache import ShapeCache, Shapes
 
 if TYPE_CHECKING:
     from ...compile.uses import Use
-    from .choice import SessionChoice
     from ..convert.run_trace import RunTrace
+    from .choice import SessionChoice
     from .compiled import CompiledModel
     from .methods import OnnxRuntimeMethods
 
