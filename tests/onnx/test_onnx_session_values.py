@@ -30,7 +30,7 @@ def copies_of(run: Any) -> tuple[Any, dict[str, int]]:
 def test_run_with_fallback_copies_nothing() -> None:
     x = np.random.default_rng(0).standard_normal((4, 64), np.float32)
     s = session(mixed_model())
-    assert s.explain().count("ONNX Runtime (fallback)") == 2
+    assert s.explain({}).count("ONNX Runtime (fallback)") == 2
     (z,), copies = copies_of(lambda: s.run(None, {"x": x}))
     np.testing.assert_array_equal(z, -(np.maximum(x, 0) + x))
     assert copies == {}

@@ -108,7 +108,8 @@ def test_specialise_options(compiled: list[CompiledModel]) -> None:
         never.run(None, rows(2))
     background.wait()
     assert compiled == []
-    first, *rest = never.explain().splitlines()
+    choice, first, *rest = never.explain().splitlines()
+    assert "because specialise='never'" in choice
     assert first == f"x [2, 8]: {OWN}"
     assert all(line.endswith("not verified: specialise='never'") for line in rest)  # where another engine is installed
     always = ow.InferenceSession(product(), CONTEXT, specialise="always")
@@ -489,7 +490,7 @@ def test_static_models_in_many_large_pieces_run_uncompiled(compiled: list[Compil
     assert session.shapes() == way
     assert not compiled
     shown = [f"{shapes}: {how}" for shapes, how in way.items()]
-    assert session.explain().splitlines()[: len(shown)] == shown
+    assert session.explain().splitlines()[1 : 1 + len(shown)] == shown
     whole = ow.InferenceSession(proto, CONTEXT, specialise="always")
     assert whole.shapes() == {"x [10000]": "compiled"}
     np.testing.assert_array_equal(whole.run(None, feed)[0], expected(proto, feed)[0])

@@ -29,7 +29,9 @@ def test_transformers_encoder(opset: int, shape: str) -> None:
         return
     (scores,) = session.run(None, feed)
     np.testing.assert_allclose(scores, known[f"scores {shape}"], rtol=1e-4, atol=1e-5)
-    assert "fallback" not in session.explain()
+    assert not any(
+        "fallback" in line for line in session.explain().splitlines()[1:]
+    )  # the first one names the argument
 
 
 @pytest.mark.parametrize("opset", [18, 23])

@@ -130,7 +130,7 @@ def test_data_are_not_taken_for_decisions() -> None:
 def test_refusing_fallback_waits_for_the_values() -> None:
     session = InferenceSession(reshaping(), CONTEXT, fallback="error")
     with pytest.raises(NotSupportedError, match="the shape is not constant"):
-        session.explain()  # without values
+        session.explain({})  # compiles without values
     (y,) = session.run(None, {"x0": X, "x1": ints(2, 6)})
     assert y.shape == (2, 6)
     assert reasons(session) == []
