@@ -100,7 +100,14 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise _NoAttributeError(name)
     is_module = home.endswith(".")
-    value = import_module(home + name, __name__) if is_module else getattr(import_module(home, __name__), name)
+    try:
+        value = import_module(home + name, __name__) if is_module else getattr(import_module(home, __name__), name)
+    except (AttributeError, ImportError) as error:
+        from .support import errors, packages
+
+        if not isinstance(error, errors.MLError) and (text := packages.shadowed_requirement()):
+            raise errors.MissingExtraError(text) from error
+        raise
     globals()[name] = value
     return value
 
@@ -114,9 +121,11 @@ class _NoAttributeError(AttributeError):
         if not name.startswith("_"):
             from importlib.util import find_spec
 
-            from .support.hints import meant
+            from . import ops
+            from .support.hints import operation
 
-            hint = f"; it is a module: import opweave.{name}" if find_spec(f"opweave.{name}") else meant(name, __all__)
+            hint = f"; it is a module: import opweave.{name}" if find_spec(f"opweave.{name}") else ""
+            hint = hint or operation(name, __all__, "opweave.ops.", ops.Operations.listing())
         return f"module 'opweave' has no attribute {name!r}{hint}"
 
 

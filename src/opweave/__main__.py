@@ -1,5 +1,14 @@
 """`python -m opweave` is `opweave`."""
 
-from .cli import main
+import sys
+
+from .support import packages
+
+try:
+    from .cli import main
+except (AttributeError, ImportError):
+    if text := packages.shadowed_requirement():
+        sys.exit(text)
+    raise
 
 main()

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import opweave as ow
+from opweave.ops import Operations
+from opweave.support import foreign_names, hints
 
 CPU: Any = ow.ml.create_context(device="reference")  # calls are wrong on purpose
 X = np.ones((2, 3), "float32")
@@ -156,8 +158,14 @@ HABITS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         lambda b, x: sine(X),
         r"np.sin takes arrays of NumPy, got an expression, .*; ow.expr.sin does",
     ),
-    "NumPy's function of an operand": (lambda b, x: np.sin(x), r"np.sin takes .*, got <MLOperand .*; x.sin\(\)"),
-    "NumPy's name of an operand's operation": (lambda b, x: np.negative(x), r"np.negative takes .*; x.neg\(\)"),
+    "NumPy's function of an operand": (
+        lambda b, x: np.sin(x),
+        r"np.sin takes .*, got <MLOperand .*; builder.sin\(x\) does",
+    ),
+    "NumPy's name of an operand's operation": (
+        lambda b, x: np.negative(x),
+        r"np.negative takes .*; builder.neg\(x\) does",
+    ),
     "NumPy's function that WebNN lacks": (lambda b, x: np.sinh(x), "np.sinh .*; there is no such operation"),
     "NumPy's function of an array": (
         lambda b, x: np.sin(ow.array(X)),
@@ -171,7 +179,7 @@ HABITS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         lambda b, x: np.sum(ow.array(X)),
         r"np.add.reduce takes .*; x.reduce_sum\(\) is in WebNN",
     ),
-    "NumPy's sum of an operand": (lambda b, x: np.sum(x), r"np.add.reduce takes .*; x.reduce_sum\(\) is in WebNN"),
+    "NumPy's sum of an operand": (lambda b, x: np.sum(x), r"np.sum takes .*; builder.reduce_sum\(…\) does"),
     "NumPy's maximum of arrays": (
         lambda b, x: np.maximum(ow.array(X), X),
         r"np.maximum takes .*; x.max\(y\) is in WebNN",
@@ -194,6 +202,121 @@ def test_habits_meet_a_hint(habit: str) -> None:
     x = builder.input("x", "float32", [2, 3])
     with pytest.raises((ow.ValidationError, AttributeError), match=text):
         function(builder, x)
+
+
+ELSEWHERE = """
+top_k swiglu TopK LogSoftmax RMSNormalization topk: opweave.composites.
+MatMul Relu Gemm ReduceMean ReduceProd IsNaN IsInf Where CumSum Pad Slice Reshape Erf GRU ScatterND: did you mean
+Conv ConvTranspose Clip Not And Less LessOrEqual Trilu Resize GlobalAveragePool AveragePool Greater ReduceL2: did you mean
+InstanceNormalization DequantizeLinear LpPool Round Neg ArgMax QuantizeLinear GatherND: did you mean
+concatenate permute maximum negative astype clip squeeze argmax isnan mean sum prod cat mm bmm take: did you mean
+less_equal true_divide tril eq gt not_ view layer_norm batch_norm interpolate masked_fill movedim sqr: did you mean
+unsqueeze expand_dims: x[None]
+square: x * x
+silu: x.sigmoid()
+zeros ones_like arange: builder.constant(numpy.
+flatten: x.reshape(
+stack: builder.concat([
+rsqrt: x.sqrt().reciprocal()
+"""
+"""Names of composites, and names of operations in ONNX, NumPy and PyTorch: a part of the hint that each gets."""
+
+ALL_ELSEWHERE = [
+    (name, hint.strip())
+    for names, hint in (line.rsplit(": ", 1) for line in ELSEWHERE.strip().splitlines())
+    for name in names.split()
+]
+
+
+@pytest.mark.parametrize(("name", "hint"), ALL_ELSEWHERE, ids=[name for name, _ in ALL_ELSEWHERE])
+def test_names_of_elsewhere_meet_a_hint(name: str, hint: str) -> None:
+    @ow.composite
+    def mine(b, x):  # type: ignore[no-untyped-def]
+        return getattr(b, name)(x)
+
+    line = mine.source.__code__.co_firstlineno + 2
+    with pytest.raises(ow.ValidationError) as raised:
+        mine(X)
+    message = str(raised.value)
+    assert message.startswith(f"mine: the builder of a composite has no attribute or operation {name!r}; ")
+    assert hint in message
+    assert message.endswith(f" (test_hints.py, line {line}: return getattr(b, name)(x))")
+    for instance in (ow.MLGraphBuilder(CPU), ow.ops, ow.composites, ow):
+        with pytest.raises(AttributeError) as missing:
+            getattr(instance, name if name not in dir(instance) else "TopK")
+        assert "; " in str(missing.value)
+
+
+def test_words_of_elsewhere_lead_to_names_that_exist() -> None:
+    operations, attributes = (
+        Operations.listing(),
+        {name for op in Operations.listing().values() for name in op.parameters},
+    )
+    others = {"data_type", "rank", "device", "destroy"}
+    assert set(hints.WEBNN_NAMES.values()) <= {*operations, *attributes, *others}
+    assert {name for names in foreign_names.ARGUMENTS.values() for name in names} <= {*attributes, "inputs", "label"}
+    assert [name for name in foreign_names.ARGUMENTS if name != hints.plain(name)] == []
+    assert [name for name in foreign_names.INSTEAD if name != hints.plain(name)] == []
+
+
+CALLS: dict[str, Callable[[Any, Any], Any]] = {
+    "did you mean 'axis'?": lambda b, x: b.softmax(x, dim=1),
+    "did you mean 'axis'? ": lambda b, x: b.softmax(x, axes=1),
+    "did you mean axes=[1]?": lambda b, x: b.reduce_sum(x, axis=1),
+    "did you mean 'axes'?": lambda b, x: b.reduce_sum(x, axis=[1]),
+    "did you mean 'keep_dimensions'?": lambda b, x: b.reduce_sum(x, keepdim=True),
+    "did you mean 'new_shape'?": lambda b, x: b.reshape(x, shape=[6]),
+    "did you mean 'permutation'?": lambda b, x: b.transpose(x, perm=[1, 0]),
+    "did you mean 'padding'?": lambda b, x: b.conv2d(x, x, pads=[0, 0, 0, 0]),
+    "did you mean strides=[2]?": lambda b, x: b.conv2d(x, x, stride=2),
+    "did you mean 'epsilon'?": lambda b, x: b.layer_normalization(x, eps=1e-5),
+    "did you mean 'input'?": lambda b, x: b.relu(x=x),
+    "did you mean 'k'?": lambda b, x: ow.composites.top_k(x, K=1),
+    "did you mean 'float16'?": lambda b, x: b.cast(x, np.float16),
+    "did you mean 'uint8'?": lambda b, x: b.cast(x, bool),
+    "write softmax(input, axis)": lambda b, x: b.softmax(x),
+    "write top_k(input, k)": lambda b, x: ow.composites.top_k(x),
+    "write add(a, b)": lambda b, x: b.add(x),
+    "write relu(input)": lambda b, x: b.relu(x, x),
+    "operands are separate arguments: add(a, b)": lambda b, x: b.add([x, x]),
+    "max takes two operands, reduce_max one": lambda b, x: x.max(),
+    "max takes two operands, reduce_max has axes": lambda b, x: x.max(axis=1),
+    "attributes are keywords: axes=[1]": lambda b, x: b.reduce_sum(x, 1),
+    "attributes are keywords: permutation=[1, 0]": lambda b, x: x.transpose(1, 0),
+    "attributes are keywords: min_value=0, max_value=1": lambda b, x: b.clamp(x, 0, 1),
+    "new_shape is one list: [3, 2]": lambda b, x: x.reshape(3, 2),
+    "write new_shape=[6]": lambda b, x: x.reshape(6),
+    "write padding=[1, 1, 1, 1]": lambda b, x: b.conv2d(b.input("i", "float32", [1, 1, 3, 3]), x, padding=1),
+    "write axis=1": lambda b, x: b.softmax(x, [1]),
+    "the shape of an operand is a sequence: new_shape=x.shape": lambda b, x: x.reshape(x),
+    "builder.constant(numpy.array([0, 1], 'int32')) declares": lambda b, x: b.gather(x, [0, 1]),
+    "builder.constant('int32', 0) declares": lambda b, x: b.gather(x, 0),
+    "builder.constant('float32', 0.5) declares": lambda b, x: b.constant(0.5),
+    "comparisons are called by name, as builder.greater(x, y)": lambda b, x: b.where(x is x, x, x),
+    "it is one operand, not a list": lambda b, x: b.add(x, [x]),
+    "relu is not called: write relu(…)": lambda b, x: b.add(x, x.relu),
+    "gather(x, indices, axis=…) and where": lambda b, x: x[[0, 1]],
+}
+"""The end of the message, and a call with a wrong argument."""
+
+
+@pytest.mark.parametrize("hint", CALLS)
+def test_wrong_arguments_meet_a_hint(hint: str) -> None:
+    builder = ow.MLGraphBuilder(CPU)
+    with pytest.raises(ow.ValidationError) as raised:
+        CALLS[hint](builder, builder.input("x", "float32", [2, 3]))
+    assert f"; {hint.strip()}" in str(raised.value)
+
+
+def test_composite_has_no_inputs_and_outputs() -> None:
+    for name, hint in {"input": "operands are parameters of the function", "build": "the function returns"}.items():
+
+        @ow.composite
+        def mine(b, x):  # type: ignore[no-untyped-def]
+            return getattr(b, name)(x)  # noqa: B023
+
+        with pytest.raises(ow.ValidationError, match=f"has no attribute or operation '{name}'; {hint}"):
+            mine(X)
 
 
 @pytest.mark.parametrize(

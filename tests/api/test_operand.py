@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -107,26 +108,96 @@ def test_operators_name_the_operation_in_errors() -> None:
         x + np.ones(2, "float32")
     with pytest.raises(ow.ValidationError, match=r"^mul: b must have the data type of a, float32, got int64"):
         x * np.ones(3, "int64")
-    with pytest.raises(ow.ValidationError, match=r"^add: b must be an operand, got True$"):
+    with pytest.raises(
+        ow.ValidationError, match=r"^add: b must be an operand, got True; comparisons are called by name, "
+    ):
         x + True
     with pytest.raises(ow.ValidationError, match=r"^sub: b is an operand of another builder"):
         x - given_x()
 
 
-def test_operand_rejects_bool() -> None:
-    with pytest.raises(ow.ValidationError, match=r"no value while the graph is being built; use builder\.where"):
-        bool(given_x())
-    with pytest.raises(ow.ValidationError, match="no value"):
-        _ = given_x() and 1
+QUESTIONS: dict[str, Callable[[Any], Any]] = {
+    "'>' builder.greater(x, y)": lambda x: x > 0,
+    "'>' builder.greater(x, y) ": lambda x: x.relu() > x,
+    "'>=' builder.greater_or_equal(x, y)": lambda x: x >= np.float32(1),
+    "'<' builder.lesser(x, y)": lambda x: x < x.relu(),
+    "'<=' builder.lesser_or_equal(x, y)": lambda x: x <= A,
+    "'==' builder.equal(x, y)": lambda x: x == 0,
+    "'==' builder.equal(x, y) ": lambda x: x == x.relu(),
+    "'==' builder.equal(x, y)  ": lambda x: x in [x.relu(), x],
+    "'!=' builder.not_equal(x, y)": lambda x: x != A,
+    "bool() builder.where(condition, a, b)": lambda x: 1 if x else 2,
+    "bool() builder.where(condition, a, b) ": lambda x: x and 1,
+    "'in' builder.equal(x, y)": lambda x: 0 in x,
+    "float() context.compute": lambda x: math.exp(x),
+    "int() context.compute": lambda x: [1, 2][x],
+    "complex() context.compute": lambda x: complex(x),
+    "round() builder.round_even(x)": lambda x: round(x, 2),
+    "floor() builder.floor(x)": lambda x: math.floor(x),
+    "format() context.compute": lambda x: f"{x:.2f}",
+    "NumPy context.compute": lambda x: np.asarray(x),
+    "NumPy context.compute ": lambda x: np.array([x, 1]),
+    "len() context.compute": lambda x: len(x[0, 0]),
+    "np.exp builder.exp(x)": lambda x: np.exp(x),
+    "np.maximum builder.max(x, y)": lambda x: np.maximum(x, 0),
+    "np.equal builder.equal(x, y)": lambda x: np.equal(A, x),
+    "np.square x * x": lambda x: np.square(x),
+    "np.concatenate builder.concat(…)": lambda x: np.concatenate([x, x]),
+    "np.max builder.reduce_max(…)": lambda x: np.max(x),
+    "np.where builder.where(…)": lambda x: np.where(A, x, 0),
+    "np.sort there is no such operation": lambda x: np.sort(x),
+}
+"""The question, a part of the advice, and what asks it."""
 
 
-def test_operands_are_equal_to_themselves_only() -> None:
+def is_at_its_line(message: str, function: Callable[[Any], Any]) -> bool:
+    return f" (test_operand.py, line {function.__code__.co_firstlineno}: " in message
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_questions_that_need_values(question: str) -> None:
+    x, (asks, advice) = given_x(), question.rstrip().split(" ", 1)
+    with pytest.raises(ow.ValidationError) as raised:
+        QUESTIONS[question](x)
+    message = str(raised.value)
+    assert message.startswith(asks)
+    assert re.search(r"ha(s|ve) no value while its graph is built.*; " + re.escape(advice), message)
+    assert is_at_its_line(message, QUESTIONS[question])
+    assert "<MLOperand float32" in message
+
+
+@pytest.mark.parametrize("sign", ["//", "%", "&", "|", "^", "<<", ">>"])
+def test_operators_that_operands_lack(sign: str) -> None:
+    for apply in (eval(f"lambda x: x {sign} 2"), eval(f"lambda x: 2 {sign} x")):
+        with pytest.raises(ow.ValidationError) as raised:
+            apply(given_x())
+        assert re.match(
+            rf"'{re.escape(sign)}': operands have no such operator, got <MLOperand float32\[2, 3\], input 'x'> "
+            r"\(<string>, line 1\); .*builder\.\w+\(",
+            str(raised.value),
+        )
+    with pytest.raises(TypeError, match="unsupported operand type"):
+        operator.and_(given_x(), "text")
+
+
+def test_shape_questions_have_answers() -> None:
     x = given_x()
-    same = x
-    assert x == same
-    assert x != x.relu()
-    assert len({x, same, x.relu()}) == 2
-    assert x in [x.relu(), x]
+    assert (len(x), np.shape(x), np.ndim(x), np.size(x)) == (2, (2, 3), 2, 6)
+    assert +x is x
+    assert [part.shape for part in reversed(x)] == [(3,), (3,)]
+
+
+def test_operands_are_keys() -> None:
+    x = given_x()
+    y = x.relu()
+    assert x == x
+    assert {x: 1, y: 2}[y] == 2
+    assert len({x, y, x}) == 2
+    assert x != "text"
+    assert x not in ("text", None)
+    x.builder.build({"y": y})  # type: ignore[attr-defined]
+    assert x != y
+    assert y in [x, y]
 
 
 # Methods -------------------------------------------------------------------------------------------------------------
@@ -154,7 +225,7 @@ def test_dir_lists_attributes_and_operations_that_work() -> None:
         getattr(x, name)
 
 
-@pytest.mark.parametrize("name", ["no_such_thing", "input", "concat", "_hidden", "__len__"])
+@pytest.mark.parametrize("name", ["no_such_thing", "_hidden", "__dlpack__"])
 def test_unknown_attributes(name: str) -> None:
     with pytest.raises(AttributeError, match=f"^an operand has no attribute or operation '{name}'$") as raised:
         getattr(given_x(), name)
@@ -291,5 +362,5 @@ def test_going_through_an_operand() -> None:
 
 
 def test_operands_cannot_be_changed() -> None:
-    with pytest.raises(TypeError, match="does not support item assignment"):
+    with pytest.raises(TypeError, match=r"^'x\[i\] = y': operands have no such operator.*operands never change"):
         given_x()[0] = 1

@@ -99,7 +99,7 @@ def test_float_constant_with_integers_names_operand() -> None:
     [
         (
             lambda: hardish(X, 0.1),
-            "hardish: takes 1 positional argument, got 2; attributes are keywords: alpha=…, beta=…",
+            "hardish: takes 1 positional argument, got 2; attributes are keywords: alpha=0.1",
         ),
         (
             lambda: ow.expression(),  # type: ignore[call-arg]

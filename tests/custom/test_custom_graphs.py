@@ -103,7 +103,8 @@ def test_composites_hold_constants() -> None:
         return x + b.constant([1, 2])
 
     with pytest.raises(
-        ow.ValidationError, match=r"wrong 'w': constant: takes \(array\) or .* got \(list\) \(test_custom"
+        ow.ValidationError,
+        match=r"wrong 'w': constant: takes \(array\) or .* got \(list\); builder.constant.* \(test_custom",
     ):
         wrong(np.float32([1, 1]), label="w")
 

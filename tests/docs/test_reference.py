@@ -13,6 +13,7 @@ from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any, Literal, get_args, get_origin
 
+import onnx
 import pytest
 
 import opweave as ow
@@ -20,6 +21,7 @@ from opweave.core.dtypes import ANY, DataType
 from opweave.core.graph import MAX_RANK
 from opweave.core.operation import Op
 from opweave.ops import Operations
+from opweave.support.hints import Misnomer
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 OPERATIONS = Operations.listing()
@@ -149,6 +151,73 @@ def test_pages_have_the_examples_that_docstrings_lack(path: str) -> None:
         r"^```py(?:thon)?\n(.*?)^```", (REFERENCE.parent / ELSEWHERE[path]).read_text(), re.MULTILINE | re.DOTALL
     )
     assert re.search(rf"\b{path.rpartition('.')[2].removesuffix('_async')}\(", "".join(code))
+
+
+def public_names(instance: object) -> list[str]:
+    """The names that completion offers for an object."""
+    return [name for name in dir(instance) if not name.startswith("__")]
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module != "opweave.support.errors"])
+def test_dir_of_modules_lists_documented_names(module: str) -> None:
+    expected = {path.rpartition(".")[2] for path in exported(module)}
+    expected |= {path.rpartition(".")[2] for path in ELSEWHERE if path.rpartition(".")[0] == module}
+    names = public_names(resolve_name(module))
+    assert expected <= set(names)
+    if module != "opweave.chat":
+        assert set(names) == expected
+
+
+def documented(cls: type) -> set[str]:
+    """The members of a class that its reference documents: its own, those of bases, and operations."""
+    return {name for base in cls.__mro__ if is_ours(base) for name in vars(base) if not name.startswith("_")}
+
+
+def test_dir_of_instances_lists_documented_names() -> None:
+    context = ow.ml.create_context(device="reference")
+    builder = ow.MLGraphBuilder(context)
+    operand = builder.input("x", "float32", [2]).relu()
+    graph = ow.MLGraphBuilder(context)
+    built = graph.build({"y": graph.input("x", "float32", [2]).relu()})
+    expected = {
+        ow.ml: {"create_context", "create_context_async"},
+        builder: {"build", "build_async", "constant", "context", "input", "inputs", *OPERATIONS},
+        operand: documented(ow.MLOperand) | {*OPERATIONS} - {"concat"},
+        built: documented(ow.MLGraph),
+        context: documented(ow.MLContext),
+        context.create_tensor("float32", [2]): documented(ow.MLTensor),
+    }
+    for instance, names in expected.items():
+        listed = public_names(instance)
+        assert listed == sorted(listed)
+        assert set(listed) == {name for name in names if not is_misnomer(instance, name)}
+
+
+def is_misnomer(instance: object, name: str) -> bool:
+    """Whether a name is there for its error alone."""
+    return isinstance(inspect.getattr_static(instance, name, None), Misnomer)
+
+
+def test_dir_of_operations_lists_documented_names() -> None:
+    described = set(re.findall(r"^    (\w+): ", inspect.getdoc(Op) or "", re.MULTILINE))
+    declaring = {"decompose", "expression", "in_place", "named", "value_range"}
+    assert set(public_names(ow.ops.relu)) == described | declaring | {"name"}
+    assert set(public_names(ow.composites.top_k)) == described | declaring | {"name", "kernel"}
+
+
+def test_dir_of_arrays_and_sessions_lists_no_internals() -> None:
+    array = ow.array([1.0])
+    assert set(public_names(array)) == documented(ow.Array) - {"code", "is_of_tensor", "memory", "node", "reads"}
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            [onnx.helper.make_node("Relu", ["x"], ["y"])],
+            "g",
+            [onnx.helper.make_tensor_value_info("x", 1, [2])],
+            [onnx.helper.make_tensor_value_info("y", 1, [2])],
+        )
+    )
+    session = ow.InferenceSession(model.SerializeToString())
+    assert set(public_names(session)) == documented(ow.InferenceSession)
 
 
 def test_undocumented_names_are_found() -> None:

@@ -75,5 +75,5 @@ def test_notebooks_show_a_session_as_a_table() -> None:
 def test_operands_are_no_arrays_of_objects(ask: Any) -> None:
     builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
     x = builder.input("x", "float32", [2])
-    with pytest.raises(TypeError, match=r"an operand has no values.*context\.compute"):
+    with pytest.raises(TypeError, match=r"an operand has no value.*context\.compute"):
         ask(x.relu())

@@ -40,7 +40,8 @@ ROWS: list[Row] = [
         "cast",
         (F, "float64"),
         {},
-        "data_type must be float32, float16, int32, uint32, int64, uint64, int8 or uint8, got 'float64'",
+        "data_type must be float32, float16, int32, uint32, int64, uint64, int8 or uint8, got 'float64'; "
+        "did you mean 'float32'?",
     ),
     ("clamp", (F,), {"min_value": 3, "max_value": 1}, "min_value must not be greater than max_value, got 3.0 and 1.0"),
     (
@@ -59,7 +60,7 @@ ROWS: list[Row] = [
         "the shapes of true_value and false_value do not broadcast: [2, 3] and [4]",
     ),
     ("where", (("uint8", 2), F, F), {}, "the shapes of condition and the values do not broadcast: [2] and [2, 3]"),
-    ("where", (B, 1, 0), {}, "true_value must be an operand, got 1"),
+    ("where", (B, 1, 0), {}, "true_value must be an operand, got 1; builder.constant('int32', 1) declares a constant"),
     ("elu", (F,), {"alpha": float("nan")}, "alpha must be a finite number, got nan"),
     ("linear", (F,), {"beta": float("inf")}, "beta must be a finite number, got inf"),
     ("prelu", (F, N), {}, "slope must have the data type of input, float32, got int32[2, 3]"),

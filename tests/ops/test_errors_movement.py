@@ -21,7 +21,10 @@ ROWS: list[tuple[Build, str]] = [
         lambda b, x: b.concat(x(1), 0),
         "concat: inputs must be a sequence of operands, got <MLOperand float32[1], input 'x0'>",
     ),
-    (lambda b, x: b.concat([x(1), 1], 0), "concat: inputs[1] must be an operand, got 1"),
+    (
+        lambda b, x: b.concat([x(1), 1], 0),
+        "concat: inputs[1] must be an operand, got 1; builder.constant('int32', 1) declares a constant",
+    ),
     (lambda b, x: b.concat([x(2, 3)], 2, label="join"), "concat 'join': axis must be in [0, 2), got 2"),
     (lambda b, x: b.concat([x()], 0), "concat: inputs must have a rank in [1, 8], got float32[]"),
     (

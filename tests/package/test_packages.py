@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
+import tomllib
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -448,6 +452,108 @@ def test_openvino_device_failure_is_remembered(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(type(backend), "devices", lambda self: [listed])
     with pytest.raises(ow.NotSupportedError, match="not available here: its engine failed when it was asked for"):
         ow.ml.create_context(device="cpu", backend="openvino")
+
+
+# Modules of users that have the name of a package ------------------------------------------------------------------------
+
+EXTRAS = {
+    "openvino": "openvino",
+    "wgpu": "webgpu",
+    "cuda.bindings.driver": "cuda",
+    "tokenizers": "chat",
+    "wasmtime": "wasm",
+}
+EXTRAS |= {
+    "halide": "halide",
+    "llvmlite.binding": "halide",
+    "jinja2.sandbox": "chat",
+    "PIL.Image": "demo",
+    "ray": "scale",
+}
+
+IMPORT = """
+import sys
+import opweave as ow
+from opweave.support import packages
+from opweave.support.errors import import_extra
+try:
+    import_extra({module!r}, {extra!r}, "a test")
+except ow.MissingExtraError as error:
+    print(error)
+print(packages.is_installed({module!r}), "ran" if hasattr(sys, "ran") else "")
+"""
+
+
+def run_beside(folder: Path, code: str, script: str = "main.py") -> str:
+    """What a program prints that is a script in a folder, and in which another module may have a package's name."""
+    (folder / script).write_text(code)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(ow.__file__).parents[1]),
+        "OPWEAVE_CACHE": str(folder / "cache"),
+    }
+    environment.pop("OPWEAVE_DEVICE", None)
+    command = [sys.executable, str(folder / script)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, cwd="/", check=False)
+    return done.stdout + (done.stderr.splitlines() or [""])[-1]
+
+
+@pytest.mark.parametrize("module", EXTRAS)
+def test_module_of_the_program_that_shadows_a_package_is_named(module: str, tmp_path: Path) -> None:
+    name = module.partition(".")[0]
+    file = tmp_path / f"{name}.py"
+    file.write_text("import sys\nsys.ran = True\n")
+    said = run_beside(tmp_path, IMPORT.format(module=module, extra=EXTRAS[module]))
+    package = {"PIL": "pillow", "cuda": "cuda-bindings"}.get(name, name)
+    assert said == f"a test needs {package}, but {file} shadows the package {name}: rename it\nTrue ran\n"
+
+
+@pytest.mark.parametrize("package", ["numpy", "onnx", "onnxruntime"])
+def test_module_that_shadows_a_requirement_is_named(package: str, tmp_path: Path) -> None:
+    (tmp_path / f"{package}.py").write_text("")
+    code = "import opweave as ow\now.ml.create_context(device='cpu')\now.InferenceSession('model.onnx')"
+    said = run_beside(tmp_path, code)
+    assert said.endswith(f"needs {package}, but {tmp_path / package}.py shadows the package {package}: rename it")
+
+
+def test_script_that_shadows_a_package_is_named(tmp_path: Path) -> None:
+    code = "import opweave as ow\now.ml.create_context(device='cpu', backend='openvino')"
+    said = run_beside(tmp_path, code, "openvino.py")  # which imports itself, and is not initialised then
+    assert f"needs openvino, but {tmp_path / 'openvino.py'} shadows the package openvino: rename it" in said
+
+
+def test_is_installed_does_not_run_a_module_to_find_its_parts(tmp_path: Path) -> None:
+    (tmp_path / "cuda.py").write_text("raise SystemExit('ran')")
+    code = "from opweave.support import packages\nprint(packages.is_installed('cuda.bindings'))"
+    assert run_beside(tmp_path, code) == "True\n"
+
+
+def test_folder_without_modules_is_no_package(tmp_path: Path) -> None:
+    (tmp_path / "no_such_package").mkdir()
+    (tmp_path / "no_such_package" / "model.onnx").write_text("")
+    said = run_beside(tmp_path, "from opweave.support import packages\nprint(packages.is_installed('no_such_package'))")
+    assert said == "False\n"
+
+
+def test_package_without_the_attribute_that_is_needed(tmp_path: Path) -> None:
+    planted.plant(tmp_path, "wasmtime", "")
+    assert planted.run(tmp_path, IMPORT.format(module="wasmtime", extra="wasm")).startswith(
+        "a test needs wasmtime, which cannot be imported (AttributeError: module 'wasmtime' has no attribute 'Engine'): "
+        "pip install --force-reinstall wasmtime\n"
+    )
+
+
+@pytest.mark.parametrize("package", packages.NEEDED)
+def test_packages_have_the_attributes_that_are_needed(package: str) -> None:
+    module = pytest.importorskip(package)
+    assert hasattr(module, packages.NEEDED[package])
+    assert packages.shadow(package) == ""
+
+
+def test_requirements_are_those_of_the_project() -> None:
+    project = tomllib.loads((Path(ow.__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    names = sorted(re.match(r"\w+", text)[0] for text in project["dependencies"])  # type: ignore[index]
+    assert list(packages.REQUIRED) == names
 
 
 # The parts --------------------------------------------------------------------------------------------------------------

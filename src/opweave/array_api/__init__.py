@@ -94,3 +94,7 @@ __all__ = [
 ]  # fmt: skip
 
 complete({name: globals()[name] for name in __all__})
+
+
+def __dir__() -> list[str]:
+    return [*(name for name in globals() if name.startswith("__")), *__all__]

@@ -14,3 +14,7 @@ from .sampling import Sampler
 from .vocabulary import Vocabulary
 
 __all__ = ["GGUF", "Conversation", "Decoder", "Model", "Reply", "Sampler", "Vocabulary", "network"]
+
+
+def __dir__() -> list[str]:
+    return [*(name for name in globals() if name.startswith("__")), *__all__]

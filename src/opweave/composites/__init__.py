@@ -11,6 +11,10 @@ operations: with operands, `swiglu(gate, x)` adds a node to their graph; with ar
 
 from __future__ import annotations
 
+from typing import NoReturn
+
+from ..support.hints import operation
+from ..support.lazy_imports import composite_names
 from .activation import fast_gelu, geglu, quick_gelu, swiglu, thresholded_relu
 from .attention import group_query_attention, multi_head_attention, scaled_dot_product_attention
 from .movement import depth_to_space, space_to_depth
@@ -36,3 +40,19 @@ __all__ = [
     "rotary_embedding", "scaled_dot_product_attention", "scatter_reduce", "skip_layer_norm", "skip_rms_norm",
     "space_to_depth", "swiglu", "thresholded_relu", "top_k",
 ]  # fmt: skip
+
+
+@composite_names.provide
+def _names() -> list[str]:
+    return __all__
+
+
+def __getattr__(name: str) -> NoReturn:
+    from .. import ops
+
+    hint = "" if name.startswith("_") else operation(name, __all__, "opweave.ops.", ops.Operations.listing())
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+
+
+def __dir__() -> list[str]:
+    return [*(name for name in globals() if name.startswith("__")), *__all__]

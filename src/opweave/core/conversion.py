@@ -86,7 +86,8 @@ def _data_type(name: str, value: Any) -> DataType:
     try:
         return dtypes.check(value)
     except ValidationError:
-        raise ValidationError(f"{name} must be {either(ANY)}, got {short_repr(value)}") from None
+        hint = dtypes.suggestion_of(value)
+        raise ValidationError(f"{name} must be {either(ANY)}, got {short_repr(value)}{hint}") from None
 
 
 def _choice(options: tuple[Any, ...]) -> Converter:

@@ -101,7 +101,7 @@ def check(data_type: object) -> DataType:
     """Require one of the specification's data types."""
     if not isinstance(data_type, str) or data_type not in INFO:
         raise ValidationError(
-            f"data type must be one of {', '.join(ANY)}, got {short_repr(data_type)}{_suggestion_of(data_type)}"
+            f"data type must be one of {', '.join(ANY)}, got {short_repr(data_type)}{suggestion_of(data_type)}"
         )
     return data_type
 
@@ -112,7 +112,7 @@ _NEAREST = {"float": "float32", "float64": "float32", "double": "float32", "bflo
 """Names of data types elsewhere -> the nearest one here."""
 
 
-def _suggestion_of(data_type: object) -> str:
+def suggestion_of(data_type: object) -> str:
     """Suggest the data type for one of another library (a name or an object), as the end of a message."""
     name = data_type if isinstance(data_type, str) else ""
     if isinstance(data_type, type):

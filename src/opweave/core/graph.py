@@ -11,12 +11,12 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..support import hints
-from ..support.errors import ValidationError, require
-from ..support.names import short_repr
+from ..support.errors import NoValueError, ValidationError, caller_line, require
+from ..support.names import listing, short_repr
 from ..support.records import record
 from . import dtypes
 from .dtypes import DataType
-from .operators import Operators
+from .questions import READ, Questionable
 from .shapes import MAX_DIMENSION as MAX_DIMENSION
 
 if TYPE_CHECKING:
@@ -78,7 +78,13 @@ def check_desc(desc: Desc, max_byte_length: int, subject: str = "shape") -> Desc
     return desc
 
 
-class MLOperand(Operators):
+_COMPUTE = "an operand has no value while its graph is built; context.compute(graph, inputs) returns arrays"
+
+_READERS = ("data", "item", "numpy", "tolist")
+"""Names of what gives the values of arrays of NumPy and PyTorch."""
+
+
+class MLOperand(Questionable):
     """A value in the graph of a builder: an input, a constant, or the result of an operation.
 
     Operands are created by builders only. Every operation of the builder is a method of its operands, too, with the operand
@@ -154,20 +160,23 @@ class MLOperand(Operators):
     def _apply(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return getattr(self._builder, name)(*args, **kwargs)
 
-    def _refuse_ufunc(self, ufunc: Any, method: str) -> NoReturn:
-        raise ValidationError(hints.ufunc(ufunc, method, f"{self!r}, which has no values yet", dir(self)))
+    def _hint(self, name: str) -> str:
+        return f"; {_COMPUTE}" if name in _READERS else hints.operation(name, dir(self), "builder.", dir(self._builder))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
-        raise ValidationError(
-            f"an operand has no values while the graph is being built, got {self!r}; "
-            "context.compute(graph, inputs) gives arrays, and operations are methods of the builder: builder.sin(x)"
+    def _refuse(self, question: str, advice: str) -> NoReturn:
+        text = advice.format(self._place) if advice != READ else "context.compute(graph, inputs) returns arrays"
+        raise NoValueError(
+            f"{question}: an operand has no value while its graph is built, got {self!r}{caller_line()}; {text}"
         )
 
-    def __bool__(self) -> bool:
-        raise ValidationError("an operand has no value while the graph is being built; use builder.where to choose")
+    def _has_identity(self) -> bool:
+        return not self._builder.forbids_equality
 
-    def __contains__(self, item: object) -> bool:
-        raise ValidationError("an operand has no values to look into while the graph is being built")
+    def _refuse_function(self, library: str, function: Any, method: str = "__call__") -> NoReturn:
+        subject = f"{self!r}, which has no value while its graph is built{caller_line()}"
+        raise NoValueError(
+            hints.function(library, function, method, subject, dir(self._builder), "builder.{name}({all}) does that")
+        )
 
 
 Operand = MLOperand
@@ -321,21 +330,38 @@ class Graph:
         return "\n".join(lines)
 
 
+_FOR_PASSES = ("forbids_equality", "listing")
+"""Attributes of builders for passes, which `dir` does not list."""
+
+
 class Builder:
     """Records operands and nodes. `opweave.ops.Operations` adds the operations."""
 
     _max_byte_length: int = 2**31 - 1
     """The largest tensor, in bytes (`maxTensorByteLength`)."""
     _operand_type: type[Operand] = Operand
+    _kind = "a builder"
+    forbids_equality: bool = False
+    """Whether `==` of operands is an error, as while a user's program builds the graph; else it compares identity."""
 
     def __init__(self) -> None:
         self._serial = 0
         self.inputs: dict[str, Operand] = {}
 
+    def __dir__(self) -> list[str]:
+        return listing(self, _FOR_PASSES)
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise hints.no_attribute(self, name)
+            raise hints.no_name(self, self._kind, name, lambda: self._hint(name))
+
+    def _hint(self, name: str) -> str:
+        """A hint for a missing attribute, as the end of a message; empty if there is none."""
+        return hints.operation(name, dir(self))
+
+    def __repr__(self) -> str:
+        return f"<{self._kind}>"
 
     def _check_open(self) -> None:
         """Raise `InvalidStateError` if no node can be added any more."""

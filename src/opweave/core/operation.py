@@ -32,7 +32,7 @@ from ..support import hints
 from ..support.cache import Cache
 from ..support.errors import ValidationError, require
 from ..support.lazy_imports import on_arrays
-from ..support.names import count_of, either, short_repr
+from ..support.names import count_of, either, listing, short_repr
 from . import dtypes
 from .conversion import Converter, converter
 from .dtypes import ANY, DataType
@@ -76,6 +76,14 @@ class Limits:
         while isinstance(ranks, str):
             ranks = limits[ranks].ranks
         return data_types, ranks
+
+
+_FOR_CALLS = (
+    "add", "alternative", "cast", "casts", "default", "defaults", "explicit_arguments", "fillers", "flags", "forget_calls",
+    "function", "inline", "positional", "positional_flags", "range_functions", "sequences", "source", "templates",
+    "value_ranges",
+)  # fmt: skip
+"""Attributes of operations for calls, back ends and Opweave's declarations, which `dir` does not list."""
 
 
 class Op(Generic[P, R]):
@@ -134,6 +142,9 @@ class Op(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Op {self.name}>"
+
+    def __dir__(self) -> list[str]:
+        return listing(self, _FOR_CALLS)
 
     def __reduce__(self) -> str:
         """Pickled and copied by name, as functions are."""
@@ -388,7 +399,7 @@ def _operand(builder: Builder, name: str, value: Any, number_type: DataType | No
     if number_type is None and hasattr(value, "__array__"):
         number_type = dtypes.of_array(value.__array__().dtype)
     if number_type is None or not (is_number or hasattr(value, "__array__")):
-        raise ValidationError(f"{name} must be an operand, got {short_repr(value)}")
+        raise ValidationError(f"{name} must be an operand, got {short_repr(value)}{hints.of_operand(value)}")
     return builder._as_operand(value, number_type)
 
 

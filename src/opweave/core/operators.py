@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..support import hints
 from ..support.errors import ValidationError, require
-from ..support.names import short_repr
+from ..support.names import listing, short_repr
 from .dtypes import DataType, completable
 
 if TYPE_CHECKING:
@@ -48,11 +48,19 @@ INFIX = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow
 """The infix operators of Python -> operations; `__add__` and `__radd__` are "add"."""
 
 
+def is_value(other: object) -> bool:
+    """Whether an infix operator may take `other`: a number, an array, or an operand."""
+    return isinstance(other, (float, int, Operators)) or hasattr(other, "__array__")
+
+
 class Operators(Described, ArrayMethods):
     """Python's operators, and operations as methods, for operands of graphs and for arrays."""
 
     __slots__ = ()
     _kind = "an array"
+
+    def __dir__(self) -> list[str]:
+        return listing(self)
 
     @property
     def rank(self) -> int:
@@ -65,12 +73,11 @@ class Operators(Described, ArrayMethods):
     if not TYPE_CHECKING:  # type checkers see `ArrayMethods`
 
         def __getattr__(self, name: str) -> NoReturn:
-            hint = "" if name.startswith("_") else self._hint(name)
-            raise AttributeError(f"{self._kind} has no attribute or operation {name!r}{hint}", name=name, obj=self)
+            raise hints.no_name(self, self._kind, name, lambda: self._hint(name))
 
     def _hint(self, name: str) -> str:
         """A hint for a missing attribute, as the end of a message; empty if there is none."""
-        return hints.meant(name, dir(self))
+        return hints.operation(name, dir(self))
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if method == "__call__" and not options and ufunc.__name__ in hints.OPERATORS:  # array + self, and the like
@@ -122,6 +129,10 @@ class Operators(Described, ArrayMethods):
             result = result.reverse(axes=backwards)
         return result if result.shape == tuple(shape) else result.reshape(shape)
 
+    def __len__(self) -> int:
+        require(self.rank > 0, f"{self._kind} of shape [] has no len()")
+        return self.shape[0]
+
     def __iter__(self: Same) -> Iterator[Same]:
         """The parts along the first axis."""
         require(self.rank > 0, "a scalar operand has no parts to go through")
@@ -130,7 +141,7 @@ class Operators(Described, ArrayMethods):
 
 def _infix(name: str, swap: bool) -> Callable[[Operators, Any], Any]:
     def method(self: Operators, other: Any) -> Any:
-        if not isinstance(other, (float, int, Operators)) and not hasattr(other, "__array__"):
+        if not is_value(other):
             return NotImplemented
         return self._apply(name, other, self) if swap else self._apply(name, self, other)
 
@@ -156,7 +167,10 @@ def _positions(item: Any, axis: int, size: int) -> range:
     except TypeError:
         position = None
     if position is None:
-        raise ValidationError(f"an operand is indexed with integers, slices, None and '...', got {short_repr(item)}")
+        raise ValidationError(
+            f"an operand is indexed with integers, slices, None and '...', got {short_repr(item)}; "
+            "gather(x, indices, axis=…) and where(condition, a, b) select by values"
+        )
     require(
         -size <= position < size, f"index {short_repr(position)} is out of range for axis {axis} with {size} elements"
     )

@@ -16,6 +16,7 @@ from ..core.operation import Limits
 from ..kernels.expression import descs_of, program_of
 from ..ops.recorder import Recorder
 from ..support.errors import MLError, require, user_code
+from ..support.hints import of_operand
 from ..support.names import short_repr
 from .operation import CustomOp, Declared
 from .signatures import annotation_text, check_function, takes_a_function
@@ -100,7 +101,7 @@ def composite(function: Callable[..., Declared]) -> CustomOp[Declared]:
         for item in results:
             require(
                 isinstance(item, Operand) and item.builder is scratch,
-                f"a composite must return operands that it built, got {short_repr(item)}",
+                f"a composite must return operands that it built, got {short_repr(item)}{of_operand(item)}",
             )
         descs = tuple(item.desc for item in results)
         return descs if len(descs) > 1 else descs[0]
@@ -112,6 +113,13 @@ def composite(function: Callable[..., Declared]) -> CustomOp[Declared]:
 
 
 class _Scratch(Recorder):
+    _kind = "the builder of a composite"
+    forbids_equality = True
+
+    def _hint(self, name: str) -> str:
+        own = {"input": "operands are parameters of the function", "build": "the function returns its results"}
+        return f"; {own[name]}" if name in own else super()._hint(name)
+
     def stand_in(self, value: Operand) -> Operand:
         """Return an operand of this builder with the same descriptor; a constant keeps its value."""
         name = "" if value.is_constant else f"x{len(self.inputs)}"

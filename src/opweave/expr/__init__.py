@@ -44,3 +44,7 @@ __all__ = [
     "store",
     "trace",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*(name for name in globals() if name.startswith("__")), *__all__]

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from ..core.dtypes import DataType, check
 from ..core.shapes import broadcast
 from ..support import hints
-from ..support.errors import ValidationError, require
+from ..support.errors import NoSuchNameError, ValidationError, require
 from . import ir
 from .ir import Cast, Check, Const, Expr, Index, Input, Load, Type
 from .limits import check_nodes
@@ -41,10 +41,6 @@ def axes_of(shape: Sequence[int]) -> tuple[Index, ...]:
 def positions_of(shape: Sequence[int]) -> tuple[Expr, ...]:
     """The variables of the axes; 0 for axes of size 1, which broadcast."""
     return tuple(Const(0, "index") if v.extent == 1 else v for v in axes_of(shape))
-
-
-class NoSuchNameError(ValidationError, AttributeError):
-    """A name that expressions or `opweave.expr` do not have. It is an `AttributeError` as well, for `hasattr`."""
 
 
 def no_such_name(subject: str, name: str, call: str = "{}") -> NoSuchNameError:
@@ -254,7 +250,7 @@ class Traced:
         """Refuse a function of NumPy; the message names its counterpart in `opweave.expr`."""
         subject = "an expression, which has no values yet"
         raise ValidationError(
-            hints.ufunc(function, method, subject, sys.modules[__package__].__all__, "ow.expr.{} does")
+            hints.function("np", function, method, subject, sys.modules[__package__].__all__, "ow.expr.{name} does")
         )
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:

@@ -14,3 +14,7 @@ from __future__ import annotations
 from .api import SUFFIXES as SUFFIXES, save, webnn_only as webnn_only
 
 __all__ = ["save"]
+
+
+def __dir__() -> list[str]:
+    return [*(name for name in globals() if name.startswith("__")), *__all__]

@@ -19,3 +19,7 @@ def __getattr__(name: str) -> Any:
     from .records import profile
 
     return profile
+
+
+def __dir__() -> list[str]:
+    return [*(name for name in globals() if name.startswith("__")), *__all__]

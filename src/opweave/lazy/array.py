@@ -28,7 +28,7 @@ from ..support import hints
 from ..support.cache import Cache
 from ..support.errors import ValidationError, require
 from ..support.lazy_imports import compute
-from ..support.names import file_name
+from ..support.names import file_name, listing
 from .standard import COMPARISONS, StandardArray
 
 if TYPE_CHECKING:
@@ -146,10 +146,6 @@ class ArrayLike(Operators):
         """Number of elements."""
         return self._desc.element_count
 
-    def __len__(self) -> int:
-        require(self.rank > 0, "an array of shape [] has no len()")
-        return self.shape[0]
-
 
 class LazyValue:
     """State of an array that the modules of this package share; it is not part of the API, so `dir` does not list it.
@@ -172,7 +168,7 @@ class LazyValue:
         reads: int
 
     def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name not in _INTERNAL]
+        return listing(self, _INTERNAL)
 
 
 _INTERNAL = frozenset(name for name in vars(LazyValue) if not name.startswith("_"))
@@ -245,7 +241,7 @@ class Array(LazyValue, StandardArray, ArrayLike):
         return super().__array_ufunc__(ufunc, method, *inputs, **options)
 
     def _refuse_ufunc(self, ufunc: Any, method: str) -> NoReturn:
-        hint = hints.ufunc(ufunc, method, f"an opweave.Array {self._desc}", dir(self))
+        hint = hints.function("np", ufunc, method, f"an opweave.Array {self._desc}", dir(self))
         raise ValidationError(f"{hint}; x.numpy() is an array of NumPy")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

@@ -22,10 +22,10 @@ from ..core import dtypes
 from ..core.graph import Operand
 from ..memory.arrays import as_array, describe
 from ..support.cache import Cache, exact
-from ..support.errors import MLError, ValidationError, require, user_line
+from ..support.errors import MLError, NoValueError, ValidationError, require, user_line, with_user_line
 from ..support.names import short_repr
 from .array import Array
-from .tracer import JitTracer, NoValueError, TracedFunction, is_array, is_named_tuple
+from .tracer import JitTracer, TracedFunction, is_array, is_named_tuple
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -192,14 +192,14 @@ class Jitted(Generic[P, R]):
         except NoValueError as error:
             raise ValidationError(str(error)) from error.__cause__
         except ValidationError as error:
-            raise ValidationError(f"{tracer.title}: {error}{user_line(error, self.__wrapped__)}") from error
+            raise ValidationError(f"{tracer.title}: {with_user_line(error, self.__wrapped__)}") from error
         except MLError:
             raise
         except Exception as error:
             error.add_note(f"while tracing {tracer.title}{user_line(error, self.__wrapped__)}")
             raise
         finally:
-            tracer.is_open = False
+            tracer.forbids_equality = False
         return tracer.finish(result)
 
 

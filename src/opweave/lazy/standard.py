@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ..core.dtypes import FLOATS
-from ..core.operators import INFIX, Operators
+from ..core.operators import INFIX, Operators, is_value
 from ..support.errors import ValidationError
 from ..support.lazy_imports import array_namespace
 
@@ -138,13 +138,9 @@ def _function(name: str) -> Callable[..., Array]:
     return function
 
 
-def _is_value(other: Any) -> bool:
-    return isinstance(other, (bool, int, float, Operators)) or hasattr(other, "__array__")
-
-
 def _operator(function: str, swap: bool = False) -> Callable[[Any, Any], Any]:
     def method(self: StandardArray, other: Any) -> Any:
-        if not _is_value(other):
+        if not is_value(other):
             return NotImplemented
         return _function(function)(other, self) if swap else _function(function)(self, other)
 
@@ -158,7 +154,7 @@ def _promoting(operation: str, swap: bool) -> Callable[[Any, Any], Any]:
     function = _PROMOTED[operation]
 
     def method(self: StandardArray, other: Any) -> Any:
-        if operation == "div" and self.data_type not in FLOATS and _is_value(other):
+        if operation == "div" and self.data_type not in FLOATS and is_value(other):
             raise ValidationError(
                 f"/: takes arrays of floats, got {self._desc}; // rounds down, opweave.ops.div rounds towards zero, and "
                 "opweave.array_api.astype converts"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import linecache
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from textwrap import shorten
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,12 +18,12 @@ from ..context.tensors import own_memory
 from ..core import dtypes
 from ..core.dtypes import DataType
 from ..core.graph import Desc, MLOperand, Operand, check_desc
-from ..core.operators import Operators
+from ..core.questions import READ, SIGNS
 from ..memory.arrays import as_array, contiguous, describe
 from ..memory.spaces import Memory
 from ..support import hints
-from ..support.errors import ValidationError
-from ..support.names import file_name, short_repr
+from ..support.errors import NoValueError, ValidationError, caller_line
+from ..support.names import short_repr
 from . import from_memory
 from .array import Array, ArrayLike, allocate, code_of, force, host_values, values_of
 
@@ -62,40 +59,15 @@ def map_leaves(value: Any, leaf: Callable[[Any], Any]) -> Any:
 # Tracing
 
 
-class NoValueError(ValidationError):
-    """The traced function needs the value of an operand."""
-
-
-_WHERE = "ow.ops.where(condition, a, b) chooses by values"
 _STATIC = "compute with operations, return the array, or make what it depends on a static argument"
-_COMPARISONS = {
-    "__lt__": ("<", "lesser"),
-    "__le__": ("<=", "lesser_or_equal"),
-    "__gt__": (">", "greater"),
-    "__ge__": (">=", "greater_or_equal"),
-    "__eq__": ("==", "equal"),
-    "__ne__": ("!=", "not_equal"),
-}
 _QUESTIONS = {
-    "__bool__": ("bool()", _WHERE),
-    "__contains__": ("'in'", "ow.ops.equal compares"),
-    "__float__": ("float()", _STATIC),
-    "__int__": ("int()", _STATIC),
-    "__index__": ("int()", _STATIC),
-    "__complex__": ("complex()", _STATIC),
-    "__round__": ("round()", "ow.ops.round_even rounds"),
-    "__trunc__": ("trunc()", _STATIC),
-    "__floor__": ("floor()", "ow.ops.floor does that"),
-    "__ceil__": ("ceil()", "ow.ops.ceil does that"),
-    "__array__": ("NumPy", "ow.ops has such functions"),
-    "__dlpack__": ("DLPack", _STATIC),
-    "__dlpack_device__": ("DLPack", _STATIC),
-    "__buffer__": ("a buffer", _STATIC),
-    "item": ("item()", _STATIC),
-    "tolist": ("tolist()", _STATIC),
-    "numpy": ("numpy()", _STATIC),
+    "__dlpack__": "DLPack",
+    "__dlpack_device__": "DLPack",
+    "item": "item()",
+    "tolist": "tolist()",
+    "numpy": "numpy()",
 }
-_SIGNS = {name: sign for sign, name in _COMPARISONS.values()}
+"""Methods of arrays that give their values -> the question."""
 
 
 class Traced(ArrayLike, MLOperand):
@@ -103,6 +75,7 @@ class Traced(ArrayLike, MLOperand):
 
     __slots__ = ()
     __hash__ = object.__hash__
+    _place = "ow.ops."
 
     @property
     def context(self) -> MLContext:
@@ -112,7 +85,7 @@ class Traced(ArrayLike, MLOperand):
 
     def __iter__(self) -> Iterator[Any]:
         if self.rank == 0:
-            self._refuse("iteration", _STATIC)
+            self._refuse("iteration", READ)
         return super().__iter__()
 
     def _refuse(self, question: str, advice: str) -> NoReturn:
@@ -120,57 +93,25 @@ class Traced(ArrayLike, MLOperand):
         assert isinstance(tracer, JitTracer)
         raise NoValueError(
             f"{tracer.title}: {question} asks for the values of {self._desc}, which are not known while the function is traced"
-            f"{_users_line()}; {advice}"
+            f"{caller_line()}; {advice.format(self._place) if advice != READ else _STATIC}"
         )
 
-    def _refuse_ufunc(self, ufunc: Any, method: str) -> NoReturn:
-        sign = _SIGNS.get(hints.WEBNN_NAMES.get(ufunc.__name__, ufunc.__name__))
-        if sign is not None:
-            self._refuse(f"'{sign}'", "comparisons are called by name: ow.ops.greater(x, y)")
-        self._refuse(f"np.{ufunc.__name__}", "ow.ops has such functions")
-
-    def __format__(self, spec: str) -> str:
-        return str(self) if not spec else self._refuse("a format", _STATIC)
-
-    def __array_function__(self, function: Any, *_: Any) -> NoReturn:
-        self._refuse(f"np.{function.__name__}", "ow.ops has such functions")
+    def _refuse_function(self, library: str, function: Any, method: str = "__call__") -> NoReturn:
+        sign = SIGNS.get(hints.WEBNN_NAMES.get(function.__name__, function.__name__))
+        advice = hints.of_function(function, method, dir(self._builder), "{{}}{name}({all}) does that")
+        self._refuse(f"'{sign}'" if sign else f"{library}.{function.__name__}", advice)
 
 
-def _question(name: str, question: str, advice: str) -> Callable[..., NoReturn]:
+def _question(name: str, question: str) -> Callable[..., NoReturn]:
     def refuse(self: Traced, *_: Any, **__: Any) -> NoReturn:
-        self._refuse(question, advice)
+        self._refuse(question, READ)
 
     refuse.__name__ = name
     return refuse
 
 
-def _comparison(name: str, sign: str, by_name: str) -> Callable[[Traced, Any], Any]:
-    def compare(self: Traced, other: Any) -> Any:
-        tracer = self._builder
-        is_value = isinstance(other, (Operators, int, float)) or hasattr(other, "__array__")
-        if other is self or not is_value or (isinstance(tracer, JitTracer) and not tracer.is_open):
-            # Python compares by identity.
-            return NotImplemented
-        return self._refuse(f"'{sign}'", f"comparisons are called by name, x.{by_name}(y), and {_WHERE}")
-
-    compare.__name__ = name
-    return compare
-
-
-for _name, (_question_text, _advice) in _QUESTIONS.items():
-    setattr(Traced, _name, _question(_name, _question_text, _advice))
-for _name, (_question_text, _advice) in _COMPARISONS.items():
-    setattr(Traced, _name, _comparison(_name, _question_text, _advice))
-
-
-def _users_line() -> str:
-    """Return the innermost source line outside of Opweave and NumPy: ` (model.py, line 3: if x > 0:)`."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("opweave", "numpy"):
-        frame = frame.f_back
-    name, line = frame.f_code.co_filename, frame.f_lineno
-    text = shorten(linecache.getline(name, line), 100, placeholder=" …")
-    return f" ({file_name(name)}, line {line}{': ' + text if text else ''})"
+for _name, _text in _QUESTIONS.items():
+    setattr(Traced, _name, _question(_name, _text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +131,7 @@ class JitTracer(MLGraphBuilder):
 
     def __init__(self, context: MLContext, title: str) -> None:
         super().__init__(context)
-        self.title, self.is_open = title, True
+        self.title = title
         self.arguments: dict[Operand, int] = {}
         self.captured: dict[int, tuple[Any, Operand]] = {}
         self.tensors: dict[str, MLTensor] = {}

@@ -43,3 +43,7 @@ __all__ = [
     "plan_buffers",
 ]
 """Names for users of Opweave; the other imports above are for Opweave itself."""
+
+
+def __dir__() -> list[str]:
+    return [*(name for name in globals() if name.startswith("__")), *__all__]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.operation import Op
 from ..core.operators import Operators
-from ..support.hints import meant
+from ..support.hints import operation
 from . import (  # noqa: F401  (`_FAMILIES` below)
     activation,
     convolution,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    hint = "" if name.startswith("_") else meant(name, Operations.listing())
+    hint = "" if name.startswith("_") else operation(name, Operations.listing())
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
@@ -71,3 +71,7 @@ for _name, _op in _LISTING.items():
     setattr(Operations, _name, _op)
     if _op.positional[0] not in _op.sequences:
         setattr(Operators, _name, _method(_op))
+
+
+def __dir__() -> list[str]:
+    return [*(name for name in globals() if name.startswith("__")), *_LISTING]

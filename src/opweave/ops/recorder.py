@@ -10,6 +10,7 @@ from ..core.dtypes import cast_number, check
 from ..core.graph import Operand
 from ..memory.arrays import describe
 from ..support.errors import ValidationError
+from ..support.hints import of_operand
 from .constants import constant
 from .operations import Operations
 
@@ -30,4 +31,5 @@ class Recorder(Operations):
                 values = np.asarray(array)
                 return self._as_operand(values, describe(values, "constant: array").data_type)
         types = ", ".join(type(value).__name__ for value in args)
-        raise ValidationError(f"constant: takes (array) or (data_type, number) in a decomposition, got ({types})")
+        hint = of_operand(args[0]) if len(args) == 1 else ""
+        raise ValidationError(f"constant: takes (array) or (data_type, number) in a decomposition, got ({types}){hint}")

@@ -18,3 +18,7 @@ from .limits import ConnectionLimits as ConnectionLimits
 from .server import Server as Server
 
 __all__ = ["ConnectionLimits", "Counts", "Server"]
+
+
+def __dir__() -> list[str]:
+    return [*(name for name in globals() if name.startswith("__")), *__all__]

@@ -14,6 +14,7 @@ Every message contains the operation, its label, the rule, and the value:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -21,6 +22,7 @@ from linecache import getline
 from types import CodeType
 from typing import Any
 
+from . import packages
 from .names import file_name, short_repr, visible
 
 __all__ = [
@@ -30,6 +32,9 @@ __all__ = [
 
 MAX_DECORATOR_LINES = 10
 """Number of lines in which the `def` of a decorated function is searched."""
+
+MAX_LINE_CHARACTERS = 120
+"""Maximum length of a line of a user's program within a message: the longest line that formatters commonly allow."""
 
 MAX_MESSAGE_CHARACTERS = 3000
 """Maximum length of a message, because names and lists from a file may have any length."""
@@ -117,6 +122,20 @@ class MissingExtraError(MLError, ImportError):
     """
 
 
+class NoSuchNameError(ValidationError, AttributeError):
+    """An object has no such attribute or operation. It is an `AttributeError` as well, for `hasattr`.
+
+    >>> import opweave as ow
+    >>> ow.MLGraphBuilder(ow.ml.create_context(device="reference")).MatMul
+    Traceback (most recent call last):
+    opweave.support.errors.NoSuchNameError: a builder has no attribute or operation 'MatMul'; did you mean 'matmul'?
+    """
+
+
+class NoValueError(ValidationError):
+    """Python or a library asks an operand for its value. The message has the line of the user's program."""
+
+
 def require(condition: bool, rule: str) -> None:
     """Raise `ValidationError` unless `condition` holds; `rule` contains the rule and the actual value.
 
@@ -166,7 +185,7 @@ def unusable(cause: str) -> str:
 
 
 def import_extra(module: str, extra: str, purpose: str) -> Any:
-    """Import an optional package; if that fails, raise an error that says why, and what to install.
+    """Import a package of an extra, or one that Opweave needs (""); if that fails, raise an error with reason and remedy.
 
     >>> import_extra("no_such_package", "demo", "reading photographs")
     Traceback (most recent call last):
@@ -174,11 +193,20 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
     """
     name = module.partition(".")[0]
     try:
-        return import_module(module)
+        imported = import_module(module)
+        attribute = packages.NEEDED.get(module)
+        if attribute is None or hasattr(imported, attribute):
+            return imported
+        if getattr(imported, "__file__", None) is None:  # a folder without modules
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+        raise AttributeError(f"module {module!r} has no attribute {attribute!r}", name=attribute, obj=imported)
     except Exception as error:  # a broken package may raise anything
+        if text := packages.shadow_text(name):
+            raise MissingExtraError(f"{purpose} needs {PIP_NAMES.get(name, name)}{text}") from error
         # A package that is there may lack another one, or a part of itself.
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
-            raise MissingExtraError(need_text(purpose, name, f"pip install 'opweave[{extra}]'")) from None
+            remedy = f"pip install 'opweave[{extra}]'" if extra else f"pip install {name}"
+            raise MissingExtraError(need_text(purpose, name, remedy)) from None
         package = PIP_NAMES.get(name, name)
         remedy = f"pip install --force-reinstall {package}"
         raise MissingExtraError(need_text(purpose, package, remedy, unusable(cause_text(error)))) from error
@@ -188,17 +216,24 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
 def user_code(function: Callable[..., Any], during: str) -> Iterator[None]:
     """Add the line in the file of a user's `function` to errors that the `with` block raises when it calls the function.
 
-    A `ValidationError` gets the line at the end of its message; errors of other packages get a note, `during` and the line.
+    A `ValidationError` gets the line at the end of its message, unless it has the line already; errors of other packages get
+    a note, `during` and the line.
     """
     try:
         yield
     except ValidationError as error:
-        raise ValidationError(f"{error}{user_line(error, function)}") from error
+        raise ValidationError(with_user_line(error, function)) from error
     except MLError:
         raise
     except Exception as error:
         error.add_note(f"{during}{user_line(error, function)}")
         raise
+
+
+def with_user_line(error: BaseException, function: Callable[..., Any]) -> str:
+    """The message of an error, with `user_line` at its end unless it is in the message already."""
+    line = user_line(error, function)
+    return str(error) if line in str(error) else f"{error}{line}"
 
 
 def declaration_line(function: Callable[..., Any]) -> str:
@@ -225,7 +260,22 @@ def definition_line(code: CodeType) -> int:
     return next((line for line in lines if getline(code.co_filename, line).lstrip().startswith("def ")), first)
 
 
+def caller_line() -> str:
+    """The innermost line outside of Opweave, NumPy and PyTorch, as the end of a message: ` (model.py, line 3: if x > 0:)`."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
+        frame = frame.f_back
+    file = frame.f_code.co_filename
+    return _at(file, frame.f_lineno, getline(file, frame.f_lineno).strip())
+
+
+_LIBRARIES = ("opweave", "numpy", "torch")
+
+
 def _at(file: str, line: int | None, text: str | None = None) -> str:
+    from textwrap import shorten  # after an error only: the import takes 2 ms
+
+    text = text and shorten(text, MAX_LINE_CHARACTERS, placeholder=" …")
     return f" ({file_name(file)}, line {line}{': ' + text if text else ''})"
 
 

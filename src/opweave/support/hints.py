@@ -12,8 +12,9 @@ from itertools import islice
 from math import prod
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeGuard, TypeVar
 
-from .errors import ValidationError
-from .names import camel_case, short_repr, snake_case
+from .errors import NoSuchNameError, ValidationError
+from .lazy_imports import composite_names
+from .names import camel_case, listing, short_repr, snake_case
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,41 +28,92 @@ OF_CONTEXT = dict.fromkeys(
 
 WEBNN_NAMES = {
     "absolute": "abs",
+    "amax": "reduce_max",
+    "amin": "reduce_min",
+    "and": "logical_and",
     "argmax": "arg_max",
     "argmin": "arg_min",
+    "around": "round_even",
     "astype": "cast",
+    "avg_pool": "average_pool2d",
+    "bitwise_and": "logical_and",
+    "bitwise_not": "logical_not",
+    "bitwise_or": "logical_or",
+    "bitwise_xor": "logical_xor",
+    "bmm": "matmul",
+    "broadcast_to": "expand",
+    "cat": "concat",
+    "chunk": "split",
     "clip": "clamp",
     "close": "destroy",
     "concatenate": "concat",
     "cumsum": "cumulative_sum",
     "device_type": "device",
+    "dim": "rank",
     "divide": "div",
+    "dot": "matmul",
     "dtype": "data_type",
+    "eq": "equal",
+    "flip": "reverse",
+    "fully_connected": "gemm",
+    "ge": "greater_or_equal",
+    "global_average_pool": "average_pool2d",
+    "global_max_pool": "max_pool2d",
     "greater_equal": "greater_or_equal",
+    "gt": "greater",
+    "index_select": "gather",
+    "interpolate": "resample2d",
+    "invert": "logical_not",
     "isinf": "is_infinite",
     "isnan": "is_nan",
+    "keepdim": "keep_dimensions",
     "keepdims": "keep_dimensions",
+    "le": "lesser_or_equal",
     "less": "lesser",
     "less_equal": "lesser_or_equal",
+    "less_or_equal": "lesser_or_equal",
+    "lp_pool": "l2_pool2d",
+    "lt": "lesser",
+    "masked_fill": "where",
     "max": "max_value",
     "maximum": "max",
     "mean": "reduce_mean",
     "min": "min_value",
     "minimum": "min",
+    "mm": "matmul",
+    "moveaxis": "transpose",
+    "movedim": "transpose",
     "multiply": "mul",
     "ndim": "rank",
+    "ne": "not_equal",
     "negative": "neg",
+    "norm": "reduce_l2",
+    "not": "logical_not",
+    "or": "logical_or",
     "permute": "transpose",
+    "permute_dims": "transpose",
     "power": "pow",
     "prod": "reduce_product",
+    "repeat": "tile",
+    "resize": "resample2d",
     "rint": "round_even",
+    "round": "round_even",
+    "select": "where",
     "squeeze": "reshape",
     "subtract": "sub",
     "sum": "reduce_sum",
+    "swapaxes": "transpose",
+    "take": "gather",
+    "take_along_axis": "gather_elements",
+    "tril": "triangular",
+    "trilu": "triangular",
+    "triu": "triangular",
     "true_divide": "div",
+    "upsample": "resample2d",
     "view": "reshape",
+    "xor": "logical_xor",
 }
-"""Names in NumPy, PyTorch and JavaScript's WebNN -> names in WebNN and here."""
+"""Names in NumPy, PyTorch, ONNX and JavaScript's WebNN -> names in WebNN and here."""
 
 UFUNC_METHODS = {
     "add.accumulate": "cumulative_sum",
@@ -85,16 +137,63 @@ def meant(name: str, known: Iterable[str]) -> str:
     >>> meant("averagePool2d", ["average_pool2d"]), meant("keepdims", ["keep_dimensions"]), meant("foo", ["bar"])
     ("; did you mean 'average_pool2d'?", "; did you mean 'keep_dimensions'?", '')
     """
+    names = _public(known)
+    guess = _synonym(name, names) or _similar(name, names)
+    return f"; did you mean {guess!r}?" if guess else ""
+
+
+def _public(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not name.startswith("_")]
+
+
+def plain(name: str) -> str:
+    """A name without capitals and underscores, to compare spellings.
+
+    >>> plain("LogSoftmax"), plain("keep_dims"), plain("and_")
+    ('logsoftmax', 'keepdims', 'and')
+    """
+    return name.replace("_", "").lower()
+
+
+def _synonym(name: str, names: Sequence[str]) -> str:
+    """The name that means the same as `name`: in another spelling, or of another library; empty if there is none."""
+    spelling = plain(name)
+    same = [other for other in names if plain(other) in (spelling, f"{spelling}2d")]  # Conv of ONNX
+    elsewhere = [right for wrong, right in WEBNN_NAMES.items() if plain(wrong) == spelling]
+    return next((guess for guess in (*same, *elsewhere) if guess in names and guess != name), "")
+
+
+def _similar(name: str, names: Sequence[str]) -> str:
     from difflib import get_close_matches  # which most programs never need
 
-    names = list(known)
-    same = [other for other in names if other.lower() == name.lower()]
-    longer = [other for other in names if "_" in name and other.startswith(name)]  # batch_norm of PyTorch
-    similar = [*same, *longer, *get_close_matches(name, names, 1, 0.8)]
-    for guess in (snake_case(name), WEBNN_NAMES.get(name, ""), *similar):
-        if guess in names and guess != name:
-            return f"; did you mean {guess!r}?"
-    return ""
+    snake = snake_case(name)
+    longer = [other for other in names if "_" in snake and other.startswith(snake)]  # batch_norm of PyTorch
+    return next((guess for guess in (*longer, *get_close_matches(name, names, 1, 0.8)) if guess != name), "")
+
+
+def operation(name: str, known: Iterable[str], others: str = "", elsewhere: Iterable[str] = ()) -> str:
+    """A hint for an operation or attribute that an object lacks, as the end of a message; empty if there is none.
+
+    `known` are the object's names; those of `elsewhere` are called with `others` before them.
+    """
+    names, more = _public(known), _public(elsewhere)
+    if guess := _synonym(name, names):
+        return f"; did you mean {guess!r}?"
+    if guess := name if name in more else _synonym(name, more):
+        return f"; {others}{guess}(…) does that"
+    from .foreign_names import INSTEAD
+
+    if plain(name) in INSTEAD:
+        return f"; {INSTEAD[plain(name)]}"
+    composites: Sequence[str] = composite_names()
+    if guess := name if name in composites else _synonym(name, composites):
+        return f"; it is a composite: opweave.composites.{guess}(x, …)"
+    if guess := _similar(name, names):
+        return f"; did you mean {guess!r}?"
+    if guess := _similar(name, more):
+        return f"; did you mean {others}{guess}?"
+    guess = _similar(name, composites)
+    return f"; did you mean opweave.composites.{guess}?" if guess else ""
 
 
 def names(unknown: Iterable[str], missing: Sequence[str]) -> str:
@@ -139,51 +238,157 @@ def of_call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exce
     dictionary = next(filter(_is_options, values), None)
     if dictionary is not None:
         return f"; {options(dictionary)}"
-    several = next((name for name in op.positional[:1] if name in op.sequences), None)
-    if several and len(args) > 1 and all(hasattr(value, "shape") for value in args):
-        return f"; {several} is one list, as in {op.name}([a, b], …)"
-    last = op.positional[-1] if op.positional else ""
-    rest = args[len(op.positional) - 1 :]
-    takes_list = "Sequence[int]" in str(op.parameters[last].annotation) if last in op.parameters else False
-    if takes_list and len(rest) > 1 and all(isinstance(value, int) for value in rest):
-        return f"; {last} is one list: {list(rest)}"
+    first = op.positional[0] if op.positional else ""
+    if first in op.sequences and len(args) > 1 and all(hasattr(value, "shape") for value in args):
+        return f"; {first} is one list, as in {op.name}([a, b], …)"
     unknown = next((name for name in kwargs if name not in op.parameters and name != "label"), None)
     if unknown is not None:
-        return meant(unknown, op.parameters)
-    keywords = [f"{name}=…" for name in op.attributes if name not in op.positional]
-    if len(args) > len(op.positional) and keywords:
-        return f"; attributes are keywords: {', '.join(keywords)}"
+        return _of_argument(op, unknown, kwargs[unknown], arguments)
+    rest = args[len(op.positional) :]
+    if rest:
+        return _of_rest(op, args, rest)
+    missing = next((name for name in op.parameters if name not in arguments and name not in op.defaults), None)
+    if missing is not None:
+        if missing in op.operands and isinstance(arguments.get(first), (list, tuple)):
+            return f"; operands are separate arguments: {_form(op)}"
+        return f"; {op.name} takes two operands, reduce_{op.name} one" if op.name in EXTREMA else f"; write {_form(op)}"
     text = str(error).rpartition(": ")[2] if ": " in str(error) else str(error)
     shape = next((value.shape for value in values if isinstance(getattr(value, "shape", None), tuple)), None)
-    for name, value in arguments.items():
-        if not text.startswith(name):
-            continue
-        items = list(value) if isinstance(value, (list, tuple)) else [value]
-        integers = all(isinstance(item, int) and not isinstance(item, bool) for item in items)
-        if name in op.operands or shape is None or not integers or min(items, default=0) >= 0:
-            continue
-        if name in ("axis", "axes"):
-            right = [item + len(shape) if item < 0 else item for item in items]
-            if min(right) >= 0:
-                return f"; axes are counted from the first: {name}={right if isinstance(value, (list, tuple)) else right[0]}"
-        rest = prod(item for item in items if item != -1)
-        if name == "new_shape" and items.count(-1) == 1 and rest > 0 and prod(shape) % rest == 0:
-            size = prod(shape) // rest
-            return f"; sizes are given, not inferred: {[size if item == -1 else item for item in items]}"
+    name = next((name for name in sorted(arguments, key=len, reverse=True) if text.startswith(name)), None)
+    return "" if name is None or name in op.operands else _of_attribute(op, name, arguments[name], text, shape)
+
+
+EXTREMA = ("max", "min")
+"""Operations of two operands whose names elsewhere are those of reductions."""
+
+
+def _takes_list(op: Any, name: str) -> bool:
+    return name in op.parameters and str(op.parameters[name].annotation).startswith("Sequence[")
+
+
+def _form(op: Any) -> str:
+    """How an operation is called: `softmax(input, axis)`."""
+    required = [f"{name}=…" for name in op.parameters if name not in op.defaults and name not in op.positional]
+    return f"{op.name}({', '.join([*(name for name in op.positional if name not in op.defaults), *required])})"
+
+
+def _of_argument(op: Any, unknown: str, value: Any, arguments: Mapping[str, Any]) -> str:
+    """A hint for an argument that an operation does not have."""
+    from .foreign_names import ARGUMENTS
+
+    free = [name for name in op.parameters if name not in arguments]
+    guess = next((name for name in ARGUMENTS.get(plain(unknown), ()) if name in free), "")
+    if guess and _takes_list(op, guess) and type(value) is int:
+        return f"; did you mean {guess}=[{value}]?"
+    if not guess and op.name in EXTREMA and unknown in ("axes", "axis", "dim"):
+        return f"; {op.name} takes two operands, reduce_{op.name} has axes"
+    return f"; did you mean {guess!r}?" if guess else meant(unknown, op.parameters)
+
+
+def _of_rest(op: Any, args: Sequence[Any], rest: Sequence[Any]) -> str:
+    """A hint for positional arguments, `rest`, beyond those that an operation takes."""
+    last = op.positional[-1] if op.positional else ""
+    integers = all(isinstance(value, int) for value in rest)
+    if _takes_list(op, last) and integers and isinstance(args[len(op.positional) - 1], int):
+        return f"; {last} is one list: {list(args[len(op.positional) - 1 :])}"
+    attributes = [name for name in op.attributes if name not in op.positional]
+    if not attributes:
+        return f"; write {_form(op)}"
+    if _takes_list(op, attributes[0]) and integers:
+        return f"; attributes are keywords: {attributes[0]}={list(rest)}"
+    texts = [short_repr(value) for value in rest] if not any(hasattr(value, "shape") for value in rest) else []
+    pairs = [f"{name}={texts[i] if i < len(texts) else '…'}" for i, name in enumerate(attributes)]
+    return f"; attributes are keywords: {', '.join(pairs[: len(texts) or None])}"
+
+
+def _of_attribute(op: Any, name: str, value: Any, text: str, shape: tuple[int, ...] | None) -> str:
+    """A hint for an attribute that is refused with `text`; `shape` is that of the first operand."""
+    if isinstance(getattr(value, "shape", None), tuple) and "must be a sequence" in text:
+        return f"; the shape of an operand is a sequence: {name}=x.shape"
+    items = list(value) if isinstance(value, (list, tuple)) else [value]
+    if not items or not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+        return ""
+    if "must be a sequence" in text:
+        default = op.defaults.get(name)
+        return f"; write {name}={items * (len(default) if isinstance(default, tuple) else 1)}"
+    if "must be an integer" in text and len(items) == 1:
+        return f"; write {name}={items[0]}"
+    if shape is None or min(items) >= 0:
+        return ""
+    if name in ("axis", "axes"):
+        right = [item + len(shape) if item < 0 else item for item in items]
+        if min(right) >= 0:
+            return (
+                f"; axes are counted from the first: {name}={right if isinstance(value, (list, tuple)) else right[0]}"
+            )
+    rest = prod(item for item in items if item != -1)
+    if name == "new_shape" and items.count(-1) == 1 and rest > 0 and prod(shape) % rest == 0:
+        size = prod(shape) // rest
+        return f"; sizes are given, not inferred: {[size if item == -1 else item for item in items]}"
     return ""
 
 
-def ufunc(function: Any, method: str, subject: str, known: Iterable[str], instead: str = "x.{}({}) is in WebNN") -> str:
-    """The message for a NumPy function that was called, by `method` ("__call__", "reduce"), with an unsupported object.
+def _data_type(number: object) -> str:
+    return repr("int32" if isinstance(number, int) else "float32")
 
-    `subject` describes the object. `instead` says how to call an operation, with places for its name and its other arguments.
+
+def of_operand(value: Any) -> str:
+    """A hint for a value that is no operand, as the end of a message; empty if there is none."""
+    if isinstance(value, bool):
+        return "; comparisons are called by name, as builder.greater(x, y)"
+    if isinstance(value, (list, tuple)):
+        items: Any = value
+        while isinstance(items, (list, tuple)) and items:
+            items = items[0]
+        if hasattr(items, "shape"):
+            return "; it is one operand, not a list"
+        array = f"numpy.array({short_repr(value)}, {_data_type(items)})"
+        return f"; builder.constant({array}) declares a constant" if isinstance(items, (int, float)) else ""
+    if isinstance(value, (int, float)):
+        return f"; builder.constant({_data_type(value)}, {short_repr(value)}) declares a constant"
+    name = getattr(value, "__name__", "")
+    return f"; {name} is not called: write {name}(…)" if callable(value) and name else ""
+
+
+def function(
+    library: str,
+    function: Any,
+    method: str,
+    subject: str,
+    known: Iterable[str],
+    instead: str = "x.{name}({others}) is in WebNN",
+) -> str:
+    """The message for a function of NumPy ("np") or PyTorch that was called with an unsupported object, `subject`."""
+    hint = of_function(function, method, known, instead)
+    return f"{library}.{_function_name(function, method)} takes arrays of {LIBRARIES[library]}, got {subject}; {hint}"
+
+
+def _function_name(function: Any, method: str) -> str:
+    return function.__name__ if method == "__call__" else f"{function.__name__}.{method}"
+
+
+def of_function(function: Any, method: str, known: Iterable[str], instead: str) -> str:
+    """How to call the operation for a function of another library, called by `method`: "__call__", or a ufunc's ("reduce").
+
+    `instead` has places for the operation's `name`, `all` arguments, and the `others` than the first.
     """
-    is_call, functions = method == "__call__", list(known)
-    name = function.__name__ if is_call else f"{function.__name__}.{method}"
-    others = ", ".join("yz"[: getattr(function, "nin", 1) - 1]) if is_call else ""
-    same = name if name in functions else UFUNC_METHODS.get(name) or WEBNN_NAMES.get(name, "")
-    hint = instead.format(same, others) if same in functions else "there is no such operation"
-    return f"np.{name} takes arrays of NumPy, got {subject}; {hint}"
+    from .foreign_names import INSTEAD
+
+    name, names = _function_name(function, method), _public(known)
+    if plain(name) in INSTEAD:
+        return INSTEAD[plain(name)]
+    if name in EXTREMA and not hasattr(function, "nin"):
+        same = f"reduce_{name}"
+    else:
+        same = name if name in names else UFUNC_METHODS.get(name) or _synonym(name, names)
+    count = getattr(function, "nin", 0) if method == "__call__" else 1
+    arguments = list("xyz"[:count]) or ["…"]
+    texts = {"name": same, "all": ", ".join(arguments), "others": ", ".join(arguments[1:])}
+    return instead.format(**texts) if same in names else "there is no such operation"
+
+
+LIBRARIES = {"np": "NumPy", "torch": "PyTorch"}
+"""Names of libraries in programs -> in texts."""
 
 
 def no_dictionaries(function: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
@@ -259,10 +464,8 @@ def misnomers(cls: type[Self]) -> type[Self]:
     for name in wrong.difference(public):
         setattr(cls, name, Misnomer(name))
 
-    def listing(self: object) -> list[str]:
-        return [name for name in object.__dir__(self) if name not in wrong or name in public]
-
-    cls.__dir__ = listing  # type: ignore[method-assign]
+    hidden = wrong.difference(public)
+    cls.__dir__ = lambda self: listing(self, hidden)  # type: ignore[method-assign]
     return cls
 
 
@@ -271,3 +474,11 @@ def no_attribute(instance: object, name: str, hint: str = "") -> AttributeError:
     kind = type(instance).__name__
     hint = hint or ("" if name.startswith("_") else meant(name, dir(instance)))
     return AttributeError(f"{kind!r} object has no attribute {name!r}{hint}", name=name, obj=instance)
+
+
+def no_name(instance: object, kind: str, name: str, hint: Callable[[], str]) -> NoSuchNameError:
+    """The error for an operation or attribute that an operand or a builder, called `kind`, lacks."""
+    text = "" if name.startswith("_") else hint()
+    error = NoSuchNameError(f"{kind} has no attribute or operation {name!r}{text}")
+    error.name, error.obj = name, instance
+    return error

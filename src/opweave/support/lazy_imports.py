@@ -45,6 +45,9 @@ on_arrays = Link("lazy.call")
 call_custom = Link("lazy.custom_call")
 """A custom operation called with anything but a builder: `(op, args, kwargs)`."""
 
+composite_names = Link("composites")
+"""Names of the composites that Opweave brings: `()`."""
+
 compute = Link("lazy.force")
 """Computes pending arrays: `(arrays)`."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 # Patterns are text, which `re` compiles at their first use: that takes a millisecond, and most programs print no such names.
@@ -121,6 +121,16 @@ class SnakeCaseDict(dict[str, Any]):
     def get(self, key: Any, default: Any = None) -> Any:
         """The value of a key, or `default`."""
         return super().get(self._stored_key(key), default)
+
+
+def listing(instance: object, hidden: Container[str] = ()) -> list[str]:
+    """The names that `dir` lists: public attributes and special methods, without those in `hidden`.
+
+    >>> listing(1j)[-3:]
+    ['conjugate', 'imag', 'real']
+    """
+    names = object.__dir__(instance)
+    return sorted(n for n in names if n not in hidden and (not n.startswith("_") or n.startswith("__")))
 
 
 def count_of(number: int, word: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from importlib.util import find_spec
@@ -23,12 +24,77 @@ def is_installed(module: str) -> bool:
     if module in _found:
         return True
     try:
-        if find_spec(module) is None:
-            return False
+        name = module.partition(".")[0]
+        if name != module and (spec := find_spec(name)) is not None and spec.submodule_search_locations is None:
+            return bool(shadow(name))  # a module has no parts: finding one would run it
+        spec = find_spec(module)
     except (ImportError, ValueError):  # a part of a package that is not there, or import hooks that block it
+        return bool(shadow(module))
+    if spec is None or spec.origin is None:  # a folder without modules
         return False
     _found.add(module)
     return True
+
+
+NEEDED = {
+    "fastapi": "FastAPI",
+    "halide": "Func",
+    "ml_dtypes": "bfloat16",
+    "numpy": "ndarray",
+    "onnx": "ModelProto",
+    "onnxruntime": "InferenceSession",
+    "openvino": "Core",
+    "ray": "remote",
+    "rich": "get_console",
+    "safetensors": "safe_open",
+    "tokenizers": "Tokenizer",
+    "typer": "Typer",
+    "wasmtime": "Engine",
+    "wgpu": "gpu",
+}
+"""Packages -> an attribute without which a module of that name is another one, or is not initialised."""
+
+
+def shadow(module: str) -> str:
+    """The file in the program's folder, or the current one, that Python imports instead of a package; empty if none.
+
+    >>> shadow("numpy.linalg"), shadow("no_such_package")
+    ('', '')
+    """
+    name = module.partition(".")[0]
+    try:
+        spec = getattr(sys.modules.get(name), "__spec__", None) or find_spec(name)
+    except (ImportError, ValueError):
+        return ""
+    file = spec.origin if spec is not None and spec.has_location else None
+    if not file:
+        return ""
+    folder = os.path.dirname(os.path.abspath(file))
+    if spec is not None and spec.submodule_search_locations is not None:
+        folder = os.path.dirname(folder)
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    own = {os.getcwd(), *([os.path.dirname(os.path.abspath(script))] if script else [])}
+    is_own = os.path.realpath(folder) in map(os.path.realpath, own)
+    # Folders of installed packages have their metadata; a program may run there.
+    return (
+        file if is_own and not any(entry.endswith((".dist-info", ".egg-info")) for entry in os.listdir(folder)) else ""
+    )
+
+
+def shadow_text(module: str) -> str:
+    """The rest of a message about a package that a file shadows; empty if none does."""
+    file, name = shadow(module), module.partition(".")[0]
+    return f", but {file} shadows the package {name}: rename it" if file else ""
+
+
+def shadowed_requirement() -> str:
+    """The message for a file that shadows a package that Opweave needs; empty if there is none."""
+    texts = ((name, shadow_text(name)) for name in REQUIRED if name in sys.modules)
+    return next((f"opweave needs {name}{text}" for name, text in texts if text), "")
+
+
+REQUIRED = ("ml_dtypes", "numpy", "onnx", "onnxruntime", "rich", "typer")
+"""Packages that are installed with Opweave."""
 
 
 def warn_once(fault: str) -> None:

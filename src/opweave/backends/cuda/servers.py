@@ -50,7 +50,9 @@ def triton_fault() -> str:
     Triton is imported in the process that compiles with it; this function waits for that process.
     """
     oldest, version = ".".join(map(str, MIN_TRITON)), _metadata_version()
-    if not version and not packages.is_installed("triton"):
+    if shadow := packages.shadow_text("triton"):
+        text = f"{PURPOSE} needs Triton{shadow}"
+    elif not version and not packages.is_installed("triton"):
         text = need_text(PURPOSE, "Triton", "pip install 'opweave[cuda]'")
     elif not _is_new_enough():
         problem = f"and {version or 'a version that is not stated'} is installed"

@@ -8,6 +8,7 @@ import re
 import sys
 from functools import cache
 
+from ...support.errors import import_extra
 from ...support.processors import processor_lines, processor_name
 from .. import Device, Precision
 
@@ -22,9 +23,7 @@ def version() -> str:
                 match = re.search(r'^__version__ = "([^"]+)"', file.read(), re.MULTILINE)
             if match:
                 return match[1]
-    import onnxruntime
-
-    return str(onnxruntime.__version__)
+    return str(import_extra("onnxruntime", "", "computing on the processor").__version__)
 
 
 @cache

@@ -62,3 +62,7 @@ from .launch import Launch as Launch
 from .source import CudaBuffer as CudaBuffer, Source as Source
 
 __all__ = ["CudaBuffer", "Launch", "Source"]
+
+
+def __dir__() -> list[str]:
+    return [*(name for name in globals() if name.startswith("__")), *__all__]

@@ -62,3 +62,7 @@ from .loader import load as load
 from .module import Module as Module
 
 __all__ = ["Module", "load"]
+
+
+def __dir__() -> list[str]:
+    return [*(name for name in globals() if name.startswith("__")), *__all__]

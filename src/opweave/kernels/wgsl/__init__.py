@@ -58,3 +58,7 @@ from .kernel import WgslKernel as WgslKernel
 from .shader import Buffer as Buffer, Shader as Shader
 
 __all__ = ["Buffer", "Shader"]
+
+
+def __dir__() -> list[str]:
+    return [*(name for name in globals() if name.startswith("__")), *__all__]

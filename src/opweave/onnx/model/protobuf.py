@@ -13,15 +13,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from types import CodeType, ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
 from ...core.dtypes import ONNX_TYPES
+from ...support.errors import import_extra
 
 M = TypeVar("M")
 
@@ -64,7 +64,7 @@ else:
         places = package and package.submodule_search_locations
         spec = PathFinder.find_spec("onnx.onnx_ml_pb2", places) if places else None
         if spec is None or spec.loader is None:
-            return import_module("onnx")
+            return cast(ModuleType, import_extra("onnx", "", "reading models"))
         with suppress(ImportError, AttributeError, TypeError, ValueError):  # a different version of protobuf
             return _message_classes(spec.loader.get_code(spec.name))
         module = module_from_spec(spec)  # not in sys.modules: a later `import onnx` makes a second module

@@ -15,6 +15,7 @@ from ...context.tensors import in_thread
 from ...core.shapes import OtherShapes
 from ...support import hints
 from ...support.errors import require
+from ...support.names import listing
 from ..model.arguments import NodeArg
 from ..model.limits import DEFAULT as DEFAULT_LIMITS, ModelLimits
 from ..model.model import Model
@@ -139,6 +140,9 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods):
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return self._parts.recipe.reduce_to(type(self))
+
+    def __dir__(self) -> list[str]:
+        return listing(self)
 
     def __repr__(self) -> str:
         from . import summary
