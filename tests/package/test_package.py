@@ -360,6 +360,7 @@ def test_links_from_the_api_to_packages_that_build_on_it() -> None:
         "array_namespace": "array_api",
         "call_custom": "lazy.custom_call",
         "check": "inspect.check",
+        "composite_names": "composites",
         "compute": "lazy.force",
         "deferred_context": "lazy.deferred_context",
         "draw": "inspect.drawing.api",

@@ -16,6 +16,7 @@ from ..support.names import listing, short_repr
 from ..support.records import record
 from . import dtypes
 from .dtypes import DataType
+from .operators import Operators
 from .questions import READ, Questionable
 from .shapes import MAX_DIMENSION as MAX_DIMENSION
 
@@ -84,7 +85,7 @@ _READERS = ("data", "item", "numpy", "tolist")
 """Names of what gives the values of arrays of NumPy and PyTorch."""
 
 
-class MLOperand(Questionable):
+class MLOperand(Questionable, Operators):
     """A value in the graph of a builder: an input, a constant, or the result of an operation.
 
     Operands are created by builders only. Every operation of the builder is a method of its operands, too, with the operand
@@ -168,6 +169,9 @@ class MLOperand(Questionable):
         raise NoValueError(
             f"{question}: an operand has no value while its graph is built, got {self!r}{caller_line()}; {text}"
         )
+
+    def __len__(self) -> int:
+        return super().__len__() if self.rank else self._refuse("len() of a scalar", READ)
 
     def _has_identity(self) -> bool:
         return not self._builder.forbids_equality

@@ -10,6 +10,7 @@ from ..support import hints
 from ..support.errors import ValidationError, require
 from ..support.names import listing, short_repr
 from .dtypes import DataType, completable
+from .questions import is_value
 
 if TYPE_CHECKING:
     from ..ops.signatures import ArrayMethods
@@ -46,11 +47,6 @@ Same = TypeVar("Same", bound="Operators")
 
 INFIX = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow", "matmul": "matmul"}
 """The infix operators of Python -> operations; `__add__` and `__radd__` are "add"."""
-
-
-def is_value(other: object) -> bool:
-    """Whether an infix operator may take `other`: a number, an array, or an operand."""
-    return isinstance(other, (float, int, Operators)) or hasattr(other, "__array__")
 
 
 class Operators(Described, ArrayMethods):

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..support.errors import ValidationError, caller_line
-from .operators import Operators, is_value
 
 CHOOSE = "{}where(condition, a, b) chooses by values"
 
@@ -54,7 +53,7 @@ INFIX = {
 """Infix operators that operands do not have -> the operator, and what to call instead."""
 
 
-_OF_DESCRIPTORS: dict[str, Callable[[Operators], Any]] = {
+_OF_DESCRIPTORS: dict[str, Callable[[Any], Any]] = {
     "shape": lambda x: x.shape,
     "ndim": lambda x: x.rank,
     "size": lambda x: x.desc.element_count,
@@ -62,7 +61,12 @@ _OF_DESCRIPTORS: dict[str, Callable[[Operators], Any]] = {
 """NumPy's functions that need no values."""
 
 
-class Questionable(Operators):
+def is_value(other: object) -> bool:
+    """Whether an infix operator may take `other`: a number, an array, or an operand, which has `__array__` for its error."""
+    return isinstance(other, (float, int)) or hasattr(other, "__array__")
+
+
+class Questionable:
     """Base of operands of graphs: special methods that need values raise `NoValueError`."""
 
     __slots__ = ()
@@ -94,10 +98,7 @@ class Questionable(Operators):
         values: list[Any] = [args, *(kwargs or {}).values()]
         while not isinstance(value := values.pop(0), Questionable):
             values += value if isinstance(value, (list, tuple)) else []
-        value._refuse_function("torch", function)
-
-    def __len__(self) -> int:
-        return super().__len__() if self.rank else self._refuse("len() of a scalar", READ)
+        cls._refuse_function(value, "torch", function)
 
     def __pos__(self) -> Any:
         return self

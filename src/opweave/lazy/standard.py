@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ..core.dtypes import FLOATS
-from ..core.operators import INFIX, Operators, is_value
+from ..core.operators import INFIX, Operators
+from ..core.questions import is_value
 from ..support.errors import ValidationError
 from ..support.lazy_imports import array_namespace
 

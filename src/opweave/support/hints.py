@@ -267,7 +267,7 @@ def _takes_list(op: Any, name: str) -> bool:
 
 
 def _form(op: Any) -> str:
-    """How an operation is called: `softmax(input, axis)`."""
+    """The call of an operation with what it needs: `softmax(input, axis)`."""
     required = [f"{name}=…" for name in op.parameters if name not in op.defaults and name not in op.positional]
     return f"{op.name}({', '.join([*(name for name in op.positional if name not in op.defaults), *required])})"
 
@@ -368,7 +368,7 @@ def _function_name(function: Any, method: str) -> str:
 
 
 def of_function(function: Any, method: str, known: Iterable[str], instead: str) -> str:
-    """How to call the operation for a function of another library, called by `method`: "__call__", or a ufunc's ("reduce").
+    """The operation for a function of another library, as it is called; `method` is "__call__", or a ufunc's ("reduce").
 
     `instead` has places for the operation's `name`, `all` arguments, and the `others` than the first.
     """
