@@ -79,9 +79,9 @@ class Limits:
 
 
 _FOR_CALLS = (
-    "add", "alternative", "cast", "casts", "default", "defaults", "explicit_arguments", "fillers", "flags", "forget_calls",
-    "function", "inline", "positional", "positional_flags", "range_functions", "sequences", "source", "templates",
-    "value_ranges",
+    "add", "alternative", "cast", "casts", "default", "defaults", "examples", "explicit_arguments", "fillers", "flags",
+    "forget_calls", "function", "inline", "positional", "positional_flags", "range_functions", "sequences", "source",
+    "templates", "value_ranges",
 )  # fmt: skip
 """Attributes of operations for calls, back ends and Opweave's declarations, which `dir` does not list."""
 
