@@ -55,7 +55,7 @@ class MLGraphBuilder(Operations):
         self._context: Callable[[], MLContext | None] = lambda: context
         self._device = context.device.name
         self._max_byte_length = context.backend.max_byte_length
-        self._built, self.forbids_equality = False, True
+        self._built = False
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{printable(name)}: {operand.desc}" for name, operand in self.inputs.items())
@@ -232,7 +232,7 @@ class MLGraphBuilder(Operations):
                 f"build: output {name!r} is not the result of an operation: {short_repr(operand)}",
             )
         graph = Graph.reaching(outputs)
-        self._built, self.forbids_equality = True, False
+        self._built = True
         context = self.context
         self._context = ref(context)  # operands and builder form a cycle, and stay until a garbage collection
         from ..compile.driver import compile  # imported late, because it loads many modules

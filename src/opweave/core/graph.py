@@ -173,8 +173,8 @@ class MLOperand(Questionable, Operators):
     def __len__(self) -> int:
         return super().__len__() if self.rank else self._refuse("len() of a scalar", READ)
 
-    def _has_identity(self) -> bool:
-        return not self._builder.forbids_equality
+    def _compares_identity(self, other: Any) -> bool:
+        return isinstance(other, MLOperand)
 
     def _refuse_function(self, library: str, function: Any, method: str = "__call__") -> NoReturn:
         subject = f"{self!r}, which has no value while its graph is built{caller_line()}"
@@ -334,7 +334,7 @@ class Graph:
         return "\n".join(lines)
 
 
-_FOR_PASSES = ("forbids_equality", "listing")
+_FOR_PASSES = ("listing",)
 """Attributes of builders for passes, which `dir` does not list."""
 
 
@@ -345,8 +345,6 @@ class Builder:
     """The largest tensor, in bytes (`maxTensorByteLength`)."""
     _operand_type: type[Operand] = Operand
     _kind = "a builder"
-    forbids_equality: bool = False
-    """Whether `==` of operands is an error, as while a user's program builds the graph; else it compares identity."""
 
     def __init__(self) -> None:
         self._serial = 0

@@ -81,8 +81,8 @@ class Questionable:
         """Raise the error for a function of NumPy ("np") or PyTorch ("torch") that takes arrays."""
         raise NotImplementedError
 
-    def _has_identity(self) -> bool:
-        """Whether `==` compares by identity, as for operands of a graph that is built."""
+    def _compares_identity(self, other: Any) -> bool:
+        """Whether `==` compares identity, as Python's collections do."""
         raise NotImplementedError
 
     def _refuse_ufunc(self, ufunc: Any, method: str) -> NoReturn:
@@ -126,13 +126,11 @@ def _question(name: str, question: str, advice: str) -> Callable[..., NoReturn]:
 
 
 def _comparison(name: str, sign: str, operation: str) -> Callable[[Questionable, Any], Any]:
-    advice = f"{{}}{operation}(x, y) compares elements"
-    if name in ("__eq__", "__ne__"):
-        advice += ", and `is` compares identity"
+    advice, is_equality = f"{{}}{operation}(x, y) compares elements", name in ("__eq__", "__ne__")
 
     def compare(self: Questionable, other: Any) -> Any:
-        if other is self or not is_value(other) or self._has_identity():
-            return NotImplemented  # Python compares by identity, or raises TypeError
+        if other is self or not is_value(other) or (is_equality and self._compares_identity(other)):
+            return NotImplemented  # Python compares identity, or raises TypeError
         return self._refuse(f"'{sign}'", advice)
 
     compare.__name__ = name

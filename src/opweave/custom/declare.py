@@ -114,7 +114,6 @@ def composite(function: Callable[..., Declared]) -> CustomOp[Declared]:
 
 class _Scratch(Recorder):
     _kind = "the builder of a composite"
-    forbids_equality = True
 
     def _hint(self, name: str) -> str:
         own = {"input": "operands are parameters of the function", "build": "the function returns its results"}

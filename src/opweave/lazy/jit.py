@@ -199,7 +199,7 @@ class Jitted(Generic[P, R]):
             error.add_note(f"while tracing {tracer.title}{user_line(error, self.__wrapped__)}")
             raise
         finally:
-            tracer.forbids_equality = False
+            tracer.is_open = False
         return tracer.finish(result)
 
 

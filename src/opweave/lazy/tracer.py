@@ -96,6 +96,10 @@ class Traced(ArrayLike, MLOperand):
             f"{caller_line()}; {advice.format(self._place) if advice != READ else _STATIC}"
         )
 
+    def _compares_identity(self, other: Any) -> bool:
+        tracer = self._builder
+        return isinstance(tracer, JitTracer) and not tracer.is_open
+
     def _refuse_function(self, library: str, function: Any, method: str = "__call__") -> NoReturn:
         sign = SIGNS.get(hints.WEBNN_NAMES.get(function.__name__, function.__name__))
         advice = hints.of_function(function, method, dir(self._builder), "{{}}{name}({all}) does that")
@@ -131,7 +135,7 @@ class JitTracer(MLGraphBuilder):
 
     def __init__(self, context: MLContext, title: str) -> None:
         super().__init__(context)
-        self.title = title
+        self.title, self.is_open = title, True
         self.arguments: dict[Operand, int] = {}
         self.captured: dict[int, tuple[Any, Operand]] = {}
         self.tensors: dict[str, MLTensor] = {}

@@ -98,7 +98,6 @@ class Tracer:
     ) -> None:
         self.model, self.context, self._types = model, context, types or {}
         self.builder = MLGraphBuilder(context)
-        self.builder.forbids_equality = False  # no user's program builds this graph, and passes compare identity
         self.trace = Trace()
         self._shapes, self._values, self._available = shapes, values or {}, available
         self._folded_bytes = 0
