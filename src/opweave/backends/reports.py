@@ -30,8 +30,8 @@ class KernelTime:
         node: label or name of the operation, or operations, that it computes; empty for kernels that the engine has added.
         kernel: the engine's name of the kernel.
         result: data type and shape of the result, in the engine's words.
-        median: median time of all runs, in seconds.
-        minimum: minimum time of all runs, in seconds.
+        median: median time of all runs, in seconds; with OpenVINO, which keeps averages, the mean.
+        minimum: minimum time of all runs, in seconds; with OpenVINO, the mean.
         segment: number of the segment that contains the kernel.
     """
 

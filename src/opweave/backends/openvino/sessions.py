@@ -43,11 +43,11 @@ def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = Fa
         compiled = devices.core().compile_model(model, devices.engine_name(device), options)
     except ENGINE_ERRORS as error:
         raise OperationError(f"OpenVINO does not take the graph: {error}") from error
-    session_type: type[OpenVinoSession] = OpenVinoSession
+    session_type: Callable[..., OpenVinoSession] = OpenVinoSession
     if is_measured:
-        from .measure import MeasuredOpenVinoSession
+        from .measure import MeasuredOpenVinoSession, sources_of
 
-        session_type = MeasuredOpenVinoSession
+        session_type = partial(MeasuredOpenVinoSession, sources_of(model))
     session = session_type(
         compiled, ctx.arrays, done, backend.precision, partial(compile, backend, graph, device, True)
     )
