@@ -378,4 +378,4 @@ def test_plugin_session_compiles_each_shape(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.ERROR):
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.maximum(x, 0))
     assert not caplog.records
-    assert f"  relu on {NAME}: {PROVIDER}" in session.explain().splitlines()
+    assert f"  relu 'y' on {NAME}: {PROVIDER}" in session.explain().splitlines()

@@ -35,7 +35,7 @@ from ...onnx.model.protobuf import (
 from ...onnx.model.scopes import used_names
 from ...onnx.model.values import Constant, Dynamic, Tensor, type_of
 from ...onnx.session.compiled import sections
-from ...onnx.session.load import label_nodes, trace_model
+from ...onnx.session.load import trace_model
 from ...ops.recorder import Recorder
 from ...support.errors import NotSupportedError, OperationError
 
@@ -149,7 +149,6 @@ def record_whole(source: Model, context: MLContext, arrays: Mapping[str, np.ndar
     unknown = [name for name in results if isinstance(trace.values[name], Dynamic)]
     if unknown:
         _, trace = trace_model(source, context, shapes, arrays, _observe_types(source, arrays, unknown))
-    label_nodes(trace)
     return _Assembly(source, trace).graph(outputs)
 
 

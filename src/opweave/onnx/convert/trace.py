@@ -107,7 +107,7 @@ class Tracer:
             self._mark += "/"
 
     def run(self) -> Trace:
-        """Trace the whole graph."""
+        """Trace the whole graph; operations are labelled with the names of the model's nodes."""
         graph = self.model.proto.graph
         for name, array in self.model.weights:
             if name not in self._shapes:  # an input overrides the initializer of its name
@@ -123,6 +123,7 @@ class Tracer:
                 for name in step.node.output[:]:
                     if name:
                         self.trace.maker[name] = step
+        _label_nodes(self.trace)
         return self.trace
 
     # Used by `control` and `labels` ----------------------------------------------------------------------------------
@@ -344,6 +345,19 @@ class Tracer:
         if STRICT in os.environ:
             raise error
         return "its converter fails, though ONNX finds nothing wrong with the node"
+
+
+def _label_nodes(trace: Trace) -> None:
+    """Label unlabelled operations with the name of their ONNX node, or of an output if the node has no name."""
+    ends = {value.operand for value in trace.values.values() if isinstance(value, Tensor)}
+    for name, step in trace.maker.items():
+        value = trace.values.get(name)
+        pending = [value.operand.node] if isinstance(value, Tensor) else []
+        while pending:
+            node = pending.pop()
+            if node is not None and not node.label:
+                node.label = step.node.name or name
+                pending += [operand.node for operand in node.operands if operand not in ends]
 
 
 def _describe(error: Exception) -> str:

@@ -100,7 +100,6 @@ def record(
     tracer, trace = trace_model(source, context, shapes, inputs)
     outputs = [info.name for info in source.proto.graph.output]
     check_whole(sections(trace, outputs), "cannot be expressed in WebNN")
-    label_nodes(trace)
     operands: dict[str, MLOperand] = {}
     for name in outputs:
         match trace.values[name]:
@@ -134,16 +133,3 @@ def trace_model(
             return tracer, tracer.run()
         except ValuesNeeded as needed:
             values |= {name: np.array(arrays[name]) for name in needed.names}
-
-
-def label_nodes(trace: Trace) -> None:
-    """Label unlabelled operations with the name of their ONNX node, or of an output if the node has no name."""
-    ends = {value.operand for value in trace.values.values() if isinstance(value, Tensor)}
-    for name, step in trace.maker.items():
-        value = trace.values.get(name)
-        pending = [value.operand.node] if isinstance(value, Tensor) else []
-        while pending:
-            node = pending.pop()
-            if node is not None and not node.label:
-                node.label = step.node.name or name
-                pending += [operand.node for operand in node.operands if operand not in ends]
