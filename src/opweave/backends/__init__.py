@@ -16,6 +16,7 @@ from .base import (
     Device as Device,
     How as How,
     Measured as Measured,
+    ModelSource as ModelSource,
     PowerPreference as PowerPreference,
     Returning as Returning,
     Runner as Runner,

@@ -31,6 +31,8 @@ Returning = Callable[[Sequence[Memory]], list[Memory]]
 """Compute the outputs from the inputs."""
 TakingFeeds = Callable[[dict[str, Any]], list[Any]]
 """Compute outputs from arrays by input name; raises whatever the engine raises."""
+ModelSource = Callable[[], "tuple[Any, Mapping[str, np.ndarray]]"]
+"""Return a ModelProto without its constants, and the constants by name."""
 How = Literal["native", "composed", "decomposed", "kernel", "expression"]
 """Implementation of a node: one kernel of the engine, several kernels that the rule composes, the op's decomposition, a user
 kernel, or the op's expression."""
@@ -96,6 +98,10 @@ class Runner(ABC):
     def measured(self) -> Measured | None:
         """Return a copy that times its kernels; None if the engine cannot do that."""
         return None
+
+    def why_not_measured(self) -> str:
+        """Return what the device lacks to time kernels, for people; empty if it lacks nothing."""
+        return ""
 
 
 class Measured(Runner):
@@ -216,17 +222,15 @@ class Backend(RuleTable, ABC):
             OperationError: the engine rejects the graph.
         """
 
-    def compile_model(
-        self, proto: Any, constants: Mapping[str, np.ndarray], power_preference: PowerPreference
-    ) -> Runner | None:
+    def compile_model(self, source: ModelSource, power_preference: PowerPreference) -> Runner | None:
         """Compile an ONNX model once for all shapes of its inputs; None if the back end cannot.
 
         The runner takes values of the model's inputs, which may also be lists of arrays, and writes each output into an array
         or a `Cell`; None stands for an unused output. An array whose shape is not the output's raises `OtherShapes`.
 
         Args:
-            proto: the ModelProto without the constants; it may be modified.
-            constants: the constant arrays, by name.
+            source: returns the ModelProto without its constants, which may be modified, and the constants by name. A runner
+                may call `source` again, to measure its kernels.
             power_preference: of the context.
 
         Raises:

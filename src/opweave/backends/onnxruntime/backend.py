@@ -8,12 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...core.graph import Graph, Node, Operand, map_operands
-from .. import Backend, Device, How, PowerPreference, Rule, RuleFunction
+from .. import Backend, Device, How, ModelSource, PowerPreference, Rule, RuleFunction
 from .provider_faults import why_not
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ...core.operation import Op
     from .emit import EmittedGraph, Emitter, Value
     from .plugins import Plugin
@@ -128,12 +126,14 @@ class OnnxRuntime(Backend):
         again = partial(self._compile, graph, power_preference, alone, measures=True)
         return compile(graph, model, settings, again, measures)
 
-    def compile_model(self, proto: Any, constants: Mapping[str, np.ndarray], power_preference: PowerPreference) -> Any:
+    def compile_model(self, source: ModelSource, power_preference: PowerPreference) -> Any:
         if self.plugin is not None:
             return None  # many providers require static shapes
         from .model import ModelSession
 
-        session = ModelSession(proto, constants, power_preference, self.threads, precision=self.precision, whole=True)
+        session = ModelSession(
+            *source(), power_preference, self.threads, precision=self.precision, whole=True, source=source
+        )
         session.check_types()
         return session
 

@@ -121,6 +121,8 @@ class Emitter:
     sizes: dict[str, int]
     """Size in bytes of inputs and of results of lowered nodes, by name."""
     parameters: dict[str, np.ndarray]
+    labels: dict[str, str]
+    """Label or operation of the node that each ONNX node was emitted for, by the ONNX node's name."""
 
     written: dict[Node, list[tuple[str, str]]]
     """Name and operator of each ONNX node emitted for a node."""
@@ -142,6 +144,7 @@ class Emitter:
         self._widened_halves: dict[str, _Widened] = {}
         self.unrounded: set[Node] = set()
         self.parameters: dict[str, np.ndarray] = {}
+        self.labels: dict[str, str] = {}
         self.nodes: list[OnnxNode] = []
         self.constants: dict[str, np.ndarray] = {}
         self.disabled_optimizers: set[str] = set()
@@ -394,8 +397,9 @@ class Emitter:
 
     def _append(self, op_type: str, inputs: list[str], outputs: list[str], attributes: bytes, domain: str = "") -> None:
         # Names must be unique; they appear in the engine's profiles and errors.
-        label = (self.node.label or self.node.op.name).encode("ascii", "backslashreplace").decode()
-        name = f"{label}#{len(self.nodes)}"
+        label = self.node.label or self.node.op.name
+        name = f"{label.encode('ascii', 'backslashreplace').decode()}#{len(self.nodes)}"
+        self.labels[name] = label
         node = OnnxNode(op_type, inputs, outputs, attributes, domain, name)
         self.nodes.append(node)
         self._makers.update(dict.fromkeys(outputs, node))

@@ -16,7 +16,7 @@ from ...core.graph import Node
 from ...core.shapes import OtherShapes
 from ...memory.spaces import Cell, Memory
 from ...support.errors import MLError, OperationError
-from .. import How, PowerPreference, Precision, Returning, Runner, TakingFeeds
+from .. import How, Measured, ModelSource, PowerPreference, Precision, Returning, Runner, TakingFeeds
 from .constants import add_constants, all_graphs, readers
 from .in_place import count_copies, find_updates
 from .native import CPU, ENGINE_ERRORS, NativeSession, engine_call
@@ -49,6 +49,7 @@ class ModelSession(Runner):
         alone: whether no other session runs in alternation with this one.
         title: name of the model, for messages.
         whole: whether the model is a user's whole model.
+        source: returns `proto` and `constants` once more, to measure the kernels; None if that is impossible.
 
     Attributes:
         types: the engine's type of each input and output, by name.
@@ -65,8 +66,10 @@ class ModelSession(Runner):
         title: str = "the model",
         precision: Precision = "float32",
         whole: bool = False,
+        source: ModelSource | None = None,
     ) -> None:
-        self.title = title
+        self.title, self._source = title, source
+        self._settings = power_preference, threads, alone, title, precision, whole
         try:
             if proto.ir_version > KNOWN_IR or any(entry.version > KNOWN_OPSET for entry in proto.opset_import):
                 from .opsets import lower
@@ -87,6 +90,7 @@ class ModelSession(Runner):
             nodes = list(readers(proto.graph.node, is_flat=len(graphs) == 1))
             # Keep the constants: the engine reads their memory.
             self._constants = add_constants(proto.graph, constants, options, nodes)
+            self.before_loading(proto, options)
             model = proto.SerializeToString()
             session = NativeSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled)
         except ENGINE_ERRORS as error:
@@ -106,6 +110,16 @@ class ModelSession(Runner):
         gives = {name: k for k, name in enumerate(self.outputs) if self._can_bind}
         self.updates = find_updates(nodes, takes, gives)
         self.session = session.native
+
+    def before_loading(self, proto: Any, options: Any) -> None:
+        """Called with the model that the engine gets, and its options."""
+
+    def measured(self) -> Measured | None:
+        if self._source is None:
+            return None
+        from .measure import MeasuredModelSession
+
+        return MeasuredModelSession(*self._source(), *self._settings)
 
     def check_types(self) -> None:
         """Raise an error for an input or output whose values NumPy cannot hold."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -73,12 +72,14 @@ def compile(
     threads = pool_threads(settings.threads) if gains_from_threads(graph) else 0
     if not threads:
         options.intra_op_num_threads = 1
-    folder = None
+    recording = None
     if measures:
-        from tempfile import TemporaryDirectory
+        import onnx
 
-        folder = TemporaryDirectory(prefix="opweave-")
-        options.enable_profiling, options.profile_file_prefix = True, os.path.join(folder.name, "times")
+        from .measure import KernelRecording
+
+        written = onnx.ModelProto.FromString(proto).graph
+        recording = KernelRecording(options, written, lambda name: ctx.labels.get(name, ""), is_readable=plugin is None)
     if ctx.any_size and not measures:
         key = proto, replace(settings, threads=options.intra_op_num_threads)
         loaded = _share(key, weights, lambda: _load(proto, weights, ctx, options))
@@ -89,10 +90,10 @@ def compile(
     rounded = [node for node in graph.nodes if may_round and rounds_input(node)]
     notes = dict.fromkeys(ctx.unrounded, KEEPS_FLOAT32) | dict.fromkeys(rounded, "an operand rounded to 8 bits")
     arguments = (loaded, ctx.parameters, len(graph.inputs), len(emitted), done, again, threads, updates, notes)
-    if folder is not None:
-        from .measure import MeasuredOrtSession, Owners
+    if recording is not None:
+        from .measure import MeasuredOrtSession
 
-        return MeasuredOrtSession(folder, Owners(ctx, emitted), *arguments)
+        return MeasuredOrtSession(recording, *arguments)
     if plugin is not None:
         from .provider_session import ProviderSession
 

@@ -161,20 +161,25 @@ class CompiledModel(ModelProgram):
         values = self.trace.values
         used = dict.fromkeys(name for step in section.nodes for name in used_names(step.node))
         constants = {name: value.array for name in used if isinstance(value := values.get(name), Constant)}
-        graph = GraphProto(
-            name="fallback",
-            node=[step.node for step in section.nodes],
-            input=[_value_info(name, values[name]) for name in section.inputs],
-            output=[_value_info(name, values[name]) for name in section.outputs],
-        )
-        ir_version, opsets = model.proto.ir_version, model.proto.opset_import
-        proto = ModelProto(ir_version=ir_version, opset_import=opsets, graph=graph)
+
+        def source() -> tuple[ModelProto, Mapping[str, np.ndarray]]:
+            graph = GraphProto(
+                name="fallback",
+                node=[step.node for step in section.nodes],
+                input=[_value_info(name, values[name]) for name in section.inputs],
+                output=[_value_info(name, values[name]) for name in section.outputs],
+            )
+            ir_version, opsets = model.proto.ir_version, model.proto.opset_import
+            return ModelProto(ir_version=ir_version, opset_import=opsets, graph=graph), constants
+
         threads = getattr(self.context.backend, "threads", None)  # only ONNX Runtime's back end has them
         if not is_large_section(section, values):
             threads = 1
-        title = ", ".join(dict.fromkeys(node.op_type for node in graph.node))
+        title = ", ".join(dict.fromkeys(step.node.op_type for step in section.nodes))
         preference, precision = self.context.power_preference, self.context.precision
-        session = ModelSession(proto, constants, preference, threads, alone=False, title=title, precision=precision)
+        session = ModelSession(
+            *source(), preference, threads, alone=False, title=title, precision=precision, source=source
+        )
         for name in section.outputs:
             value = values[name]
             if isinstance(value, Dynamic) and (value.type is None or not value.type.WhichOneof("value")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -37,8 +38,7 @@ def open_program(model: Model, context: MLContext, inputs: Sequence[Argument]) -
         static = {argument.name: argument.static_shape() for argument in inputs}
         check_decided(model.proto.graph.node, shapes | {n: shape for n, shape in static.items() if shape is not None})
     try:
-        proto, constants = _for_engine(model, inputs)
-        runner = context.backend.compile_model(proto, constants, context.power_preference)
+        runner = context.backend.compile_model(partial(_for_engine, model, inputs), context.power_preference)
     except MLError as error:
         raise NotSupportedError(str(error)) from error
     if runner is None:
