@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import opweave as ow
 from opweave.backends import KernelTime
 from opweave.inspect.profile import CopyProfile, KernelTotal, Profile
-from opweave.support.errors import InvalidStateError, ValidationError
+from opweave.support.errors import DataError, InvalidStateError, ValidationError
 
 CPU = ow.ml.create_context(accelerated=False)
 N = 1000
@@ -221,6 +222,107 @@ def test_engines_measure_their_kernels(tmp_path: Path, monkeypatch: pytest.Monke
     assert json.dumps(profile.to_dict()["kernels"])
     assert "Softmax" in profile._repr_html_()
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def alternating(context: ow.MLContext, count: int) -> ow.MLGraph:
+    """Products and softmaxes in turn, labelled by their number; no engine fuses these."""
+    builder = ow.MLGraphBuilder(context)
+    value = builder.input("x", "float32", [16, 16])
+    for number in range(0, count, 2):
+        value = builder.matmul(value, builder.constant(np.ones((16, 16), "float32")), label=f"n{number}")
+        value = builder.softmax(value, 1, label=f"n{number + 1}")
+    return builder.build({"y": value})
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_profile_of_one_step_lists_ten_slowest_kernels(backend: str) -> None:
+    profile = alternating(ow.ml.create_context(device="cpu", backend=backend), 14).profile(repeat=2)
+    labels = {f"n{number}" for number in range(14)}
+    assert labels <= {kernel.node for kernel in profile.kernels}
+    assert profile.kernel_run > 0
+    lines = str(profile).splitlines()
+    start = lines.index(f"{len(profile.kernels)} kernels, the 10 slowest first:")
+    rows = [re.split("  +", line) for line in lines[start + 2 : lines.index("", start)]]
+    assert len(rows) == 10
+    assert {row[1] for row in rows} <= labels
+    shares = [float(row[-1].rstrip("%")) for row in rows]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) <= 100.5  # each is rounded
+    assert any(line.startswith("kernels: measured by their engine in separate runs of ") for line in lines)
+    assert "totals" not in str(profile)
+    assert "10 slowest first" in profile._repr_html_()
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_fused_kernels_have_labels_of_all_operations(backend: str) -> None:
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu", backend=backend))
+    x = builder.input("x", "float32", [1, 16, 12, 12])
+    weight = builder.constant(np.random.default_rng(0).random((16, 16, 3, 3), "float32"))
+    stem = builder.conv2d(x, weight, padding=(1, 1, 1, 1), label="stem")
+    total = builder.relu(builder.add(stem, x, label="sum"), label="act")
+    mean = builder.reshape(builder.average_pool2d(total, label="pool"), [1, 16], label="flat")
+    wide = builder.gelu(
+        builder.matmul(mean, builder.constant(np.ones((16, 16), "float32")), label="wide"), label="gelu"
+    )
+    kernels = builder.build({"y": wide}).profile(repeat=1, detail=True).kernels
+    nodes = [kernel.node for kernel in kernels if kernel.node]
+    assert set(" + ".join(nodes).split(" + ")) == {"stem", "sum", "act", "pool", "flat", "wide", "gelu"}
+    assert [node for node in nodes if "stem" in node] in (["stem + sum + act"], ["stem"])
+    assert [node for node in nodes if "wide" in node] in (["wide"], ["flat + wide"])
+
+
+def test_several_steps_have_kernels_with_detail_only() -> None:
+    assert built().profile(repeat=1).kernels == ()
+    profile = built().profile(repeat=1, detail=True)
+    assert [kernel.node for kernel in profile.kernels] == ["abs", "add"]
+    assert "2 kernels, in order:" in str(profile)
+
+
+def test_save_trace_writes_events_inside_of_runs(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text("old")
+    profile = built().profile(repeat=3, detail=True)
+    profile.save_trace(path)
+    assert list(tmp_path.iterdir()) == [path]
+    trace = json.loads(path.read_text(encoding="utf-8"))
+    assert trace.keys() == {"traceEvents", "displayTimeUnit", "otherData"}
+    events = trace["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "X"}
+    assert all(isinstance(event[key], int) for event in events for key in ("pid", "tid"))
+    assert all(isinstance(event["name"], str) and isinstance(event["args"], dict) for event in events)
+    tracks = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    assert tracks == {(1, 1): "run", (1, 2): "steps", (1, 3): "copies", (2, 1): "run", (2, 2): "kernels"}
+    assert {e["pid"] for e in events if e["name"] == "process_name"} == {1, 2}
+    spans: dict[str, list[str]] = {}
+    for pid in (1, 2):
+        run, *parts = [event for event in events if event["ph"] == "X" and event["pid"] == pid]
+        assert (run["name"], run["ts"]) == ("run", 0)
+        end = 0.0
+        for event in parts:
+            assert event["ts"] == pytest.approx(end)
+            assert event["dur"] >= 0
+            end = event["ts"] + event["dur"]
+            spans.setdefault(tracks[pid, event["tid"]], []).append(event["name"])
+        assert end <= run["dur"] + 1e-6
+    assert spans == {
+        "steps": ["abs", "doubled '<b>'", "add"],
+        "copies": [f"copy float32[{N}]: an output under another name"],
+        "kernels": ["abs", "add"],
+    }
+    steps = [event["dur"] for event in events if event["ph"] == "X" and event["pid"] == 1][1:]
+    assert steps == pytest.approx([step.median * 1e6 for step in profile.steps], abs=1e-3)
+
+
+def test_save_trace_rejects_other_names_and_missing_folders(tmp_path: Path) -> None:
+    profile = built().profile(repeat=1)
+    with pytest.raises(ValidationError, match=r"the name of the trace must end with .json, got 'trace.txt'"):
+        profile.save_trace("trace.txt")
+    with pytest.raises(DataError, match=r"there is no folder .*none"):
+        profile.save_trace(tmp_path / "none" / "trace.json")
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(DataError, match=r"folder\.json"):
+        profile.save_trace(tmp_path / "folder.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.json"]
 
 
 def test_times_of_kernels_are_added_up() -> None:

@@ -111,11 +111,14 @@ class MLGraph:
     ) -> Profile:
         """Run the graph, and measure each of its steps: time, bytes, copies and reused memory.
 
+        If one engine runs the whole graph, its kernels are measured, too, with the labels of the operations, and the slowest
+        ones are listed. That takes separate runs of a second copy of the graph, since it slows the engine down.
+
         Args:
             inputs: an array or tensor for each input, by name; None for random ones.
             outputs: arrays or tensors to write results into, by name; results of other outputs get new memory.
             repeat: number of runs to measure, after one run to warm up.
-            detail: whether to also measure each kernel of the engines that support it; this compiles the graph again.
+            detail: whether to also measure the kernels of graphs of several steps, and to list all of them.
 
         Returns:
             A table to `print`, and its numbers.

@@ -26,6 +26,7 @@ from ..run.profile import (
 from ..support import lazy_imports
 from ..support.errors import require
 from ..support.hints import require_names
+from ..support.progress import report_work
 from .inputs import random
 
 if TYPE_CHECKING:
@@ -77,25 +78,39 @@ def profile_model(
         whole.append(perf_counter_ns() - start)
         if len(call.layout.steps) > 1:
             parts.append(call.time_steps())
-    # Measuring kernels slows down the CPU, but no device.
-    kernels = _kernels(program, sources, targets, shared, repeat) if detail or not space.is_host else ()
+    # Measuring kernels slows down the CPU, but no device. One step says nothing without its kernels.
+    is_measured = detail or not space.is_host or not parts
+    kernels, kernel_run = _kernels(program, sources, targets, space, shared, repeat) if is_measured else ((), 0.0)
     steps = _steps(program, call, parts or [[time] for time in whole])
     plan, times = program.plan, (median(whole) / 1e9, min(whole) / 1e9)
     sizes = plan.peak, plan.total, len(plan.offsets)
-    return Profile(device, repeat, steps, counted, *times, *sizes, kernels, tuple(remarks))
+    missing = program.why_not_measured() if is_measured else []
+    notes = *remarks, *(f"kernels are not measured: {reason}" for reason in missing)
+    return Profile(device, repeat, steps, counted, *times, *sizes, kernels, notes, kernel_run, detail)
 
 
 def _kernels(
-    program: Program, sources: Sequence[Memory], targets: Sequence[Memory], shared: Aliases, repeat: int
-) -> tuple[KernelTime, ...]:
-    """Measure kernels by their engines; empty if no engine can."""
-    measured = program.build_measured()
+    program: Program,
+    sources: Sequence[Memory],
+    targets: Sequence[Memory],
+    space: TensorSpace,
+    shared: Aliases,
+    repeat: int,
+) -> tuple[tuple[KernelTime, ...], float]:
+    """Measure kernels by their engines, and the seconds of a run meanwhile; nothing if no engine can."""
+    with report_work("compiling the graph to measure its kernels"):
+        measured = program.build_measured()
     if measured is None:
-        return ()
+        return (), 0.0
     call = measured.program.bind(sources, targets, shared)
+    whole = []
     for _ in range(repeat + 1):
+        start = perf_counter_ns()
         call()
-    return tuple(measured.finish())
+        space.wait()
+        whole.append(perf_counter_ns() - start)
+    kernels = tuple(measured.finish())
+    return kernels, median(whole[1:]) / 1e9 if kernels else 0.0
 
 
 def _arrays(

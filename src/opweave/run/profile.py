@@ -7,12 +7,18 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..support.formatting import duration, intermediates, markup, shorten, size, table
+from ..support.names import count_of, visible
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..backends import KernelTime
 
 MAX_TITLE = 70
 """Maximum characters of a title in a table; `Profile.steps` has the full title."""
+
+MAX_KERNELS = 10
+"""Maximum number of kernels in a table without details; `Profile.kernels` has all."""
 
 _KERNEL_HEAD = ("", "of operation", "kernel", "makes", "median", "min", "share")
 _TOTAL_HEAD = ("kernel", "calls", "total", "share")
@@ -90,9 +96,12 @@ class Profile:
         intermediates: bytes of memory for the values between segments.
         intermediates_alone: the sum of the sizes of these values, which is larger if values share memory.
         pieces: the number of these values.
-        kernels: the times of the engine's kernels, measured by the engine; on a CPU only with `detail=True`. On a GPU, they
-            are differences of timestamps.
-        remarks: for a session, the program that was measured, and how calls with other shapes run.
+        kernels: the times of the engine's kernels, measured by the engine in separate runs. On a CPU, a graph of several
+            steps has them only with `detail=True`. On a GPU, they are differences of timestamps.
+        kernel_run: the median time of the runs that measure kernels, in seconds; 0 without kernels.
+        remarks: for a session, the program that was measured, and how calls with other shapes run; reasons why kernels
+            are not measured.
+        has_details: whether the table lists all kernels and the totals of each, instead of the ten slowest kernels.
     """
 
     device: str
@@ -106,6 +115,8 @@ class Profile:
     pieces: int = 0
     kernels: tuple[KernelTime, ...] = ()
     remarks: tuple[str, ...] = ()
+    kernel_run: float = 0.0
+    has_details: bool = True
 
     @property
     def parts(self) -> float:
@@ -139,6 +150,38 @@ class Profile:
         totals = [asdict(total) for total in self.kernel_totals]
         return {**result, "kernel_totals": totals, "parts": self.parts, "overhead": self.overhead}
 
+    def save_trace(self, path: str | Path) -> None:
+        """Write a timeline for https://ui.perfetto.dev or chrome://tracing, in Chrome's trace event format.
+
+        It has a track for the run, one for its steps, and one for steps that only copy. A second process has the kernels,
+        which are measured in other runs. Events have the median times, and follow each other without gaps.
+
+        Args:
+            path: the .json file to write.
+
+        Raises:
+            ValidationError: the file's name does not end with .json.
+            DataError: there is no such folder, or the file cannot be written.
+
+        >>> import json, tempfile, opweave as ow
+        >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+        >>> graph = builder.build({"y": builder.input("x", "float32", [2]).neg()})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     graph.profile(repeat=2).save_trace(f"{folder}/trace.json")
+        ...     with open(f"{folder}/trace.json") as file:
+        ...         events = json.load(file)["traceEvents"]
+        >>> [event["name"] for event in events if event["ph"] == "X"]
+        ['run', 'neg']
+        """
+        import json
+
+        from ..support.files import atomic_writer
+        from .timeline import check_trace, timeline
+
+        check_trace(path)
+        with atomic_writer(path) as file:
+            file.write(json.dumps(timeline(self)).encode())
+
     def __repr__(self) -> str:
         return str(self)
 
@@ -147,19 +190,36 @@ class Profile:
         lines = table([head, *map(_step_cells, self.steps)], words=3)
         if self.kernels:
             rows = [_KERNEL_HEAD, *self._kernel_cells()]
-            lines += ["", "kernels, while their engine measures them:", *table(rows, words=4)]
+            lines += ["", f"{self._kernel_title()}:", *table(rows, words=4)]
+        if self.kernels and self.has_details:
             lines += ["", "totals of kernels:", *table([_TOTAL_HEAD, *self._total_cells()], words=1)]
         return "\n".join([*lines, "", *self._notes()])
+
+    def _listed_kernels(self) -> Sequence[KernelTime]:
+        """The kernels of the table: all in order, or the slowest ones."""
+        if self.has_details:
+            return self.kernels
+        return sorted(self.kernels, key=lambda kernel: -kernel.median)[:MAX_KERNELS]
+
+    def _kernel_title(self) -> str:
+        count, listed = len(self.kernels), len(self._listed_kernels())
+        order = "in order" if self.has_details else f"the {f'{listed} ' if listed < count else ''}slowest first"
+        return count_of(count, "kernel") + (f", {order}" if count > 1 else "")
 
     def _kernel_cells(self) -> list[tuple[str, ...]]:
         total = self._kernel_seconds
         return [
-            (str(k.segment), shorten(k.node, MAX_TITLE), k.kernel, k.result, *_times(k, k.median / total))
-            for k in self.kernels
+            (
+                str(k.segment),
+                *(shorten(visible(t), MAX_TITLE) for t in (k.node, k.kernel)),
+                k.result,
+                *_times(k, k.median / total),
+            )
+            for k in self._listed_kernels()
         ]
 
     def _total_cells(self) -> list[tuple[str, ...]]:
-        return [(t.kernel, str(t.count), duration(t.total), f"{t.share:.1%}") for t in self.kernel_totals]
+        return [(visible(t.kernel), str(t.count), duration(t.total), f"{t.share:.1%}") for t in self.kernel_totals]
 
     def _notes(self) -> list[str]:
         notes = [
@@ -167,6 +227,11 @@ class Profile:
         ]
         if len(self.steps) > 1:
             notes.append(f"steps alone: {duration(self.parts)}; between them: {duration(self.overhead)}")
+        if self.kernels:
+            notes.append(
+                f"kernels: measured by their engine in separate runs of {duration(self.kernel_run)}, since measuring takes "
+                f"time; shares are of their sum, {duration(self._kernel_seconds)}"
+            )
         if self.pieces:
             shared = intermediates(self.pieces, self.intermediates_alone, self.intermediates)
             notes.append(f"intermediates: {shared}")
@@ -187,10 +252,11 @@ class Profile:
         steps = _html(("", "step", "runs as", "median", "min", "", "share", "GB/s"), rows, words=3)
         kernels = ""
         if self.kernels:
-            calls, totals = _escape_rows(self._kernel_cells()), _escape_rows(self._total_cells())
-            kernels = _html(_TOTAL_HEAD, totals, words=1)
-            listing = _html(_KERNEL_HEAD, calls, words=4)
-            kernels += f"<details><summary>{len(self.kernels)} kernels</summary>{listing}</details>"
+            listing = _html(_KERNEL_HEAD, _escape_rows(self._kernel_cells()), words=4)
+            kernels = f"<p>{self._kernel_title()}:</p>{listing}"
+        if self.kernels and self.has_details:
+            totals = _html(_TOTAL_HEAD, _escape_rows(self._total_cells()), words=1)
+            kernels = f"{totals}<details><summary>{self._kernel_title()}</summary>{listing}</details>"
         return f"{steps}{kernels}<p>{'<br>'.join(map(markup, self._notes()))}</p>"
 
 
@@ -212,6 +278,8 @@ def _escape_rows(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
 
 def _step_cells(step: StepProfile) -> tuple[str, ...]:
     sizes = size(step.reads), size(step.writes), f"{step.bandwidth / 1e9:.2f}"
+    if not step.reads + step.writes:
+        sizes = ("", "", "")  # of a program for all shapes
     return (str(step.segment), shorten(step.title, MAX_TITLE), step.how, *_times(step, step.share), *sizes)
 
 

@@ -228,6 +228,11 @@ class Program:
         program = Program(self.graph, self.origin, parts, self.placements, self.space, self._ranges, choice=self.choice)
         return MeasuredProgram(program, engines)
 
+    def why_not_measured(self) -> list[str]:
+        """Reasons of the devices of the program that time no kernels."""
+        reasons = (step.part.runner.why_not_measured() for step in self.steps if step.part)
+        return list(dict.fromkeys(filter(None, reasons)))
+
 
 @record
 class MeasuredProgram:

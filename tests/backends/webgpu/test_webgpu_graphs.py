@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from support.webgpu_device import adapter, gpu_context
-from support.webgpu_kernels import generator, normal
+from support.webgpu_kernels import engine_of, generator, normal
 
 import opweave as ow
 from opweave.context.graph import program_of
@@ -65,6 +65,18 @@ def test_conv2d_epilogue_is_fused(context: ow.MLContext) -> None:
     profile = graph.profile()
     assert len(profile.kernels) == (1 if "timestamp-query" in adapter().features else 0)
     assert "copies: none" in str(profile)
+
+
+def test_profile_says_that_the_adapter_has_no_timestamps(
+    context: ow.MLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": builder.relu(builder.input("x", "float32", [4]))})
+    monkeypatch.setattr(engine_of(context), "has_timestamps", False)
+    profile = graph.profile(repeat=1)
+    assert profile.kernels == ()
+    assert profile.remarks == ("kernels are not measured: the adapter lacks the feature timestamp-query",)
+    assert str(profile).endswith(profile.remarks[0])
 
 
 def test_element_wise_chains_and_movement_are_one_kernel(context: ow.MLContext) -> None:

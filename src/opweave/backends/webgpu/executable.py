@@ -50,6 +50,9 @@ class DeviceRunner(GpuKernelRunner[WebGpuRun]):
     def measured(self) -> MeasuredGpuRunner[WebGpuRun] | None:
         return MeasuredGpuRunner(self) if self.engine.has_timestamps else None
 
+    def why_not_measured(self) -> str:
+        return "" if self.engine.has_timestamps else "the adapter lacks the feature timestamp-query"
+
     def time_kernels(self, runs: Runs) -> list[int]:
         """Run each kernel in a separate pass."""
         wgpu, device, count = self.engine.wgpu, self.engine.device, len(runs)
