@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import ModelProto, numpy_helper
 from onnx.parser import parse_model
 
 import opweave as ow
+from opweave.backends.onnxruntime.measure import run_times
+from opweave.onnx.session import choice
 
 CONTEXT = ow.ml.create_context(device="cpu", backend="onnxruntime")
 TEXT = '<ir_version: 8, opset_import: ["": 17]> g (float[n, 3] x) => (float[n, 3] y) { a = Softmax(x)  y = Relu(a) }'
@@ -42,20 +47,127 @@ def test_profile_of_own_session() -> None:
     each = session()
     each.run(None, {"x": np.ones((2, 3), "float32")})
     profile = each.profile(repeat=2)
-    assert profile.remarks == ("program: x [2, 3]: ONNX Runtime, uncompiled",)
-    assert [(step.title, step.how) for step in profile.steps] == [("the model", "ONNX Runtime")]
-    assert (
-        each.profile({"x": np.ones((5, 3), "float32")}, repeat=1)
-        .remarks[0]
-        .endswith("[5, 3]: ONNX Runtime, uncompiled")
+    assert profile.remarks == (
+        "program: x [2, 3]: ONNX Runtime, uncompiled",
+        'this is what run() uses; InferenceSession(..., specialise="always") compiles the model instead',
     )
-    each.profile(input_shapes={"x": [2, 3]}, repeat=1)
-    assert each.shapes() == {"x [2, 3]": "compiled"}
+    assert [(step.title, step.how) for step in profile.steps] == [("the model", "ONNX Runtime")]
+    assert "0 B" not in str(profile), "the bytes are unknown"
+    others = (
+        each.profile({"x": np.ones((5, 3), "float32")}, repeat=1),
+        each.profile(input_shapes={"x": [5, 3]}, repeat=1),
+    )
+    assert [other.remarks[0] for other in others] == ["program: x [5, 3]: ONNX Runtime, uncompiled"] * 2
+    each.explain(input_shapes={"x": [2, 3]})  # compiles the shapes, which run() does not use
+    assert each.profile(repeat=1).remarks[0] == "program: x [2, 3]: ONNX Runtime, uncompiled"
+
+
+def test_profile_says_that_shapes_are_compiled_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    each = session(specialise="recurring")
+    each.run(None, {"x": np.ones((2, 3), "float32")})
+    monkeypatch.setattr(choice.RecentShape, "describe", lambda self: choice.COMPILING)
+    assert each.profile(repeat=1).remarks[1].startswith("run() compiles these shapes in the background")
+
+
+NETWORK = """<ir_version: 8, opset_import: ["": 17]> g (float[n, 16, 8, 8] x) => (float[n, 16] y) {
+    [stem] c = Conv<pads=[1, 1, 1, 1]>(x, w)
+    [bn] b = BatchNormalization(c, v, v, v, v)
+    [act] r = Relu(b)
+    [pool] p = GlobalAveragePool(r)
+    [flat] f = Flatten(p)
+    [wide] m = MatMul(f, k)
+    [bias] q = Add(m, v)
+    [g1] d = Div(q, root)
+    [g2] e = Erf(d)
+    [g3] a = Add(e, one)
+    [g4] h = Mul(q, a)
+    [g5] u = Mul(h, half)
+    y = Softmax(u)
+}"""
+
+
+def network() -> ModelProto:
+    """A convolution with a normalisation, a product with a bias, GELU, and a node without a name."""
+    model, generator = parse_model(NETWORK), np.random.default_rng(0)
+    arrays: dict[str, Any] = {"root": 2**0.5, "one": 1, "half": 0.5, "v": np.ones(16), "k": np.eye(16)}
+    arrays["w"] = generator.random((16, 16, 3, 3))
+    model.graph.initializer.extend(numpy_helper.from_array(np.float32(array), name) for name, array in arrays.items())
+    model.graph.node[3].name = "größe/pool"
+    return model
+
+
+@pytest.mark.parametrize(
+    ("backend", "specialise"), [("onnxruntime", "auto"), ("onnxruntime", "always"), ("openvino", "always")]
+)
+def test_profile_names_nodes_of_the_model(backend: str, specialise: Any, tmp_path: Path) -> None:
+    context = ow.ml.create_context(device="cpu", backend=backend)
+    model = network()
+    each = ow.InferenceSession(model, context=context, specialise=specialise)
+    profile = each.profile(input_shapes={"x": [1, 16, 8, 8]}, repeat=2)
+    assert model == network()
+    named = [kernel.node for kernel in profile.kernels if kernel.node]
+    assert {part for node in named for part in node.split(" + ")} >= {node.name or "y" for node in model.graph.node} - {
+        "bn"  # folded into the convolution
+    }
+    (product,) = [node.split(" + ") for node in named if "wide" in node.split(" + ")]
+    assert "bias" in product
+    assert "größe/pool" in str(profile)
+    if backend == "onnxruntime":
+        assert {kernel.kernel: kernel.node for kernel in profile.kernels}["Gelu"] == "g1 + g2 + g3 + g4 + g5"
+    shares = [float(share) for share in re.findall(r" ([\d.]+)%$", str(profile).partition("slowest first")[2], re.M)]
+    assert len(shares) == min(len(profile.kernels), 10)
+    assert 0 < sum(shares) <= 100.5, "each is rounded"
+    profile.save_trace(tmp_path / "trace.json")
+    names = {event["name"] for event in json.loads((tmp_path / "trace.json").read_text("utf-8"))["traceEvents"]}
+    assert set(named) <= names
+
+
+def test_profile_tells_nodes_of_one_name_apart() -> None:
+    text = TEXT.replace("a = Softmax(x)", "[same] a = Softmax(x)  [same] b = Neg(a)").replace("Relu(a)", "Sqrt(b)")
+    kernels = session(text).profile(input_shapes={"x": [2, 3]}, repeat=1).kernels
+    assert [(kernel.node, kernel.kernel) for kernel in kernels] == [("same", "Softmax"), ("same", "Neg"), ("y", "Sqrt")]
+
+
+def test_profile_counts_kernels_of_loops_once() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[n, 64] x, bool c, int64 k) => (float[n, 64] y) {
+        [pre] a = Softmax(x)
+        [loop] y = Loop(k, c, a) <body = b (int64 i, bool t, float[n, 64] s) => (bool o, float[n, 64] r) {
+            [keep] o = Identity(t)  [inner] r = Softmax(s) }>
+    }"""
+    feed = {"x": np.ones((2, 64), "float32"), "c": np.array(True), "k": np.array(20)}
+    profile = session(text).profile(feed, repeat=3)
+    assert sorted(kernel.node for kernel in profile.kernels) == ["inner", "keep", "loop", "pre"]
+
+
+def test_time_of_a_loop_excludes_kernels_inside() -> None:
+    def event(name: str, start: int, duration: int, operator: str = "Softmax") -> dict[str, Any]:
+        arguments = {"op_name": operator, "node_index": "0"}
+        return {"cat": "Node", "name": f"{name}_kernel_time", "ts": start, "dur": duration, "args": arguments}
+
+    def run(at: int) -> list[dict[str, Any]]:
+        inner = [event("inner", at + 10 * number, 8) for number in (1, 2, 3)]
+        return [event("pre", at, 5), *inner, event("loop", at + 9, 40, "Loop"), {"cat": "Session", "name": "model_run"}]
+
+    runs, about = run_times([*run(0), *run(100)])
+    assert runs == [{("pre", "0"): 5, ("inner", "0"): 24, ("loop", "0"): 16}] * 2
+    assert [name for name, _ in about] == ["pre", "inner", "loop"]
+
+
+def test_profile_with_detail_measures_fallback_nodes() -> None:
+    text = MIXED.replace("y = NonZero", "[places] y = NonZero")
+    profile = session(text, specialise="always").profile({"x": np.float32([-1, 2, 3])}, repeat=2, detail=True)
+    assert [(kernel.segment, kernel.node, kernel.kernel) for kernel in profile.kernels] == [
+        (0, "a", "Relu"),
+        (1, "places", "NonZero"),
+    ]
 
 
 def test_profile_has_fallback_steps() -> None:
     profile = session(MIXED, specialise="always").profile({"x": np.float32([-1, 2, 3])}, repeat=2)
-    assert [(step.title, step.how) for step in profile.steps] == [("relu", "ONNX Runtime"), ("NonZero", "ONNX Runtime")]
+    assert [(step.title, step.how) for step in profile.steps] == [
+        ("relu 'a'", "ONNX Runtime"),
+        ("NonZero", "ONNX Runtime"),
+    ]
     assert sum(copied.count for copied in profile.copies) == 0
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..model.model import Model
 
 UNCOMPILED = "ONNX Runtime, uncompiled"
+COMPILING = "compiling"
 
 
 @record
@@ -242,4 +243,4 @@ class RecentShape:
         why = self.refused if refusal is None else f"it cannot be compiled: {refusal}"
         if why:
             return f"{UNCOMPILED}: {why}"
-        return "compiling" if self.uses is not None and self.uses.seen > 1 else UNCOMPILED
+        return COMPILING if self.uses is not None and self.uses.seen > 1 else UNCOMPILED

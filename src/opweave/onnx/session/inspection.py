@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...context.tensor import Locks, MLTensor
 from ...support import lazy_imports
 from ...support.errors import OperationError, require
-from .choice import UNCOMPILED
+from .choice import COMPILING, UNCOMPILED
 from .model_program import ModelProgram
 from .shape_cache import Key, text_of
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from ...run.profile import Profile
     from .parts import SessionParts
 
+ALIKE = 'this is what run() uses; InferenceSession(..., specialise="always") compiles the model instead'
+PENDING = (
+    "run() compiles these shapes in the background, and uses the result once it is there; profile again to measure that"
+)
 UNKNOWN = "the model has dynamic dimensions; run it first, or pass input_shapes"
 
 
@@ -58,17 +62,20 @@ class InspectionMethods:
     ) -> Profile:
         """Run the model, and measure each step of its program: time, bytes, copies, and memory that is reused.
 
-        A session may have several programs, one for each combination of shapes. The profile measures one of them; `remarks`
-        tells which one, and how calls with other shapes run.
+        A session may have several programs, one for each combination of shapes. The profile measures the one that `run` uses
+        for the same inputs; `remarks` tells which one it is, and how calls with other shapes run.
+
+        If the program is one step, as an uncompiled model is, its kernels are measured, too, with the names of the model's
+        nodes. That takes separate runs of a second copy of the program, since it slows the engine down.
 
         Args:
             inputs: a value for each input, as for `run`; they select the program. Default: random values.
-            input_shapes: the shapes to measure, without `inputs`; compiled if needed. Default: the shapes of the last call.
+            input_shapes: the shapes to measure with random values, without `inputs`. Default: the shapes of the last call.
             repeat: the number of measured runs, after a warm-up.
-            detail: whether to also measure each kernel of the engines that support it.
+            detail: whether to also measure the kernels of programs of several steps, and to list all of them.
 
         Returns:
-            A table to `print`, and its numbers. An uncompiled model is one step.
+            A table to `print`, and its numbers.
 
         Raises:
             ValidationError: names or shapes do not fit; the model has dynamic dimensions, and has not run yet.
@@ -80,9 +87,10 @@ class InspectionMethods:
         >>> session = ow.InferenceSession(parse_model(text), context=ow.ml.create_context(device="reference"))
         >>> profile = session.profile(input_shapes={"x": [2]}, repeat=2)
         >>> [step.title for step in profile.steps], profile.remarks
-        (['relu'], ('program: x [2]: compiled',))
+        (["relu 'y'"], ('program: x [2]: compiled',))
         """
         from .compiled import CompiledModel
+        from .tuning import random_feed
 
         parts = self._parts
         parts.check_alive()
@@ -90,26 +98,28 @@ class InspectionMethods:
         require(inputs is None or isinstance(inputs, Mapping), "profile: inputs must map names to arrays")
         tensors = [value for value in (inputs or {}).values() if isinstance(value, MLTensor)]
         with Locks(tensors):
+            cache = parts.shape_cache
             if inputs is not None:
                 feed = parts.read_feed("profile: inputs", inputs)
-                shapes = parts.shapes_in(feed)
-                cache = parts.shape_cache
-                key, model = cache.find_program(shapes, feed) or (
-                    tuple(shapes.items()),
-                    cache.compile_for(shapes, feed),
-                )
+                key, model = cache.program_for(parts.shapes_in(feed), feed)
+            elif input_shapes is None and (last := cache.last()) is not None:
+                key, model = last[0], cache.only_uncompiled or last[1]
+                feed = random_feed(parts, {name: size for name, size in key if not isinstance(size, bytes)})
             else:
-                key, model = _program_of(parts, input_shapes)
-                shapes = {name: size for name, size in key if not isinstance(size, bytes)}
-                from .tuning import random_feed
-
+                require(input_shapes is not None or parts.is_static, UNKNOWN)
+                shapes = parts.shapes_of(input_shapes or {})
                 feed = random_feed(parts, shapes)
+                key, model = cache.program_for(shapes, feed)
             sources, targets = model.memory(feed)
-            way = "compiled" if isinstance(model, CompiledModel) else UNCOMPILED
-            measured_for = text_of(key, [*parts.inputs, *parts.overridable()])
-            remarks = [f"program: {measured_for}: {way}"]
-            others = {text: way for text, way in parts.shape_cache.describe().items() if text != measured_for}
-            remarks += [f"other calls: {text}: {way}" for text, way in others.items()]
+            measured_for, ways = text_of(key, [*parts.inputs, *parts.overridable()]), cache.describe()
+            if isinstance(model, CompiledModel):
+                remarks = [f"program: {measured_for}: compiled"]
+            else:
+                remarks = [
+                    f"program: {measured_for}: {UNCOMPILED}",
+                    PENDING if ways.get(measured_for) == COMPILING else ALIKE,
+                ]
+            remarks += [f"other calls: {text}: {way}" for text, way in ways.items() if text != measured_for]
             space, device = parts.space, parts.context.device.name
             profile_arguments = (model.program, sources, targets, space, device, repeat, detail, remarks)
             try:

@@ -332,14 +332,18 @@ class ShapeCache:
                 return compiled[0]
             return (recent[0][0], uncompiled) if recent and uncompiled is not None else None
 
-    def find_program(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[Key, ModelProgram] | None:
-        """The key and the program for these inputs, if the program exists."""
+    def program_for(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[Key, ModelProgram]:
+        """The key and the program that calls with these inputs have, as by `select`; this is not counted as a call."""
+        if (only := self.only_uncompiled) is not None and len(shapes) == len(self._inputs):
+            return self._key(shapes, feed), only
         with self._lock:
             key = self._key(shapes, feed)
-            compiled = self.compiled.get(key)
-            if compiled is None and self._uncompiled is not None and not self._why_all:
-                return key, self._uncompiled
-            return None if compiled is None else (key, compiled)
+            program: ModelProgram | None = self.compiled.get(key)
+        if program is None and not self.decide(text_of(tuple(shapes.items())))[0]:
+            program = self.find_uncompiled(shapes)
+        if program is None:
+            program = self.compile_for(shapes, feed)
+        return self._key(shapes, feed), program
 
     def _key(self, shapes: Shapes, feed: Mapping[str, Any]) -> Key:
         values = ((name, feed[name].tobytes()) for name in sorted(self.deciding & feed.keys()))
