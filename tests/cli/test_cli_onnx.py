@@ -475,6 +475,47 @@ def tripled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tripled.onnx"
 
 
+def test_profile_lists_kernels_and_writes_trace(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    trace = tmp_path / "trace.json"
+    text = run("profile", pair, "--repeat", 2, "--trace", trace)
+    lines = text.splitlines()
+    assert lines[0].startswith("your program runs this on ONNX Runtime, uncompiled, because ")
+    rows = [re.split("  +", line) for line in lines]
+    assert {("r", "Relu"), ("f", "Cast"), ("y", "Add")} == {
+        (row[1], row[2]) for row in rows if row[-1].endswith("%")
+    } - {("the model", "ONNX Runtime")}
+    assert "program: x [1, 3], n [3]: ONNX Runtime, uncompiled" in lines
+    assert "Dynamic dimensions were taken as 1. Set their sizes: --fix-shapes batch=SIZE" in lines
+    assert lines[-1] == f"wrote {trace}"
+    names = [event["name"] for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert sorted(names) == sorted(["run", "the model", "run", "r", "f", "y"])
+
+
+def test_profile_takes_inputs_and_prints_json(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    np.save(tmp_path / "x.npy", np.zeros((5, 3), "float32"))
+    options = ["--json", "--detail", "--threads", 1, "--device", "cpu", "--repeat", 3]
+    numbers = json.loads(run("profile", pair, "-i", f"x={tmp_path / 'x.npy'}", *options))
+    assert numbers["remarks"][0] == "program: x [5, 3], n [3]: ONNX Runtime, uncompiled"
+    assert (numbers["repeat"], numbers["has_details"], len(numbers["kernels"])) == (3, True, 3)
+    assert "x [4, 3]" in run("profile", pair, "--fix-shapes", "batch=4", "--repeat", 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--trace", "trace.txt"], 1, "the name of the trace must end with .json, got 'trace.txt'"),
+        (["--trace", "none/trace.json"], 1, "none/trace.json: there is no folder none"),
+        (["--repeat", "0"], 2, "'--repeat'"),
+        (["--threads", "0"], 2, "'--threads'"),
+        (["--device", "quantum"], 1, "quantum"),
+        (["--precision", "float8"], 1, "float8"),
+        (["-i", "x=none.npy"], 1, "none.npy: No such file or directory"),
+    ],
+)
+def test_profile_rejects_options(run, pair: Path, arguments: list[str], code: int, message: str) -> None:  # type: ignore[no-untyped-def]
+    assert message in run("profile", pair, *arguments, code=code)
+
+
 @pytest.mark.long
 def test_operations_option_loads_module(run, tripled: Path) -> None:  # type: ignore[no-untyped-def]
     own = ["--operations", "operations_of_cli"]
@@ -488,6 +529,7 @@ def test_operations_option_loads_module(run, tripled: Path) -> None:  # type: ig
     run("convert", tripled, "out.onnx", *own)
     converted = onnxruntime.InferenceSession("out.onnx", providers=["CPUExecutionProvider"])
     assert converted.run(None, {"x": np.float32([1, 2])})[0].tolist() == [3, 6]
+    assert "Tripled" not in run("profile", tripled, "--repeat", 1, *own)
     itself, ours = json.loads(run("bench", tripled, "--engines", "onnxruntime", "--seconds", "0.01", "--json", *own))[
         "engines"
     ]

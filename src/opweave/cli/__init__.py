@@ -1,6 +1,7 @@
 """The command line.
 
-`opweave demo | run | info | bench | tune | diff | convert | exec | chat | deploy | serve | cache | devices | ops | doctor`
+`opweave demo | run | info | bench | profile | tune | diff | convert | exec`
+`opweave chat | deploy | serve | cache | devices | ops | doctor`
 """
 
 from __future__ import annotations

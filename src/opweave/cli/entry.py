@@ -16,6 +16,7 @@ from . import (
     diff as diff,
     execute as execute,
     models as models,
+    profile as profile,
     serve as serve,
     system as system,
     tune as tune,
