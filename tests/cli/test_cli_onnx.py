@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import opweave as ow
 from opweave import cli
-from opweave.cli import bench
+from opweave.cli import bench, engines as bench_engines
 from opweave.cli.chart import chart
 from opweave.cli.common import CliSettings
 from opweave.cli.engines import EngineRow, Result, engines
@@ -204,7 +204,7 @@ def test_bench_interrupted_shows_measurements(rounds: int, pair: Path, monkeypat
         results += [Result(EngineRow("a"), turns=[[1e-3]] * rounds, difference=0.0), Result(EngineRow("b"))]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench, "measure", measure)
+    monkeypatch.setattr(bench_engines, "measure", measure)
     done = CliRunner().invoke(cli.app, ["bench", str(pair)])
     assert done.exit_code == 130
     rows = [line.split()[0] for line in done.output.splitlines() if line]

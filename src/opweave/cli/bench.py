@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..support.errors import OperationError
 from .common import Operations, PrecisionName, Verbose, app, console, errors
-from .engines import BASE_LINE, ROUNDS, Job, Result, engines as find_engines, measure, verdict
 from .models import Bounds, DeviceName, Inputs, Mean, ModelFile, Seed, Sizes, Std, open_session
 from .tune import INTERRUPTED
+
+if TYPE_CHECKING:
+    from .engines import Job, Result
 
 RELATIVE = "relative to the largest number"
 """The reference of differences between outputs (`agreement.difference`)."""
@@ -68,6 +70,7 @@ def bench(
     from rich.progress import Progress
 
     from ..onnx.session.parts import parts_of
+    from .engines import BASE_LINE, Job, Result, engines as find_engines, measure, verdict
     from .inputs import assumption, limits, numbers, shapes_in_turn, sizes
 
     engine_names = engines.split(",") if engines else None
@@ -118,6 +121,8 @@ def bench(
 def _summary(job: Job, results: Sequence[Result], first: Result) -> dict[str, Any]:
     import numpy as np
 
+    from .engines import verdict
+
     shapes = [{name: list(np.shape(value)) for name, value in feed.items()} for feed in job.feeds]
     options = {"fix_shapes": dict(job.options["fix_shapes"]), "threads": job.threads, "precision": job.precision}
     engines = [_record(result, first) for result in results]
@@ -140,6 +145,7 @@ def _record(result: Result, first: Result) -> dict[str, Any]:
 
 def _print(results: Sequence[Result], first: Result) -> None:
     from ..support.formatting import duration, size, table
+    from .engines import ROUNDS
 
     rows = [("engine", "median", "quartiles", "ratio", "build", "memory", "difference")]
     for result in results:

@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import typer
 from rich.text import Text
@@ -205,6 +203,9 @@ def _why_not_started() -> str:
 
 def _print_example(interface: Interface, url: str) -> None:
     """Print a shell command that sends a request, after testing it."""
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
     from ..onnx.model.arguments import shape_text
     from ..scale.examples import example, example_shapes
     from ..scale.protocol import HEADER_LENGTH

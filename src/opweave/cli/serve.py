@@ -11,8 +11,6 @@ from pathlib import Path
 from shlex import quote
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Literal
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import typer
 from rich.text import Text
@@ -179,6 +177,9 @@ def _stop_event() -> Iterator[Event]:
 
 def state_of_port(port: int = PORT) -> str:
     """The state of a port of this machine: answered by `opweave serve`, by another program, or not at all."""
+    from urllib.error import URLError
+    from urllib.request import urlopen
+
     try:
         with urlopen(f"http://127.0.0.1:{port}/health", timeout=0.5) as response:
             fields = json.load(response)
