@@ -108,7 +108,6 @@ def _(x, out):
 
 def test_ops_check_shows_each_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")  # a narrow terminal wraps the cells
     (tmp_path / "checked_operations.py").write_text(OPERATIONS)
     rows = [line.split() for line in run("ops", "--check", "checked_operations").splitlines()]
     assert rows[0] == ["operation", "kind", "checked", "by", "result"]

@@ -36,6 +36,10 @@ def _main(
     pass
 
 
+MAX_PIPED_WIDTH = 1000
+"""Width of tables that other programs read, in which no cell is wrapped."""
+
+
 @app.command()
 def demo(
     photo: Annotated[Path | None, typer.Argument(help="An image file. Default: a photograph in the package.")] = None,
@@ -201,7 +205,7 @@ def _check_operations(module: str, names: Sequence[str], arch: str | None, stric
             result = "error" if check.fault else check.result
             table.add_row(op.name, check.kind, check.checker, Text(result, style))
             texts += [str(check.fault)] if check.fault else check.warnings
-    console.print(table)
+    console.print(table, width=None if console.is_terminal else MAX_PIPED_WIDTH)
     for text in texts:
         console.print(f"\n{text}", soft_wrap=True)
     if counts["red"] or (strict and counts["yellow"]):
