@@ -36,10 +36,6 @@ def _main(
     pass
 
 
-MAX_PIPED_WIDTH = 1000
-"""Width of tables that other programs read, in which no cell is wrapped."""
-
-
 @app.command()
 def demo(
     photo: Annotated[Path | None, typer.Argument(help="An image file. Default: a photograph in the package.")] = None,
@@ -171,6 +167,7 @@ def _check_operations(module: str, names: Sequence[str], arch: str | None, stric
     from ..custom.operation import operations_of
     from ..custom.report import KernelCheck
     from ..inspect.check import architectures_of, check_operation
+    from ..support.formatting import table
     from ..support.hints import meant
 
     declared = operations_of(module)
@@ -184,11 +181,8 @@ def _check_operations(module: str, names: Sequence[str], arch: str | None, stric
         architectures = architectures_of("--arch", None if arch is None else arch.split(","))
     except ValidationError as error:
         raise BadParameter(str(error)) from None
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for title in ("operation", "kind", "checked by", "result"):
-        table.add_column(title)
-    texts: list[str] = []
-    counts = {"red": 0, "yellow": 0}
+    rows = [("operation", "kind", "checked by", "result")]
+    styles, texts = ["bold"], list[str]()
     for op in declared:
         if names and op.name not in names:
             continue
@@ -201,14 +195,14 @@ def _check_operations(module: str, names: Sequence[str], arch: str | None, stric
             checks = [KernelCheck("", obstacle=ValidationError(reason))]
         for check in checks:
             style = "red" if check.fault else "yellow" if check.obstacle else ""
-            counts[style] = counts.get(style, 0) + 1
-            result = "error" if check.fault else check.result
-            table.add_row(op.name, check.kind, check.checker, Text(result, style))
+            styles.append(style)
+            rows.append((op.name, check.kind, check.checker, "error" if check.fault else check.result))
             texts += [str(check.fault)] if check.fault else check.warnings
-    console.print(table, width=None if console.is_terminal else MAX_PIPED_WIDTH)
+    for line, style in zip(table(rows, words=len(rows[0])), styles, strict=True):
+        console.print(line, style=style, soft_wrap=True)
     for text in texts:
         console.print(f"\n{text}", soft_wrap=True)
-    if counts["red"] or (strict and counts["yellow"]):
+    if "red" in styles or (strict and "yellow" in styles):
         raise typer.Exit(1)
 
 
