@@ -79,7 +79,7 @@ CALLS: dict[str, Callable[[ow.MLGraphBuilder, Any], object]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("value", VALUES)
-def test_messages_about_any_value_are_short(builder: ow.MLGraphBuilder, value: str, call: str) -> None:
+def test_error_messages_of_any_value_are_short(builder: ow.MLGraphBuilder, value: str, call: str) -> None:
     with pytest.raises((ow.ValidationError, ow.NotSupportedError)) as caught:
         CALLS[call](builder, VALUES[value])
     assert len(str(caught.value)) <= MAX_MESSAGE_CHARACTERS
@@ -90,7 +90,7 @@ def test_shown_is_bounded(value: str) -> None:
     assert 0 < len(short_repr(VALUES[value])) <= 500
 
 
-def test_long_sequences_are_not_gone_through(builder: ow.MLGraphBuilder) -> None:
+def test_builder_stops_reading_long_sequences(builder: ow.MLGraphBuilder) -> None:
     x = builder.input("x", "float32", [2, 2])
     taken = 0
 
@@ -113,7 +113,7 @@ def test_long_sequences_are_not_gone_through(builder: ow.MLGraphBuilder) -> None
 # The order of checks, and rules of the specification
 
 
-def test_wrong_types_after_build_are_type_errors(builder: ow.MLGraphBuilder) -> None:
+def test_builder_reports_wrong_types_after_build(builder: ow.MLGraphBuilder) -> None:
     x = builder.input("x", "float32", [2, 2])
     y = builder.relu(x)
     builder.build({"y": y})
@@ -289,7 +289,7 @@ def test_sessions_are_pickled_by_path_or_bytes(form: str, tmp_path: Path, monkey
         assert made.run(None, {"x": x})[0].tolist() == [2, 4, 6]
 
 
-def test_sessions_that_cannot_be_pickled_say_why() -> None:
+def test_pickle_of_session_names_obstacle() -> None:
     import onnxruntime as runtime
 
     model = line_model().SerializeToString()

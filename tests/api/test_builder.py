@@ -263,7 +263,7 @@ def test_numbers_and_arrays_become_constants(builder: ow.MLGraphBuilder) -> None
     assert builder.context.compute(graph, {"x": np.float16([1, 2])})["y"].tolist() == [3, 14]
 
 
-def test_floats_that_are_whole_count_as_integers(builder: ow.MLGraphBuilder) -> None:
+def test_builder_accepts_whole_floats_as_integers(builder: ow.MLGraphBuilder) -> None:
     x = builder.input("x", "float32", [2, 2])
     assert builder.reshape(x, [4.0]).shape == (4,)  # type: ignore[list-item]
     assert builder.reshape(x, np.array([4])).shape == (4,)

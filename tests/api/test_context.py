@@ -315,7 +315,7 @@ def test_destroyed_graphs_are_refused(context: ow.MLContext) -> None:
         graph.explain()
 
 
-def test_everything_fails_once_the_context_is_lost(context: ow.MLContext) -> None:
+def test_lost_context_rejects_every_call(context: ow.MLContext) -> None:
     graph, (x, y) = plus_one(context), tensors(context)
     builder = ow.MLGraphBuilder(context)
     operand = builder.input("x", "float32", [1])
@@ -418,7 +418,7 @@ def test_dispatch_copies_nothing_when_warm(context: ow.MLContext) -> None:
     assert ow.memory.copies.count == 0
 
 
-def test_bindings_go_with_their_tensors() -> None:
+def test_dispatch_frees_bindings_with_their_tensors() -> None:
     """A graph must not keep the memory of tensors that nothing else holds."""
     context = ow.ml.create_context()
     graph = plus_one(context)

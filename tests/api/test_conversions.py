@@ -53,7 +53,7 @@ def test_conversion_error_names_type_and_remedy(dtype: Any, to: str) -> None:
 
 
 @pytest.mark.long
-def test_arrays_that_are_copied_use_memory_again() -> None:
+def test_array_copies_reuse_memory() -> None:
     values = np.zeros(pool.LARGE // 4 + 16, "float32")
     addresses, others = set(), []
     for _ in range(6):

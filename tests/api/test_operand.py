@@ -89,13 +89,13 @@ def test_numbers_take_the_data_type_of_the_operand() -> None:
 
 
 @pytest.mark.parametrize(("data_type", "number"), [("uint8", 300), ("uint8", -1), ("int32", 1.5), ("int64", math.inf)])
-def test_numbers_that_the_data_type_cannot_hold(data_type: str, number: float) -> None:
+def test_operators_reject_number_beyond_data_type(data_type: str, number: float) -> None:
     with pytest.raises(ow.ValidationError, match=f"{number!r} is not a value of {data_type}"):
         given_x(np.array([1], data_type)) + number
 
 
 @pytest.mark.parametrize("other", ["text", None, [1, 2, 3], object()], ids=["str", "None", "list", "object"])
-def test_operators_with_something_else(other: Any) -> None:
+def test_operators_reject_other_objects(other: Any) -> None:
     with pytest.raises(TypeError, match="unsupported operand type"):
         given_x() + other
     with pytest.raises(TypeError, match="unsupported operand type"):
@@ -339,7 +339,7 @@ def test_index_on_axis_of_one_element() -> None:
     ],
     ids=str,
 )
-def test_bad_indices(key: Any, message: str) -> None:
+def test_index_rejects_invalid_key(key: Any, message: str) -> None:
     with pytest.raises(ow.ValidationError, match=message):
         given_x()[key]
 
@@ -350,7 +350,7 @@ def test_index_rejects_operand() -> None:
         x[x]
 
 
-def test_going_through_an_operand() -> None:
+def test_operand_is_iterable_along_first_axis() -> None:
     first, second = given_x()
     assert first.shape == second.shape == (3,)
     np.testing.assert_array_equal(value_of(second), A[1])

@@ -41,7 +41,7 @@ def ones(size: int = 4) -> np.ndarray:
 # Memory that must not be written to ----------------------------------------------------------------------------------
 
 
-def test_read_only_memory_is_no_output(context: ow.MLContext, tmp_path: Path) -> None:
+def test_dispatch_rejects_read_only_output(context: ow.MLContext, tmp_path: Path) -> None:
     np.save(tmp_path / "frozen.npy", np.zeros(4, "float32"))
     letter = bytes(16)
     for array in (np.load(tmp_path / "frozen.npy", mmap_mode="r"), np.frombuffer(letter, "float32")):
@@ -62,7 +62,7 @@ def test_outputs_may_not_be_the_graphs_weights(context: ow.MLContext) -> None:
     assert (weights == 1).all()
 
 
-def test_out_is_written_itself_or_refused(context: ow.MLContext) -> None:
+def test_read_tensor_rejects_strided_or_scalar_out(context: ow.MLContext) -> None:
     tensor = context.tensor_from(np.arange(4, dtype="float32").reshape(2, 2))
     strided = np.zeros((2, 2), "float32").T
     with pytest.raises(ow.ValidationError, match="out must be C-contiguous"):
@@ -76,7 +76,7 @@ def test_out_is_written_itself_or_refused(context: ow.MLContext) -> None:
 
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 @pytest.mark.parametrize("device", ["cpu", "reference"])
-def test_matrices_are_arrays(device: str) -> None:
+def test_numpy_matrix_is_used_as_array(device: str) -> None:
     context = ow.ml.create_context(device=device)
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", [2, 2])
@@ -86,7 +86,7 @@ def test_matrices_are_arrays(device: str) -> None:
     assert type(context.tensor_from(matrix).numpy()) is np.ndarray
 
 
-def test_masks_are_not_lost(context: ow.MLContext) -> None:
+def test_masked_array_is_rejected(context: ow.MLContext) -> None:
     masked = np.ma.masked_array(ones(), [True, False, False, False])
     builder = ow.MLGraphBuilder(context)
     for use in (
@@ -99,7 +99,7 @@ def test_masks_are_not_lost(context: ow.MLContext) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # NumPy discourages what this test is about
-def test_owners_may_change_their_array_objects(context: ow.MLContext) -> None:
+def test_constant_and_tensor_ignore_changes_of_array_object(context: ow.MLContext) -> None:
     array = np.arange(4, dtype="float32")
     builder = ow.MLGraphBuilder(context)
     y = builder.add(builder.input("x", "float32", [4]), builder.constant(array))
@@ -175,7 +175,7 @@ def test_destroy_during_bind(context: ow.MLContext, what: str) -> None:
         context.dispatch(graph, {"x": x}, {"y": y})
 
 
-def test_threads_that_bind_destroy_and_drop() -> None:
+def test_dispatch_and_destroy_in_threads() -> None:
     context = ow.ml.create_context()
     graph = relu(context)
     bound: list[weakref.ref[Any]] = []
@@ -319,7 +319,7 @@ def test_destroy_gives_the_weights_back(context: ow.MLContext, how: str) -> None
     "value",
     [10**400, Fraction(10**400, 3), Decimal("sNaN"), np.array([1.0]), np.complex64(1 + 2j), np.True_, "1", None],
 )
-def test_numbers_that_are_none(context: ow.MLContext, value: Any) -> None:
+def test_builder_rejects_values_that_are_no_numbers(context: ow.MLContext, value: Any) -> None:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", [2])
     with pytest.raises(ow.ValidationError, match="elu: alpha must be a finite number, got"):
@@ -327,7 +327,7 @@ def test_numbers_that_are_none(context: ow.MLContext, value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [np.float16(0.5), np.array(0.5), Fraction(1, 2), Decimal("0.5")])
-def test_numbers_of_every_kind(context: ow.MLContext, value: Any) -> None:
+def test_builder_accepts_numbers_of_every_kind(context: ow.MLContext, value: Any) -> None:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", [2])
     assert builder.elu(x, alpha=value).node.attributes["alpha"] == 0.5  # type: ignore[union-attr]
@@ -361,13 +361,13 @@ def test_numbers_of_every_kind(context: ow.MLContext, value: Any) -> None:
         (lambda c, b, x: c.tensor_from(np.zeros(2)), "tensor_from: float64 is not a data type of WebNN"),
     ],
 )
-def test_errors_are_ours(context: ow.MLContext, use: Any, message: str) -> None:
+def test_invalid_arguments_raise_validation_error(context: ow.MLContext, use: Any, message: str) -> None:
     builder = ow.MLGraphBuilder(context)
     with pytest.raises(ow.ValidationError, match=message):
         use(context, builder, builder.input("x", "float32", [2]))
 
 
-def test_labels_and_names_of_any_kind(context: ow.MLContext) -> None:
+def test_graph_accepts_labels_and_names_of_any_characters(context: ow.MLContext) -> None:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x\n\x1b[31m", "float32", [2])
     graph = builder.build({"y z": builder.gelu(x, label="\ud800 é")})
@@ -413,7 +413,7 @@ def test_descriptions_of_a_graph_cannot_be_changed(context: ow.MLContext) -> Non
 
 
 @pytest.mark.long
-def test_messages_reach_the_terminal_as_they_are(tmp_path: Path) -> None:
+def test_error_message_is_printed_without_markup(tmp_path: Path) -> None:
     for name in ("[red]x.jpg", "[/b]x.jpg"):
         command = [sys.executable, "-m", "opweave", "demo", name]
         result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)

@@ -151,7 +151,7 @@ ROWS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_results_are_those_of_numpy(row: str) -> None:
+def test_functions_equal_numpy(row: str) -> None:
     ours, theirs = ROWS[row](xp, xp.asarray), ROWS[row](np, np.asarray)
     with np.errstate(all="ignore"):
         same(ours, theirs)
@@ -399,7 +399,7 @@ def test_errors(function: Callable[[], Any], message: str) -> None:
         function()
 
 
-def test_functions_that_are_elsewhere_are_named() -> None:
+def test_attribute_error_names_function_elsewhere() -> None:
     with pytest.raises(AttributeError, match=r"has no attribute or operation 'std'; use opweave.array_api.std\(x\)$"):
         xp.asarray(X).std()  # type: ignore[attr-defined]
     with pytest.raises(

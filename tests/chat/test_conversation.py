@@ -138,7 +138,7 @@ def test_sampler_seed_is_reproducible() -> None:
 
 
 @pytest.mark.long
-def test_tokens_are_chosen_as_often_as_they_are_likely() -> None:
+def test_sampler_follows_probabilities() -> None:
     probabilities = np.array([0.4, 0.05, 0.3, 0.15, 0.1])
     for options, wanted in (
         ({"temperature": 1.0, "top_k": 0, "top_p": 1.0}, probabilities),
@@ -170,7 +170,7 @@ def test_tokens_are_chosen_as_often_as_they_are_likely() -> None:
         ({"seed": 1.5}, r"seed must be an integer, got 1\.5"),
     ],
 )
-def test_choices_out_of_range(options: dict[str, Any], message: str) -> None:
+def test_sampler_rejects_options_out_of_range(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Sampler(**options)
 

@@ -40,7 +40,7 @@ def test_decoder_equals_definition(architecture: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_small_integers_are_multiplied_as_such(tmp_path: Path) -> None:
+def test_decoder_multiplies_small_integers(tmp_path: Path) -> None:
     """The inputs of these products are rounded to 8 bits: an error of a few percent of what logits vary by."""
     path = tmp_path / "x.gguf"
     wanted = tiny_models.logits(tiny_models.write(path, formats=MIXED), TEXT)
@@ -67,7 +67,7 @@ def test_decoder_merges_matrices_of_equal_format(architecture: str, tmp_path: Pa
     assert "matmul_n_bits 'blk.1.ffn_gate, blk.1.ffn_up'" in explained
 
 
-def test_minima_are_part_of_the_products(tmp_path: Path) -> None:
+def test_decoder_multiplies_minima_with_the_weights(tmp_path: Path) -> None:
     """So there is no product of their own, with sums of the input's blocks."""
     path = tmp_path / "x.gguf"
     wanted = tiny_models.logits(tiny_models.write(path, formats=dict.fromkeys(["embd", *MATRICES], "Q4_1")), TEXT)
@@ -159,7 +159,7 @@ def test_devices_of_floats(tmp_path: Path) -> None:
         ([264], r"tokens must be in \[0, 264\), got \[264\]"),
     ],
 )
-def test_tokens_out_of_range(tokens: list[int], message: str, tmp_path: Path) -> None:
+def test_decoder_rejects_tokens_out_of_range(tokens: list[int], message: str, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     tiny_models.write(path)
     with pytest.raises(ValidationError, match=message):
@@ -193,7 +193,7 @@ def test_model_rejects_other_networks(
         Model(GGUF(path))
 
 
-def test_room_out_of_range(tmp_path: Path) -> None:
+def test_decoder_rejects_room_out_of_range(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     tiny_models.write(path, context=100)
     with pytest.raises(ValidationError, match=r"room must be in \[1, 100\], got 101"):

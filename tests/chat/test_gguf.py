@@ -28,7 +28,7 @@ def written(path: Path, name: str, rows: int = 3, columns: int = 512) -> np.ndar
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"])
-def test_blocks_are_those_of_the_format(name: str, tmp_path: Path) -> None:
+def test_gguf_blocks_equal_package_gguf(name: str, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     data = written(path, name)
     weight = GGUF(path).weights["w"]
@@ -42,7 +42,7 @@ def test_blocks_are_those_of_the_format(name: str, tmp_path: Path) -> None:
     assert (blocks.minimum is not None) == (name in ("Q4_1", "Q4_K"))
 
 
-def test_floats_stay_in_the_file(tmp_path: Path) -> None:
+def test_gguf_maps_floats_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     values = np.random.default_rng(0).standard_normal((4, 8))
     writer = gguf.GGUFWriter(path, "llama")
@@ -140,7 +140,7 @@ def test_gguf_rejects_damaged_parts(entries: list[bytes], tensors: list[bytes], 
         GGUF(path)
 
 
-def test_files_cut_off_anywhere_are_damaged(tmp_path: Path) -> None:
+def test_gguf_rejects_truncated_file(tmp_path: Path) -> None:
     path, cut = tmp_path / "x.gguf", tmp_path / "cut.gguf"
     written(path, "Q4_0", columns=32)
     whole = path.read_bytes()
@@ -150,7 +150,7 @@ def test_files_cut_off_anywhere_are_damaged(tmp_path: Path) -> None:
             GGUF(cut)
 
 
-def test_files_with_other_bytes_are_read_or_refused(tmp_path: Path) -> None:
+def test_gguf_reads_or_rejects_random_bytes(tmp_path: Path) -> None:
     """Sizes and counts may be anything."""
     path, other = tmp_path / "x.gguf", tmp_path / "other.gguf"
     written(path, "Q4_0", columns=32)

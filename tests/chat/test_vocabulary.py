@@ -77,7 +77,7 @@ def test_control_tokens_stand_for_no_text(tmp_path: Path) -> None:
     assert known.decode(tokens) == "hell<tool>o"
 
 
-def test_characters_come_with_their_last_token(tmp_path: Path) -> None:
+def test_stream_yields_characters_with_their_last_token(tmp_path: Path) -> None:
     known = vocabulary(tmp_path / "x.gguf")
     add = known.stream()
     assert [add(token) for token in known.encode("hé\N{SNOWMAN}<|end|>!")] == [
@@ -248,7 +248,7 @@ def test_templates_write_conversations(tmp_path: Path) -> None:
         ("{{ 1 + 'a' }}", r"the chat template of .*x\.gguf is not valid: unsupported operand"),
     ],
 )
-def test_templates_that_fail_or_reach_for_python(template: str, message: str, tmp_path: Path) -> None:
+def test_render_rejects_failing_and_unsafe_templates(template: str, message: str, tmp_path: Path) -> None:
     known = vocabulary(tmp_path / "x.gguf", tokenizer__chat_template=template)
     with pytest.raises(DataError, match=message):
         known.render(MESSAGES)

@@ -45,7 +45,7 @@ def test_decompositions_may_use_operators_on_inputs_and_constants() -> None:
     np.testing.assert_array_equal(result, [12, 24])
 
 
-def test_nodes_remember_what_they_stem_from() -> None:
+def test_legalise_returns_origin_of_nodes() -> None:
     graph = built("stem")
     legal, origin = legalise(graph, supports)
     assert [node.label for node in legal.nodes] == ["stem/mul", "stem/add"]

@@ -85,7 +85,7 @@ def test_pacer_ends_with_a_process_that_is_killed() -> None:
         time.sleep(0.05)
 
 
-def test_process_without_a_group_is_not_paced() -> None:
+def test_pacing_needs_a_group() -> None:
     code = WORKER.replace("wall(0.3)", "wall(0.05)")
     worker = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert [float(text) for text in worker.stdout.split()[1::2]] == [0, 0]

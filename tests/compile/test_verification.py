@@ -235,7 +235,7 @@ def test_use_samples_inputs_after_threshold() -> None:
     assert (use.state("a"), use.sample, use.is_over) == ("not verified: why", None, True)
 
 
-def test_use_of_shapes_that_do_not_recur_ends() -> None:
+def test_use_of_unique_shapes_ends() -> None:
     owner = Owner()
     use = Use(owner, 4)
     for number in range(uses.MAX_PERIODS + 1):

@@ -74,7 +74,7 @@ def rows() -> list[Any]:
 
 
 @pytest.mark.parametrize(("op", "data_type", "how"), rows())
-def test_results_are_those_of_the_witness(op: CustomOp[Any], data_type: str, how: str) -> None:
+def test_composites_equal_their_witness(op: CustomOp[Any], data_type: str, how: str) -> None:
     @few
     @given(st.data())
     def check_one(data: st.DataObject) -> None:
@@ -145,7 +145,7 @@ OWN = {
 
 @pytest.mark.parametrize("how", ["engine", "constants"])
 @pytest.mark.parametrize("op", [composites.fast_gelu, composites.quick_gelu, composites.thresholded_relu])
-def test_activations_of_a_scalar(op: CustomOp[Any], how: str) -> None:
+def test_activation_of_scalar_equals_reference(op: CustomOp[Any], how: str) -> None:
     call = Call(np.array(0.7, "float32"))
     assert RUNS[how](op, call)[0] == pytest.approx(RUNS["reference"](op, call)[0], rel=1e-6)
 
@@ -168,9 +168,7 @@ def test_composite_runs_as_one_engine_node(op: CustomOp[Any]) -> None:
 
 @pytest.mark.parametrize("op", HOW, ids=lambda op: op.name)
 @pytest.mark.parametrize("operators", ["onnx", "onnxruntime"])
-def test_written_models_have_the_operators_that_are_asked_for(
-    op: CustomOp[Any], operators: Any, tmp_path: Path
-) -> None:
+def test_save_writes_requested_operators(op: CustomOp[Any], operators: Any, tmp_path: Path) -> None:
     _, call = HOW[op]
     builder, result, arrays = record(CPU, op, call)
     graph = builder.build(outputs_of(result))
@@ -220,7 +218,7 @@ CONVERTED: list[tuple[str, str, list[Any], dict[str, Any], CustomOp[Any]]] = [
 @pytest.mark.parametrize(
     ("op_type", "domain", "inputs", "attributes", "op"), CONVERTED, ids=[row[0] for row in CONVERTED]
 )
-def test_models_use_the_kernels(
+def test_load_uses_kernels_of_composites(
     op_type: str, domain: str, inputs: list[Any], attributes: dict[str, Any], op: CustomOp[Any], tmp_path: Path
 ) -> None:
     model, feed = node_model(op_type, inputs, attributes, domain=domain, outputs=1 + (op_type == "TopK"))
@@ -250,7 +248,7 @@ def test_composite_on_arrays_and_tensors(op: CustomOp[Any]) -> None:
             np.testing.assert_allclose(array, other, rtol=1e-5, atol=1e-5)
 
 
-def test_operands_need_no_builder() -> None:
+def test_composites_on_operands_need_no_builder() -> None:
     builder = ow.MLGraphBuilder(CPU)
     x = builder.input("x", "float32", [2, 4])
     y = composites.swiglu(composites.rms_norm(x, np.ones(4, "float32")), x, label="gate")
@@ -304,7 +302,7 @@ def test_generation_token_by_token(context: ow.MLContext) -> None:
 
 
 @pytest.mark.parametrize("new", [1, 3])
-def test_keys_beyond_the_room_are_refused_by_the_engine(new: int) -> None:
+def test_group_query_attention_rejects_computed_lengths(new: int) -> None:
     """Lengths that the graph computes are not checked before it runs."""
     x, past = floats(1, new, 16), floats(1, 2, 8, 8)
     builder = ow.MLGraphBuilder(CPU)
@@ -342,7 +340,7 @@ def test_group_query_attention_of_one_token_uses_kernel(more: dict[str, Any], is
 
 @pytest.mark.parametrize("context", [CPU, REFERENCE], ids=["cpu", "reference"])
 @pytest.mark.parametrize(("new", "length"), [(1, 8), (3, 6), (2, -1), (1, 10**6)])
-def test_new_keys_must_fit_the_room(context: ow.MLContext, new: int, length: int) -> None:
+def test_group_query_attention_rejects_keys_beyond_capacity(context: ow.MLContext, new: int, length: int) -> None:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", [2, new, 16])
     past = [builder.input(name, "float32", [2, 2, 8, 8]) for name in ("keys", "values")]
@@ -362,7 +360,7 @@ def test_new_keys_must_fit_the_room(context: ow.MLContext, new: int, length: int
     )
 
 
-def test_new_keys_must_have_a_rotation() -> None:
+def test_group_query_attention_rejects_keys_without_rotation() -> None:
     x, past = floats(1, 1, 32), floats(1, 2, 8, 16)
     message = r"lengths must be in \[0, 6\], so that cosines, with 7 rows, have one for each of 1 new keys, got 7"
     tables = {"cosines": floats(7, 8), "sines": floats(7, 8)}
@@ -572,7 +570,7 @@ def test_messages(op: CustomOp[Any], call: Call, message: str) -> None:
     assert ".py" not in str(raised.value)
 
 
-def test_positions_that_are_known_must_exist() -> None:
+def test_rotary_embedding_rejects_constant_positions_out_of_range() -> None:
     builder = ow.MLGraphBuilder(CPU)
     x, table = builder.input("x", "float32", [1, 2, 3, 4]), floats(3, 2)
     message = r"rotary_embedding 'turn': positions must be in \[0, 2\], the rows of cosines, got 3"
@@ -582,7 +580,7 @@ def test_positions_that_are_known_must_exist() -> None:
 
 @pytest.mark.parametrize("context", [CPU, REFERENCE], ids=["cpu", "reference"])
 @pytest.mark.parametrize("wrong", [-1, 3])
-def test_positions_that_are_inputs_are_checked_before_a_run(context: ow.MLContext, wrong: int) -> None:
+def test_rotary_embedding_checks_input_positions_before_run(context: ow.MLContext, wrong: int) -> None:
     message = f"rotary_embedding 'first': positions must be in [0, 2], the rows of cosines, got {wrong}"
     builder = ow.MLGraphBuilder(context)
     x, table = builder.input("x", "float32", [1, 2, 3, 4]), floats(3, 2)
@@ -607,13 +605,13 @@ def test_positions_that_are_inputs_are_checked_before_a_run(context: ow.MLContex
         assert str(raised.value) == f"{message} in the input 'rows'"
 
 
-def test_positions_of_calls_on_arrays_are_checked() -> None:
+def test_rotary_embedding_checks_positions_on_arrays() -> None:
     x, table = floats(1, 2, 3, 4), floats(3, 2)
     with pytest.raises(ow.ValidationError, match=r"positions must be in \[0, 2\], the rows of cosines, got 5"):
         np.asarray(composites.rotary_embedding(x, table, table, np.int64([[0, 5, 1]])))
 
 
-def test_operations_of_users_declare_ranges() -> None:
+def test_value_range_of_custom_operation_is_checked() -> None:
     @ow.op
     def rows(self: ow.MLGraphBuilder, table: ow.MLOperand, numbers: ow.MLOperand | None = None) -> ow.Desc:
         return table.desc
@@ -676,7 +674,7 @@ def test_matmul_n_bits_may_round_its_input(bits: int) -> None:
     np.testing.assert_allclose(exact, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_blocks_with_a_minimum_are_taken_by_the_kernel() -> None:
+def test_matmul_n_bits_with_minimum_uses_kernel() -> None:
     """Only the minima are a product of their own; with floats as zero points the kernel takes 60 times as long."""
     numbers, scale = np.arange(256).reshape(4, 2, 32) % 16, np.float32([[0.5, 1], [0.25, 2]] * 2)
     x, minimum = np.float32(np.linspace(-1, 1, 64))[None], -4 * scale
@@ -691,7 +689,7 @@ def test_blocks_with_a_minimum_are_taken_by_the_kernel() -> None:
 
 @pytest.mark.parametrize(("blocks", "size"), [(1, 16), (3, 32), (18, 32), (48, 32), (20, 16)])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_minima_become_weights_of_the_means_of_blocks(bits: int, blocks: int, size: int) -> None:
+def test_pack_blocks_stores_minima_as_weights_of_block_means(bits: int, blocks: int, size: int) -> None:
     """Also of blocks that are all 0."""
     rng = np.random.default_rng(0)
     numbers, scale = rng.integers(0, 2**bits, (5, blocks, size)), rng.uniform(0.5, 1, (5, blocks)).astype("float32")
@@ -708,7 +706,7 @@ def test_minima_become_weights_of_the_means_of_blocks(bits: int, blocks: int, si
 
 
 @pytest.mark.parametrize("minimum", [None, 1.0, -20.0])
-def test_blocks_of_one_sign_keep_their_minima(minimum: float | None) -> None:
+def test_pack_blocks_keeps_minima_of_blocks_of_one_sign(minimum: float | None) -> None:
     """They would need weights larger than the largest number of 4 bits."""
     numbers, scale = np.arange(64).reshape(2, 2, 16) % 16, np.full((2, 2), 0.5, "float32")
     minima = None if minimum is None else np.full((2, 2), minimum, "float32")

@@ -26,9 +26,7 @@ def randn(*shape: int) -> np.ndarray:
 @pytest.mark.parametrize("size", [2, 8])  # ONNX Runtime has a kernel for multiples of 8
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("past", [0, 2, "room"])
-def test_group_query_attention_of_a_query_that_sees_no_key_is_zero(
-    past: Any, known: bool, size: int, device: str
-) -> None:
+def test_group_query_attention_of_fully_masked_query_is_zero(past: Any, known: bool, size: int, device: str) -> None:
     """By the bias alone, and where the bias hides the keys that come before."""
     context, new = context_on(device), 3
     before = 2 if past else 0
@@ -102,9 +100,7 @@ def test_attention_of_hidden_keys_agrees_with_the_reference_of_onnx(
 @pytest.mark.parametrize("name", ["scaled_dot_product_attention", "multi_head_attention"])
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("kind", ["uint8", "-inf"])
-def test_attention_of_a_query_that_sees_no_key_is_zero(
-    kind: str, known: bool, name: str, dtype: str, device: str
-) -> None:
+def test_attention_of_fully_masked_query_is_zero(kind: str, known: bool, name: str, dtype: str, device: str) -> None:
     context, sees = context_on(device), np.array([[0, 0, 1], [0, 1, 0], [0, 0, 0], [1, 1, 1]], "uint8")
     mask = sees if kind == "uint8" else np.where(sees, 0, -INF).astype(dtype)
     is_joined = name == "multi_head_attention"

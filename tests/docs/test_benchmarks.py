@@ -228,7 +228,7 @@ def test_in_process_error_has_stderr() -> None:
         measure.in_process("benchmarks.models", "nothing", "x")
 
 
-def test_part_of_a_page_is_replaced(tmp_path: Path) -> None:
+def test_replace_part_of_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- table -->\nold\n<!-- end -->\nafter\n")
     replace_part(page, "new")

@@ -50,7 +50,7 @@ def test_traffic_has_the_same_calls_for_the_same_seed(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(dynamic_models.MODELS.keys() - {"decoder"}))
 @pytest.mark.parametrize("seed", range(3))
-def test_traffic_has_shapes_that_recur_and_shapes_that_come_once(name: str, seed: int) -> None:
+def test_traffic_has_recurring_and_unique_shapes(name: str, seed: int) -> None:
     sizes = dynamic_models.MODELS[name].sizes(seed, 60)
     counts = sorted(Counter(map(str, sizes)).values(), reverse=True)
     assert counts[0] >= 10
@@ -251,7 +251,7 @@ def test_alternate_rests_before_each_call(calls_within: int, expected: int, monk
 
 
 @pytest.mark.parametrize("module", [traffic, small])
-def test_pages_of_sessions_have_a_part_that_is_written(module: Any, tmp_path: Path) -> None:
+def test_page_of_sessions_has_written_part(module: Any, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(module.PAGE.read_text())
     replace_part(page, "the figures")

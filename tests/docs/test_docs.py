@@ -139,7 +139,7 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-def test_numbers_in_the_pages_are_those_of_the_code() -> None:
+def test_page_numbers_equal_code() -> None:
     from opweave.demo.network import Network  # needs Pillow, which the environment of PyTorch lacks
 
     weights = sum(weight.size + bias.size for weight, bias in Network.load().layers)

@@ -122,7 +122,7 @@ def test_gate_measures_calls_after_pauses(monkeypatch: pytest.MonkeyPatch) -> No
     assert calls == [k + 2 for k in range(measure.RESTED_CALLS)]  # each after its pause
 
 
-def test_results_that_do_not_compare_are_faults(tmp_path: Path) -> None:
+def test_verdict_reports_incomparable_results(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     for folder in (ours, theirs):
         folder.mkdir()

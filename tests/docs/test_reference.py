@@ -146,7 +146,7 @@ def test_public_names_have_examples() -> None:
 
 
 @pytest.mark.parametrize("path", ELSEWHERE)
-def test_pages_have_the_examples_that_docstrings_lack(path: str) -> None:
+def test_names_without_example_have_one_on_a_page(path: str) -> None:
     code = re.findall(
         r"^```py(?:thon)?\n(.*?)^```", (REFERENCE.parent / ELSEWHERE[path]).read_text(), re.MULTILINE | re.DOTALL
     )

@@ -83,7 +83,7 @@ def test_cache_ignores_directory_writable_by_others(folder: Path, mode: int) -> 
         assert keep("k") == (b"made", True)
 
 
-def test_files_that_others_can_write_to_are_not_used(folder: Path) -> None:
+def test_cache_ignores_files_writable_by_others(folder: Path) -> None:
     keep("k", b"planted")
     (entry,) = folder.iterdir()
     entry.chmod(0o622)

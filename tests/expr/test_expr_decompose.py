@@ -57,7 +57,7 @@ def test_smooth_functions_decompose(context: ow.MLContext, case: Case) -> None:
 @pytest.mark.long
 @settings(max_examples=60)
 @given(case=index_form())
-def test_index_form_decomposes_where_it_is_made_of_whole_arrays(context: ow.MLContext, case: Case) -> None:
+def test_decompose_index_form_of_whole_arrays(context: ow.MLContext, case: Case) -> None:
     assume(refusal(case.program()) is None)
     check(context, case, 1e-5)
 
@@ -81,7 +81,7 @@ def separable(x: Any) -> Any:
 
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 @pytest.mark.parametrize("function", [softmax, triangle, separable])
-def test_arrays_that_move(context: ow.MLContext, function: Any, data_type: str) -> None:
+def test_decompose_movement(context: ow.MLContext, function: Any, data_type: str) -> None:
     check(context, Case(lambda space, x: function(x), (X.astype(data_type),), True, function.__name__), 1e-5)
 
 
@@ -107,7 +107,7 @@ def test_float16_is_rounded_once(context: ow.MLContext) -> None:
     np.testing.assert_array_equal(run(context, program, (x,))[0], wanted)
 
 
-def test_results_that_do_not_depend_on_inputs_are_stretched(context: ow.MLContext) -> None:
+def test_decompose_results_independent_of_inputs(context: ow.MLContext) -> None:
     def function(x: Any) -> Any:
         return ow.expr.compute((2, 3), lambda i, j: 2.5), ow.expr.compute((2, 2), lambda i, j: i * 2 + j), x
 

@@ -132,7 +132,7 @@ def test_temporaries_are_small() -> None:
     assert peak < 2**20
 
 
-def test_inner_axes_are_split_where_the_first_is_short() -> None:
+def test_evaluator_splits_inner_axis_if_first_is_short() -> None:
     x = np.arange(2**20, dtype=np.float32).reshape(1, 2, 2**19)
     plan = Evaluator(traced(lambda x: (x + 1) * (x - 1) + x, x))
     (stage,) = (stage for _, stage in plan.results)
@@ -207,14 +207,14 @@ def test_failed_check_keeps_outputs() -> None:
         ([(3,)], [(3, 1)], "f: output 0 must be float32[3], got float32[3, 1]"),
     ],
 )
-def test_arrays_that_do_not_fit(inputs: Any, outputs: Any, message: str) -> None:
+def test_evaluate_rejects_wrong_shapes(inputs: Any, outputs: Any, message: str) -> None:
     program = traced(lambda x: x + 1, np.empty(3, np.float32))
     with pytest.raises(ValidationError) as error:
         evaluate(program, [np.empty(s, np.float32) for s in inputs], [np.empty(s, np.float32) for s in outputs])
     assert str(error.value) == message
 
 
-def test_data_types_that_do_not_fit() -> None:
+def test_evaluate_rejects_wrong_data_types() -> None:
     program, x = traced(lambda x: x + 1, np.empty(3, np.float32)), np.empty(3, np.float32)
     with pytest.raises(ValidationError, match=re.escape("f: input 0 must be float32[3], got float64[3]")):
         evaluate(program, [x.astype(float)], [x])
@@ -331,7 +331,7 @@ def test_gathers_of_rows_and_elements(rows: bool) -> None:
         np.testing.assert_array_equal(got, table[inside[:, :, None], (np.arange(5) + 1) % 4, np.arange(5)])
 
 
-def test_reductions_over_what_does_not_depend_on_their_variable() -> None:
+def test_reduction_of_terms_without_its_variable() -> None:
     x = np.arange(6, dtype="float32").reshape(3, 2)
     nested = trace(
         lambda x: ex.sum_over(3, lambda r: ex.sum_over(40, lambda _: x[r, 0])), "nested", [Desc("float32", (3, 2))]

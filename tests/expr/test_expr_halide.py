@@ -538,7 +538,7 @@ def test_objects_are_kept_and_made_anew(tmp_path: Path, monkeypatch: pytest.Monk
     assert correct()
 
 
-def test_programs_that_differ_have_other_objects() -> None:
+def test_fingerprint_differs_between_programs() -> None:
     x = np.ones(3, np.int8)
     seen = set()
     for value, type in ((1, "int8"), (2, "int8"), (1, "int32"), (1, "float32"), (1, "float16")):
@@ -603,7 +603,7 @@ def test_runtime_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
         compile(program).run([x], [np.zeros_like(x)])
 
 
-def test_arrays_that_do_not_fit_are_refused() -> None:
+def test_bind_rejects_wrong_arrays() -> None:
     program, x = _sample()
     kernel = compile(program)
     for inputs, outputs in (([x[:5]], [x]), ([x], [x.astype("float16")]), ([x, x], [x])):

@@ -91,7 +91,7 @@ def files() -> list[bytes]:
     return found
 
 
-def test_images_compute_what_object_files_do_that_llvm_loads(files: list[bytes]) -> None:
+def test_image_results_equal_object_files(files: list[bytes]) -> None:
     theirs = load(with_header({"objects": [len(data) for data in files]}, b"".join(files)), outside)
     expected = results(theirs)
     assert expected["through_a_table"] == [-14, 49, 7]
@@ -126,7 +126,7 @@ def test_image_memory_permissions(files: list[bytes]) -> None:
     assert code.address("nothing") == 0
 
 
-def test_functions_that_do_not_exist_are_named() -> None:
+def test_load_names_missing_function() -> None:
     code = """
 declare i64 @no_such_function(i64)
 define i64 @f(i64 %x) { %y = call i64 @no_such_function(i64 %x)  ret i64 %y }

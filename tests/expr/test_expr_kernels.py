@@ -96,7 +96,7 @@ def test_old_kernels_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernels.compile(double(size=2), "numpy") is not second
 
 
-def test_threads_that_ask_for_the_same_wait_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_in_threads_happens_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made, barrier, one_is_in = [], Barrier(8), threading.Event()
     original = kernels._compile
 

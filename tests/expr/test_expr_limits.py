@@ -75,7 +75,7 @@ def test_deep_formula_uses_numpy() -> None:
 
 
 @pytest.mark.skipif(not kernels.has_halide(), reason="needs the extra halide")
-def test_too_much_work_is_an_error_with_halide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_rejects_too_much_work_with_halide(monkeypatch: pytest.MonkeyPatch) -> None:
     program = trace(chain(200, "sin"), "waves", [ROW])
     with pytest.raises(
         OperationError, match=r"waves: compiling it would take 7,\d+ units of work .* more than the 5,000"
@@ -97,7 +97,7 @@ def test_work_of_program() -> None:
 
 
 @pytest.mark.skipif(not kernels.is_compiled(), reason="needs the extra halide")
-def test_expressions_that_are_too_much_together_are_loops_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fusion_stays_within_work_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(limits.WORK_VARIABLE, "300")
     half = ow.expression(lambda_named("half", lambda x: chain(4, "tan")(x * 0.5)))
     context = ow.ml.create_context()
@@ -124,7 +124,7 @@ def lambda_named(name: str, function: Callable[[Traced], Traced]) -> Callable[[T
 
 @pytest.mark.long(rows=1)
 @pytest.mark.parametrize("kind", ["chain", "stores", "text"])
-def test_depth_is_no_matter_of_recursion(kind: str) -> None:
+def test_trace_and_text_of_deep_formulas_need_no_recursion(kind: str) -> None:
     depth = 3 * sys.getrecursionlimit()
     if kind == "stores":
 

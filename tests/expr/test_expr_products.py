@@ -94,5 +94,5 @@ def test_large_matrices_are_prefetched(
     assert all(line.endswith("i32 0, i32 3, i32 1)") for line in calls)
 
 
-def test_matrices_that_are_read_again_are_not_prefetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_reread_matrices_are_not_prefetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "@llvm.prefetch" not in code_of(2, 1000, 1099, monkeypatch, tmp_path)

@@ -86,7 +86,7 @@ def lowered(op: Op[..., Any], input: Traced, **attributes: Any) -> Traced:
 @pytest.mark.long
 @settings(max_examples=200)
 @given(moves())
-def test_elements_that_are_moved_again_and_again_are_the_right_ones(
+def test_simplify_keeps_repeated_movement(
     steps: list[tuple[Op[..., Any], dict[str, Any]]],
 ) -> None:
     def expression(x: Traced) -> Traced:
@@ -157,7 +157,7 @@ def test_checks_are_simplified_and_kept() -> None:
     assert [check.message for check in program.checks] == ["the index x1[i] of axis 0 must be in [0, 3)"]
 
 
-def test_divisors_that_depend_on_data_stay() -> None:
+def test_simplify_keeps_data_dependent_divisors() -> None:
     def function(x: Traced) -> Traced:
         return compute((3,), lambda i: (i + 4) // x[i])
 

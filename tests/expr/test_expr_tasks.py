@@ -38,9 +38,7 @@ def is_parallel(
 
 
 @pytest.mark.parametrize("what", LOOPS)
-def test_small_loops_run_in_the_thread_that_calls_them(
-    what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_small_loops_run_in_calling_thread(what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert not is_parallel(LOOPS[what], 2**14, monkeypatch, tmp_path)
     assert is_parallel(LOOPS[what], 2**20, monkeypatch, tmp_path)
 

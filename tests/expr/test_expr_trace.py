@@ -407,7 +407,7 @@ def test_threads_never_make_two_variables_of_an_axis(monkeypatch: pytest.MonkeyP
     assert all(variable is variables[0] for variable in variables)
 
 
-def test_checks_belong_to_the_thread_that_traces() -> None:
+def test_trace_checks_belong_to_their_thread() -> None:
     def work(number: int) -> int:
         program = traced(lambda x, k: sum(x.checked[k[j] + number, 0] for j in range(number % 4 + 1)), X, I32)
         return len(program.checks)

@@ -376,7 +376,7 @@ def test_kernel_of_parts() -> None:
 # Texts
 
 
-def test_elements_of_one_position_need_none() -> None:
+def test_unit_axis_needs_no_index() -> None:
     (source,) = sources(lambda x, y, b: ex.max(x + y * b, 0), *[Desc("float32", (4, 8))] * 2, Desc("float32", (8,)))
     assert (
         source

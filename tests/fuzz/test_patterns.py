@@ -158,7 +158,7 @@ def is_changed(right: Array, got: Array, part: float) -> bool:
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_judge_finds_faults_planted_into_graphs_of_the_campaign(fault: Fault) -> None:
+def test_judge_finds_planted_faults_in_campaign_graphs(fault: Fault) -> None:
     """Faults that change a well-conditioned result by more than one percent are found; few results are not judged."""
     planted = seen = 0
     for _, recipe in cases(250):
@@ -317,7 +317,7 @@ def test_judge_accepts_rounding_differences(make: Callable[[ow.MLGraphBuilder, A
     assert not verdicts(recipe, {"y": np.full_like(results["y"], got)})
 
 
-def test_judge_accepts_float16_operations_with_and_without_rounding_but_rounds_casts() -> None:
+def test_judge_accepts_unrounded_float16_results_except_of_casts() -> None:
     x = np.float16([[1.001, 2.003]])
     recipe = recipe_of(lambda b, x: b.cast(b.mul(b.mul(x, 1.1), 3.3), "float32"), x)
     factors = np.float16([1.1, 3.3]).astype("float64")
@@ -334,7 +334,7 @@ def normalised(x: Array) -> Array:
     return result
 
 
-def test_judge_accepts_decomposed_operations_of_float16_that_pass_results_on_in_float32() -> None:
+def test_judge_accepts_float32_intermediates_of_float16() -> None:
     def build(b: ow.MLGraphBuilder, x: Any) -> Any:
         for _ in range(2):
             x = ow.composites.local_response_normalization(b, x, 3, alpha=1.0, beta=0.75, bias=0.5)
@@ -347,7 +347,7 @@ def test_judge_accepts_decomposed_operations_of_float16_that_pass_results_on_in_
         assert verdicts(recipe, {"y": (y * 1.02).astype("float16")})
 
 
-def test_judge_accepts_operands_rounded_to_bytes_only_where_an_engine_may() -> None:
+def test_judge_accepts_operands_rounded_to_bytes_if_allowed() -> None:
     x = np.float32([[0.31, -1, 0.77, 0.4]])
     recipe = recipe_of(lambda b, x: b.matmul(x, dequantised(b, SCALES, ZEROS)), x)
     rounded = replace(recipe, feeds={"x": np.round(x * 127).astype("float32") / 127})

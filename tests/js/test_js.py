@@ -316,7 +316,7 @@ def constant_beside(b: Any, x: Any) -> Any:
     return b.constant(np.arange(4, dtype="float32")), x, x
 
 
-def test_composites_that_return_operands(modules: Modules) -> None:
+def test_save_of_composites_that_return_operands(modules: Modules) -> None:
     """WebNN refuses outputs that are inputs or constants."""
     x = np.float32([1, -2, 3, 4])
     for function in (unchanged, constant_beside):

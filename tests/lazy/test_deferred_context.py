@@ -89,7 +89,7 @@ LOOKS: dict[str, Callable[[ow.MLContext, ow.MLTensor], Any]] = {
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_every_kind_of_read(context: ow.MLContext, look: str) -> None:
+def test_any_read_runs_pending_dispatch(context: ow.MLContext, look: str) -> None:
     negate = graph_of(context, lambda x: -x)
     x, y = tensor_of(context, START), tensor_of(context)
     run(negate, [x], [y])
@@ -169,7 +169,7 @@ def test_dispatch_same_graph_alternately(context: ow.MLContext) -> None:
         np.testing.assert_allclose(one.numpy(), want, rtol=1e-6)
 
 
-def test_long_chains_run_by_themselves(context: ow.MLContext) -> None:
+def test_dispatch_runs_pending_chain_at_longest_length(context: ow.MLContext) -> None:
     step = graph_of(context, lambda x: x + 1)
     one, other = tensor_of(context, START), tensor_of(context)
     for _ in range(arrays.LONGEST - 1):
@@ -247,7 +247,7 @@ def test_immediate_dispatch_after_tensor_moved(context: ow.MLContext) -> None:
         run(double, [x], [y])  # keeps what is there: the next write goes elsewhere
 
 
-def test_user_memory_is_read_and_written_at_once(context: ow.MLContext) -> None:
+def test_dispatch_on_user_memory_is_immediate(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     mine, result = START.copy(), np.zeros(4, "float32")
     x, y = context.tensor_from(mine), context.tensor_from(result)
@@ -263,7 +263,7 @@ def test_user_memory_is_read_and_written_at_once(context: ow.MLContext) -> None:
     np.testing.assert_array_equal(between.numpy(), 2 * START)
 
 
-def test_constants_of_both_kinds(context: ow.MLContext) -> None:
+def test_deferred_dispatch_with_both_kinds_of_constants(context: ow.MLContext) -> None:
     table = context.create_constant_tensor("float32", SHAPE, START)
     builder = ow.MLGraphBuilder(context)
     x = builder.input("in0", "float32", SHAPE)

@@ -54,7 +54,7 @@ def test_jit_traces_once_for_each_shape_and_type() -> None:
 @pytest.mark.parametrize(
     "kind", ["numpy", "array", "pending", "tensor", "scalar of numpy", "not contiguous", "read-only"]
 )
-def test_arguments_of_all_kinds_are_one_graph(kind: str) -> None:
+def test_jit_traces_once_for_arguments_of_all_kinds(kind: str) -> None:
     double, times = counted(lambda x: x * 2 + 1)
     context = ow.ml.create_context(accelerated=False)
     double(ow.array(X)) if kind != "scalar of numpy" else double(ow.array(1.0))
@@ -334,7 +334,7 @@ def test_jit_copies_no_captured_array_that_is_protected() -> None:
     assert memory.copies.count == before
 
 
-def test_results_that_are_not_computed() -> None:
+def test_jit_returns_arguments_and_constants() -> None:
     constant = np.float32([7])
     every: Any = ow.jit(lambda x, t: (x, t, constant, x.builder.constant(constant), ow.array([1.0]) + 1, x))
     tensor = ow.ml.create_context(accelerated=False).tensor_from(X.copy())
@@ -367,7 +367,7 @@ def test_jit_call_inside_trace_is_inlined() -> None:
     assert [placement.node for placement in graph.placements()] == ["mul", "add", "mul"]
 
 
-def test_custom_operations_python_loops_and_branches_on_shapes() -> None:
+def test_jit_traces_custom_operations_loops_and_branches() -> None:
     @ow.expression
     def gated(x: Any, y: Any) -> Any:
         return x * ow.expr.sigmoid(y)
@@ -391,7 +391,7 @@ def test_custom_operations_python_loops_and_branches_on_shapes() -> None:
         np.testing.assert_allclose(network(x, layers).numpy(), plain(x, layers), rtol=2e-5, atol=1e-5)
 
 
-def test_arrays_of_operands_are_these() -> None:
+def test_array_of_traced_operand_is_the_operand() -> None:
     double = ow.jit(lambda x: ow.array(x) + ow.array(x, "float32") + ow.array(x, "int32").cast("float32"))
     assert double(np.float32([1.5, 2])).tolist() == [4, 6]
 
@@ -504,7 +504,7 @@ def test_jit_errors_keep_their_type() -> None:
     assert "while tracing jit '<lambda>' (test_jit.py, line" in caught.value.__notes__[0]
 
 
-def test_arguments_and_results_that_do_not_fit() -> None:
+def test_jit_rejects_invalid_arguments_and_results() -> None:
     @dataclass
     class Unhashable:
         a: int = 0

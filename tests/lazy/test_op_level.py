@@ -53,7 +53,7 @@ def counts() -> tuple[int, int]:
         (np.ones((4, 4), "float32")[::2, 1:3], None, "float32[2, 2]"),
     ],
 )
-def test_arrays_are_made_of_anything_with_numbers(values: Any, data_type: Any, expected: str) -> None:
+def test_array_accepts_anything_with_numbers(values: Any, data_type: Any, expected: str) -> None:
     made = ow.array(values, data_type)
     assert str(made.desc) == expected
     np.testing.assert_array_equal(made.numpy(), np.asarray(values))
@@ -152,7 +152,7 @@ def test_dlpack_both_ways(x: ow.Array) -> None:
     assert not np.from_dlpack(adopted).flags.writeable
 
 
-def test_operands_of_graphs_and_arrays_meet_in_the_graph(x: ow.Array) -> None:
+def test_operand_plus_array_is_an_operand(x: ow.Array) -> None:
     context = ow.ml.create_context(device="cpu")
     builder = ow.MLGraphBuilder(context)
     operand = builder.input("a", "float32", [2, 3])
@@ -196,7 +196,7 @@ def test_different_calls_do_not_share_records() -> None:
     assert seen[-1] == (2, 3)
 
 
-def test_attributes_that_cannot_be_compared_are_validated_each_time() -> None:
+def test_incomparable_attributes_are_validated_in_each_call() -> None:
     @ow.op
     def shifted(self: Any, x: ow.MLOperand, by: Any) -> ow.Desc:
         return x.desc
@@ -241,7 +241,7 @@ def test_attributes_that_cannot_be_compared_are_validated_each_time() -> None:
         (lambda x: ow.read(np.ones(2)), "^read takes arrays of opweave, got ndarray"),
     ],
 )  # fmt: skip
-def test_wrong_call_fails_at_the_call(x: ow.Array, function: Callable[[ow.Array], Any], message: str) -> None:
+def test_operation_raises_at_wrong_call(x: ow.Array, function: Callable[[ow.Array], Any], message: str) -> None:
     ow.ops.reduce_sum(x, keep_dimensions=True)
     ow.array([1, 2]) + 1.0  # 1.5 would be the same call, except for the value
     for _ in range(2):
@@ -259,7 +259,7 @@ def test_intermediates_without_holders_are_not_written(x: ow.Array) -> None:
 
 
 @pytest.mark.parametrize("held", ["variable", "list", "closure", "attribute", "bound method", "consumer", "generator"])
-def test_results_that_are_held_are_written(x: ow.Array, held: str) -> None:
+def test_held_results_are_written(x: ow.Array, held: str) -> None:
     def middle() -> ow.Array:
         made: ow.Array = x + 1
         return made
@@ -305,7 +305,7 @@ def test_weak_reference_is_no_holder(x: ow.Array) -> None:
     assert watched() is None
 
 
-def test_results_of_several_are_written_one_by_one(x: ow.Array) -> None:
+def test_split_writes_only_held_parts(x: ow.Array) -> None:
     left, right = ow.ops.split(x * 2, [1, 2], axis=1)
     del left
     assert right.tolist() == [[-4.0, 6.0], [10.0, -12.0]]
@@ -509,7 +509,7 @@ def test_index_equals_numpy(x: ow.Array, key: Any) -> None:
     np.testing.assert_array_equal(other[key].numpy(), other.numpy()[key])
 
 
-def test_indices_that_are_equal_are_not_the_same(x: ow.Array) -> None:
+def test_index_rejects_bools_and_floats_equal_to_integers(x: ow.Array) -> None:
     assert x[1].tolist() == [-4, 5, -6]
     for wrong in (True, 1.0, (True, 0), slice(1.0, None), slice(True, 2.0)):
         with pytest.raises(ow.ValidationError):

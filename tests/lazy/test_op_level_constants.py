@@ -62,7 +62,7 @@ def variants() -> list[learned.Specialised]:
 # What becomes a constant
 
 
-def test_weights_that_stay_the_same_become_constants() -> None:
+def test_recurring_weights_become_constants() -> None:
     w, b = weights(4, 3), weights(3, seed=1)
     found = [check_layer(random(2, 4, seed=k), w, b) for k in range(OFTEN)]
     assert found == [0] * (learned.RECURRENCES - 1) + [2] * 3
@@ -152,7 +152,7 @@ def test_constant_tensors_are_constants_until_they_are_destroyed() -> None:
             layer(random(2, 4), w, b)
 
 
-def test_results_are_weights_as_well() -> None:
+def test_recurring_results_become_constants() -> None:
     w, b = weights(4, 3) * 2, weights(3).neg()
     ow.read(w, b)
     assert [check_layer(random(2, 4, seed=k), w, b) for k in range(OFTEN)][-1] == 2
@@ -314,7 +314,7 @@ def test_specialised_program_compiles_in_background() -> None:
     assert check_layer(random(2, 4), w, b) == 2
 
 
-def test_weights_that_die_in_the_queue_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_specialisation_in_queue_does_not_keep_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     queue: list[Any] = []
     ow.lazy.compile_now(False)
     monkeypatch.setattr(background.background, "put", lambda *item: queue.append(item))
@@ -350,7 +350,7 @@ def test_refused_specialisation_keeps_general_program(monkeypatch: pytest.Monkey
     assert STATISTICS.graphs == 3 * OFTEN
 
 
-def test_threads_that_replace_weights() -> None:
+def test_replaced_weights_in_threads() -> None:
     def work(seed: int) -> None:
         for k in range(40):
             w, b = weights(4, 3, seed=seed + k), weights(3, seed=seed)

@@ -54,7 +54,7 @@ def test_results_reuse_memory_of_freed_results() -> None:
     assert y.tolist() == [np.float32(expected)] * SIZE
 
 
-def test_memory_with_a_view_is_not_used_again() -> None:
+def test_pool_does_not_reuse_viewed_memory() -> None:
     x = ow.array(np.arange(SIZE, dtype="float32"))
     seen = []
     for k in range(6):
@@ -91,7 +91,7 @@ def test_pool_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pool.kept_bytes() == 0
 
 
-def test_intermediates_of_operations_one_by_one_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_reuses_intermediates_of_single_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
     def empty(desc: ow.Desc) -> np.ndarray:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("from_zero")
 # Memory of others
 
 
-def test_array_is_read_only_while_pending_work_reads_it() -> None:
+def test_pending_operation_makes_its_array_read_only() -> None:
     mine = np.ones(3, "float32")
     y = ow.ops.relu(mine) + 1
     with pytest.raises(ValueError, match="read-only"):
@@ -45,7 +45,7 @@ def test_array_is_read_only_while_pending_work_reads_it() -> None:
     mine[0] = 7
 
 
-def test_views_and_contexts_that_share_memory_are_given_back_together() -> None:
+def test_shared_memory_is_writable_after_last_reader() -> None:
     whole = np.ones((2, 3), "float32")
     part = whole[1]
     with ow.ml.create_context(device="reference"):
@@ -152,7 +152,7 @@ def test_pending_array_of_lost_context() -> None:
     assert (ow.array([1.0]) + 1).tolist() == [2.0]
 
 
-def test_contexts_do_not_mix() -> None:
+def test_operation_rejects_arrays_of_two_contexts() -> None:
     with ow.ml.create_context(device="reference") as reference:
         a = ow.array([1.0]) + 1
     assert a.context is reference
@@ -210,7 +210,7 @@ def test_threads_write_tensors_between_reads() -> None:
 # Memory
 
 
-def test_chains_that_are_never_read_run_by_themselves() -> None:
+def test_unread_chain_runs_at_longest_length() -> None:
     x = ow.array([0.0])
     for _ in range(3 * arrays.LONGEST):
         x = x + 1
@@ -229,7 +229,7 @@ def test_result_releases_its_sources() -> None:
     assert [array() for array in watched] == [None] * 3
 
 
-def test_operations_that_are_dropped_are_gone() -> None:
+def test_dropped_custom_operation_is_freed() -> None:
     def make() -> Any:
         big = np.ones(1000)
 

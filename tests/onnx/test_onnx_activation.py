@@ -72,7 +72,7 @@ def test_softmax_of_versions(op_type: str, opset: int, axis: int | None) -> None
 
 @pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Hardmax"])
 @pytest.mark.parametrize("shape", [(2, 3, 1, 1), (2, 1, 3, 1), (2, 1, 1, 3), (2, 1, 1, 1), (2, 3, 1, 2)], ids=str)
-def test_softmax_of_dimensions_as_one_where_most_have_one_element(op_type: str, shape: tuple[int, ...]) -> None:
+def test_softmax_joins_dimensions_of_one_element(op_type: str, shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).standard_normal(shape, np.float32)
     check_node(op_type, x, opset=11, axis=1)
 

@@ -63,7 +63,7 @@ def test_embed_layer_normalization_with_positions_and_sum() -> None:
 
 
 @pytest.mark.parametrize("constant", [True, False])
-def test_attention_of_a_query_that_sees_nothing_is_zero(constant: bool) -> None:
+def test_attention_of_fully_masked_query_is_zero(constant: bool) -> None:
     q, k, v = randn(1, 2, 3, 4), randn(1, 2, 2, 4), randn(1, 2, 2, 4)
     mask = np.array([[True, False], [False, False], [True, True]])
     proto = model("Attention", [q, k, v, mask], 1, "")
@@ -89,7 +89,7 @@ def test_flex_attention_with_sub_graphs_says_so() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 4])
-def test_grouped_attention_repeats_no_key(length: int) -> None:
+def test_attention_of_groups_repeats_no_key(length: int) -> None:
     inputs = [randn(2, 6, length, 8), randn(2, 2, 5, 8), randn(2, 2, 5, 8)]
     check("Attention", [*inputs], domain="")
     session = InferenceSession(model("Attention", [*inputs], 1, ""), fallback="error")

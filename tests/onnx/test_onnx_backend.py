@@ -56,7 +56,7 @@ def rows() -> list[Any]:
 
 
 @pytest.mark.parametrize(("name", "backend"), rows())
-def test_case(name: str, backend: str) -> None:
+def test_onnx_backend_case(name: str, backend: str) -> None:
     if backend == "openvino":
         pytest.importorskip("openvino", reason="openvino is not installed")
     case = onnx_cases.cases()[name]
@@ -87,14 +87,14 @@ def test_fourier_transforms_are_as_exact_as_the_tolerance_says(length: int) -> N
 
 
 @pytest.mark.parametrize("name", ["onnx", "onnx_fallback"])
-def test_tables_of_versions_repeat_nothing(name: str) -> None:
+def test_expected_failures_of_versions_do_not_repeat_shared_ones(name: str) -> None:
     shared, *tables = onnx_cases.read_list(name).values()
     for table in tables:
         assert set(table) <= set(onnx_cases.cases())
         assert not set(table) & set(shared)
 
 
-def test_lists_name_cases_that_exist_and_no_case_twice() -> None:
+def test_expected_failures_name_each_existing_case_once() -> None:
     failing, falling = onnx_cases.expected("onnx"), onnx_cases.expected("onnx_fallback")
     assert set(failing) <= set(onnx_cases.cases())
     assert set(falling) <= set(onnx_cases.cases())

@@ -246,7 +246,7 @@ def test_dynamic_model_compiles_nothing_beside_calls(monkeypatch: pytest.MonkeyP
     ],
 )
 @pytest.mark.parametrize("options", [{}, {"specialise": "always"}, {"specialise": "never"}], ids=str)
-def test_equal_inputs_give_equal_bits(model: onnx.ModelProto, options: dict[str, Any]) -> None:
+def test_run_of_equal_inputs_returns_equal_bits(model: onnx.ModelProto, options: dict[str, Any]) -> None:
     session = ow.InferenceSession(model, CONTEXT, **options)
     feeds = [{"x": RNG.standard_normal((rows, 8), np.float32)} for rows in (1, 2, 3, 5, 8, 13)]
     first = [session.run(None, feed)[0].tobytes() for feed in feeds]
@@ -254,7 +254,7 @@ def test_equal_inputs_give_equal_bits(model: onnx.ModelProto, options: dict[str,
         assert session.run(None, feeds[k])[0].tobytes() == first[k]
 
 
-def test_call_that_only_webnn_defines_does_not_change_later_ones() -> None:
+def test_run_of_index_out_of_range_does_not_change_later_runs() -> None:
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x, int64[k] i) => (float[k] y) { a = Exp(x) y = Gather(a, i) }'
     session = ow.InferenceSession(parse_model(text), CONTEXT)
     x = RNG.standard_normal(6, np.float32)
@@ -267,7 +267,7 @@ def test_call_that_only_webnn_defines_does_not_change_later_ones() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"specialise": "always"}], ids=str)
-def test_shapes_in_turn_take_the_fast_path(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alternating_shapes_take_fast_path(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     session = ow.InferenceSession(dense("n"), CONTEXT, **options)
     feeds = [{"x": RNG.standard_normal((rows, 8), np.float32)} for rows in range(1, 11)]
     expected = [session.run(None, feed)[0] for feed in feeds]
@@ -281,7 +281,7 @@ def test_shapes_in_turn_take_the_fast_path(options: dict[str, Any], monkeypatch:
         np.testing.assert_array_equal(targets[k], expected[k])
 
 
-def test_shapes_in_turn_are_bounded() -> None:
+def test_alternating_shapes_are_bounded() -> None:
     session = ow.InferenceSession(dense("n"), CONTEXT, specialise="always")
     for rows in range(1, 80):
         session.run(None, {"x": np.ones((rows, 8), "float32")})
@@ -289,7 +289,7 @@ def test_shapes_in_turn_are_bounded() -> None:
     assert len(session._parts.shape_cache.compiled) <= 64
 
 
-def test_threads_with_shapes_in_turn_get_their_own_results() -> None:
+def test_alternating_shapes_in_threads() -> None:
     session = ow.InferenceSession(dense("n"), CONTEXT, specialise="always")
     feeds = [{"x": RNG.standard_normal((rows, 8), np.float32)} for rows in range(1, 70)]
     expected = [session.run(None, feed)[0] for feed in feeds[:8]]
@@ -305,7 +305,7 @@ def test_threads_with_shapes_in_turn_get_their_own_results() -> None:
         list(pool.map(run, range(4)))
 
 
-def test_shapes_that_do_not_fit_are_refused_after_others() -> None:
+def test_alternating_shapes_reject_wrong_shape() -> None:
     session = ow.InferenceSession(dense("n"), CONTEXT)
     for rows in (1, 2, 1, 2):
         session.run(None, {"x": np.ones((rows, 8), "float32")})

@@ -170,13 +170,13 @@ def test_own_session_imports_no_compiler(kind: str, make: str, tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_compiling_imports_the_compiler(tmp_path: Path) -> None:
+def test_specialise_always_imports_compiler(tmp_path: Path) -> None:
     """The names above are those of modules."""
     make = "session = " + PLAIN.format(more=', specialise="always"')
     assert loaded(make, a_model(), tmp_path) >= COMPILER - NOT_COMPILING
 
 
-def test_names_of_the_package_are_imported_by_need() -> None:
+def test_onnx_package_imports_names_by_need() -> None:
     assert python("import sys, opweave.onnx; print('opweave.onnx.session.session' in sys.modules)") == "False\n"
     assert sorted(ow.onnx.__all__) == sorted(name for name in dir(ow.onnx) if not name.startswith("_"))
     for name in ow.onnx.__all__:
@@ -315,7 +315,7 @@ def test_competing_lists_back_ends_that_compete() -> None:
 # What is read without the converters, and of protobuf ----------------------------------------------------------------
 
 
-def test_updating_operators_are_of_com_microsoft() -> None:
+def test_converters_that_update_are_of_com_microsoft() -> None:
     """So the converters are not imported to find those that do."""
     updating = {key for key, converter in operators.CONVERTERS.items() if converter.updates}
     assert ("com.microsoft", "GroupQueryAttention") in updating
@@ -345,9 +345,7 @@ def test_integer_products_match_pattern() -> None:
         ("float", "s = Constant<value: tensor = float {0.5}>() z = QuantizeLinear(x, s) y = DequantizeLinear(z, s)", 1),
     ],
 )
-def test_saturation_is_measured_for_models_that_multiply_integers(
-    type: str, body: str, measured: int, tmp_path: Path
-) -> None:
+def test_saturation_is_measured_for_integer_products_only(type: str, body: str, measured: int, tmp_path: Path) -> None:
     text = f'<ir_version: 8, opset_import: ["": 17]> g ({type}[n, n] x) => ({type}[n, n] y) {{ {body} }}'
     path = tmp_path / "model.onnx"
     path.write_bytes(parse_model(text).SerializeToString())

@@ -84,7 +84,7 @@ def test_branches_may_have_sparse_initializers(condition: bool) -> None:
 
 
 @pytest.mark.parametrize("rate", [8000, 16000])
-def test_unknown_condition_leaves_branches_unread(rate: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_with_unknown_condition_does_not_read_branches(rate: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a condition on an input's value needs is that value: to infer types in both branches takes their weights."""
     inferred: list[str] = []
     infer = Tracer._infer
@@ -191,7 +191,7 @@ def test_loop_without_iterations_returns_its_state() -> None:
         check_agreement(model_of(nodes, feed, constants, ["last"]), feed)
 
 
-def test_loop_that_a_known_condition_ends() -> None:
+def test_loop_ends_by_constant_condition() -> None:
     """The condition depends on the number of the turn, not on data; there is no limit, or an absurd one."""
     condition = [node("Less", "turn three", "go_on")]
     constants: dict[str, Any] = {"three": np.int64(3), "go": np.array(True), "start": X, "n": np.int64(2**62)}
@@ -204,7 +204,7 @@ def test_loop_that_a_known_condition_ends() -> None:
         assert session.explain().count("\n  Mul") == 4
 
 
-def test_loops_that_are_not_unrolled_run_as_a_whole() -> None:
+def test_loop_falls_back_with_reason() -> None:
     start = {"start": X}
     small = [node("ReduceSum", "total", "s", keepdims=0), node("Less", "s limit", "go_on")]
     most = [node("ReduceMax", "x", "most", keepdims=0), node("Cast", "most", "n", to=INT64)]
@@ -244,7 +244,7 @@ def test_loop_falls_back_with_unsupported_body() -> None:
     assert reasons(session)[0] == "Loop: Det inside: WebNN has no operation for it"
 
 
-def test_names_inside_of_loops_do_not_collide() -> None:
+def test_unrolled_loops_do_not_share_names() -> None:
     """Two loops with one body, one of them inside of a branch."""
     body = loop_body()
     body.output[2].CopyFrom(info("product", FLOAT, (2, 3)))
@@ -287,7 +287,7 @@ def test_long_scan_falls_back() -> None:
     assert reasons(session) == ["Scan: it has 257 iterations, and at most 256 are unrolled"]
 
 
-def test_functions_of_a_model_are_put_in_place() -> None:
+def test_nested_model_function_is_inlined() -> None:
     function = helper.make_function(
         "own",
         "Twice",
@@ -308,7 +308,7 @@ def test_functions_of_a_model_are_put_in_place() -> None:
     assert session.explain().count("LeakyRelu") == 2
 
 
-def test_operators_defined_by_others_are_expanded() -> None:
+def test_operator_with_function_body_is_expanded() -> None:
     x = np.random.default_rng(1).standard_normal((2, 3, 4, 5)).astype(np.float32)
     model, feed = node_model("MeanVarianceNormalization", [x], opset=13)
     session = check_agreement(model, feed, rtol=1e-4)
@@ -466,7 +466,7 @@ def test_fold_with_numpy_declines(op_type: str, inputs: list[np.ndarray], attrib
         ("Gather", [np.zeros((1, 2**13)), np.zeros(2**13, np.int64)]),
     ],
 )
-def test_large_results_are_not_folded(op_type: str, inputs: list[np.ndarray]) -> None:
+def test_fold_with_numpy_rejects_large_results(op_type: str, inputs: list[np.ndarray]) -> None:
     names = [f"x{k}" for k in range(len(inputs))]
     with pytest.raises(fold.TooLarge):
         fold.with_numpy(helper.make_node(op_type, names, ["y"]), inputs)

@@ -51,7 +51,7 @@ def fails(source: object, error: type[ow.MLError]) -> str:
         (onnx.ModelProto(ir_version=8).SerializeToString(), "there is no graph in it"),
     ],
 )
-def test_files_that_are_no_models(content: bytes, text: str, tmp_path: Path) -> None:
+def test_load_rejects_files_that_are_no_models(content: bytes, text: str, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
     got = fails(path, ow.DataError)
@@ -60,7 +60,7 @@ def test_files_that_are_no_models(content: bytes, text: str, tmp_path: Path) -> 
     assert text in fails(content, ow.DataError)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_load_rejects_unreadable_sources(tmp_path: Path) -> None:
     assert fails(tmp_path / "none.onnx", ow.DataError) == f"{tmp_path}/none.onnx: No such file or directory"
     assert fails(tmp_path, ow.DataError) == f"{tmp_path}: Is a directory"
     assert "null" in fails("a\0b", ow.DataError)
@@ -68,7 +68,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         assert fails(source, ow.DataError) == f"a model must be a path, bytes or an onnx.ModelProto, got {name}"
 
 
-def test_truncated_files() -> None:
+def test_load_rejects_truncated_model() -> None:
     weights = {"w": np.ones((2, 3), np.float32)}
     proto = model([node("Mul", "x w", "z")], [("x", FLOAT, [2, 3])], [("z", FLOAT, [2, 3])], weights)
     data = proto.SerializeToString()
@@ -131,7 +131,7 @@ def test_external_data_are_mapped_not_read(tmp_path: Path, monkeypatch: pytest.M
         ({"length": "-1600"}, "the data of 'w' end beyond the file weights.bin"),
     ],
 )
-def test_external_data_that_are_not_there(entries: dict[str, str], text: str, tmp_path: Path) -> None:
+def test_load_rejects_missing_external_data(entries: dict[str, str], text: str, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     (tmp_path / "weights.bin").write_bytes(bytes(1600))
@@ -259,7 +259,7 @@ def bad_initializer(**fields: object) -> Change:
         ),
     ],
 )
-def test_broken_graphs(change: Change, error: type[ow.MLError], text: str) -> None:
+def test_load_rejects_broken_graphs(change: Change, error: type[ow.MLError], text: str) -> None:
     proto = sum_model()
     change(proto)
     assert fails(proto, error).startswith(text)
@@ -281,7 +281,7 @@ def test_broken_graphs(change: Change, error: type[ow.MLError], text: str) -> No
         (node("Split", "x", "z", num_outputs=0), "Split: num_outputs must be positive and less than 2**31, got 0"),
     ],
 )
-def test_zeros_to_divide_by(divided: onnx.NodeProto, text: str) -> None:
+def test_load_rejects_attributes_of_zero(divided: onnx.NodeProto, text: str) -> None:
     proto = model([divided], [("x", FLOAT, [1, 1, 2, 2])], [("z", FLOAT, None)])
     assert message(lambda: session(proto), ow.DataError) == text
 
@@ -310,7 +310,7 @@ def test_sparse_initializers() -> None:
         assert "the sparse tensor 'w'" in fails(proto, error)
 
 
-def test_deep_nesting_is_no_crash() -> None:
+def test_load_deeply_nested_branches() -> None:
     value = helper.make_tensor_value_info("q", FLOAT, None)
     graph = last = helper.make_graph([node("Relu", "x", "q")], "inner", [], [value])
     for _ in range(20):  # protobuf itself has a limit not far beyond

@@ -42,7 +42,7 @@ def identity(element_type: int, shape: Any = None) -> bytes:
 @pytest.mark.parametrize(
     "dims", [[-1, 3], ["?", "?"], ["n", "n"], [None, None], [-5, -1], ["batch", 3]], ids=lambda dims: str(dims)
 )
-def test_dimensions_that_vary_take_any_size(dims: list[Any]) -> None:
+def test_session_varying_dimension_takes_any_size(dims: list[Any]) -> None:
     proto = identity(FLOAT, dims)
     session, engine = ow.InferenceSession(proto, CONTEXT), onnxruntime.InferenceSession(proto)
     assert [i.shape for i in session.get_inputs()] == [i.shape for i in engine.get_inputs()]
@@ -51,7 +51,7 @@ def test_dimensions_that_vary_take_any_size(dims: list[Any]) -> None:
         assert session.run(None, {"x": x})[0].tolist() == engine.run(None, {"x": x})[0].tolist() == x.tolist()
 
 
-def test_equal_dimension_names_may_have_different_sizes() -> None:
+def test_session_equal_dimension_names_take_different_sizes() -> None:
     proto = model(
         [helper.make_node("Concat", ["x", "y"], ["z"], axis=0)], {"x": (FLOAT, ["n"]), "y": (FLOAT, ["n"])}, ["z"]
     )
@@ -60,7 +60,7 @@ def test_equal_dimension_names_may_have_different_sizes() -> None:
     assert ow.InferenceSession(proto, CONTEXT).run(None, feed)[0].tolist() == expected[0].tolist()
 
 
-def test_whole_inputs_can_be_fixed() -> None:
+def test_fix_shapes_fixes_whole_input() -> None:
     proto = identity(FLOAT, [None, "time", 2])
     session = ow.InferenceSession(proto, CONTEXT, fix_shapes={"x": [1, 576, 2]})
     assert session.get_inputs()[0].shape == [1, 576, 2]
@@ -133,7 +133,7 @@ def test_run_rejects_inconvertible_values(element_type: int, value: Any) -> None
 
 
 @pytest.mark.parametrize("value", [3, 3.0, True, np.float64(3), np.int64(3), (3,), [3]])
-def test_numbers_are_converted(value: Any) -> None:
+def test_run_converts_numbers(value: Any) -> None:
     """ONNX Runtime takes arrays and lists only; numbers mean one thing."""
     (found,) = ow.InferenceSession(identity(FLOAT), CONTEXT).run(None, {"x": value})
     assert found.dtype == np.float32
@@ -192,14 +192,14 @@ def test_register_onnx_mismatch_error() -> None:
         (b"hello", "parsing"),
     ],
 )
-def test_files_of_other_formats_are_named(start: bytes, what: str, tmp_path: Path) -> None:
+def test_session_names_format_of_other_files(start: bytes, what: str, tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(start)
     with pytest.raises(ow.DataError, match=f"model.onnx: not an ONNX model .*{what}"):
         ow.InferenceSession(tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize("name", ["b", "outputs", "types", "opset"])
-def test_attributes_of_operations_may_have_any_name(name: str) -> None:
+def test_register_onnx_accepts_any_attribute_name(name: str) -> None:
     source = f"def scaled(x, *, {name}=2.0):\n    return x * {name}"
     namespace: dict[str, Any] = {}
     exec(source, namespace)
@@ -241,11 +241,11 @@ def hashes_of_partition(nodes: int) -> int:
     return Counted.asked
 
 
-def test_dividing_a_model_is_linear_in_its_nodes() -> None:
+def test_partition_of_model_is_linear_in_nodes() -> None:
     assert hashes_of_partition(400) < 2.2 * hashes_of_partition(200)
 
 
-def test_dividing_a_graph_is_linear_in_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partition_of_graph_is_linear_in_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = 0
 
     def count(operand: ow.MLOperand) -> int:
@@ -279,7 +279,7 @@ def test_session_construction_trims_memory(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(calls) == 1  # ONNX Runtime, uncompiled
 
 
-def test_abandoned_expansion_leaves_no_inputs() -> None:
+def test_expansion_that_fails_leaves_no_inputs() -> None:
     """Its first nodes have names for the operands of inputs, too."""
     scale = np.ones((4, 1, 8, 2), np.float32)
     nodes = [helper.make_node("RMSNormalization", ["x", "scale"], ["y"])]

@@ -30,7 +30,7 @@ def close(found: Any, expected: list[np.ndarray], length: int) -> None:
 
 @pytest.mark.parametrize("options", OWN)
 @pytest.mark.parametrize("in_place", [True, False])
-def test_new_shapes_need_no_new_checks(
+def test_run_of_new_shapes_repeats_no_checks(
     options: dict[str, Any], in_place: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, past, start = ow.InferenceSession(model(), CONTEXT, **options), caches(), 0
@@ -43,7 +43,7 @@ def test_new_shapes_need_no_new_checks(
         monkeypatch.setattr("opweave.onnx.session.session.run_call", None)  # what checks all that a call has
 
 
-def test_growing_cache_needs_no_new_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_of_growing_cache_repeats_no_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     session = ow.InferenceSession(model(room="past"), CONTEXT, specialise="never")
     past = {name: np.ones((1, 2, 3, 16), np.float32) for name in PAST.values()}
     theirs = onnxruntime.InferenceSession(model(room="past").SerializeToString(), providers=["CPUExecutionProvider"])
@@ -55,7 +55,7 @@ def test_growing_cache_needs_no_new_checks(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr("opweave.onnx.session.session.run_call", None)
 
 
-def test_shapes_that_do_not_fit_are_errors_as_before() -> None:
+def test_run_rejects_wrong_shapes_after_recurring_calls() -> None:
     session, past = ow.InferenceSession(model(), CONTEXT, specialise="never"), caches()
     for _ in range(2):
         session.run(["y"], chunk(1, 0, 2) | past)

@@ -279,7 +279,7 @@ def test_cumulative_products_of_one_number() -> None:
     check_node("CumProd", x, np.array(1), opset=26, constants=(1,), exclusive=1, wanted=np.ones_like(x))
 
 
-def test_range_of_a_type_that_the_engine_has_not() -> None:
+def test_range_of_type_without_engine_kernel() -> None:
     bounds = [np.array(value, "float16") for value in (1, 5, 1.5)]
     proto, _ = node_model("Range", bounds, opset=27, dynamic=())
     assert InferenceSession(proto, CONTEXT, fallback="error").run(None, {})[0].tolist() == [1, 2.5, 4]

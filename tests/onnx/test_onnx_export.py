@@ -58,7 +58,7 @@ def test_save_names_nodes_by_unique_labels(tmp_path: Path) -> None:
     ]
 
 
-def test_names_and_values_survive(tmp_path: Path) -> None:
+def test_save_keeps_names_and_values(tmp_path: Path) -> None:
     graph, feed, wanted = network()
     path = tmp_path / "model.onnx"
     ow.onnx.save(graph, path)
@@ -142,7 +142,7 @@ def test_save_network_equals_onnx_reference(tmp_path: Path) -> None:
         np.testing.assert_allclose(array, other, rtol=1e-5, atol=1e-5)
 
 
-def test_large_weights_lie_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_save_writes_large_weights_beside_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opweave.onnx.export.MAX_EMBEDDED_BYTES", 1000)
     graph, feed, wanted = network()
     path = tmp_path / "model.onnx"

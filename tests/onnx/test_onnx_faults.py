@@ -62,7 +62,7 @@ def test_converter_not_supported_falls_back(monkeypatch: pytest.MonkeyPatch) -> 
         ("OneHot", [np.int64(2**25), np.float32([0, 1])], f"{2**25} elements are too many to make"),
     ],
 )
-def test_constants_that_no_converter_can_use_are_no_fault(op_type: str, constants: list[object], reason: str) -> None:
+def test_converter_rejection_of_constants_is_no_fault(op_type: str, constants: list[object], reason: str) -> None:
     inputs = [X.astype(np.int64) if op_type == "OneHot" else X, *constants]
     model, _ = node_model(op_type, inputs)
     with pytest.raises(ow.NotSupportedError, match=reason):

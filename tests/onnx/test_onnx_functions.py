@@ -173,7 +173,7 @@ def test_function_attributes_from_call_or_default(name: str, specialise: Any) ->
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])
-def test_default_values_of_attributes_apply_to_models_in_bytes(device: Any) -> None:
+def test_function_attribute_defaults_apply_to_bytes_model(device: Any) -> None:
     serialised = model(CALL, LEAKY).SerializeToString()
     session = ow.InferenceSession(serialised, ow.ml.create_context(device=device), fallback="error")
     assert session.run(None, {"x": FLOATS})[0].tolist() == [-0.5, 0, 2]
@@ -190,7 +190,7 @@ def test_nested_function_attributes_are_bound() -> None:
 
 
 @pytest.mark.long
-def test_graphs_that_attributes_copy_count_as_nodes() -> None:
+def test_function_graph_attributes_count_as_nodes() -> None:
     """Each function hands on a graph that holds the graph of its caller twice."""
     inner = "{ y = If <then_branch: graph = @body, else_branch: graph = @body> (c) }"
     functions = [

@@ -77,7 +77,7 @@ def test_group_query_attention_with_rotary_keeps_kernel(capacity: int, with_posi
 
 
 @pytest.mark.parametrize("options", [{}, {"softcap": 2.0}])
-def test_attention_after_an_empty_past(options: dict[str, float]) -> None:
+def test_group_query_attention_of_empty_past(options: dict[str, float]) -> None:
     """The first call of a decoder."""
     inputs = sequence(1, 5, 0, 5)
     inputs[3:5] = [np.zeros((1, 2, 0, 16), np.float32)] * 2
@@ -198,7 +198,7 @@ def test_group_query_attention_of_a_whole_prompt(extra: list[np.ndarray | None],
 
 @pytest.mark.parametrize("context", [None, REFERENCE], ids=["cpu", "reference"])
 @pytest.mark.parametrize(("extra", "attributes"), ORT_OPTIONS, ids=ids)
-def test_sequences_of_different_lengths(
+def test_group_query_attention_of_different_lengths(
     extra: list[np.ndarray | None], attributes: dict[str, Any], context: ow.MLContext | None
 ) -> None:
     decoder = Decoder(2, 12, 12, extra, context, **attributes)

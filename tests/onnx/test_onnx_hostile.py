@@ -123,7 +123,7 @@ SCALE = "input 2 must be broadcastable to [1, 1], got the shape [2, 2]"
     ],
     ids=lambda value: f"{value.op_type}-{value.name}" if isinstance(value, onnx.NodeProto) else "",
 )
-def test_nodes_that_harm_the_engine_are_refused(harmful: onnx.NodeProto, text: str) -> None:
+def test_session_rejects_nodes_that_crash_the_engine(harmful: onnx.NodeProto, text: str) -> None:
     constants = {
         "s": np.ones(3, np.float32),
         "empty": np.ones(0, np.float32),
@@ -179,7 +179,9 @@ def test_nodes_that_harm_the_engine_are_refused(harmful: onnx.NodeProto, text: s
         ),
     ],
 )
-def test_nodes_of_the_engine_itself(op_type: str, shapes: dict[int, list[int] | None], text: str) -> None:
+def test_session_rejects_invalid_nodes_of_com_microsoft(
+    op_type: str, shapes: dict[int, list[int] | None], text: str
+) -> None:
     usual = {"AttnLSTM": [1, 1, 1], "MatMulIntegerToFloat": [1, 1]}.get(op_type, [1])
     wanted = {k: shapes.get(k, usual) for k in range(14)}
     inputs = [(f"x{k}", FLOAT, shape) for k, shape in wanted.items() if shape is not None]
@@ -243,7 +245,7 @@ def test_layer_normalization_bias_with_empty_name(is_owned: bool) -> None:
         (helper.make_node("Constant", [], ["z", "more"], "c", value_int=3), "Constant 'c' makes no output 1"),
     ],
 )
-def test_outputs_that_no_operator_makes(surplus: onnx.NodeProto, text: str) -> None:
+def test_load_rejects_surplus_outputs(surplus: onnx.NodeProto, text: str) -> None:
     nodes = [surplus, node("Identity", "more", "y")]
     proto = model(nodes, [("x", FLOAT, [2, 3])], [("z", INT64, None), ("y", INT64, None)])
     assert message(lambda: session(proto), ow.DataError).startswith(text)
@@ -257,7 +259,7 @@ def test_versions_of_other_operator_sets() -> None:
     assert text == f"operator set 'ai.onnx.ml': the version must be in [1, 2147483647], got {2**40}"
 
 
-def test_shapes_whose_product_cannot_be_printed() -> None:
+def test_load_rejects_shape_with_enormous_product() -> None:
     tensor = TensorProto(name="w", data_type=FLOAT, dims=[2**62] * 1000, raw_data=b"1234")
     proto = model([node("Add", "x w", "z")], [("x", FLOAT, [2])], [("z", FLOAT, None)])
     proto.graph.initializer.append(tensor)
@@ -267,7 +269,7 @@ def test_shapes_whose_product_cannot_be_printed() -> None:
     assert len(text) < 400
 
 
-def test_bytes_that_are_no_text_in_a_custom_node() -> None:
+def test_session_rejects_attribute_bytes_that_are_no_text() -> None:
     proto = model([node("Relu", "x", "z")], [("x", FLOAT, [2])], [("z", FLOAT, None)])
     proto.graph.node[0].attribute.append(
         onnx.AttributeProto(name="mode", type=onnx.AttributeProto.STRING, s=b"\xff\xfe")
@@ -295,7 +297,7 @@ def nested_functions(levels: int) -> onnx.ModelProto:
     return proto
 
 
-def test_functions_that_grow_without_end() -> None:
+def test_load_limits_nodes_of_nested_functions() -> None:
     text = message(lambda: session(nested_functions(31)), ow.DataError)
     assert text == (
         "the model: the number of nodes, those of functions included: 2147483648, more than the limit of 1000000; "
@@ -307,7 +309,7 @@ def test_functions_that_grow_without_end() -> None:
     assert session(few, limits=ow.onnx.ModelLimits(nodes=8)).run(None, {"x": np.float32([-1, 2])})[0].tolist() == [0, 2]
 
 
-def test_functions_that_call_themselves() -> None:
+def test_load_rejects_recursive_function() -> None:
     proto = nested_functions(2)
     proto.functions[1].node[0].op_type = "f0"
     proto.functions[1].node[0].domain = "local"
@@ -345,7 +347,7 @@ def test_load_checks_nodes_after_many_sections() -> None:
     assert text == "Unique 'harm': slices along axis 0 must not be empty, got the shape [256, 0]"
 
 
-def test_results_that_are_computed_while_a_model_is_loaded() -> None:
+def test_folded_bytes_limits_constant_folding() -> None:
     nodes = [node("Concat", f"d{k} d{k}", f"d{k + 1}", axis=0) for k in range(5)]
     nodes += [node("ReduceSum", "d5", "s"), node("Add", "x s", "z")]
     proto = model(nodes, [("x", FLOAT, [1])], [("z", FLOAT, None)], {"d0": np.ones(1, np.float32)})
@@ -364,7 +366,7 @@ def test_results_that_are_computed_while_a_model_is_loaded() -> None:
         (None, "limits must be an opweave.onnx.ModelLimits, got NoneType"),
     ],
 )
-def test_limits_of_another_type(limits: object, text: str) -> None:
+def test_limits_reject_other_types(limits: object, text: str) -> None:
     proto = nested_functions(1)
     assert message(lambda: session(proto, limits=limits), ow.ValidationError) == text
 
@@ -379,7 +381,7 @@ def test_limits_are_positive_integers(value: object) -> None:
 
 
 @pytest.mark.parametrize("length", [10**9, 10**30])
-def test_lists_without_end(length: int) -> None:
+def test_builder_rejects_lists_of_excessive_length(length: int) -> None:
     b = ow.MLGraphBuilder(ow.ml.create_context(device="cpu"))
     x = b.input("x", "float32", [2])
     wanted = f"must have at most 1,048,576 values, got range(0, {length})"
@@ -387,7 +389,7 @@ def test_lists_without_end(length: int) -> None:
     assert message(lambda: b.input("y", "float32", range(length)), ow.ValidationError).endswith(f"shape {wanted}")
 
 
-def test_messages_have_an_end() -> None:
+def test_error_messages_are_bounded() -> None:
     text = message(
         lambda: session(model([node("N" * 10**6, "x", "z")], [("x", FLOAT, [2])], [("z", FLOAT, None)])), ow.MLError
     )
@@ -414,7 +416,7 @@ def test_one_hot_rejects_empty_depth() -> None:
 # Files ---------------------------------------------------------------------------------------------------------------
 
 
-def test_models_are_read_from_files_only(tmp_path: Path) -> None:
+def test_session_reads_regular_files_only(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     why = "it is a pipe, a socket or a device, and only files can be read"

@@ -164,7 +164,7 @@ def test_attention_in_place_on_other_devices(way: Way, device: str) -> None:
     check(proto, InferenceSession(proto, context=context), way, 1, (1, 1, 1))
 
 
-def test_tensors_of_a_device() -> None:
+def test_attention_in_place_with_device_tensors() -> None:
     context, proto = gpu_context(), model(new=1)
     session = InferenceSession(proto, context=context)
     past = {n: context.create_tensor("float32", a.shape, readable=True) for n, a in caches().items()}
@@ -193,7 +193,7 @@ def test_attention_updates_keys_or_values_alone() -> None:
 
 
 @pytest.mark.parametrize("specialise", ["always", "never"])
-def test_past_with_other_readers_is_updated_last(specialise: Any) -> None:
+def test_attention_updates_past_with_other_readers_last(specialise: Any) -> None:
     for node in (
         helper.make_node("ReduceSum", ["past_key"], ["z"], keepdims=0),
         helper.make_node("Identity", ["past_key"], ["z"]),

@@ -79,7 +79,7 @@ def test_computed_indices_are_clamped() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint32", "int64", "uint64"])
-def test_values_outside_of_a_range(dtype: str) -> None:
+def test_value_range_finds_value_outside(dtype: str) -> None:
     least = np.iinfo(dtype).min
     for low, high in ((-3, 4), (0, 5), (2, 6)):
         values = ValueRange(low, high, "")
@@ -148,7 +148,7 @@ def test_computed_lengths_are_left_to_engine() -> None:
     assert list(session.shapes().values()) == ["ONNX Runtime, uncompiled"]  # compiled, it would fail as well
 
 
-def test_layers_with_the_same_room_are_checked_once() -> None:
+def test_lengths_of_equal_layers_are_checked_once() -> None:
     proto = attention()
     first = proto.graph.node[0]
     for layer, room in enumerate((ROOM, ROOM, 20)):

@@ -40,7 +40,7 @@ def large(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.long
-def test_weights_are_not_copied(large: Path) -> None:
+def test_session_of_large_model_does_not_copy_weights(large: Path) -> None:
     ours, theirs = run("opweave", large), run("onnxruntime", large)
     # Half of the weights are rows of a table that are never read; the engine brings the others into an order of its own.
     assert ours < 1.15 * theirs, f"{ours >> 20} MiB at the peak, and ONNX Runtime alone {theirs >> 20} MiB"

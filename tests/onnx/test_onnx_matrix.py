@@ -110,6 +110,6 @@ def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
     check_node("Einsum", *whole, equation=equation, wanted=np.asarray(np.einsum(equation, *whole)))
 
 
-def test_einsum_of_a_size_that_broadcasts_and_is_summed() -> None:
+def test_einsum_sums_broadcast_axis() -> None:
     a, b = randn(3, 1), randn(4, 5)
     check_node("Einsum", a, b, equation="ij,jk->ik", wanted=a * b.sum(0), rtol=1e-4)

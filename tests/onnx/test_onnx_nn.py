@@ -306,7 +306,7 @@ def test_long_rnn_falls_back() -> None:
 
 
 @pytest.mark.parametrize(("op_type", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
-def test_batch_first(op_type: str, gates: int) -> None:
+def test_recurrent_layout_batch_first(op_type: str, gates: int) -> None:
     """ONNX Runtime has no such kernels; the network must be that of the other layout, transposed."""
     inputs = _recurrent(gates, 2)
     attributes = {"hidden_size": HIDDEN, "direction": "bidirectional"}
@@ -323,7 +323,7 @@ def test_batch_first(op_type: str, gates: int) -> None:
 
 @pytest.mark.parametrize("op_type", ["AveragePool", "MaxPool", "LpPool"])
 @pytest.mark.parametrize("window", [1, 2, 3])
-def test_padding_before_windows_that_are_smaller(op_type: str, window: int) -> None:
+def test_pad_before_pooling_larger_than_window(op_type: str, window: int) -> None:
     """The engine must not merge the two: its pooling takes less padding than a window."""
     pads = np.int64([0, 0, 2, 1, 0, 0, 1, 2])
     nodes = [

@@ -28,7 +28,7 @@ def check(proto: onnx.ModelProto, **feed: np.ndarray) -> None:
     assert proto.SerializeToString() == content, "the model is the caller's"
 
 
-def test_nodes_before_those_that_they_use() -> None:
+def test_nodes_in_reverse_order() -> None:
     proto = sum_model()
     proto.graph.node.reverse()
     check(proto, x=np.float32([[1, -2, 3]]), y=np.float32([[0.5, 1, -4]]))
@@ -59,7 +59,7 @@ def test_branch_reads_value_of_later_node(choose: bool) -> None:
     check(proto, x=np.float32([1, 2]), c=np.array(choose))
 
 
-def test_branches_must_be_in_order() -> None:
+def test_branch_nodes_must_be_in_order() -> None:
     nodes = choice(node("Neg", "s", "p"), node("Exp", "x", "s"))
     content = model(nodes, [("x", FLOAT, [2]), ("c", BOOL, [])], [("z", FLOAT, [2])]).SerializeToString()
     with pytest.raises(Exception, match="must be topologically sorted"):

@@ -38,7 +38,7 @@ def test_overridable_initializers_are_listed() -> None:
     assert [(a.name, a.type, a.shape) for a in listed] == [("w", "tensor(float)", [4]), ("s", "tensor(int64)", [2])]
 
 
-def test_calls_with_and_without_them_alternate() -> None:
+def test_overridable_initializers_with_and_without_values_alternate() -> None:
     model = scaling()
     session = InferenceSession(model, CONTEXT, fallback="error")
     feeds: list[dict[str, np.ndarray]] = [

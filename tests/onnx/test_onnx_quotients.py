@@ -175,7 +175,7 @@ def test_known_types_equal_schemas() -> None:
     assert {*FIRST, *FLOATS} <= {schema.name for schema in onnx.defs.get_all_schemas()}
 
 
-def test_old_operator_sets_cannot_be_guarded() -> None:
+def test_guard_quotients_rejects_old_operator_set() -> None:
     from opweave.backends.onnxruntime.quotients import guard_quotients
 
     proto = model("Div", "int64", "branch")

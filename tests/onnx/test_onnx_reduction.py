@@ -76,7 +76,7 @@ def test_extremes_of_bools() -> None:
 @pytest.mark.parametrize("last", [0, 1])
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("axis", [0, 1, -1])
-def test_positions(op_type: str, last: int, keepdims: int, axis: int) -> None:
+def test_arg_max_and_arg_min(op_type: str, last: int, keepdims: int, axis: int) -> None:
     x = integers(0, 3, 4, 5, 6, dtype="float32")
     check_node(op_type, x, opset=12, axis=axis, keepdims=keepdims, select_last_index=last)
     check_node(op_type, x.astype("int32"), opset=13, axis=axis, keepdims=keepdims, select_last_index=last)
@@ -106,7 +106,7 @@ def test_mean_variance_normalization_of_constant_row() -> None:
     check_node("MeanVarianceNormalization", x, wanted=np.zeros_like(x))
 
 
-def test_float16_numbers_whose_norm_is_none() -> None:
+def test_normalization_of_float16_with_overflowing_norm() -> None:
     x = np.full((1, 1, 1000, 2), 60000, "float16")
     x[..., 0] = -60000
     check_node("MeanVarianceNormalization", x, wanted=np.sign(x))

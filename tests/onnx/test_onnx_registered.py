@@ -153,7 +153,7 @@ def test_override_in_sequence_map_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("domain", ["", "test.registered"])
-def test_operations_behind_deciding_values_run_for_any_number_of_values(domain: str) -> None:
+def test_override_behind_deciding_values_runs_for_any_value(domain: str) -> None:
     ow.register_onnx(domain, "Relu", seven)
     node = f"{domain}.Relu" if domain else "Relu"
     opsets = '"": 17' + (f', "{domain}": 1' if domain else "")

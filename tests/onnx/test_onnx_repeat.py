@@ -57,7 +57,7 @@ def case() -> Case:
     return Case()
 
 
-def test_new_contents_are_seen(case: Case) -> None:
+def test_repeated_run_reads_changed_contents(case: Case) -> None:
     case.feed["x"] *= 3
     case.feed["c"][:] = 7
     case.run()
@@ -88,7 +88,7 @@ def test_run_output_twice_returns_two_arrays(case: Case) -> None:
         assert not any(np.may_share_memory(a, b) for a, b in ((first, second), (first, other), (second, other)))
 
 
-def test_results_outlive_the_session(case: Case) -> None:
+def test_run_results_outlive_session(case: Case) -> None:
     found = [case.session.run(["z", "y"], case.feed) for _ in range(3)]
     x, c = case.feed["x"], case.feed["c"]
     del case.session
@@ -100,7 +100,7 @@ def test_results_outlive_the_session(case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "c", "y", "z"])
-def test_another_array_is_used_from_then_on(case: Case, name: str) -> None:
+def test_repeated_run_follows_replaced_array(case: Case, name: str) -> None:
     arrays = case.feed if name in case.feed else case.out
     arrays[name] = arrays[name] + 2
     for _ in range(4):
@@ -108,7 +108,7 @@ def test_another_array_is_used_from_then_on(case: Case, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "y"])
-def test_arrays_are_not_kept(case: Case, name: str) -> None:
+def test_repeated_run_keeps_no_arrays(case: Case, name: str) -> None:
     arrays = case.feed if name in case.feed else case.out
     alive = weakref.ref(arrays[name])
     del arrays[name]
@@ -191,7 +191,7 @@ def test_repeated_run_rejects_lost_context(case: Case) -> None:
         case.session.run(None, case.feed, out=case.out)
 
 
-def test_threads_with_arrays_of_their_own() -> None:
+def test_repeated_run_in_threads_with_own_arrays() -> None:
     session = Case().session
 
     def work(number: int) -> None:

@@ -123,7 +123,7 @@ def test_scatter_nd_adds_all_updates_of_wide_rows(device: str) -> None:
 
 
 @pytest.mark.parametrize("count", [16 + 1, 3000])
-def test_decomposition_takes_many_updates_of_one_element(count: int) -> None:
+def test_scatter_nd_decomposition_applies_many_updates_of_one_element(count: int) -> None:
     """More than are applied one after the other, and more than are compared at once."""
     data, indices = np.float32([1, 2, 3]), integers(0, 2, count, 1, dtype="int64")
     updates = integers(-3, 4, count, dtype="float32")
@@ -136,7 +136,7 @@ def test_decomposition_takes_many_updates_of_one_element(count: int) -> None:
 
 
 @pytest.mark.parametrize("op_type", ["ScatterElements", "ScatterND"])
-def test_dynamic_batch_stays_on_webnn(op_type: str) -> None:
+def test_scatter_with_dynamic_batch_stays_on_webnn(op_type: str) -> None:
     """Features are summed by groups; a Reshape and a MatMul follow."""
     groups = ["i"] if op_type == "ScatterElements" else ["j"]
     nodes = [

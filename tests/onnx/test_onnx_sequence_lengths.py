@@ -116,7 +116,7 @@ def test_sequence_lens_with_batches_first(op_type: str, direction: str, constant
 
 
 @pytest.mark.parametrize("op_type", GATES)
-def test_equal_constant_lengths_cut_the_sequence(op_type: str) -> None:
+def test_sequence_lens_equal_constants_become_a_slice(op_type: str) -> None:
     outputs = 3 if op_type == "LSTM" else 2
     model, _ = node_model(op_type, operands(op_type, [2, 2, 2]), {"hidden_size": HIDDEN}, outputs=outputs, dynamic=(0,))
     listing = ow.onnx.load(model, CONTEXT).explain()
@@ -125,7 +125,7 @@ def test_equal_constant_lengths_cut_the_sequence(op_type: str) -> None:
 
 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
-def test_engine_runs_one_kernel(op_type: str) -> None:
+def test_sequence_lens_use_one_kernel(op_type: str) -> None:
     outputs = 3 if op_type == "LSTM" else 2
     attributes = {"hidden_size": HIDDEN, "direction": "bidirectional"}
     inputs = operands(op_type, [5, 0, 2], "bidirectional")
@@ -185,7 +185,7 @@ def test_sequence_lens_of_another_shape_are_refused() -> None:
 
 
 @pytest.mark.parametrize("op_type", GATES)
-def test_dynamic_batch_stays_on_webnn(op_type: str) -> None:
+def test_sequence_lens_with_dynamic_batch_stay_on_webnn(op_type: str) -> None:
     """The last states become rows by a Reshape, and a MatMul follows."""
     _, weight, recurrent, bias, *_ = operands(op_type, [5, 4, 1], "bidirectional")
     nodes = [

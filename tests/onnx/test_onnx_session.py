@@ -38,14 +38,14 @@ def test_get_inputs_and_outputs_equal_onnxruntime() -> None:
     assert [a.type for a in ours.get_inputs()][:2] == ["seq(tensor(float))", "tensor(int64)"]
 
 
-def test_initializers_among_the_inputs_are_no_inputs() -> None:
+def test_get_inputs_omits_initializers() -> None:
     proto = model([node("Add", "x w", "z")], [("x", FLOAT, [3]), ("w", FLOAT, [3])], [("z", FLOAT, [3])], {"w": X[0]})
     s = session(proto)
     assert [a.name for a in s.get_inputs()] == ["x"]
     assert s.run(None, {"x": Y[0]})[0].tolist() == (X[0] + Y[0]).tolist()
 
 
-def test_outputs_come_in_the_order_they_are_asked_for() -> None:
+def test_run_returns_outputs_in_requested_order() -> None:
     nodes = [node("Relu", "x", "a"), node("Neg", "x", "b"), node("Abs", "x", "c")]
     proto = model(nodes, [("x", FLOAT, [2, 3])], [(name, FLOAT, [2, 3]) for name in "abc"])
     s = session(proto)
@@ -108,11 +108,11 @@ def test_run_rejects_wrong_arguments(names: Any, feed: Any, text: str) -> None:
         ),
     ],
 )
-def test_wrong_options_are_named(options: Any, text: str) -> None:
+def test_session_names_invalid_option(options: Any, text: str) -> None:
     assert message(lambda: session(sum_model(), **options)) == text
 
 
-def test_shapes_of_sequences_cannot_be_fixed() -> None:
+def test_fix_shapes_rejects_sequences() -> None:
     inputs = [helper.make_tensor_sequence_value_info("s", FLOAT, None), ("i", TensorProto.INT64, [])]
     proto = model([node("SequenceAt", "s i", "z")], inputs, [("z", FLOAT, None)])
     text = "fix_shapes: input 's' is seq(tensor(float)); only shapes of tensors can be fixed"
@@ -143,7 +143,7 @@ def test_session_accepts_path_bytes_or_proto(tmp_path: Path) -> None:
 # Shapes ----------------------------------------------------------------------------------------------------
 
 
-def test_dynamic_dimensions_are_specialised_and_kept() -> None:
+def test_specialise_always_compiles_each_shape_once() -> None:
     s = session(sum_model(), specialise="always")
     assert s.shapes() == {}
     for size in range(1, 10):
@@ -154,7 +154,7 @@ def test_dynamic_dimensions_are_specialised_and_kept() -> None:
     assert list(s.shapes()) == [f"x [{size}, 3], y [{size}, 3]" for size in (*range(2, 10), 1)]
 
 
-def test_fixed_shapes_are_compiled_at_once_and_hold() -> None:
+def test_fix_shapes_compiles_at_construction_and_rejects_others() -> None:
     s = session(sum_model(), fix_shapes={"batch": np.int64(2)})
     assert s.shapes() == {"x [2, 3], y [2, 3]": "compiled"}
     assert s.get_inputs()[0].shape == [2, 3]
@@ -163,7 +163,7 @@ def test_fixed_shapes_are_compiled_at_once_and_hold() -> None:
     assert len(s.shapes()) == 1
 
 
-def test_inputs_without_declared_rank_take_any() -> None:
+def test_run_takes_any_rank_where_none_is_declared() -> None:
     s = session(model([node("Abs", "x", "z")], [("x", FLOAT, None)], [("z", FLOAT, None)]))
     for shape in ((), (2,), (1, 2, 3)):
         x = np.full(shape, -1, np.float32)
@@ -202,7 +202,7 @@ def test_repeated_run_takes_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     assert out.tolist() == np.maximum(Y + Y, 0).tolist()
 
 
-def test_changed_run_takes_long_way() -> None:
+def test_run_with_changed_arguments_takes_long_way() -> None:
     nodes = [node("Relu", "x", "a"), node("Neg", "x", "b"), node("Identity", "x", "c")]
     proto = model(nodes, [("x", FLOAT, ["n", 3])], [(name, FLOAT, ["n", 3]) for name in "abc"])
     s = session(proto)
@@ -227,7 +227,7 @@ def test_changed_run_takes_long_way() -> None:
         ("low-power", {"session.intra_op.allow_spinning": "0"}),
     ],
 )
-def test_threads_of_fallback_spin_as_those_of_graphs_do(preference: Any, entries: dict[str, str]) -> None:
+def test_fallback_threads_spin_like_those_of_graphs(preference: Any, entries: dict[str, str]) -> None:
     context = ow.ml.create_context(device="cpu", power_preference=preference)
     s = ow.InferenceSession(mixed_model(), context)
     (compiled,) = compiled_models(s)
@@ -240,7 +240,7 @@ def test_threads_of_fallback_spin_as_those_of_graphs_do(preference: Any, entries
 
 
 @pytest.mark.parametrize(("opset", "written"), [(7, "Sum"), (8, "Add")])
-def test_sums_of_two_are_written_so_that_the_engine_joins_them_with_convolutions(opset: int, written: str) -> None:
+def test_sum_of_two_is_fused_into_convolution(opset: int, written: str) -> None:
     """From operator set 8 on, Sum broadcasts as Add does."""
     x, w = np.ones((1, 8, 6, 6), np.float32), np.full((8, 8, 1, 1), 0.5, np.float32)
     nodes = [node("Conv", "x w", "c"), node("Sum", "c x", "s"), node("Relu", "s", "r"), node("Sum", "r c x", "y")]
@@ -354,7 +354,7 @@ def test_custom_and_unknown_operators_are_named() -> None:
     assert message(lambda: session(proto, fallback="error"), ow.OperationError).startswith(start)
 
 
-def test_functions_of_the_model_are_put_in_place() -> None:
+def test_model_function_is_inlined() -> None:
     nodes = [node("Mul", "a a", "b"), helper.make_node("Add", ["b", "a"], ["c"])]
     function = helper.make_function("my.ops", "Twice", ["a"], ["c"], nodes, [helper.make_opsetid("", 21)])
     proto = model([helper.make_node("Twice", ["x"], ["z"], domain="my.ops")], [("x", FLOAT, [2])], [("z", FLOAT, [2])])
@@ -364,14 +364,14 @@ def test_functions_of_the_model_are_put_in_place() -> None:
     assert got.tolist() == [6, 12]
 
 
-def test_newer_operator_sets_than_the_engine_knows_run_in_the_fallback() -> None:
+def test_fallback_runs_operator_set_newer_than_engine() -> None:
     graph = model([node("NonZero", "x", "z")], [("x", FLOAT, [3])], [("z", TensorProto.INT64, None)]).graph
     newest = onnx.defs.onnx_opset_version()
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", newest)], ir_version=onnx.IR_VERSION)
     assert session(proto).run(None, {"x": X[0]})[0].tolist() == [[0, 1, 2]]
 
 
-def test_names_made_in_place_of_a_node_never_meet_the_models_own() -> None:
+def test_expansion_names_do_not_collide_with_names_of_the_model() -> None:
     branch = model([node("Neg", "x", "q"), node("Neg", "q", "q2"), node("Add", "q2 x", "t")], {}, {"t": "float32[3]"})
     nodes = [
         node("Abs", "x", "y/1/q"),  # what PyTorch's exporters call things

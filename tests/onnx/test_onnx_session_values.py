@@ -47,7 +47,7 @@ def test_run_passes_segments_in_place() -> None:
     assert written.count(wanted) == 1
 
 
-def test_threads_run_a_session_of_several_segments_at_the_same_time() -> None:
+def test_run_of_several_segments_in_threads_at_once() -> None:
     together = Barrier(2)
 
     @ow.op
@@ -78,7 +78,7 @@ def test_threads_run_a_session_of_several_segments_at_the_same_time() -> None:
             assert found == [(7 - np.arange(8) * number).tolist()] * 20
 
 
-def test_results_are_written_into_the_arrays_given() -> None:
+def test_out_receives_results_without_copies() -> None:
     s = session(sum_model())
     out = np.full((2, 3), 9, np.float32)
     (got,), copies = copies_of(lambda: s.run(None, {"x": X, "y": Y}, out={"z": out}))
@@ -87,7 +87,7 @@ def test_results_are_written_into_the_arrays_given() -> None:
     assert copies == {}
 
 
-def test_memory_of_a_result_is_its_own() -> None:
+def test_run_result_has_memory_of_its_own() -> None:
     s = session(sum_model())
     first = s.run(None, {"x": X, "y": Y})[0]
     kept = first.copy()
@@ -112,14 +112,14 @@ def test_memory_of_a_result_is_its_own() -> None:
         ([X], "out must map names to arrays, got list"),
     ],
 )
-def test_arrays_for_results_must_fit(out: Any, text: str) -> None:
+def test_out_rejects_arrays_of_wrong_shape_or_type(out: Any, text: str) -> None:
     s = session(sum_model())
     assert message(lambda: s.run(None, {"x": X, "y": Y}, out=out)) == text
     s.run(None, {"x": X, "y": Y})
     assert message(lambda: s.run(None, {"x": X, "y": Y}, out=out)) == text
 
 
-def test_read_only_arrays_are_fed_but_not_written() -> None:
+def test_out_rejects_read_only_array() -> None:
     x, z = X.copy(), np.zeros((2, 3), np.float32)
     x.flags.writeable = z.flags.writeable = False
     s = session(sum_model())
@@ -127,7 +127,7 @@ def test_read_only_arrays_are_fed_but_not_written() -> None:
     assert "writable" in message(lambda: s.run(None, {"x": x, "y": Y}, out={"z": z}))
 
 
-def test_strided_and_unaligned_inputs_cost_one_counted_copy() -> None:
+def test_run_copies_strided_and_unaligned_inputs_once() -> None:
     s = session(sum_model())
     unaligned = np.zeros(25, np.uint8)[1:].view(np.float32).reshape(2, 3)
     unaligned[:] = Y
@@ -136,7 +136,7 @@ def test_strided_and_unaligned_inputs_cost_one_counted_copy() -> None:
     assert sum(copies.values()) == 2
 
 
-def test_outputs_that_are_inputs_constants_or_each_other_are_copies() -> None:
+def test_run_copies_outputs_that_alias_other_values() -> None:
     w = np.float32([5, 6, 7])
     big = np.zeros(100_000, np.float32)
     nodes = [node("Identity", "x", "a"), node("Identity", "w", "b"), node("Relu", "x", "c"), node("Identity", "c", "d")]
@@ -197,7 +197,7 @@ def test_bool_travels_in_uint8_tensors() -> None:
     assert message(lambda: s.run(None, {"x": wrong})) == "input 'x' must hold 0 and 1 for bool, got 2"
 
 
-def test_strings_pass_through_the_fallback() -> None:
+def test_run_strings_in_fallback() -> None:
     nodes = [node("StringConcat", "x y", "z"), node("Relu", "f", "g")]
     inputs: list[Value] = [("x", STRING, ["n"]), ("y", STRING, ["n"]), ("f", FLOAT, [2])]
     s = session(model(nodes, inputs, [("z", STRING, ["n"]), ("g", FLOAT, [2])]))
@@ -211,7 +211,7 @@ def test_strings_pass_through_the_fallback() -> None:
     )
 
 
-def test_types_that_webnn_lacks() -> None:
+def test_run_double_values_in_fallback() -> None:
     nodes = [node("Add", "x x", "d"), node("Cast", "d", "f", to=FLOAT), node("Relu", "f", "z")]
     s = session(model(nodes, [("x", DOUBLE, ["n"])], [("z", FLOAT, ["n"]), ("d", DOUBLE, ["n"])]))
     z, d = s.run(None, {"x": np.array([-1.0, 2.0])})
@@ -227,7 +227,7 @@ def test_sequences_in_and_out() -> None:
     assert message(lambda: s.run(None, {"s": X, "x": X[0, :2]})) == "input 's' must be a list, got ndarray"
 
 
-def test_values_of_unknown_shape_pass_between_segments() -> None:
+def test_segments_pass_values_of_unknown_shape() -> None:
     nodes = [
         node("Relu", "x", "a"),
         node("NonZero", "a", "n"),
@@ -272,14 +272,14 @@ def test_out_for_output_of_unknown_shape() -> None:
 # Tensors and other libraries -----------------------------------------------------------------------------------------
 
 
-def test_arrays_of_other_libraries_are_read_in_place() -> None:
+def test_run_reads_arrays_of_other_libraries_in_place() -> None:
     s = session(sum_model())
     (z,), copies = copies_of(lambda: s.run(None, {"x": Foreign(X), "y": Foreign(Y)}))
     np.testing.assert_array_equal(z, np.maximum(X + Y, 0))
     assert copies == {}
 
 
-def test_tensors_in_and_out_without_a_copy() -> None:
+def test_run_takes_and_returns_tensors_without_copies() -> None:
     s = session(sum_model(), preferred_output_location="ml-tensor")
     x = CONTEXT.create_tensor("float32", [2, 3], writable=True)  # not readable, as a graph's input need not be
     CONTEXT.write_tensor(x, X)

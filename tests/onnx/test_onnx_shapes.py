@@ -92,7 +92,7 @@ def test_recurring_shapes_are_compiled(compiled: list[CompiledModel]) -> None:
     assert f"x [5, 8]: {OWN}" in session.explain()
 
 
-def test_ever_changing_shapes_are_not_compiled(compiled: list[CompiledModel]) -> None:
+def test_specialise_recurring_ignores_ever_changing_shapes(compiled: list[CompiledModel]) -> None:
     """A decoder comes to the same lengths with every text."""
     session = ow.InferenceSession(product(), CONTEXT, specialise="recurring")
     for _ in range(2):
@@ -118,7 +118,7 @@ def test_specialise_options(compiled: list[CompiledModel]) -> None:
     assert always.shapes() == {"x [2, 8]": "compiled"}
 
 
-def test_fixed_shapes_run_uncompiled_where_nothing_is_to_be_compiled(
+def test_specialise_never_applies_to_fixed_shapes(
     compiled: list[CompiledModel],
 ) -> None:
     ow.InferenceSession(product(), CONTEXT, fix_shapes={"n": 2}, specialise="never").run(None, rows(2))
@@ -173,7 +173,7 @@ def test_fallback_error_keeps_most_shapes_compiled(compiled: list[CompiledModel]
     assert 1 <= len(compiled) < 6
 
 
-def test_program_bytes_0_compiles_only_what_must_be(compiled: list[CompiledModel]) -> None:
+def test_program_bytes_0_compiles_nothing_optional(compiled: list[CompiledModel]) -> None:
     session = ow.InferenceSession(product(), CONTEXT, specialise="recurring", program_bytes=0)
     for _ in range(3):
         session.run(None, rows(2))
@@ -201,7 +201,7 @@ def test_models_with_many_weights_run_uncompiled(compiled: list[CompiledModel]) 
     assert len(compiled) == 1
 
 
-def test_weights_in_branches_count(compiled: list[CompiledModel]) -> None:
+def test_program_bytes_counts_weights_in_branches(compiled: list[CompiledModel]) -> None:
     """They are held by compiled shapes, too."""
     branches = {
         name: helper.make_graph(
@@ -258,7 +258,7 @@ def test_tensors_with_dynamic_shapes_are_not_copied() -> None:
         np.testing.assert_allclose(CONTEXT.read_tensor(got), wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_results_have_memory_of_their_own() -> None:
+def test_uncompiled_run_results_have_memory_of_their_own() -> None:
     nodes = [
         helper.make_node("Identity", ["x"], ["a"]),
         helper.make_node("Identity", ["w"], ["b"]),
@@ -278,7 +278,7 @@ def test_results_have_memory_of_their_own() -> None:
     assert x.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_errors_are_the_same() -> None:
+def test_uncompiled_run_raises_same_errors() -> None:
     session = own(product())
     session.run(None, rows(2))
     for feed, message in (
@@ -331,7 +331,7 @@ def test_recurring_shape_values_are_compiled(compiled: list[CompiledModel]) -> N
     assert len(compiled) == list(session.shapes().values()).count("compiled") >= 1
 
 
-def test_constant_nodes_and_weights_that_nothing_reads() -> None:
+def test_uncompiled_run_with_constant_node_and_unused_weight() -> None:
     constant = helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(W))
     proto = model_of(
         [constant, helper.make_node("MatMul", ["x", "k"], ["y"])],
@@ -390,7 +390,7 @@ def test_background_compile_fault_is_logged(monkeypatch: pytest.MonkeyPatch, cap
     assert session.shapes() == {"x [2, 8]": f"{OWN}: it cannot be compiled: RuntimeError: the compiler is broken"}
 
 
-def test_inputs_that_hold_one_value_may_be_declared_with_a_dynamic_dimension() -> None:
+def test_top_k_count_with_dynamic_dimension() -> None:
     nodes = [helper.make_node("TopK", ["x", "k"], ["y", ""])]
     proto = model_of(nodes, {"x": (FLOAT, ["n", 4]), "k": (INT64, ["one"])}, {"y": (FLOAT, ["n", None])})
     session = ow.InferenceSession(proto, CONTEXT, specialise="recurring")

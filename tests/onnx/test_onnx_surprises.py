@@ -41,7 +41,7 @@ def test_actual_shape_replaces_declared_shape() -> None:
     check_agreement(model, feed, fallback=True)
 
 
-def test_later_sections_take_actual_shape() -> None:
+def test_actual_shape_reaches_later_sections() -> None:
     after = [helper.make_node("Relu", ["y"], ["r"]), helper.make_node("Neg", ["x"], ["s"])]
     model, feed = pool_model(*after, outputs=["r", "s", "places"])
     session = check_agreement(without_shapes(model), feed, fallback=True, rtol=1e-6)
@@ -54,7 +54,7 @@ def test_later_sections_take_actual_shape() -> None:
             np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
-def test_results_beside_sequences() -> None:
+def test_actual_shape_of_results_beside_sequences() -> None:
     after = [helper.make_node("SplitToSequence", ["y"], ["parts"], axis=3), helper.make_node("Relu", ["y"], ["r"])]
     model, feed = pool_model(*after, outputs=["r", "parts"])
     session = ow.InferenceSession(without_shapes(model), CONTEXT)
@@ -87,7 +87,7 @@ def test_fallback_engine_error_is_raised() -> None:
 @pytest.mark.parametrize(
     ("sizes", "attributes", "wanted"), [((5, 6), SAME, (5, 6)), ((8, 8), {"strides": [5, 3]}, (2, 3))]
 )
-def test_windows_of_the_same_size_are_those_of_onnx(
+def test_auto_pad_same_equals_onnx(
     op_type: str, sizes: tuple[int, int], attributes: Mapping[str, Any], wanted: tuple[int, int]
 ) -> None:
     """ONNX: as many windows as strides fit, and as much padding around as they need, which is never less than none."""

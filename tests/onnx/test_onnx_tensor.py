@@ -134,14 +134,14 @@ def test_operator_agrees_with_engine(row: Row) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_inputs_may_be_constant_or_not(
+def test_operators_take_constant_and_computed_inputs(
     op_type: str, inputs: list[Any], attributes: dict[str, Any], dynamic: tuple[int, ...]
 ) -> None:
     check_agreement(*node_model(op_type, inputs, attributes, dynamic=dynamic, opset=18))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int32", "int64", "uint8", "int8", "bool", "uint64"])
-def test_movement_keeps_the_bits(dtype: str) -> None:
+def test_movement_keeps_all_bits(dtype: str) -> None:
     x = RNG.integers(0, 255, [3, 4]).astype(dtype)
     nodes = [
         helper.make_node("Transpose", ["x"], ["a"]),
@@ -284,7 +284,7 @@ def test_reshape_by_computed_shape_falls_back() -> None:
     assert reasons(session) == ["Reshape: the shape is not constant"]
 
 
-def test_shapes_of_weights_are_computed_at_build_time() -> None:
+def test_shape_of_weight_is_computed_at_build_time() -> None:
     x = data(2, 3)
     nodes = [
         helper.make_node("Shape", ["weights"], ["shape"], start=1),

@@ -72,7 +72,7 @@ def spoiled(proto: onnx.ModelProto, text: str) -> bytes:
 
 @pytest.mark.parametrize("is_proto", [False, True])
 @pytest.mark.parametrize("text", DESCRIPTIVE)
-def test_text_that_describes_may_be_any_bytes(text: str, is_proto: bool) -> None:
+def test_metadata_text_may_be_any_bytes(text: str, is_proto: bool) -> None:
     data = spoiled(full_of_text(), text)
     proto = onnx.ModelProto.FromString(data)
     loaded = ow.InferenceSession(proto if is_proto else data, CONTEXT)
@@ -85,7 +85,7 @@ def test_text_that_describes_may_be_any_bytes(text: str, is_proto: bool) -> None
 
 
 @pytest.mark.parametrize("text", NAMES)
-def test_names_must_be_text(text: str) -> None:
+def test_load_rejects_names_not_in_utf8(text: str) -> None:
     proto = full_of_text()
     add = proto.graph.node[0]
     match text:
@@ -111,7 +111,7 @@ def test_names_must_be_text(text: str) -> None:
     assert got == f"the model: {NAMES[text]} must be text in UTF-8, got {bad!r}"
 
 
-def test_names_of_files_must_be_text(tmp_path: Path) -> None:
+def test_load_rejects_file_names_not_in_utf8(tmp_path: Path) -> None:
     proto = model([node("Add", "x w", "z")], [("x", FLOAT, [2])], [("z", FLOAT, None)])
     tensor = TensorProto(name="w", data_type=FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value="@place@")
@@ -123,7 +123,7 @@ def test_names_of_files_must_be_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [2, "n"])
-def test_strings_without_utf8(size: int | str) -> None:
+def test_run_rejects_strings_not_in_utf8(size: int | str) -> None:
     proto = model([node("Identity", "x", "z")], [("x", TensorProto.STRING, [size])], [("z", TensorProto.STRING, None)])
     loaded = session(proto)
     with pytest.raises(ow.OperationError, match="surrogates not allowed"):

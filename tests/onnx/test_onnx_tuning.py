@@ -87,7 +87,7 @@ def check(of: ow.InferenceSession) -> None:
         np.testing.assert_array_equal(of.run(None, {"x": X})[0], np.maximum(-X, 0))
 
 
-def test_results_of_quantised_models_may_differ_more(
+def test_session_tune_accepts_larger_error_of_quantised_models(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     faster(monkeypatch, (1.0, 1.0, 0.5))
@@ -212,7 +212,9 @@ def test_tune_weighs_build_time(
         assert re.fullmatch(note, text), text
 
 
-def test_random_indices_are_from_all_of_a_table(rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_random_inputs_draw_indices_from_whole_table(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The smallest one, if an input selects from several; others are 0 and 1, as masks are."""
     i, mask = (helper.make_tensor_value_info(name, TensorProto.INT64, [200]) for name in ("i", "mask"))
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [200])
@@ -249,7 +251,7 @@ def test_tune_skips_own_session_that_fails(rival: Rival, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("times", "chosen"), [((1.0, 2.0, 3.0), UNCOMPILED), ((3.0, 1.0, 2.0), "onnxruntime"), ((3.0, 2.0, 1.0), "rival")]
 )
-def test_shapes_of_a_dynamic_model_are_compiled_where_that_was_measured_to_be_faster(
+def test_tune_compiles_dynamic_shapes_if_faster(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times: tuple[float, ...], chosen: str
 ) -> None:
     path = write(tmp_path / "dynamic.onnx")
@@ -349,7 +351,7 @@ def test_tuned_shapes_of_models_with_many_weights_are_compiled(
         assert {text for text, what in each.shapes().items() if what == "compiled"} == {"x [2, 3]", "x [1, 3]"}
 
 
-def test_sessions_whose_threads_sleep_choose_between_engines_too(rival: Rival, tmp_path: Path) -> None:
+def test_session_with_sleeping_threads_chooses_engine(rival: Rival, tmp_path: Path) -> None:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -359,7 +361,7 @@ def test_sessions_whose_threads_sleep_choose_between_engines_too(rival: Rival, t
     assert engine(made) == UNTRIED
 
 
-def test_values_can_be_given(rival: Rival, tmp_path: Path) -> None:
+def test_session_tune_accepts_inputs(rival: Rival, tmp_path: Path) -> None:
     made = session(write(tmp_path / "dynamic.onnx"))
     (found,) = made.tune(inputs={"x": X}, seconds=0).measurements
     assert found.subject == "x [2, 3]"
@@ -383,7 +385,7 @@ def test_session_tune_rejects_invalid_arguments(rival: Rival, tmp_path: Path) ->
         session(path, specialise="never").tune([{"x": [1, 3]}])
 
 
-def test_models_that_are_compiled_all_the_same_are_tuned(rival: Rival, tmp_path: Path) -> None:
+def test_session_tune_measures_models_that_must_be_compiled(rival: Rival, tmp_path: Path) -> None:
     path = write(tmp_path / "dynamic.onnx")
     (found,) = session(path, specialise="never", fallback="error").tune([{"x": [2, 3]}], seconds=0).measurements
     assert found.chosen in found.seconds

@@ -32,7 +32,7 @@ def test_reshape_by_input() -> None:
     assert reasons(session) == []
 
 
-def test_values_are_told_apart_and_compiled_models_used_again() -> None:
+def test_session_compiles_once_for_each_deciding_value() -> None:
     session = InferenceSession(reshaping(), CONTEXT, fallback="error")
     shape = ints(4, 3)
     for sizes in ((4, 3), (2, 6), (4, 3), (12, 1)):
@@ -44,7 +44,7 @@ def test_values_are_told_apart_and_compiled_models_used_again() -> None:
 
 
 @pytest.mark.parametrize("has_out", [False, True])
-def test_calls_with_the_same_values_take_the_short_way(monkeypatch: pytest.MonkeyPatch, has_out: bool) -> None:
+def test_run_with_recurring_values_takes_short_way(monkeypatch: pytest.MonkeyPatch, has_out: bool) -> None:
     session = InferenceSession(reshaping(), CONTEXT, fallback="error")
     shape, run = ints(4, 3), Mock(wraps=calls.run_call)
     monkeypatch.setattr("opweave.onnx.session.session.run_call", run)  # the long way
@@ -57,7 +57,7 @@ def test_calls_with_the_same_values_take_the_short_way(monkeypatch: pytest.Monke
     assert run.call_count == 4
 
 
-def test_too_many_values_fall_back() -> None:
+def test_session_compiles_limited_number_of_values() -> None:
     """A value that is new in each call must not have the model compiled each time."""
     session = InferenceSession(reshaping(), CONTEXT, specialise="always")
     shapes = [(4, 3), (2, 6), (12, 1), (1, 12), (6, 2), (3, 4), (4, 3)]
@@ -71,7 +71,7 @@ def test_too_many_values_fall_back() -> None:
     assert reasons(session) == ["Reshape: the shape is not constant"]
 
 
-def test_shape_arithmetic_on_an_input_is_followed() -> None:
+def test_reshape_by_shape_arithmetic_on_input() -> None:
     nodes = [
         helper.make_node("Mul", ["n", "two"], ["m"]),
         helper.make_node("Concat", ["m", "minus"], ["shape"], axis=0),
@@ -98,7 +98,7 @@ def test_if_on_input(condition: bool) -> None:
     assert "If" not in session.explain()
 
 
-def test_turns_may_be_counted_by_an_input() -> None:
+def test_loop_count_from_input() -> None:
     info = helper.make_tensor_value_info
     body = helper.make_graph(
         [helper.make_node("Add", ["s", "x"], ["t"]), helper.make_node("Identity", ["go"], ["on"])],
@@ -110,7 +110,7 @@ def test_turns_may_be_counted_by_an_input() -> None:
     check_agreement(model_of([helper.make_node("Loop", ["n", "", "x"], ["y"], body=body)], feed, {}, ["y"]), feed)
 
 
-def test_data_are_not_taken_for_decisions() -> None:
+def test_session_does_not_compile_for_values_of_data() -> None:
     """A model is not compiled for what has more than one dimension, or many elements, or was computed by fallback."""
     matrix = np.array([[3, 4]], np.int64)
     nodes = [helper.make_node("Squeeze", ["n", "axis"], ["s"]), helper.make_node("Reshape", ["x", "s"], ["y"])]
@@ -127,7 +127,7 @@ def test_data_are_not_taken_for_decisions() -> None:
     assert reasons(session) == ["Reshape: the shape is not constant"]
 
 
-def test_refusing_fallback_waits_for_the_values() -> None:
+def test_session_fallback_error_waits_for_deciding_values() -> None:
     session = InferenceSession(reshaping(), CONTEXT, fallback="error")
     with pytest.raises(NotSupportedError, match="the shape is not constant"):
         session.explain({})  # compiles without values
@@ -145,7 +145,7 @@ def test_concat_with_empty_input() -> None:
     check_agreement(model, feed)
 
 
-def test_sequences_that_are_handed_through_are_copies() -> None:
+def test_run_copies_passed_through_sequences() -> None:
     sequence = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
     graph = helper.make_graph(
         [helper.make_node("SequenceLength", ["s"], ["n"])],

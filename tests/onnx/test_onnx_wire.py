@@ -84,7 +84,7 @@ def test_file_weights_are_used_in_place(tmp_path: Path, shift: int) -> None:
     assert memory.find_in_files(weights["w"], files) == (str(path), data.index(WEIGHTS.tobytes()))
 
 
-def test_small_weights_are_read_so_that_none_of_their_neighbours_are_mapped(tmp_path: Path) -> None:
+def test_load_reads_small_weights_without_mapping(tmp_path: Path) -> None:
     weights = dict(Model.load(written(tmp_path, product())).weights)
     assert LEAST_BYTES < weights["b"].nbytes <= SMALL_BYTES < weights["w"].nbytes
     np.testing.assert_array_equal(weights["b"], np.arange(ROWS))
@@ -138,7 +138,7 @@ def test_constant_nodes_serve_all_shapes(tmp_path: Path, specialise: Any) -> Non
             np.testing.assert_allclose(y, x @ WEIGHTS + np.arange(ROWS), rtol=1e-3, atol=1e-3)
 
 
-def test_constants_of_other_operators_and_sub_graphs_stay() -> None:
+def test_without_weights_keeps_constants_of_other_operators() -> None:
     weights = numpy_helper.from_array(WEIGHTS, "w")
     inner = helper.make_graph([helper.make_node("Constant", [], ["c"], value=weights)], "inner", [], [])
     nodes = [
@@ -195,7 +195,7 @@ def test_without_weights_locates_left_out_data(make: Callable[[], onnx.ModelProt
     assert rest == same
 
 
-def test_small_external_and_typed_data_stay() -> None:
+def test_without_weights_keeps_small_external_and_typed_data() -> None:
     proto = product()
     small = numpy_helper.from_array(np.zeros(LEAST_BYTES // 4 - 1, np.float32), "small")
     typed = helper.make_tensor("typed", TensorProto.FLOAT, [1000], range(1000))
@@ -217,7 +217,7 @@ def test_without_weights_accepts_default_location() -> None:
     assert [tensor.data_location for tensor in tensors(lean)] == [TensorProto.EXTERNAL] * 2
 
 
-def test_broken_buffers_are_left_to_who_reads_them() -> None:
+def test_without_weights_declines_broken_buffers() -> None:
     data = product().SerializeToString()
     assert without_weights(memoryview(data + data)) is None  # two graphs
     for text in (data[:-7], b"\xff" * 40, b"\x3a\xff\xff\xff\xff\x0f", b"\x0b"):
@@ -318,7 +318,7 @@ LOADS = {
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much memory a process had at its peak")
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("is_node", [False, True])
-def test_weights_inside_of_a_file_cost_no_more_than_with_the_engine(tmp_path: Path, engine: str, is_node: bool) -> None:
+def test_session_memory_of_embedded_weights_equals_engine(tmp_path: Path, engine: str, is_node: bool) -> None:
     pytest.importorskip(engine, reason=f"{engine} is not installed")
     weights = numpy_helper.from_array(np.ones((8192, 4096), np.float32), "w")
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, s]) for n, s in (("x", 8192), ("y", 4096))]

@@ -328,7 +328,7 @@ def test_replacing_lists_providers_of_the_machine() -> None:
     assert "AzureExecutionProvider" in onnxruntime.get_available_providers()
 
 
-def test_options_that_cannot_be_read_are_refused() -> None:
+def test_replacing_rejects_unreadable_options() -> None:
     value = onnxruntime.OrtValue.ortvalue_from_numpy(X)
     with ow.onnx.replacing_onnxruntime():
         options = onnxruntime.SessionOptions()
@@ -404,7 +404,7 @@ FAILURES: dict[str, tuple[Callable[[Path], Any], type[Exception], type[Exception
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_errors_are_those_of_both(name: str, tmp_path: Path) -> None:
+def test_replacing_errors_are_caught_as_both(name: str, tmp_path: Path) -> None:
     fail, other, ours = FAILURES[name]
     with pytest.raises(other):
         fail(tmp_path)

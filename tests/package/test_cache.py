@@ -67,7 +67,7 @@ DIFFERENT: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_keys_tell_values_apart_that_are_equal(name: str) -> None:
+def test_cache_distinguishes_equal_values_of_different_types(name: str) -> None:
     values = DIFFERENT[name]
     cache: Cache[Any, int] = Cache()
     for number, value in enumerate(values):
@@ -253,7 +253,7 @@ def test_expressions_on_arrays_know_their_attributes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_operations_that_are_computed_later_know_their_attributes(name: str) -> None:
+def test_deferred_operations_know_their_attributes(name: str) -> None:
     @ow.expression
     def scaled(x: Any, *, by: Any = None) -> Any:
         return x * number_of(by)

@@ -41,7 +41,7 @@ def kept() -> set[int]:
     return {KEYS.index(entry.key) for entry in disk_cache.entries()}
 
 
-def test_beyond_the_limit_the_least_recently_used_files_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_evicts_least_recently_used_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(4):
         store(number, age=1000 - number)
     assert kept() == {0, 1, 2, 3}

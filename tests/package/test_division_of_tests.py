@@ -20,7 +20,7 @@ def test_each_test_has_a_row_in_the_sample_or_takes_long(pytestconfig: pytest.Co
     assert {name.partition("[")[0] for name in places} == run
 
 
-def test_the_sample_and_the_parts_are_all_tests(pytestconfig: pytest.Config) -> None:
+def test_sample_and_parts_are_all_tests(pytestconfig: pytest.Config) -> None:
     places = pytestconfig.stash[PLACES]
     runs = [places_to_run(None), *(places_to_run(number) for number in range(PARTS))]
     assert set(places.values()) <= set().union(*runs)
@@ -56,7 +56,7 @@ def test_samples_have_a_limit_that_named_values_lift() -> None:
     assert len(sample([Row(f"test[x-{n}-x]") for n in "aabb"])) == 4
 
 
-def test_places_of_other_tests_stay() -> None:
+def test_divide_keeps_places_of_other_tests() -> None:
     rows = [Row(f"test_one[{n}]") for n in range(50)]
     before = divide(rows)
     assert divide([*rows, Row("test_two"), *(Row(f"test_three[{n}]") for n in range(50))]).items() > before.items()
@@ -64,14 +64,14 @@ def test_places_of_other_tests_stay() -> None:
     assert sum(after[name] != place for name, place in before.items()) <= 2
 
 
-def test_the_readme_names_all_folders() -> None:
+def test_readme_names_all_folders() -> None:
     table = README.partition("\n## ")[0]
     named = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall("`(.*?)`", row)}
     files = (path for path in TESTS.rglob("test_*.py") if "node_modules" not in path.parts)
     assert named == {path.parent.relative_to(TESTS).as_posix() for path in files}
 
 
-def test_the_readme_names_all_targets() -> None:
+def test_readme_names_all_targets() -> None:
     makefile = (TESTS.parent / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^(test[\w-]*|fuzz):", makefile, re.MULTILINE))
     assert {"test", "test-part", "test-cuda"} < targets

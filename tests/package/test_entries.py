@@ -36,7 +36,7 @@ def test_entry_points_of_installed_packages(group: str) -> None:
     assert entry_points(group) == expected(group) != {}
 
 
-def test_files_with_all_that_they_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_points_files_with_all_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(
         tmp_path / "first",
         "one",
@@ -58,7 +58,7 @@ def test_packages_in_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert entry_points(GROUP) == {"f": "four:f"}
 
 
-def test_packages_that_a_custom_finder_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_points_of_custom_finder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "five", f"[{GROUP}]\ng = five:g\n")
 
     class Finder(DistributionFinder):
@@ -84,9 +84,7 @@ def test_devices_are_listed_without_importlib_metadata() -> None:
     ("nodes", "looked"), [({}, "False"), ({"/dev": ("nul",), "/none": ("a",)}, "True"), ({"/dev": ("none",)}, "False")]
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows its hardware as files")
-def test_adapters_are_looked_at_only_where_there_may_be_hardware(
-    nodes: dict[str, tuple[str, ...]], looked: str
-) -> None:
+def test_create_context_looks_for_adapters_only_with_hardware(nodes: dict[str, tuple[str, ...]], looked: str) -> None:
     code = (
         f"import sys, opweave as ow; from opweave.backends import hardware; hardware.GPU_FILES = {nodes!r};"
         "ow.ml.create_context(); print('wgpu' in sys.modules)"

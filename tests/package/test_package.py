@@ -270,7 +270,7 @@ def test_modules_are_in_rooms() -> None:
     assert sorted(path.name for path in ROOT.glob("*.py*")) == ["__init__.py", "__main__.py"]
 
 
-def test_arrows_point_one_way() -> None:
+def test_rooms_import_only_from_rooms_above() -> None:
     """Modules import from the rooms above theirs in the list of CONTRIBUTING.md, never from those below."""
     assert [line for file in FILES for line in against_the_arrows(file, (ROOT / file).read_text())] == []
 

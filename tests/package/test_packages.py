@@ -249,7 +249,7 @@ print(CliRunner().invoke(app, ["doctor"]).output)
 
 @pytest.mark.long
 @pytest.mark.parametrize("error", ["RuntimeError('no')", "ImportError('no')"])
-def test_devices_work_without_the_packages_that_cannot_be_imported(error: str, tmp_path: Path) -> None:
+def test_devices_work_without_unimportable_packages(error: str, tmp_path: Path) -> None:
     texts = []
     for name, purpose in {"wgpu": "running on WebGPU devices", "openvino": "running on OpenVINO"}.items():
         planted.plant(tmp_path, name, f"raise {error}")
@@ -408,9 +408,7 @@ class Engine:
 
 @pytest.mark.long(rows=2)
 @pytest.mark.parametrize("failing", ["CPU", "FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES", "list", "start"])
-def test_openvino_device_that_fails_is_unavailable_for_that_reason(
-    failing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openvino_device_failure_names_reason(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def core() -> Engine:
         if failing == "start":
             raise RuntimeError("no plugins.xml")

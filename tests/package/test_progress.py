@@ -49,7 +49,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
     show_with(None)
 
 
-def test_long_work_is_shown_until_it_ends(shown: Shown) -> None:
+def test_progress_shows_long_work_until_it_ends(shown: Shown) -> None:
     with report_work("outer work"):
         assert shown.begun.wait(60)
         with report_work("inner work"):
@@ -72,14 +72,16 @@ def test_display_ends_after_error(shown: Shown) -> None:
         assert shown.begun.wait(60)
 
 
-def test_short_work_is_not_shown(shown: Shown, reports: progress._Reports, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_does_not_show_short_work(
+    shown: Shown, reports: progress._Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 60)
     with report_work("short work"):
         pass
     assert shown.events == []
 
 
-def test_work_in_several_threads_is_shown_once(shown: Shown) -> None:
+def test_progress_shows_work_of_several_threads_once(shown: Shown) -> None:
     def work() -> None:
         with report_work("work"):
             assert not Event().wait(0.05)
@@ -209,7 +211,7 @@ def test_progress_timer_ends_after_work(
         assert reports._timer is None
 
 
-def test_work_that_begins_after_short_work_is_shown(
+def test_progress_shows_work_after_short_work(
     shown: Shown, reports: progress._Reports, started: list[Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.1)

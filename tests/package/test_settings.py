@@ -41,7 +41,7 @@ def test_settings_are_numbers(variable: str, value: str, number: int, monkeypatc
     assert SETTINGS[variable]() == number
 
 
-def test_halide_ignores_numbers_of_threads_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_halide_ignores_invalid_thread_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("halide")
     from opweave.expr.halide import runtime
 

@@ -186,7 +186,7 @@ READERS: dict[str, Callable[..., Mapping[str, Any]]] = {
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("device", ["cpu", "reference"])
-def test_past_with_other_readers_is_updated_last(reader: str, device: str) -> None:
+def test_attention_updates_past_with_other_readers_last(reader: str, device: str) -> None:
     context = ow.ml.create_context(device=device)
     graph = attention(context, more=READERS[reader])
     past = {name: np.random.default_rng(3).random((1, GROUPS, ROOM, SIZE), "float32") for name in PAST}

@@ -118,7 +118,7 @@ def test_segments_share_memory() -> None:
     np.testing.assert_array_equal(y, CPU.compute(same, {"x": random()})["y"])
 
 
-def test_branches_that_live_long_keep_their_memory() -> None:
+def test_segments_keep_memory_of_long_lived_branch() -> None:
     spy = spying([])
     builder = ow.MLGraphBuilder(CPU)
     x = builder.input("x", "float32", [100])
@@ -188,7 +188,7 @@ def test_output_under_two_names_is_copied_once() -> None:
     assert not np.shares_memory(got["one"], got["two"])
 
 
-def test_results_of_a_kernel_that_are_never_used() -> None:
+def test_kernel_result_may_be_unused() -> None:
     @ow.op
     def both(self: ow.MLGraphBuilder, x: ow.MLOperand) -> tuple[ow.Desc, ow.Desc]:
         return x.desc, ow.Desc("int32", (1000,))

@@ -64,7 +64,7 @@ def test_opweave_threads_rejects_invalid_value(text: str, monkeypatch: pytest.Mo
         ow.ml.create_context()
 
 
-def test_devices_that_have_no_threads_take_the_argument() -> None:
+def test_threads_are_accepted_by_devices_without_threads() -> None:
     context = ow.ml.create_context(device="reference", threads=2)
     builder = ow.MLGraphBuilder(context)
     graph = builder.build({"y": builder.input("x", "float32", [2]).relu()})
@@ -128,7 +128,7 @@ def test_processors_are_within_the_limit(limit: float, expected: int, monkeypatc
 
 
 @pytest.mark.skipif(not kernels.has_halide(), reason="the extra halide is not installed")
-def test_chains_between_convolutions_must_save_more_with_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fusion_between_convolutions_depends_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "is_compiled", lambda: True)
     monkeypatch.setattr(fuse, "MIN_ELEMENTS", 100)
     monkeypatch.setattr(fuse, "MIN_SAVED_BY_THREAD", 4 * 512 // 2)  # a chain of 5 operations saves 4 times its elements

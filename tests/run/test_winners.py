@@ -192,7 +192,9 @@ def test_tune_overrules_the_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 @compiled
-def test_between_operations_of_the_engine(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_response_normalization_between_engine_operations(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernels, "is_compiled", lambda: True)
     x = rng.standard_normal((1, 8, 64, 64)).astype("float32")
     weight = rng.standard_normal((8, 8, 3, 3)).astype("float32")

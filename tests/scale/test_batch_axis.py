@@ -283,7 +283,7 @@ def _divided(x: Any) -> Any:
     ("formula", "is_apart"),
     [(_less_mean_of_batch, False), (_less_mean_of_row, True), (_turned, False), (_numbered, False), (_divided, False)],
 )
-def test_expressions_are_followed_as_their_decomposition(formula: Any, is_apart: bool) -> None:
+def test_batch_axis_of_expressions_follows_decomposition(formula: Any, is_apart: bool) -> None:
     ow.onnx.register_onnx("test.formulas", formula.__name__[1:], ow.expression(formula))
     text = '<ir_version: 8, opset_import: ["": 17, "test.formulas": 1]> g (float[n, 2] x) => (float[n, 2] y)'
     text += f"{{ y = test.formulas.{formula.__name__[1:]} (x) }}"

@@ -139,7 +139,7 @@ def mixing(name: str, dims: str = "n, 3") -> BatchedModel:
 @pytest.mark.parametrize("dims", ["n, 3", "n, k"])
 @pytest.mark.parametrize("name", MIXING)
 @pytest.mark.parametrize("first", [0.0, 1.0, 1e30, np.nan])
-def test_run_keeps_clients_apart_whatever_the_first_requests_hold(name: str, dims: str, first: float) -> None:
+def test_run_keeps_clients_apart_for_any_first_requests(name: str, dims: str, first: float) -> None:
     model = mixing(name, dims)
     same = [request(x=np.full((1, 3), first, np.float32))] * 2
     model.run([model.check(each) for each in same])
@@ -153,7 +153,7 @@ def test_run_keeps_clients_apart_whatever_the_first_requests_hold(name: str, dim
 
 
 @pytest.mark.parametrize("first", [np.nan, np.inf, 3e38])
-def test_run_joins_requests_whatever_the_first_ones_hold(first: float) -> None:
+def test_run_joins_requests_after_any_first_requests(first: float) -> None:
     model, rows = made("layer")
     for value in (first, 1.0):
         model.run([request(x=np.full((1, 16), value, np.float32)) for _ in range(3)])
@@ -195,7 +195,7 @@ def test_batch_why_alone(name: str, why: str, caplog: pytest.LogCaptureFixture) 
         assert f"requests run one by one: {why}" in caplog.text
 
 
-def test_inputs_are_checked_before_they_join() -> None:
+def test_check_rejects_invalid_inputs_before_joining() -> None:
     model, _ = made("layer")
     for wrong, text in (
         (np.zeros((1, 15), np.float32), "input 'x' must have shape [N, 16], got [1, 15]"),

@@ -135,7 +135,7 @@ def gathered(batches: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: values[order] for name, values in columns.items()}
 
 
-def test_workers_run_on_the_gpus_that_ray_has_assigned_to_them(cluster: Cluster) -> None:
+def test_predictor_runs_on_gpu_assigned_by_ray(cluster: Cluster) -> None:
     sharing = ray.remote(OfTwoGPUs).options(num_cpus=0, num_gpus=0.5)
     actors = [sharing.remote() for _ in range(8)]
     found = Counter(ray.get([actor.device.remote("gpu") for actor in actors]))
@@ -205,7 +205,7 @@ def test_webassembly_travels_as_bytes(cluster: Cluster) -> None:
     np.testing.assert_array_equal(found["y"], np.maximum(x, 0))
 
 
-def test_threads_are_within_the_processors_that_ray_assigns(cluster: Cluster) -> None:
+def test_predictor_threads_are_within_processors_of_ray(cluster: Cluster) -> None:
     actor: Any = ray.remote(Watched)
     batch = {"id": np.arange(2), "x": np.zeros((2, 64, 64), "float32")}
     told = actor.options(num_cpus=2).remote(identity("n"), threads=2)

@@ -95,7 +95,7 @@ def test_copies_for_a_fixed_number_of_rows_are_counted() -> None:
     assert copies.by_reason[predictor.FIXED_ROWS].count == 4  # two inputs of the last part, two results
 
 
-def test_rows_that_are_separate_arrays() -> None:
+def test_predictor_takes_rows_as_separate_arrays() -> None:
     rows = np.empty(2, object)
     rows[:] = list(batch(2)["x"])
     copies.reset()
@@ -250,7 +250,7 @@ def declare() -> None:
     ow.register_onnx("test.scale", "Twice", twice)
 
 
-def test_operations_are_declared_by_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictor_imports_module_of_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = "import opweave as ow\n\n@ow.expression\ndef twice(x):\n    return x + x\n\n"
     (tmp_path / "twice_of_scale.py").write_text(source + "ow.register_onnx('test.scale', 'Twice', twice)\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -259,7 +259,7 @@ def test_operations_are_declared_by_a_module(tmp_path: Path, monkeypatch: pytest
     assert predict({"x": np.float32([1, 2, 3])})["y"].tolist() == [2, 4, 6]
 
 
-def test_operations_are_declared_by_a_function() -> None:
+def test_predictor_calls_function_of_operations() -> None:
     predict = pickle.loads(pickle.dumps(Predictor(model(TWICE), operations=declare)))
     assert predict({"x": np.float32([1, 2])})["y"].tolist() == [2, 4]
 

@@ -112,7 +112,7 @@ def test_parse_raw_body_of_only_input() -> None:
     assert "at most one dynamic dimension" in error(served_model("reshaped"), bytes(8), "0")
 
 
-def test_data_may_be_nested_or_flat() -> None:
+def test_parse_accepts_nested_and_flat_data() -> None:
     served = Interface.load(identity("float"))
     flat = served.parse(message(entry(shape=[2, 3], data=[1, 2, 3, 4, 5, 6])))
     nested = served.parse(message(entry(shape=[2, 3], data=[[1, 2, 3], [4, 5, 6]])))
@@ -213,13 +213,13 @@ def test_parse_wrong_header_size_message() -> None:
     assert "send the header" not in error(identity("float"), body + b"1234", str(len(body) + 4))
 
 
-def test_shapes_that_no_array_can_have() -> None:
+def test_parse_rejects_impossible_shape() -> None:
     """Where the model takes any size, their product may still be too large, even if one of them is 0."""
     text = error(served_model("reshaped"), message(entry(shape=[0, 2**62], data=[])))
     assert text == "input 'x': no array can have the shape [0, 4611686018427387904]"
 
 
-def test_damaged_requests_raise_nothing_but_errors_of_opweave() -> None:
+def test_parse_of_damaged_requests_raises_only_own_errors() -> None:
     """Random bytes of a request are replaced, removed or repeated, and the size of its JSON is moved."""
     random = np.random.default_rng(8)
     header = message(
@@ -309,7 +309,7 @@ def test_respond_rejects_nan_in_json() -> None:
         served.respond(request, {"y": np.float32([[1, np.nan, 2]])})
 
 
-def test_models_and_names_that_the_protocol_lacks() -> None:
+def test_load_rejects_types_and_names_beyond_protocol() -> None:
     with pytest.raises(ow.NotSupportedError, match=r"input 's' is seq\(tensor\(float\)\), for which"):
         Interface.load(served_model("sequence"))
     with pytest.raises(ow.NotSupportedError, match=r"input 'x' is tensor\(complex64\)"):

@@ -215,7 +215,7 @@ def test_unknown_names_and_urls(client: Any, address: str) -> None:
         assert list(json.loads(failed.value.read())) == ["error"]
 
 
-def test_64_clients_at_once(client: Any, address: str) -> None:
+def test_infer_serves_64_clients_at_once(client: Any, address: str) -> None:
     before = client.get_inference_statistics("layer")["model_stats"][0]
     start = Barrier(64)
 
@@ -290,7 +290,7 @@ def post(address: str, body: bytes, **headers: str) -> tuple[int, dict[str, Any]
 
 
 @pytest.mark.parametrize("unit", [b"[],", b"{},", b"1.5,"])
-def test_infer_serves_others_while_it_reads_what_expands(address: str, unit: bytes) -> None:
+def test_infer_serves_others_while_it_decompresses(address: str, unit: bytes) -> None:
     head = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[2,3],"data":['
     bomb = gzip.compress(head + unit * ((64 << 20) // len(unit)) + unit[:-1] + b"]}]}", 1)
     plain = head + b"1,2,3,4,5,6]}]}"
@@ -360,7 +360,7 @@ def test_errors_escape_and_bound_what_clients_send(address: str, name: str) -> N
     ("options", "reserved"),
     [({}, 0), ({"gpus": 2}, 0), ({"device": "gpu"}, 1), ({"device": "gpu:1", "gpus": 0.25}, 0.25)],
 )
-def test_gpus_are_reserved_for_replicas_that_run_on_one(options: dict[str, Any], reserved: float) -> None:
+def test_deploy_reserves_gpus_for_replicas_on_gpus(options: dict[str, Any], reserved: float) -> None:
     made: Any = opweave.scale.deployment(served_model("layer"), **options)
     assert made._bound_deployment.ray_actor_options["num_gpus"] == reserved
 

@@ -43,7 +43,7 @@ def test_floor_server_answers_requested_bytes() -> None:
 
 
 @pytest.mark.long
-def test_node_reads_the_large_tensor_from_a_bare_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_floor_reads_large_tensor_from_bare_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     node_js.need()
     sizes = []
 
@@ -59,7 +59,7 @@ def test_node_reads_the_large_tensor_from_a_bare_socket(monkeypatch: pytest.Monk
 
 
 @pytest.mark.long
-def test_browser_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_browser_floor_kills_browser_that_ignores_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "browser"
     program.write_text(f"#!/bin/sh\ntrap '' TERM\necho $$ > {tmp_path}/pid\nwhile :; do sleep 0.1; done\n")
     program.chmod(0o755)

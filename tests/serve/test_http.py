@@ -129,7 +129,7 @@ def test_http_refused_origin_is_offered_as_option(server: Server, caplog: pytest
     assert "a page of http://[::1]:5173 was refused; --origin http://[::1]:5173 allows it" in caplog.text
 
 
-def test_requests_share_a_connection(server: Server) -> None:
+def test_http_requests_share_a_connection(server: Server) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
     for _ in range(3):
         connection.request("GET", "/health")
@@ -140,7 +140,7 @@ def test_requests_share_a_connection(server: Server) -> None:
     connection.close()
 
 
-def test_programs_need_the_token_alone(server: Server) -> None:
+def test_http_client_without_origin_needs_token(server: Server) -> None:
     for kind in (Client, PlainClient):
         with kind(server, origin=None) as client:
             assert "session" in client.hello()
@@ -193,12 +193,12 @@ def test_http_without_token_checks_origin() -> None:
         ({"device": "abacus"}, "abacus"),
     ],
 )
-def test_arguments_are_checked(options: dict[str, object], message: str) -> None:
+def test_server_rejects_invalid_arguments(options: dict[str, object], message: str) -> None:
     with pytest.raises(MLError, match=message):
         Server(**{"port": 0, **options})
 
 
-def test_limits_are_checked() -> None:
+def test_connection_limits_rejects_zero() -> None:
     with pytest.raises(ow.ValidationError, match="memory must be a positive integer, got 0"):
         ConnectionLimits(memory=0)
 

@@ -41,7 +41,7 @@ def test_recording_writes_model_and_text(tmp_path: Path) -> None:
     assert "%0 = matmul(x, const float32[3, 2])  # 'dense'" in text
 
 
-def test_equal_graphs_are_written_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_recording_writes_equal_graphs_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     recording = Recording(tmp_path)
     with caplog.at_level(logging.INFO, "opweave.serve.recording"):
         for scale in (1.0, 2.0, 1.0):
@@ -50,7 +50,7 @@ def test_equal_graphs_are_written_once(tmp_path: Path, caplog: pytest.LogCapture
     assert caplog.messages[-1] == "a program has built graph-0001 again, 2 operations"
 
 
-def test_numbers_go_on(tmp_path: Path) -> None:
+def test_recording_continues_numbers_of_folder(tmp_path: Path) -> None:
     Recording(tmp_path).add(graph(), None)
     Recording(tmp_path).add(graph(), None)
     assert names(tmp_path)[2:] == ["graph-0002.onnx", "graph-0002.txt"]
@@ -63,7 +63,7 @@ def test_recording_without_onnx_form_is_text_only(tmp_path: Path) -> None:
     assert "not written as ONNX: ONNX names must be encodable in UTF-8" in text
 
 
-def test_weights_beyond_the_limit_are_not_written(tmp_path: Path) -> None:
+def test_recording_omits_weights_beyond_limit(tmp_path: Path) -> None:
     recording = Recording(tmp_path, max_bytes=40)
     for scale in (1.0, 2.0):
         recording.add(graph(scale), None)
@@ -77,7 +77,7 @@ def test_recording_rejects_unusable_folder(tmp_path: Path) -> None:
         Server(port=0, record=tmp_path / "file")
 
 
-def test_faults_of_the_disk_do_not_concern_clients(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_recording_logs_disk_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     recording = Recording(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     recording.add(graph(), None)

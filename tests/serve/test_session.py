@@ -86,7 +86,7 @@ def test_dispatch_copies_nothing(client: Client) -> None:
     assert memory.copies.count == 0, memory.copies
 
 
-def test_operations_are_added_while_javascript_waits(client: Client) -> None:
+def test_sync_adds_operations_and_returns_operands(client: Client) -> None:
     answer = client.sync(ADD[:2])
     assert answer["operands"] == [[desc("float32", 2, 3)], [desc("float32", 3)]]
     split = ["split", 4, [{"$": 3}, 3], {"axis": 1}]
@@ -101,7 +101,7 @@ def test_operations_are_added_while_javascript_waits(client: Client) -> None:
     assert list(answer["outputs"]) == ["a", "b"]
 
 
-def test_names_are_those_of_javascript(client: Client) -> None:
+def test_sync_errors_have_names_of_javascript(client: Client) -> None:
     log = [
         ["input", 1, ["x", desc("float32", 1, 2, 4, 4)], {}],
         ["averagePool2d", 2, [{"$": 1}], {"windowDimensions": [2, 2], "outputShapeRounding": "ceil"}],
@@ -113,7 +113,7 @@ def test_names_are_those_of_javascript(client: Client) -> None:
     assert "_" not in answer["error"]["message"].partition(": ")[2]
 
 
-def test_numbers_that_json_lacks(client: Client) -> None:
+def test_constant_number_accepts_numbers_that_json_lacks(client: Client) -> None:
     numbers = [{"n": "NaN"}, {"n": "Infinity"}, {"n": "-0"}, 2.5]
     log: list[Any] = [["constantNumber", k, ["float32", value], {}] for k, value in enumerate(numbers, 1)]
     log.append(["constantNumber", 5, ["int64", {"n": "9007199254740993n"}], {}])
@@ -143,7 +143,7 @@ def test_hello_answer(server: Server) -> None:
         assert client.hello(2)["session"] == answer["session"]
 
 
-def test_errors_have_the_names_of_javascript(client: Client) -> None:
+def test_errors_have_names_of_javascript(client: Client) -> None:
     add_one(client)
     assert client.ask("read", id=1)["error"]["name"] == "TypeError"
     assert client.ask("read", id=9)["error"]["name"] == "InvalidStateError"
@@ -167,7 +167,7 @@ def test_dispatch_failure_loses_context(client: Client) -> None:
     assert client.sync([], c=1)["error"]["name"] == "InvalidStateError"
 
 
-def test_contexts_are_destroyed_and_made_again(client: Client) -> None:
+def test_destroy_then_hello_creates_context_again(client: Client) -> None:
     for c in range(2, 50):
         client.hello(c)
         client.ask("tensor", c=c, id=1, **desc("float32", 4))
@@ -176,7 +176,7 @@ def test_contexts_are_destroyed_and_made_again(client: Client) -> None:
     add_one(client)
 
 
-def test_memory_is_limited_and_given_back() -> None:
+def test_connection_limits_memory_until_freed() -> None:
     limits = ConnectionLimits(memory=20_000, contexts=2, operands=8)
     with Server(port=0, origins=[ORIGIN], device="cpu", limits=limits) as server, Client(server) as client:
         client.hello()
@@ -275,7 +275,7 @@ def test_build_counts_intermediates(name: str, device: str) -> None:
     assert not any("error" in answer for answer in build(2 * needed * MIB + MIB, 2))
 
 
-def test_build_counts_what_recurrent_networks_keep() -> None:
+def test_build_counts_states_of_recurrent_networks() -> None:
     x = ["input", 1, ["x", desc("float32", 64, 64, 64)], {}]
     weights = [["constantNumber", 2, ["float32", 1], {}], ["expand", 3, [{"$": 2}, [1, 192, 64]], {}]]
     log = [x, *weights, ["gru", 9, [{"$": 1}, {"$": 3}, {"$": 3}, 64, 64], {}]]
@@ -331,7 +331,7 @@ def test_errors_have_a_limited_length(label: str, client: Client) -> None:
     assert len(message) < 4100
 
 
-def test_garbage_is_collected_when_much_was_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_collects_garbage_after_much_was_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     collected: list[int] = []
     monkeypatch.setattr(served_context, "COLLECT_BYTES", 4 * GRAPH_BYTES)
     monkeypatch.setattr(served_context, "_garbage", served_context._Garbage())
@@ -369,7 +369,7 @@ def test_server_statistics() -> None:
     assert after.sent_bytes == 24
 
 
-def test_counts_that_are_given_out_are_copies() -> None:
+def test_server_stats_are_copies() -> None:
     with Server(port=0, origins=[ORIGIN], device="cpu") as server:
         before = [server.stats()]
         with Client(server) as client:
@@ -396,7 +396,7 @@ def test_counts_that_are_given_out_are_copies() -> None:
         ({"powerPreference": "low-power"}, "allow_spinning", "0"),
     ],
 )
-def test_threads_sleep_soon_after_a_run(options: dict[str, Any], entry: str, value: str) -> None:
+def test_create_context_lets_threads_sleep_soon(options: dict[str, Any], entry: str, value: str) -> None:
     builder = ow.MLGraphBuilder(served_context.create_context(options, "cpu"))
     graph = builder.build({"y": builder.cumulative_sum(builder.input("x", "float32", [4, 8192]), 1)})
     runner: Any = program_of(graph).steps[0].part.runner  # type: ignore[union-attr]
@@ -449,7 +449,7 @@ def test_unrequested_contents_follow_in_a_frame(server: Server, monkeypatch: pyt
         assert client.read(1, "float32").tolist() == [0] * 4, "the context goes on"
 
 
-def test_contents_that_are_unwanted_are_not_sent(server: Server) -> None:
+def test_read_apart_drops_unwanted_contents(server: Server) -> None:
     with Client(server) as client:
         client.hello()
         client.ask("tensor", id=1, **desc("float32", 4), readable=True)

@@ -181,7 +181,7 @@ def test_messages_send_payload(kind: type[Messages], size: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [WebSocketMessages, PlainMessages])
-def test_texts_have_a_limit_before_they_come(kind: type[Messages]) -> None:
+def test_text_rejects_size_beyond_limit(kind: type[Messages]) -> None:
     size = (101).to_bytes(4, "little")
     with fed(size if kind is PlainMessages else frame(2, size, b"abcd", False)) as (stream, _):
         with pytest.raises(WireError, match="more than the limit of 100 B") as found:
@@ -207,14 +207,14 @@ def test_request_parsing(step: int) -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8801", "[::1]:1", "LOCALHOST:65535"])
-def test_names_of_this_machine(host: str) -> None:
+def test_is_for_this_machine_accepts_local_names(host: str) -> None:
     with fed(f"GET / HTTP/1.0\r\nHost: {host}\r\n\r\n".encode()) as (stream, _):
         request = read_request(stream)
         assert request.is_for_this_machine()
         assert not request.keeps_alive
 
 
-def test_request_of_client_that_disconnects() -> None:
+def test_request_of_disconnected_client() -> None:
     ours, theirs = socket.socketpair()
     with ours:
         theirs.sendall(b"GET / HTTP/1.1\r\nHost:")

@@ -47,7 +47,7 @@ def greedy(decoder: Decoder, tokens: list[int], count: int) -> list[int]:
     return chosen
 
 
-def test_logits_are_close_to_those_of_floats(decoder: Decoder) -> None:
+def test_decoder_logits_are_close_to_those_of_floats(decoder: Decoder) -> None:
     """Up to the end of the room. Products round their inputs to 8 bits, as those of llama.cpp do."""
     found = np.array([decoder.feed([token]).copy() for token in TOKENS])
     error = found[:, KNOWN["words"]] - KNOWN["logits"]
@@ -57,7 +57,7 @@ def test_logits_are_close_to_those_of_floats(decoder: Decoder) -> None:
         decoder.feed([0])
 
 
-def test_floats_give_the_same_logits_in_chunks_and_one_at_a_time(model: Model) -> None:
+def test_decoder_logits_do_not_depend_on_chunks(model: Model) -> None:
     decoder = Decoder(Model(model.file, quantized=False), CPU, 100)
     for first in (1, 33, 79):
         decoder.forget(0)
@@ -73,7 +73,7 @@ def test_decoder_continues_text(decoder: Decoder, vocabulary: Vocabulary) -> Non
     assert ow.memory.copies.count == 0
 
 
-def test_text_is_split_into_tokens_as_the_model_was_trained(vocabulary: Vocabulary) -> None:
+def test_encode_equals_llama_cpp(vocabulary: Vocabulary) -> None:
     """The numbers are those of llama.cpp."""
     text = "Hello, world!  It's 1234 degrees\n\n\tok\n<|im_start|>Ünïcode 日本語 don't"
     wanted = [
@@ -84,7 +84,7 @@ def test_text_is_split_into_tokens_as_the_model_was_trained(vocabulary: Vocabula
     assert vocabulary.decode(wanted) == text.replace("<|im_start|>", "")
 
 
-def test_command_replies() -> None:
+def test_chat_command_replies() -> None:
     options = ["--temperature", "0", "-p", "How many days are in a week?"]
     result = CliRunner().invoke(app, ["chat", str(smollm2_file.path()), *options])
     assert result.stdout == "A week is approximately 7 days.\n"
@@ -101,7 +101,7 @@ with open("/proc/self/status") as file:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much memory a process had at its peak")
-def test_command_peak_memory() -> None:
+def test_chat_command_peak_memory() -> None:
     """The engine holds the weights, 112 MB, in a form of its own; both graphs use these."""
     command = [sys.executable, "-c", PEAK, str(smollm2_file.path()), "-p", "How many days are in a week?"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

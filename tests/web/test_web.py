@@ -219,7 +219,9 @@ def test_cases_of_the_web_platform_tests(kind: str, browser: Browser, server: Se
     assert sorted(found["failures"]) == sorted(expected), found["failures"]
 
 
-def test_large_tensors_are_read_by_requests(browser: Browser, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_tensor_of_large_tensor_uses_requests(
+    browser: Browser, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Which of them depends on who is faster: those that come while another page or context has an offer come in frames."""
     offered: list[str | None] = []
     is_sent: SimpleQueue[bool] = SimpleQueue()
@@ -295,7 +297,7 @@ def test_page_with_content_security_policy(allowed: str, browser: Browser, serve
         assert found == f"createContext: the browser blocked the connection to {server.url}; {wanted}"
 
 
-def test_page_that_may_not_connect(browser: Browser) -> None:
+def test_page_names_refused_connection(browser: Browser) -> None:
     with Server(port=0, origins=["http://localhost:1"]) as server:
         page = browser.site.page(
             f'<script src="{server.url}/webnn.js?token={server.token}"></script><script type=module>{POLICY}</script>'

@@ -88,7 +88,7 @@ CAST = [
 @pytest.mark.parametrize("precision", ["float32", "ieee"])
 @pytest.mark.parametrize("backend", ["onnxruntime", "webgpu"])
 @pytest.mark.parametrize("reader", READERS)
-def test_cast_to_float16_rounds_whatever_reads_it(reader: str, backend: str, precision: Precision) -> None:
+def test_cast_to_float16_rounds_for_all_readers(reader: str, backend: str, precision: Precision) -> None:
     context, reference = context_of(backend, precision), ow.ml.create_context(device="reference")
 
     def build(b: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.MLOperand:

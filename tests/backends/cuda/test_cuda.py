@@ -343,7 +343,7 @@ def test_arrays_of_other_libraries_are_used_without_a_copy(driver: CpuDriver, co
         ({"mask": object()}, "the array has a mask"),
     ],
 )
-def test_arrays_that_do_not_fit(driver: CpuDriver, context: ow.MLContext, changes: Any, text: str) -> None:
+def test_tensor_from_rejects_invalid_arrays(driver: CpuDriver, context: ow.MLContext, changes: Any, text: str) -> None:
     with pytest.raises(ow.ValidationError) as caught:
         context.tensor_from(Foreign(driver, np.zeros((2, 3), np.float32), **changes))
     assert text in str(caught.value)

@@ -83,9 +83,7 @@ def test_compiled_kernels_are_cached(cached: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_buffers_of_kernels_that_start_early_are_restricted_where_nothing_waits(
-    architecture: str, cached: Path
-) -> None:
+def test_early_kernel_buffers_are_restricted_without_early_start(architecture: str, cached: Path) -> None:
     (kernel,) = made()
     assert kernel.starts_early
     word = "* RESTRICT_UNLESS_EARLY "
@@ -329,7 +327,7 @@ def test_fork_server_restarts(server: fork_server.ForkServer) -> None:
 
 
 @needs_fork
-def test_threads_share_a_server_that_is_started_again(server: fork_server.ForkServer) -> None:
+def test_fork_server_restart_is_shared_by_threads(server: fork_server.ForkServer) -> None:
     with ThreadPoolExecutor(8) as pool:
         for _ in range(5):
             _, _, parent = server.result(0)
@@ -342,7 +340,7 @@ def test_threads_share_a_server_that_is_started_again(server: fork_server.ForkSe
 
 
 @needs_fork
-def test_threads_share_the_reason_why_a_server_ended(
+def test_fork_server_failure_is_shared_by_threads(
     server: fork_server.ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPWEAVE_TEST", "broken")

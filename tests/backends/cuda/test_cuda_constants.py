@@ -63,7 +63,7 @@ def buffers(graph: ow.MLGraph) -> set[Any]:
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("precision", ["float32", "ieee", "tf32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", OPS)
-def test_graphs_share_what_is_made_of_a_constant(driver: CpuDriver, name: str, precision: Precision) -> None:
+def test_reordered_constant_is_shared_by_graphs(driver: CpuDriver, name: str, precision: Precision) -> None:
     op, shape, sizes = OPS[name]
     shapes = shape, (shape[0] + 1, *shape[1:])
     weights = RANDOM.uniform(-1, 1, sizes).astype(np.float32)
@@ -116,7 +116,7 @@ def test_constant_freed_with_last_graph(driver: CpuDriver, context: ow.MLContext
 
 @needs_triton
 @pytest.mark.usefixtures("small_tiles")
-def test_contexts_that_round_a_constant_otherwise_do_not_share_it(driver: CpuDriver) -> None:
+def test_reordered_constant_is_not_shared_across_precisions(driver: CpuDriver) -> None:
     op, shape, sizes = OPS["matmul"]
     weights, engine = RANDOM.uniform(-1, 1, sizes).astype(np.float32), CudaDevice(driver)
     precisions: tuple[Precision, ...] = ("float32", "tf32", "bfloat16", "float16")
@@ -140,7 +140,7 @@ def test_products_of_one_and_of_many_vectors_share_a_matrix_of_halves(driver: Cp
         check(graph, op, (rows, 64), weights, 0.01)
 
 
-def test_graphs_share_the_memory_of_a_constant_that_is_in_order(context: ow.MLContext) -> None:
+def test_ordered_constant_is_shared_by_graphs(context: ow.MLContext) -> None:
     weights = RANDOM.standard_normal((36, 64), np.float32)
     constant = context.create_constant_tensor("float32", weights.shape, weights)
     feeds = {name: np.ones((1, 64), np.float32) for name in ("a", "b")}

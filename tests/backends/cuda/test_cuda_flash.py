@@ -68,7 +68,7 @@ def test_masks(shape: tuple[int, ...], data_type: Any) -> None:
     check(dot_product(), q, k, v, mask, constants=(), tolerance=2e-5)
 
 
-def test_queries_that_see_nothing() -> None:
+def test_flash_attention_of_fully_masked_query() -> None:
     q, k, v, mask = array(1, 2, 40, 16), array(1, 2, 50, 16), array(1, 2, 50, 16), np.ones((40, 50), np.uint8)
     mask[7] = 0
     check(dot_product(), q, k, v, mask, constants=(), tolerance=2e-5)

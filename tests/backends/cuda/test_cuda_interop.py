@@ -159,7 +159,7 @@ WAYS: dict[str, Callable[[ow.MLGraphBuilder, Any, Any, Any], Any]] = {
 
 @pytest.mark.long(rows=1)
 @pytest.mark.parametrize("way", WAYS)
-def test_between_arrays_of_another_library(way: str) -> None:
+def test_interop_1_between_arrays_of_the_library(way: str) -> None:
     own, graph = library(), built(WAYS[way])
     source, target = own.array(data()[0]), own.array(np.full(SHAPE, np.nan, np.float32))
     x, y = own.context.tensor_from(source), own.context.tensor_from(target)
@@ -174,7 +174,7 @@ def test_between_arrays_of_another_library(way: str) -> None:
     assert (kinds == {"kernel"}) == (way == "1 all custom")
 
 
-def test_2_a_result_that_goes_through_the_host() -> None:
+def test_interop_2_through_the_host() -> None:
     own, graph = library(), built(convolved)
     x = own.context.tensor_from(own.array(data()[0]))
     between = own.context.create_tensor("float32", SHAPE, readable=True)
@@ -188,7 +188,7 @@ def test_2_a_result_that_goes_through_the_host() -> None:
     check(own.read(target))
 
 
-def test_3_operations_of_the_library_on_the_result() -> None:
+def test_interop_3_operations_of_the_library() -> None:
     own, graph = library(), built(convolved)
     target = own.array(np.zeros(SHAPE, np.float32))
     x, y = own.context.tensor_from(own.array(data()[0])), own.context.tensor_from(target)

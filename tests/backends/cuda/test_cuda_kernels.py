@@ -201,7 +201,7 @@ def test_workgroups_reduce_rows_with_one_barrier_each(length: int, data_type: Da
 
 
 @pytest.mark.long
-def test_elements_that_a_row_needs_twice_are_loaded_once() -> None:
+def test_row_reduction_loads_elements_once() -> None:
     """Before anything is stored. Rows that are longer are loaded again."""
 
     def function(x: Traced, scale: Traced) -> Traced:
@@ -330,7 +330,7 @@ def test_lanes_of_a_warp_exchange_registers() -> None:
         "if (lane < 16) __syncthreads(); else y[lane] = __shfl_xor_sync(0xffffffffu, lane, 1);",
     ],
 )
-def test_threads_that_wait_forever_are_found(statement: str) -> None:
+def test_launch_detects_threads_that_wait_forever(statement: str) -> None:
     memory = cuda_on_cpu.Guarded(256)
     with pytest.raises(AssertionError, match="wait for others which never come"):
         cuda_on_cpu.launch(lanes(statement), [memory.address])

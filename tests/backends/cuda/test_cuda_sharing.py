@@ -156,7 +156,7 @@ def on(kind: int, number: int) -> dict[str, Any]:
         (np.zeros(3, np.float32), {"offset": 8}, "must be aligned to 16 bytes, its address is 0x"),
     ],
 )
-def test_arrays_that_do_not_fit(
+def test_tensor_from_rejects_invalid_device_array(
     driver: CpuDriver, context: ow.MLContext, array: np.ndarray, options: Any, text: str
 ) -> None:
     with pytest.raises(ow.ValidationError) as caught:

@@ -49,14 +49,14 @@ def layers(b: ow.MLGraphBuilder, x: ow.MLOperand, *weights: ow.MLOperand) -> ow.
 
 @pytest.mark.parametrize("small_tiles", [1, 2], indirect=True)
 @pytest.mark.parametrize("features", [F, replace(F, tensor_cores=None)], ids=["Triton", "CUDA C++"])
-def test_layers_that_differ_only_in_their_labels_have_the_same_kernels(features: Features) -> None:
+def test_kernels_are_equal_for_layers_of_different_labels(features: Features) -> None:
     kernels = [step.kernel for step in steps_of(layers, [array(48, 48)] * 4, range(1, 4), features)]
     assert len({kernel.title for kernel in kernels}) == 3
     assert 3 * len({kernel.key for kernel in kernels}) == len(kernels)
 
 
 @pytest.mark.parametrize("kind", ["tf32", "tf32x3"])
-def test_layers_that_differ_only_in_their_labels_order_terms_with_the_same_kernels(
+def test_ordering_kernels_are_equal_for_layers_of_different_labels(
     kind: Literal["tf32", "tf32x3"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(terms, "START_US", -1e6)  # small operands are moved, too
@@ -94,7 +94,7 @@ class Job:
     """What a compiler has begun."""
 
 
-def test_compilers_work_while_kernels_are_scheduled_and_constants_are_copied() -> None:
+def test_build_compiles_while_it_schedules_and_uploads() -> None:
     driver = Noting()
     builder = ow.MLGraphBuilder(context_on(driver))
     x = builder.input("x", "float32", [40, 40])
@@ -261,7 +261,7 @@ def test_quotients_by_constants_are_rounded_correctly(by: float) -> None:
 
 @pytest.mark.parametrize("error", [0.0, 2.0**-22, -(2.0**-22)])
 @pytest.mark.parametrize("name", ["sigmoid", "tanh"])
-def test_functions_with_a_quotient_are_as_accurate_with_inexact_division(name: str, error: float) -> None:
+def test_inexact_division_keeps_functions_accurate(name: str, error: float) -> None:
     """All exponents, against NumPy in float64; Triton's division has an error of at most 2 ULP."""
     exponents, signs = np.arange(255, dtype=np.uint32) << 23, np.uint32([0, 1 << 31])
     mantissas = np.random.default_rng(0).integers(0, 1 << 23, (255, 2, 64), np.uint32)
@@ -335,7 +335,7 @@ def test_masks() -> None:
     check(build, array(40, 32), array(32, 36), mask)
 
 
-def test_float32_is_rounded_where_that_is_allowed() -> None:
+def test_tensor_cores_round_float32_as_precision_allows() -> None:
     a, b = np.full((32, 32), 1 + 2.0**-12, np.float32), np.ones((32, 32), np.float32)
     steps = {
         kind: steps_of(matmul, [a, b], (), replace(F, tensor_cores=TensorCores(kind, 227 << 10)))  # type: ignore[arg-type]
@@ -362,7 +362,7 @@ def test_tensor_core_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compilers(matmul, array(128, 128), array(128, 128)) == {"triton"}
 
 
-def test_tensor_cores_are_taken_where_they_save_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_cores_are_chosen_where_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """TF32x3 takes three products for one, and longer for windows that start at each second column."""
     monkeypatch.setattr(tensor, "MIN_PRODUCTS", 1 << 23)
     monkeypatch.setattr(tensor_tiles, "is_faster", is_faster)
@@ -382,7 +382,7 @@ def test_tensor_cores_are_taken_where_they_save_time(monkeypatch: pytest.MonkeyP
         assert compilers(conv, image, filter, kind="tf32")
 
 
-def test_operands_are_read_transposed_where_tensor_cores_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transposed_operands_are_read_in_place_on_tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """The constant, which is brought into order, decides that tensor cores are faster."""
     monkeypatch.setattr(tensor, "MIN_PRODUCTS", 1 << 23)
     monkeypatch.setattr(tensor_tiles, "is_faster", is_faster)

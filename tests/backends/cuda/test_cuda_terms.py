@@ -89,7 +89,7 @@ def test_gemm(kind: Kind, transposes: tuple[bool, bool], count: int) -> None:
 
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize(("kind", "count"), [("tf32", 1), ("tf32x3", 1), ("float16", 3)])
-def test_transposed_operands_are_read_where_they_are(kind: Kind, count: int) -> None:
+def test_tf32_terms_of_transposed_operands_are_read_in_place(kind: Kind, count: int) -> None:
     """In the order of their terms, which costs no kernel unless they are rounded; else they are moved once."""
     heads: Build = lambda b, q, k: b.matmul(  # noqa: E731
         b.transpose(q, permutation=[0, 2, 1, 3]), b.transpose(k, permutation=[0, 2, 3, 1])
@@ -113,7 +113,7 @@ def test_shared_keys_are_not_repeated() -> None:
 
 
 @pytest.mark.usefixtures("always")
-def test_views_that_kernels_do_not_read() -> None:
+def test_tf32_terms_of_views_are_copied() -> None:
     """Reversed, sliced and computed operands, and results of products, get memory of their own."""
     given = features("tf32")
     a, b = array(40, 64), array(64, 36)
@@ -158,7 +158,7 @@ def test_tf32_terms_of_non_finite_values() -> None:
         check(gemm(False, False), a, b, constants=(), kernels=("triton", "triton"), features=features("tf32x3"))
 
 
-def test_large_products_pay_for_it() -> None:
+def test_tf32_terms_are_ordered_for_large_products() -> None:
     """Of TF32, only on architectures that need the order, and not where both operands have it."""
 
     def count(size: int, build: Build, given: Features, data_type: str = "float32") -> int:

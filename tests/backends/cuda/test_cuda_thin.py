@@ -76,7 +76,7 @@ def test_gemv_has_one_line_per_team() -> None:
 
 
 @pytest.mark.long
-def test_workgroups_take_turns_after_they_have_computed_the_vectors() -> None:
+def test_gemv_workgroup_computes_several_lines() -> None:
     def gated(b: ow.MLGraphBuilder, x: Any, scale: Any, w: Any, v: Any) -> Any:
         few = composites.rms_normalization(b, x, scale)
         return b.mul(b.sigmoid(b.matmul(few, w)), b.matmul(few, v))
@@ -88,7 +88,7 @@ def test_workgroups_take_turns_after_they_have_computed_the_vectors() -> None:
 
 
 @pytest.mark.parametrize("terms", [2048, 8192])
-def test_constants_are_loaded_before_the_kernel_waits_for_the_one_before(terms: int) -> None:
+def test_gemv_loads_constants_before_it_waits(terms: int) -> None:
     arrays = array(1, terms), array(terms, 2048), array(2048)
     for constants in (), (1,):
         (step,) = steps_of(biased, arrays, constants, FEATURES)
@@ -152,7 +152,7 @@ def test_gemv_constant_scale_is_read_early() -> None:
         check(normalized, *arrays, constants=constants, kernels=[""], tolerance=1e-5, features=FEATURES)
 
 
-def test_vectors_that_read_only_a_part_of_what_is_joined() -> None:
+def test_gemv_of_part_of_concat_omits_other_inputs() -> None:
     """The kernel before has no buffer for an input of which all elements are cut off."""
 
     def cut(b: ow.MLGraphBuilder, x: Any, y: Any, w: Any) -> Any:

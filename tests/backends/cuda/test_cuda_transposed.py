@@ -97,7 +97,7 @@ def test_layouts_of_filters(layout: Any) -> None:
 
 
 @pytest.mark.parametrize("case", [6, 7])
-def test_filters_that_are_no_constants(case: int) -> None:
+def test_conv_transpose2d_of_computed_filter(case: int) -> None:
     """They are read as they are, without strides."""
     build, image, filter = transposed(case, "nchw")
     check(build, image, filter, constants=())

@@ -43,7 +43,7 @@ def takes_products(new: int, data_type: Any = "float32", **more: Any) -> bool:
     return scaled
 
 
-def test_matrix_products_where_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_uses_products_where_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     assert takes_products(1)
     assert takes_products(65)
     monkeypatch.setattr(attention, "MAX_SCORES_OF_PRODUCTS", HEADS * ROOM * 64)

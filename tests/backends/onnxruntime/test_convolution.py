@@ -49,7 +49,7 @@ def test_pooling_is_one_node(name: str, wanted: list[str]) -> None:
     assert nodes(pool(x, window_dimensions=(2, 2), strides=(2, 2), output_shape_rounding="ceil")) == wanted
 
 
-def test_nearest_neighbours_are_left_to_the_engine_where_it_finds_them() -> None:
+def test_resample2d_nearest_uses_engine_where_it_agrees() -> None:
     builder = ow.MLGraphBuilder(CPU)
     x = image(builder, shape=(1, 4, 12, 12))
     assert nodes(builder.resample2d(x, scales=(2.0, 3.0))) == ["Resize"]
@@ -57,7 +57,7 @@ def test_nearest_neighbours_are_left_to_the_engine_where_it_finds_them() -> None
     assert nodes(builder.resample2d(x, sizes=(2, 12))) == ["Gather"]
 
 
-def test_engine_finds_the_nearest_neighbours_that_it_is_trusted_with() -> None:
+def test_engine_agrees_holds_for_resample2d_nearest() -> None:
     builder = ow.MLGraphBuilder(CPU)
     pairs = [(size, output) for size in range(1, 40) for output in range(1, 40) if engine_agrees(size, output)]
     inputs = {size: builder.input(f"{size}", "float32", [1, 1, size, 1]) for size in range(1, 40)}
@@ -104,7 +104,7 @@ def test_integers_are_interpolated_to_the_nearest_even(context: ow.MLContext) ->
     ],
     ids=["repeated", "nearest", "linear", "maximum", "average", "l2", "global"],
 )
-def test_between_convolutions(name: str, options: dict[str, Any]) -> None:
+def test_resample_and_pooling_between_convolutions(name: str, options: dict[str, Any]) -> None:
     """There ONNX Runtime's optimiser takes other kernels, for images in a blocked layout."""
     random = np.random.default_rng(0)
     weights = [random.standard_normal([16, 16, 3, 3]).astype(np.float32) for _ in range(2)]
@@ -136,7 +136,7 @@ def test_windows_without_elements(context: ow.MLContext) -> None:
 
 
 @each_context
-def test_rounding_up_makes_a_window_that_is_larger_than_the_input(context: ow.MLContext) -> None:
+def test_average_pool2d_window_exceeds_input_after_ceil(context: ow.MLContext) -> None:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", [1, 1, 1, 2])
     y = builder.average_pool2d(x, window_dimensions=(1, 3), strides=(1, 2), output_shape_rounding="ceil")

@@ -124,7 +124,7 @@ SIGMOID, EXACT = {"Sigmoid"}, {"Clip", "Exp", "Softsign"}
         (lambda b, s, w: b.matmul(b.mul(s, s), b.max_pool2d(b.concat([s, s], 2), window_dimensions=[5, 1])), SIGMOID),
     ],
 )
-def test_sigmoid_is_the_engines_own_where_it_ends_in_sums(build: Any, wanted: set[str]) -> None:
+def test_sigmoid_before_sums_uses_engine_kernel(build: Any, wanted: set[str]) -> None:
     def network(b: ow.MLGraphBuilder, x: ow.MLOperand) -> Any:
         return build(b, b.sigmoid(x), b.constant(np.ones((1, 1, 1, 1), "float32")))
 

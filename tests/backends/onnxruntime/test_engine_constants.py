@@ -115,7 +115,7 @@ def feed(graph: Any, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("build", GRAPHS.values(), ids=GRAPHS)
-def test_large_constants_that_only_decide(build: Build) -> None:
+def test_large_constant_parameters_equal_reference(build: Build) -> None:
     results = []
     for device in ("cpu", "reference"):
         context = ow.ml.create_context(device=device)
@@ -137,7 +137,7 @@ def test_emitted_initializers_are_read(build: Build) -> None:
     assert weights.keys() <= declared
 
 
-def test_emitting_takes_steps_linear_in_the_nodes() -> None:
+def test_emit_steps_are_linear_in_nodes() -> None:
     """Rules that ask about the whole graph ask once; what `finish` writes reads each node once."""
     steps = []
     for count in (100, 400):

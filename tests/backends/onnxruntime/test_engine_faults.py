@@ -85,7 +85,7 @@ def test_transposed_dequantised_constants() -> None:
     assert_right(build, {"x": normal(40, 40)})
 
 
-def test_transpositions_in_a_part_that_falls_back() -> None:
+def test_transpose_beside_large_constant_in_fallback() -> None:
     """The same in nodes that ONNX Runtime runs as they are."""
     from onnx import TensorProto, helper
 
@@ -133,7 +133,7 @@ MOVES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("zero", [0, 1])
 @pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
 @pytest.mark.parametrize("follows", [False, True], ids=["at the end", "within"])
-def test_moves_of_dequantised_values(data_type: str, zero: int, move: Callable[[Any], Any], follows: bool) -> None:
+def test_movement_after_dequantize_linear(data_type: str, zero: int, move: Callable[[Any], Any], follows: bool) -> None:
     def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
         x = b.input("x", data_type, [3, 4])
         y = move(b.dequantize_linear(x, np.float32([[0.5]]), np.array([[zero]], data_type)))
@@ -143,7 +143,7 @@ def test_moves_of_dequantised_values(data_type: str, zero: int, move: Callable[[
 
 
 @pytest.mark.parametrize("data_type", ["int8", "uint8"])
-def test_moves_of_values_that_are_quantised_next(data_type: str) -> None:
+def test_movement_before_quantize_linear(data_type: str) -> None:
     def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
         moved = b.reshape(b.transpose(b.relu(b.input("x", "float32", [3, 4]))), [12])
         return b.quantize_linear(moved, np.float32([0.5]), np.array([1], data_type))

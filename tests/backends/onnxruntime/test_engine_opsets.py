@@ -98,7 +98,7 @@ MOVED = helper.make_node("SpaceToDepth", ["x"], ["z"], blocksize=2, mode="CRD")
     ids=["meaning", "attribute", "operator"],
 )
 @pytest.mark.parametrize("others", [[], [ROI_ALIGN]], ids=["alone", "beside others"])
-def test_nodes_that_an_older_set_cannot_express_stay(node: onnx.NodeProto, text: str, others: Any) -> None:
+def test_lower_keeps_nodes_beyond_older_set(node: onnx.NodeProto, text: str, others: Any) -> None:
     """Where the engine takes the set, creating a session tells which kernel is missing."""
     proto = model_of(*others, node, opset=28, output="z")
     before = proto.SerializeToString()

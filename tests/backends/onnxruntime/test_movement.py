@@ -94,7 +94,7 @@ def test_constant_indices_in_range_are_not_copied() -> None:
 
 @pytest.mark.parametrize("mode", ["constant", "edge"])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_zeros_around_a_maximum_stay(mode: Any, layout: Any) -> None:
+def test_pad_before_max_pool2d_keeps_zeros(mode: Any, layout: Any) -> None:
     """The engine's optimiser takes them for padding of the maximum, which is -inf."""
 
     def build(b: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.MLOperand:
@@ -123,7 +123,7 @@ def test_split_and_concat_of_8192_tensors(context: ow.MLContext) -> None:
 
 
 @pytest.mark.parametrize("data_type", ANY)
-def test_bits_move_as_they_are(data_type: Any) -> None:
+def test_movement_keeps_all_bits(data_type: Any) -> None:
     """All bits of the widest values, and of negative zero, arrive."""
     kind = np.dtype(data_type)
     low, high = (

@@ -127,7 +127,7 @@ def test_explain_names_the_provider() -> None:
 
 
 @pytest.mark.usefixtures("listed")
-def test_nodes_that_the_provider_leaves_are_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_names_nodes_left_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions of the CPU provider leave nothing, so the nodes of one operation are said to be another provider's."""
     made = Assignment.__init__
 

@@ -43,7 +43,9 @@ def kernels(name: str, shape: tuple[int, ...], part: tuple[int, ...]) -> set[str
 
 
 @pytest.mark.parametrize(("shape", "part", "dequantized", "quantized"), FORMS)
-def test_form(shape: tuple[int, ...], part: tuple[int, ...], dequantized: bool, quantized: bool) -> None:
+def test_quantization_uses_kernels_where_supported(
+    shape: tuple[int, ...], part: tuple[int, ...], dequantized: bool, quantized: bool
+) -> None:
     converted = {"Cast", "BitwiseXor"} if saturates() else set()  # computed int8 becomes uint8
     assert (kernels("dequantize_linear", shape, part) == {"DequantizeLinear"} | converted) == dequantized
     assert (kernels("quantize_linear", shape, part) == {"QuantizeLinear"}) == quantized

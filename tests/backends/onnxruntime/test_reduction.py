@@ -41,7 +41,7 @@ def test_sums_of_long_integers_keep_every_bit(device: ow.MLContext, data_type: s
 
 @pytest.mark.parametrize("name", ["reduce_max", "reduce_min"])
 @pytest.mark.parametrize("data_type", ["int64", "uint32", "uint64"])
-def test_extremes_that_differ_in_bit_31(name: str, data_type: str) -> None:
+def test_reduce_extremes_that_differ_in_bit_31(name: str, data_type: str) -> None:
     # Not alternating: the kernel compares numbers that are an even number of places apart.
     x = np.array([[2**31 + 1, 2**31 + 2, 1, 2]] * 2, data_type)
     np.testing.assert_array_equal(run(ORT, name, x, axes=[1]), run(REFERENCE, name, x, axes=[1]))

@@ -70,7 +70,7 @@ def session(graph: ow.MLGraph) -> Any:
     return runner(graph)._session
 
 
-def test_graphs_that_differ_in_sizes_use_one_session() -> None:
+def test_session_is_shared_by_graphs_of_different_sizes() -> None:
     weights = Weights(1)
     graphs = {new: step(weights, new) for new in (1, 3, 5)}
     assert session(graphs[1]) is session(graphs[3]) is session(graphs[5])
@@ -94,7 +94,7 @@ def test_indices_are_clamped_to_the_sizes_of_the_graph(last: int, taken: int) ->
 @pytest.mark.parametrize(
     ("shared", "move"), [(True, lambda y: y.reshape(y.shape[1:])), (False, lambda y: y.transpose())]
 )
-def test_graphs_that_become_other_nodes_do_not_share(
+def test_session_is_not_shared_by_graphs_of_different_nodes(
     shared: bool, move: Callable[[ow.MLOperand], ow.MLOperand]
 ) -> None:
     """A transposition that moves only axes of size 1 is a reshape."""

@@ -129,7 +129,7 @@ def check_quantised(case: Case, layout: str) -> None:
 
 
 @pytest.mark.parametrize(("case", "wide", "narrow"), FAULTS)
-def test_conv2d_multiplies_bytes_where_kernels_are_right(
+def test_conv2d_multiplies_bytes_with_correct_kernels(
     case: Case, wide: str, narrow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "saturates", lambda: False)

@@ -46,7 +46,7 @@ def test_arrays_in_any_order(shape: tuple[int, ...], order: tuple[int, ...], dat
 
 
 @pytest.mark.usefixtures("threads")
-def test_lines_far_from_each_other_are_turned_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_transposes_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = []
     turn = layout._turn
 
@@ -73,7 +73,7 @@ def test_split_returns_remainder() -> None:
 
 
 @pytest.mark.parametrize("names", ["kept, rest", "rest, kept", "kept, kept, rest"])
-def test_parts_are_made_when_one_is_asked_for_and_not_kept(names: str) -> None:
+def test_in_parts_computes_parts_on_request(names: str) -> None:
     array = np.random.default_rng(0).standard_normal((4, 5), np.float32)
     wanted = {"kept": np.floor(array), "rest": array - np.floor(array)}
     calls = []

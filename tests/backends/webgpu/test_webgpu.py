@@ -227,7 +227,7 @@ def test_shaders_of_the_user_between_graphs(device: Any) -> None:
     assert ow.memory.copies.by_reason.keys() == {"read_tensor"}
 
 
-def test_buffers_that_their_owner_destroys(device: Any) -> None:
+def test_dispatch_with_destroyed_user_buffer(device: Any) -> None:
     context, usage = ow.ml.create_context(device), wgpu.BufferUsage
     buffer = device.create_buffer(size=64, usage=usage.STORAGE | usage.COPY_SRC | usage.COPY_DST)
     lent = context.tensor_from(buffer, "float32", [16])

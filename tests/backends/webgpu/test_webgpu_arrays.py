@@ -64,7 +64,7 @@ def test_sessions_keep_tensors_on_the_device(context: ow.MLContext) -> None:
         session.run(["y"], {"x": source}, out={"y": context.create_tensor("float32", [3, 4])})
 
 
-def test_sessions_that_fall_back_copy_and_count(context: ow.MLContext) -> None:
+def test_session_fallback_counts_copies(context: ow.MLContext) -> None:
     model, x = small_network("y = RandomUniformLike<low = 2.0, high = 3.0>(f)"), normal(1, 3, 6, 6)
     session = ow.InferenceSession(model, context, preferred_output_location="ml-tensor")
     source = context.create_tensor("float32", x.shape, writable=True)
@@ -101,7 +101,7 @@ def test_sessions_without_a_segment_on_the_device(context: ow.MLContext, text: s
         np.testing.assert_allclose(context.read_tensor(tensor), wanted, rtol=1e-6)
 
 
-def test_graphs_that_run_on_the_host_as_a_whole(context: ow.MLContext) -> None:
+def test_dispatch_of_graph_on_host(context: ow.MLContext) -> None:
     @ow.op
     def shifted(self: Any, x: ow.MLOperand) -> ow.Desc:
         return x.desc

@@ -73,7 +73,7 @@ def test_masks_hide_keys_or_add_to_scores(shape: tuple[int, ...]) -> None:
         compare(composites.scaled_dot_product_attention, {**arrays, "mask": mask}, 2)
 
 
-def test_heads_that_are_joined() -> None:
+def test_multi_head_attention_of_joined_heads() -> None:
     arrays = {"query": normal(1, 70, 4 * 16), "key": normal(1, 90, 4 * 16), "value": normal(1, 90, 4 * 8)}
 
     def build(b: Any, **operands: Any) -> Any:
@@ -90,7 +90,7 @@ def test_heads_of_all_sizes_fit_into_the_least_workgroup_memory(size: int) -> No
 
 
 @pytest.mark.long
-def test_very_many_keys() -> None:
+def test_attention_of_very_many_keys() -> None:
     """Mesa's software adapter, which ends loops after 65,535 iterations, divides the keys here."""
     arrays = {"query": normal(1, 40, 8, 64), "key": normal(1, 1, 36000, 64), "value": normal(1, 1, 36000, 8)}
     kernels = 2 if engine_of(gpu_context()).features.is_software else 1
@@ -136,7 +136,7 @@ def test_attention_with_kv_cache(new: int, options: dict[str, Any]) -> None:
     compare(build, arrays, 4)
 
 
-def test_queries_are_rotated_before_where_a_kernel_takes_few_buffers() -> None:
+def test_attention_rotates_queries_first_with_few_buffers() -> None:
     size, room = 16, 40
     arrays = {"query": normal(1, 2, 4 * size), "key": normal(1, 2, 2 * size), "value": normal(1, 2, 2 * size)}
     arrays |= {"past_key": normal(1, 2, room, size), "past_value": normal(1, 2, room, size)}

@@ -390,7 +390,7 @@ def test_epilogue_reads_at_written_position() -> None:
     ],
     ids=str,
 )
-def test_infinities_beyond_the_terms_of_a_sum_do_not_matter(row: Row) -> None:
+def test_contraction_ignores_infinities_beyond_its_terms(row: Row) -> None:
     """Steps go over the ends of lines and images, where other elements lie: infinity times 0 would be NaN."""
     values = values_of(row)
     names = list(values)
@@ -447,7 +447,7 @@ def test_steps_leave_little_out() -> None:
     assert tile.depth == 20  # 5 steps of 100 channels; 7 of 16 were 112
 
 
-def test_devices_that_pretend_get_small_tiles() -> None:
+def test_software_adapter_gets_small_tiles() -> None:
     assert chosen(matmul((2048, 64), (64, 2048)), SOFTWARE) == (Tile(32, 32, 16, 4, 4), 1)
 
 
@@ -475,7 +475,7 @@ def test_text_is_stable(row: Row) -> None:
     assert texts[0] == texts[1]
 
 
-def test_text_is_unrolled_and_says_what_it_does() -> None:
+def test_kernel_text_is_unrolled_and_titled() -> None:
     row = conv((1, 16, 8, 8), (32, 16, 3, 3), "filter", padding=(1, 1, 1, 1), bias=32)
     (kernel,) = made(row, values_of(row), SOFTWARE).kernels()
     assert kernel.source.startswith("// 32 x 64, sums of 144; tiles of 32x32x16/4x4\n")

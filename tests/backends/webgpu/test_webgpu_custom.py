@@ -46,7 +46,7 @@ def test_devices_run_their_own_kernels(context: ow.MLContext) -> None:
     assert [step.how for step in graph.profile(repeat=1).steps] == ["WebGPU"]
 
 
-def test_operations_that_have_no_kernel_for_the_device(context: ow.MLContext) -> None:
+def test_custom_operation_without_kernel_runs_on_host(context: ow.MLContext) -> None:
     @ow.op
     def here(self, x: ow.MLOperand):  # type: ignore[no-untyped-def]
         return x.desc

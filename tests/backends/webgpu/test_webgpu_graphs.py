@@ -111,7 +111,7 @@ def test_intermediates_share_memory(context: ow.MLContext) -> None:
     assert plan.intermediates == 2 * 8 * 16 * 4
 
 
-def test_outputs_that_are_inputs_or_each_other(context: ow.MLContext) -> None:
+def test_graph_outputs_may_alias_inputs_and_each_other(context: ow.MLContext) -> None:
     def build(b: Any, operands: dict[str, Any]) -> dict[str, Any]:
         x = operands["x"]
         same, y = b.identity(x), b.relu(x)

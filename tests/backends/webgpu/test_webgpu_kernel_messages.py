@@ -48,7 +48,7 @@ def test_compiler_error_shows_user_line(context: ow.MLContext) -> None:
     ]
 
 
-def test_lines_before_the_users_do_not_count(context: ow.MLContext) -> None:
+def test_compiler_error_counts_lines_of_the_user(context: ow.MLContext) -> None:
     """Where the device has f16, the module begins with a line of Opweave's."""
 
     @mapped.kernel("webgpu")
@@ -66,7 +66,7 @@ def test_lines_before_the_users_do_not_count(context: ow.MLContext) -> None:
         assert "\n3 │     let wrong: i32 = 1.5" in text, data_type
 
 
-def test_reasons_that_the_compiler_gives_in_notes(context: ow.MLContext) -> None:
+def test_compiler_error_includes_notes(context: ow.MLContext) -> None:
     mapped.kernel(
         "webgpu",
         """fn sign_of(value: f32) -> f32 {
@@ -104,7 +104,7 @@ def test_reasons_that_the_compiler_gives_in_notes(context: ow.MLContext) -> None
         ),
     ],
 )
-def test_names_that_are_not_declared_are_explained(context: ow.MLContext, text: str, data_type: str, hint: str) -> None:
+def test_compiler_error_explains_undeclared_names(context: ow.MLContext, text: str, data_type: str, hint: str) -> None:
     mapped.kernel("webgpu", f"fn main(i: u32) {{ {text} }}")
     options: dict[str, Any] = {"k": float("inf")} if "k" in text else {}
     assert f"no definition in scope for identifier: {hint}" in refused(context, np.ones(3, data_type), **options)
@@ -138,7 +138,7 @@ def test_words_of_wgsl_get_an_underscore(context: ow.MLContext, name: str) -> No
             computed(context, op, x)
 
 
-def test_names_of_opweaves_that_the_text_declares(context: ow.MLContext) -> None:
+def test_compiler_error_names_redefined_name(context: ow.MLContext) -> None:
     mapped.kernel("webgpu", "const x_size = 3;\nfn main(i: u32) { out[i] = x[i % x_size]; }")
     lines = refused(context).splitlines()
     assert lines[0].startswith("mapped 'm': line 1 of the WGSL")
@@ -177,7 +177,7 @@ def test_names_of_opweaves_that_the_text_declares(context: ow.MLContext) -> None
          "two declarations are called x; rename a parameter"),
     ],
 )  # fmt: skip
-def test_shaders_that_do_not_fit(source: str, options: Any, rule: str) -> None:
+def test_kernel_rejects_limits_of_device(source: str, options: Any, rule: str) -> None:
     mapped.kernel("webgpu", source, **options)
     context = limited(max_workgroups=65535, max_invocations=1024)
     text = refused(context, kind=ow.ValidationError)
@@ -288,7 +288,7 @@ def test_kernel_exceeds_device_limits() -> None:
     assert "orkgroup size" in refused(limited())
 
 
-def test_functions_that_fail(context: ow.MLContext) -> None:
+def test_kernel_function_that_raises_is_named(context: ow.MLContext) -> None:
     def raises(x):  # type: ignore[no-untyped-def]
         return x.shape[5]
 
@@ -343,7 +343,7 @@ def test_functions_that_fail(context: ow.MLContext) -> None:
         ("", {"scratch": {"s": (1,)}}, "scratch 's' must be an opweave.Desc, got (1,)"),
     ],
 )
-def test_declarations_that_are_wrong(given: Any, options: Any, rule: str) -> None:
+def test_kernel_rejects_invalid_declaration(given: Any, options: Any, rule: str) -> None:
     with pytest.raises(ow.ValidationError) as caught:
         mapped.kernel("webgpu", given, **options)
     assert str(caught.value) == f"mapped: {rule}"

@@ -91,7 +91,7 @@ def test_half_precision() -> None:
     check("lstm", 33, f"recurrent_bias {STATES}", data_type="float16", return_sequence=True, batches=1)
 
 
-def test_weights_that_are_no_constants_are_transposed_by_a_kernel() -> None:
+def test_recurrent_computed_weights_are_transposed_by_kernel() -> None:
     check("gru", 20, "bias", constant=False, kernels=3, direction="both")
     check("lstm", 20, "bias", constant=False, kernels=3, data_type="float16")
 
@@ -133,7 +133,7 @@ def test_recurrent_step_kernels_are_compiled_once() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("op", ["gru", "lstm"])
-def test_long_sequences_are_divided_where_a_device_ends_loops_early(op: str) -> None:
+def test_recurrent_long_sequence_is_divided(op: str) -> None:
     """Mesa's software adapter leaves all loops of an invocation after 65,535 iterations, without an error."""
     given = "bias initial_hidden_state" + (" initial_cell_state" if op == "lstm" else "")
     kernels = 3 if engine_of(gpu_context()).features.is_software else 2

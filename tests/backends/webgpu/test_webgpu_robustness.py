@@ -100,7 +100,7 @@ class _Pipeline:
     """In place of the device's own, which take 225 KiB each."""
 
 
-def test_kernels_that_are_kept_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_cache_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     context = ow.ml.create_context(adapter().request_device_sync())
     engine: Any = context.backend.space
     made: list[ref[_Pipeline]] = []
@@ -284,7 +284,7 @@ def test_outputs_of_sessions_need_tensors_of_their_own() -> None:
             session.run(None, {"x": np.zeros(3, "float32")}, out={"a": tensor, "b": tensor})
 
 
-def test_copies_between_outputs_need_buffers_that_can_be_copied() -> None:
+def test_dispatch_rejects_output_buffer_without_copy_usage() -> None:
     device = adapter().request_device_sync()
     context, usage = ow.ml.create_context(device), wgpu.BufferUsage
     builder = ow.MLGraphBuilder(context)

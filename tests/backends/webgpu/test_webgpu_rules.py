@@ -149,7 +149,7 @@ def test_windows_slide_everywhere(name: str, layout: str) -> None:
     drawn(one)
 
 
-def test_steps_that_are_never_taken_may_be_beyond_int32() -> None:
+def test_unused_strides_may_exceed_int32() -> None:
     x, most = np.ones([1, 1, 3, 3], np.float32), [2**32 - 1] * 2
     for name in ("average_pool2d", "max_pool2d"):
         check(OPS[name], Call(x, strides=most))
@@ -190,7 +190,7 @@ def test_long_lines_are_summed_up(data_type: str) -> None:
 
 @pytest.mark.parametrize("exclusive", [False, True])
 @pytest.mark.parametrize("reversed", [False, True])
-def test_infinities_stay_where_they_are_in_cumulative_sums(exclusive: bool, reversed: bool) -> None:
+def test_cumulative_sum_of_infinities(exclusive: bool, reversed: bool) -> None:
     x = np.zeros(100, np.float32)
     x[70] = np.inf
     check(OPS["cumulative_sum"], Call(x, 0, exclusive=exclusive, reversed=reversed))
@@ -279,7 +279,7 @@ PICTURE = [1, 8, 56, 56]
         ),
     ],
 )
-def test_elements_cost_no_more_than_they_must(
+def test_rule_formula_is_minimal(
     name: str, shapes: Sequence[Sequence[int]], options: dict[str, Any], wanted: str
 ) -> None:
     assert text(name, *shapes, **options) == wanted

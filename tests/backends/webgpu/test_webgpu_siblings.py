@@ -108,7 +108,7 @@ GRAPHS: list[tuple[Make, int, int]] = [
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 @pytest.mark.parametrize(("make", "one", "more"), GRAPHS)
-def test_results_and_kernels(make: Make, one: int, more: int, data_type: Any, rows: int) -> None:
+def test_diamond_results_and_kernel_count(make: Make, one: int, more: int, data_type: Any, rows: int) -> None:
     found, wanted = (_computed(context, make, data_type, rows) for context in (gpu_context(), _reference()))
     assert kernel_count(found[0]) == (one if rows == 1 else more)
     for name, value in wanted[1].items():
@@ -139,7 +139,7 @@ def read_elsewhere(b: Any, x: Any) -> Any:
 
 @pytest.mark.parametrize("activation", [silu, gelu, mish_of_both, read_by_a_sum, read_elsewhere])
 @pytest.mark.parametrize("kind", ["conv2d", "matmul", "one row"])
-def test_readers_of_sums_of_products_that_meet_are_one_kernel(kind: str, activation: Any) -> None:
+def test_diamond_of_products_is_one_kernel(kind: str, activation: Any) -> None:
     meets = activation not in (read_by_a_sum, read_elsewhere)
     assert (_kernels_with(activation, kind, 1) == 1) is meets
     if meets and kind == "matmul":
@@ -169,7 +169,7 @@ def _kernels_with(activation: Any, kind: str, products: int) -> int:
     return counts[-1]
 
 
-def test_fused_value_that_is_an_output() -> None:
+def test_diamond_value_may_be_an_output() -> None:
     builder = ow.MLGraphBuilder(gpu_context())
     x = builder.input("x", "float32", [1, 64])
     y = x @ builder.constant(np.eye(64, dtype="float32"))
