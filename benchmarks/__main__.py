@@ -5,18 +5,15 @@ Without arguments, all that docs/benchmarks.md shows are run, and the page is wr
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from importlib import import_module
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from . import conclusions
-from .page import DOCS, machine, table
+from .page import DOCS, Table, machine
+from .record import record_of
 from .rows import HEADER, Row
 
 TABLES = {
@@ -77,7 +74,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 Made by `make bench` (which is `python -m benchmarks`) on: {machine()}.
 
-{table(HEADER, [row.cells() for row in rows])}
+{Table(HEADER, [row.cells() for row in rows])}
 
 Values are medians. What is compared runs alternately (A, B, A, B, …), each alone after a pause of 0.2 s, in which threads of
 the other engine stop spinning; a ratio is the median of the ratios of pairs, with quartiles, and holds if its lower quartile
@@ -93,14 +90,10 @@ def main(names: Sequence[str]) -> None:
     rows: list[Row] = []
     for name in names or TABLES:
         rows += import_module(f"benchmarks.{name}").rows()
-    shown = Table(*HEADER, box=None)
-    for row in rows:
-        shown.add_row(*row.cells(), style="" if row.holds else "red")
-    Console().print(shown)
+    Table(HEADER, [row.cells() for row in rows]).show([row.holds for row in rows])
     if not names:
         conclusions.write("benchmarks.md", markdown(rows))
-        record = {"machine": machine(), "rows": [{**asdict(row), "holds": row.holds} for row in rows]}
-        DOCS.joinpath("benchmarks.json").write_text(json.dumps(record, indent=2) + "\n")
+        record_of(rows).write(DOCS / "benchmarks.json")
 
 
 def command(name: str) -> Callable[..., object]:

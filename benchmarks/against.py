@@ -22,12 +22,11 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from .budgets import BUDGETS
 from .hot_paths import PATHS, HotPath, prepare
 from .measure import ROOT, Ratio, environment
+from .page import Table
 from .rows import SCALE
 
 COUNTED = 200, 1200
@@ -119,8 +118,7 @@ def main(
     if count and shutil.which("valgrind") is None:
         raise typer.BadParameter("--instructions needs Valgrind, which is not installed")
     unit = "instructions, thousands" if count else ""
-    table = Table("hot path", "this", revision, unit, "ratio (quartiles)", "", box=None)
-    slower = False
+    rows, within = list[list[str]](), list[bool]()
     with checkout(revision) as other, TemporaryDirectory(prefix="opweave-models-") as folder:
         models = Path(folder)
         prepare(models)
@@ -134,17 +132,17 @@ def main(
                 ours, theirs = pairs(name, trees, models)
             ratio = Ratio.of(ours, theirs)
             holds = BUDGETS["another revision"].holds(ratio=ratio)
-            slower |= not holds
+            within.append(holds)
             scale = 1.0 if count else SCALE[hot.unit]
             cells = [
                 hot.what,
                 *(f"{median(values) * scale:.4g}" for values in (ours, theirs)),
                 "" if count else hot.unit,
             ]
-            table.add_row(*cells, str(ratio), "" if holds else "SLOWER", style="" if holds else "red")
+            rows.append([*cells, str(ratio), "" if holds else "SLOWER"])
             print(*cells, ratio, file=sys.stderr, flush=True)
-    Console().print(table)
-    raise typer.Exit(slower)
+    Table(["hot path", "this", revision, unit, "ratio (quartiles)", ""], rows).show(within)
+    raise typer.Exit(not all(within))
 
 
 if __name__ == "__main__":

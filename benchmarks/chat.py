@@ -24,7 +24,7 @@ import numpy as np
 import typer
 
 from .measure import ROOT, Ratio, peak_mib, processes
-from .page import DOCS, machine, replace_part, table, versions
+from .page import DOCS, Table, machine, replace_part, versions
 
 DATA = ROOT / "tests" / "data" / "smollm2.npz"
 DEEP = 1792
@@ -148,7 +148,7 @@ def main(
         row("error of the logits (rms)", "error", lambda error: f"{error:.3f}"),
         row("likeliest token as in float32, of 80", "likeliest", lambda count: f"{count:.0f}"),
     ]
-    made = table(["SmolLM2-135M, Q4_1", *ENGINES, "ratio"], rows)
+    made = Table(["SmolLM2-135M, Q4_1", *ENGINES, "ratio"], rows)
     llama = versions("llama-cpp-python").partition(", ")[2]
     note = f"Made by `python -m benchmarks chat` on: {machine()}, {llama}. Medians; ratios of pairs, with quartiles."
     replace_part(DOCS / "chat.md", f"{note}\n\n{made}")

@@ -24,7 +24,7 @@ import typer
 from . import conclusions
 from .budgets import COLD
 from .measure import ROOT, environment, tell
-from .page import machine, table, yes
+from .page import Table, machine, yes
 
 MODELS = {"static": "float[2]", "dynamic": "float[n]"}
 """The type of the only input, and of the only output, by the name of the model."""
@@ -172,7 +172,7 @@ A fresh process imports NumPy and the runtime, loads an ONNX model of one relu, 
 command-line tool, or a worker that was just started. Opweave imports only what the session uses. It may take {more} more than
 ONNX Runtime alone.
 
-{table(HEADER, rows, right=range(2, 8))}
+{Table(HEADER, rows, right=range(2, 8))}
 
 Made by `python -m benchmarks cold` on: {machine()}.
 
@@ -185,7 +185,7 @@ within the table alone: they depend on what else the machine does, unlike memory
 Opweave imports {len(modules)} modules for the first run of the dynamic model. None may take more than {most} without what it
 imports. The slowest ones (`python -X importtime`, which itself takes time; the least of {IMPORT_TIMES} processes):
 
-{table(["module", "time", "holds"], listed, right=[1])}
+{Table(["module", "time", "holds"], listed, right=[1])}
 """
 
 

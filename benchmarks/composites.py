@@ -18,7 +18,7 @@ from opweave.core.graph import Graph, Node, Operand
 from opweave.lazy.custom_call import CustomOp
 
 from .measure import Ratio, alternate
-from .page import DOCS, machine, replace_part, table
+from .page import DOCS, Table, machine, replace_part
 
 
 @dataclass(frozen=True)
@@ -129,5 +129,5 @@ def main() -> None:
         rows.append(measure(case))
         print(*rows[-1], flush=True)
     note = f"Made by `python -m benchmarks composites` on: {machine()}. Medians; of the gain with quartiles."
-    made = table(["Composite", "Size (float32)", "Kernel", "Parts", "Gain"], rows)
+    made = Table(["Composite", "Size (float32)", "Kernel", "Parts", "Gain"], rows)
     replace_part(DOCS / "composites.md", f"{note}\n\n{made}")

@@ -13,57 +13,9 @@ from pathlib import Path
 from statistics import median
 
 from .charts import Bar, Bars, Dots
-from .page import DOCS, replace_part, table
+from .page import DOCS, NUMBER, Table, replace_part, tables
 
-NUMBER = r"\d+(?:\.\d+)?(?:e[+-]\d+)?"
 BLOCK = re.compile(r"<!-- conclusion -->\n.*?<!-- end -->\n", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of a page.
-
-    Attributes:
-        header: the titles of its columns.
-        rows: the cells of each row.
-    """
-
-    header: list[str]
-    rows: list[list[str]]
-
-    def where(self, column: str, pattern: str) -> Table:
-        """The rows whose cell in a column contains a regular expression."""
-        place = self.header.index(column)
-        return Table(self.header, [row for row in self.rows if re.search(pattern, row[place])])
-
-    def cells(self, column: str) -> list[str]:
-        """The cells of a column, without those that are empty."""
-        place = self.header.index(column)
-        return [row[place] for row in self.rows if row[place]]
-
-    def numbers(self, column: str) -> list[float]:
-        """The first number of each cell of a column; cells without a number are left out."""
-        return [float(match[0]) for cell in self.cells(column) if (match := re.search(NUMBER, cell))]
-
-    def held(self, column: str = "holds") -> str:
-        """How many of the budgets hold, as text."""
-        cells = [cell for cell in self.cells(column) if cell in ("yes", "NO")]
-        return f"{cells.count('yes')} of {len(cells)}"
-
-
-def tables(text: str) -> list[Table]:
-    """All tables of a page in Markdown.
-
-    >>> tables("| a | b |\\n| --- | --- |\\n| x | 1.5x |\\n")[0].numbers("b")
-    [1.5]
-    """
-    result = []
-    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
-        header, _, *rows = [
-            [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in block.splitlines()
-        ]
-        result.append(Table(header, rows))
-    return result
 
 
 @dataclass(frozen=True)
@@ -468,7 +420,7 @@ def overview() -> str:
     for name in PAGES:
         title = DOCS.joinpath(name).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         rows.append([f"[{title}]({name})", conclusion(name).text])
-    return table(["Page", "What it comes to"], rows)
+    return str(Table(["Page", "What it comes to"], rows))
 
 
 def gains() -> str:
@@ -552,12 +504,14 @@ def gains() -> str:
         name: DOCS.joinpath(name).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         for _, _, name, _ in measured
     }
-    return table(
-        ["Step", "What it gives", "Measured by"],
-        [
-            [step, text, f"`python -m benchmarks {command}` ([{titles[name]}]({name}))"]
-            for step, text, name, command in measured
-        ],
+    return str(
+        Table(
+            ["Step", "What it gives", "Measured by"],
+            [
+                [step, text, f"`python -m benchmarks {command}` ([{titles[name]}]({name}))"]
+                for step, text, name, command in measured
+            ],
+        )
     )
 
 

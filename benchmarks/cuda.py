@@ -35,9 +35,9 @@ from opweave.core.dtypes import DataType
 from . import networks, webgpu_contraction as parts
 from .budgets import CONTRACTIONS, CUDA, CUDA_BUILDS, Budget
 from .decode_step import Sizes, random_weight, step
-from .device_results import Results, resumed
 from .measure import until_done
-from .page import DOCS, table, versions, yes
+from .page import DOCS, Table, versions, yes
+from .record import Record, resumed
 from .resnet50 import WithBuilder, network, random_weights
 
 RECORD = DOCS / "benchmarks-cuda.json"
@@ -435,11 +435,11 @@ PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
 # The record and its page ---------------------------------------------------------------------------------------------
 
 
-def section(results: Results[Row]) -> str:
+def section(record: Record[Row]) -> str:
     """The part of the page about GPUs, in Markdown."""
     head = ["", "precision", "build", "on the clock", "in a row", "kernels", "error", "PyTorch", "budget", "holds"]
     rows = []
-    for row in results.rows:
+    for row in record.rows:
         holds = ["", ""]
         if row.holds is not None:
             built, apart = CUDA_BUILDS.get(row.name), row.apart
@@ -450,7 +450,7 @@ def section(results: Results[Row]) -> str:
         rows.append([row.name, row.kind, *numbers, error, "" if row.torch is None else f"{row.torch:.3f} ms", *holds])
     text = f"""## With CUDA
 
-Written by `python -m benchmarks cuda`: {results.device}; {results.machine}.
+Written by `python -m benchmarks cuda`: {record.device}; {record.machine}.
 
 One CUDA graph each. Times on the clock are medians, from the call until the device is done; those in a row are shares of
 {RUNS} dispatches, about the time on the device, and of contractions shares of a CUDA graph that has the kernels many times,
@@ -461,11 +461,11 @@ are relative to results computed on the CPU. Both operands of `matmul 1024`, `20
 cuBLAS's calls; in bfloat16, our time is also that of rounding them, from float32. Second operands of other contractions are
 constants, laid out when a graph is built.
 
-{table(head, rows, right=range(2, 8))}
+{Table(head, rows, right=range(2, 8))}
 
-{_means(results.rows)}
+{_means(record.rows)}
 """
-    failed = "".join(f"- {part}: {message}\n" for part, message in results.failures.items())
+    failed = "".join(f"- {part}: {message}\n" for part, message in record.failures.items())
     return f"{text}\nNot measured:\n\n{failed}" if failed else text
 
 
@@ -502,21 +502,21 @@ def main(
         raise typer.BadParameter(f"--only takes {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
     description = ow.ml.create_context(device=device).device.description
     machine = versions("opweave", "cuda-bindings", "triton", "torch", "transformers")
-    results = resumed(keep, Row, description, machine)
+    record = resumed(keep, Row, description, machine)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(device, tiny, Path(folder), models)
         for name in only or PARTS:
-            results.rows = [row for row in results.rows if row.part != name]
-            results.failures.pop(name, None)
+            record.rows = [row for row in record.rows if row.part != name]
+            record.failures.pop(name, None)
             try:
                 for row in PARTS[name](bench):
-                    results.rows.append(row)
+                    record.rows.append(row)
                     print(row, flush=True)
-                    results.write(keep)
+                    record.write(keep)
             except Exception as error:
                 traceback.print_exc()
-                results.failures[name] = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            results.write(keep)
+                record.failures[name] = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            record.write(keep)
     if keep == RECORD:
         write()
 

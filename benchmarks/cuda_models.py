@@ -21,9 +21,9 @@ import opweave as ow
 from gate import catalog
 
 from .budgets import CUDA_MODEL, GATE
-from .device_results import Results, resumed
 from .measure import in_process
-from .page import DOCS, table, versions, yes
+from .page import DOCS, Table, versions, yes
+from .record import Record, resumed
 
 RECORD = DOCS / "benchmarks-cuda-models.json"
 SECONDS = 120
@@ -60,9 +60,9 @@ def limits() -> dict[str, float]:
     return {entry.name: max(GATE["difference"], entry.unstable) for entry in catalog.entries()}
 
 
-def section(results: Results[Row]) -> str:
+def section(record: Record[Row]) -> str:
     """The part of the page about GPUs, in Markdown."""
-    allowed, known = limits(), {row.name: row for row in results.rows}
+    allowed, known = limits(), {row.name: row for row in record.rows}
     rows = []
     for name, limit in allowed.items():
         if row := known.get(name):
@@ -72,15 +72,15 @@ def section(results: Results[Row]) -> str:
     head = ["", "build", "a call", "kernels", "error", "limit", "on the processor", "holds"]
     text = f"""## Models from packages with CUDA
 
-Written by `python -m benchmarks cuda_models`: {results.device}; {results.machine}.
+Written by `python -m benchmarks cuda_models`: {record.device}; {record.machine}.
 
 The ONNX models of [another page](models.md), each in a process of its own. Builds are from the creation of a session
 until it has its first results, without kernels from the cache on disk; compilers are loaded in that time, too. The limit is
 {CUDA_MODEL.limit:g} s. Calls are from arrays to arrays. Errors are relative to results of ONNX Runtime on the CPU.
 
-{table(head, rows, right=range(1, 5))}
+{Table(head, rows, right=range(1, 5))}
 """
-    failed = "".join(f"- {name}: {results.failures[name]}\n" for name in allowed if name in results.failures)
+    failed = "".join(f"- {name}: {record.failures[name]}\n" for name in allowed if name in record.failures)
     return f"{text}\nNot measured:\n\n{failed}" if failed else text
 
 
@@ -103,30 +103,30 @@ def main(
         raise typer.BadParameter(f"there is no model {', '.join(only or [])}; `python -m gate --list` lists them")
     description = ow.ml.create_context(device=device).device.description
     machine = versions("opweave", "cuda-bindings", "triton", "onnxruntime")
-    results = resumed(keep, Row, description, machine)
+    record = resumed(keep, Row, description, machine)
     there = [entry for entry in chosen if (models / entry.file).is_file()]
     if there:
         _measured(device, there[0], models)  # compiles the modules that it imports
     for entry in chosen:
         if entry in there:
-            _measure(results, device, entry, models)
-        elif all(row.name != entry.name for row in results.rows):
-            results.failures.setdefault(entry.name, f"{entry.file} is not installed")
-        results.write(keep)
+            _measure(record, device, entry, models)
+        elif all(row.name != entry.name for row in record.rows):
+            record.failures.setdefault(entry.name, f"{entry.file} is not installed")
+        record.write(keep)
     if keep == RECORD:
         write()
 
 
-def _measure(results: Results[Row], device: str, entry: catalog.Entry, models: Path) -> None:
+def _measure(record: Record[Row], device: str, entry: catalog.Entry, models: Path) -> None:
     """Put a model into the results, in the place of what they had of it."""
     start = time.perf_counter()
-    results.rows = [row for row in results.rows if row.name != entry.name]
-    results.failures.pop(entry.name, None)
+    record.rows = [row for row in record.rows if row.name != entry.name]
+    record.failures.pop(entry.name, None)
     found: Row | str = _measured(device, entry, models)
     if isinstance(found, Row):
-        results.rows.append(found)
+        record.rows.append(found)
     else:
-        results.failures[entry.name] = found
+        record.failures[entry.name] = found
         found = f"{entry.name}: {found}"
     print(f"{found} [{time.perf_counter() - start:.0f} s]", flush=True)
 

@@ -18,9 +18,7 @@ from typing import Annotated, TypedDict
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 import opweave as ow
 from opweave.backends.cuda import cuda, devices
@@ -41,6 +39,7 @@ from opweave.expr.gpu import Buffer, Features, GpuKernel
 from opweave.expr.ir import Input
 from opweave.expr.tracing import inputs_of
 
+from .page import Table
 from .webgpu_contraction import CASES, Case, conv, operations, torch_function, torch_milliseconds
 
 TARGET = Path(tensor_tiles.__file__).with_name(tensor_tiles.TABLE)
@@ -158,7 +157,23 @@ FIXED_US = tuple(k / 2 for k in range(2, 13))
 """Fixed times that a fit may find, in microseconds."""
 
 
-class Record(TypedDict):
+HEADER = (
+    "case",
+    "products",
+    "ours us",
+    "in order us",
+    "TFLOP/s",
+    "cuBLAS or cuDNN us",
+    "TFLOP/s",
+    "tile",
+    "chosen",
+    "error",
+    "without us",
+    "error",
+)
+
+
+class DeviceTimes(TypedDict):
     """What was measured on a device, which `--fit` makes the table of.
 
     Attributes:
@@ -196,7 +211,7 @@ def fitted(tile: TensorTile, samples: Sequence[tuple[int, int, float]]) -> Measu
     return min(found, key=lambda pair: pair[0])[1]
 
 
-def tables(records: Sequence[Record]) -> dict[str, list[MeasuredTile]]:
+def tables(records: Sequence[DeviceTimes]) -> dict[str, list[MeasuredTile]]:
     """The tiles of each kind, fitted to the times that were measured.
 
     Where no case reads the right operand in a certain way, all cases with the same products count. For windows of kernels that
@@ -318,25 +333,18 @@ def jobs(driver: Driver, cases: Sequence[Case], kind: str) -> list[Job]:
     return made
 
 
-def measure(driver: Driver, cases: Sequence[Case], kinds: Sequence[str], samples: Path | None) -> tuple[Record, Table]:
-    """All times, which are written to `samples` after each kind of products, and a table of the fastest way of each case."""
+def measure(
+    driver: Driver, cases: Sequence[Case], kinds: Sequence[str], samples: Path | None
+) -> tuple[DeviceTimes, Table, list[str]]:
+    """Measure all cases.
+
+    Returns:
+        All times, which are written to `samples` after each kind of products; a table of the fastest way of each case; and a
+        line for each kind about the choice between tensor cores and other kernels.
+    """
     info = driver.info
-    shown = Table(
-        "case",
-        "products",
-        "ours us",
-        "in order us",
-        "TFLOP/s",
-        "cuBLAS or cuDNN us",
-        "TFLOP/s",
-        "tile",
-        "chosen",
-        "error",
-        "without us",
-        "error",
-        box=None,
-    )
-    record: Record = {
+    rows: list[list[str]] = []
+    record: DeviceTimes = {
         "device": info.name,
         "architecture": info.architecture,
         "units": info.units,
@@ -375,31 +383,33 @@ def measure(driver: Driver, cases: Sequence[Case], kinds: Sequence[str], samples
             function = torch_function(case, operands, tf32=kind == "tf32")
             theirs = torch_milliseconds(function) * 1e3 if function is not None else None
             flops = operations(case) / 1e6
-            shown.add_row(
-                case.name,
-                kind,
-                f"{times[best]:.1f}",
-                f"{ordering:.1f}" if job.before else "",
-                f"{flops / (times[best] + ordering):.1f}",
-                "-" if theirs is None else f"{theirs:.1f}",
-                "-" if theirs is None else f"{flops / theirs:.1f}",
-                f"{best[0]}, {best[1]} parts",
-                f"{times[job.chosen] / times[best]:.2f}x",
-                f"{errors[best]:.1e}",
-                f"{plainly:.1f}",
-                f"{without:.1e}",
+            rows.append(
+                [
+                    case.name,
+                    kind,
+                    f"{times[best]:.1f}",
+                    f"{ordering:.1f}" if job.before else "",
+                    f"{flops / (times[best] + ordering):.1f}",
+                    "-" if theirs is None else f"{theirs:.1f}",
+                    "-" if theirs is None else f"{flops / theirs:.1f}",
+                    f"{best[0]}, {best[1]} parts",
+                    f"{times[job.chosen] / times[best]:.2f}x",
+                    f"{errors[best]:.1e}",
+                    f"{plainly:.1f}",
+                    f"{without:.1e}",
+                ]
             )
         if samples is not None:
             samples.write_text(json.dumps(record), "utf-8")
-    shown.caption = "\n".join(
+    choices = [
         f"{kind}: tensor cores where they are estimated to be faster {taken:.2f}x, always {always:.2f}x"
         for kind, its in losses.items()
         for taken, always in [np.exp(np.log(its).mean(0))]
-    )
-    return record, shown
+    ]
+    return record, Table(HEADER, rows), choices
 
 
-def write(target: Path, records: Sequence[Record]) -> None:
+def write(target: Path, records: Sequence[DeviceTimes]) -> None:
     """Write the table. Rows of products that were not measured stay as they are."""
     kept = json.loads(TARGET.read_text("utf-8"))
     rows, measured_on = kept["tiles"], [f"{record['device']}, {record['architecture']}" for record in records]
@@ -447,7 +457,8 @@ def main(
         raise typer.BadParameter(f"no case has '{', '.join(only or [])}' in its name")
     if devices.trouble():
         raise SystemExit(f"cuda_tune: {devices.trouble()}")
-    record, shown = measure(NvidiaDriver(0), cases, kinds, samples)
-    Console(width=160).print(shown)
+    record, table, choices = measure(NvidiaDriver(0), cases, kinds, samples)
+    table.show(width=160)
+    print(*choices, sep="\n")
     if not only:
         write(target, [record])

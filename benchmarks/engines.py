@@ -253,12 +253,12 @@ def _chosen(session: Any) -> str:
 
 def markdown(rows: list[list[str]], failures: list[str]) -> str:
     """What docs/engines.md says about measurements."""
-    from .page import machine, table, versions
+    from .page import Table, machine, versions
 
     left_out = "".join(["\n\nNot measured:\n", *(f"\n- {failure}" for failure in failures)]) if failures else ""
     return f"""On: {machine()}; {versions("openvino")}.
 
-{table(HEADER, rows)}
+{Table(HEADER, rows)}
 
 *Before tuning* everything runs on ONNX Runtime, and the column is Opweave's time as a multiple of that of ONNX Runtime, called
 directly. *After tuning* the fastest engine runs the model, and the column is the multiple of the better engine's. All compute
@@ -283,10 +283,7 @@ def main(
     ),
 ) -> None:
     """Compare the chosen engine with both engines called directly, and write docs/engines.md."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from .page import DOCS, replace_part
+    from .page import DOCS, Table, replace_part
 
     with TemporaryDirectory(prefix="opweave-engines-") as name:
         os.environ["OPWEAVE_CACHE"] = str(Path(name, "cache"))  # nothing is tuned yet
@@ -303,10 +300,7 @@ def main(
                 parts.failures.append(f"{title}: not begun after {SECONDS} s")
                 continue
             parts.run(title, lambda title=title: rows.append(measured(title, *all_models[title]())))  # type: ignore[misc]
-    shown = Table(*HEADER, box=None)
-    for row in rows:
-        shown.add_row(*row)
-    Console().print(shown)
+    Table(HEADER, rows).show()
     for failure in parts.failures:
         print(failure, file=sys.stderr)
     if not model:

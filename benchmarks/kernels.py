@@ -29,7 +29,7 @@ from opweave.expr import kernels
 from opweave.kernels.expression import descs_of, program_of
 
 from .measure import Ratio, alternate
-from .page import DOCS, machine, replace_part, table, versions
+from .page import DOCS, Table, machine, replace_part, versions
 
 SHAPES = ((1, 16, 8, 8), (1, 32, 16, 16), (1, 64, 32, 32), (1, 64, 128, 128), (1, 64, 256, 256))
 """Shapes of the operands, by size."""
@@ -222,4 +222,4 @@ def main(names: Annotated[list[str] | None, typer.Argument(help="operations; def
         note = (
             f"Made by `python -m benchmarks kernels` on: {on}. Microseconds of the kernel, of the loop, and the gain."
         )
-        replace_part(DOCS / "kernels.md", f"{note}\n\n{table(header, rows)}")
+        replace_part(DOCS / "kernels.md", f"{note}\n\n{Table(header, rows)}")

@@ -18,7 +18,7 @@ import typer
 from .budgets import LIBRARIES
 from .cold import Figures
 from .measure import ROOT, Parts, Ratio, environment, tell
-from .page import DOCS, machine, replace_part, table, yes
+from .page import DOCS, Table, machine, replace_part, yes
 
 HEADER = ["library", "ONNX Runtime", "Opweave", "ONNX Runtime, memory", "Opweave, memory", "holds"]
 
@@ -59,7 +59,7 @@ def measured(library: str, turns: int, packages: Path) -> list[str]:
 
 def markdown(rows: Sequence[Sequence[str]], turns: int) -> str:
     """The table of docs/onnxruntime.md."""
-    return f"""{table(HEADER, rows, range(1, 5))}
+    return f"""{Table(HEADER, rows, range(1, 5))}
 
 On: {machine()}; {turns} processes of each kind, alternately. Times are those of whole processes, with imports; those of
 Opweave and its peak memory are multiples. A row holds if the lower quartile of the memory is {LIBRARIES["memory"]}."""
@@ -79,7 +79,7 @@ def main(
     parts = Parts()
     for name in library or PROGRAMS:
         parts.run(name, lambda name=name: rows.append(measured(name, turns, packages.resolve())))  # type: ignore[misc]
-    print(table(HEADER, rows))
+    print(Table(HEADER, rows))
     parts.end()
     if not library:
         replace_part(DOCS / "onnxruntime.md", markdown(rows, turns), "libraries")

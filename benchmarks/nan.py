@@ -21,7 +21,7 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 from .measure import Way, alternate
-from .page import table
+from .page import Table
 from .rows import HEADER, Row, onnxruntime_session
 
 SHAPES = ((1, 64, 112, 112), (1, 256, 28, 28), (8, 4, 16, 16))
@@ -126,7 +126,7 @@ def main() -> None:
             for name in ("mask", "sum"):
                 title = f"{what}, {prod(shape)} elements, {name}"
                 rows.append(Row.of(title, "us", times[name], times["alone"], "without"))
-    print(table(HEADER, [row.cells() for row in rows]))
+    print(Table(HEADER, [row.cells() for row in rows]))
 
 
 def call(session: onnxruntime.InferenceSession, x: np.ndarray) -> Way:

@@ -24,7 +24,7 @@ from opweave.core.graph import Graph, Node, Operand, map_operands
 
 from .measure import Parts, Ratio, Way, alternate, elapsed, tell
 from .models import photograph
-from .page import DOCS, machine, replace_part, table, versions, yes
+from .page import DOCS, Table, machine, replace_part, versions, yes
 from .resnet50 import SHAPE, graph as resnet50, random_weights
 from .rows import dispatched
 
@@ -274,13 +274,13 @@ def main(
     if rows:
         header = ["", *(f"{device}, {backend}, {precision}" for backend, device, precision in places())]
         note = f"Sums of float32 in order, for the product in the first row: {in_order()}. Left out: {', '.join(left)}."
-        text = f"Made by `python -m benchmarks precision` {on}.\n\n{table(header, rows)}\n\n{note}"
+        text = f"Made by `python -m benchmarks precision` {on}.\n\n{Table(header, rows)}\n\n{note}"
         print(text)
         if not model:
             replace_part(PAGE, text)
     if times and not model:
         measured = parts.run("ResNet-50, times", speed)
-        made = table(["device", "precision", "float32 takes", "wanted", "holds"], measured or ())
+        made = Table(["device", "precision", "float32 takes", "wanted", "holds"], measured or ())
         text = f"Measured {on}.\n\n{made}" if measured else f"No device has fewer bits {on}."
         print(text)
         replace_part(PAGE, text, "speed")

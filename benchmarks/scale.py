@@ -31,7 +31,7 @@ from opweave.support.processors import processors
 
 from .measure import ROOT, Parts, Ratio, alternate, in_process
 from .models import photograph
-from .page import DOCS, machine, replace_part, table, versions, yes
+from .page import DOCS, Table, machine, replace_part, versions, yes
 from .rows import onnxruntime_session
 
 BATCH = 4
@@ -256,8 +256,8 @@ def main(
                 if values:
                     pairs[what].append(values)
     lines = [row(what, found, what in possible) for what, found in pairs.items()]
-    made = table(["ResNet-50", "Opweave", "ONNX Runtime", "ratio", "budget", "holds"], lines)
-    made_small = table(["rows of a batch", "`Predictor`", "ONNX Runtime, `run`", "overhead"], small, right=range(4))
+    made = Table(["ResNet-50", "Opweave", "ONNX Runtime", "ratio", "budget", "holds"], lines)
+    made_small = Table(["rows of a batch", "`Predictor`", "ONNX Runtime, `run`", "overhead"], small, right=range(4))
     counts = " or ".join(map(str, sorted({len(found) for what, found in pairs.items() if what in possible})))
     note = f"Made by `python -m benchmarks scale` on: {machine()}, {versions('ray').partition(', ')[2]}."
     note += f" Values are medians of {counts} turns."

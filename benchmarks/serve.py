@@ -37,7 +37,7 @@ from opweave.serve.client_files import write_clients
 
 from .floor import floor_server
 from .measure import ROOT, Parts, per_call, tell
-from .page import DOCS, machine, replace_part, table, yes
+from .page import DOCS, Table, machine, replace_part, yes
 
 PAGE = DOCS / "web.md"
 TURNS = 3
@@ -129,7 +129,7 @@ def markdown(medians: dict[str, Results]) -> str:
     socket = (
         f"From a bare socket, Node.js reads 64 MiB into new memory at {new:.3g} GB/s, into an array at {used:.3g} GB/s."
     )
-    return f"{table(header, rows)}\n\n{socket} {pause} Made by `python -m benchmarks serve` on: {machine()}."
+    return f"{Table(header, rows)}\n\n{socket} {pause} Made by `python -m benchmarks serve` on: {machine()}."
 
 
 def measured(run: Callable[[Server], Results]) -> Results:

@@ -46,7 +46,7 @@ from opweave.scale.protocol import HEADER_LENGTH, Interface, datatype
 from opweave.support.names import count_of
 
 from .measure import Parts, Ratio, tell
-from .page import DOCS, machine, replace_part, table, versions
+from .page import DOCS, Table, machine, replace_part, versions
 
 PAGE = DOCS / "serving.md"
 BATCH, WAIT = 8, 0.005
@@ -282,7 +282,7 @@ def soak(port: int, path: Path, count: int) -> str:
     if grown["opweave"] - grown["bare"] > SOAK_MIB:
         raise SystemExit(f"the memory of Opweave's process grows: {grown} MiB")
     counts = [f"{(part + 1) * each * SOAK_CLIENTS:,}" for part in SOAK_SHOWN]
-    made = table(["MiB after requests", *counts, f"since {counts[0]}"], rows, right=range(1, 7))
+    made = Table(["MiB after requests", *counts, f"since {counts[0]}"], rows, right=range(1, 7))
     return f"{made}\n\n{made_by(f'--soak {count}')}"
 
 
@@ -325,7 +325,7 @@ def main(
             for name in NAMES:
                 serve.delete(name)
     header = ["model", "clients", "deployment", "requests/s", "opweave / bare", "p50", "p99"]
-    text = f"{table(header, rows, right=[1, 3, 5, 6])}\n\n{made_by()}"
+    text = f"{Table(header, rows, right=[1, 3, 5, 6])}\n\n{made_by()}"
     print(text)
     if write:
         replace_part(PAGE, text)

@@ -11,7 +11,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -23,7 +22,8 @@ from onnx import TensorProto
 
 from .measure import RESTS, Parts, alternate, in_process, per_call
 from .networks import Declared, Feed, Network
-from .page import DOCS, machine, replace_part, table
+from .page import DOCS, Table, machine, replace_part
+from .record import record_of
 from .rows import HEADER, Row, onnxruntime_session
 
 PAGE, RECORD = DOCS / "benchmarks-small.md", DOCS / "benchmarks-small.json"
@@ -200,7 +200,7 @@ def rows_of(title: str, found: Mapping[str, Mapping[str, Sequence[float]]]) -> I
 
 def markdown(rows: Sequence[Row]) -> str:
     """The table of docs/benchmarks-small.md."""
-    return f"On: {machine()}.\n\n{table(HEADER, [row.cells() for row in rows])}"
+    return f"On: {machine()}.\n\n{Table(HEADER, [row.cells() for row in rows])}"
 
 
 def main(
@@ -214,9 +214,6 @@ def main(
     pairs: Annotated[int, typer.Option(min=1, help="How often each session is measured.")] = PAIRS,
 ) -> None:
     """Compare sessions of small static models; exits with 1 if a limit is exceeded. Takes about 6 minutes."""
-    from rich.console import Console
-    from rich.table import Table
-
     if unknown := set(model or ()) - set(MODELS):
         raise typer.BadParameter(f"there is no model {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}")
     rests = [str(rest) for rest in (RESTS if pause is None else [each / 1e3 for each in pause])]
@@ -233,15 +230,11 @@ def main(
 
         for name in model or MODELS:
             parts.run(MODELS[name][0], lambda name=name: measure(name))  # type: ignore[misc]
-    shown = Table(*HEADER, box=None)
-    for row in rows:
-        shown.add_row(*row.cells(), style="" if row.holds else "red")
-    Console().print(shown)
+    Table(HEADER, [row.cells() for row in rows]).show([row.holds for row in rows])
     parts.end()
     if model is None and pause is None:
         replace_part(PAGE, markdown(rows))
-        record = {"machine": machine(), "rows": [{**asdict(row), "holds": row.holds} for row in rows]}
-        RECORD.write_text(json.dumps(record, indent=2) + "\n")
+        record_of(rows).write(RECORD)
     raise typer.Exit(not all(row.holds for row in rows))
 
 

@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
@@ -24,7 +24,8 @@ import typer
 from .budgets import TRAFFIC
 from .dynamic_models import MODELS, DynamicModel, Sizes, register
 from .measure import RESTS, Parts, Ratio, Way, alternate, in_process, per_call, tell
-from .page import DOCS, machine, replace_part, table, yes
+from .page import DOCS, Table, machine, replace_part, yes
+from .record import record_of
 from .rows import HEADER as ROW_HEADER, Row
 
 PAGE, RECORD = DOCS / "benchmarks-traffic.md", DOCS / "benchmarks-traffic.json"
@@ -227,11 +228,11 @@ def markdown(rows: Sequence[Traffic], turns: Sequence[Row], calls: int, pairs: i
     limits = ", ".join(f"{name} {budget}" for name, budget in TRAFFIC.items())
     return f"""On: {machine()}; {calls} calls with seed {seed}, {pairs} pairs of processes.
 
-{table(HEADER, [row.cells() for row in rows], range(2, len(HEADER) - 1))}
+{Table(HEADER, [row.cells() for row in rows], range(2, len(HEADER) - 1))}
 
 Limits: {limits}.
 
-{table(ROW_HEADER, [row.cells() for row in turns])}"""
+{Table(ROW_HEADER, [row.cells() for row in turns])}"""
 
 
 def main(
@@ -251,9 +252,6 @@ def main(
 
     Takes about 20 minutes. The page is written with the defaults of --model, --pause and --turns.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     if unknown := set(model or ()) - set(MODELS):
         raise typer.BadParameter(f"there is no model {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}")
     pauses = RESTS if pause is None else [each / 1e3 for each in pause]
@@ -290,17 +288,12 @@ def main(
             parts.run("shapes in turn", several_shapes)
     judged: list[Traffic | Row] = [*rows, *steady]
     for header, kind in ((HEADER, Traffic), (ROW_HEADER, Row)):
-        shown = Table(*header, box=None)
-        for row in judged:
-            if isinstance(row, kind):
-                shown.add_row(*row.cells(), style="" if row.holds else "red")
-        Console().print(shown)
+        shown = [row for row in judged if isinstance(row, kind)]
+        Table(header, [row.cells() for row in shown]).show([row.holds for row in shown])
     parts.end()
     if model is None and pause is None and turns:
         replace_part(PAGE, markdown(rows, steady, calls, pairs, seed))
-        records = [{**asdict(row), "holds": row.holds} for row in judged]
-        settings = {"machine": machine(), "calls": calls, "pairs": pairs, "seed": seed}
-        RECORD.write_text(json.dumps({**settings, "rows": records}, indent=2) + "\n")
+        record_of(judged, calls=calls, pairs=pairs, seed=seed).write(RECORD)
     raise typer.Exit(not all(row.holds for row in judged))
 
 

@@ -122,7 +122,7 @@ def main(write: Annotated[bool, typer.Option(help="Whether to write docs/engines
     """Measure calls while a child process verifies another engine, and write docs/engines.md."""
     from tests.support.onnx_architectures import randomise
 
-    from .page import DOCS, machine, replace_part, table, versions
+    from .page import DOCS, Table, machine, replace_part, versions
 
     rows, parts = [], Parts()
     for name, pause in product(MODELS, PAUSES):
@@ -134,7 +134,7 @@ def main(write: Annotated[bool, typer.Option(help="Whether to write docs/engines
             found = parts.run(title, lambda given=given: in_process("benchmarks.verification", *given, timeout=600))  # type: ignore[misc]
             if found is not None:
                 rows.append(row(name, pause, found))
-    text = f"On: {machine()}; {versions('openvino')}.\n\n{table(HEADER, rows)}"
+    text = f"On: {machine()}; {versions('openvino')}.\n\n{Table(HEADER, rows)}"
     print(text)
     if write and not parts.failures:
         replace_part(DOCS / "engines.md", text, "verification")

@@ -22,7 +22,7 @@ import opweave as ow
 from opweave.serve import Server
 
 from .measure import ROOT, per_call, tell
-from .page import DOCS, machine, replace_part, table, yes
+from .page import DOCS, Table, machine, replace_part, yes
 
 PAGE = DOCS / "web.md"
 MODELS = {"squeezenet": "SqueezeNet 1.1", "shufflenet": "ShuffleNet", "resnet50": "ResNet-50"}
@@ -60,7 +60,7 @@ def main() -> None:
         "apart",
         "holds",
     ]
-    text = f"{table(header, rows)}\n\nMade by `python -m benchmarks web` on: {machine()}."
+    text = f"{Table(header, rows)}\n\nMade by `python -m benchmarks web` on: {machine()}."
     print(text)
     replace_part(PAGE, text, "libraries")
 

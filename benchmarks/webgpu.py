@@ -6,11 +6,10 @@ python -m benchmarks webgpu --render results.json          # writes docs/benchma
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +27,8 @@ from . import networks, webgpu_contraction as parts
 from .budgets import WEBGPU
 from .decode_step import Sizes, random_weight, step
 from .measure import until_done
-from .page import DOCS, table, versions, yes
+from .page import DOCS, Table, versions, yes
+from .record import Record, read
 from .resnet50 import WithBuilder, network, random_weights
 
 RECORD = DOCS / "benchmarks-gpu.json"
@@ -68,16 +68,6 @@ class Part:
     how: str
     operations: float
     count: int
-
-
-@dataclass
-class Results:
-    """All that was measured on a device."""
-
-    device: str
-    machine: str
-    networks: list[Network] = field(default_factory=list)
-    parts: list[Part] = field(default_factory=list)
 
 
 class WithTorch:
@@ -222,31 +212,31 @@ def with_torch(half: bool, found: np.ndarray) -> tuple[float, float] | None:
     return result[0], result[1]
 
 
-def measure(device: str, models: Path) -> Results:
+def measure(device: str, models: Path) -> Record[Network | Part]:
     context = ow.ml.create_context(device=device)
     engine: Any = context.backend.space
     if not engine.has_timestamps:
         raise SystemExit(f"{engine.description} has no timestamps")
-    results = Results(engine.description, versions("opweave", "wgpu", "torch"))
+    record = Record[Network | Part](versions("opweave", "wgpu", "torch"), engine.description)
     for half in (False, True):
         if half and not engine.features.float16:
             continue
         made, found = resnet50(context, half)
         made.torch = with_torch(half, found)
-        results.networks.append(made)
+        record.rows.append(made)
         print(made, flush=True)
     for more in (partial(recurrent, context, models), *([partial(token, context)] if engine.features.float16 else [])):
-        results.networks.append(more())
-        print(results.networks[-1], flush=True)
+        record.rows.append(more())
+        print(record.rows[-1], flush=True)
     clock = parts.Clock(engine)
     for case in parts.CASES:
         ours, theirs, how = parts.measure(case, clock)
-        results.parts.append(Part(case.name, ours, theirs, how, parts.operations(case), case.count))
-        print(results.parts[-1], flush=True)
-    return results
+        record.rows.append(Part(case.name, ours, theirs, how, parts.operations(case), case.count))
+        print(record.rows[-1], flush=True)
+    return record
 
 
-def section(results: Results) -> str:
+def section(record: Record[Network | Part]) -> str:
     """The part of the page about GPUs, in Markdown."""
     head = [
         "",
@@ -260,8 +250,10 @@ def section(results: Results) -> str:
         "budget",
         "holds",
     ]
+    graphs = [row for row in record.rows if isinstance(row, Network)]
+    products = [row for row in record.rows if isinstance(row, Part)]
     rows = []
-    for made in results.networks:
+    for made in graphs:
         beside = ["", ""] if made.torch is None else [f"{value:.2f} ms" for value in made.torch]
         figures = {
             "build": made.build,
@@ -276,8 +268,8 @@ def section(results: Results) -> str:
         rows.append([made.name, *clock, str(made.kernels), f"{made.encoding:.1f} us", *beside, *budget])
     text = f"""## With WebGPU
 
-Written by `python -m benchmarks webgpu`: {results.device};
-{results.machine}.
+Written by `python -m benchmarks webgpu`: {record.device};
+{record.machine}.
 
 Times on the device are measured by timestamps around one pass of all kernels (the median of {RUNS} runs). PyTorch runs as a
 CUDA graph, so neither waits for Python. "Until done" is the time on the clock from the call of `dispatch`; "to encode one" is
@@ -285,26 +277,26 @@ the time of Python and wgpu for a kernel. PyTorch computes float32 without TF32,
 
 ### Networks
 
-{table(head, rows, right=range(1, 8))}
+{Table(head, rows, right=range(1, 8))}
 
 ### Matrix products and convolutions
 
 Each by itself, the best of five rows of dispatches; the ratio is our time to PyTorch's.
 
-{table(["", "time", "TFLOP/s", "PyTorch", "ratio", "how"], map(_cells, results.parts), right=range(1, 5))}
+{Table(["", "time", "TFLOP/s", "PyTorch", "ratio", "how"], [_cells(part) for part in products], right=range(1, 5))}
 """
-    known = [(part.ours * part.count, part.theirs * part.count) for part in results.parts if part.theirs is not None]
+    known = [(part.ours * part.count, part.theirs * part.count) for part in products if part.theirs is not None]
     if known:
         ours, theirs = (sum(column) for column in zip(*known, strict=True))
         text += f"\nAll convolutions of ResNet-50: {ours:.2f} ms, PyTorch {theirs:.2f} ms.\n"
     return text
 
 
-def read(path: Path) -> Results:
-    """Results that `--json` wrote."""
-    data = json.loads(path.read_text())
-    rows = [Network(**{**row, "torch": row["torch"] and tuple(row["torch"])}) for row in data.pop("networks")]
-    return Results(**{**data, "networks": rows, "parts": [Part(**row) for row in data["parts"]]})
+def row_of(**values: Any) -> Network | Part:
+    """A row of the values that a record has of it."""
+    if "encoding" not in values:
+        return Part(**values)
+    return Network(**{**values, "torch": values["torch"] and tuple(values["torch"])})
 
 
 def _cells(part: Part) -> Sequence[str]:
@@ -322,9 +314,9 @@ def main(
     """Measure networks and contractions on a GPU; the page about them is written with the record."""
     from .gpu_page import write
 
-    results = measure(device, models) if render is None else read(render)
+    record = measure(device, models) if render is None else read(render, row_of)
     target = keep if render is None else RECORD
-    target.write_text(json.dumps(asdict(results), indent=1) + "\n")
+    record.write(target)
     if target == RECORD:
         write()
 

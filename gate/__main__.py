@@ -12,12 +12,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks import conclusions
 from benchmarks.budgets import GATE
 from benchmarks.measure import in_process
-from benchmarks.page import machine, table
+from benchmarks.page import Table, machine
 
 from . import catalog
 from .verdict import HEADER, Verdict
@@ -60,7 +59,7 @@ def markdown(verdicts: Sequence[Verdict]) -> str:
 ONNX models that other projects ship in their packages, unchanged, in Opweave and in ONNX Runtime. Made by `make models`
 (which is `python -m gate`) on {datetime.date.today()}: {machine()}.
 
-{table(header, rows)}
+{Table(header, rows)}
 
 | Column | What it is | Limit |
 |---|---|---|
@@ -110,10 +109,7 @@ def main(
         console.print(
             f"{number}/{len(chosen)} {entry.name}: {line} [{took}]", highlight=False, markup=False, soft_wrap=True
         )
-    shown = Table(*HEADER, box=None)
-    for verdict in verdicts:
-        shown.add_row(*verdict.cells(), style="red" if verdict.faults else "")
-    console.print(shown)
+    Table(HEADER, [verdict.cells() for verdict in verdicts]).show([not verdict.faults for verdict in verdicts])
     if not model and times and backend == DEFAULT_BACKEND:
         conclusions.write(PAGE.name, markdown(verdicts))
     if any(verdict.faults for verdict in verdicts):

@@ -30,7 +30,7 @@ import typer
 
 from benchmarks import conclusions
 from benchmarks.measure import in_process
-from benchmarks.page import machine, table
+from benchmarks.page import Table, machine
 from gate import catalog
 
 LIMIT = 1e-3
@@ -221,7 +221,7 @@ process of its own ([engines](engines.md#trials)). After tuning, {len(rows)} mod
 `python -m gate.agreement FOLDER` writes this page. On: {machine()}, openvino {version("openvino")}; each model has
 {processors() // jobs} processors.
 
-{table(HEADER, cells)}
+{Table(HEADER, cells)}
 
 *OpenVINO* is its time as a multiple of that of the fastest way to run the model on ONNX Runtime, or why it was refused.
 
@@ -230,7 +230,7 @@ process of its own ([engines](engines.md#trials)). After tuning, {len(rows)} mod
 Before anything is measured, a rule decides whether another engine is worth the child process that
 [verifies](engines.md#verification) it. Its column above says "tries" with the size of the model, or why it does not.
 
-{table(["the rule", "models", f"OpenVINO takes up to {GAIN:g}x", "median", "best", "worst"], _rule_rows(rows), range(1, 6))}
+{Table(["the rule", "models", f"OpenVINO takes up to {GAIN:g}x", "median", "best", "worst"], _rule_rows(rows), range(1, 6))}
 
 Only models that OpenVINO runs right count here.
 """

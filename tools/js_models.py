@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "js")]
 from js_modules import CPU, Modules, expected  # noqa: E402
 
 import opweave as ow  # noqa: E402
-from benchmarks.page import replace_part, table  # noqa: E402
+from benchmarks.page import Table, replace_part  # noqa: E402
 from gate.catalog import PACKAGES, Entry, entries  # noqa: E402
 from opweave.context.graph import recorded_graph  # noqa: E402
 from opweave.js import webnn_only  # noqa: E402
@@ -72,7 +72,7 @@ def main() -> int:
     summary = f"{equal} of {len(rows)} models are equal to the last bit; WebNN cannot express {lacking} of them whole."
     print(summary)
     if given.write:
-        replace_part(given.write, f"{table(HEADER, rows)}\n\n{summary}", PART)
+        replace_part(given.write, f"{Table(HEADER, rows)}\n\n{summary}", PART)
     return int(not is_right)
 
 

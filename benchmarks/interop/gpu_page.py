@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from ..budgets import INTEROP
-from ..page import table, yes
+from ..page import Table, yes
 from .chart import STYLE, TITLES, WIDTH
 from .gpu_report import CHANNELS, GpuLine, GpuReport
 
@@ -69,12 +69,12 @@ def _device(report: GpuReport) -> str:
 
 ![conv2d, add and relu on {report.device}]({image(report)})
 
-{table(header, rows)}
+{Table(header, rows)}
 
 The buffer that the convolution writes in test 3 {same} the same object that the shaders read
 (`tensor.gpu_buffer is buffer`)."""
     if "H200" in report.device:
-        text += f"\n\n{table(['', 'budget', 'measured', 'holds'], _budgets(report))}"
+        text += f"\n\n{Table(['', 'budget', 'measured', 'holds'], _budgets(report))}"
     if report.missing:
         text += "\n\nLeft out: " + "; ".join(report.missing) + "."
     return text.replace("\n\n\n", "\n\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..budgets import INTEROP
-from ..page import table, yes
+from ..page import Table, yes
 from .chart import TITLES
 from .measure import CHANNELS, HEAP, SIZE, Line, Pair, Report
 
@@ -71,7 +71,7 @@ Input float32 {list(IMAGE)}, filter {list(FILTER)} (in the issue [3, 3, 100, 100
 padding as in the issue, so the output is as large as the input; a bias for each channel. Milliseconds: the median, and the
 fastest in brackets.
 
-{table(header, rows)}
+{Table(header, rows)}
 
 Compared with all built in:
 
@@ -107,7 +107,7 @@ def _convolutions(reports: Sequence[Report]) -> str:
 Issue 156 asks for single operations that frameworks with WebAssembly kernels can call on tensors in their heap.
 Milliseconds: the median, and the fastest in brackets.
 
-{table(["conv2d", *_columns(reports, "ms")], rows)}
+{Table(["conv2d", *_columns(reports, "ms")], rows)}
 
 Ratios of the times:
 
@@ -135,7 +135,7 @@ def _memories(reports: Sequence[Report]) -> str:
 {INTEROP["memory"]} times as long there as in host memory. The address of a tensor alone changes times by a few
 percent, so calls alternate between several tensors. The fastest of many alternating runs:
 
-{table(header, rows)}"""
+{Table(header, rows)}"""
 
 
 def _woven(reports: Sequence[Report]) -> str:
@@ -160,7 +160,7 @@ operations, convolution) that are dispatched one after the other on tensors of t
 differences within {INTEROP["woven noise"]:.0%} count as noise; the small images show the overhead. The fastest of many
 alternating runs:
 
-{table(header, rows)}"""
+{Table(header, rows)}"""
 
 
 def _how(reports: Sequence[Report]) -> str:

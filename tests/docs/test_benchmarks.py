@@ -31,10 +31,10 @@ from benchmarks import (
 )
 from benchmarks.__main__ import OTHERS, TABLES, command
 from benchmarks.budgets import BUDGETS, Budget
-from benchmarks.device_results import Results, read
 from benchmarks.kernels import ENGINE, Measurement, won
 from benchmarks.measure import ROOT, Ratio
-from benchmarks.page import DOCS, replace_part
+from benchmarks.page import DOCS, Table, replace_part, tables
+from benchmarks.record import Record, read, record_of, resumed
 from benchmarks.rows import Row
 from benchmarks.scale import rate
 from gate import catalog
@@ -47,7 +47,6 @@ SHARED = {
     "charts",
     "conclusions",
     "decode_step",
-    "device_results",
     "dynamic_models",
     "floor",
     "gpu_page",
@@ -56,6 +55,7 @@ SHARED = {
     "models",
     "networks",
     "page",
+    "record",
     "rows",
     "webgpu_contraction",
 }
@@ -238,6 +238,40 @@ def test_replace_part_of_page(tmp_path: Path) -> None:
         replace_part(page, "new")
 
 
+def test_table_as_text_is_read_again() -> None:
+    table = Table(["what", "ratio", "holds"], [["a", "0.50x (1 ms)", "yes"], ["b", "2e-3", "NO"]], right=[1])
+    (again,) = tables(f"Text.\n\n{table}\n\nMore.\n")
+    assert again == Table(table.header, table.rows)
+    assert again.numbers("ratio") == [0.5, 2e-3]
+    assert again.where("what", "^b$").held() == "0 of 1"
+
+
+def test_table_shows_rows_beyond_their_limits_in_red(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    Table(["what"], [["within"], ["beyond"]]).show([True, False])
+    red = [line for line in capsys.readouterr().out.splitlines() if "\x1b[31m" in line]
+    assert [("within" in line, "beyond" in line) for line in red] == [(False, True)]
+
+
+def test_record_says_which_rows_hold_and_is_resumed(tmp_path: Path) -> None:
+    rows = [
+        Row.of("a", "ms", [1.0], [2.0], budget="another revision"),
+        Row.of("a", "ms", [9.0], [2.0], budget="another revision"),
+    ]
+    path = tmp_path / "record.json"
+    record_of(rows, calls=3).write(path)
+    found = read(path, dict)
+    assert (found.settings, [(row["what"], row["holds"]) for row in found.rows]) == (
+        {"calls": 3},
+        [("a", True), ("a", False)],
+    )
+    assert resumed(path, dict, "", found.machine).rows == found.rows
+    assert resumed(path, dict, "another device", found.machine) == Record(found.machine, "another device")
+
+
 @pytest.mark.parametrize("name", conclusions.PAGES)
 def test_conclusions_and_charts_are_those_of_the_tables(name: str) -> None:
     text = (DOCS / name).read_text()
@@ -302,7 +336,7 @@ def test_cuda_page_lists_budgets_and_failures() -> None:
         cuda.Row("custom", "conv2d, a custom kernel, conv2d", "float32", 1.0, 0.2, 0.117, 4, 1e-7, None, 0.116),
         cuda.Row("custom", "conv2d, a custom kernel, conv2d", "float32", 1.0, 0.2, 0.119, 4, 1e-7, None, 0.116),
     ]
-    text = cuda.section(Results("a GPU", "Python", rows, {"recurrent": "FileNotFoundError: x"}))
+    text = cuda.section(Record("Python", "a GPU", rows=rows, failures={"recurrent": "FileNotFoundError: x"}))
     held = [line.rstrip(" |").rpartition(" | ")[2] for line in text.splitlines() if " ms | " in line]
     assert held == ["NO", "yes", "yes", "NO", "yes", "NO"]
     assert "<= 0.002 ms more than 0.1160 ms of its parts | yes" in text
@@ -331,7 +365,7 @@ def test_models_with_cuda_hold_by_results_and_by_the_time_to_build() -> None:
         cuda_models.Row(name, build, 1.0, 5, [], error) for name, (build, error) in zip(names, numbers, strict=True)
     ]
     rows[3].elsewhere = ["DynamicQuantizeLSTM", "ConvInteger", "ConvInteger"]
-    text = cuda_models.section(Results("a GPU", "Python", rows, {"Magika": "too slow", "another": "x"}))
+    text = cuda_models.section(Record("Python", "a GPU", rows=rows, failures={"Magika": "too slow", "another": "x"}))
     held = [line.rstrip(" |").rpartition(" | ")[2] for line in text.splitlines() if " ms | " in line]
     assert held == ["yes", "NO", "yes", "NO"]  # in the order of the catalogue: ddddocr old has a limit of its own
     assert "| 0.02 | 1 DynamicQuantizeLSTM, 2 ConvInteger | yes |" in text

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.page import DOCS, replace_part, table, versions
+from benchmarks.page import DOCS, Table, replace_part, versions
 from fuzz.frame import Campaign
 from fuzz.record import Record, file_of
 
@@ -28,7 +28,7 @@ def text(campaigns: Sequence[Campaign]) -> str:
     made = json.loads((DOCS / "campaign.json").read_text(encoding="utf-8"))
     records = {record["campaign"]: Record(**record) for record in made["records"]}
     rows = [_row(campaign, records[campaign.name]) for campaign in campaigns]
-    return f"{table(HEADER, rows, right=[2, 3, 4, 7, 8])}\n\nWith {made['versions']}."
+    return f"{Table(HEADER, rows, right=[2, 3, 4, 7, 8])}\n\nWith {made['versions']}."
 
 
 def _row(campaign: Campaign, record: Record) -> list[str]:

@@ -518,7 +518,7 @@ def test_tiles_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     driver = CpuDriver()
     case = Case("matmul 64", "matmul", ((64, 512), (512, 64)))
     monkeypatch.setattr(cuda_tune, "SHAPES", (case,))
-    record, shown = cuda_tune.measure(driver, [case], list(cuda_tune.KINDS), tmp_path / "samples.json")
+    record, table, choices = cuda_tune.measure(driver, [case], list(cuda_tune.KINDS), tmp_path / "samples.json")
     assert json.loads((tmp_path / "samples.json").read_text("utf-8"))["times"] == [
         list(time) for time in record["times"]
     ]
@@ -530,8 +530,8 @@ def test_tiles_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     tiles = {key: [row[:5] for row in its] for key, its in written["tiles"].items()}
     for kind, its in rows.items():
         assert [tiles[f"{kind}, {reading}"] for reading in tensor_tiles.READINGS] == [its] * len(tensor_tiles.READINGS)
-    assert (shown.row_count, driver.memory) == (3, {})
-    assert [line.split(":")[0] for line in str(shown.caption).splitlines()] == list(rows)
+    assert (len(table.rows), driver.memory) == (3, {})
+    assert [line.split(":")[0] for line in choices] == list(rows)
     monkeypatch.setattr(cuda_tune, "reference", lambda *_: np.ones((64, 64)))
     with pytest.raises(SystemExit, match=r"matmul 64, float16, 64 x 64 x 64, 1 parts: wrong by"):
         cuda_tune.measure(driver, [case], ["float16"], None)
@@ -542,7 +542,7 @@ def test_rows_of_other_products_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(cuda_tune, "TILES", {kind: tiles[:1] for kind, tiles in cuda_tune.TILES.items()})
     case = Case("matmul 64", "matmul", ((64, 512), (512, 64)))
     monkeypatch.setattr(cuda_tune, "SHAPES", (case,))
-    record, _ = cuda_tune.measure(CpuDriver(), [case], ["tf32"], None)
+    record, *_ = cuda_tune.measure(CpuDriver(), [case], ["tf32"], None)
     cuda_tune.write(tmp_path / "table.json", [record])
     kept, written = (json.loads(p.read_text("utf-8"))["tiles"] for p in (cuda_tune.TARGET, tmp_path / "table.json"))
     assert list(written) == list(kept)
