@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from row_sample import PARTS, PLACES, Row, divide, part_number, places_to_run
@@ -108,3 +109,11 @@ def compiles_static_models(request: pytest.FixtureRequest) -> Generator[None]:
             patch.setattr("opweave.onnx.session.shape_cache.reason_before_trace", lambda model, size: None)
             patch.setattr("opweave.onnx.session.choice.MAX_FALLBACKS", sys.maxsize)
         yield
+
+
+@pytest.fixture
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a cache on disk that nothing is in; it does not exist yet."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("OPWEAVE_CACHE", str(folder))
+    return folder

@@ -1,4 +1,4 @@
-"""Tensors share memory with NumPy, ONNX Runtime and all that speaks DLPack, by pointer."""
+"""Tensors share memory with NumPy, ONNX Runtime and all that speaks DLPack, by address_of."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from support.arrays import address_of
 from support.foreign import Foreign
 
 import opweave as ow
@@ -15,14 +16,15 @@ import opweave as ow
 context = ow.ml.create_context()
 
 
-def pointer(a: np.ndarray) -> int:
-    return int(a.__array_interface__["data"][0])
-
-
 def test_numpy_shares_memory_both_ways() -> None:
     source = np.arange(6, dtype="float32").reshape(2, 3)
     tensor = context.tensor_from(source)
-    assert pointer(tensor.numpy()) == pointer(source) == pointer(np.from_dlpack(tensor)) == pointer(np.asarray(tensor))
+    assert (
+        address_of(tensor.numpy())
+        == address_of(source)
+        == address_of(np.from_dlpack(tensor))
+        == address_of(np.asarray(tensor))
+    )
     tensor.numpy()[0, 0] = 42
     assert source[0, 0] == 42
 
@@ -30,15 +32,15 @@ def test_numpy_shares_memory_both_ways() -> None:
 def test_dlpack_shares_memory_both_ways() -> None:
     source = np.arange(6, dtype="float32")
     tensor = context.tensor_from(Foreign(source))
-    assert pointer(tensor.numpy()) == pointer(source)
+    assert address_of(tensor.numpy()) == address_of(source)
     own = context.create_tensor("float16", [4], readable=True, writable=True)
-    assert pointer(np.from_dlpack(own)) == pointer(own.numpy())
+    assert address_of(np.from_dlpack(own)) == address_of(own.numpy())
 
 
 def test_onnx_runtime_shares_memory_both_ways() -> None:
     value = onnxruntime.OrtValue.ortvalue_from_numpy(np.arange(6, dtype="float32"))
     tensor = context.tensor_from(value)
-    assert pointer(tensor.numpy()) == value.data_ptr()
+    assert address_of(tensor.numpy()) == value.data_ptr()
     back = onnxruntime.OrtValue.ortvalue_from_numpy(tensor.numpy())
     assert back.data_ptr() == value.data_ptr()
 

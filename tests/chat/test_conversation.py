@@ -178,25 +178,25 @@ def test_sampler_rejects_options_out_of_range(options: dict[str, Any], message: 
 # The command ---------------------------------------------------------------------------------------------------------
 
 
-def run(path: Path, *options: str, text: str = "") -> Result:
+def run_chat(path: Path, *options: str, text: str = "") -> Result:
     result = CliRunner().invoke(app, ["chat", str(path), *options], input=text, env={"COLUMNS": "200"})
     assert result.exit_code == 0 or result.exception is not None
     return result
 
 
 def test_chat_rejects_unsupported_precision(path: Path) -> None:
-    assert run(path, "--precision", "ieee", "--limit", "2", "-p", "hello").exit_code == 0
-    error = run(path, "--precision", "tf32").exception
+    assert run_chat(path, "--precision", "ieee", "--limit", "2", "-p", "hello").exit_code == 0
+    error = run_chat(path, "--precision", "tf32").exception
     assert isinstance(error, ow.NotSupportedError)
     assert "precision 'tf32': device 'cpu' cannot compute so" in str(error)
 
 
 def test_chat_reads_messages_from_lines(path: Path) -> None:
     """The same seed gives the same replies; /new forgets what was said."""
-    result = run(path, "--seed", "4", "--limit", "8", text="hello\n\n/new\nhell\n")
+    result = run_chat(path, "--seed", "4", "--limit", "8", text="hello\n\n/new\nhell\n")
     assert result.exit_code == 0
     assert result.stdout
-    assert result.stdout == run(path, "--seed", "4", "--limit", "8", text="hello\n/new\nhell").stdout
+    assert result.stdout == run_chat(path, "--seed", "4", "--limit", "8", text="hello\n/new\nhell").stdout
     first, *lines = result.stderr.splitlines()
     assert first.startswith("x.gguf on cpu, ready in ")
     took = [line for line in lines if "tokens read in" in line]
@@ -207,7 +207,7 @@ def test_chat_reads_messages_from_lines(path: Path) -> None:
 
 
 def test_chat_prompt_option_gives_one_reply(path: Path) -> None:
-    result = run(path, "-p", "hello", "--temperature", "0", "--context", "40", "--system", "hell")
+    result = run_chat(path, "-p", "hello", "--temperature", "0", "--context", "40", "--system", "hell")
     assert result.exit_code == 0
     assert (
         "the context is full: the reply ends here. /new begins a new conversation; --context makes more room"
@@ -216,18 +216,18 @@ def test_chat_prompt_option_gives_one_reply(path: Path) -> None:
 
 
 def test_chat_continues_after_full_context(path: Path) -> None:
-    result = run(path, "--context", "30", "--limit", "1", text=f"{'x' * 40}\nhello\n")
+    result = run_chat(path, "--context", "30", "--limit", "1", text=f"{'x' * 40}\nhello\n")
     assert result.exit_code == 0
     assert "the context is full: with this message the conversation has 59 tokens" in result.stderr
     assert "20 tokens read in" in result.stderr
-    result = run(path, "--context", "10", "-p", "hello")
+    result = run_chat(path, "--context", "10", "-p", "hello")
     assert isinstance(result.exception, ValidationError)
 
 
 def test_chat_rejects_a_prompt_with_half_of_a_surrogate_pair(path: Path) -> None:
     """The shell passes bytes that are no UTF-8 so."""
     for options in (["-p", "a\udcff"], ["-p", "a", "--system", "\udcff"]):
-        error = run(path, *options).exception
+        error = run_chat(path, *options).exception
         assert isinstance(error, ValidationError)
         assert "half of a surrogate pair" in str(error)
 
@@ -248,7 +248,7 @@ def test_chat_keeps_interrupted_reply(path: Path, monkeypatch: pytest.MonkeyPatc
         return Stopped()  # type: ignore[return-value]
 
     monkeypatch.setattr(Conversation, "say", interrupted)
-    result = run(path, text="hello\nhell\n")
+    result = run_chat(path, text="hello\nhell\n")
     assert result.exit_code == 0
     assert result.stderr.count("stopped") == 2
     assert chat.ENDS["open"] == "stopped"
@@ -256,4 +256,4 @@ def test_chat_keeps_interrupted_reply(path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_control_characters_are_escaped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Conversation, "say", lambda self, text, limit: iter(["a\x1b[31m[b]\n"]))
-    assert run(path, "-p", "hello").stdout == "a\\x1b[31m[b]\n\n"
+    assert run_chat(path, "-p", "hello").stdout == "a\\x1b[31m[b]\n\n"

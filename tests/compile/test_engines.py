@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from support.graphs import engine_line
 from support.rival_engine import Rival, add_rival, faster
 
 import opweave as ow
@@ -42,11 +43,6 @@ def built(context: ow.MLContext, count: int = 2, size: int = 3) -> ow.MLGraph:
     return builder.build({"y": value})
 
 
-def engine(graph: ow.MLGraph) -> str:
-    """The line of `explain` that says which engine runs a graph; empty if there is none."""
-    return "".join(line for line in graph.explain().splitlines() if line.startswith("engine: "))
-
-
 def ran_by(graph: ow.MLGraph) -> set[str]:
     return {placement.detail for placement in graph.placements()}
 
@@ -57,8 +53,8 @@ UNTRIED = "engine: onnxruntime; rival not verified: switched off: expected to be
 def test_auto_uses_only_verified_engines(rival: Rival) -> None:
     for backend in (None, "auto"):
         context = ow.ml.create_context(device="cpu", backend=backend)
-        assert (ran_by(built(context)), engine(built(context))) == ({"ONNX Runtime"}, UNTRIED)
-        assert (ran_by(built(context, 1)), engine(built(context, 1))) == (
+        assert (ran_by(built(context)), engine_line(built(context))) == ({"ONNX Runtime"}, UNTRIED)
+        assert (ran_by(built(context, 1)), engine_line(built(context, 1))) == (
             {"ONNX Runtime"},
             "engine: onnxruntime; rival not verified: not expected to be faster: 1 operations",
         )
@@ -66,9 +62,9 @@ def test_auto_uses_only_verified_engines(rival: Rival) -> None:
 
 def test_named_back_end_is_pinned(rival: Rival) -> None:
     graph = built(ow.ml.create_context(device="cpu", backend="onnxruntime"))
-    assert (ran_by(graph), engine(graph)) == ({"ONNX Runtime"}, "")
+    assert (ran_by(graph), engine_line(graph)) == ({"ONNX Runtime"}, "")
     reference = built(ow.ml.create_context(device="reference"))
-    assert engine(reference) == ""
+    assert engine_line(reference) == ""
     assert str(reference.tune()).splitlines()[1].endswith("reference  there is no other engine for it")
 
 
@@ -92,7 +88,7 @@ def test_graph_refused_by_one_engine_runs_on_the_other(
     rival.refuses = True
     graph = built(context)
     assert ran_by(graph) == {"ONNX Runtime"}
-    assert engine(graph) == "engine: onnxruntime, since rival refuses it: it does not want to"
+    assert engine_line(graph) == "engine: onnxruntime, since rival refuses it: it does not want to"
     assert "onnxruntime runs a graph that rival refuses: it does not want to" in caplog.text
 
 
@@ -122,7 +118,7 @@ def test_tuning_decides_for_the_graph_and_for_later_builds(
         verdict = f"rival, verified, {ratio}x" if chosen == "rival" else f"onnxruntime; rival verified, {ratio}x"
         text = f"engine: {verdict}; onnxruntime {times[0]:.2f} s, rival {duration(times[1])}"
         for each in (graph, built(context, count)):
-            assert (ran_by(each), engine(each)) == (detail, text)
+            assert (ran_by(each), engine_line(each)) == (detail, text)
         assert len(state_of(graph).bindings) == 0  # those of the other program
         context.dispatch(graph, {"x": tensor}, {"y": result})
         assert (result.numpy() == expected).all()
@@ -130,7 +126,7 @@ def test_tuning_decides_for_the_graph_and_for_later_builds(
         assert head.split() == ["tuned", "onnxruntime", "rival", "chosen"]
         assert row.split()[-1] == chosen
     other = built(context, 2, size=4)
-    assert engine(other) == UNTRIED  # of other shapes
+    assert engine_line(other) == UNTRIED  # of other shapes
 
 
 def test_tune_refuses_engine_with_wrong_results(rival: Rival, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +135,7 @@ def test_tune_refuses_engine_with_wrong_results(rival: Rival, monkeypatch: pytes
     found = graph.tune(seconds=0).measurements[0]
     assert found.chosen == "onnxruntime"
     assert found.refused == {"rival": "output 'y' differs by 1e0 of the largest number"}
-    assert "rival refused: output 'y' differs by 1e0" in engine(graph)
+    assert "rival refused: output 'y' differs by 1e0" in engine_line(graph)
 
 
 @pytest.mark.parametrize(("error", "chosen"), [(0.1, "rival"), (0.3, "onnxruntime")])
@@ -161,11 +157,12 @@ CHILD = """
 import sys
 sys.path[:0] = sys.argv[1:]
 from support.rival_engine import Rival
-from test_engines import built, engine
+from support.graphs import engine_line
+from test_engines import built
 import opweave as ow
 from opweave import backends
 backends.rivals_of = lambda device, precision: [Rival()]
-print(engine(built(ow.ml.create_context(device="cpu"))))
+print(engine_line(built(ow.ml.create_context(device="cpu"))))
 """
 
 
@@ -197,7 +194,7 @@ def test_damaged_measurement_file_is_ignored(rival: Rival, monkeypatch: pytest.M
         disk_cache.store(entry.key, "tuning", b'{"format": 0, "measured": [{}]}')
     else:
         disk_cache.store(entry.key, "tuning", content.replace(b'"chosen": "onnxruntime"', b'"chosen": "gone"'))
-    assert engine(built(context)) == UNTRIED
+    assert engine_line(built(context)) == UNTRIED
     assert [found.chosen for found in engines.kept_measurements()] == (["gone"] if how == "of another engine" else [])
 
 
@@ -214,7 +211,7 @@ def test_tune_interrupted_keeps_sufficient_measurements(
     context = ow.ml.create_context(device="cpu")
     with pytest.raises(KeyboardInterrupt):
         built(context).tune()
-    assert ("verified, " in engine(built(context))) == (rounds >= tuning.MIN_ROUNDS)
+    assert ("verified, " in engine_line(built(context))) == (rounds >= tuning.MIN_ROUNDS)
 
 
 def test_tune_without_cache_directory(rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -224,7 +221,7 @@ def test_tune_without_cache_directory(rival: Rival, monkeypatch: pytest.MonkeyPa
     graph = built(ow.ml.create_context(device="cpu"))
     assert str(graph.tune(seconds=0)).endswith("onnxruntime  not kept")
     assert ran_by(graph) == {"ONNX Runtime"}
-    assert engine(built(graph.context)) == UNTRIED
+    assert engine_line(built(graph.context)) == UNTRIED
 
 
 def test_engines_are_measured_in_turns(rival: Rival) -> None:
@@ -305,12 +302,12 @@ def test_openvino_gains_with_many_products(convolution: Any, tmp_path: Path, mon
     context = ow.ml.create_context(device="cpu")
     large, small, wide = (convolution(context, *each) for each in ((60, ""), (6, ""), (60, "int64")))
     hardly = "engine: onnxruntime; openvino not verified: not expected to be faster"
-    assert engine(large) == EXPECTED
-    assert engine(small) == f"{hardly}: 0.15 million multiplications, fewer than 20 million"
-    assert engine(wide) == f"{hardly}: transpose computes int64[60, 60, 32]"
+    assert engine_line(large) == EXPECTED
+    assert engine_line(small) == f"{hardly}: 0.15 million multiplications, fewer than 20 million"
+    assert engine_line(wide) == f"{hardly}: transpose computes int64[60, 60, 32]"
     faster(monkeypatch, (2.0, 1.0))
     large.tune(seconds=0)
-    assert engine(large) == "engine: openvino, verified, 0.5x; onnxruntime 2.00 s, openvino 1.00 s"
+    assert engine_line(large) == "engine: openvino, verified, 0.5x; onnxruntime 2.00 s, openvino 1.00 s"
     x = np.random.default_rng(0).standard_normal((1, 32, 60, 60), np.float32)
     pinned = ow.ml.create_context(device="cpu", backend="onnxruntime")
     expected = pinned.compute(convolution(pinned, 60), {"x": x})["y"]
@@ -325,7 +322,7 @@ def test_decomposed_normalization_allows_openvino(tmp_path: Path, monkeypatch: p
     ones = builder.constant(np.ones(32, np.float32))
     y = builder.relu(builder.conv2d(builder.input("x", "float32", [1, 32, 60, 60]), weights))
     graph = builder.build({"y": builder.batch_normalization(y, ones, ones, axis=1)})
-    assert engine(graph) == EXPECTED
+    assert engine_line(graph) == EXPECTED
 
 
 @needs_openvino
@@ -341,10 +338,10 @@ def test_explain_names_engine_without_rule(tmp_path: Path, monkeypatch: pytest.M
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", [4])
     prefix = "engine: onnxruntime; openvino not verified: not expected to be faster: openvino has no rule for"
-    assert engine(builder.build({"y": own(x, label="here")})) == f"{prefix} own 'here'"
+    assert engine_line(builder.build({"y": own(x, label="here")})) == f"{prefix} own 'here'"
     builder = ow.MLGraphBuilder(context)
     formula = ow.expression(lambda x: x * 2)(builder.input("x", "float32", [4]), label="there")
-    assert engine(builder.build({"y": formula})) == f"{prefix} <lambda> 'there' and would decompose it"
+    assert engine_line(builder.build({"y": formula})) == f"{prefix} <lambda> 'there' and would decompose it"
 
 
 @needs_openvino
@@ -361,7 +358,7 @@ def test_openvino_is_tuned_against_onnxruntime(
         found.versions
         == f"opweave {ow.__version__}, onnxruntime {ort.version()}, openvino {backends.find('openvino').version()}"
     )
-    assert "openvino verified, " in engine(graph) or "openvino, verified, " in engine(graph)
+    assert "openvino verified, " in engine_line(graph) or "openvino, verified, " in engine_line(graph)
 
 
 @pytest.mark.long(rows=1)

@@ -17,7 +17,7 @@ def context_of(stand_in: str | None) -> ow.MLContext:
     return ow.MLContext(backend, ow.Device("small", "cpu", "small", "NumPy"), "default")
 
 
-def build(context: ow.MLContext) -> ow.MLGraph:
+def build_program(context: ow.MLContext) -> ow.MLGraph:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", [2, 2])
     return builder.build({"y": builder.neg(builder.matmul(builder.neg(x), x)), "z": builder.softmax(x, 1)})
@@ -26,7 +26,7 @@ def build(context: ow.MLContext) -> ow.MLGraph:
 def test_stand_in_runs_nodes_without_other_form() -> None:
     """A product has neither an expression nor a decomposition; softmax is decomposed, and a sum in it is a primitive, too."""
     context = context_of("onnxruntime")
-    graph = build(context)
+    graph = build_program(context)
     x = np.array([[1, 2], [3, 4]], "float32")
     results = context.compute(graph, {"x": x})
     np.testing.assert_array_equal(results["y"], x @ x)
@@ -39,4 +39,4 @@ def test_stand_in_runs_nodes_without_other_form() -> None:
 
 def test_build_without_stand_in_is_an_error() -> None:
     with pytest.raises(ow.NotSupportedError, match=r"matmul: the back end small has no rule for float32\["):
-        build(context_of(None))
+        build_program(context_of(None))

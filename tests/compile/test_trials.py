@@ -52,7 +52,7 @@ def session_of(path: Path) -> ow.InferenceSession:
     return ow.InferenceSession(path, providers=["CPUExecutionProvider"])
 
 
-def check(results: dict[str, np.ndarray]) -> None:
+def check_results(results: dict[str, np.ndarray]) -> None:
     np.testing.assert_array_equal(results["y"], np.maximum(-X, 0))
     np.testing.assert_array_equal(results["z"], np.abs(X))
 
@@ -73,15 +73,15 @@ def test_tune_refuses_an_engine_that_fails(
     (found,) = graph.tune(seconds=0).measurements
     assert (found.chosen, found.is_kept) == ("onnxruntime", True)
     assert verdict.fullmatch(found.refused["rival"])
-    check(context.compute(graph, {"x": X}))
+    check_results(context.compute(graph, {"x": X}))
     later = built(context)
-    check(context.compute(later, {"x": X}))
+    check_results(context.compute(later, {"x": X}))
     assert verdict.search(later.explain())
     session = session_of(tmp_path / "model.onnx")
     (found,) = session.tune(seconds=0).measurements
     assert found.chosen != "rival"
     assert verdict.fullmatch(found.refused["rival"])
-    check(dict(zip("yz", session.run(["y", "z"], {"x": X}), strict=True)))
+    check_results(dict(zip("yz", session.run(["y", "z"], {"x": X}), strict=True)))
 
 
 @pytest.mark.long
@@ -93,11 +93,11 @@ def test_tune_refuses_engine_with_one_wrong_output(rival: Rival, output: str, tm
     (found,) = graph.tune({"x": X}, seconds=0).measurements
     wrong = f"output '{output}' differs by 1e-2 of the largest number"
     assert (found.chosen, found.refused) == ("onnxruntime", {"rival": wrong})
-    check(context.compute(graph, {"x": X}))
+    check_results(context.compute(graph, {"x": X}))
     session = session_of(tmp_path / "model.onnx")
     (found,) = session.tune(inputs={"x": X}, seconds=0).measurements
     assert (found.chosen != "rival", found.refused) == (True, {"rival": wrong})
-    check(dict(zip("yz", session.run(["y", "z"], {"x": X}), strict=True)))
+    check_results(dict(zip("yz", session.run(["y", "z"], {"x": X}), strict=True)))
     assert [each.refused for each in engines.kept_measurements()] == [{"rival": wrong}] * 2
 
 
@@ -108,7 +108,7 @@ def test_tune_uses_an_engine_that_passes_its_trial(rival: Rival, monkeypatch: py
     (found,) = graph.tune(seconds=0).measurements
     assert (found.chosen, found.refused) == ("rival", {})
     assert {placement.detail for placement in graph.placements()} == {"Rival"}
-    check(graph.context.compute(graph, {"x": X}))
+    check_results(graph.context.compute(graph, {"x": X}))
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_engine_process_starts_again_after_it_ended(process: EngineProcess) -> N
         program = compile(graph, backend, device="cpu", power_preference="default")
         targets = [memory.empty(output.desc) for output in graph.outputs.values()]
         program.bind([X], targets)()
-        check(dict(zip(graph.outputs, targets, strict=True)))
+        check_results(dict(zip(graph.outputs, targets, strict=True)))
 
 
 @pytest.mark.long

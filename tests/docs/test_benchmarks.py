@@ -263,13 +263,13 @@ def test_record_says_which_rows_hold_and_is_resumed(tmp_path: Path) -> None:
     ]
     path = tmp_path / "record.json"
     record_of(rows, calls=3).write(path)
-    found = read(path, dict)
+    found = read(path, dict[str, object])
     assert (found.settings, [(row["what"], row["holds"]) for row in found.rows]) == (
         {"calls": 3},
         [("a", True), ("a", False)],
     )
-    assert resumed(path, dict, "", found.machine).rows == found.rows
-    assert resumed(path, dict, "another device", found.machine) == Record(found.machine, "another device")
+    assert resumed(path, dict[str, object], "", found.machine).rows == found.rows
+    assert resumed(path, dict[str, object], "another device", found.machine) == Record(found.machine, "another device")
 
 
 @pytest.mark.parametrize("name", conclusions.PAGES)

@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as npst
 import opweave.expr
 from opweave.core.dtypes import ANY, FLOATS, INFO, SIGNED
 from opweave.core.graph import Desc
+from opweave.expr import ir, trace
 
 INTEGERS = tuple(t for t in ANY if t not in FLOATS)
 SIZES = (1, 2, 3, 5, 7)
@@ -346,3 +347,8 @@ def index_form() -> st.SearchStrategy[Case]:
 def programs() -> st.SearchStrategy[Case]:
     """All kinds of expressions."""
     return pointwise() | index_form()
+
+
+def program_of(function: Callable[..., Any], *arrays: np.ndarray) -> ir.Formula:
+    """Trace a function of arrays."""
+    return trace(function, "sample", [Desc(a.dtype.name, a.shape) for a in arrays])  # type: ignore[arg-type]

@@ -30,13 +30,6 @@ needs_root = pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "cache"
-    monkeypatch.setenv("OPWEAVE_CACHE", str(path))
-    return path
-
-
-@pytest.fixture
 def umask() -> Iterator[None]:
     before = os.umask(0)
     yield
@@ -54,38 +47,38 @@ def keep(key: str, value: bytes = b"made") -> tuple[bytes, bool]:
     return load_or_make(key, make), bool(made)
 
 
-def test_entries_are_found_again(folder: Path) -> None:
+def test_entries_are_found_again(cache_folder: Path) -> None:
     assert keep("k") == (b"made", True)
     assert keep("k") == (b"made", False)
     assert keep("other") == (b"made", True)
 
 
 @pytest.mark.parametrize("mask", [0, 0o022, 0o777])
-def test_directories_and_files_are_the_users_alone(folder: Path, umask: None, mask: int) -> None:
+def test_directories_and_files_are_the_users_alone(cache_folder: Path, umask: None, mask: int) -> None:
     os.umask(mask)
     keep("k")
     assert os.umask(mask) == mask
-    (entry,) = folder.iterdir()
+    (entry,) = cache_folder.iterdir()
     assert stat.S_IMODE(entry.stat().st_mode) == 0o600
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(cache_folder.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o720, 0o702])
-def test_cache_ignores_directory_writable_by_others(folder: Path, mode: int) -> None:
+def test_cache_ignores_directory_writable_by_others(cache_folder: Path, mode: int) -> None:
     keep("k", b"planted")
-    folder.chmod(mode)
+    cache_folder.chmod(mode)
     with pytest.warns(RuntimeWarning, match=r"can be written to by other users.*chmod 700"):
         assert keep("k") == (b"made", True)
     assert keep("new")[1]
-    assert len(list(folder.iterdir())) == 1
+    assert len(list(cache_folder.iterdir())) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # said once
         assert keep("k") == (b"made", True)
 
 
-def test_cache_ignores_files_writable_by_others(folder: Path) -> None:
+def test_cache_ignores_files_writable_by_others(cache_folder: Path) -> None:
     keep("k", b"planted")
-    (entry,) = folder.iterdir()
+    (entry,) = cache_folder.iterdir()
     entry.chmod(0o622)
     with pytest.warns(RuntimeWarning, match="can be written to by other users"):
         assert keep("k") == (b"made", True)
@@ -95,18 +88,18 @@ def test_cache_ignores_files_writable_by_others(folder: Path) -> None:
 
 @needs_root
 @pytest.mark.parametrize("what", ["directory", "file"])
-def test_cache_ignores_files_of_other_users(folder: Path, what: str) -> None:
+def test_cache_ignores_files_of_other_users(cache_folder: Path, what: str) -> None:
     keep("k", b"planted")
-    (entry,) = folder.iterdir()
-    os.chown(folder if what == "directory" else entry, 65534, 65534)
+    (entry,) = cache_folder.iterdir()
+    os.chown(cache_folder if what == "directory" else entry, 65534, 65534)
     with pytest.warns(RuntimeWarning, match="belongs to the user 65534, not to 0"):
         assert keep("k") == (b"made", True)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "link to a pipe", "directory", "device", "empty", "short", "flipped"])
-def test_entries_of_other_kinds_do_no_harm(folder: Path, tmp_path: Path, kind: str) -> None:
+def test_entries_of_other_kinds_do_no_harm(cache_folder: Path, tmp_path: Path, kind: str) -> None:
     keep("k", b"planted")
-    (entry,) = folder.iterdir()
+    (entry,) = cache_folder.iterdir()
     content = entry.read_bytes()
     entry.unlink()
     if kind == "fifo":
@@ -128,18 +121,18 @@ def test_entries_of_other_kinds_do_no_harm(folder: Path, tmp_path: Path, kind: s
         entry.chmod(0o600)
     assert keep("k") == (b"made", True)
     assert keep("k") == (b"made", kind == "directory")  # which cannot be replaced; all else is
-    assert [path.name for path in folder.iterdir()] == [entry.name]
+    assert [path.name for path in cache_folder.iterdir()] == [entry.name]
 
 
-def test_cache_ignores_renamed_entry(folder: Path) -> None:
+def test_cache_ignores_renamed_entry(cache_folder: Path) -> None:
     keep("k", b"planted")
-    (folder / "k.o").rename(folder / "other.o")
+    (cache_folder / "k.o").rename(cache_folder / "other.o")
     assert keep("other") == (b"made", True)
 
 
-def test_cache_detects_flipped_bit(folder: Path) -> None:
+def test_cache_detects_flipped_bit(cache_folder: Path) -> None:
     keep("k", b"planted")
-    (entry,) = folder.iterdir()
+    (entry,) = cache_folder.iterdir()
     content = entry.read_bytes()
     rng = random.Random(0)
     for _ in range(200):
@@ -225,7 +218,7 @@ def test_cache_ignores_object_planted_by_other_user() -> None:
         assert all(path.stat().st_ino != status.st_ino for path, status in entries.items())  # root's own
 
 
-def test_compile_without_disk_space_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_without_disk_space_is_an_error(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import resource
 
     limit, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -241,7 +234,7 @@ def test_compile_without_disk_space_is_an_error(folder: Path, monkeypatch: pytes
     compile(program).bind([x], [y])()
     assert y[0] == 18
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 100}))
-    monkeypatch.setenv("OPWEAVE_CACHE", str(folder / "empty"))
+    monkeypatch.setenv("OPWEAVE_CACHE", str(cache_folder / "empty"))
     with pytest.raises(OperationError, match="has 100 bytes left"):
         compile(program)
 

@@ -21,7 +21,7 @@ def context(request: pytest.FixtureRequest) -> ow.MLContext:
     return ow.ml.create_context(device=request.param)
 
 
-def run(context: ow.MLContext, program: Any, arrays: tuple[np.ndarray, ...]) -> list[np.ndarray]:
+def compute_decomposed(context: ow.MLContext, program: Any, arrays: tuple[np.ndarray, ...]) -> list[np.ndarray]:
     builder = ow.MLGraphBuilder(context)
     operands = [builder.input(f"x{k}", array.dtype.name, array.shape) for k, array in enumerate(arrays)]
     results = decompose(program, builder, operands)
@@ -31,11 +31,11 @@ def run(context: ow.MLContext, program: Any, arrays: tuple[np.ndarray, ...]) -> 
     return [np.asarray(made[f"y{k}"]) for k in range(len(results))]
 
 
-def check(context: ow.MLContext, case: Case, rtol: float) -> None:
+def check_decomposition(context: ow.MLContext, case: Case, rtol: float) -> None:
     program = case.program()
     wanted = [np.empty(output.desc.shape, output.desc.data_type) for output in program.outputs]
     evaluate(program, case.arrays, wanted)
-    for got, want in zip(run(context, program, case.arrays), wanted, strict=True):
+    for got, want in zip(compute_decomposed(context, program, case.arrays), wanted, strict=True):
         assert got.dtype == want.dtype
         tolerance = max(rtol, 1e-3) if rtol and want.dtype == "float16" else rtol
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=1e-37 if rtol else 0)
@@ -45,13 +45,13 @@ def check(context: ow.MLContext, case: Case, rtol: float) -> None:
 @settings(max_examples=60)
 @given(case=pointwise(exact=True, decomposable=True, depth=3))
 def test_exact_functions_decompose_bit_for_bit(context: ow.MLContext, case: Case) -> None:
-    check(context, case, 0)
+    check_decomposition(context, case, 0)
 
 
 @settings(max_examples=40)
 @given(case=pointwise(exact=False, decomposable=True, depth=3))
 def test_smooth_functions_decompose(context: ow.MLContext, case: Case) -> None:
-    check(context, case, 1e-4)
+    check_decomposition(context, case, 1e-4)
 
 
 @pytest.mark.long
@@ -59,7 +59,7 @@ def test_smooth_functions_decompose(context: ow.MLContext, case: Case) -> None:
 @given(case=index_form())
 def test_decompose_index_form_of_whole_arrays(context: ow.MLContext, case: Case) -> None:
     assume(refusal(case.program()) is None)
-    check(context, case, 1e-5)
+    check_decomposition(context, case, 1e-5)
 
 
 X = np.linspace(-3, 3, 35, dtype=np.float32).reshape(5, 7)
@@ -82,7 +82,9 @@ def separable(x: Any) -> Any:
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 @pytest.mark.parametrize("function", [softmax, triangle, separable])
 def test_decompose_movement(context: ow.MLContext, function: Any, data_type: str) -> None:
-    check(context, Case(lambda space, x: function(x), (X.astype(data_type),), True, function.__name__), 1e-5)
+    check_decomposition(
+        context, Case(lambda space, x: function(x), (X.astype(data_type),), True, function.__name__), 1e-5
+    )
 
 
 def test_extremes_and_their_positions_see_nan(context: ow.MLContext) -> None:
@@ -94,9 +96,9 @@ def test_extremes_and_their_positions_see_nan(context: ow.MLContext) -> None:
         e = ow.expr
         return e.reduce_max(x, [1]), e.reduce_min(x, [1]), e.arg_max(x, 1), e.arg_min(x, 1)
 
-    check(context, Case(function, (x,), True, "extremes"), 0)
+    check_decomposition(context, Case(function, (x,), True, "extremes"), 0)
     program = Case(function, (x,), True, "extremes").program()
-    assert [r[1].tolist() for r in run(context, program, (x,))[2:]] == [4, 4]
+    assert [r[1].tolist() for r in compute_decomposed(context, program, (x,))[2:]] == [4, 4]
 
 
 def test_float16_is_rounded_once(context: ow.MLContext) -> None:
@@ -104,7 +106,7 @@ def test_float16_is_rounded_once(context: ow.MLContext) -> None:
     program = Case(lambda space, x: x * 4 / 4 + (x + 0.0001 - x), (x,), True, "once").program()
     wide = x.astype(np.float32)
     wanted = (wide * 4 / 4 + (wide + np.float32(0.0001) - wide)).astype(np.float16)
-    np.testing.assert_array_equal(run(context, program, (x,))[0], wanted)
+    np.testing.assert_array_equal(compute_decomposed(context, program, (x,))[0], wanted)
 
 
 def test_decompose_results_independent_of_inputs(context: ow.MLContext) -> None:
@@ -112,7 +114,7 @@ def test_decompose_results_independent_of_inputs(context: ow.MLContext) -> None:
         return ow.expr.compute((2, 3), lambda i, j: 2.5), ow.expr.compute((2, 2), lambda i, j: i * 2 + j), x
 
     program = Case(lambda space, x: function(x), (X,), True, "constants").program()
-    first, second, third = run(context, program, (X,))
+    first, second, third = compute_decomposed(context, program, (X,))
     assert first.tolist() == [[2.5] * 3] * 2
     assert second.tolist() == [[0, 1], [2, 3]]
     np.testing.assert_array_equal(third, X)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from expr_programs import Case, programs
+from expr_programs import Case, program_of, programs
 from hypothesis import Phase, given, settings
 
 import opweave.expr as ex
@@ -44,17 +44,13 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch.undo()
 
 
-def program_of(function: Callable[..., Any], *arrays: np.ndarray) -> ir.Formula:
-    return trace(function, "sample", [Desc(a.dtype.name, a.shape) for a in arrays])  # type: ignore[arg-type]
-
-
 def run_program(program: ir.Formula, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     outputs = [np.full(o.desc.shape, 99, o.desc.data_type) for o in program.outputs]
     compile(program).bind(arrays, outputs)()
     return outputs
 
 
-def run(function: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:
+def run_halide(function: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:
     return run_program(program_of(function, *arrays), arrays)
 
 
@@ -284,7 +280,7 @@ EXACT: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 def assert_accurate(step: int) -> None:
     """Every function keeps its bound on each `step`-th of all float32."""
     x = np.arange(0, 2**32, step, dtype=np.uint64).astype(np.uint32).view(np.float32)
-    results = run(lambda x: tuple(getattr(ex, name)(x) for name in EXACT), x)
+    results = run_halide(lambda x: tuple(getattr(ex, name)(x) for name in EXACT), x)
     with np.errstate(all="ignore"):
         for (name, exact), result in zip(EXACT.items(), results, strict=True):
             expected = exact(x.astype(np.float64))
@@ -341,7 +337,7 @@ def test_products_in_functions_may_be_fused(name: str, tmp_path: Path, monkeypat
 
     monkeypatch.setattr(objects, "assemble", seen)
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
-    run(lambda x: apply(name, x), np.zeros(4099, np.float32))
+    run_halide(lambda x: apply(name, x), np.zeros(4099, np.float32))
     products = [line for code in codes for line in code.splitlines() if " = fmul " in line]
     others = [line for line in products if " = fmul contract " not in line]
     assert len(products) >= 8
@@ -356,14 +352,14 @@ def test_arithmetic_on_function_results_is_not_fused(name: str) -> None:
         return ex.pow(ex.abs(x), 1.7) if name == "pow" else apply(name, x)
 
     x, y, z = np.random.default_rng(0).uniform(0.1, 3, (3, 5001)).astype(np.float32)
-    (f,), (g,) = run(applied, x), run(applied, y)
+    (f,), (g,) = run_halide(applied, x), run_halide(applied, y)
 
     def combined(x: Traced, y: Traced, z: Traced) -> tuple[Traced, ...]:
         a, b = applied(x), applied(y)
         return a * y + z, y * z - a, a * b + 0.5, x * math.log2(math.e) + z
 
     expected = f * y + z, y * z - f, f * g + np.float32(0.5), x * np.float32(math.log2(math.e)) + z
-    for result, wanted in zip(run(combined, x, y, z), expected, strict=True):
+    for result, wanted in zip(run_halide(combined, x, y, z), expected, strict=True):
         np.testing.assert_array_equal(result, wanted)
 
 
@@ -373,7 +369,7 @@ def test_powers_are_accurate_everywhere() -> None:
     usual = np.stack([np.exp(rng.uniform(-10, 10, 300_000)), rng.uniform(-20, 20, 300_000)]).astype(np.float32)
     grid = np.stack([g.ravel() for g in np.meshgrid(special("float32"), special("float32"))])
     a, b = np.concatenate([bits, usual, grid], axis=1)
-    (result,) = run(ex.pow, a, b)
+    (result,) = run_halide(ex.pow, a, b)
     with np.errstate(all="ignore"):
         ulps = errors(result, np.power(a.astype(np.float64), b.astype(np.float64)))
     assert ulps.max() <= mathematics.BOUNDS["pow"], (ulps.max(), a[ulps.argmax()], b[ulps.argmax()])
@@ -384,7 +380,7 @@ def test_float16_all_values(native: bool, tmp_path: Path, monkeypatch: pytest.Mo
     if not native:
         use_features("sse41-avx-fma", monkeypatch, tmp_path)
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
-    (wide,) = run(lambda x: ex.cast(x, "float32"), halves)
+    (wide,) = run_halide(lambda x: ex.cast(x, "float32"), halves)
     assert np.array_equal(wide, halves.astype(np.float32), equal_nan=True)
     bits = np.arange(0, 2**32, 16001, dtype=np.uint64).astype(np.uint32).view(np.float32)
     # Between neighbours, and a little beside.
@@ -396,7 +392,7 @@ def test_float16_all_values(native: bool, tmp_path: Path, monkeypatch: pytest.Mo
             np.nextafter(between.astype(np.float32), np.inf),
         ]
         floats = np.concatenate([bits, *(n.astype(np.float32) for n in near)])
-        (narrow,) = run(lambda x: ex.cast(x, "float16"), floats)
+        (narrow,) = run_halide(lambda x: ex.cast(x, "float16"), floats)
         assert np.array_equal(narrow, floats.astype(np.float16), equal_nan=True)
         assert (np.signbit(narrow) == np.signbit(floats))[~np.isnan(floats)].all()
 
@@ -411,7 +407,7 @@ def test_float16_all_values(native: bool, tmp_path: Path, monkeypatch: pytest.Mo
 def test_sizes_of_loops(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     row = np.ascontiguousarray(x[..., :1]) if shape else x
-    (y,) = run(lambda x, r: x * 2 + r, x, row)
+    (y,) = run_halide(lambda x, r: x * 2 + r, x, row)
     np.testing.assert_array_equal(y, x * 2 + row)
 
 
@@ -425,7 +421,7 @@ def test_normalisations(shape: tuple[int, ...], axis: int) -> None:
         return e / ex.reduce_sum(e, [axis], keep_dimensions=True), x - mean, ex.arg_max(x, axis), ex.reduce_sum(x)
 
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    soft, centred, position, total = run(softmax, x)
+    soft, centred, position, total = run_halide(softmax, x)
     wide = x.astype(np.float64)
     e = np.exp(wide - wide.max(axis, keepdims=True))
     np.testing.assert_allclose(soft, e / e.sum(axis, keepdims=True), rtol=2e-5)
@@ -438,14 +434,14 @@ def test_normalisations(shape: tuple[int, ...], axis: int) -> None:
 def test_products_of_matrices(n: int, k: int, m: int) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(s).astype(np.float32) for s in ((n, k), (k, m)))
-    (y,) = run(lambda a, b: ex.compute((n, m), lambda i, j: ex.sum_over(k, lambda r: a[i, r] * b[r, j])), a, b)
+    (y,) = run_halide(lambda a, b: ex.compute((n, m), lambda i, j: ex.sum_over(k, lambda r: a[i, r] * b[r, j])), a, b)
     np.testing.assert_allclose(y, a @ b, atol=1e-4)
 
 
 @pytest.mark.parametrize("count", [50, 200_003])
 def test_sums_are_accurate(count: int) -> None:
     x = np.random.default_rng(0).random(count, np.float32)
-    (y,) = run(ex.reduce_sum, x)
+    (y,) = run_halide(ex.reduce_sum, x)
     assert abs(float(y) - math.fsum(x.tolist())) <= 4e-7 * count
 
 
@@ -471,7 +467,7 @@ def test_division_of_folded_values_compiles() -> None:
 def test_colour_image() -> None:
     x = np.random.default_rng(0).random((130, 141, 3), np.float32)
     window = lambda y, k, c, x: sum(x[y + dy, k + dx, c] for dy in range(3) for dx in range(3)) / 9  # noqa: E731
-    blurred, grey = run(
+    blurred, grey = run_halide(
         lambda x: (
             ex.compute((128, 139, 3), lambda y, k, c: window(y, k, c, x)),
             ex.compute((130, 141), lambda y, k: x[y, k, 0] * 0.25 + x[y, k, 1] * 0.5 + x[y, k, 2] * 0.25),

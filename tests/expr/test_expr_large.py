@@ -12,7 +12,7 @@ import opweave as ow
 import opweave.expr as ex
 
 
-def build(function: Callable[[Any], Any]) -> ow.MLGraph:
+def build_expression(function: Callable[[Any], Any]) -> ow.MLGraph:
     """A graph of one expression of 64 numbers."""
     builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu"))
     return builder.build({"y": ow.expression(function)(builder.input("x", "float32", [64]))})
@@ -26,7 +26,7 @@ def test_nested_clamped_stencils_are_refused() -> None:
         return x
 
     with pytest.raises(ow.ValidationError, match=r"stencils: the expression has [\d,]+ nodes, more than the 50,000"):
-        build(stencils)
+        build_expression(stencils)
 
 
 @pytest.mark.long
@@ -36,7 +36,7 @@ def test_formulas_5000_deep_are_not_compiled() -> None:
             x = x * 1.0001 + number
         return x
 
-    graph = build(deep)
+    graph = build_expression(deep)
     (placement,) = graph.placements()
     assert "NumPy" in placement.detail
     wanted = np.ones(64, np.float32)

@@ -38,7 +38,7 @@ def chain(length: int, name: str = "") -> Callable[[Traced], Traced]:
     return function
 
 
-def run(kernel: kernels.ExpressionKernel, x: np.ndarray) -> np.ndarray:
+def run_kernel(kernel: kernels.ExpressionKernel, x: np.ndarray) -> np.ndarray:
     y = np.zeros_like(x)
     kernel.run([x], [y])
     return y
@@ -58,7 +58,7 @@ def test_node_limit_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stored_levels_stay_small() -> None:
     program = trace(stencils(14, keep=True), "stencils", [ROW])
     kernel = kernels.compile(program, "numpy")
-    assert run(kernel, np.ones(64, np.float32)).tolist() == [2.0**14] * 64
+    assert run_kernel(kernel, np.ones(64, np.float32)).tolist() == [2.0**14] * 64
 
 
 @pytest.mark.long
@@ -68,7 +68,7 @@ def test_deep_formula_uses_numpy() -> None:
     wanted = np.ones(64, np.float32)
     for number in range(5000):
         wanted = wanted * np.float32(1.0001) + np.float32(number)
-    np.testing.assert_allclose(run(kernel, np.ones(64, np.float32)), wanted, rtol=1e-5)
+    np.testing.assert_allclose(run_kernel(kernel, np.ones(64, np.float32)), wanted, rtol=1e-5)
     assert kernel.detail.startswith("NumPy")
     if kernels.is_compiled():
         assert "OPWEAVE_MAX_COMPILE_WORK sets the limit" in kernel.detail
@@ -142,5 +142,5 @@ def test_trace_and_text_of_deep_formulas_need_no_recursion(kind: str) -> None:
         assert len(text) < 60 * depth
         assert max(map(len, text.splitlines())) < 20_000
         return
-    result = run(kernels.compile(program, "auto"), np.zeros(64, np.float32))
+    result = run_kernel(kernels.compile(program, "auto"), np.zeros(64, np.float32))
     assert kind == "chain" or result[0] == depth

@@ -29,7 +29,7 @@ def product(rows: int, columns: int, inner: int) -> Callable[[Traced, Traced], T
     )
 
 
-def check(rows: int, columns: int, inner: int) -> None:
+def check_product(rows: int, columns: int, inner: int) -> None:
     a = rng.standard_normal((rows, inner)).astype("float32")
     b = rng.standard_normal((columns, inner)).astype("float32")
     program = trace(product(rows, columns, inner), "product", [Desc("float32", a.shape), Desc("float32", b.shape)])
@@ -55,7 +55,7 @@ SIZES = [
 
 @pytest.mark.parametrize(("rows", "columns", "inner"), SIZES)
 def test_products_with_transposed_matrices(rows: int, columns: int, inner: int) -> None:
-    check(rows, columns, inner)
+    check_product(rows, columns, inner)
 
 
 def test_sums_along_two_rows() -> None:
@@ -78,7 +78,7 @@ def test_sums_along_two_rows() -> None:
 def code_of(rows: int, columns: int, inner: int, monkeypatch: pytest.MonkeyPatch, cache: Path) -> str:
     """The LLVM code of a product, which is checked, too."""
     made = recorded(monkeypatch, cache)
-    check(rows, columns, inner)
+    check_product(rows, columns, inner)
     (code,) = made
     return code
 

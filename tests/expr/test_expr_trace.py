@@ -210,7 +210,7 @@ def test_checked_works_in_expressions_only() -> None:
 # What numbers, indices and operators become
 
 
-def run(function: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
+def evaluate_function(function: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
     program = trace(function, "f", [Desc(a.dtype.name, a.shape) for a in arrays])
     outputs = [np.empty(o.desc.shape, o.desc.data_type) for o in program.outputs]
     evaluate(program, arrays, outputs)
@@ -250,18 +250,20 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 def test_operators_equal_numpy(text: str) -> None:
     operator = OPERATORS[text]
     a, b = np.arange(1, 7, dtype=np.int32).reshape(2, 3), np.int32([3, 1, 2])
-    np.testing.assert_array_equal(run(operator, a, b), operator(a, b))
+    np.testing.assert_array_equal(evaluate_function(operator, a, b), operator(a, b))
     number = "b" not in text or operator(a, 3)
     if "b" in text:
-        np.testing.assert_array_equal(run(lambda a: operator(a, 3), a), number)
-        np.testing.assert_array_equal(run(lambda a: operator(3, a), b), operator(np.int32(3), b))
+        np.testing.assert_array_equal(evaluate_function(lambda a: operator(a, 3), a), number)
+        np.testing.assert_array_equal(evaluate_function(lambda a: operator(3, a), b), operator(np.int32(3), b))
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
     x = np.float32([1, 2])
-    np.testing.assert_array_equal(run(lambda x: np.float32(2) * x + np.int64(1) + np.array(0.5), x), x * 2 + 1.5)
     np.testing.assert_array_equal(
-        run(lambda x: ex.compute((2,), lambda i: x.padded(np.float32(7))[i + np.int32(1)]), x), [2, 7]
+        evaluate_function(lambda x: np.float32(2) * x + np.int64(1) + np.array(0.5), x), x * 2 + 1.5
+    )
+    np.testing.assert_array_equal(
+        evaluate_function(lambda x: ex.compute((2,), lambda i: x.padded(np.float32(7))[i + np.int32(1)]), x), [2, 7]
     )
 
 
@@ -335,8 +337,8 @@ def test_long_chains_need_no_recursion() -> None:
     assert program.operations == 5000
     assert len(str(program)) > 5000
     x = np.ones((4, 5), np.float32)
-    np.testing.assert_array_equal(run(chain, x), x + 4999)
-    long = run(lambda x: ex.compute((20,), lambda i: chain(x)[i // 5, i % 5]), x)
+    np.testing.assert_array_equal(evaluate_function(chain, x), x + 4999)
+    long = evaluate_function(lambda x: ex.compute((20,), lambda i: chain(x)[i // 5, i % 5]), x)
     np.testing.assert_array_equal(long, np.full(20, 5000))
 
 
@@ -350,7 +352,7 @@ def test_trace_shares_reused_node() -> None:
     assert len(repr(program.outputs[0].body)) < 160
     assert len(ir.walk(*program.roots)) == 63  # two positions, what is loaded, and 60 products
     assert len(str(program).splitlines()) == 2 + 1 + 60
-    np.testing.assert_array_equal(run(squares, np.float32([[1, 0.5]])), [[1, 0]])
+    np.testing.assert_array_equal(evaluate_function(squares, np.float32([[1, 0.5]])), [[1, 0]])
 
 
 def test_formula_text_writes_reused_index_once() -> None:
@@ -361,7 +363,9 @@ def test_formula_text_writes_reused_index_once() -> None:
 
     program = traced(lambda x: ex.compute((4,), lambda i: x[position(i), 0]))
     assert len(str(program)) < 2000
-    got = run(lambda x: ex.compute((4,), lambda i: x[position(i), 0]), np.arange(20, dtype=np.float32).reshape(4, 5))
+    got = evaluate_function(
+        lambda x: ex.compute((4,), lambda i: x[position(i), 0]), np.arange(20, dtype=np.float32).reshape(4, 5)
+    )
     assert got.tolist() == [5 * (2**60 * i % 3) for i in range(4)]
 
 

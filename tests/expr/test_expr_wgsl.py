@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from expr_programs import Case, programs
+from expr_programs import Case, program_of, programs
 from hypothesis import Phase, given, settings
 from support.wgsl_runner import ALL, PACKED, Runner
 
@@ -30,11 +30,7 @@ def run_program(program: ir.Formula, arrays: Sequence[np.ndarray], features: Fea
     return [runner.result(output) for output in program.outputs]
 
 
-def program_of(function: Callable[..., Any], *arrays: np.ndarray) -> ir.Formula:
-    return trace(function, "sample", [Desc(a.dtype.name, a.shape) for a in arrays])  # type: ignore[arg-type]
-
-
-def run(function: Callable[..., Any], *arrays: np.ndarray, features: Features = ALL) -> list[np.ndarray]:
+def run_wgsl(function: Callable[..., Any], *arrays: np.ndarray, features: Features = ALL) -> list[np.ndarray]:
     return run_program(program_of(function, *arrays), arrays, features)
 
 
@@ -132,7 +128,7 @@ def test_normalisations(shape: tuple[int, ...], axis: int) -> None:
         return e / ex.reduce_sum(e, [axis], keep_dimensions=True), x - mean, ex.arg_max(x, axis), ex.reduce_sum(x)
 
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    soft, centred, position, total = run(softmax, x)
+    soft, centred, position, total = run_wgsl(softmax, x)
     wide = x.astype(np.float64)
     e = np.exp(wide - wide.max(axis, keepdims=True))
     np.testing.assert_allclose(soft, e / e.sum(axis, keepdims=True), rtol=2e-6)
@@ -159,7 +155,7 @@ def test_reductions_in_reductions(data_type: DataType, count: int) -> None:
 @pytest.mark.parametrize("shape", [(50,), (5000, 4), (1, 12_345), (300_007,)])
 def test_sums_are_accurate(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).random(shape, np.float32)
-    (y,) = run(lambda x: ex.reduce_sum(x, [0 if x.shape[0] > 1 else 1]), x)
+    (y,) = run_wgsl(lambda x: ex.reduce_sum(x, [0 if x.shape[0] > 1 else 1]), x)
     exact = x.astype(np.float64).sum(0 if shape[0] > 1 else 1)
     assert np.max(np.abs(y - exact) / exact) <= 3e-7
 
@@ -170,17 +166,17 @@ def test_sizes(shape: tuple[int, ...], data_type: DataType) -> None:
     x = np.random.default_rng(0).integers(0, 99, shape).astype(data_type)
     row = np.ascontiguousarray(x[..., :1]) if shape else x
     for features in (ALL, PACKED):
-        (y,) = run(lambda x, r: x * 2 + r, x, row, features=features)
+        (y,) = run_wgsl(lambda x, r: x * 2 + r, x, row, features=features)
         np.testing.assert_array_equal(y, x * 2 + row)
 
 
 def test_workgroups_exceed_one_dimension() -> None:
     features = Features(max_workgroups=9)
     x = np.arange(9999, dtype=np.float32)
-    (y,) = run(lambda x: x + 1, x, features=features)
+    (y,) = run_wgsl(lambda x: x + 1, x, features=features)
     np.testing.assert_array_equal(y, x + 1)
     rows = np.random.default_rng(0).integers(0, 9, (25, 64)).astype(np.float32)
-    (total,) = run(lambda x: ex.reduce_sum(x, [1]), rows, features=features)
+    (total,) = run_wgsl(lambda x: ex.reduce_sum(x, [1]), rows, features=features)
     np.testing.assert_array_equal(total, rows.sum(1))
     (kernel,) = kernels(program_of(lambda x: x + 1, np.zeros(256 * 10, np.float32)), features)
     assert math.prod(kernel.workgroups) >= 10
@@ -266,7 +262,7 @@ EXACT: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 def test_functions_are_accurate_everywhere() -> None:
     x = np.arange(0, 2**32, 16381, dtype=np.uint64).astype(np.uint32).view(np.float32)  # every exponent, 512 times
     x = x[~((np.abs(x) < np.finfo(np.float32).smallest_normal) & (x != 0))]
-    results = run(lambda x: tuple(getattr(ex, name)(x) for name in EXACT), x)
+    results = run_wgsl(lambda x: tuple(getattr(ex, name)(x) for name in EXACT), x)
     with np.errstate(all="ignore"):
         for (name, exact), result in zip(EXACT.items(), results, strict=True):
             expected = exact(x.astype(np.float64))
@@ -284,7 +280,7 @@ def test_powers_are_accurate_everywhere() -> None:
     near_one = np.stack([rng.uniform(0.9, 1.1, 100_000), rng.uniform(-900, 900, 100_000)]).astype(np.float32)
     grid = np.stack([g.ravel() for g in np.meshgrid(special("float32"), special("float32"))])
     a, b = np.ascontiguousarray(np.concatenate([bits, usual, near_one, grid], axis=1))
-    (result,) = run(ex.pow, a, b)
+    (result,) = run_wgsl(ex.pow, a, b)
     with np.errstate(all="ignore"):
         ulps = errors(result, np.power(a.astype(np.float64), b.astype(np.float64)))
     assert ulps.max() <= mathematics.BOUNDS["pow"], (ulps.max(), a[ulps.argmax()], b[ulps.argmax()])
@@ -293,15 +289,17 @@ def test_powers_are_accurate_everywhere() -> None:
 @pytest.mark.parametrize("features", [ALL, PACKED], ids=["f16", "packed"])
 def test_float16_all_values(features: Features) -> None:
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
-    (wide,) = run(lambda x: ex.cast(x, "float32"), halves, features=features)
+    (wide,) = run_wgsl(lambda x: ex.cast(x, "float32"), halves, features=features)
     np.testing.assert_array_equal(wide, halves.astype(np.float32))
     bits = np.arange(0, 2**32, 16001, dtype=np.uint64).astype(np.uint32).view(np.float32)
     with np.errstate(all="ignore"):  # between neighbours, and a little beside
         between = ((wide[:-1].astype(np.float64) + wide[1:]) / 2).astype(np.float32)
         floats = np.concatenate([bits, between, np.nextafter(between, -np.inf), np.nextafter(between, np.inf)])
         expected = floats.astype(np.float16)
-    computed, narrow = run(lambda x: (ex.cast(x, "float16") * 1.0, ex.cast(x, "float16")), floats, features=features)
-    (stored,) = run(lambda x, y: ex.cast(x, "float16") + y, floats, np.zeros((), np.float16), features=features)
+    computed, narrow = run_wgsl(
+        lambda x: (ex.cast(x, "float16") * 1.0, ex.cast(x, "float16")), floats, features=features
+    )
+    (stored,) = run_wgsl(lambda x, y: ex.cast(x, "float16") + y, floats, np.zeros((), np.float16), features=features)
     for actual in (computed, narrow, stored):
         np.testing.assert_array_equal(actual, expected)
 
@@ -498,7 +496,7 @@ def test_outputs_of_all_types() -> None:
     x = np.arange(35).reshape(5, 7).astype(np.float32)
     wanted = [t for t in ANY for _ in range(2)]
     for features in (ALL, PACKED):
-        results = run(lambda x: tuple(ex.cast(x + k, t) for k, t in enumerate(wanted)), x, features=features)
+        results = run_wgsl(lambda x: tuple(ex.cast(x + k, t) for k, t in enumerate(wanted)), x, features=features)
         for k, (result, data_type) in enumerate(zip(results, wanted, strict=True)):
             np.testing.assert_array_equal(result, (x + k).astype(data_type))
 

@@ -50,7 +50,7 @@ def tensor_of(context: ow.MLContext, values: Any = None, *, writable: bool = Tru
     return tensor
 
 
-def run(graph: ow.MLGraph, inputs: Sequence[ow.MLTensor], outputs: Sequence[ow.MLTensor]) -> None:
+def dispatch(graph: ow.MLGraph, inputs: Sequence[ow.MLTensor], outputs: Sequence[ow.MLTensor]) -> None:
     graph.context.dispatch(
         graph,
         {f"in{k}": tensor for k, tensor in enumerate(inputs)},
@@ -61,9 +61,9 @@ def run(graph: ow.MLGraph, inputs: Sequence[ow.MLTensor], outputs: Sequence[ow.M
 def test_dispatch_waits_for_a_read(context: ow.MLContext) -> None:
     double, add = graph_of(context, lambda x: x * 2), graph_of(context, lambda x, y: x + y, 2)
     x, a, b, c = tensor_of(context, START), tensor_of(context), tensor_of(context), tensor_of(context)
-    run(double, [x], [a])
-    run(double, [a], [b])
-    run(add, [a, b], [c])
+    dispatch(double, [x], [a])
+    dispatch(double, [a], [b])
+    dispatch(add, [a, b], [c])
     assert (statistics.graphs, statistics.operations) == (0, 0)
     np.testing.assert_array_equal(context.read_tensor(c), 6 * START)
     assert statistics.graphs + statistics.operations > 0
@@ -92,15 +92,15 @@ LOOKS: dict[str, Callable[[ow.MLContext, ow.MLTensor], Any]] = {
 def test_any_read_runs_pending_dispatch(context: ow.MLContext, look: str) -> None:
     negate = graph_of(context, lambda x: -x)
     x, y = tensor_of(context, START), tensor_of(context)
-    run(negate, [x], [y])
+    dispatch(negate, [x], [y])
     np.testing.assert_array_equal(LOOKS[look](context, y), -START)
 
 
 def test_overwritten_dispatches_do_not_run(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     x, a, b = tensor_of(context, START), tensor_of(context), tensor_of(context)
-    run(double, [x], [a])
-    run(double, [x], [b])
+    dispatch(double, [x], [a])
+    dispatch(double, [x], [b])
     np.testing.assert_array_equal(a.numpy(), 2 * START)
     assert statistics.operations + statistics.graphs == 1
 
@@ -109,19 +109,19 @@ def test_unreachable_results_are_not_written(context: ow.MLContext) -> None:
     double, add = graph_of(context, lambda x: x * 2), graph_of(context, lambda x, y: x + y, 2)
     x, result = tensor_of(context, START), tensor_of(context)
     overwritten, destroyed, collected = (tensor_of(context) for _ in range(3))
-    run(double, [x], [overwritten])
-    run(double, [x], [overwritten])  # before anybody looked: the first one never runs
+    dispatch(double, [x], [overwritten])
+    dispatch(double, [x], [overwritten])  # before anybody looked: the first one never runs
     assert statistics.dropped == 1
-    run(double, [overwritten], [destroyed])
-    run(add, [overwritten, destroyed], [collected])
-    run(add, [destroyed, collected], [result])
+    dispatch(double, [overwritten], [destroyed])
+    dispatch(add, [overwritten, destroyed], [collected])
+    dispatch(add, [destroyed, collected], [result])
     destroyed.destroy()
     context.write_tensor(overwritten, START)
     del collected
     gc.collect()
     np.testing.assert_array_equal(result.numpy(), (4 + 6) * START)
     assert (statistics.values, statistics.dropped) == (1, 4)
-    run(double, [x], [result])
+    dispatch(double, [x], [result])
     result.destroy()
     assert statistics.dropped == 5
     assert statistics.operations + 4 * statistics.graphs == 4
@@ -135,8 +135,8 @@ def test_recurring_chain_becomes_one_graph(context: ow.MLContext) -> None:
     x = tensor_of(context)
     for step in range(4):
         context.write_tensor(x, START + step)
-        run(scale, [x], [a])
-        run(split, [a], [b, c])
+        dispatch(scale, [x], [a])
+        dispatch(split, [a], [b, c])
         np.testing.assert_array_equal(c.numpy(), (START + step) * weight - 1)
         np.testing.assert_array_equal(b.numpy(), (START + step) * weight + 1)
         wait()
@@ -151,8 +151,8 @@ def test_dispatch_copies_nothing(context: ow.MLContext) -> None:
     x, a, b = tensor_of(context, START), tensor_of(context), tensor_of(context)
     before = memory.copies.count
     for _ in range(3):
-        run(double, [x], [a])
-        run(double, [a], [b])
+        dispatch(double, [x], [a])
+        dispatch(double, [a], [b])
         np.testing.assert_array_equal(b.numpy(), 4 * START)
     assert memory.copies.count == before
 
@@ -163,7 +163,7 @@ def test_dispatch_same_graph_alternately(context: ow.MLContext) -> None:
     want = START
     for count in (1, 2, 7, arrays.LONGEST + 3):
         for _ in range(count):
-            run(step, [one], [other])
+            dispatch(step, [one], [other])
             one, other = other, one
             want = np.asarray(want * np.float32(0.5) + np.float32(1))
         np.testing.assert_allclose(one.numpy(), want, rtol=1e-6)
@@ -173,19 +173,19 @@ def test_dispatch_runs_pending_chain_at_longest_length(context: ow.MLContext) ->
     step = graph_of(context, lambda x: x + 1)
     one, other = tensor_of(context, START), tensor_of(context)
     for _ in range(arrays.LONGEST - 1):
-        run(step, [one], [other])
+        dispatch(step, [one], [other])
         one, other = other, one
     assert statistics.operations == 0
-    run(step, [one], [other])
+    dispatch(step, [one], [other])
     assert statistics.operations + statistics.graphs > 0
 
 
 def test_write_tensor_keeps_values_for_earlier_dispatches(context: ow.MLContext) -> None:
     add = graph_of(context, lambda x, y: x + y, 2)
     x, y, z = tensor_of(context, START), tensor_of(context, START), tensor_of(context)
-    run(add, [x, y], [z])
+    dispatch(add, [x, y], [z])
     context.write_tensor(x, START * 10)
-    run(add, [x, z], [y])
+    dispatch(add, [x, z], [y])
     np.testing.assert_array_equal(context.read_tensor(y), 12 * START)
     np.testing.assert_array_equal(context.read_tensor(z), 2 * START)
     np.testing.assert_array_equal(context.read_tensor(x), 10 * START)
@@ -195,22 +195,22 @@ def test_view_shows_dispatch_results(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     x, y = tensor_of(context, START), tensor_of(context)
     part = y.numpy()[1:]  # any view of a view counts
-    run(double, [x], [y])
+    dispatch(double, [x], [y])
     np.testing.assert_array_equal(part, 2 * START[1:])
     context.write_tensor(y, START)
     np.testing.assert_array_equal(part, START[1:])
     del part
-    run(double, [x], [y])
+    dispatch(double, [x], [y])
     assert statistics.values == 0  # recorded again
 
 
 def test_view_writes_follow_earlier_dispatches(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     x, y, z = tensor_of(context, START), tensor_of(context), tensor_of(context)
-    run(double, [x], [y])
+    dispatch(double, [x], [y])
     view = x.numpy()
     view[:] = 5
-    run(double, [x], [z])
+    dispatch(double, [x], [z])
     view[:] = 7
     np.testing.assert_array_equal(y.numpy(), 2 * START)
     np.testing.assert_array_equal(z.numpy(), [10] * 4)
@@ -220,12 +220,12 @@ def test_view_writes_follow_earlier_dispatches(context: ow.MLContext) -> None:
 def test_pending_dispatch_reads_before_in_place_write(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     x, y, z = tensor_of(context, START), tensor_of(context, writable=False), tensor_of(context)
-    run(double, [x], [y])
+    dispatch(double, [x], [y])
     view = y.numpy()  # it is read-only, so reading it can wait
     before = statistics.operations
-    run(double, [y], [z])
+    dispatch(double, [y], [z])
     assert statistics.operations == before
-    run(double, [tensor_of(context, 5 * START)], [y])  # but the view shows what is written
+    dispatch(double, [tensor_of(context, 5 * START)], [y])  # but the view shows what is written
     np.testing.assert_array_equal(view, 10 * START)
     np.testing.assert_array_equal(z.numpy(), 4 * START)
 
@@ -234,17 +234,17 @@ def test_immediate_dispatch_after_tensor_moved(context: ow.MLContext) -> None:
     double, result = graph_of(context, lambda x: x * 2), np.zeros(4, "float32")
     x, y, mine = tensor_of(context, START), tensor_of(context), context.tensor_from(result)
     for factor in (2, 4, 8):
-        run(double, [x], [mine])
+        dispatch(double, [x], [mine])
         np.testing.assert_array_equal(result, factor * START)
-        run(double, [x], [y])
+        dispatch(double, [x], [y])
         x, y = y, x
-        run(double, [y], [mine])
+        dispatch(double, [y], [mine])
         np.testing.assert_array_equal(result, factor * START)
     for k in range(3):
         context.write_tensor(x, START + k)
-        run(double, [x], [mine])
+        dispatch(double, [x], [mine])
         np.testing.assert_array_equal(result, 2 * (START + k))
-        run(double, [x], [y])  # keeps what is there: the next write goes elsewhere
+        dispatch(double, [x], [y])  # keeps what is there: the next write goes elsewhere
 
 
 def test_dispatch_on_user_memory_is_immediate(context: ow.MLContext) -> None:
@@ -252,13 +252,13 @@ def test_dispatch_on_user_memory_is_immediate(context: ow.MLContext) -> None:
     mine, result = START.copy(), np.zeros(4, "float32")
     x, y = context.tensor_from(mine), context.tensor_from(result)
     between = tensor_of(context)
-    run(double, [x], [between])
+    dispatch(double, [x], [between])
     mine[:] = 0  # too late for the dispatch
-    run(double, [between], [y])
+    dispatch(double, [between], [y])
     np.testing.assert_array_equal(result, 4 * START)
     assert y.numpy().ctypes.data == result.ctypes.data
     frozen = np.frombuffer(START.tobytes(), "float32")  # read-only
-    run(double, [context.tensor_from(frozen)], [between])
+    dispatch(double, [context.tensor_from(frozen)], [between])
     assert statistics.values == 0
     np.testing.assert_array_equal(between.numpy(), 2 * START)
 
@@ -270,19 +270,19 @@ def test_deferred_dispatch_with_both_kinds_of_constants(context: ow.MLContext) -
     graph = builder.build({"out0": x * builder.constant(table) + np.float32([1, 1, 1, 1])})
     alone = graph_of(context, lambda b: b.constant(START) * 2, 0)
     a, b = tensor_of(context), tensor_of(context)
-    run(alone, [], [a])
-    run(graph, [a], [b])
-    run(graph, [b], [a])
+    dispatch(alone, [], [a])
+    dispatch(graph, [a], [b])
+    dispatch(graph, [b], [a])
     np.testing.assert_array_equal(a.numpy(), (2 * START * START + 1) * START + 1)
 
 
 def test_operations_and_dispatches_together(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     x, y = tensor_of(context, START), tensor_of(context)
-    run(double, [x], [y])
+    dispatch(double, [x], [y])
     later = ow.ops.add(y, 1)
-    run(double, [y], [x])
-    run(double, [x], [y])  # what `later` reads is still there
+    dispatch(double, [y], [x])
+    dispatch(double, [x], [y])  # what `later` reads is still there
     np.testing.assert_array_equal(later.numpy(), 2 * START + 1)
     np.testing.assert_array_equal(y.numpy(), 8 * START)
 
@@ -341,7 +341,7 @@ class Machine:
             graph = self.graphs[name]
             split = len(graph.inputs)
             if len(set(at)) == len(at):
-                run(graph, [self.tensors[k] for k in at[:split]], [self.tensors[k] for k in at[split:]])
+                dispatch(graph, [self.tensors[k] for k in at[:split]], [self.tensors[k] for k in at[split:]])
         elif name == "operation":
             self.arrays.append(ow.ops.sub(self.tensors[at[0]], self.tensors[at[1]]))
         else:
@@ -426,9 +426,9 @@ def test_threads(context: ow.MLContext) -> None:
     def work() -> None:
         x, y = tensor_of(context, START), tensor_of(context)
         for k in range(60):
-            run(step, [x], [y])
+            dispatch(step, [x], [y])
             x, y = y, x
-            run(step, [shared], [y])
+            dispatch(step, [shared], [y])
             if k % 7 == 0:
                 np.testing.assert_array_equal(context.read_tensor(x), START + k + 1)
                 np.testing.assert_array_equal(context.read_tensor(y), START + 1)
@@ -447,7 +447,7 @@ def test_threads_on_same_tensors_do_not_deadlock(context: ow.MLContext) -> None:
             a, b, c = pick.sample(tensors, 3)
             action = pick.randrange(6)
             if action < 2:
-                run(mix, [a, b], [c])
+                dispatch(mix, [a, b], [c])
             elif action == 2:
                 held = [*held[-1:], a.numpy()]
             elif action == 3:
@@ -468,13 +468,13 @@ def test_destroyed_graph_runs_earlier_dispatches(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     x, y, z = tensor_of(context, START), tensor_of(context), tensor_of(context)
     for _ in range(2):
-        run(double, [x], [y])
-        run(double, [y], [z])
+        dispatch(double, [x], [y])
+        dispatch(double, [y], [z])
         context.read_tensor(z)
     wait()
     assert statistics.compiled == 1
-    run(double, [x], [y])
-    run(double, [y], [z])
+    dispatch(double, [x], [y])
+    dispatch(double, [y], [z])
     executable, graph = weakref.ref(program_of(double)), weakref.ref(double)
     gc.collect()  # graphs of other tests, and what they were compiled into
     kept = force.graphs.statistics.entries
@@ -483,7 +483,7 @@ def test_destroyed_graph_runs_earlier_dispatches(context: ow.MLContext) -> None:
     np.testing.assert_array_equal(z.numpy(), 4 * START)
     assert force.graphs.statistics.entries == kept - 1
     with pytest.raises(ow.InvalidStateError, match="the graph is destroyed"):
-        run(double, [x], [y])
+        dispatch(double, [x], [y])
     del double
     gc.collect()
     assert graph() is None
@@ -496,8 +496,8 @@ def test_collected_graph_leaves_no_cache_entry(context: ow.MLContext) -> None:
     gc.collect()  # graphs of other tests, and what they were compiled into
     kept = force.graphs.statistics.entries
     for _ in range(2):
-        run(double, [x], [y])
-        run(double, [y], [z])
+        dispatch(double, [x], [y])
+        dispatch(double, [y], [z])
         context.read_tensor(z)
     wait()
     executable = weakref.ref(program_of(double))
@@ -511,12 +511,12 @@ def test_collected_graph_leaves_no_cache_entry(context: ow.MLContext) -> None:
 def test_context_destroy_drops_pending_dispatches(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     x, y = tensor_of(context, START), tensor_of(context)
-    run(double, [x], [y])
+    dispatch(double, [x], [y])
     context.destroy()
     with pytest.raises(ow.ValidationError, match=r"the tensor float32\[4\] is destroyed"):
         y.numpy()
     with pytest.raises(ow.InvalidStateError, match="the context is lost"):
-        run(double, [x], [y])
+        dispatch(double, [x], [y])
     assert statistics.operations == 0
 
 
@@ -537,18 +537,18 @@ def test_kernel_error_names_dispatch(context: ow.MLContext) -> None:
     check, double = graph_of(context, lambda x: picky(x, label="mine")), graph_of(context, lambda x: x * 2)
     x, y, z = tensor_of(context, START), tensor_of(context), tensor_of(context)
     for _ in range(2):  # so that it is compiled
-        run(check, [x], [y])
-        run(double, [y], [z])
+        dispatch(check, [x], [y])
+        dispatch(double, [y], [z])
         context.read_tensor(z)
         wait()
     context.write_tensor(x, np.full(4, 13, "float32"))
-    run(check, [x], [y])
-    place = rf"called in test_deferred_context\.py, line {run.__code__.co_firstlineno + 1}\)"
-    run(double, [y], [z])
+    dispatch(check, [x], [y])
+    place = rf"called in test_deferred_context\.py, line {dispatch.__code__.co_firstlineno + 1}\)"
+    dispatch(double, [y], [z])
     for _ in range(2):
         with pytest.raises(ow.OperationError, match=rf"^picky 'mine': .*thirteen.*{place}"):
             context.read_tensor(z)
-    run(double, [x], [z])  # others work
+    dispatch(double, [x], [z])  # others work
     np.testing.assert_array_equal(z.numpy(), [26] * 4)
     context.write_tensor(y, START)
     np.testing.assert_array_equal(y.numpy(), START)
@@ -588,7 +588,7 @@ def test_tensor_readers_do_not_accumulate(context: ow.MLContext) -> None:
     double = graph_of(context, lambda x: x * 2)
     x, y = tensor_of(context, START), tensor_of(context)
     for _ in range(1000):
-        run(double, [x], [y])
+        dispatch(double, [x], [y])
     assert len(x.current().readers) <= 64  # type: ignore[attr-defined]
     assert statistics.dropped == 999
 
@@ -608,9 +608,9 @@ def test_custom_operations_on_tensors_wait_with_the_dispatches(context: ow.MLCon
     double = graph_of(context, lambda x: x * 2)
     x, a = tensor_of(context, START), tensor_of(context)
     by = tensor_of(context, [1, 1, 1, 1])
-    run(double, [x], [a])
+    dispatch(double, [x], [a])
     b = shift(a, by)
-    run(double, [b], [a])  # does not change what the operation reads
+    dispatch(double, [b], [a])  # does not change what the operation reads
     context.write_tensor(by, np.zeros(4, "float32"))  # nor does this
     shift(a, by)  # its result is not kept
     c = shift(b, 3)

@@ -419,7 +419,7 @@ def test_background_error_is_shown_and_compilation_continues(monkeypatch: pytest
     assert other.program == "made"
 
 
-def run(code: str, **environment: str) -> str:
+def run_silently(code: str, **environment: str) -> str:
     import os
 
     result = subprocess.run(
@@ -436,10 +436,12 @@ import opweave as ow
 (ow.array([1.0]) + 1 + 2).numpy()
 print(ow.lazy.statistics.compiled, ow.lazy.compile_now(False))
 """
-    assert run(code, OPWEAVE_COMPILE="now") == "1 True\n"
-    assert run(code, OPWEAVE_COMPILE="background") == "0 False\n"
+    assert run_silently(code, OPWEAVE_COMPILE="now") == "1 True\n"
+    assert run_silently(code, OPWEAVE_COMPILE="background") == "0 False\n"
     code = "import opweave as ow\ntry: ow.lazy.compile_now()\nexcept ow.ValidationError as error: print(error)"
-    assert run(code, OPWEAVE_COMPILE="later").endswith("OPWEAVE_COMPILE must be one of now, background, got 'later'\n")
+    assert run_silently(code, OPWEAVE_COMPILE="later").endswith(
+        "OPWEAVE_COMPILE must be one of now, background, got 'later'\n"
+    )
 
 
 @pytest.mark.long
@@ -455,7 +457,7 @@ for size in range(1, 30):
         y.numpy()
 print("end")
 """
-    assert run(code) == "end\n"
+    assert run_silently(code) == "end\n"
 
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork here")
@@ -480,7 +482,7 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 print(work())
 """
-    assert run(code) == "301.0 301.0 302.0\n301.0\n"
+    assert run_silently(code) == "301.0 301.0 302.0\n301.0\n"
 
 
 @pytest.mark.parametrize(

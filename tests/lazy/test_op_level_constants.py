@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.arrays import normal
 from support.threads import together
 
 import opweave as ow
@@ -32,12 +33,8 @@ def _at_once() -> Iterator[None]:
     ow.lazy.compile_now(before)
 
 
-def random(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype("float32")
-
-
 def weights(*shape: int, seed: int = 0) -> ow.Array:
-    return ow.array(random(*shape, seed=seed))
+    return ow.array(normal(*shape, seed=seed))
 
 
 def layer(x: Any, w: Any, b: Any) -> ow.Array:
@@ -64,7 +61,7 @@ def variants() -> list[learned.Specialised]:
 
 def test_recurring_weights_become_constants() -> None:
     w, b = weights(4, 3), weights(3, seed=1)
-    found = [check_layer(random(2, 4, seed=k), w, b) for k in range(OFTEN)]
+    found = [check_layer(normal(2, 4, seed=k), w, b) for k in range(OFTEN)]
     assert found == [0] * (learned.RECURRENCES - 1) + [2] * 3
     assert (STATISTICS.compiled, STATISTICS.specialised, STATISTICS.graphs) == (1, 1, OFTEN)
 
@@ -112,7 +109,7 @@ def test_learned_constants(name: str) -> None:
         leaf.reads = 0
     results = []
     for k in range(learned.RECURRENCES * learned.PATIENCE + 2):
-        x = random(*shape, seed=k)
+        x = normal(*shape, seed=k)
         read = program(ow.array(x) if shape else None)
         results.append((k, np.asarray(read).copy()))
     found = [value for variant in variants() for value in variant.values]
@@ -125,7 +122,7 @@ def test_learned_constants(name: str) -> None:
     force.graphs.clear()
     try:  # and the values are those of a program without constants
         for k, values in results:
-            read = program(ow.array(random(*shape, seed=k)) if shape else None)
+            read = program(ow.array(normal(*shape, seed=k)) if shape else None)
             np.testing.assert_allclose(values, np.asarray(read), rtol=1e-4, atol=1e-6)
     finally:
         learned.RECURRENCES = before
@@ -133,29 +130,29 @@ def test_learned_constants(name: str) -> None:
 
 def test_constant_tensors_are_constants_until_they_are_destroyed() -> None:
     with CONTEXT:
-        w = CONTEXT.create_constant_tensor("float32", [4, 3], random(4, 3))
-        b = random(3, seed=1)
+        w = CONTEXT.create_constant_tensor("float32", [4, 3], normal(4, 3))
+        b = normal(3, seed=1)
         found = []
         for k in range(OFTEN):
-            values = layer(random(2, 4, seed=k), w, b).numpy()
-            np.testing.assert_allclose(values, np.maximum(random(2, 4, seed=k) @ random(4, 3) + b, 0), atol=1e-5)
+            values = layer(normal(2, 4, seed=k), w, b).numpy()
+            np.testing.assert_allclose(values, np.maximum(normal(2, 4, seed=k) @ normal(4, 3) + b, 0), atol=1e-5)
             found.append(len(variants()))
         assert found[-1] == 1
         for k in range(100):
             with ow.lazy.profile() as records:
-                layer(random(2, 4, seed=k), w, b).numpy()
+                layer(normal(2, 4, seed=k), w, b).numpy()
             assert records[0].constants == 1
         assert STATISTICS.specialised == 1
         w.destroy()
         assert variants() == []
         with pytest.raises(ow.ValidationError, match="destroyed"):
-            layer(random(2, 4), w, b)
+            layer(normal(2, 4), w, b)
 
 
 def test_recurring_results_become_constants() -> None:
     w, b = weights(4, 3) * 2, weights(3).neg()
     ow.read(w, b)
-    assert [check_layer(random(2, 4, seed=k), w, b) for k in range(OFTEN)][-1] == 2
+    assert [check_layer(normal(2, 4, seed=k), w, b) for k in range(OFTEN)][-1] == 2
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -163,10 +160,10 @@ def test_recurring_results_become_constants() -> None:
 
 
 def test_numpy_arrays_can_be_written_between_reads() -> None:
-    w, b = random(4, 3), random(3, seed=1)
+    w, b = normal(4, 3), normal(3, seed=1)
     held = ow.array(b, copy=False)
     for k in range(3 * OFTEN):
-        assert check_layer(random(2, 4, seed=k), w, held) == 0
+        assert check_layer(normal(2, 4, seed=k), w, held) == 0
         w[...] += 1
         base = b.view()
         assert not b.flags.writeable  # as long as `held` is there
@@ -179,8 +176,8 @@ def test_tensors_can_be_written_between_reads() -> None:
         w = CONTEXT.create_tensor("float32", [4, 3], readable=True, writable=True)
         held = ow.array(w, copy=False)
         for k in range(3 * OFTEN):
-            CONTEXT.write_tensor(w, random(4, 3, seed=k))
-            assert check_layer(random(2, 4, seed=k), held, random(3, seed=k)) == 0
+            CONTEXT.write_tensor(w, normal(4, 3, seed=k))
+            assert check_layer(normal(2, 4, seed=k), held, normal(3, seed=k)) == 0
     assert STATISTICS.specialised == 0
 
 
@@ -201,13 +198,13 @@ class Unversioned:
 def test_shared_array_stops_being_constant(when: int) -> None:
     w, b = weights(4, 3), weights(3, seed=1)
     for k in range(when):
-        check_layer(random(2, 4, seed=k), w, b)
+        check_layer(normal(2, 4, seed=k), w, b)
     given = np.from_dlpack(Unversioned(w))
     for k in range(3 * OFTEN):
         other = np.full((4, 3), k, "float32")
         ctypes.memmove(given.ctypes.data, other.ctypes.data, other.nbytes)  # what NumPy would not do
         assert np.asarray(w)[0, 0] == k
-        assert check_layer(random(2, 4, seed=k), w, b) in (0, 1)  # `b` alone can be one
+        assert check_layer(normal(2, 4, seed=k), w, b) in (0, 1)  # `b` alone can be one
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -217,11 +214,11 @@ def test_shared_array_stops_being_constant(when: int) -> None:
 def test_changed_weights_run_general_program() -> None:
     w, b = weights(4, 3), weights(3, seed=1)
     for k in range(OFTEN):
-        check_layer(random(2, 4, seed=k), w, b)
-    assert check_layer(random(2, 4), weights(4, 3, seed=7), b) == 0
-    assert check_layer(random(2, 4), w, weights(3, seed=8)) == 0
-    assert check_layer(random(2, 4), random(4, 3, seed=9), b) == 0
-    assert check_layer(random(2, 4), w, b) == 2
+        check_layer(normal(2, 4, seed=k), w, b)
+    assert check_layer(normal(2, 4), weights(4, 3, seed=7), b) == 0
+    assert check_layer(normal(2, 4), w, weights(3, seed=8)) == 0
+    assert check_layer(normal(2, 4), normal(4, 3, seed=9), b) == 0
+    assert check_layer(normal(2, 4), w, b) == 2
     assert STATISTICS.compiled == 1
 
 
@@ -229,7 +226,7 @@ def test_layers_of_one_structure_have_a_program_each() -> None:
     layers = [(weights(4, 3, seed=k), weights(3, seed=k + 9)) for k in (1, 2, 3)]
     for k in range(40):
         for w, b in layers:
-            last = check_layer(random(2, 4, seed=k), w, b)
+            last = check_layer(normal(2, 4, seed=k), w, b)
     assert last == 2
     assert (STATISTICS.compiled, STATISTICS.specialised) == (1, 3)
 
@@ -238,7 +235,7 @@ def test_changing_number_stays_an_input() -> None:
     w = weights(4, 3)
     for k in range(60):
         factor = 1 + k // 10  # the same for some time, then another one
-        x = random(2, 4, seed=k)
+        x = normal(2, 4, seed=k)
         values = ((ow.ops.matmul(x, w) * float(factor)) + 0.5).numpy()
         np.testing.assert_allclose(values, x @ w.numpy() * factor + 0.5, rtol=1e-4, atol=1e-5)
     assert STATISTICS.specialised <= 3
@@ -250,7 +247,7 @@ def test_changing_weights_are_compiled_less_often() -> None:
     for k in range(reads):
         if k % OFTEN == 0:
             w, b = weights(4, 3, seed=k), weights(3, seed=k)
-        check_layer(random(2, 4, seed=k), w, b)
+        check_layer(normal(2, 4, seed=k), w, b)
     assert 1 <= STATISTICS.specialised <= np.log2(reads / learned.RECURRENCES)
     assert len(variants()) <= 1  # those of the others are gone
 
@@ -261,33 +258,33 @@ def test_programs_are_bounded_in_number_and_size(monkeypatch: pytest.MonkeyPatch
     for _ in range(6):
         for w, b in layers:
             for k in range(3 * OFTEN):
-                check_layer(random(2, 4, seed=k), w, b)
+                check_layer(normal(2, 4, seed=k), w, b)
     assert STATISTICS.specialised > 2
     assert len(variants()) == learned.specialised.statistics.entries == 2
     size = 15 * 4
     monkeypatch.setattr(learned.specialised, "max_bytes", size)
     for rows in (5, 6, 7):
         for k in range(OFTEN):
-            check_layer(random(rows, 4, seed=k), *layers[0])
+            check_layer(normal(rows, 4, seed=k), *layers[0])
         assert sum(variant.size for variant in variants()) == size
     monkeypatch.setattr(learned.specialised, "max_bytes", size - 1)
     before = STATISTICS.specialised
     for k in range(OFTEN):
-        check_layer(random(8, 4, seed=k), *layers[0])
+        check_layer(normal(8, 4, seed=k), *layers[0])
     assert STATISTICS.specialised == before
 
 
 def test_specialised_program_freed_with_weights() -> None:
     w, b = weights(4, 3), weights(3, seed=1)
     for k in range(OFTEN):
-        check_layer(random(2, 4, seed=k), w, b)
+        check_layer(normal(2, 4, seed=k), w, b)
     gone = weakref.ref(w.numpy().base)
     assert len(variants()) == learned.specialised.statistics.entries == 1
     del w
     gc.collect()
     assert gone() is None
     assert len(variants()) == learned.specialised.statistics.entries == 0
-    assert check_layer(random(2, 4), weights(4, 3), b) == 0
+    assert check_layer(normal(2, 4), weights(4, 3), b) == 0
 
 
 def test_specialised_program_freed_with_graph(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +292,7 @@ def test_specialised_program_freed_with_graph(monkeypatch: pytest.MonkeyPatch) -
     w, b = weights(4, 3), weights(3, seed=1)
     for rows in (1, 2, 3):
         for k in range(OFTEN):
-            check_layer(random(rows, 4, seed=k), w, b)
+            check_layer(normal(rows, 4, seed=k), w, b)
     assert STATISTICS.specialised == 3
     assert learned.specialised.statistics.entries == 2
 
@@ -308,10 +305,10 @@ def test_specialised_program_compiles_in_background() -> None:
     ow.lazy.compile_now(False)
     w, b = weights(4, 3), weights(3, seed=1)
     for k in range(OFTEN):
-        check_layer(random(2, 4, seed=k), w, b)
+        check_layer(normal(2, 4, seed=k), w, b)
         ow.lazy.wait()
     assert STATISTICS.specialised == 1
-    assert check_layer(random(2, 4), w, b) == 2
+    assert check_layer(normal(2, 4), w, b) == 2
 
 
 def test_specialisation_in_queue_does_not_keep_weights(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,12 +316,12 @@ def test_specialisation_in_queue_does_not_keep_weights(monkeypatch: pytest.Monke
     ow.lazy.compile_now(False)
     monkeypatch.setattr(background.background, "put", lambda *item: queue.append(item))
     w, b = weights(4, 3), weights(3, seed=1)
-    check_layer(random(2, 4), w, b)
-    check_layer(random(2, 4), w, b)
+    check_layer(normal(2, 4), w, b)
+    check_layer(normal(2, 4), w, b)
     whole, make = queue.pop()
     whole.compile(make)
     for k in range(OFTEN):
-        assert check_layer(random(2, 4, seed=k), w, b) == 0
+        assert check_layer(normal(2, 4, seed=k), w, b) == 0
     variant, make = queue.pop()
     del w
     variant.compile(make)
@@ -344,7 +341,7 @@ def test_refused_specialisation_keeps_general_program(monkeypatch: pytest.Monkey
     monkeypatch.setattr(graphs.CallGraph, "compile", refuse)
     w, b = weights(4, 3), weights(3, seed=1)
     for k in range(3 * OFTEN):
-        assert check_layer(random(2, 4, seed=k), w, b) == 0
+        assert check_layer(normal(2, 4, seed=k), w, b) == 0
     (variant,) = variants()
     assert "no constants" in str(variant.refusal)
     assert STATISTICS.graphs == 3 * OFTEN
@@ -355,7 +352,7 @@ def test_replaced_weights_in_threads() -> None:
         for k in range(40):
             w, b = weights(4, 3, seed=seed + k), weights(3, seed=seed)
             for turn in range(OFTEN):
-                x = random(2, 4, seed=turn)
+                x = normal(2, 4, seed=turn)
                 values = layer(x, w, b).numpy()
                 expected = np.maximum(x @ w.numpy() + b.numpy(), 0)
                 np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)

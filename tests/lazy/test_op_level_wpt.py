@@ -15,7 +15,7 @@ from opweave.support.names import snake_case
 CONTEXT = ow.ml.create_context(device="cpu")
 
 
-def run(case: wpt.Case) -> dict[str, np.ndarray]:
+def run_case(case: wpt.Case) -> dict[str, np.ndarray]:
     """Call the operators of a case: constants are given as NumPy's arrays, inputs as ours."""
     operands: dict[str, Any] = {}
     for name, tensor in case["inputs"].items():
@@ -57,7 +57,7 @@ def test_operations_conform(name: str) -> None:
     assert cases
     with CONTEXT:
         for case in cases:
-            wpt.check_conformance(case, run(case))
+            wpt.check_conformance(case, run_case(case))
 
 
 @pytest.mark.long
@@ -66,4 +66,4 @@ def test_large_tensors_conform() -> None:
     assert [case["op"] for case in cases] == ["add", "add"]
     with CONTEXT:
         for case in cases:
-            wpt.check_conformance(case, run(case))
+            wpt.check_conformance(case, run_case(case))

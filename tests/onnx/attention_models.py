@@ -34,7 +34,7 @@ def model(op_type: str, inputs: list[np.ndarray | None], outputs: int, domain: s
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def check(
+def check_attention(
     op_type: str,
     inputs: list[np.ndarray | None],
     outputs: int = 1,

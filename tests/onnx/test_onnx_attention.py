@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_models import check, model, operations, randn, rng
+from attention_models import check_attention, model, operations, randn, rng
 from onnx import helper, numpy_helper
 
 from opweave.onnx.session.session import InferenceSession
@@ -17,19 +17,21 @@ from opweave.support.errors import NotSupportedError
 @pytest.mark.parametrize("options", [{}, {"unidirectional": 1}, {"scale": 0.3}])
 def test_multi_head_attention(length: int, options: dict[str, Any]) -> None:
     q, k, v = randn(2, length, 24), randn(2, length, 24), randn(2, length, 24)
-    check("MultiHeadAttention", [q, k, v], num_heads=3, **options)
+    check_attention("MultiHeadAttention", [q, k, v], num_heads=3, **options)
 
 
 def test_multi_head_attention_with_bias_padding_and_scores() -> None:
     q, k, v, bias = randn(2, 4, 24), randn(2, 6, 24), randn(2, 6, 24), randn(72)
     mask = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]], np.int32)
-    check("MultiHeadAttention", [q, k, v, bias, mask, randn(2, 3, 4, 6)], num_heads=3)
-    check("MultiHeadAttention", [q, k, v, None, np.array([4, 6], np.int32)], num_heads=3)
+    check_attention("MultiHeadAttention", [q, k, v, bias, mask, randn(2, 3, 4, 6)], num_heads=3)
+    check_attention("MultiHeadAttention", [q, k, v, None, np.array([4, 6], np.int32)], num_heads=3)
 
 
 def test_multi_head_attention_keeps_the_cache() -> None:
     q, k, v, past = randn(2, 1, 24), randn(2, 1, 24), randn(2, 1, 24), randn(2, 3, 5, 8)
-    results = check("MultiHeadAttention", [q, k, v, None, None, None, past, past[..., ::-1].copy()], 3, num_heads=3)
+    results = check_attention(
+        "MultiHeadAttention", [q, k, v, None, None, None, past, past[..., ::-1].copy()], 3, num_heads=3
+    )
     assert results[1].shape == (2, 3, 6, 8)
 
 
@@ -39,13 +41,17 @@ def test_multi_head_attention_keeps_the_cache() -> None:
 def test_rotary_embedding(interleaved: int, constant: tuple[int, ...], start: bool) -> None:
     positions = np.array([3]) if start else rng.integers(0, 16, (2, 5))
     tables = [randn(16, 4), randn(16, 4)]
-    check("RotaryEmbedding", [randn(2, 5, 24), positions, *tables], constants=constant, interleaved=interleaved)
-    check("RotaryEmbedding", [randn(2, 3, 5, 8), positions, *tables], constants=constant, interleaved=interleaved)
+    check_attention(
+        "RotaryEmbedding", [randn(2, 5, 24), positions, *tables], constants=constant, interleaved=interleaved
+    )
+    check_attention(
+        "RotaryEmbedding", [randn(2, 3, 5, 8), positions, *tables], constants=constant, interleaved=interleaved
+    )
 
 
 def test_rotary_embedding_of_a_part() -> None:
     inputs = [randn(2, 5, 24), rng.integers(0, 16, (2, 5)), randn(16, 2), randn(16, 2)]
-    check("RotaryEmbedding", inputs, num_heads=3, rotary_embedding_dim=4)
+    check_attention("RotaryEmbedding", inputs, num_heads=3, rotary_embedding_dim=4)
 
 
 @pytest.mark.parametrize("segments", [True, False])
@@ -53,13 +59,13 @@ def test_embed_layer_normalization(segments: bool) -> None:
     ids = rng.integers(0, 20, (2, 5)).astype(np.int32)
     kinds = rng.integers(0, 2, (2, 5)).astype(np.int32)
     inputs = [ids, kinds if segments else None, randn(20, 8), randn(9, 8), randn(2, 8) if segments else None]
-    check("EmbedLayerNormalization", [*inputs, randn(8), randn(8)], 2, epsilon=1e-5)
+    check_attention("EmbedLayerNormalization", [*inputs, randn(8), randn(8)], 2, epsilon=1e-5)
 
 
 def test_embed_layer_normalization_with_positions_and_sum() -> None:
     ids, places = (rng.integers(0, 9, (2, 5)).astype(np.int32) for _ in range(2))
     inputs = [ids, None, randn(20, 8), randn(9, 8), None, randn(8), randn(8), None, places]
-    check("EmbedLayerNormalization", inputs, 3, epsilon=1e-5)
+    check_attention("EmbedLayerNormalization", inputs, 3, epsilon=1e-5)
 
 
 @pytest.mark.parametrize("constant", [True, False])
@@ -91,7 +97,7 @@ def test_flex_attention_with_sub_graphs_says_so() -> None:
 @pytest.mark.parametrize("length", [1, 4])
 def test_attention_of_groups_repeats_no_key(length: int) -> None:
     inputs = [randn(2, 6, length, 8), randn(2, 2, 5, 8), randn(2, 2, 5, 8)]
-    check("Attention", [*inputs], domain="")
+    check_attention("Attention", [*inputs], domain="")
     session = InferenceSession(model("Attention", [*inputs], 1, ""), fallback="error")
     assert operations(session).count("matmul") == 2
     assert not {"expand", "tile", "concat"} & set(operations(session))

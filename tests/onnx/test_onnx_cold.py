@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import onnxruntime
 import pytest
 from onnx.parser import parse_model
 from onnxruntime.capi import _pybind_state, onnxruntime_pybind11_state as engine
+from support.processes import run_python
 
 import opweave as ow
 from opweave.backends import BUILT_IN, COMPETING, Backend, find
@@ -79,12 +79,8 @@ def a_model(kind: str = "dynamic", node: str = "Relu(x)") -> bytes:
     return serialised
 
 
-def python(code: str, **variables: str) -> str:
-    """What a fresh process prints, in which only the CPU is a default device."""
-    environment = {**os.environ, "OPWEAVE_DEVICE": "cpu", **variables}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+python = partial(run_python, OPWEAVE_DEVICE="cpu")
+"""Only the CPU is a default device there."""
 
 
 def loaded(make: str, model: bytes, tmp_path: Path) -> set[str]:

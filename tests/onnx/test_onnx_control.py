@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
-from support.onnx_nodes import CONTEXT, check_agreement, model_of, node_model, reasons, run_engine
+from support.onnx import node
+from support.onnx_nodes import CONTEXT, check_agreement, ints, model_of, node_model, reasons, run_engine
 
 from opweave.onnx.convert import control, fold
 from opweave.onnx.convert.trace import Tracer
@@ -18,10 +19,6 @@ from opweave.onnx.session.session import InferenceSession
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
-
-
-def node(op_type: str, inputs: str, outputs: str, **attributes: Any) -> NodeProto:
-    return helper.make_node(op_type, inputs.split(), outputs.split(), **attributes)
 
 
 def info(name: str, element_type: int = FLOAT, shape: Sequence[int | str] | None = None) -> ValueInfoProto:
@@ -318,10 +315,6 @@ def test_operator_with_function_body_is_expanded() -> None:
 # Folding -------------------------------------------------------------------------------------------------------------
 
 RNG = np.random.default_rng(3)
-
-
-def ints(*values: int) -> np.ndarray:
-    return np.array(values, np.int64)
 
 
 def numbers(dtype: str, *shape: int) -> np.ndarray:

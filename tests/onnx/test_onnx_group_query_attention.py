@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from attention_models import check, model, operations, randn
+from attention_models import check_attention, model, operations, randn
 from onnx import TensorProto, helper, numpy_helper
 from support import witness
 
@@ -42,23 +42,25 @@ GROUPED = {"num_heads": 4, "kv_num_heads": 2}
 @pytest.mark.parametrize("options", [{}, {"local_window_size": 3}, {"softcap": 2.0}, {"scale": 0.2}])
 def test_group_query_attention(length: int, past: int, options: dict[str, Any]) -> None:
     inputs = sequence(1, length, past, length + past)
-    check("GroupQueryAttention", inputs, 3, constants=(6,), **GROUPED, **options)
+    check_attention("GroupQueryAttention", inputs, 3, constants=(6,), **GROUPED, **options)
 
 
 def test_group_query_attention_of_several_sequences() -> None:
-    check("GroupQueryAttention", sequence(3, 1, 4, 5), 3, constants=(5, 6), **GROUPED)
+    check_attention("GroupQueryAttention", sequence(3, 1, 4, 5), 3, constants=(5, 6), **GROUPED)
 
 
 @pytest.mark.parametrize(("length", "past"), [(1, 6), (3, 4)])
 def test_group_query_attention_writes_into_a_longer_cache(length: int, past: int) -> None:
-    check("GroupQueryAttention", sequence(1, length, past, length + past, 12), 3, constants=(6,), **GROUPED)
+    check_attention("GroupQueryAttention", sequence(1, length, past, length + past, 12), 3, constants=(6,), **GROUPED)
 
 
 @pytest.mark.parametrize("interleaved", [0, 1])
 def test_group_query_attention_turns_queries_and_keys(interleaved: int) -> None:
     tables = [randn(16, 8), randn(16, 8)]
     inputs = [*sequence(1, 1, 6, 7), *tables]
-    check("GroupQueryAttention", inputs, 3, constants=(6,), do_rotary=1, rotary_interleaved=interleaved, **GROUPED)
+    check_attention(
+        "GroupQueryAttention", inputs, 3, constants=(6,), do_rotary=1, rotary_interleaved=interleaved, **GROUPED
+    )
 
 
 @pytest.mark.parametrize("capacity", [6, 12])
@@ -67,7 +69,7 @@ def test_group_query_attention_with_rotary_keeps_kernel(capacity: int, with_posi
     inputs = [*sequence(1, 1, 6, 7, capacity), randn(16, 8), randn(16, 8)]
     if with_positions:
         inputs.append(np.array([[9]]))
-    check("GroupQueryAttention", inputs, 3, constants=(6,), do_rotary=1, **GROUPED)
+    check_attention("GroupQueryAttention", inputs, 3, constants=(6,), do_rotary=1, **GROUPED)
     proto = model("GroupQueryAttention", inputs, 3, "com.microsoft", do_rotary=1, **GROUPED)
     session = InferenceSession(proto, specialise="always")
     session.run(None, {f"i{k}": array for k, array in enumerate(inputs) if array is not None})
@@ -81,15 +83,15 @@ def test_group_query_attention_of_empty_past(options: dict[str, float]) -> None:
     """The first call of a decoder."""
     inputs = sequence(1, 5, 0, 5)
     inputs[3:5] = [np.zeros((1, 2, 0, 16), np.float32)] * 2
-    check("GroupQueryAttention", inputs, 3, constants=(6,), **GROUPED, **options)
+    check_attention("GroupQueryAttention", inputs, 3, constants=(6,), **GROUPED, **options)
     q, k, v, past = randn(2, 4, 24), randn(2, 4, 24), randn(2, 4, 24), np.zeros((2, 3, 0, 8), np.float32)
-    check("MultiHeadAttention", [q, k, v, None, None, None, past, past], 3, num_heads=3)
+    check_attention("MultiHeadAttention", [q, k, v, None, None, None, past, past], 3, num_heads=3)
 
 
 def test_group_query_attention_packed() -> None:
     q, k, v, *rest = sequence(1, 3, 0, 3)
     packed = np.concatenate([q, k, v], axis=2)
-    check("GroupQueryAttention", [packed, None, None, *rest], 3, constants=(6,), **GROUPED)
+    check_attention("GroupQueryAttention", [packed, None, None, *rest], 3, constants=(6,), **GROUPED)
 
 
 def test_group_query_attention_explains_fallback() -> None:
@@ -193,7 +195,7 @@ def test_group_query_attention_decodes_with_one_graph(
 def test_group_query_attention_of_a_whole_prompt(extra: list[np.ndarray | None], attributes: dict[str, Any]) -> None:
     cut = [array[..., :3] if array is not None and array.ndim == 4 else array for array in extra]
     inputs = [*sequence(2, 3, 0, 3), *cut]
-    check("GroupQueryAttention", inputs, 3, constants=(6,), **GROUPED, **attributes)
+    check_attention("GroupQueryAttention", inputs, 3, constants=(6,), **GROUPED, **attributes)
 
 
 @pytest.mark.parametrize("context", [None, REFERENCE], ids=["cpu", "reference"])
@@ -309,7 +311,7 @@ def test_group_query_attention_packed_after_a_past(rotates: bool) -> None:
     assert v is not None
     tables: dict[str, Any] = {"do_rotary": 1} if rotates else {}
     inputs = [np.concatenate([q, k, v], axis=2), None, None, *rest, *([randn(16, 8), randn(16, 8)] if rotates else [])]
-    check("GroupQueryAttention", inputs, 3, constants=(6,), **GROUPED, **tables)
+    check_attention("GroupQueryAttention", inputs, 3, constants=(6,), **GROUPED, **tables)
 
 
 @pytest.mark.parametrize("constant", [True, False])

@@ -111,7 +111,7 @@ WAYS = [by_arrays, by_values, by_binding]
 Way = Callable[[InferenceSession, int, tuple[int, ...]], Iterator[list[np.ndarray]]]
 
 
-def check(proto: ModelProto, session: InferenceSession, way: Way, batch: int, chunks: tuple[int, ...]) -> None:
+def check_in_place(proto: ModelProto, session: InferenceSession, way: Way, batch: int, chunks: tuple[int, ...]) -> None:
     start = 0
     found, expected = way(session, batch, chunks), wanted(proto, batch, chunks)
     for new, mine, other in zip(chunks, found, expected, strict=True):
@@ -126,11 +126,11 @@ def check(proto: ModelProto, session: InferenceSession, way: Way, batch: int, ch
 def test_attention_in_place_equals_copying(way: Way, specialise: Any) -> None:
     proto = model()
     session = InferenceSession(proto, context=ow.ml.create_context(accelerated=False), specialise=specialise)
-    check(proto, session, way, 1, (3, 2, 1, 1))
+    check_in_place(proto, session, way, 1, (3, 2, 1, 1))
     memory.copies.reset()
-    check(proto, session, way, 1, (3, 2, 1, 1))
+    check_in_place(proto, session, way, 1, (3, 2, 1, 1))
     assert memory.copies.count == 0, memory.copies
-    check(proto, session, way, 1, (1,) * 9)
+    check_in_place(proto, session, way, 1, (1,) * 9)
     if specialise != "always":  # where lengths that differ at each call end in a fallback of unknown shapes
         assert memory.copies.count == 0, memory.copies
 
@@ -152,7 +152,7 @@ def test_repeated_run_in_place_skips_checks(specialise: Any, monkeypatch: pytest
 def test_attention_in_place_two_sequences(way: Way) -> None:
     proto = model(batch=2, new=1)
     memory.copies.reset()
-    check(proto, InferenceSession(proto, context=ow.ml.create_context(accelerated=False)), way, 2, (1, 1, 1))
+    check_in_place(proto, InferenceSession(proto, context=ow.ml.create_context(accelerated=False)), way, 2, (1, 1, 1))
     assert memory.copies.count == 0, memory.copies
 
 
@@ -161,7 +161,7 @@ def test_attention_in_place_two_sequences(way: Way) -> None:
 def test_attention_in_place_on_other_devices(way: Way, device: str) -> None:
     context = gpu_context() if device == "webgpu" else ow.ml.create_context(device=device)
     proto = model(new=1)
-    check(proto, InferenceSession(proto, context=context), way, 1, (1, 1, 1))
+    check_in_place(proto, InferenceSession(proto, context=context), way, 1, (1, 1, 1))
 
 
 def test_attention_in_place_with_device_tensors() -> None:

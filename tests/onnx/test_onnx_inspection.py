@@ -22,12 +22,12 @@ TEXT = '<ir_version: 8, opset_import: ["": 17]> g (float[n, 3] x) => (float[n, 3
 MIXED = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (int64[1, m] y) { a = Relu(x)  y = NonZero(a) }'
 
 
-def session(text: str = TEXT, **options: Any) -> ow.InferenceSession:
+def session_of_text(text: str = TEXT, **options: Any) -> ow.InferenceSession:
     return ow.InferenceSession(parse_model(text), context=CONTEXT, **options)
 
 
 def test_profile_of_last_program() -> None:
-    each = session(specialise="always")
+    each = session_of_text(specialise="always")
     for rows in (2, 4, 2):
         each.run(None, {"x": np.ones((rows, 3), "float32")})
     profile = each.profile(repeat=2)
@@ -44,7 +44,7 @@ def test_profile_of_last_program() -> None:
 
 
 def test_profile_of_own_session() -> None:
-    each = session()
+    each = session_of_text()
     each.run(None, {"x": np.ones((2, 3), "float32")})
     profile = each.profile(repeat=2)
     assert profile.remarks == (
@@ -63,7 +63,7 @@ def test_profile_of_own_session() -> None:
 
 
 def test_profile_says_that_shapes_are_compiled_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
-    each = session(specialise="recurring")
+    each = session_of_text(specialise="recurring")
     each.run(None, {"x": np.ones((2, 3), "float32")})
     monkeypatch.setattr(choice.RecentShape, "describe", lambda self: choice.COMPILING)
     assert each.profile(repeat=1).remarks[1].startswith("run() compiles these shapes in the background")
@@ -124,7 +124,7 @@ def test_profile_names_nodes_of_the_model(backend: str, specialise: Any, tmp_pat
 
 def test_profile_tells_nodes_of_one_name_apart() -> None:
     text = TEXT.replace("a = Softmax(x)", "[same] a = Softmax(x)  [same] b = Neg(a)").replace("Relu(a)", "Sqrt(b)")
-    kernels = session(text).profile(input_shapes={"x": [2, 3]}, repeat=1).kernels
+    kernels = session_of_text(text).profile(input_shapes={"x": [2, 3]}, repeat=1).kernels
     assert [(kernel.node, kernel.kernel) for kernel in kernels] == [("same", "Softmax"), ("same", "Neg"), ("y", "Sqrt")]
 
 
@@ -135,7 +135,7 @@ def test_profile_counts_kernels_of_loops_once() -> None:
             [keep] o = Identity(t)  [inner] r = Softmax(s) }>
     }"""
     feed = {"x": np.ones((2, 64), "float32"), "c": np.array(True), "k": np.array(20)}
-    profile = session(text).profile(feed, repeat=3)
+    profile = session_of_text(text).profile(feed, repeat=3)
     assert sorted(kernel.node for kernel in profile.kernels) == ["inner", "keep", "loop", "pre"]
 
 
@@ -155,7 +155,7 @@ def test_time_of_a_loop_excludes_kernels_inside() -> None:
 
 def test_profile_with_detail_measures_fallback_nodes() -> None:
     text = MIXED.replace("y = NonZero", "[places] y = NonZero")
-    profile = session(text, specialise="always").profile({"x": np.float32([-1, 2, 3])}, repeat=2, detail=True)
+    profile = session_of_text(text, specialise="always").profile({"x": np.float32([-1, 2, 3])}, repeat=2, detail=True)
     assert [(kernel.segment, kernel.node, kernel.kernel) for kernel in profile.kernels] == [
         (0, "a", "Relu"),
         (1, "places", "NonZero"),
@@ -163,7 +163,7 @@ def test_profile_with_detail_measures_fallback_nodes() -> None:
 
 
 def test_profile_has_fallback_steps() -> None:
-    profile = session(MIXED, specialise="always").profile({"x": np.float32([-1, 2, 3])}, repeat=2)
+    profile = session_of_text(MIXED, specialise="always").profile({"x": np.float32([-1, 2, 3])}, repeat=2)
     assert [(step.title, step.how) for step in profile.steps] == [
         ("relu 'a'", "ONNX Runtime"),
         ("NonZero", "ONNX Runtime"),
@@ -172,7 +172,7 @@ def test_profile_has_fallback_steps() -> None:
 
 
 def test_profile_and_draw_static_model_before_run(tmp_path: Path) -> None:
-    each = session(TEXT.replace("n,", "2,"))
+    each = session_of_text(TEXT.replace("n,", "2,"))
     assert each.profile(repeat=1).remarks == ("program: x [2, 3]: compiled",)
     drawing = each.draw(tmp_path / "model.svg")
     assert (tmp_path / "model.svg").read_text() == drawing
@@ -182,7 +182,7 @@ def test_profile_and_draw_static_model_before_run(tmp_path: Path) -> None:
 
 
 def test_draw_shapes_of_last_run() -> None:
-    each = session(specialise="always")
+    each = session_of_text(specialise="always")
     for rows in (2, 4):
         each.run(None, {"x": np.ones((rows, 3), "float32")})
     assert "a model: x [4, 3]" in each.draw()
@@ -190,7 +190,7 @@ def test_draw_shapes_of_last_run() -> None:
 
 
 def test_profiling_does_not_disturb_the_session() -> None:
-    each = session(specialise="always")
+    each = session_of_text(specialise="always")
     x = np.random.default_rng(0).random((2, 3), "float32")
     before = each.run(None, {"x": x})[0].copy()
     each.profile(repeat=2, detail=True)
@@ -198,7 +198,7 @@ def test_profiling_does_not_disturb_the_session() -> None:
 
 
 def own(call: Callable[[ow.InferenceSession], Any]) -> Any:
-    each = session()
+    each = session_of_text()
     each.run(None, {"x": np.ones((2, 3), "float32")})
     return call(each)
 
@@ -206,17 +206,26 @@ def own(call: Callable[[ow.InferenceSession], Any]) -> Any:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: session().profile(), "the model has dynamic dimensions; run it first, or pass input_shapes"),
-        (lambda: session().draw(), "the model has dynamic dimensions; run it first, or pass input_shapes"),
+        (lambda: session_of_text().profile(), "the model has dynamic dimensions; run it first, or pass input_shapes"),
+        (lambda: session_of_text().draw(), "the model has dynamic dimensions; run it first, or pass input_shapes"),
         (
             lambda: own(lambda each: each.draw()),
             "draw: calls run in ONNX Runtime, uncompiled, .*; pass input_shapes to draw",
         ),
-        (lambda: session().profile(repeat=0, input_shapes={"x": [1, 3]}), "repeat must be a positive integer, got 0"),
-        (lambda: session().profile({"z": 1}), r"profile: inputs must hold \['x'\]; missing: \['x'\], unknown: \['z'\]"),
-        (lambda: session().profile([1]), "profile: inputs must map names to arrays"),  # type: ignore[arg-type]
-        (lambda: session().profile({}, input_shapes={}), "inputs and input_shapes must not be given both"),
-        (lambda: session().draw("a.png", input_shapes={"x": [1, 3]}), "the name of the file must end with .svg"),
+        (
+            lambda: session_of_text().profile(repeat=0, input_shapes={"x": [1, 3]}),
+            "repeat must be a positive integer, got 0",
+        ),
+        (
+            lambda: session_of_text().profile({"z": 1}),
+            r"profile: inputs must hold \['x'\]; missing: \['x'\], unknown: \['z'\]",
+        ),
+        (lambda: session_of_text().profile([1]), "profile: inputs must map names to arrays"),  # type: ignore[arg-type]
+        (lambda: session_of_text().profile({}, input_shapes={}), "inputs and input_shapes must not be given both"),
+        (
+            lambda: session_of_text().draw("a.png", input_shapes={"x": [1, 3]}),
+            "the name of the file must end with .svg",
+        ),
     ],
 )
 def test_profile_and_draw_reject_invalid_arguments(call: Callable[[], Any], message: str) -> None:
@@ -226,9 +235,9 @@ def test_profile_and_draw_reject_invalid_arguments(call: Callable[[], Any], mess
 
 def test_profile_with_random_shapes_asks_for_inputs() -> None:
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x, int64[2] s) => (float[a, b] y) { y = Reshape(x, s) }'
-    each = session(text)
+    each = session_of_text(text)
     feed = {"x": np.ones(6, "float32"), "s": np.int64([2, 3])}
     each.run(None, feed)
     with pytest.raises(ow.OperationError, match=r"profile: the model fails with random inputs; pass inputs \(of which"):
-        session(text, specialise="never").profile(input_shapes={"x": [6]}, repeat=1)
+        session_of_text(text, specialise="never").profile(input_shapes={"x": [6]}, repeat=1)
     assert each.profile(feed, repeat=1).steps

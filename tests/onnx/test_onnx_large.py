@@ -20,7 +20,7 @@ def free_memory() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
 
 
-def run(*arguments: str | Path) -> int:
+def peak_bytes(*arguments: str | Path) -> int:
     command = [sys.executable, str(SCRIPT), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -34,14 +34,14 @@ def large(tmp_path: Path) -> Iterator[Path]:
     if free_memory() < NEEDED or shutil.disk_usage(tmp_path).free < NEEDED:
         pytest.skip(f"needs {NEEDED >> 30} GiB of free memory, and as much on the disk")
     path = tmp_path / "large.onnx"
-    assert run("make", path) > 2**31
+    assert peak_bytes("make", path) > 2**31
     yield path
     path.with_name("large.bin").unlink()
 
 
 @pytest.mark.long
 def test_session_of_large_model_does_not_copy_weights(large: Path) -> None:
-    ours, theirs = run("opweave", large), run("onnxruntime", large)
+    ours, theirs = peak_bytes("opweave", large), peak_bytes("onnxruntime", large)
     # Half of the weights are rows of a table that are never read; the engine brings the others into an order of its own.
     assert ours < 1.15 * theirs, f"{ours >> 20} MiB at the peak, and ONNX Runtime alone {theirs >> 20} MiB"
     assert ours < 1.5 * 2**30

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from support.processes import run_python
 
 from opweave.onnx.model import protobuf
 
@@ -71,13 +69,6 @@ print("the package")
 """
 
 
-def python(code: str, *args: str, **environment: str) -> str:
-    command = [sys.executable, "-c", code, *args]
-    return subprocess.run(
-        command, check=True, capture_output=True, text=True, env={**os.environ, **environment}
-    ).stdout.strip()
-
-
 @pytest.mark.long
 def test_session_without_onnx_package(tmp_path: Path) -> None:
     constants = [
@@ -101,18 +92,18 @@ def test_session_without_onnx_package(tmp_path: Path) -> None:
         ir_version=8,
     )
     onnx.save(model, tmp_path / "model.onnx")
-    assert python(MODEL, str(tmp_path / "model.onnx")) == "False"
+    assert run_python(MODEL, str(tmp_path / "model.onnx")) == "False\n"
 
 
 @pytest.mark.long(rows=1)
 @pytest.mark.parametrize("implementation", ["upb", "python"])
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_messages_interoperate_with_onnx_package(order: str, implementation: str) -> None:
-    assert python(ORDER, order, PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=implementation) == "[0.0, 1.0]"
+    assert run_python(ORDER, order, PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=implementation) == "[0.0, 1.0]\n"
 
 
 def test_messages_import_onnx_package_without_its_module() -> None:
-    assert python(ELSEWHERE) == "the package"
+    assert run_python(ELSEWHERE) == "the package\n"
 
 
 TENSORS: dict[str, list[Any]] = {

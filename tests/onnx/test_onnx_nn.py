@@ -25,7 +25,7 @@ from opweave.onnx.session.session import InferenceSession
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
-def check(
+def check_operator(
     op_type: str,
     inputs: Sequence[Any],
     attributes: Mapping[str, Any] | None = None,
@@ -57,25 +57,25 @@ def reasons(op_type: str, inputs: Sequence[Any], attributes: Mapping[str, Any] |
 @pytest.mark.parametrize("strides", [[1, 1], [2, 3]])
 def test_conv(auto_pad: str, strides: list[int]) -> None:
     inputs = [randn(2, 4, 11, 8), randn(6, 4, 3, 2), randn(6)]
-    check("Conv", inputs, {"auto_pad": auto_pad, "strides": strides})
+    check_operator("Conv", inputs, {"auto_pad": auto_pad, "strides": strides})
     if not auto_pad.startswith("SAME"):  # the engine has no dilations then
-        check("Conv", inputs, {"auto_pad": auto_pad, "strides": strides, "dilations": [2, 1]})
+        check_operator("Conv", inputs, {"auto_pad": auto_pad, "strides": strides, "dilations": [2, 1]})
 
 
 def test_conv_options() -> None:
     x = randn(1, 4, 9, 9)
-    check("Conv", [x, randn(8, 2, 3, 3), randn(8)], {"group": 2, "pads": [1, 0, 2, 3], "kernel_shape": [3, 3]})
-    check("Conv", [x, randn(4, 1, 3, 3)], {"group": 4, "pads": [1, 1, 1, 1]})
-    check("Conv", [x, randn(8, 4, 3, 3), randn(8)], dynamic=(0, 1, 2))
-    check("Conv", [x, randn(8, 4, 3, 3)], opset=7)
+    check_operator("Conv", [x, randn(8, 2, 3, 3), randn(8)], {"group": 2, "pads": [1, 0, 2, 3], "kernel_shape": [3, 3]})
+    check_operator("Conv", [x, randn(4, 1, 3, 3)], {"group": 4, "pads": [1, 1, 1, 1]})
+    check_operator("Conv", [x, randn(8, 4, 3, 3), randn(8)], dynamic=(0, 1, 2))
+    check_operator("Conv", [x, randn(8, 4, 3, 3)], opset=7)
 
 
 @pytest.mark.parametrize("auto_pad", AUTO_PADS)
 def test_conv_of_one_axis(auto_pad: str) -> None:
     attributes = {"auto_pad": auto_pad, "strides": [2], "group": 2}
     attributes |= {} if auto_pad.startswith("SAME") else {"dilations": [2]}
-    check("Conv", [randn(2, 4, 13), randn(6, 2, 3), randn(6)], attributes)
-    check("Conv", [randn(2, 4, 13), randn(6, 2, 3), randn(6)], attributes, dynamic=(0, 1, 2))
+    check_operator("Conv", [randn(2, 4, 13), randn(6, 2, 3), randn(6)], attributes)
+    check_operator("Conv", [randn(2, 4, 13), randn(6, 2, 3), randn(6)], attributes, dynamic=(0, 1, 2))
 
 
 def test_conv_of_three_axes_falls_back() -> None:
@@ -86,7 +86,7 @@ def test_conv_of_three_axes_falls_back() -> None:
 @pytest.mark.parametrize("strides", [[1, 1], [2, 3]])
 def test_conv_transpose(auto_pad: str, strides: list[int]) -> None:
     filter = randn(4, 3, 3, 4)
-    check("ConvTranspose", [randn(1, 4, 5, 6), filter, randn(3)], {"auto_pad": auto_pad, "strides": strides})
+    check_operator("ConvTranspose", [randn(1, 4, 5, 6), filter, randn(3)], {"auto_pad": auto_pad, "strides": strides})
 
 
 @pytest.mark.parametrize(
@@ -100,12 +100,12 @@ def test_conv_transpose(auto_pad: str, strides: list[int]) -> None:
     ],
 )
 def test_conv_transpose_options(attributes: dict[str, Any]) -> None:
-    check("ConvTranspose", [randn(1, 4, 5, 5), randn(4, 3, 3, 3), randn(3)], attributes)
+    check_operator("ConvTranspose", [randn(1, 4, 5, 5), randn(4, 3, 3, 3), randn(3)], attributes)
 
 
 def test_conv_transpose_of_groups_and_of_one_axis() -> None:
-    check("ConvTranspose", [randn(1, 4, 5, 5), randn(4, 3, 3, 3)], {"group": 2})
-    check("ConvTranspose", [randn(1, 4, 5), randn(4, 3, 3), randn(3)], {"strides": [2], "output_padding": [1]})
+    check_operator("ConvTranspose", [randn(1, 4, 5, 5), randn(4, 3, 3, 3)], {"group": 2})
+    check_operator("ConvTranspose", [randn(1, 4, 5), randn(4, 3, 3), randn(3)], {"strides": [2], "output_padding": [1]})
 
 
 @pytest.mark.parametrize(
@@ -116,12 +116,12 @@ def test_fused_conv(activation: str, parameters: list[float] | None) -> None:
     attributes: dict[str, Any] = {"activation": activation, "pads": [1, 1, 1, 1]}
     if parameters is not None:
         attributes["activation_params"] = parameters
-    check("FusedConv", [randn(1, 3, 5, 5), randn(4, 3, 3, 3), randn(4)], attributes, domain=MICROSOFT)
+    check_operator("FusedConv", [randn(1, 3, 5, 5), randn(4, 3, 3, 3), randn(4)], attributes, domain=MICROSOFT)
 
 
 def test_fused_conv_with_a_sum() -> None:
     inputs = [randn(1, 3, 5, 5), randn(4, 3, 3, 3), randn(4), randn(1, 4, 3, 3)]
-    check("FusedConv", inputs, {"activation": "Relu"}, domain=MICROSOFT, dynamic=(0, 3))
+    check_operator("FusedConv", inputs, {"activation": "Relu"}, domain=MICROSOFT, dynamic=(0, 3))
 
 
 # Poolings ------------------------------------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ def test_fused_conv_with_a_sum() -> None:
 )
 def test_pool(op_type: str, auto_pad: str, ceil_mode: int) -> None:
     attributes = {"kernel_shape": [3, 2], "strides": [2, 2], "auto_pad": auto_pad, "ceil_mode": ceil_mode}
-    check(op_type, [randn(2, 3, 10, 12)], attributes)
-    check(op_type, [randn(2, 3, 10)], attributes | {"kernel_shape": [3], "strides": [2]})
+    check_operator(op_type, [randn(2, 3, 10, 12)], attributes)
+    check_operator(op_type, [randn(2, 3, 10)], attributes | {"kernel_shape": [3], "strides": [2]})
 
 
 @pytest.mark.parametrize(("ceil_mode", "count_include_pad"), list(product((0, 1), (0, 1))))
@@ -141,14 +141,14 @@ def test_pool(op_type: str, auto_pad: str, ceil_mode: int) -> None:
 def test_average_pool(ceil_mode: int, count_include_pad: int, pads: list[int], dilations: list[int]) -> None:
     attributes = {"kernel_shape": [2, 2], "strides": [2, 3], "pads": pads, "dilations": dilations}
     counting = {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
-    check("AveragePool", [randn(1, 2, 9, 11)], attributes | counting)
+    check_operator("AveragePool", [randn(1, 2, 9, 11)], attributes | counting)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "uint8"])
 def test_max_pool(dtype: str) -> None:
     x = (randn(1, 2, 9, 8) * 40 + 64).astype(dtype)
     attributes = {"kernel_shape": [2, 3], "pads": [1, 1, 0, 1], "dilations": [2, 1], "storage_order": 1, "ceil_mode": 1}
-    check("MaxPool", [x], attributes)
+    check_operator("MaxPool", [x], attributes)
 
 
 def test_max_pool_with_indices_falls_back() -> None:
@@ -158,15 +158,15 @@ def test_max_pool_with_indices_falls_back() -> None:
 @pytest.mark.parametrize("p", [1, 2, 3])
 def test_lp_pool(p: int) -> None:
     attributes = {"kernel_shape": [2, 3], "pads": [1, 1, 0, 1], "strides": [2, 1], "p": p}
-    check("LpPool", [randn(1, 2, 7, 8)], attributes)
-    check("GlobalLpPool", [randn(1, 2, 7, 8)], {"p": p})
+    check_operator("LpPool", [randn(1, 2, 7, 8)], attributes)
+    check_operator("GlobalLpPool", [randn(1, 2, 7, 8)], {"p": p})
 
 
 @pytest.mark.parametrize("op_type", ["GlobalAveragePool", "GlobalMaxPool"])
 def test_global_pool(op_type: str) -> None:
-    check(op_type, [randn(2, 3, 7, 5)])
-    check(op_type, [randn(2, 3, 7)])
-    check(op_type, [randn(2, 3, 4, 5, 6)])
+    check_operator(op_type, [randn(2, 3, 7, 5)])
+    check_operator(op_type, [randn(2, 3, 7)])
+    check_operator(op_type, [randn(2, 3, 4, 5, 6)])
 
 
 # Normalisations ------------------------------------------------------------------------------------------------------
@@ -177,8 +177,8 @@ def test_global_pool(op_type: str) -> None:
 def test_batch_normalization(shape: tuple[int, ...], mean: float) -> None:
     x = randn(*shape) + mean
     inputs = [x, randn(5), randn(5), randn(5) + mean, abs(randn(5)) + 0.5]
-    check("BatchNormalization", inputs, {"epsilon": 1e-3}, rtol=1e-4, atol=1e-6 * mean + 1e-5)
-    check("BatchNormalization", inputs, dynamic=range(5), rtol=1e-4, atol=1e-6 * mean + 1e-5)
+    check_operator("BatchNormalization", inputs, {"epsilon": 1e-3}, rtol=1e-4, atol=1e-6 * mean + 1e-5)
+    check_operator("BatchNormalization", inputs, dynamic=range(5), rtol=1e-4, atol=1e-6 * mean + 1e-5)
 
 
 def test_batch_normalization_in_training_falls_back() -> None:
@@ -188,12 +188,14 @@ def test_batch_normalization_in_training_falls_back() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 4, 6), (2, 4, 6, 3), (2, 4, 2, 3, 2)])
 def test_instance_and_group_normalization(shape: tuple[int, ...]) -> None:
-    check("InstanceNormalization", [randn(*shape), randn(4), randn(4)], {"epsilon": 1e-3}, atol=1e-5)
-    check("GroupNormalization", [randn(*shape), randn(4), randn(4)], {"num_groups": 2}, atol=1e-5)
+    check_operator("InstanceNormalization", [randn(*shape), randn(4), randn(4)], {"epsilon": 1e-3}, atol=1e-5)
+    check_operator("GroupNormalization", [randn(*shape), randn(4), randn(4)], {"num_groups": 2}, atol=1e-5)
 
 
 def test_group_normalization_of_old() -> None:
-    check("GroupNormalization", [randn(2, 6, 3, 3), randn(3), randn(3)], {"num_groups": 3}, opset=18, atol=1e-5)
+    check_operator(
+        "GroupNormalization", [randn(2, 6, 3, 3), randn(3), randn(3)], {"num_groups": 3}, opset=18, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("axis", [-1, 1, 0])
@@ -201,13 +203,13 @@ def test_group_normalization_of_old() -> None:
 def test_layer_normalization(axis: int, outputs: int) -> None:
     x = randn(2, 3, 4)
     scale, bias = randn(*x.shape[axis:]), randn(*x.shape[axis:])
-    check("LayerNormalization", [x, scale, bias], {"axis": axis}, outputs=outputs, atol=1e-5)
-    check("LayerNormalization", [x, scale], {"axis": axis, "epsilon": 0.1}, outputs=outputs, atol=1e-5)
+    check_operator("LayerNormalization", [x, scale, bias], {"axis": axis}, outputs=outputs, atol=1e-5)
+    check_operator("LayerNormalization", [x, scale], {"axis": axis, "epsilon": 0.1}, outputs=outputs, atol=1e-5)
 
 
 def test_layer_normalization_of_half_precision() -> None:
     x, scale = (randn(2, 8) * 100).astype("float16"), randn(8).astype("float16")
-    check("LayerNormalization", [x, scale], atol=1e-2)
+    check_operator("LayerNormalization", [x, scale], atol=1e-2)
 
 
 @pytest.mark.parametrize("size", [3, 4, 5])
@@ -227,16 +229,18 @@ def test_local_response_normalization(size: int, shape: tuple[int, ...]) -> None
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_rms_normalization(axis: int) -> None:
     x = randn(2, 3, 4)
-    check("RMSNormalization", [x, randn(*x.shape[axis:])], {"axis": axis, "epsilon": 1e-3}, opset=23, atol=1e-5)
-    check("SimplifiedLayerNormalization", [x, randn(*x.shape[axis:])], {"axis": axis}, atol=1e-5)
+    check_operator(
+        "RMSNormalization", [x, randn(*x.shape[axis:])], {"axis": axis, "epsilon": 1e-3}, opset=23, atol=1e-5
+    )
+    check_operator("SimplifiedLayerNormalization", [x, randn(*x.shape[axis:])], {"axis": axis}, atol=1e-5)
 
 
 def test_skip_normalizations() -> None:
     x, skip, gamma, beta, bias = randn(2, 3, 8), randn(2, 3, 8), randn(8), randn(8), randn(8)
     for inputs in ([x, skip, gamma, beta, bias], [x, skip, gamma, beta], [x, skip, gamma]):
-        check("SkipLayerNormalization", inputs, {"epsilon": 1e-3}, domain=MICROSOFT, dynamic=(0, 1), atol=1e-5)
+        check_operator("SkipLayerNormalization", inputs, {"epsilon": 1e-3}, domain=MICROSOFT, dynamic=(0, 1), atol=1e-5)
     for inputs in ([x, skip, gamma, bias], [x, skip, gamma]):
-        check("SkipSimplifiedLayerNormalization", inputs, domain=MICROSOFT, dynamic=(0, 1), atol=1e-5)
+        check_operator("SkipSimplifiedLayerNormalization", inputs, domain=MICROSOFT, dynamic=(0, 1), atol=1e-5)
 
 
 # Recurrent networks --------------------------------------------------------------------------------------------------
@@ -264,15 +268,15 @@ def test_recurrent(op_type: str, gates: int, direction: str) -> None:
     inputs += [randn(directions, BATCHES, HIDDEN)] if op_type == "LSTM" else []
     attributes = {"direction": direction, "hidden_size": HIDDEN}
     outputs = 3 if op_type == "LSTM" else 2
-    check(op_type, inputs, attributes, outputs=outputs, atol=1e-5)
-    check(op_type, inputs[:3], attributes, outputs=outputs, atol=1e-5)
-    check(op_type, inputs, attributes, outputs=outputs, atol=1e-5, dynamic=(0, 1, 2, 3, 5))
+    check_operator(op_type, inputs, attributes, outputs=outputs, atol=1e-5)
+    check_operator(op_type, inputs[:3], attributes, outputs=outputs, atol=1e-5)
+    check_operator(op_type, inputs, attributes, outputs=outputs, atol=1e-5, dynamic=(0, 1, 2, 3, 5))
 
 
 @pytest.mark.parametrize("after", [0, 1])
 def test_gru_reset(after: int) -> None:
     attributes = {"hidden_size": HIDDEN, "linear_before_reset": after, "activations": ["Tanh", "Relu"]}
-    check("GRU", _recurrent(3, 1), attributes, outputs=2, atol=1e-5)
+    check_operator("GRU", _recurrent(3, 1), attributes, outputs=2, atol=1e-5)
 
 
 @pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
@@ -285,7 +289,7 @@ def test_lstm_with_peepholes(direction: str) -> None:
     assert "reads the new cell state" in reasons("LSTM", inputs, attributes, outputs=3)
     assert "reads the new cell state" in reasons("LSTM", inputs, attributes, outputs=3, dynamic=(0, 7))
     peepholes[:, HIDDEN : 2 * HIDDEN] = 0
-    check("LSTM", inputs, attributes, outputs=3, atol=1e-5)
+    check_operator("LSTM", inputs, attributes, outputs=3, atol=1e-5)
 
 
 @pytest.mark.parametrize(

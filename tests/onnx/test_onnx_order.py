@@ -16,7 +16,7 @@ import opweave as ow
 from opweave.onnx.model.order import with_sorted_nodes
 
 
-def check(proto: onnx.ModelProto, **feed: np.ndarray) -> None:
+def check_model(proto: onnx.ModelProto, **feed: np.ndarray) -> None:
     """Compare with ONNX Runtime."""
     content = proto.SerializeToString()
     wanted = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, feed)
@@ -31,7 +31,7 @@ def check(proto: onnx.ModelProto, **feed: np.ndarray) -> None:
 def test_nodes_in_reverse_order() -> None:
     proto = sum_model()
     proto.graph.node.reverse()
-    check(proto, x=np.float32([[1, -2, 3]]), y=np.float32([[0.5, 1, -4]]))
+    check_model(proto, x=np.float32([[1, -2, 3]]), y=np.float32([[0.5, 1, -4]]))
 
 
 def test_shuffled_nodes() -> None:
@@ -41,7 +41,7 @@ def test_shuffled_nodes() -> None:
         one, other = (f"v{draw.randrange(number)}" for _ in range(2))
         nodes.append(node(draw.choice(["Min", "Max", "Sub"]), f"{one} {other}", f"v{number}"))
     draw.shuffle(nodes)
-    check(model(nodes, [("x", FLOAT, [4])], [("v59", FLOAT, [4])]), x=np.float32([-1, 0, 2, 5]))
+    check_model(model(nodes, [("x", FLOAT, [4])], [("v59", FLOAT, [4])]), x=np.float32([-1, 0, 2, 5]))
 
 
 def branch(*nodes: onnx.NodeProto) -> onnx.GraphProto:
@@ -56,7 +56,7 @@ def choice(*nodes: onnx.NodeProto) -> list[onnx.NodeProto]:
 def test_branch_reads_value_of_later_node(choose: bool) -> None:
     nodes = [*choice(node("Neg", "s", "p")), node("Exp", "x", "s")]
     proto = model(nodes, [("x", FLOAT, [2]), ("c", BOOL, [])], [("z", FLOAT, [2])])
-    check(proto, x=np.float32([1, 2]), c=np.array(choose))
+    check_model(proto, x=np.float32([1, 2]), c=np.array(choose))
 
 
 def test_branch_nodes_must_be_in_order() -> None:

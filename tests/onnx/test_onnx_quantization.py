@@ -34,7 +34,9 @@ compares_products = pytest.mark.skipif(
 )
 
 
-def check(op_type: str, inputs: Sequence[Any], attributes: Mapping[str, Any] | None = None, **options: Any) -> None:
+def check_quantized(
+    op_type: str, inputs: Sequence[Any], attributes: Mapping[str, Any] | None = None, **options: Any
+) -> None:
     """Require that WebNN computes a node, and finds exactly what the engine finds."""
     model, feed = node_model(op_type, inputs, attributes, **options)
     check_agreement(model, feed)
@@ -53,16 +55,16 @@ def _scale(*shape: int) -> np.ndarray:
 def test_quantize_and_dequantize(dtype: str, shape: tuple[int, ...], attributes: dict[str, int]) -> None:
     x, scale, low = randn(3, 6, 4), _scale(*shape), 100 if dtype == "uint8" else -20
     zero_point = np.array(integers(low, low + 40, *shape), dtype)
-    check("QuantizeLinear", [x, scale, zero_point], attributes)
-    check("DequantizeLinear", [integers(-128, 127, 3, 6, 4).astype(dtype), scale, zero_point], attributes)
+    check_quantized("QuantizeLinear", [x, scale, zero_point], attributes)
+    check_quantized("DequantizeLinear", [integers(-128, 127, 3, 6, 4).astype(dtype), scale, zero_point], attributes)
 
 
 def test_zero_points_left_out() -> None:
     x, scale = randn(3, 6), _scale(6)
-    check("QuantizeLinear", [x, scale])
-    check("QuantizeLinear", [x, scale], {"output_dtype": onnx.TensorProto.INT8})
-    check("DequantizeLinear", [integers(-128, 127, 3, 6, dtype="int8"), scale])
-    check("DequantizeLinear", [integers(-(2**20), 2**20, 3, 6), scale])
+    check_quantized("QuantizeLinear", [x, scale])
+    check_quantized("QuantizeLinear", [x, scale], {"output_dtype": onnx.TensorProto.INT8})
+    check_quantized("DequantizeLinear", [integers(-128, 127, 3, 6, dtype="int8"), scale])
+    check_quantized("DequantizeLinear", [integers(-(2**20), 2**20, 3, 6), scale])
 
 
 def test_type_of_the_result() -> None:
@@ -91,8 +93,8 @@ def test_qlinear_conv(dtype: str, per_channel: bool) -> None:
     zero = np.array(0 if dtype == "int8" else 128, dtype)
     scales = np.float32(0.02), _scale(*shape), np.float32(0.3)
     inputs = [x, scales[0], zero, w, scales[1], np.zeros(shape, "int8"), scales[2], zero]
-    check("QLinearConv", [*inputs, b], {"pads": [1] * 4, "strides": [2, 2]})
-    check("QLinearConv", inputs, {"auto_pad": "SAME_UPPER"})
+    check_quantized("QLinearConv", [*inputs, b], {"pads": [1] * 4, "strides": [2, 2]})
+    check_quantized("QLinearConv", inputs, {"auto_pad": "SAME_UPPER"})
 
 
 @compares_products
@@ -100,7 +102,9 @@ def test_qlinear_conv(dtype: str, per_channel: bool) -> None:
 def test_qlinear_matmul(dtype: str) -> None:
     a, zero = integers(-128, 127, 2, 5, 300).astype(dtype), np.array(0 if dtype == "int8" else 120, dtype)
     b = integers(-127, 128, 300, 7, dtype="int8")
-    check("QLinearMatMul", [a, np.float32(0.02), zero, b, _scale(7), np.zeros(7, "int8"), np.float32(1.5), zero])
+    check_quantized(
+        "QLinearMatMul", [a, np.float32(0.02), zero, b, _scale(7), np.zeros(7, "int8"), np.float32(1.5), zero]
+    )
 
 
 @compares_products
@@ -108,9 +112,9 @@ def test_qlinear_matmul(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_matmul_integer(dtype: str, inner: int) -> None:
     a, b = integers(-128, 127, 2, 4, inner).astype("uint8"), integers(-128, 127, inner, 5).astype(dtype)
-    check("MatMulInteger", [a, b])
-    check("MatMulInteger", [a, b, np.array(7, "uint8"), np.array(5, dtype)], dynamic=(0, 1))
-    check("MatMulInteger", [a, b, np.array([200], "uint8"), np.arange(5).astype(dtype)])
+    check_quantized("MatMulInteger", [a, b])
+    check_quantized("MatMulInteger", [a, b, np.array(7, "uint8"), np.array(5, dtype)], dynamic=(0, 1))
+    check_quantized("MatMulInteger", [a, b, np.array([200], "uint8"), np.arange(5).astype(dtype)])
 
 
 @pytest.mark.parametrize("inner", [7, 1000])
@@ -130,8 +134,8 @@ def test_decomposed_integer_matmul_is_exact(inner: int) -> None:
 
 def test_conv_integer() -> None:
     x, w = integers(0, 256, 1, 3, 7, 7).astype("uint8"), integers(0, 256, 5, 3, 3, 3).astype("uint8")
-    check("ConvInteger", [x, w, np.array(9, "uint8")], {"pads": [1, 1, 1, 1]})
-    check("ConvInteger", [x, w, np.array(9, "uint8"), np.array(11, "uint8")])
+    check_quantized("ConvInteger", [x, w, np.array(9, "uint8")], {"pads": [1, 1, 1, 1]})
+    check_quantized("ConvInteger", [x, w, np.array(9, "uint8"), np.array(11, "uint8")])
     many = integers(0, 256, 1, 40, 7, 7).astype("uint8"), integers(0, 256, 2, 40, 3, 3).astype("uint8")
     model, feed = node_model("ConvInteger", many)
     assert "not exact" in check_agreement(model, feed, fallback=True).explain()
@@ -139,7 +143,7 @@ def test_conv_integer() -> None:
 
 @pytest.mark.parametrize("x", [randn(4, 9) * 3, abs(randn(7)) + 1, -abs(randn(7)) - 1, np.zeros((2, 2), "float32")])
 def test_dynamic_quantize(x: np.ndarray) -> None:
-    check("DynamicQuantizeLinear", [x], outputs=3, opset=11)
+    check_quantized("DynamicQuantizeLinear", [x], outputs=3, opset=11)
 
 
 @pytest.mark.parametrize("bits", [4, 8])

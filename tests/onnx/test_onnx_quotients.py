@@ -108,7 +108,7 @@ def model(op: str, data_type: str, place: str) -> ModelProto:
     return helper.make_model(graph, functions=functions, opset_imports=imports, ir_version=8)
 
 
-def check(place: str) -> None:
+def check_division(place: str) -> None:
     """Divide in one place of a model, uncompiled and compiled."""
     for data_type in ("int32", "int64"):
         least = np.iinfo(data_type).min
@@ -187,4 +187,4 @@ def test_guard_quotients_rejects_old_operator_set() -> None:
 if __name__ == "__main__":
     for place in PLACES:
         print(place, flush=True)  # the last one has ended the process
-        check(place)
+        check_division(place)

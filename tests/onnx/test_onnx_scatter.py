@@ -11,10 +11,10 @@ from onnx import helper
 from support.every_device import DEVICES, context_on
 from support.onnx import model
 from support.onnx_nodes import CONTEXT, integers, model_of, node_model, randn, run_engine
+from support.scatters import COMBINE, scatter_nd_in_numpy
 
 import opweave as ow
 
-COMBINE: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 REDUCTIONS = tuple(COMBINE)
 TYPES = ("float32", "int8", "uint8", "int32", "uint32", "int64", "uint64")
 
@@ -30,14 +30,7 @@ def coordinates(shape: tuple[int, ...], of: tuple[int, ...]) -> np.ndarray:
     return np.stack([integers(-size, size, *of[:-1], dtype="int64") for size in shape[: of[-1]]], -1)
 
 
-def wanted_slices(data: np.ndarray, indices: np.ndarray, updates: np.ndarray, reduction: str) -> np.ndarray:
-    """NumPy's result of ScatterND."""
-    result = data.copy()
-    COMBINE[reduction].at(result, tuple(np.moveaxis(indices, -1, 0)), updates)
-    return result
-
-
-def run(
+def run_scatter(
     op_type: str, *inputs: np.ndarray, constant: bool = False, context: ow.MLContext = CONTEXT, **attributes: Any
 ) -> np.ndarray:
     """The result of a node, which WebNN computes; the engine's, with one thread, must be the same."""
@@ -57,7 +50,7 @@ def test_scatter_elements_with_reduction(reduction: str, dtype: str, constant: b
     for shape, counts, axis in ELEMENTS:
         indices = integers(-shape[axis], shape[axis], *counts, dtype="int64")
         inputs = integers(1, 5, *shape, dtype=dtype), indices, integers(1, 5, *counts, dtype=dtype)
-        run("ScatterElements", *inputs, constant=constant, axis=axis, reduction=reduction)
+        run_scatter("ScatterElements", *inputs, constant=constant, axis=axis, reduction=reduction)
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -67,8 +60,8 @@ def test_scatter_nd_with_reduction(reduction: str, dtype: str, constant: bool) -
     for shape, of in SLICES:
         data, indices = integers(1, 5, *shape, dtype=dtype), coordinates(shape, of)
         updates = integers(1, 5, *of[:-1], *shape[of[-1] :], dtype=dtype)
-        found = run("ScatterND", data, indices, updates, constant=constant, reduction=reduction)
-        np.testing.assert_allclose(found, wanted_slices(data, indices, updates, reduction), rtol=1e-5)
+        found = run_scatter("ScatterND", data, indices, updates, constant=constant, reduction=reduction)
+        np.testing.assert_allclose(found, scatter_nd_in_numpy(data, indices, updates, reduction), rtol=1e-5)
 
 
 @pytest.mark.parametrize("op_type", ["ScatterElements", "ScatterND"])
@@ -80,7 +73,7 @@ def test_scatter_of_bool_with_reduction(op_type: str, reduction: str) -> None:
     model, feed = node_model(op_type, [data, places, updates], {"reduction": reduction}, opset=18, dynamic=(0, 1, 2))
     (found,) = ow.InferenceSession(model, CONTEXT, fallback="error").run(None, feed)
     assert found.dtype == bool
-    assert found.tolist() == wanted_slices(data, indices[:, None], updates, reduction).tolist()
+    assert found.tolist() == scatter_nd_in_numpy(data, indices[:, None], updates, reduction).tolist()
     if reduction in ("add", "mul"):  # the engine has no others
         assert found.tolist() == run_engine(model, feed)[0].tolist()
 
@@ -93,7 +86,7 @@ def test_scatter_of_float16_with_reduction(op_type: str, reduction: str) -> None
     model, feed = node_model(op_type, [data, places, updates], {"reduction": reduction}, opset=18, dynamic=(0, 1, 2))
     (found,) = ow.InferenceSession(model, CONTEXT, fallback="error").run(None, feed)
     assert found.dtype == np.float16
-    wanted = wanted_slices(data.astype("float32"), indices[:, None], updates.astype("float32"), reduction)
+    wanted = scatter_nd_in_numpy(data.astype("float32"), indices[:, None], updates.astype("float32"), reduction)
     np.testing.assert_allclose(found, wanted.astype("float16"), rtol=1e-3)
 
 
@@ -104,7 +97,9 @@ def test_scatter_with_reduction_agrees_on_every_device(device: str, reduction: s
         data, updates = integers(-4, 5, 4, 3, dtype=dtype), integers(-4, 5, 7, 3, dtype=dtype)
         for constant in (True, False):
             indices = coordinates((4, 3), (7, 1))
-            run("ScatterND", data, indices, updates, constant=constant, context=context_on(device), reduction=reduction)
+            run_scatter(
+                "ScatterND", data, indices, updates, constant=constant, context=context_on(device), reduction=reduction
+            )
 
 
 @pytest.mark.parametrize("device", ["cpu", "openvino", "reference"])
@@ -119,7 +114,7 @@ def test_scatter_nd_adds_all_updates_of_wide_rows(device: str) -> None:
     model, feed = node_model("ScatterND", [data, indices, updates], {"reduction": "add"}, opset=18, dynamic=(0, 1, 2))
     session = ow.InferenceSession(model, context_on(names[0]), fallback="error", specialise="always")
     for _ in range(3):
-        np.testing.assert_array_equal(session.run(None, feed)[0], wanted_slices(data, indices, updates, "add"))
+        np.testing.assert_array_equal(session.run(None, feed)[0], scatter_nd_in_numpy(data, indices, updates, "add"))
 
 
 @pytest.mark.parametrize("count", [16 + 1, 3000])
@@ -132,7 +127,7 @@ def test_scatter_nd_decomposition_applies_many_updates_of_one_element(count: int
         dynamic = (0, 2) if constant else (0, 1, 2)
         model, feed = node_model("ScatterND", [data, indices, updates], {"reduction": "add"}, opset=18, dynamic=dynamic)
         (found,) = ow.InferenceSession(model, context, fallback="error").run(None, feed)
-        np.testing.assert_array_equal(found, wanted_slices(data, indices, updates, "add"))
+        np.testing.assert_array_equal(found, scatter_nd_in_numpy(data, indices, updates, "add"))
 
 
 @pytest.mark.parametrize("op_type", ["ScatterElements", "ScatterND"])

@@ -35,7 +35,7 @@ def operands(
     return inputs
 
 
-def check(
+def check_lengths(
     op_type: str, inputs: list[Any], *, constant: bool = False, context: ow.MLContext = CONTEXT, **attributes: Any
 ) -> list[np.ndarray]:
     """Require that WebNN computes a node, and finds the engine's results."""
@@ -57,11 +57,11 @@ def check(
 @pytest.mark.parametrize("lengths", [[5, 0, 2], [1, 5, 4], [3, 3, 3], [5, 5, 5], [0, 0, 0]])
 def test_sequence_lens(op_type: str, direction: str, constant: bool, lengths: list[int]) -> None:
     inputs = operands(op_type, lengths, direction)
-    sequence, *states = check(op_type, inputs, constant=constant, direction=direction)
+    sequence, *states = check_lengths(op_type, inputs, constant=constant, direction=direction)
     for row, length in enumerate(lengths):
         assert not sequence[length:, :, row].any()
         assert all(state[:, row].any() == (length > 0) for state in states)
-    check(
+    check_lengths(
         op_type, operands(op_type, lengths, direction, bias=False, states=False), constant=constant, direction=direction
     )
 
@@ -71,14 +71,14 @@ def test_sequence_lens(op_type: str, direction: str, constant: bool, lengths: li
 def test_sequence_lens_on_every_device(device: str, op_type: str) -> None:
     inputs = operands(op_type, [5, 0, 2], "bidirectional")
     for constant in (True, False):
-        check(op_type, inputs, constant=constant, context=context_on(device), direction="bidirectional")
+        check_lengths(op_type, inputs, constant=constant, context=context_on(device), direction="bidirectional")
 
 
 @pytest.mark.parametrize("after", [0, 1])
 def test_gru_with_sequence_lens_and_options(after: int) -> None:
     inputs = operands("GRU", [5, 1, 3])
-    check("GRU", inputs, linear_before_reset=after, activations=["Tanh", "Relu"])
-    check("GRU", inputs, linear_before_reset=after, activations=["Tanh", "Relu"], constant=True)
+    check_lengths("GRU", inputs, linear_before_reset=after, activations=["Tanh", "Relu"])
+    check_lengths("GRU", inputs, linear_before_reset=after, activations=["Tanh", "Relu"], constant=True)
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])
@@ -87,7 +87,7 @@ def test_lstm_with_sequence_lens_and_peepholes(device: str, direction: str) -> N
     peepholes = randn(1 + (direction == "bidirectional"), 3 * HIDDEN)
     peepholes[:, HIDDEN : 2 * HIDDEN] = 0
     inputs = [*operands("LSTM", [5, 1, 3], direction), peepholes]
-    check("LSTM", inputs, context=ow.ml.create_context(device=device), direction=direction)
+    check_lengths("LSTM", inputs, context=ow.ml.create_context(device=device), direction=direction)
 
 
 def test_lstm_with_sequence_lens_and_other_gates_falls_back() -> None:
@@ -104,7 +104,7 @@ def test_lstm_with_sequence_lens_and_other_gates_falls_back() -> None:
 def test_sequence_lens_with_batches_first(op_type: str, direction: str, constant: bool) -> None:
     """ONNX Runtime has no such kernels; the network must be that of the other layout, transposed."""
     inputs = operands(op_type, [5, 0, 2], direction)
-    sequence, *states = check(op_type, inputs, direction=direction)
+    sequence, *states = check_lengths(op_type, inputs, direction=direction)
     moved = [value.swapaxes(0, 1).copy() if k in (0, 5, 6) else value for k, value in enumerate(inputs)]
     attributes = {"hidden_size": HIDDEN, "direction": direction, "layout": 1}
     dynamic = [k for k in range(len(inputs)) if k in (0, 5, 6) or (k == LENGTHS and not constant)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from support.onnx_nodes import CONTEXT, check_agreement, compiled_models, model_of, node_model, reasons
+from support.onnx_nodes import CONTEXT, check_agreement, compiled_models, ints, model_of, node_model, reasons
 
 from opweave.onnx.session.session import InferenceSession
 from opweave.support.errors import NotSupportedError
@@ -20,10 +20,6 @@ FIRST, LAST = -(2**63), 2**63 - 1
 def data(*shape: int, dtype: str = "float32") -> np.ndarray:
     """Different numbers."""
     return np.asarray(RNG.permutation(np.arange(1, np.prod(shape, dtype=int) + 1)).reshape(shape)).astype(dtype)
-
-
-def ints(*values: int) -> np.ndarray:
-    return np.array(values, np.int64)
 
 
 def scalar(value: Any, dtype: str = "int64") -> np.ndarray:

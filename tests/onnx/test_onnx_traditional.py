@@ -34,11 +34,11 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 """Attributes of operators that need some, for 3 features."""
 
 
-def check(op_type: str, *inputs: np.ndarray, outputs: int = 1, **more: Any) -> None:
+def check_traditional(op_type: str, *inputs: np.ndarray, outputs: int = 1, **more: Any) -> None:
     check_node(op_type, *inputs, outputs=outputs, domain=TRADITIONAL, **more)
 
 
-def run(
+def run_traditional(
     op_type: str, *inputs: np.ndarray, outputs: int = 1, context: ow.MLContext = CONTEXT, **attributes: Any
 ) -> list[np.ndarray]:
     """The results of a node, all of which WebNN computes."""
@@ -150,12 +150,12 @@ def test_traditional_operators_in_fallback_have_known_shape(op_type: str) -> Non
 @pytest.mark.parametrize("shape", [(3,), (4, 3), (2, 3, 4), (2, 3, 2, 2)])
 def test_scaler(dtype: str, shape: tuple[int, ...]) -> None:
     x = (randn(*shape) * 5).astype(dtype)
-    check("Scaler", x, scale=[1.0, 2.0, 0.5], offset=[0.5, 0.0, -1.5])
-    check("Scaler", x, scale=[2.5], offset=[0.5])
+    check_traditional("Scaler", x, scale=[1.0, 2.0, 0.5], offset=[0.5, 0.0, -1.5])
+    check_traditional("Scaler", x, scale=[2.5], offset=[0.5])
 
 
 def test_scaler_of_infinities_and_nan() -> None:
-    check("Scaler", np.float32([[np.inf, -np.inf, np.nan]]), scale=[0.0, 2.0, 1.0], offset=[1.0, 1.0, 1.0])
+    check_traditional("Scaler", np.float32([[np.inf, -np.inf, np.nan]]), scale=[0.0, 2.0, 1.0], offset=[1.0, 1.0, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_scaler_rejects_wrong_feature_count(attributes: dict[str, Any]) -> None:
 def test_normalizer(dtype: str, norm: str | None) -> None:
     attributes = {} if norm is None else {"norm": norm}
     for x in (Z, Z[1], Z[2], randn(5, 7) * 9):
-        check("Normalizer", x.astype(dtype), **attributes)
+        check_traditional("Normalizer", x.astype(dtype), **attributes)
 
 
 def test_normalizer_refuses_other_norms_and_ranks() -> None:
@@ -189,7 +189,7 @@ def test_normalizer_refuses_other_norms_and_ranks() -> None:
 def test_binarizer(threshold: float | None) -> None:
     attributes = {} if threshold is None else {"threshold": threshold}
     for x in (Z, Z[0], Z.reshape(2, 3, 2)):
-        check("Binarizer", x, **attributes)
+        check_traditional("Binarizer", x, **attributes)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
@@ -199,13 +199,13 @@ def test_binarizer_of_integers(dtype: str, threshold: float) -> None:
     x = np.array([[info.min, info.min + 1, -2, -1], [0, 1, info.max - 1, info.max]], dtype)
     wanted = [[int(int(item) > threshold) for item in row] for row in x]
     for device in ("cpu", "reference"):
-        (y,) = run("Binarizer", x, threshold=threshold, context=ow.ml.create_context(device=device))
+        (y,) = run_traditional("Binarizer", x, threshold=threshold, context=ow.ml.create_context(device=device))
         assert y.dtype == x.dtype
         assert y.tolist() == wanted
 
 
 def test_binarizer_of_nan_is_zero() -> None:
-    assert run("Binarizer", np.float32([np.nan, 1]))[0].tolist() == [0, 1]
+    assert run_traditional("Binarizer", np.float32([np.nan, 1]))[0].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -213,9 +213,9 @@ def test_binarizer_of_nan_is_zero() -> None:
 @pytest.mark.parametrize("shape", [(4,), (2, 4), (2, 3, 4)])
 def test_array_feature_extractor(dtype: str, indices: np.ndarray, shape: tuple[int, ...]) -> None:
     x = (randn(*shape) * 9).astype(dtype)
-    check("ArrayFeatureExtractor", x, indices, constants=[1])
-    check("ArrayFeatureExtractor", x, indices)
-    check("ArrayFeatureExtractor", x, indices, constants=[0])  # labels of classes
+    check_traditional("ArrayFeatureExtractor", x, indices, constants=[1])
+    check_traditional("ArrayFeatureExtractor", x, indices)
+    check_traditional("ArrayFeatureExtractor", x, indices, constants=[0])  # labels of classes
 
 
 @pytest.mark.parametrize("wrong", [-1, 4])
@@ -259,19 +259,21 @@ def model_options(functions: int, transform: str, intercepts: bool = True) -> di
 def test_linear_regressor(transform: str, targets: int, shape: tuple[int, ...]) -> None:
     tolerance = PROBIT_TOLERANCE if transform == "PROBIT" else 1e-6
     options = model_options(targets, transform)
-    check("LinearRegressor", randn(*shape), targets=targets, atol=tolerance, **options)
+    check_traditional("LinearRegressor", randn(*shape), targets=targets, atol=tolerance, **options)
 
 
 def test_linear_regressor_without_intercepts() -> None:
-    check("LinearRegressor", Z, coefficients=COEFFICIENTS, targets=3)
-    check("LinearRegressor", Z, coefficients=COEFFICIENTS, targets=3, intercepts=[1.0])  # not one for each target
-    check("LinearRegressor", Z, coefficients=COEFFICIENTS[:3])
+    check_traditional("LinearRegressor", Z, coefficients=COEFFICIENTS, targets=3)
+    check_traditional(
+        "LinearRegressor", Z, coefficients=COEFFICIENTS, targets=3, intercepts=[1.0]
+    )  # not one for each target
+    check_traditional("LinearRegressor", Z, coefficients=COEFFICIENTS[:3])
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_linear_regressor_of_integers(dtype: str) -> None:
     x = np.array([[1, -2, 3], [40, 5, -6]], dtype)
-    (y,) = run("LinearRegressor", x, targets=3, **model_options(3, "NONE"))
+    (y,) = run_traditional("LinearRegressor", x, targets=3, **model_options(3, "NONE"))
     wanted = x @ np.float64(COEFFICIENTS).reshape(3, 3).T + [0.5, 0.3, 0.6]
     assert y.dtype == np.float32
     np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-6)
@@ -302,7 +304,7 @@ def test_linear_classifier(dtype: str, transform: str, labels: list[int], shape:
     x = (randn(*shape) * 3).astype(dtype)
     options = model_options(3, transform)
     tolerance = PROBIT_TOLERANCE if transform == "PROBIT" else 1e-6
-    check("LinearClassifier", x, outputs=2, classlabels_ints=labels, atol=tolerance, **options)
+    check_traditional("LinearClassifier", x, outputs=2, classlabels_ints=labels, atol=tolerance, **options)
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
@@ -315,13 +317,15 @@ def test_linear_classifier_of_one_score(transform: str, labels: list[int] | None
         session = ow.InferenceSession(model, CONTEXT, specialise="always")
         assert "it has two labels, one score, and the post_transform 'PROBIT'" in reasons(session)[0]
         return
-    check("LinearClassifier", x, outputs=2, atol=PROBIT_TOLERANCE if transform == "PROBIT" else 1e-6, **options)
+    check_traditional(
+        "LinearClassifier", x, outputs=2, atol=PROBIT_TOLERANCE if transform == "PROBIT" else 1e-6, **options
+    )
 
 
 def test_linear_classifier_of_equal_scores_takes_the_first() -> None:
     options: dict[str, Any] = {"coefficients": [1.0] * 9, "intercepts": [0.5, 1.0, 1.0], "classlabels_ints": [4, 5, 6]}
-    assert run("LinearClassifier", Z, outputs=2, **options)[0].tolist() == [5] * 4
-    check("LinearClassifier", Z, outputs=2, **options)
+    assert run_traditional("LinearClassifier", Z, outputs=2, **options)[0].tolist() == [5] * 4
+    check_traditional("LinearClassifier", Z, outputs=2, **options)
 
 
 def test_linear_classifier_of_zeros() -> None:
@@ -332,13 +336,15 @@ def test_linear_classifier_of_zeros() -> None:
     }
     x = np.float32([[0, 0, 0], [0, 3, 0], [-2, 0, 0], [-200, -300, 1], [2e-8, 1, 1]])
     for transform in TRANSFORMS[:4]:
-        check("LinearClassifier", x, outputs=2, post_transform=transform, **zeros)  # SOFTMAX_ZERO: 0 / 0 is NaN
+        check_traditional(
+            "LinearClassifier", x, outputs=2, post_transform=transform, **zeros
+        )  # SOFTMAX_ZERO: 0 / 0 is NaN
 
 
 @pytest.mark.parametrize("functions", [1, 3])
 def test_linear_classifier_without_intercepts(functions: int) -> None:
     labels = [5, 6, 7] if functions > 1 else [5, 6]
-    label, scores = run(
+    label, scores = run_traditional(
         "LinearClassifier", Z, outputs=2, classlabels_ints=labels, **model_options(functions, "NONE", intercepts=False)
     )
     wanted = Z.astype("float64") @ np.float64(COEFFICIENTS[: 3 * functions]).reshape(functions, 3).T
@@ -398,7 +404,7 @@ def test_linear_classifier_of_strings_stays_whole_for_its_scores() -> None:
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_probit_agrees_with_its_formula(device: str) -> None:
     scores = np.linspace(0, 1, 101, dtype="float32")[1:-1, None]
-    (y,) = run(
+    (y,) = run_traditional(
         "LinearRegressor",
         scores,
         coefficients=[1.0],
@@ -411,7 +417,9 @@ def test_probit_agrees_with_its_formula(device: str) -> None:
     wanted = np.sqrt(2) * np.copysign(np.sqrt(np.maximum(np.sqrt(half**2 - log / 0.147) - half, 0)), x)
     # Near 0, the argument of the logarithm is near 1, so that its rounding error is one of the square of the result.
     np.testing.assert_allclose(y * np.abs(y), wanted * np.abs(wanted), rtol=2e-6, atol=3e-7)
-    ends = run("LinearRegressor", np.float32([[0], [1], [2], [-1]]), coefficients=[1.0], post_transform="PROBIT")[0]
+    ends = run_traditional(
+        "LinearRegressor", np.float32([[0], [1], [2], [-1]]), coefficients=[1.0], post_transform="PROBIT"
+    )[0]
     np.testing.assert_array_equal(ends[:, 0], [-np.inf, np.inf, np.nan, np.nan])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from support.graphs import engine_line
 from support.onnx_nodes import compiled_models
 from support.rival_engine import Rival, add_rival, faster
 from typer.testing import CliRunner
@@ -62,12 +63,8 @@ def write(path: Path, rows: str | int = "rows", weights: int = 0) -> Path:
     return path
 
 
-def session(path: Path, **options: Any) -> ow.InferenceSession:
+def session_of_file(path: Path, **options: Any) -> ow.InferenceSession:
     return ow.InferenceSession(path, providers=["CPUExecutionProvider"], **options)
-
-
-def engine(of: ow.InferenceSession) -> str:
-    return "".join(line for line in of.explain().splitlines() if line.startswith("engine: "))
 
 
 def verdict(times: Sequence[float], chosen: str) -> str:
@@ -82,7 +79,7 @@ def verdict(times: Sequence[float], chosen: str) -> str:
     )
 
 
-def check(of: ow.InferenceSession) -> None:
+def check_session(of: ow.InferenceSession) -> None:
     for _ in range(2):  # the second call is a repetition
         np.testing.assert_array_equal(of.run(None, {"x": X})[0], np.maximum(-X, 0))
 
@@ -99,9 +96,9 @@ def test_session_tune_accepts_larger_error_of_quantised_models(
     model.opset_import[0].version = 13
     path = tmp_path / "quantised.onnx"
     path.write_bytes(model.SerializeToString())
-    assert session(path).tune(seconds=0).measurements[0].chosen == "rival"
+    assert session_of_file(path).tune(seconds=0).measurements[0].chosen == "rival"
     faster(monkeypatch, (2.0, 1.0))  # the rival's results are wrong, and it is not measured
-    assert session(write(tmp_path / "plain.onnx", 2)).tune(seconds=0).measurements[0].chosen == "onnxruntime"
+    assert session_of_file(write(tmp_path / "plain.onnx", 2)).tune(seconds=0).measurements[0].chosen == "onnxruntime"
 
 
 @pytest.mark.parametrize(
@@ -118,17 +115,17 @@ def test_untuned_static_session_runs_on_onnxruntime(
 ) -> None:
     monkeypatch.setattr(session_tuning, "_time_build", lambda build: (build(), 0.0))
     path = write(tmp_path / "static.onnx", 2)
-    made = session(path)
-    check(made)
-    assert engine(made) == UNTRIED
+    made = session_of_file(path)
+    check_session(made)
+    assert engine_line(made) == UNTRIED
     pinned = ow.InferenceSession(path, context=ow.ml.create_context(backend="onnxruntime"))
-    assert engine(pinned) == ""
+    assert engine_line(pinned) == ""
     faster(monkeypatch, times)
     _, row = str(made.tune(seconds=0)).splitlines()
     measured = [f"{seconds:.2f} s" for seconds in times]
     assert row.split() == f"static.onnx: x [2, 3] {' '.join(measured)} {chosen}".split()
-    for each in (made, session(path)):
-        check(each)
+    for each in (made, session_of_file(path)):
+        check_session(each)
         prefix = "x [2, 3]" if chosen == UNCOMPILED else "engine"
         assert f"{prefix}: {verdict(times, chosen)}" in each.explain().splitlines()
         assert len(compiled_models(each)) == (chosen != UNCOMPILED)
@@ -138,7 +135,7 @@ def test_untuned_static_session_runs_on_onnxruntime(
 def test_run_during_tune_does_not_keep_old_engine(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    made = session(write(tmp_path / "static.onnx", 2))
+    made = session_of_file(write(tmp_path / "static.onnx", 2))
     faster(monkeypatch, (2.0, 1.0, 2.0))
     plain, used = calls._run_by_name, []
 
@@ -151,11 +148,11 @@ def test_run_during_tune_does_not_keep_old_engine(
         return plain(model, *given)
 
     monkeypatch.setattr(calls, "_run_by_name", run_while_tuning)
-    check(made)
+    check_session(made)
     before, after = used  # the second call is no repetition of the first
     assert before is not after
     assert after in compiled_models(made)
-    assert engine(made).startswith("engine: onnxruntime, verified, 0.5x")
+    assert engine_line(made).startswith("engine: onnxruntime, verified, 0.5x")
 
 
 @pytest.mark.skipif(not kernels.has_halide(), reason="the extra halide is not installed")
@@ -169,7 +166,7 @@ def test_build_time_excludes_first_loop_compilation(
     path.write_bytes(
         helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 13)]).SerializeToString()
     )
-    made = session(path, specialise="always")
+    made = session_of_file(path, specialise="always")
     faster(monkeypatch, (1.0, 2.0))
     plain, builds = ShapeCache.compile_on, []
 
@@ -195,8 +192,8 @@ def test_tune_weighs_build_time(
 ) -> None:
     """In 0.5 s there are 500 runs of 1 ms, which save 50 ms or 1 s."""
     path = write(tmp_path / "m.onnx", rows)
-    made = session(path)
-    check(made)
+    made = session_of_file(path)
+    check_session(made)
     plain = ShapeCache.compile_on
 
     def slow(*args: Any) -> Any:
@@ -244,7 +241,7 @@ def test_tune_skips_own_session_that_fails(rival: Rival, monkeypatch: pytest.Mon
     path.write_bytes(helper.make_model(graph, ir_version=8, opset_imports=[opset]).SerializeToString())
     faster(monkeypatch, (2.0, 1.0))
     inputs = {"x": np.ones(3, np.float32), "i": np.array([0, 1, 9])}
-    (found,) = session(path).tune(inputs=inputs, seconds=0).measurements
+    (found,) = session_of_file(path).tune(inputs=inputs, seconds=0).measurements
     assert (found.chosen, list(found.seconds)) == ("rival", ["onnxruntime", "rival"])
 
 
@@ -255,8 +252,8 @@ def test_tune_compiles_dynamic_shapes_if_faster(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times: tuple[float, ...], chosen: str
 ) -> None:
     path = write(tmp_path / "dynamic.onnx")
-    made = session(path)
-    check(made)
+    made = session_of_file(path)
+    check_session(made)
     faster(monkeypatch, times)
     (found,) = made.tune(seconds=0).measurements  # the shapes in use
     assert (found.subject, found.chosen, list(found.seconds)) == (
@@ -264,15 +261,15 @@ def test_tune_compiles_dynamic_shapes_if_faster(
         chosen,
         [UNCOMPILED, "onnxruntime", "rival"],
     )
-    for each in (made, session(path)):
-        check(each)
+    for each in (made, session_of_file(path)):
+        check_session(each)
         is_compiled = each.shapes().get("x [2, 3]") == "compiled"
         assert is_compiled == (chosen != UNCOMPILED)
-        assert (engine(each) == f"engine: {verdict(times, chosen)}") == is_compiled
+        assert (engine_line(each) == f"engine: {verdict(times, chosen)}") == is_compiled
         each.run(None, {"x": np.zeros((5, 3), np.float32)})
         assert each.shapes()["x [5, 3]"].startswith(UNCOMPILED)  # other shapes go as before
-    never = session(path, specialise="never")
-    check(never)
+    never = session_of_file(path, specialise="never")
+    check_session(never)
     assert list(never.shapes().values()) == [UNCOMPILED]
 
 
@@ -291,17 +288,17 @@ def test_shapes_in_compilation_follow_tuning(
         return made
 
     monkeypatch.setattr(ShapeCache, "compile_on", late)
-    made = session(write(tmp_path / "dynamic.onnx"), specialise="recurring")
+    made = session_of_file(write(tmp_path / "dynamic.onnx"), specialise="recurring")
     if not is_begun:
         background.put(Recurring(), lambda: tuned.wait(60))  # type: ignore[arg-type, return-value]
-    check(made)
+    check_session(made)
     assert not is_begun or begun.wait(60)
     times = [1.0 if each == chosen else 2.0 for each in WAYS]
     faster(monkeypatch, times)
     made.tune(seconds=0)
     tuned.set()
     ow.lazy.wait()
-    check(made)
+    check_session(made)
     assert len(compiled_models(made)) == (chosen != UNCOMPILED)
     assert verdict(times, chosen) in made.explain()
     assert begun.is_set() == is_begun
@@ -340,12 +337,12 @@ def test_tuned_shapes_of_models_with_many_weights_are_compiled(
 ) -> None:
     path = write(tmp_path / "large.onnx", weights=2**20)
     expected = np.repeat(-X.sum(1, keepdims=True), 3, axis=1)
-    made = session(path)
+    made = session_of_file(path)
     np.testing.assert_array_equal(made.run(None, {"x": X})[0], expected)
     assert made._parts.shape_cache.only_uncompiled is not None  # its weights are more than `program_bytes`
     faster(monkeypatch, (3.0, 2.0, 1.0))
     made.tune([{"x": [2, 3]}, {"x": [1, 3]}], seconds=0)
-    for each in (made, session(path)):
+    for each in (made, session_of_file(path)):
         for rows in (5, 2, 1, 2, 1):
             np.testing.assert_array_equal(each.run(None, {"x": X[:rows]})[0], expected[:rows])
         assert {text for text, what in each.shapes().items() if what == "compiled"} == {"x [2, 3]", "x [1, 3]"}
@@ -358,18 +355,18 @@ def test_session_with_sleeping_threads_chooses_engine(rival: Rival, tmp_path: Pa
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     made = ow.InferenceSession(write(tmp_path / "static.onnx", 2), options, providers=["CPUExecutionProvider"])
     assert made.context.power_preference == "low-power"
-    assert engine(made) == UNTRIED
+    assert engine_line(made) == UNTRIED
 
 
 def test_session_tune_accepts_inputs(rival: Rival, tmp_path: Path) -> None:
-    made = session(write(tmp_path / "dynamic.onnx"))
+    made = session_of_file(write(tmp_path / "dynamic.onnx"))
     (found,) = made.tune(inputs={"x": X}, seconds=0).measurements
     assert found.subject == "x [2, 3]"
 
 
 def test_session_tune_rejects_invalid_arguments(rival: Rival, tmp_path: Path) -> None:
     path = write(tmp_path / "dynamic.onnx")
-    made = session(path)
+    made = session_of_file(path)
     refused: list[tuple[dict[str, Any], str]] = [
         ({}, "tune: no shapes are in use yet; run the model first, or pass shapes"),
         ({"shapes": [{"x": [1, 3]}], "inputs": {"x": X}}, "tune: shapes and inputs must not be given both"),
@@ -382,12 +379,12 @@ def test_session_tune_rejects_invalid_arguments(rival: Rival, tmp_path: Path) ->
         with pytest.raises(ow.ValidationError, match=message.replace("\\\\", "\\")):
             made.tune(**given)
     with pytest.raises(ow.ValidationError, match="tune: the session compiles nothing: specialise='never'"):
-        session(path, specialise="never").tune([{"x": [1, 3]}])
+        session_of_file(path, specialise="never").tune([{"x": [1, 3]}])
 
 
 def test_session_tune_measures_models_that_must_be_compiled(rival: Rival, tmp_path: Path) -> None:
     path = write(tmp_path / "dynamic.onnx")
-    (found,) = session(path, specialise="never", fallback="error").tune([{"x": [2, 3]}], seconds=0).measurements
+    (found,) = session_of_file(path, specialise="never", fallback="error").tune([{"x": [2, 3]}], seconds=0).measurements
     assert found.chosen in found.seconds
     assert UNCOMPILED not in found.seconds
     reference = ow.ml.create_context(device="reference")
@@ -398,7 +395,7 @@ def test_session_tune_measures_models_that_must_be_compiled(rival: Rival, tmp_pa
 def test_session_tune_with_one_engine(tmp_path: Path) -> None:
     made = ow.InferenceSession(write(tmp_path / "m.onnx"), context=ow.ml.create_context(backend="onnxruntime"))
     assert str(made.tune([{"x": [2, 3]}])).endswith("onnxruntime  there is no other engine for it")
-    check(made)
+    check_session(made)
 
 
 def test_tune_command_tunes_and_lists(rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -415,7 +412,7 @@ def test_tune_command_tunes_and_lists(rival: Rival, monkeypatch: pytest.MonkeyPa
     assert plain.startswith("your program runs this on ONNX Runtime, uncompiled, because no other way")
     ways = [f"calls with x [{n}, 3] run on rival, compiled when a shape is first used, because" for n in (4, 7)]
     assert [line.startswith(way) for line, way in zip(others, ways, strict=True)] == [True, True]
-    assert session(Path(path)).explain().splitlines()[:3] == [plain, *others]
+    assert session_of_file(Path(path)).explain().splitlines()[:3] == [plain, *others]
     assert [line.split()[:4] for line in lines[1:]] == [["dynamic.onnx:", "x", f"[{n},", "3]"] for n in (4, 7)], done
     assert all(line.split()[-1] == "rival" for line in lines[1:])
     listed = runner.invoke(app, ["tune", "--list"]).output

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from support.onnx_nodes import CONTEXT, check_agreement, model_of, node_model, reasons, run_engine
+from support.onnx_nodes import CONTEXT, check_agreement, ints, model_of, node_model, reasons, run_engine
 
 from opweave.onnx.session import calls
 from opweave.onnx.session.session import InferenceSession
@@ -16,10 +16,6 @@ from opweave.onnx.session.shape_cache import VALUES
 from opweave.support.errors import NotSupportedError
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
-
-
-def ints(*values: int) -> np.ndarray:
-    return np.array(values, np.int64)
 
 
 def reshaping() -> onnx.ModelProto:

@@ -51,7 +51,7 @@ def written(folder: Path, proto: onnx.ModelProto) -> Path:
     return path
 
 
-def run(source: Path | bytes, rows: int = 1) -> np.ndarray:
+def run_product(source: Path | bytes, rows: int = 1) -> np.ndarray:
     x = np.ones((rows, 1024), np.float32)
     (y,) = ow.InferenceSession(source, fallback="error").run(None, {"x": x})
     np.testing.assert_allclose(y, x @ WEIGHTS + np.arange(ROWS), rtol=1e-3, atol=1e-3)
@@ -75,7 +75,7 @@ def test_fallback_uses_weights_in_place(tmp_path: Path, shift: int) -> None:
 def test_file_weights_are_used_in_place(tmp_path: Path, shift: int) -> None:
     path = written(tmp_path, product(shift=shift))
     before = memory.copies.count
-    run(path)
+    run_product(path)
     assert memory.copies.count == before
     model = Model.load(path)
     data, weights = path.read_bytes(), dict(model.weights)
@@ -95,7 +95,7 @@ def test_load_reads_small_weights_without_mapping(tmp_path: Path) -> None:
 def test_bytes_weights_are_used_in_place(shift: int) -> None:
     data = product(shift=shift).SerializeToString()
     before = memory.copies.count
-    run(data)
+    run_product(data)
     assert memory.copies.count == before
     whole = np.frombuffer(data, np.uint8)
     assert all(np.shares_memory(array, whole) for _, array in Model.load(data).weights)
@@ -107,7 +107,7 @@ def test_constant_node_weights_are_used_in_place(tmp_path: Path) -> None:
     before = memory.copies.count
     path = written(tmp_path, proto)
     for source in (path, data):
-        run(source)
+        run_product(source)
         model = Model.load(source)
         assert model.proto.ByteSize() < 1000
         assert model.weights == []

@@ -23,11 +23,9 @@ FILE_BYTES = 132  # with the digest of 32
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "cache"
-    monkeypatch.setenv("OPWEAVE_CACHE", str(path))
+def folder(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("OPWEAVE_CACHE_BYTES", raising=False)
-    return path
+    return cache_folder
 
 
 def store(number: int, age: float) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 import tomllib
 from functools import cache
 from itertools import permutations
 from pathlib import Path
 
 import pytest
+from support.processes import run_python
 
 import opweave as ow
 from opweave.support import lazy_imports
@@ -19,15 +18,10 @@ from opweave.support import lazy_imports
 ROOT = Path(ow.__file__).parent
 
 
-def python(code: str, *options: str) -> str:
-    result = subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, check=True)
-    return result.stdout
-
-
 def test_import_loads_no_engine() -> None:
     """Engines, and what only tools need, load at the point of use."""
     code = "import opweave, sys; print(*sys.modules)"
-    loaded = set(python(code).split())
+    loaded = set(run_python(code).split())
     assert loaded.isdisjoint(
         {"onnxruntime", "onnx", "ml_dtypes", "torch", "PIL", "safetensors", "typer", "rich", "asyncio"}
     )
@@ -45,7 +39,7 @@ session = ow.InferenceSession(model.SerializeToString())
 session.run(None, {"x": np.zeros(2, np.float32)})
 print(*set(sys.modules) - imported)
 """
-    loaded = set(python(code).split())
+    loaded = set(run_python(code).split())
     assert "opweave.onnx.session.session" in loaded
     assert loaded.isdisjoint({"hashlib", "html", "json", "fractions", "decimal", "statistics"})
 
@@ -72,7 +66,7 @@ try:
 except ow.MissingExtraError as error:
     print(error)
 """
-    assert python(code) == "[0.0, 1.0]\nthe demo needs PIL: pip install 'opweave[demo]'\n"
+    assert run_python(code) == "[0.0, 1.0]\nthe demo needs PIL: pip install 'opweave[demo]'\n"
 
 
 def test_mypy_is_strict_outside_tests() -> None:

@@ -257,7 +257,7 @@ context = ow.ml.create_context(device="reference")
 """
 
 
-def run(code: str) -> str:
+def run_silently(code: str) -> str:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BUILD + code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -267,7 +267,7 @@ def run(code: str) -> str:
 
 @pytest.mark.long
 def test_build_during_interpreter_exit() -> None:
-    assert run("import atexit; atexit.register(lambda: print(build()))").startswith("<MLGraph (x: ")
+    assert run_silently("import atexit; atexit.register(lambda: print(build()))").startswith("<MLGraph (x: ")
 
 
 @pytest.mark.long
@@ -303,4 +303,4 @@ with progress.report_work("outer"):
 if not child:
     os._exit(0)
 """
-    assert run(code).splitlines() == ["True outer", "False inner", "False stop", "True stop"]
+    assert run_silently(code).splitlines() == ["True outer", "False inner", "False stop", "True stop"]

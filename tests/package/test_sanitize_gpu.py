@@ -19,7 +19,7 @@ exit 0
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
 
 
-def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def sanitize(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "CUDA_HOME": str(home), "PATH": "/usr/bin:/bin"}
     command = [sys.executable, str(SCRIPT), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -30,7 +30,7 @@ def test_sanitize_gpu_runs_each_tool(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "compute-sanitizer"
     program.write_text(STAND_IN)
     program.chmod(0o755)
-    done = run(tmp_path)
+    done = sanitize(tmp_path)
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[-4:] == [
         "memcheck: clean",
@@ -42,10 +42,10 @@ def test_sanitize_gpu_runs_each_tool(tmp_path: Path) -> None:
     for file in (word for word in calls[0].split() if word.endswith(".py")):
         assert Path(file).is_file()
     assert [call.split()[1] for call in calls] == ["memcheck", "racecheck", "synccheck", "initcheck"]
-    assert run(tmp_path, "--tool", "memcheck", "--", "-k", "step").returncode == 0
+    assert sanitize(tmp_path, "--tool", "memcheck", "--", "-k", "step").returncode == 0
     assert (tmp_path / "bin" / "calls").read_text().splitlines()[-1].endswith("-k step")
 
 
 def test_sanitize_gpu_without_toolkit(tmp_path: Path) -> None:
-    done = run(tmp_path)
+    done = sanitize(tmp_path)
     assert (done.returncode, "install the CUDA toolkit" in done.stderr) == (1, True)

@@ -21,7 +21,7 @@ def scaled() -> ow.MLGraph:
     return builder.build({"y": builder.input("x", "float32", [2, 2]) * 2})
 
 
-def session(element_type: int) -> ow.InferenceSession:
+def magnitude_session(element_type: int) -> ow.InferenceSession:
     """The magnitudes of an input, as float32."""
     nodes = [helper.make_node("Cast", ["x"], ["f"], to=TensorProto.FLOAT), helper.make_node("Abs", ["f"], ["y"])]
     x = helper.make_tensor_value_info("x", element_type, [2, 2])
@@ -41,7 +41,7 @@ def test_parameters_are_arrays() -> None:
     np.testing.assert_array_equal(ow.array(parameter).numpy(), X)
     np.testing.assert_array_equal(ow.ops.relu(parameter).numpy(), np.maximum(X, 0))
     np.testing.assert_array_equal(CONTEXT.tensor_from(parameter).numpy(), X)
-    np.testing.assert_array_equal(session(TensorProto.FLOAT).run(None, {"x": parameter})[0], np.abs(X))
+    np.testing.assert_array_equal(magnitude_session(TensorProto.FLOAT).run(None, {"x": parameter})[0], np.abs(X))
 
 
 def test_bfloat16_is_named_with_what_to_do() -> None:
@@ -56,7 +56,7 @@ def test_bfloat16_is_named_with_what_to_do() -> None:
 
 def test_models_of_bfloat16_take_such_tensors() -> None:
     tensor = torch.from_numpy(X).to(torch.bfloat16)
-    np.testing.assert_array_equal(session(TensorProto.BFLOAT16).run(None, {"x": tensor})[0], np.abs(X))
+    np.testing.assert_array_equal(magnitude_session(TensorProto.BFLOAT16).run(None, {"x": tensor})[0], np.abs(X))
 
 
 def test_results_are_written_into_tensors() -> None:
@@ -65,7 +65,7 @@ def test_results_are_written_into_tensors() -> None:
     np.testing.assert_array_equal(target.numpy(), X * 2)
     assert results["y"].ctypes.data == target.data_ptr()
     target = torch.zeros(2, 2)
-    session(TensorProto.FLOAT).run(None, {"x": X}, out={"y": target})
+    magnitude_session(TensorProto.FLOAT).run(None, {"x": X}, out={"y": target})
     np.testing.assert_array_equal(target.numpy(), np.abs(X))
     tensor = CONTEXT.tensor_from(X.copy())
     target = torch.zeros(2, 2)

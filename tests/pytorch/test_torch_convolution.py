@@ -16,7 +16,7 @@ CONTEXTS = {device: ow.ml.create_context(device=device) for device in ("cpu", "r
 random = np.random.default_rng(0)
 
 
-def run(device: str, name: str, *arrays: np.ndarray, **options: Any) -> np.ndarray:
+def compute_constants(device: str, name: str, *arrays: np.ndarray, **options: Any) -> np.ndarray:
     context = CONTEXTS[device]
     builder = ow.MLGraphBuilder(context)
     operands = [builder.constant(array) for array in arrays]
@@ -49,7 +49,7 @@ def test_conv2d(
     x, w, bias = normal(2, 4, 9, 8), normal(8, 4 // groups, 3, 2), normal(8)
     wanted = functional.conv2d(*tensors(x, w, bias), stride, padding, dilation, groups)
     options = {"padding": both(padding), "strides": stride, "dilations": dilation, "groups": groups, "bias": bias}
-    np.testing.assert_allclose(run(device, "conv2d", x, w, **options), wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(compute_constants(device, "conv2d", x, w, **options), wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("device", CONTEXTS)
@@ -69,7 +69,7 @@ def test_conv_transpose2d(
     wanted = functional.conv_transpose2d(*tensors(x, w, bias), stride, padding, more, groups, dilation)
     options = {"padding": both(padding), "strides": stride, "dilations": dilation, "groups": groups, "bias": bias}
     for sizes in ({"output_padding": more}, {"output_sizes": wanted.shape[2:]}):
-        got = run(device, "conv_transpose2d", x, w, **options, **sizes)
+        got = compute_constants(device, "conv_transpose2d", x, w, **options, **sizes)
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
@@ -86,7 +86,7 @@ def test_pooling(device: str, padding: tuple[int, int], stride: tuple[int, int],
     average = functional.avg_pool2d(t, *place, ceil_mode=ceil, count_include_pad=False)
     # PyTorch leaves out windows that would begin in the padding at the end, or beyond the input.
     for name, wanted in {"max_pool2d": largest, "average_pool2d": average}.items():
-        got = run(device, name, x, **options, output_shape_rounding=rounding)
+        got = compute_constants(device, name, x, **options, output_shape_rounding=rounding)
         got = got[:, :, : wanted.shape[2], : wanted.shape[3]]
         np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
 
@@ -96,7 +96,7 @@ def test_pooling(device: str, padding: tuple[int, int], stride: tuple[int, int],
 def test_l2_pool2d(device: str, stride: tuple[int, int]) -> None:
     x = normal(2, 3, 8, 9)
     wanted = functional.lp_pool2d(torch.tensor(x), 2.0, (3, 2), stride)
-    got = run(device, "l2_pool2d", x, window_dimensions=(3, 2), strides=stride)
+    got = compute_constants(device, "l2_pool2d", x, window_dimensions=(3, 2), strides=stride)
     np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
 
 
@@ -105,7 +105,7 @@ def test_l2_pool2d(device: str, stride: tuple[int, int]) -> None:
 def test_linear_resampling(device: str, sizes: tuple[int, int]) -> None:
     x = normal(2, 3, 6, 7)
     wanted = functional.interpolate(torch.tensor(x), sizes, mode="bilinear", align_corners=False)
-    got = run(device, "resample2d", x, mode="linear", sizes=sizes)
+    got = compute_constants(device, "resample2d", x, mode="linear", sizes=sizes)
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
@@ -115,4 +115,4 @@ def test_nearest_resampling(device: str, sizes: tuple[int, int]) -> None:
     """Of odd sizes, where no position lies half-way between two elements: there PyTorch takes the upper one."""
     x = normal(2, 3, 5, 7)
     wanted = functional.interpolate(torch.tensor(x), sizes, mode="nearest-exact")
-    np.testing.assert_array_equal(run(device, "resample2d", x, sizes=sizes), wanted)
+    np.testing.assert_array_equal(compute_constants(device, "resample2d", x, sizes=sizes), wanted)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from support.arrays import address_of
 
 import opweave as ow
 
@@ -16,20 +17,16 @@ CONTEXT = ow.ml.create_context(device="cpu")
 X, Y = np.float32([[1, -2, 3], [4, 5, -6]]), np.float32([[0.5, 1, -1], [2, -9, 1]])
 
 
-def pointer(a: np.ndarray) -> int:
-    return int(a.__array_interface__["data"][0])
-
-
 # Tensors -------------------------------------------------------------------------------------------------------------
 
 
 def test_tensors_share_memory_both_ways() -> None:
     source = torch.arange(6, dtype=torch.float32)
     tensor = CONTEXT.tensor_from(source)
-    assert pointer(tensor.numpy()) == source.data_ptr()
+    assert address_of(tensor.numpy()) == source.data_ptr()
     assert torch.utils.dlpack.from_dlpack(tensor).data_ptr() == source.data_ptr()
     own = CONTEXT.create_tensor("float16", [4], readable=True, writable=True)
-    assert torch.utils.dlpack.from_dlpack(own).data_ptr() == pointer(own.numpy())
+    assert torch.utils.dlpack.from_dlpack(own).data_ptr() == address_of(own.numpy())
 
 
 def test_dispatch_writes_into_torch_memory() -> None:
@@ -94,7 +91,7 @@ def test_arrays_both_ways() -> None:
 # Sessions ------------------------------------------------------------------------------------------------------------
 
 
-def session(op: str, kind: int, names: str) -> ow.InferenceSession:
+def node_session(op: str, kind: int, names: str) -> ow.InferenceSession:
     """A session for one node between values of shape [batch, 3]."""
     inputs = [helper.make_tensor_value_info(name, kind, ["batch", 3]) for name in names]
     output = helper.make_tensor_value_info("z", kind, ["batch", 3])
@@ -104,7 +101,7 @@ def session(op: str, kind: int, names: str) -> ow.InferenceSession:
 
 
 def test_sessions_read_in_place_and_results_can_be_of_pytorch() -> None:
-    s = session("Add", TensorProto.FLOAT, "xy")
+    s = node_session("Add", TensorProto.FLOAT, "xy")
     x, y = torch.tensor(X), torch.tensor(Y)
     ow.memory.copies.reset()
     (z,) = s.run(None, {"x": x, "y": y})
@@ -116,11 +113,11 @@ def test_sessions_read_in_place_and_results_can_be_of_pytorch() -> None:
 
 
 def test_sessions_take_booleans() -> None:
-    s = session("Not", TensorProto.BOOL, "x")
+    s = node_session("Not", TensorProto.BOOL, "x")
     assert s.run(None, {"x": torch.tensor([[True, False, True]])})[0].tolist() == [[False, True, False]]
 
 
 def test_sessions_refuse_bfloat16() -> None:
-    s = session("Add", TensorProto.FLOAT, "xy")
+    s = node_session("Add", TensorProto.FLOAT, "xy")
     with pytest.raises(ow.ValidationError, match=r"input 'y' must be tensor\(float\), got an array of bfloat16"):
         s.run(None, {"x": X, "y": torch.zeros(2, 3, dtype=torch.bfloat16)})

@@ -49,7 +49,7 @@ def rows_of(sizes: Sequence[int]) -> list[InferenceRequest]:
     return [request(x=RANDOM.standard_normal((size, 16)).astype(np.float32)) for size in sizes]
 
 
-def check(requests: Sequence[InferenceRequest], answers: Sequence[BatchAnswer]) -> None:
+def check_answers(requests: Sequence[InferenceRequest], answers: Sequence[BatchAnswer]) -> None:
     for one, answer in zip(requests, answers, strict=True):
         y, best = layer(one.feed["x"])
         np.testing.assert_allclose(outputs(answer)["y"], y, rtol=1e-5, atol=1e-6)
@@ -60,12 +60,12 @@ def check(requests: Sequence[InferenceRequest], answers: Sequence[BatchAnswer]) 
 def test_requests_are_joined_and_get_their_own_rows() -> None:
     model, rows = made("layer")
     requests = rows_of([1, 2, 3, 1])
-    check(requests, model.run(requests))
+    check_answers(requests, model.run(requests))
     assert rows == [7]
     rows.clear()
     requests = rows_of([2, 1, 1])
     answers = model.run(requests)
-    check(requests, answers)
+    check_answers(requests, answers)
     assert rows == [4]
     execution = answers[0].execution
     assert execution is not None
@@ -76,14 +76,14 @@ def test_requests_are_joined_and_get_their_own_rows() -> None:
 def test_batch_row_limit() -> None:
     model, rows = made("layer", batch=4)
     requests = rows_of([3, 2, 2, 9, 1, 1])
-    check(requests, model.run(requests))
+    check_answers(requests, model.run(requests))
     assert rows == [3, 4, 9, 2]
 
 
 def test_batch_of_one_joins_nothing() -> None:
     model, rows = made("layer", batch=1)
     requests = rows_of([1, 1])
-    check(requests, model.run(requests))
+    check_answers(requests, model.run(requests))
     assert (rows, model.why_alone) == ([1, 1], "the batch is 1")
 
 

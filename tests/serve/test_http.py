@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Iterator
 
 import pytest
 from support.served_clients import ORIGIN, Client, PlainClient, RefusedError, request
@@ -14,12 +13,6 @@ import opweave as ow
 from opweave import MLError
 from opweave.serve import ConnectionLimits, Server
 from opweave.serve.server import MAX_KEY_BYTES
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server(port=0, origins=[ORIGIN], device="cpu") as served:
-        yield served
 
 
 def answer(server: Server, method: str, path: str, **headers: str) -> http.client.HTTPResponse:

@@ -32,12 +32,6 @@ ADD: list[Any] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server(port=0, origins=[ORIGIN], device="cpu") as served:
-        yield served
-
-
 @pytest.fixture(params=[Client, PlainClient])
 def client(server: Server, request: pytest.FixtureRequest) -> Iterator[Client]:
     with request.param(server) as made:

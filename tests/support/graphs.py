@@ -31,6 +31,11 @@ def build_graph(
     return builder.build(result if isinstance(result, dict) else {"y": result}, **options)
 
 
+def engine_line(subject: ow.MLGraph | ow.InferenceSession) -> str:
+    """The line of `explain` that says which engine runs a graph or a session; empty if there is none."""
+    return "".join(line for line in subject.explain().splitlines() if line.startswith("engine: "))
+
+
 def outputs_of(
     context: ow.MLContext, build: Callable[..., Any], feeds: Mapping[str, np.ndarray], **options: Any
 ) -> dict[str, np.ndarray]:

@@ -35,6 +35,11 @@ def integers(low: int, high: int, *shape: int, dtype: str = "int32") -> np.ndarr
     return RNG.integers(low, high, shape).astype(dtype)
 
 
+def ints(*values: int) -> np.ndarray:
+    """A vector of int64, as shapes and axes are."""
+    return np.array(values, np.int64)
+
+
 def model_of(
     nodes: Sequence[onnx.NodeProto],
     feed: Mapping[str, np.ndarray],

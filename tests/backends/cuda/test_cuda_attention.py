@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cuda_driver import HARDWARE
+from triton_cases import array
 
 import opweave as ow
 from opweave import composites
@@ -27,10 +28,6 @@ ON_GPU = pytest.mark.skipif(not HARDWARE, reason="takes long without a GPU: make
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flash_tensor, "MIN_PRODUCTS", 0)
-
-
-def numbers(*shape: int, data_type: str = "float32") -> np.ndarray:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(data_type)
 
 
 def compare(context: ow.MLContext, build: Callable[..., Any], arrays: dict[str, np.ndarray]) -> None:
@@ -74,9 +71,9 @@ def test_sizes(
     device_context: ow.MLContext, queries: int, keys: int, size: int, values: int, causal: bool, data_type: str
 ) -> None:
     arrays = {
-        "query": numbers(2, 4, queries, size, data_type=data_type),
-        "key": numbers(2, 2, keys, size, data_type=data_type),
-        "value": numbers(2, 2, keys, values, data_type=data_type),
+        "query": array(2, 4, queries, size, data_type=data_type),
+        "key": array(2, 2, keys, size, data_type=data_type),
+        "value": array(2, 2, keys, values, data_type=data_type),
     }
     compare(device_context, dot_product(causal=causal), arrays)
 
@@ -86,8 +83,8 @@ def test_sizes(
 def test_masks(device_context: ow.MLContext, kind: str, causal: bool) -> None:
     """Some queries see no key at all."""
     queries, keys = (300, 200) if HARDWARE else (19, 24)
-    arrays = {"query": numbers(1, 2, queries, 32), "key": numbers(1, 2, keys, 32), "value": numbers(1, 2, keys, 32)}
-    mask = numbers(queries, keys)
+    arrays = {"query": array(1, 2, queries, 32), "key": array(1, 2, keys, 32), "value": array(1, 2, keys, 32)}
+    mask = array(queries, keys)
     if kind == "uint8":
         mask = (mask > 0).astype(np.uint8)
         mask[7] = 0
@@ -102,11 +99,11 @@ def test_lengths(device_context: ow.MLContext, options: dict[str, Any], data_typ
     """Prompts behind caches of different lengths, whose rooms hold NaN."""
     new, room = (200, 700) if HARDWARE else (17, 50)
     arrays = {
-        "query": numbers(2, new, 64, data_type=data_type),
-        "key": numbers(2, new, 32, data_type=data_type),
-        "value": numbers(2, new, 32, data_type=data_type),
-        "past_key": numbers(2, 2, room, 16, data_type=data_type),
-        "past_value": numbers(2, 2, room, 16, data_type=data_type),
+        "query": array(2, new, 64, data_type=data_type),
+        "key": array(2, new, 32, data_type=data_type),
+        "value": array(2, new, 32, data_type=data_type),
+        "past_key": array(2, 2, room, 16, data_type=data_type),
+        "past_value": array(2, 2, room, 16, data_type=data_type),
         "lengths": np.int32([room - new, 5]),
     }
     for batch, length in enumerate((room - new, 5)):

@@ -43,14 +43,7 @@ def made(function: object = ex.sin, shape: tuple[int, ...] = (64,)) -> list[GpuK
     return kernels(trace(function, "sample", [Desc("float32", shape)]), cuda_on_cpu.FEATURES)  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("OPWEAVE_CACHE", str(folder))
-    return folder
-
-
-def test_kernels_of_the_conformance_cases_compile(request: pytest.FixtureRequest, cached: Path) -> None:
+def test_kernels_of_the_conformance_cases_compile(request: pytest.FixtureRequest, cache_folder: Path) -> None:
     whole = request.config.option.all
     found = {kernel.source: kernel for case in wpt.cases("conformance") for kernel in cases(case)}
     chosen = [found[source] for source in sorted(found)][:: 1 if whole else SAMPLED]
@@ -65,12 +58,12 @@ def cases(case: wpt.Case) -> Sequence[GpuKernel]:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_architectures(architecture: str, cached: Path) -> None:
+def test_architectures(architecture: str, cache_folder: Path) -> None:
     (binary,) = compiler.binaries(made(), architecture)
     assert binary.image.startswith(b"\x7fELF")
 
 
-def test_compiled_kernels_are_cached(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_kernels_are_cached(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = compiler.binaries([*made(), *made()], "sm_90")
     assert first[0] == first[1]
     assert [(entry.kind, entry.path.suffix) for entry in disk_cache.entries()] == [("compiled kernel", ".cubin")]
@@ -83,7 +76,7 @@ def test_compiled_kernels_are_cached(cached: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_early_kernel_buffers_are_restricted_without_early_start(architecture: str, cached: Path) -> None:
+def test_early_kernel_buffers_are_restricted_without_early_start(architecture: str, cache_folder: Path) -> None:
     (kernel,) = made()
     assert kernel.starts_early
     word = "* RESTRICT_UNLESS_EARLY "
@@ -121,7 +114,7 @@ def blocking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocking]:
 
 
 @needs_fork
-def test_processes_compile_while_this_one_does(cached: Path, blocking: Blocking) -> None:
+def test_processes_compile_while_this_one_does(cache_folder: Path, blocking: Blocking) -> None:
     many = [kernel for size in range(3) for kernel in made(shape=(64 + size, 3))]
     (first,) = compiler.begin(many[:1], "sm_90")
     assert blocking.begun.wait(60)
@@ -142,7 +135,7 @@ def test_nvrtc_log_without_messages_changes_no_constant() -> None:
 
 
 @needs_fork
-def test_kernel_in_compilation_is_shared(cached: Path, blocking: Blocking) -> None:
+def test_kernel_in_compilation_is_shared(cache_folder: Path, blocking: Blocking) -> None:
     (one,) = compiler.begin(made(), "sm_90")
     (other,) = compiler.begin(made(), "sm_90")
     assert one is other
@@ -160,7 +153,7 @@ def one_at_a_time(blocking: Blocking, monkeypatch: pytest.MonkeyPatch) -> Blocki
 
 @needs_fork
 def test_interrupt_does_not_wait_for_queue(
-    cached: Path, one_at_a_time: Blocking, monkeypatch: pytest.MonkeyPatch
+    cache_folder: Path, one_at_a_time: Blocking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = [kernel for size in range(4) for kernel in made(shape=(64 + size, 3))]
     jobs = compiler.begin(many, "sm_90")
@@ -191,7 +184,7 @@ def test_interrupt_does_not_wait_for_queue(
 
 @pytest.mark.parametrize("method", ["upload", "functions"])
 def test_interrupt_during_build_ends_it(
-    cached: Path, one_at_a_time: Blocking, monkeypatch: pytest.MonkeyPatch, method: str
+    cache_folder: Path, one_at_a_time: Blocking, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     jobs: list[Any] = []
 
@@ -219,7 +212,7 @@ def test_interrupt_during_build_ends_it(
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ow.OperationError("no memory")])
 @pytest.mark.parametrize("is_model", [False, True])
 def test_kernels_of_a_part_are_abandoned_if_another_one_fails(
-    cached: Path, one_at_a_time: Blocking, monkeypatch: pytest.MonkeyPatch, is_model: bool, error: Any
+    cache_folder: Path, one_at_a_time: Blocking, monkeypatch: pytest.MonkeyPatch, is_model: bool, error: Any
 ) -> None:
     jobs: list[Any] = []
 
@@ -380,7 +373,7 @@ def test_fork_server_answer_with_inherited_socket(
 
 @needs_fork
 def test_fork_server_without_compiler(
-    server: fork_server.ForkServer, cached: Path, monkeypatch: pytest.MonkeyPatch
+    server: fork_server.ForkServer, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPWEAVE_TEST", "broken")
     with pytest.raises(fork_server.EndedError, match="ImportError: no compiler"):
@@ -437,7 +430,7 @@ print(server.result(1)[2], flush=True)
 
 
 @needs_fork
-def test_fork_server_after_fork(cached: Path) -> None:
+def test_fork_server_after_fork(cache_folder: Path) -> None:
     program = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}
@@ -460,7 +453,7 @@ if pid:
 
 
 @needs_fork
-def test_compile_after_fork_during_compilation(cached: Path) -> None:
+def test_compile_after_fork_during_compilation(cache_folder: Path) -> None:
     program = f"""
 import os, sys, threading
 sys.path[:0] = {sys.path!r}
@@ -501,7 +494,7 @@ def _ends(pid: int) -> bool:
     return False
 
 
-def test_kernel_compile_error(cached: Path) -> None:
+def test_kernel_compile_error(cache_folder: Path) -> None:
     (kernel,) = made()
     wrong = replace(kernel, title="sin 's'", source=kernel.source.replace("let flat =", "let flat = undeclared +"))
     with pytest.raises(ow.OperationError) as caught:
@@ -513,7 +506,7 @@ def test_kernel_compile_error(cached: Path) -> None:
     assert disk_cache.entries() == []
 
 
-def test_compile_rejects_unknown_architecture(cached: Path) -> None:
+def test_compile_rejects_unknown_architecture(cache_folder: Path) -> None:
     with pytest.raises(ow.OperationError, match="NVRTC_ERROR_INVALID_OPTION"):
         compiler.binaries(made(), "sm_1")
 
@@ -556,7 +549,7 @@ def product(source: str = TRITON, max_shared: int = 99 << 10) -> GpuKernel:
 
 @needs_triton
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_triton(architecture: str, cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton(architecture: str, cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     imported = "triton" in sys.modules  # by another test
     (first, _) = compiler.binaries([product(), *made()], architecture)
     assert first.image.startswith(b"\x7fELF")
@@ -569,7 +562,7 @@ def test_triton(architecture: str, cached: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @needs_triton
-def test_triton_compile_errors(cached: Path) -> None:
+def test_triton_compile_errors(cache_folder: Path) -> None:
     with pytest.raises(ow.OperationError, match=r"(?s)a product: CompilationError: .*undeclared is not defined"):
         compiler.binaries([product(TRITON.replace("line * 64", "undeclared * 64"))], "sm_90")
     with pytest.raises(ow.OperationError, match=r"a product: ValueError: \d+ bytes of shared memory, 64 are allowed"):
@@ -621,7 +614,7 @@ assert not late, late  # which each kernel would load again
 
 
 @needs_fork
-def test_quick_kernels_yield_to_slow_ones(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_kernels_yield_to_slow_ones(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[bool, int]] = []
     end = threading.Event()
 

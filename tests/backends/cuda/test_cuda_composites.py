@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.cuda_driver import HARDWARE, CpuDriver
 from support.graphs import outputs_of
+from triton_cases import array
 
 import opweave as ow
 from opweave import composites
@@ -19,10 +20,6 @@ REFERENCE = ow.ml.create_context(device="reference")
 @pytest.fixture
 def context(device_context: ow.MLContext) -> ow.MLContext:
     return device_context
-
-
-def normal(*shape: int) -> np.ndarray:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
 def compare(context: ow.MLContext, build: Callable[..., Any], arrays: dict[str, np.ndarray]) -> None:
@@ -36,13 +33,13 @@ def compare(context: ow.MLContext, build: Callable[..., Any], arrays: dict[str, 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_packed_weights(context: ow.MLContext, bits: int, rows: int) -> None:
     weight = np.random.default_rng(0).integers(0, 256, (40, 8, 4 * bits)).astype(np.uint8)
-    arrays = {"input": normal(rows, 256), "weight": weight, "scale": np.abs(normal(40, 8)) / 8}
+    arrays = {"input": array(rows, 256), "weight": weight, "scale": np.abs(array(40, 8)) / 8}
     compare(context, lambda b, **operands: composites.matmul_n_bits(b, **operands, bits=bits, block_size=32), arrays)
 
 
 def cache(new: int, room: int) -> dict[str, np.ndarray]:
-    arrays = {"query": normal(2, new, 64), "key": normal(2, new, 32), "value": normal(2, new, 32)}
-    arrays |= {"past_key": normal(2, 2, room, 16), "past_value": normal(2, 2, room, 16)}
+    arrays = {"query": array(2, new, 64), "key": array(2, new, 32), "value": array(2, new, 32)}
+    arrays |= {"past_key": array(2, 2, room, 16), "past_value": array(2, 2, room, 16)}
     return {**arrays, "lengths": np.int32([room - new, 5])}
 
 
@@ -65,8 +62,8 @@ def test_attention_cache_is_updated_in_place(driver: CpuDriver, context: ow.MLCo
     graph = builder.build(results)
     wanted = context.compute(graph, arrays)
     tensors = {n: context.create_tensor(a.dtype.name, a.shape, readable=True, writable=True) for n, a in arrays.items()}  # type: ignore[arg-type]
-    for name, array in arrays.items():
-        context.write_tensor(tensors[name], array)
+    for name, values in arrays.items():
+        context.write_tensor(tensors[name], values)
     outputs = {"y": context.create_tensor("float32", [2, 1, 64], readable=True)}
     outputs |= {"present_key": tensors["past_key"], "present_value": tensors["past_value"]}
     driver.calls.clear()
@@ -81,8 +78,8 @@ def test_attention_cache_is_updated_in_place(driver: CpuDriver, context: ow.MLCo
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_recurrent_networks(context: ow.MLContext, name: str, hidden: int) -> None:
     gates = {"lstm": 4, "gru": 3}[name]
-    arrays = {"input": normal(7, 2, 5), "weight": normal(2, gates * hidden, 5)}
-    arrays |= {"recurrent_weight": normal(2, gates * hidden, hidden) / hidden, "bias": normal(2, gates * hidden)}
+    arrays = {"input": array(7, 2, 5), "weight": array(2, gates * hidden, 5)}
+    arrays |= {"recurrent_weight": array(2, gates * hidden, hidden) / hidden, "bias": array(2, gates * hidden)}
 
     def build(b: Any, input: Any, weight: Any, recurrent_weight: Any, bias: Any) -> Any:
         options = {"bias": bias, "direction": "both", "return_sequence": True}

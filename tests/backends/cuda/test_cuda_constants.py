@@ -41,7 +41,7 @@ def graph_of(context: ow.MLContext, op: Op, shape: tuple[int, ...], weights: np.
     return builder.build({"y": op(builder, x, builder.constant(weights))})
 
 
-def check(graph: ow.MLGraph, op: Op, shape: tuple[int, ...], weights: np.ndarray, tolerance: float) -> None:
+def check_constant(graph: ow.MLGraph, op: Op, shape: tuple[int, ...], weights: np.ndarray, tolerance: float) -> None:
     feeds = {"x": RANDOM.uniform(-1, 1, shape).astype(weights.dtype)}
     reference = ow.ml.create_context(device="reference")
     wanted = reference.compute(graph_of(reference, op, shape, weights), feeds)["y"]
@@ -75,7 +75,7 @@ def test_reordered_constant_is_shared_by_graphs(driver: CpuDriver, name: str, pr
     graphs.append(graph_of(context, op, shapes[1], weights))
     assert (allocated(driver), driver.calls["upload"]) == (before, uploads)
     for graph, its in zip(graphs, shapes, strict=True):
-        check(graph, op, its, weights, 1e-5 if precision in ("float32", "ieee") else 0.1)
+        check_constant(graph, op, its, weights, 1e-5 if precision in ("float32", "ieee") else 0.1)
     graphs.append(graph_of(context, op, shapes[0], weights.copy()))
     assert buffers(graphs[2]).isdisjoint(buffers(graphs[0]))  # another array
 
@@ -86,7 +86,7 @@ def test_memory_is_freed_with_the_last_graph(driver: CpuDriver, context: ow.MLCo
     graphs = [graph_of(context, op, shape, weights) for _ in range(2)]
     graphs.pop()
     gc.collect()
-    check(graphs[0], op, shape, weights, 1e-5)
+    check_constant(graphs[0], op, shape, weights, 1e-5)
     graphs.pop()
     gc.collect()
     assert allocated(driver) == 0
@@ -104,7 +104,7 @@ def test_constant_freed_with_last_graph(driver: CpuDriver, context: ow.MLContext
         for _ in range(3):
             weights += 1
             graph = graph_of(context, op, shape, weights)
-            check(graph, op, shape, weights, 1e-5)
+            check_constant(graph, op, shape, weights, 1e-5)
             if way == "destroy":
                 graph.destroy()
             else:
@@ -125,7 +125,7 @@ def test_reordered_constant_is_not_shared_across_precisions(driver: CpuDriver) -
         len(set.union(*map(buffers, graphs))) == sum(map(len, map(buffers, graphs))) == 5
     )  # what TF32 keeps, and a rest
     for graph, tolerance in zip(graphs, (1e-5, 0.01, 0.1, 0.01), strict=True):
-        check(graph, op, shape, weights, tolerance)
+        check_constant(graph, op, shape, weights, tolerance)
 
 
 @needs_triton
@@ -137,7 +137,7 @@ def test_products_of_one_and_of_many_vectors_share_a_matrix_of_halves(driver: Cp
     assert len(buffers(graphs[0])) == 1
     assert buffers(graphs[0]) == buffers(graphs[1])
     for graph, rows in zip(graphs, (40, 1), strict=True):
-        check(graph, op, (rows, 64), weights, 0.01)
+        check_constant(graph, op, (rows, 64), weights, 0.01)
 
 
 def test_ordered_constant_is_shared_by_graphs(context: ow.MLContext) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from triton_cases import F, array, check, run, steps_of
+from triton_cases import F, array, check_kernels, run_steps, steps_of
 
 import opweave as ow
 from opweave import composites
@@ -47,14 +47,14 @@ def dot_product(**options: Any) -> Any:
 )
 def test_sizes(heads: int, groups: int, queries: int, keys: int, size: int, values: int, causal: bool) -> None:
     q, k, v = array(2, heads, queries, size), array(2, groups, keys, size), array(2, groups, keys, values)
-    check(dot_product(causal=causal), q, k, v, constants=(), tolerance=2e-5)
-    check(dot_product(causal=causal, scale=0.25), q, k, v, constants=(), tolerance=2e-5, features=FEW)
+    check_kernels(dot_product(causal=causal), q, k, v, constants=(), tolerance=2e-5)
+    check_kernels(dot_product(causal=causal, scale=0.25), q, k, v, constants=(), tolerance=2e-5, features=FEW)
 
 
 @pytest.mark.parametrize("features", [F, FEW])
 def test_halves(features: Any) -> None:
     q, k, v = (array(1, 2, 80, 64, data_type="float16") + np.float16(number) for number in range(3))
-    check(dot_product(causal=True), q, k, v, constants=(), tolerance=3e-3, features=features)
+    check_kernels(dot_product(causal=True), q, k, v, constants=(), tolerance=3e-3, features=features)
 
 
 @pytest.mark.parametrize("shape", [(40, 50), (2, 1, 1, 50), (1, 4, 40, 50)])
@@ -65,19 +65,19 @@ def test_masks(shape: tuple[int, ...], data_type: Any) -> None:
         mask = (mask > 0).astype(np.uint8)
     else:
         mask[..., 3] = -np.inf
-    check(dot_product(), q, k, v, mask, constants=(), tolerance=2e-5)
+    check_kernels(dot_product(), q, k, v, mask, constants=(), tolerance=2e-5)
 
 
 def test_flash_attention_of_fully_masked_query() -> None:
     q, k, v, mask = array(1, 2, 40, 16), array(1, 2, 50, 16), array(1, 2, 50, 16), np.ones((40, 50), np.uint8)
     mask[7] = 0
-    check(dot_product(), q, k, v, mask, constants=(), tolerance=2e-5)
+    check_kernels(dot_product(), q, k, v, mask, constants=(), tolerance=2e-5)
 
 
 def test_infinite_and_missing_numbers() -> None:
     q, k, v = array(1, 1, 32, 16), array(1, 1, 48, 16), array(1, 1, 48, 16)
     q[0, 0, 3, 2], v[0, 0, 44, 1] = np.nan, np.inf
-    check(dot_product(), q, k, v, constants=(), tolerance=2e-5)
+    check_kernels(dot_product(), q, k, v, constants=(), tolerance=2e-5)
 
 
 def in_one_projection(b: ow.MLGraphBuilder, q: Any, k: Any, v: Any) -> Any:
@@ -85,7 +85,7 @@ def in_one_projection(b: ow.MLGraphBuilder, q: Any, k: Any, v: Any) -> Any:
 
 
 def test_heads_side_by_side() -> None:
-    check(in_one_projection, array(2, 33, 64), array(2, 35, 64), array(2, 35, 48), constants=(), tolerance=2e-5)
+    check_kernels(in_one_projection, array(2, 33, 64), array(2, 35, 64), array(2, 35, 48), constants=(), tolerance=2e-5)
 
 
 @pytest.mark.parametrize("options", [{}, {"window": 20}, {"softcap": 3.0}, {"sinks": True}])
@@ -115,7 +115,7 @@ def test_flash_attention_of_prompt_with_cache(tables: bool, options: Any) -> Non
 
     steps = steps_of(build, list(given.values()), (), F)
     assert [step.kernel.compiler for step in steps if "attention" in step.kernel.title][-1] == "triton"
-    found = run(steps, list(given.values()))
+    found = run_steps(steps, list(given.values()))
     context = ow.ml.create_context(device="reference")
     builder = ow.MLGraphBuilder(context)
     operands = [builder.input(name, a.dtype.name, list(a.shape)) for name, a in given.items()]  # type: ignore[arg-type]
@@ -130,7 +130,7 @@ def test_attention_in_parts() -> None:
         scores = b.mul(b.matmul(q, b.transpose(k, permutation=[0, 1, 3, 2])), b.constant(np.float32(0.25)))
         return b.matmul(b.softmax(scores, 3), v)
 
-    check(build, *(array(2, 2, 40, 16) + number for number in range(3)), constants=(), tolerance=2e-5)
+    check_kernels(build, *(array(2, 2, 40, 16) + number for number in range(3)), constants=(), tolerance=2e-5)
 
 
 def test_much_work_is_one_kernel_on_tensor_cores_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_much_work_is_one_kernel_on_tensor_cores_only(monkeypatch: pytest.Monkey
         return b.matmul(b.softmax(b.matmul(q, k), axis=3), v)
 
     q, k, v = array(1, 2, 40, 16), array(1, 2, 16, 50), array(1, 2, 50, 16)
-    check(build, q, k, v, constants=(), tolerance=2e-5)
+    check_kernels(build, q, k, v, constants=(), tolerance=2e-5)
     monkeypatch.setattr(flash_tensor, "MAX_SIZE", 8)
     assert len(steps_of(build, [q, k, v], (), F)) == 3
     assert len(steps_of(build, [q, k, v], (), replace(F, tensor_cores=None))) == 3

@@ -141,7 +141,7 @@ def built(make: Callable[[ow.MLGraphBuilder, Any, Any, Any], Any]) -> ow.MLGraph
     return builder.build({"y": make(builder, x, builder.constant(weights), builder.constant(bias))}, fallback="error")
 
 
-def check(found: np.ndarray) -> None:
+def check_convolved(found: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected(), rtol=1e-4, atol=1e-4)
 
 
@@ -169,7 +169,7 @@ def test_interop_1_between_arrays_of_the_library(way: str) -> None:
     for _ in range(2):
         own.context.dispatch(graph, {"x": x}, {"y": y})
     assert copies.count == before
-    check(own.read(target))
+    check_convolved(own.read(target))
     kinds = {place.how for place in graph.placements()}
     assert (kinds == {"kernel"}) == (way == "1 all custom")
 
@@ -185,7 +185,7 @@ def test_interop_2_through_the_host() -> None:
     array = own.context.read_tensor(between)
     own.context.write_tensor(y, np.maximum(array + data()[2], 0))
     assert copies.count == before + 2
-    check(own.read(target))
+    check_convolved(own.read(target))
 
 
 def test_interop_3_operations_of_the_library() -> None:
@@ -196,4 +196,4 @@ def test_interop_3_operations_of_the_library() -> None:
     own.context.dispatch(graph, {"x": x}, {"y": y})
     own.add_relu(target, data()[2])
     assert copies.count == before
-    check(own.read(target))
+    check_convolved(own.read(target))

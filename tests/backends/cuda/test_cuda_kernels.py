@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from support import cuda_on_cpu, wpt
 from support.cuda_cases import Compiled, compiled, rows
-from triton_cases import array, check, steps_of
+from triton_cases import array, check_kernels, steps_of
 
 import opweave.expr as ex
 from opweave.core.dtypes import ANY, DataType
@@ -65,14 +65,14 @@ def test_tiles_read_no_terms_behind_the_last(columns: int, constants: tuple[int,
     x, w = array(40, 40), array(40, columns)
     (step,) = steps_of(lambda b, x, w: b.matmul(x, w), (x, w), constants, F)
     assert "x20/" in step.kernel.source
-    check(lambda b, x, w: b.matmul(x, w), x, w, constants=constants, kernels=[""], features=F)
+    check_kernels(lambda b, x, w: b.matmul(x, w), x, w, constants=constants, kernels=[""], features=F)
 
 
 @pytest.mark.long
 def test_split_sums_have_no_empty_part() -> None:
     """With 90 steps, parts of 3 are 30 and not 32: the others would read behind the operands."""
     image, filter = array(1, 480, 1, 40), array(60, 480, 1, 3)
-    check(lambda b, x, w: b.conv2d(x, w, padding=[0, 0, 1, 1]), image, filter, kernels=["", ""], features=F)
+    check_kernels(lambda b, x, w: b.conv2d(x, w, padding=[0, 0, 1, 1]), image, filter, kernels=["", ""], features=F)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from weakref import WeakSet
 import numpy as np
 import pytest
 from support.cuda_driver import INFO, CpuDriver, context_on
-from triton_cases import SMALL, Build, F, array, check, instructions, run, steps_of
+from triton_cases import SMALL, Build, F, array, check_kernels, instructions, run_steps, steps_of
 
 import opweave as ow
 from benchmarks import cuda_tune
@@ -124,14 +124,14 @@ def test_build_compiles_while_it_schedules_and_uploads() -> None:
     ],
 )
 def test_matmul(left: tuple[int, ...], right: tuple[int, ...], constants: tuple[int, ...]) -> None:
-    check(matmul, array(*left), array(*right), constants=constants)
+    check_kernels(matmul, array(*left), array(*right), constants=constants)
 
 
 @pytest.mark.parametrize("data_type", ["float16"])
 def test_halves(data_type: str) -> None:
     a, b = array(40, 72, data_type=data_type), array(72, 50, data_type=data_type)
-    check(matmul, a, b, tolerance=1e-3)
-    check(lambda b, x, y: b.relu(b.matmul(x, y)), a, b, constants=(), tolerance=1e-3)
+    check_kernels(matmul, a, b, tolerance=1e-3)
+    check_kernels(lambda b, x, y: b.relu(b.matmul(x, y)), a, b, constants=(), tolerance=1e-3)
 
 
 @pytest.mark.parametrize("transposes", [(False, True), (True, False), (True, True)])
@@ -142,8 +142,8 @@ def test_gemm(transposes: tuple[bool, bool]) -> None:
     def gemm(builder: ow.MLGraphBuilder, a: Any, b: Any, c: Any) -> Any:
         return builder.gemm(a, b, c=c, alpha=0.5, beta=-2.0, a_transpose=transposes[0], b_transpose=transposes[1])
 
-    check(gemm, a, b, c)
-    check(gemm, a, b, c, constants=())
+    check_kernels(gemm, a, b, c)
+    check_kernels(gemm, a, b, c, constants=())
 
 
 @pytest.mark.parametrize("constants", [(), (1,)])
@@ -173,7 +173,7 @@ def test_conv2d(
     def conv(b: ow.MLGraphBuilder, x: Any, w: Any) -> Any:
         return b.conv2d(x, w, input_layout=layout, **options)
 
-    check(conv, image, filter, constants=constants)
+    check_kernels(conv, image, filter, constants=constants)
 
 
 @pytest.mark.parametrize("held", [0, 100])
@@ -186,19 +186,21 @@ def test_offsets_in_registers_or_not(held: int, channels: int, monkeypatch: pyte
     def conv(b: ow.MLGraphBuilder, x: Any, w: Any) -> Any:
         return b.conv2d(x, w, padding=[2, 1, 0, 2], dilations=[1, 2])
 
-    check(conv, image, filter)
+    check_kernels(conv, image, filter)
     (step,) = steps_of(conv, (image, filter), (1,), F)
     sides = [side for side in "ab" if f"{side}_held" in step.kernel.source]
     # Terms of a window are not equally far from each other in steps that go over taps.
     assert len(sides) == (0 if held == 0 else 2 if channels == 64 else 1)
     flat: Build = lambda b, x, y: b.matmul(b.transpose(x), y)  # noqa: E731
-    check(flat, array(90, 40), array(90, 36))
+    check_kernels(flat, array(90, 40), array(90, 36))
 
 
 @pytest.mark.parametrize("layout", ["oihw", "hwio", "ohwi", "ihwo"])
 def test_layouts_of_filters(layout: Any) -> None:
     filter = array(32, 16, 3, 3).transpose(["oihw".index(letter) for letter in layout])
-    check(lambda b, x, w: b.conv2d(x, w, filter_layout=layout), array(1, 16, 10, 10), np.ascontiguousarray(filter))
+    check_kernels(
+        lambda b, x, w: b.conv2d(x, w, filter_layout=layout), array(1, 16, 10, 10), np.ascontiguousarray(filter)
+    )
 
 
 ACTIVATIONS: dict[str, Callable[[ow.MLGraphBuilder, Any], Any]] = {
@@ -237,7 +239,7 @@ def test_epilogues(name: str) -> None:
     def build(builder: ow.MLGraphBuilder, a: Any, b: Any, bias: Any, rest: Any) -> Any:
         return ACTIVATIONS[name](builder, builder.add(builder.add(builder.matmul(a, b), bias), rest))
 
-    check(build, a, b, bias, rest, tolerance=2e-3 if name == "halves" else 2e-5)
+    check_kernels(build, a, b, bias, rest, tolerance=2e-3 if name == "halves" else 2e-5)
 
 
 @pytest.mark.parametrize("by", [3.0, 2**0.5, -0.1, 7e-9, 1e6, 8.0, -0.25, 1e-20, 1e20, np.inf, np.nan])
@@ -253,7 +255,7 @@ def test_quotients_by_constants_are_rounded_correctly(by: float) -> None:
     (step,) = steps_of(build, [inputs[0], one, inputs[1]], (1,), F)
     with np.errstate(all="ignore"):
         wanted = numbers / divisor
-    found = run([step], inputs)
+    found = run_steps([step], inputs)
     np.testing.assert_array_equal(found, wanted)
     is_known = ~np.isnan(wanted)
     np.testing.assert_array_equal(np.signbit(found[is_known]), np.signbit(wanted[is_known]))
@@ -275,7 +277,7 @@ def test_inexact_division_keeps_functions_accurate(name: str, error: float) -> N
     (step,) = steps_of(build, [ones, one, numbers], (1,), F)
     assert "= 1.0 / b" in step.kernel.source
     source = step.kernel.source.replace("= 1.0 / b", f"= (1.0 / b) * {1 + error}")
-    found = run([replace(step, kernel=replace(step.kernel, source=source))], [ones, numbers])
+    found = run_steps([replace(step, kernel=replace(step.kernel, source=source))], [ones, numbers])
     wide = numbers.astype(np.float64)
     with np.errstate(over="ignore"):
         wanted = np.tanh(wide) if name == "tanh" else 1 / (1 + np.exp(-wide))
@@ -303,19 +305,19 @@ def test_bias_of_a_convolution(layout: Any) -> None:
     def build(b: ow.MLGraphBuilder, x: Any, w: Any, bias: Any, rest: Any) -> Any:
         return b.relu(b.add(b.conv2d(x, w, bias=bias, padding=[1, 1, 1, 1], input_layout=layout), rest))
 
-    check(build, image, array(40, 16, 3, 3), array(40), array(*shape))
+    check_kernels(build, image, array(40, 16, 3, 3), array(40), array(*shape))
 
 
 @pytest.mark.parametrize("small_tiles", [3], indirect=True)
 def test_parts_of_sums_are_added() -> None:
     """The kernel that adds them computes what follows."""
     a, b, bias = array(40, 32 * 11), array(32 * 11, 35), array(35)
-    check(
+    check_kernels(
         lambda builder, a, b, bias: builder.tanh(builder.add(builder.matmul(a, b), bias)),
         *(a, b, bias),
         kernels=("triton", ""),
     )
-    check(
+    check_kernels(
         lambda b, x, w: b.conv2d(x, w, padding=[1, 1, 1, 1]),
         *(array(2, 64, 6, 6), array(32, 64, 3, 3)),
         kernels=("triton", ""),
@@ -323,7 +325,7 @@ def test_parts_of_sums_are_added() -> None:
 
 
 def test_epilogue_without_triton_is_a_separate_kernel() -> None:
-    check(lambda b, x, y: b.sin(b.matmul(x, y)), array(32, 32), array(32, 40), kernels=("triton", ""))
+    check_kernels(lambda b, x, y: b.sin(b.matmul(x, y)), array(32, 32), array(32, 40), kernels=("triton", ""))
 
 
 def test_masks() -> None:
@@ -332,7 +334,7 @@ def test_masks() -> None:
     def build(builder: ow.MLGraphBuilder, a: Any, b: Any, mask: Any) -> Any:
         return builder.where(mask, builder.matmul(a, b), builder.constant(np.float32(-np.inf)))
 
-    check(build, array(40, 32), array(32, 36), mask)
+    check_kernels(build, array(40, 32), array(32, 36), mask)
 
 
 def test_tensor_cores_round_float32_as_precision_allows() -> None:
@@ -341,9 +343,9 @@ def test_tensor_cores_round_float32_as_precision_allows() -> None:
         kind: steps_of(matmul, [a, b], (), replace(F, tensor_cores=TensorCores(kind, 227 << 10)))  # type: ignore[arg-type]
         for kind in ("tf32x3", "tf32", "bfloat16", "float16")
     }
-    np.testing.assert_array_equal(run(steps["tf32x3"], [a, b]), 32 * (1 + 2.0**-12))
+    np.testing.assert_array_equal(run_steps(steps["tf32x3"], [a, b]), 32 * (1 + 2.0**-12))
     for kind in ("bfloat16", "float16"):
-        np.testing.assert_array_equal(run(steps[kind], [a, b]), 32)
+        np.testing.assert_array_equal(run_steps(steps[kind], [a, b]), 32)
     for kind, text in (("tf32x3", "divided(a_tile)"), ("tf32", '"tf32"')):
         (step,) = steps[kind]  # the interpreter does not round to TF32
         assert text in step.kernel.source

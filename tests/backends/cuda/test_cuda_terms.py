@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from support.cuda_cases import _Rules
 from support.cuda_driver import CpuDriver, context_on
-from triton_cases import WGMMA_TF32, Build, F, array, check, instructions, run, steps_of
+from triton_cases import WGMMA_TF32, Build, F, array, check_kernels, instructions, run_steps, steps_of
 
 import opweave as ow
 from opweave.backends.cuda import compiler, measured_tiles
@@ -67,7 +67,9 @@ def matmul(b: ow.MLGraphBuilder, x: Any, y: Any) -> Any:
     ],
 )
 def test_matmul(left: tuple[int, ...], right: tuple[int, ...], kind: Kind) -> None:
-    check(matmul, array(*left), array(*right), constants=(), kernels=("triton", "triton"), features=features(kind))
+    check_kernels(
+        matmul, array(*left), array(*right), constants=(), kernels=("triton", "triton"), features=features(kind)
+    )
 
 
 @pytest.mark.usefixtures("always")
@@ -84,7 +86,7 @@ def test_matmul(left: tuple[int, ...], right: tuple[int, ...], kind: Kind) -> No
 )
 def test_gemm(kind: Kind, transposes: tuple[bool, bool], count: int) -> None:
     a, b = (array(*((70, 40) if t else (40, 70))) for t in (transposes[0], not transposes[1]))
-    check(gemm(*transposes), a, b, constants=(), kernels=("triton",) * count, features=features(kind))
+    check_kernels(gemm(*transposes), a, b, constants=(), kernels=("triton",) * count, features=features(kind))
 
 
 @pytest.mark.usefixtures("always")
@@ -96,11 +98,13 @@ def test_tf32_terms_of_transposed_operands_are_read_in_place(kind: Kind, count: 
     )
     arrays = array(2, 33, 3, 20), array(2, 40, 3, 20)
     tolerance = 2e-2 if kind == "float16" else 1e-5
-    check(heads, *arrays, constants=(), kernels=["triton"] * count, features=features(kind), tolerance=tolerance)
+    check_kernels(
+        heads, *arrays, constants=(), kernels=["triton"] * count, features=features(kind), tolerance=tolerance
+    )
     values: Build = lambda b, w, v: b.relu(b.matmul(w, b.transpose(v, permutation=[0, 2, 1, 3])))  # noqa: E731
     kernels = ["triton"] * (3 if kind == "float16" else 2)
     arrays = array(2, 3, 36, 40), array(2, 40, 3, 20)
-    check(values, *arrays, constants=(), kernels=kernels, features=features(kind), tolerance=tolerance)
+    check_kernels(values, *arrays, constants=(), kernels=kernels, features=features(kind), tolerance=tolerance)
 
 
 @pytest.mark.usefixtures("always")
@@ -109,7 +113,7 @@ def test_shared_keys_are_not_repeated() -> None:
         return b.matmul(q, b.expand(b.reshape(k, [2, 1, 20, 40]), [2, 3, 20, 40]))
 
     arrays = array(2, 3, 33, 20), array(2, 20, 40)
-    check(build, *arrays, constants=(), kernels=("triton", "triton"), features=features("tf32"))
+    check_kernels(build, *arrays, constants=(), kernels=("triton", "triton"), features=features("tf32"))
 
 
 @pytest.mark.usefixtures("always")
@@ -118,19 +122,21 @@ def test_tf32_terms_of_views_are_copied() -> None:
     given = features("tf32")
     a, b = array(40, 64), array(64, 36)
     chain: Build = lambda b, x, y: b.matmul(b.transpose(b.matmul(x, y)), x)  # noqa: E731
-    check(chain, a, b, constants=(), kernels=("triton",) * 5, features=given)
+    check_kernels(chain, a, b, constants=(), kernels=("triton",) * 5, features=given)
     sliced: Build = lambda b, x, y: b.matmul(b.slice(x, [1, 2], [36, 32]), b.slice(y, [2, 0], [32, 36]))  # noqa: E731
-    check(sliced, a, b, constants=(), kernels=("", "", "triton", "triton"), features=given)
+    check_kernels(sliced, a, b, constants=(), kernels=("", "", "triton", "triton"), features=given)
     turned: Build = lambda b, x, y: b.matmul(b.reverse(x, axes=[0]), y)  # noqa: E731
-    check(turned, a, b, constants=(), kernels=("", "triton", "triton"), features=given)
+    check_kernels(turned, a, b, constants=(), kernels=("", "triton", "triton"), features=given)
 
 
 @pytest.mark.usefixtures("always")
 def test_constants_are_moved_at_build() -> None:
     a, b = array(40, 70), array(70, 36)
-    check(matmul, a, b, constants=(1,), features=features("tf32"))
-    check(matmul, a, b, constants=(0,), kernels=("triton", "triton"), features=features("tf32"))
-    check(matmul, a, b, constants=(0,), features=features("tf32x3"))  # the other operand is divided in registers
+    check_kernels(matmul, a, b, constants=(1,), features=features("tf32"))
+    check_kernels(matmul, a, b, constants=(0,), kernels=("triton", "triton"), features=features("tf32"))
+    check_kernels(
+        matmul, a, b, constants=(0,), features=features("tf32x3")
+    )  # the other operand is divided in registers
 
 
 @pytest.mark.usefixtures("always")
@@ -138,11 +144,11 @@ def test_filters() -> None:
     """The terms of an input that is a filter go over taps and channels."""
     build: Build = lambda b, x, w: b.conv2d(x, w, input_layout="nhwc", filter_layout="hwio")  # noqa: E731
     image, filter = array(1, 8, 7, 20), array(3, 3, 20, 33)
-    check(build, image, filter, constants=(), kernels=("triton", "triton"), features=features("tf32"))
+    check_kernels(build, image, filter, constants=(), kernels=("triton", "triton"), features=features("tf32"))
     build = lambda b, x, w: b.conv2d(x, w, filter_layout="hwio")  # noqa: E731
     image = np.ascontiguousarray(image.transpose(0, 3, 1, 2))
     # The image keeps its order, so that it would not help to move the filter.
-    check(build, image, filter, constants=(), features=features("tf32"))
+    check_kernels(build, image, filter, constants=(), features=features("tf32"))
 
 
 @pytest.mark.usefixtures("always")
@@ -155,7 +161,7 @@ def test_tf32_terms_of_non_finite_values() -> None:
     b[5, 0], b[6, 1], b[7, 2], b[8, 3], b[0, 4], b[0, 5], b[3, 6] = np.inf, -np.inf, np.nan, 3.402e38, np.inf, 0, 3.4e38
     a[5, 5], a[6, 0] = 0, np.inf  # 0 times infinity is NaN
     with np.errstate(all="ignore"):
-        check(gemm(False, False), a, b, constants=(), kernels=("triton", "triton"), features=features("tf32x3"))
+        check_kernels(gemm(False, False), a, b, constants=(), kernels=("triton", "triton"), features=features("tf32x3"))
 
 
 def test_tf32_terms_are_ordered_for_large_products() -> None:
@@ -241,11 +247,11 @@ def test_operands_are_rounded_once_with_the_same_results(
     steps = steps_of(matmul, arrays, constants, features(kind))
     assert len(steps) == 3 - len(constants)
     with np.errstate(all="ignore"):
-        found = run(steps, inputs)
+        found = run_steps(steps, inputs)
         monkeypatch.setattr(terms, "START_US", 1e6)
         (step,) = steps_of(matmul, arrays, (), features(kind))
         assert f"tl.cast(a_tile, tl.{kind})" in step.kernel.source
-        np.testing.assert_array_equal(found, run([step], arrays))
+        np.testing.assert_array_equal(found, run_steps([step], arrays))
     assert np.isfinite(found).any()
     assert np.isnan(found).any()
 
@@ -269,7 +275,7 @@ def test_constants_are_rounded_as_by_the_kernel(kind: Kind) -> None:
     assert constant.desc.byte_length == constant.array.nbytes == 45 * 40 * 2
     first = steps_of(lambda b, x, y: b.matmul(x, y), (array(40, 33), weights), (0,), features(kind))[0]
     laid = replace(first, places=(first.places[0], replace(first.places[1], kind="output")))
-    np.testing.assert_array_equal(words(run([laid], [weights]).view(constant.array.dtype)), words(constant.array))
+    np.testing.assert_array_equal(words(run_steps([laid], [weights]).view(constant.array.dtype)), words(constant.array))
 
 
 @pytest.mark.usefixtures("always")
@@ -278,8 +284,8 @@ def test_constants_are_rounded_as_by_the_kernel(kind: Kind) -> None:
 def test_filters_are_rounded_and_images_are_not(kind: Kind, layout: Any) -> None:
     image, filter = array(1, 8, 8, 8), array(32, 8, 3, 3)
     build: Build = lambda b, x, w: b.conv2d(x, w, input_layout=layout)  # noqa: E731
-    check(build, image, filter, features=features(kind), tolerance=2e-2)
-    check(build, image, filter, constants=(), kernels=("triton",) * 2, features=features(kind), tolerance=2e-2)
+    check_kernels(build, image, filter, features=features(kind), tolerance=2e-2)
+    check_kernels(build, image, filter, constants=(), kernels=("triton",) * 2, features=features(kind), tolerance=2e-2)
     (step,) = steps_of(build, (image, filter), (1,), features(kind))
     assert sum(f", tl.{kind})" in line for line in step.kernel.source.splitlines()) == 1
     assert {str(place.desc).partition("[")[0] for place in step.places} == {"float32", kind}
@@ -296,7 +302,7 @@ def test_products_share_an_operand_in_order() -> None:
     titles = [step.kernel.title for step in steps_of(build, arrays, (1, 2, 3), given)]
     assert sum("in order" in title for title in titles) == 1 + 2 + 2  # x; queries and keys; scores and values
     assert len(titles) == 5 + 5
-    check(build, *arrays, constants=(1, 2, 3), kernels=["triton"] * 10, features=given, tolerance=3e-2)
+    check_kernels(build, *arrays, constants=(1, 2, 3), kernels=["triton"] * 10, features=given, tolerance=3e-2)
 
 
 def test_ordered_copy_renewed_after_write() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from triton_cases import Build, F, array, check, steps_of
+from triton_cases import Build, F, array, check_kernels, steps_of
 
 import opweave as ow
 from opweave import composites
@@ -25,7 +25,9 @@ def four_lines(build: Build, *arrays: np.ndarray, constants: tuple[int, ...] = (
     assert products
     assert all("fours of lines" in kernel.source for kernel in products)
     tolerance = TOLERANCES[arrays[0].dtype.name]
-    check(build, *arrays, constants=constants, kernels=[""] * len(steps), tolerance=tolerance, features=FEATURES)
+    check_kernels(
+        build, *arrays, constants=constants, kernels=[""] * len(steps), tolerance=tolerance, features=FEATURES
+    )
 
 
 def biased(b: ow.MLGraphBuilder, x: Any, w: Any, bias: Any) -> Any:
@@ -84,7 +86,7 @@ def test_gemv_workgroup_computes_several_lines() -> None:
     arrays = array(1, 2048), array(2048), array(2048, 4096) / 32, array(2048, 4096) / 32
     (step,) = steps_of(gated, arrays, (1, 2, 3), FEATURES)
     assert "lines 4 times for a workgroup" in step.kernel.source
-    check(gated, *arrays, constants=(1, 2, 3), kernels=[""], tolerance=1e-5, features=FEATURES)
+    check_kernels(gated, *arrays, constants=(1, 2, 3), kernels=[""], tolerance=1e-5, features=FEATURES)
 
 
 @pytest.mark.parametrize("terms", [2048, 8192])
@@ -109,7 +111,7 @@ def test_teams_add_up_with_one_barrier(terms: int, columns: int) -> None:
     arrays = array(1, terms), array(terms, columns), array(columns)
     (step,) = steps_of(biased, arrays, (1,), FEATURES)
     assert step.kernel.source.count("    workgroupBarrier();") == 1
-    check(biased, *arrays, kernels=[""], tolerance=1e-5, features=FEATURES)
+    check_kernels(biased, *arrays, kernels=[""], tolerance=1e-5, features=FEATURES)
 
 
 @pytest.mark.long
@@ -119,7 +121,7 @@ def test_gemv_parts_are_added_in_a_loop() -> None:
     (step,) = steps_of(biased, arrays, (), FEATURES)
     assert step.kernel.invocations == (1024,)
     assert "warp < 32u" in step.kernel.source
-    check(biased, *arrays, constants=(), kernels=[""], tolerance=1e-5, features=FEATURES)
+    check_kernels(biased, *arrays, constants=(), kernels=[""], tolerance=1e-5, features=FEATURES)
 
 
 @pytest.mark.long
@@ -134,7 +136,7 @@ def test_gemv_addend_is_read_before_sum() -> None:
         assert ("x0[at]" in work) == (rows == 1)
         if rows == 1:
             assert work.index("await_previous();") < work.index("x0[at]") < work.index("fma(")
-        check(added, *arrays, kernels=[""], tolerance=1e-5, features=FEATURES)
+        check_kernels(added, *arrays, kernels=[""], tolerance=1e-5, features=FEATURES)
 
 
 @pytest.mark.long
@@ -149,7 +151,7 @@ def test_gemv_constant_scale_is_read_early() -> None:
         assert "x1[" in before  # an input of the graph is not written by its kernels, either
         assert "x1[" not in after
         assert after.count("workgroupBarrier();") == 3
-        check(normalized, *arrays, constants=constants, kernels=[""], tolerance=1e-5, features=FEATURES)
+        check_kernels(normalized, *arrays, constants=constants, kernels=[""], tolerance=1e-5, features=FEATURES)
 
 
 def test_gemv_of_part_of_concat_omits_other_inputs() -> None:
@@ -159,4 +161,4 @@ def test_gemv_of_part_of_concat_omits_other_inputs() -> None:
         return b.matmul(b.sigmoid(b.slice(b.concat([x, y], 1), [0, 0], [1, 64])), w)
 
     arrays = array(1, 64), array(1, 64), array(64, 64)
-    check(cut, *arrays, constants=(2,), kernels=[""], tolerance=1e-5, features=FEATURES)
+    check_kernels(cut, *arrays, constants=(2,), kernels=[""], tolerance=1e-5, features=FEATURES)

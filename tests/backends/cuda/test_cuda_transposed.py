@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from triton_cases import WGMMA_TF32, F, array, check, instructions, steps_of
+from triton_cases import WGMMA_TF32, F, array, check_kernels, instructions, steps_of
 
 import opweave as ow
 from opweave.backends.cuda import compiler
@@ -58,7 +58,7 @@ def transposed(case: int, layout: Any, data_type: str = "float32") -> tuple[Any,
 def test_options(case: int, layout: Any) -> None:
     """Each phase of the strides is a convolution of its own, of one kernel."""
     build, image, filter = transposed(case, layout)
-    check(build, image, filter)
+    check_kernels(build, image, filter)
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
@@ -72,25 +72,25 @@ def test_conv_transpose2d_epilogue_is_fused(case: int, layout: Any) -> None:
     nchw = layout == "nchw"
     channels, width = (shape[1], shape[3]) if nchw else (shape[3], shape[2])
     bias = array(*((1, channels, 1, 1) if nchw else (channels,)))
-    check(build, image, filter, bias, array(*shape), array(*((width,) if nchw else (width, 1))))
+    check_kernels(build, image, filter, bias, array(*shape), array(*((width,) if nchw else (width, 1))))
 
 
 @pytest.mark.parametrize("small_tiles", [3], indirect=True)
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_parts_of_sums_are_added(layout: Any) -> None:
     build, image, filter = transposed(0, layout)
-    check(build, image, filter, kernels=("triton", ""))
+    check_kernels(build, image, filter, kernels=("triton", ""))
 
 
 def test_halves() -> None:
     build, image, filter = transposed(1, "nchw", "float16")
-    check(build, image, filter, tolerance=1e-3)
+    check_kernels(build, image, filter, tolerance=1e-3)
 
 
 @pytest.mark.parametrize("layout", ["iohw", "hwoi", "ohwi"])
 def test_layouts_of_filters(layout: Any) -> None:
     filter = np.ascontiguousarray(array(32, 40, 3, 3).transpose(["iohw".index(letter) for letter in layout]))
-    check(
+    check_kernels(
         lambda b, x, w: b.conv_transpose2d(x, w, strides=[2, 1], filter_layout=layout),
         *(array(1, 32, 5, 6), filter),
     )
@@ -100,7 +100,7 @@ def test_layouts_of_filters(layout: Any) -> None:
 def test_conv_transpose2d_of_computed_filter(case: int) -> None:
     """They are read as they are, without strides."""
     build, image, filter = transposed(case, "nchw")
-    check(build, image, filter, constants=())
+    check_kernels(build, image, filter, constants=())
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])

@@ -47,7 +47,7 @@ def steps_of(
     return Schedule(graph, _Rules(features), features).steps
 
 
-def run(steps: Sequence[KernelStep], inputs: Sequence[np.ndarray]) -> np.ndarray:
+def run_steps(steps: Sequence[KernelStep], inputs: Sequence[np.ndarray]) -> np.ndarray:
     """The result of kernels, of which those in CUDA C++ run as C++."""
     memory: dict[Any, cuda_on_cpu.Guarded] = {}
     for step in steps:
@@ -66,7 +66,7 @@ def run(steps: Sequence[KernelStep], inputs: Sequence[np.ndarray]) -> np.ndarray
     return found.view(place.desc)
 
 
-def check(
+def check_kernels(
     build: Build,
     *arrays: np.ndarray,
     constants: Sequence[int] = (1,),
@@ -78,7 +78,7 @@ def check(
     steps = steps_of(build, arrays, constants, features)
     assert [step.kernel.compiler for step in steps] == list(kernels)
     inputs = [array for number, array in enumerate(arrays) if number not in constants]
-    found = run(steps, inputs)
+    found = run_steps(steps, inputs)
     context = ow.ml.create_context(device="reference")
     builder = ow.MLGraphBuilder(context)
     operands = [builder.input(f"x{k}", a.dtype.name, list(a.shape)) for k, a in enumerate(arrays)]  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.arrays import normal
 
 import opweave as ow
 
@@ -26,10 +27,6 @@ def assert_right(build: Build, feeds: Mapping[str, np.ndarray]) -> None:
         results.append(context.compute(builder.build({"y": build(builder)}), dict(feeds))["y"])
     assert results[0].shape == results[1].shape
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-5)
-
-
-def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype("float32")
 
 
 @pytest.mark.parametrize("shape", [[1], [1, 1]])

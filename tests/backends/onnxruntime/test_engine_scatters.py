@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.scatters import COMBINE, scatter_nd_in_numpy
 
 import opweave as ow
 
-COMBINE: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 TYPES = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
 
 
@@ -28,12 +28,6 @@ def scatter(
     made = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     graph = helper.make_graph([node], "scatter", inputs, [output], made)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-
-
-def wanted(data: np.ndarray, indices: np.ndarray, updates: np.ndarray, reduction: str) -> np.ndarray:
-    result = data.copy()
-    COMBINE[reduction].at(result, tuple(np.moveaxis(indices, -1, 0)), updates)
-    return result
 
 
 def own_session(model: onnx.ModelProto) -> ow.InferenceSession:
@@ -72,10 +66,10 @@ def test_scatter_nd_of_an_own_session_agrees_with_numpy(
     indices = np.stack([random.integers(-size, size, of[:-1]) for size in shape[: of[-1]]], -1)
     session = own_session(scatter(reduction, (data.ndim, indices.ndim, updates.ndim)))
     (found,) = session.run(None, {"data": data, "indices": indices, "updates": updates})
-    np.testing.assert_allclose(found, wanted(data, indices, updates, reduction), rtol=1e-5)
+    np.testing.assert_allclose(found, scatter_nd_in_numpy(data, indices, updates, reduction), rtol=1e-5)
     constant = own_session(scatter(reduction, (data.ndim, indices.ndim, updates.ndim), indices=indices))
     (found,) = constant.run(None, {"data": data, "updates": updates})
-    np.testing.assert_allclose(found, wanted(data, indices, updates, reduction), rtol=1e-5)
+    np.testing.assert_allclose(found, scatter_nd_in_numpy(data, indices, updates, reduction), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("size", "count", "width"), [(3, 0, 2), (3, 2, 0), (0, 0, 2)])
@@ -83,7 +77,7 @@ def test_scatter_nd_of_an_own_session_takes_empty_tensors(size: int, count: int,
     data, updates = np.ones((size, width), np.float32), np.ones((count, width), np.float32)
     indices = np.zeros((count, 1), np.int64)
     (found,) = own_session(scatter("add", (2, 2, 2))).run(None, {"data": data, "indices": indices, "updates": updates})
-    np.testing.assert_array_equal(found, wanted(data, indices, updates, "add"))
+    np.testing.assert_array_equal(found, scatter_nd_in_numpy(data, indices, updates, "add"))
 
 
 def test_scatter_nd_in_a_branch_is_replaced() -> None:

@@ -23,7 +23,7 @@ X = np.arange(-12, 12, dtype="float32").reshape(4, 6)
 Build = Callable[[ow.MLGraphBuilder, ow.MLOperand], ow.MLOperand]
 
 
-def run(context: ow.MLContext, build: Build, array: np.ndarray) -> np.ndarray:
+def compute_movement(context: ow.MLContext, build: Build, array: np.ndarray) -> np.ndarray:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", array.dtype.name, array.shape)
     return context.compute(builder.build({"y": builder.identity(build(builder, x))}), {"x": array})["y"]
@@ -53,7 +53,7 @@ def emitted(build: Build, array: np.ndarray) -> list[str]:
 )
 def test_movement_without_effect_is_not_emitted(build: Build) -> None:
     assert emitted(build, X) == []
-    np.testing.assert_array_equal(run(ORT, build, X), X)
+    np.testing.assert_array_equal(compute_movement(ORT, build, X), X)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_movement_without_effect_is_not_emitted(build: Build) -> None:
 )
 def test_constant_indices_are_clamped_at_build_time(build: Build, operators: list[str]) -> None:
     assert emitted(build, X) == operators
-    np.testing.assert_array_equal(run(ORT, build, X), run(REFERENCE, build, X))
+    np.testing.assert_array_equal(compute_movement(ORT, build, X), compute_movement(REFERENCE, build, X))
 
 
 def test_constant_indices_in_range_are_not_copied() -> None:
@@ -103,9 +103,9 @@ def test_pad_before_max_pool2d_keeps_zeros(mode: Any, layout: Any) -> None:
         return b.max_pool2d(padded, window_dimensions=[2, 2], padding=[0, 1, 0, 1], layout=layout)
 
     negative = -1 - np.arange(16, dtype="float32").reshape((1, 4, 4, 1) if layout == "nhwc" else (1, 1, 4, 4))
-    wanted = run(REFERENCE, build, negative)
+    wanted = compute_movement(REFERENCE, build, negative)
     assert (wanted.max() == 0) == (mode == "constant")
-    np.testing.assert_array_equal(run(ORT, build, negative), wanted)
+    np.testing.assert_array_equal(compute_movement(ORT, build, negative), wanted)
 
 
 @pytest.mark.parametrize("context", [ORT, REFERENCE], ids=["onnxruntime", "reference"])
@@ -117,7 +117,7 @@ def test_split_and_concat_of_8192_tensors(context: ow.MLContext) -> None:
         assert [part.shape for part in parts[:3]] == [(101,), (1,), (1,)]
         return b.concat(parts[::-1], 0)
 
-    got = run(context, build, x)
+    got = compute_movement(context, build, x)
     np.testing.assert_array_equal(got[:8191], x[:100:-1])
     np.testing.assert_array_equal(got[8191:], x[:101])
 
@@ -137,7 +137,7 @@ def test_movement_keeps_all_bits(data_type: Any) -> None:
         z = b.transpose(b.concat([y, b.reverse(y)], 1))
         return b.expand(b.reshape(z, [1, *z.shape]), [2, *z.shape])
 
-    got, wanted = run(ORT, build, x), run(REFERENCE, build, x)
+    got, wanted = compute_movement(ORT, build, x), compute_movement(REFERENCE, build, x)
     assert got.tobytes() == wanted.tobytes()
 
 

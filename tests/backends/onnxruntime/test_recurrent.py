@@ -21,7 +21,9 @@ ORT = ow.ml.create_context(device="cpu")
 REFERENCE = ow.ml.create_context(device="reference")
 
 
-def run(context: ow.MLContext, op: Op[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> list[np.ndarray]:
+def compute_recurrent(
+    context: ow.MLContext, op: Op[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+) -> list[np.ndarray]:
     """Call `op` with its first argument as a graph input and all other arrays as constants."""
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", args[0].dtype.name, args[0].shape)
@@ -38,9 +40,9 @@ def test_constant_weights_agree_with_reference(op: Op[..., Any], data_type: str)
     @given(st.data())
     def check(data: st.DataObject) -> None:
         call = SAMPLES[op].make(Make(data.draw, dict.fromkeys(op.operands, data_type)))
-        wanted = run(REFERENCE, op, call.args, call.kwargs)
+        wanted = compute_recurrent(REFERENCE, op, call.args, call.kwargs)
         tolerance = 1e-5 if data_type == "float32" else 1e-2
-        for got, expected in zip(run(ORT, op, call.args, call.kwargs), wanted, strict=True):
+        for got, expected in zip(compute_recurrent(ORT, op, call.args, call.kwargs), wanted, strict=True):
             np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance / 10, err_msg=repr(call))
 
     check()
@@ -85,6 +87,6 @@ def test_peepholes_of_all_gates_see_the_old_cell_state(output_gate: int) -> None
 
     new = sigmoid(1.5) * 0.5 + sigmoid(0.5) * np.tanh(0.25)
     for context in (ORT, REFERENCE):
-        hidden, got = run(context, lstm, (np.zeros((1, 1, 1), "float32"), zeros, zeros, 1, 1), options)
+        hidden, got = compute_recurrent(context, lstm, (np.zeros((1, 1, 1), "float32"), zeros, zeros, 1, 1), options)
         np.testing.assert_allclose(got.item(), new, rtol=1e-6)
         np.testing.assert_allclose(hidden.item(), sigmoid(output_gate) * np.tanh(new), rtol=1e-6)

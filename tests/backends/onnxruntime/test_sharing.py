@@ -65,7 +65,7 @@ def runner(graph: ow.MLGraph) -> Any:
     return only.part.runner
 
 
-def session(graph: ow.MLGraph) -> Any:
+def engine_session(graph: ow.MLGraph) -> Any:
     """The engine's session of a graph."""
     return runner(graph)._session
 
@@ -73,7 +73,7 @@ def session(graph: ow.MLGraph) -> Any:
 def test_session_is_shared_by_graphs_of_different_sizes() -> None:
     weights = Weights(1)
     graphs = {new: step(weights, new) for new in (1, 3, 5)}
-    assert session(graphs[1]) is session(graphs[3]) is session(graphs[5])
+    assert engine_session(graphs[1]) is engine_session(graphs[3]) is engine_session(graphs[5])
     reference = ow.ml.create_context(device="reference")
     for new, graph in graphs.items():
         given = feed(new, new - 1)
@@ -107,7 +107,7 @@ def test_session_is_not_shared_by_graphs_of_different_nodes(
         found = CPU.compute(graphs[-1], {"x": x[:, :new].copy()})
         wanted = found["y"][0] if shared else found["y"].transpose()
         np.testing.assert_array_equal(found["moved"], wanted)
-    assert (session(graphs[0]) is session(graphs[1])) == shared
+    assert (engine_session(graphs[0]) is engine_session(graphs[1])) == shared
 
 
 def test_shared_session_with_size_inputs() -> None:
@@ -130,8 +130,8 @@ def test_shared_session_with_size_inputs() -> None:
 
 def test_equal_weights_in_other_memory_are_the_same() -> None:
     first, second, other = (step(Weights(seed), new) for seed, new in ((1, 1), (1, 3), (2, 3)))
-    assert session(first) is session(second)
-    assert session(first) is not session(other)
+    assert engine_session(first) is engine_session(second)
+    assert engine_session(first) is not engine_session(other)
     given = feed(3, 2)
     assert not np.allclose(CPU.compute(second, given)["y"], CPU.compute(other, given)["y"])
 
@@ -139,7 +139,7 @@ def test_equal_weights_in_other_memory_are_the_same() -> None:
 def test_contexts_with_other_settings_do_not_share_sessions() -> None:
     weights = Weights(1)
     other = ow.ml.create_context(device="cpu", power_preference="low-power")
-    assert session(step(weights, 1)) is not session(step(weights, 1, other))
+    assert engine_session(step(weights, 1)) is not engine_session(step(weights, 1, other))
 
 
 def test_shared_session_freed_with_last_graph() -> None:

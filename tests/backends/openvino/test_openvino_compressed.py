@@ -44,7 +44,7 @@ def constants(data_type: str, shape: Shape, part: Shape, zero: int) -> tuple[np.
     return rng.integers(info.min, info.max, shape, data_type, endpoint=True), scale, zeros.astype(data_type)
 
 
-def check(build: Any, feeds: dict[str, np.ndarray], tolerance: float = 1e-5) -> None:
+def check_compressed(build: Any, feeds: dict[str, np.ndarray], tolerance: float = 1e-5) -> None:
     """Compare OpenVINO's results with the reference's."""
     contexts = openvino_context(), ow.ml.create_context(device="reference")
     ours, theirs = (outputs_of(context, build, feeds) for context in contexts)
@@ -88,7 +88,7 @@ def test_gather_from_dequantised_tables(shape: Shape, part: Shape, form: str) ->
         looked["positions known"] = b.mul(fixed, b.cast(b.reduce_max(i), "float32"))
         return looked
 
-    check(build, {"i": np.array([[3, 0, -1], [1, 99, 2]], np.int64)}, 1e-5 if "16" not in form else 2e-3)
+    check_compressed(build, {"i": np.array([[3, 0, -1], [1, 99, 2]], np.int64)}, 1e-5 if "16" not in form else 2e-3)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -105,7 +105,7 @@ def test_gather_of_dequantised_table(form: str) -> None:
             "split": b.split(rows, 2, axis=1)[1],
         }
 
-    check(build, {"i": np.array([3, 49, 7], np.int64)}, 1e-5 if "16" not in form else 2e-3)
+    check_compressed(build, {"i": np.array([3, 49, 7], np.int64)}, 1e-5 if "16" not in form else 2e-3)
 
 
 def test_gather_keeps_tables_in_8_bits() -> None:
@@ -149,7 +149,9 @@ def test_products_of_few_rows_by_dequantised_weights(name: str, part: str, form:
     for data_type, rows in (("int8", 1), ("uint8", 2), ("int8", 4), ("uint8", 17)):
         known = constants(data_type, shape, size, 0 if form.startswith("product") else 7)
         x = np.random.default_rng(rows).standard_normal((rows, depth)).astype(np.float32)
-        check(lambda b, x, known=known: {"y": product(b, name, x, dequantised(b, form, *known))}, {"x": x}, 2e-3)
+        check_compressed(
+            lambda b, x, known=known: {"y": product(b, name, x, dequantised(b, form, *known))}, {"x": x}, 2e-3
+        )
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1, 2])
@@ -169,7 +171,7 @@ def test_products_by_dequantised_weights_of_other_operations(name: str, axis: in
 
     for data_type, zero in (("int8", 0), ("uint8", 7)):
         known = constants(data_type, shape, part, zero)
-        check(lambda b, x, known=known: build(b, x, known), {"x": x}, 1e-4)
+        check_compressed(lambda b, x, known=known: build(b, x, known), {"x": x}, 1e-4)
 
 
 @pytest.mark.parametrize("form", FORMS[:2])

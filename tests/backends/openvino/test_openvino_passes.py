@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import outputs_of
-from support.openvino_device import openvino_context
+from support.openvino_device import check_openvino, openvino_context
 
 import opweave as ow
 from opweave.backends.openvino import backend, openvino
@@ -20,14 +20,7 @@ Shape = tuple[int, ...]
 
 RNG = np.random.default_rng(0)
 
-
-def check(build: Build, tolerance: float = 1e-5, **feeds: np.ndarray) -> None:
-    """Compare OpenVINO's results with the reference's."""
-    contexts = openvino_context(), ow.ml.create_context(device="reference")
-    ours, theirs = (outputs_of(context, build, feeds, fuse=False) for context in contexts)
-    for name, wanted in theirs.items():
-        assert ours[name].shape == wanted.shape
-        np.testing.assert_allclose(ours[name], wanted, rtol=tolerance, atol=tolerance, err_msg=name)
+check_unfused = partial(check_openvino, fuse=False)
 
 
 def floats(*shape: int) -> np.ndarray:
@@ -53,7 +46,7 @@ def test_constants_are_cast_as_the_reference_does(data_type: str) -> None:
         again = b.cast(b.mul(whole, b.constant(np.float32(0.0625))), "float16")
         return {"half": half, "whole": whole, "again": again, "sum": b.add(whole, x)}
 
-    check(build, 0, x=np.zeros(7, np.float32))
+    check_unfused(build, 0, x=np.zeros(7, np.float32))
 
 
 @pytest.mark.parametrize("scale_type", ["float16", "float32"])
@@ -71,14 +64,14 @@ def test_constants_are_dequantised_as_the_reference_does(data_type: str, zero: i
             made[f"{name} again"] = b.dequantize_linear(b.quantize_linear(made[name], scale, zeros), scale, zeros)
         return made
 
-    check(build, 1e-3 if scale_type == "float16" else 1e-6, x=floats(1, 4))
+    check_unfused(build, 1e-3 if scale_type == "float16" else 1e-6, x=floats(1, 4))
 
 
 @pytest.mark.parametrize("shape", [(), (6,), (2, 3)])
 def test_casts_after_concat_keep_signs(shape: Shape) -> None:
     if shape:
-        check(lambda b, x: {"y": b.cast(b.concat([x, x], 0), "float16")}, 1e-3, x=floats(*shape))
-    check(lambda b, x: {"y": b.cast(b.reverse(x), "float16")}, 1e-3, x=floats(*shape))
+        check_unfused(lambda b, x: {"y": b.cast(b.concat([x, x], 0), "float16")}, 1e-3, x=floats(*shape))
+    check_unfused(lambda b, x: {"y": b.cast(b.reverse(x), "float16")}, 1e-3, x=floats(*shape))
 
 
 def test_constant_results_keep_subnormal_numbers_and_zeros() -> None:
@@ -134,7 +127,7 @@ def test_quantised_values_keep_their_meaning_for_all_readers(reader: str, produc
             other = pair(b, b.add(x, y), 2 * known[0], *known[1:])
             return {"y": READERS[reader](b, y), "sum": READERS[reader](b, other)}
 
-        check(build, 2e-5, x=x)
+        check_unfused(build, 2e-5, x=x)
 
 
 SOURCES: dict[str, Build] = {
@@ -167,7 +160,7 @@ def test_quantisation_after_constants_of_columns(source: str, parts: str, produc
                 "product": b.matmul(pair(b, y, 0.0844884, shape=part), b.transpose(filters)),
             }
 
-        check(build, 2e-5, x=floats(*shape))
+        check_unfused(build, 2e-5, x=floats(*shape))
 
 
 def weights(b: Any, *shape: int) -> Any:
@@ -189,7 +182,7 @@ def test_quantised_products_after_constants_of_columns(source: str, products: st
             y = SOURCES[source](b, x)
             return {"y": b.matmul(pair(b, y, 0.0844884), b.transpose(weights(b, 5, y.shape[-1])))}
 
-        check(build, 2e-5, x=floats(*shape))
+        check_unfused(build, 2e-5, x=floats(*shape))
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -200,7 +193,7 @@ def test_quantised_values_are_read_by_products_and_others(reader: str, products:
         y = pair(b, x, 0.037693)
         return {"y": b.conv2d(y, weights(b, 8, 4, 3, 3)), "other": READERS[reader](b, y), "plain": b.add(y, x)}
 
-    check(build, 5e-5, x=floats(1, 4, 6, 6))
+    check_unfused(build, 5e-5, x=floats(1, 4, 6, 6))
 
 
 BYTES: dict[str, Build] = {
@@ -236,7 +229,7 @@ def test_casts_to_bytes_before_quantised_products_cut_off_fractions(source: str,
             return results | ({"z": b.conv2d(y, weights(b, 4, 6, 3, 3))} if y.rank == 4 else {})
 
         steps = np.random.default_rng(number).integers(-12, 13, shape)
-        check(build, 2e-5, x=(steps / 2).astype(np.float32))
+        check_unfused(build, 2e-5, x=(steps / 2).astype(np.float32))
 
 
 AFTER_SHIFTED: dict[str, Build] = {
@@ -269,7 +262,7 @@ def test_constant_matrices_after_products_with_zero_points_keep_digits(
                 result["gemm"] = b.gemm(left, right, c=b.constant(floats(6, 5)), b_transpose=True)
             return result
 
-        check(build, 5e-7, x=floats(*shape) / 100)
+        check_unfused(build, 5e-7, x=floats(*shape) / 100)
 
 
 AFTER_BYTES: dict[str, Build] = READERS | {
@@ -308,7 +301,7 @@ def test_products_of_bytes_have_any_readers(reader: str, product: str, products:
                 y = b.matmul(left, b.transpose(weights(b, 5, 6)))
             return {"y": AFTER_BYTES[reader](b, y)}
 
-        check(build, 1e-4, x=floats(*((6, 6) if product == "gemm" else (2, 4, 6, 6))))
+        check_unfused(build, 1e-4, x=floats(*((6, 6) if product == "gemm" else (2, 4, 6, 6))))
 
 
 AFTER_CONVOLUTION: dict[str, Build] = {
@@ -334,7 +327,7 @@ def test_factors_after_quantised_convolutions(name: str, groups: int, products: 
             "biased": AFTER_CONVOLUTION[name](b, biased),
         }
 
-    check(build, 5e-3 if name == "cast" else 5e-5, x=floats(1, 4, 6, 6))
+    check_unfused(build, 5e-3 if name == "cast" else 5e-5, x=floats(1, 4, 6, 6))
 
 
 def kernels(outputs: dict[str, Any]) -> dict[str, set[str]]:
@@ -377,7 +370,7 @@ def test_strides_of_small_filters_stay_behind_padding(padding: list[int], stride
             "alone": b.conv2d(x, b.constant(floats(3, 2, 1, 1)), **options),
         }
 
-    check(build, 1e-4, x=floats(1, 2, 9, 9))
+    check_unfused(build, 1e-4, x=floats(1, 2, 9, 9))
 
 
 RESHAPES: list[tuple[Shape, Shape]] = [
@@ -407,7 +400,7 @@ def test_reductions_between_reshapes(op: str) -> None:
                     made[f"{axes} {keep} column"] = b.add(b.reshape(z, [size, 1]), b.reshape(z, [1, size]))
             return made
 
-        check(build, 1e-4, x=floats(*shape))
+        check_unfused(build, 1e-4, x=floats(*shape))
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -421,7 +414,7 @@ def test_reshapes_after_reductions_stay(op: str, keep: bool) -> None:
             "y": b.reshape(y, [8, 1, 1]),
         }
 
-    check(build, 1e-4, x=floats(1, 5, 8))
+    check_unfused(build, 1e-4, x=floats(1, 5, 8))
 
 
 @pytest.mark.parametrize(
@@ -451,7 +444,7 @@ def test_constants_of_rows_after_products(op: str) -> None:
                         made[f"{name} {axis}"] = b.relu(getattr(b, op)(y, b.constant(c)))
             return made
 
-        check(build, 1e-4, x=floats(*shape))
+        check_unfused(build, 1e-4, x=floats(*shape))
 
 
 @pytest.mark.parametrize("data_type", ["int8", "uint8"])
@@ -472,7 +465,7 @@ def test_products_by_dequantised_stacks_of_matrices(shape: Shape, data_type: str
             made[f"{name} turned"] = b.matmul(made[name], turned)
         return made
 
-    check(build, 1e-4, x=floats(*shape[:-2], 4, shape[-2]))
+    check_unfused(build, 1e-4, x=floats(*shape[:-2], 4, shape[-2]))
 
 
 @pytest.mark.parametrize("data_type", ["float32", "float16", "int32", "int8"])
@@ -485,7 +478,7 @@ def test_abs_of_a_concatenation_leaves_it_to_others(data_type: str, is_reshaped:
         y = b.concat([second, first], 0)
         return {"y": b.abs(b.reshape(y, [3, 4]) if is_reshaped else y), "z": y}
 
-    check(build, x=x)
+    check_unfused(build, x=x)
 
 
 @pytest.mark.parametrize("operation", ["div", "mul", "add", "sub", "pow"])
@@ -502,4 +495,4 @@ def test_operations_with_numbers_after_reductions(
         both = (getattr(b, reduction)(x, axes=axes, keep_dimensions=keep) for keep in (True, False))
         return {name: getattr(b, operation)(y, 1.25) for name, y in zip("yz", both, strict=True)}
 
-    check(build, x=np.abs(floats(*shape)))
+    check_unfused(build, x=np.abs(floats(*shape)))

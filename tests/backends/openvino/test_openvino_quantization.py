@@ -67,7 +67,7 @@ def test_quantization_patterns_misread_by_engine(
     scales: tuple[Shape, Shape],
     zeros: tuple[bool, bool],
 ) -> None:
-    check(name, sources, types, scales, zeros)
+    check_product(name, sources, types, scales, zeros)
 
 
 @pytest.mark.parametrize("sources", SOURCES, ids="-".join)
@@ -78,7 +78,7 @@ def test_products_of_dequantised_operands(name: str, sources: tuple[Source, Sour
     for _ in range(3):
         one, other = (shapes[rng.integers(len(shapes))] for shapes in map(scale_shapes, PRODUCTS[name][:2]))
         zeros = bool(rng.integers(2)), bool(rng.integers(2))
-        check(name, sources, (TYPES[rng.integers(2)], TYPES[rng.integers(2)]), (one, other), zeros)
+        check_product(name, sources, (TYPES[rng.integers(2)], TYPES[rng.integers(2)]), (one, other), zeros)
 
 
 def scale_shapes(shape: Shape) -> list[Shape]:
@@ -89,7 +89,7 @@ def scale_shapes(shape: Shape) -> list[Shape]:
     return [(1,) * len(shape), *found, *blocks]
 
 
-def check(
+def check_product(
     name: str,
     sources: tuple[Source, Source],
     types: tuple[str, str],

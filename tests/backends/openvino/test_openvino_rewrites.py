@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import outputs_of
-from support.openvino_device import openvino_context
+from support.openvino_device import check_openvino, openvino_context
 
 import opweave as ow
 
@@ -17,14 +16,6 @@ Build = Callable[..., Any]
 RNG = np.random.default_rng(0)
 MATRIX = RNG.uniform(0.1, 1, (4, 4)).astype(np.float32)
 FILTER = RNG.uniform(0.1, 1, (4, 2, 3, 3)).astype(np.float32)
-
-
-def check(build: Build, tolerance: float = 1e-5, fuse: bool = True, **feeds: np.ndarray) -> None:
-    """Compare OpenVINO's results with the reference's."""
-    contexts = openvino_context(), ow.ml.create_context(device="reference")
-    ours, theirs = (outputs_of(context, build, feeds, fuse=fuse) for context in contexts)
-    for name, wanted in theirs.items():
-        np.testing.assert_allclose(ours[name], wanted, rtol=tolerance, atol=tolerance)
 
 
 def constant(b: Any, array: Any, like: Any) -> Any:
@@ -97,7 +88,7 @@ def test_constants_stay_left_operands(before: str, data_type: str) -> None:
             return b.cast(left(b, numerator(b, kind, y), y), "float32")
 
         if data_type == "float32" or name not in ("lesser", "where", "pow"):  # rounding decides them
-            check(build, 1e-5 if data_type == "float32" else 8e-3, fuse=bool(number % 2), x=x)
+            check_openvino(build, 1e-5 if data_type == "float32" else 8e-3, fuse=bool(number % 2), x=x)
 
 
 @pytest.mark.parametrize("kind", ["scalar", "channels", "whole", "more", "computed"])
@@ -111,7 +102,7 @@ def test_quotients_of_constants_by_products(between: str, kind: str) -> None:
             y = BETWEEN[between](b, source(b, x))
             return b.div(numerator(b, kind, y), y)
 
-        check(build, x=x)
+        check_openvino(build, x=x)
 
 
 def test_reciprocals_are_quotients() -> None:
@@ -153,7 +144,7 @@ TRUTHS: dict[str, Build] = {
 def test_truth_values_come_from_any_operation(source: str, truth: str) -> None:
     """A conversion to bool was refused after a split, one to uint8 in a condition and a value of `where`."""
     x = np.random.default_rng(3).integers(0, 3, (4, 6)).astype(np.uint8)
-    check(lambda b, x: TRUTHS[truth](b, SOURCES[source](b, x)), x=x)
+    check_openvino(lambda b, x: TRUTHS[truth](b, SOURCES[source](b, x)), x=x)
 
 
 @pytest.mark.parametrize("data_type", ["float32", "float16", "int32", "int64", "uint8"])
@@ -172,7 +163,7 @@ def test_lookups_after_slices(lookup: str, data_type: str) -> None:
             return b.gather_nd(part, b.constant(np.int32([[0, 1], [0, 2]])))
         return b.gather_elements(part, known, axis=2 if i is None else 1)
 
-    check(build, 0, x=x, **({"i": indices} if lookup == "of an input" else {}))
+    check_openvino(build, 0, x=x, **({"i": indices} if lookup == "of an input" else {}))
 
 
 @pytest.mark.parametrize("bias", [0.5, 1, 1.5, 3, 7.25, 0, -2, -2.5, 1e-3])
@@ -181,7 +172,7 @@ def test_local_response_normalization_has_any_bias(size: int, alpha: float, beta
     """The engine cuts the bias to an integer."""
     x = np.random.default_rng(4).standard_normal((1, 7, 3, 3)).astype(np.float32)
     options = {"size": size, "alpha": alpha, "beta": beta, "bias": bias}
-    check(lambda b, x: ow.composites.local_response_normalization(x, **options), 1e-4, x=x)
+    check_openvino(lambda b, x: ow.composites.local_response_normalization(x, **options), 1e-4, x=x)
 
 
 CONDITIONS: dict[str, Build] = {
@@ -207,9 +198,9 @@ def test_where_keeps_all_bits_of_integers(condition: str, data_type: str) -> Non
         y = b.where(chosen, n, b.constant(numbers[::-1].copy()))
         return b.where(b.logical_not(chosen), b.reverse(y), y)
 
-    check(build, 0, x=x, n=numbers)
+    check_openvino(build, 0, x=x, n=numbers)
 
 
 def test_leaky_relu_without_a_slope_keeps_nan() -> None:
     x = np.float32([np.nan, -np.inf, np.inf, -1, 2, -0.0])
-    check(lambda b, x: b.leaky_relu(b.add(x, 0.0), alpha=0), x=x)
+    check_openvino(lambda b, x: b.leaky_relu(b.add(x, 0.0), alpha=0), x=x)

@@ -154,7 +154,7 @@ def computed(
     return runner.result(kernels[-1].bindings[-1])
 
 
-def check(row: Row, features: Features = FLOAT16, data_type: str = "float32") -> Made:
+def check_contraction(row: Row, features: Features = FLOAT16, data_type: str = "float32") -> Made:
     values = values_of(row, data_type)
     found = made(row, values, features)
     np.testing.assert_array_equal(computed(found, list(values.values())), expected(row, values))
@@ -272,7 +272,7 @@ ROWS = (
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_kernels_agree_with_the_reference(row: Row) -> None:
-    check(row)
+    check_contraction(row)
 
 
 HALVES = tuple(ROWS[k] for k in (0, 1, 4, 5, 12, 15, 18, 21)) + tuple(row for row in ROWS if "conv" in row.op)[::4]
@@ -281,7 +281,7 @@ HALVES = tuple(ROWS[k] for k in (0, 1, 4, 5, 12, 15, 18, 21)) + tuple(row for ro
 @pytest.mark.parametrize("features", [FLOAT16, PACKED], ids=["f16", "packed"])
 @pytest.mark.parametrize("row", HALVES, ids=str)
 def test_float16_is_summed_up_in_float32(row: Row, features: Features) -> None:
-    check(row, features, "float16")
+    check_contraction(row, features, "float16")
 
 
 @pytest.mark.parametrize("splits", [1, 3])
@@ -293,10 +293,10 @@ def test_tile_tails(shape: Any, splits: int, monkeypatch: pytest.MonkeyPatch) ->
     depth = 20 if shape.rows + shape.columns <= 96 and splits > 1 else 8
     tile = Tile(shape.rows, shape.columns, depth, shape.height, shape.width)
     monkeypatch.setattr(tile_choice, "choose", lambda problem, features: (tile, splits))
-    check(conv((2, 20, 9, 10), (36, 20, 3, 3), "filter", padding=(1, 1, 1, 1), bias=36))
+    check_contraction(conv((2, 20, 9, 10), (36, 20, 3, 3), "filter", padding=(1, 1, 1, 1), bias=36))
     if shape.rows + shape.columns <= 128 and splits == 1:
-        check(matmul((2, 70, 63), (63, 70)))
-        check(conv((2, 9, 10, 12), (20, 3, 3, 12), input_layout="nhwc", filter_layout="ohwi"))
+        check_contraction(matmul((2, 70, 63), (63, 70)))
+        check_contraction(conv((2, 9, 10, 12), (20, 3, 3, 12), input_layout="nhwc", filter_layout="ohwi"))
 
 
 def relu_with_more(found: Made, data_type: str) -> tuple[ir.Formula, ir.Input, ir.Input]:
@@ -463,7 +463,7 @@ def test_limits_of_devices_hold(shape: tuple[int, int], features: Features) -> N
 @pytest.mark.long
 @pytest.mark.parametrize("row", [matmul((70000, 2, 3), (70000, 3, 2)), matmul((70000, 1, 40), (70000, 40, 2))], ids=str)
 def test_stacks_exceed_workgroup_limit(row: Row) -> None:
-    assert all(max(kernel.workgroups) <= 65535 for kernel in check(row).kernels())
+    assert all(max(kernel.workgroups) <= 65535 for kernel in check_contraction(row).kernels())
 
 
 # Text -----------------------------------------------------------------------------------------------------------------

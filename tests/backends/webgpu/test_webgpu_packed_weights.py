@@ -17,7 +17,7 @@ pytest.importorskip("wgpu", reason="wgpu is not installed")
 Shape = tuple[int, ...]
 
 
-def check(
+def check_packed_product(
     shape: Shape, columns: int, given: str = "", *, kernels: int = 1, data_type: Any = "float32", **options: Any
 ) -> None:
     """Compare a product with the reference's; `given` names its optional operands."""
@@ -53,15 +53,15 @@ def check(
 @pytest.mark.parametrize("given", ["", "zero_point", "minimum bias"])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_packed_weights_are_read_for_one_row(bits: int, given: str) -> None:
-    check((1, 256), 40, given, bits=bits)
-    check((1, 200), 37, given, bits=bits, block_size=16)
+    check_packed_product((1, 256), 40, given, bits=bits)
+    check_packed_product((1, 200), 37, given, bits=bits, block_size=16)
 
 
 def test_rows_of_stacks() -> None:
-    check((2, 1, 3, 96), 9, "bias zero_point", data_type="float16")
-    check((8, 33), 3, "bias", block_size=64)
+    check_packed_product((2, 1, 3, 96), 9, "bias zero_point", data_type="float16")
+    check_packed_product((8, 33), 3, "bias", block_size=64)
 
 
 def test_packed_weights_are_unpacked_for_more_rows() -> None:
-    check((9, 100), 20, "bias", kernels=2)
-    check((2, 7, 64), 20, "zero_point", kernels=2, bits=8, data_type="float16")
+    check_packed_product((9, 100), 20, "bias", kernels=2)
+    check_packed_product((2, 7, 64), 20, "zero_point", kernels=2, bits=8, data_type="float16")

@@ -17,7 +17,7 @@ pytest.importorskip("wgpu", reason="wgpu is not installed")
 BATCHES, INPUTS = 2, 3
 
 
-def check(
+def check_recurrent(
     op: str,
     hidden_size: int,
     given: str = "",
@@ -72,33 +72,37 @@ STATES = "initial_hidden_state initial_cell_state"
 @pytest.mark.parametrize("reset_after", [True, False])
 @pytest.mark.parametrize("direction", ["forward", "backward", "both"])
 def test_gru(direction: str, reset_after: bool) -> None:
-    check("gru", 20, "bias recurrent_bias", direction=direction, reset_after=reset_after, return_sequence=True)
+    check_recurrent(
+        "gru", 20, "bias recurrent_bias", direction=direction, reset_after=reset_after, return_sequence=True
+    )
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward", "both"])
 def test_lstm(direction: str) -> None:
-    check("lstm", 20, f"bias recurrent_bias peephole_weight {STATES}", direction=direction, return_sequence=True)
+    check_recurrent(
+        "lstm", 20, f"bias recurrent_bias peephole_weight {STATES}", direction=direction, return_sequence=True
+    )
 
 
 def test_layouts_and_activations() -> None:
     functions = ["relu", "sigmoid", "tanh"]
-    check("gru", 7, "initial_hidden_state", layout="rzn", activations=functions[:2], reset_after=False)
-    check("lstm", 7, f"peephole_weight {STATES}", layout="ifgo", activations=functions, return_sequence=True)
+    check_recurrent("gru", 7, "initial_hidden_state", layout="rzn", activations=functions[:2], reset_after=False)
+    check_recurrent("lstm", 7, f"peephole_weight {STATES}", layout="ifgo", activations=functions, return_sequence=True)
 
 
 def test_half_precision() -> None:
-    check("gru", 33, "bias recurrent_bias", data_type="float16", return_sequence=True, batches=1)
-    check("lstm", 33, f"recurrent_bias {STATES}", data_type="float16", return_sequence=True, batches=1)
+    check_recurrent("gru", 33, "bias recurrent_bias", data_type="float16", return_sequence=True, batches=1)
+    check_recurrent("lstm", 33, f"recurrent_bias {STATES}", data_type="float16", return_sequence=True, batches=1)
 
 
 def test_recurrent_computed_weights_are_transposed_by_kernel() -> None:
-    check("gru", 20, "bias", constant=False, kernels=3, direction="both")
-    check("lstm", 20, "bias", constant=False, kernels=3, data_type="float16")
+    check_recurrent("gru", 20, "bias", constant=False, kernels=3, direction="both")
+    check_recurrent("lstm", 20, "bias", constant=False, kernels=3, data_type="float16")
 
 
 @pytest.mark.parametrize("op", ["gru", "lstm"])
 def test_recurrent_largest_hidden_size_of_one_kernel(op: str) -> None:
-    check(op, MAX_HIDDEN_SIZE, "bias", batches=1, **({"reset_after": False} if op == "gru" else {}))
+    check_recurrent(op, MAX_HIDDEN_SIZE, "bias", batches=1, **({"reset_after": False} if op == "gru" else {}))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +119,7 @@ def test_recurrent_large_hidden_size_has_kernel_per_step(
     op: str, given: str, batches: int, kernels: int, options: dict[str, Any]
 ) -> None:
     """The weighted inputs, the first states, five steps of one kernel or two, and the last states."""
-    check(op, MAX_HIDDEN_SIZE + 13, given, batches=batches, kernels=kernels, **options)
+    check_recurrent(op, MAX_HIDDEN_SIZE + 13, given, batches=batches, kernels=kernels, **options)
 
 
 @pytest.mark.long
@@ -137,4 +141,6 @@ def test_recurrent_long_sequence_is_divided(op: str) -> None:
     """Mesa's software adapter leaves all loops of an invocation after 65,535 iterations, without an error."""
     given = "bias initial_hidden_state" + (" initial_cell_state" if op == "lstm" else "")
     kernels = 3 if engine_of(gpu_context()).features.is_software else 2
-    check(op, MAX_HIDDEN_SIZE, given, batches=1, steps=300, return_sequence=True, direction="backward", kernels=kernels)
+    check_recurrent(
+        op, MAX_HIDDEN_SIZE, given, batches=1, steps=300, return_sequence=True, direction="backward", kernels=kernels
+    )

@@ -73,7 +73,7 @@ def computed(program: Formula, node: Node, arrays: Sequence[np.ndarray]) -> list
     return [into]
 
 
-def check(op: Op[..., Any], call: Call) -> Formula:
+def check_rule(op: Op[..., Any], call: Call) -> Formula:
     """Compare the rule with the reference, as it is and simplified; return the simplified program."""
     _, result, arrays = record(REFERENCE, op, call)
     graph = Graph.reaching(outputs_of(result))
@@ -133,7 +133,7 @@ def test_windows_slide_everywhere(name: str, layout: str) -> None:
             sizes[a] = (size - 1) * dilation + make.integer(1, 9)
         rounding = make.choice(["floor", "ceil"])
         x = image(make, [sizes[a] for a in layout])
-        check(
+        check_rule(
             OPS[name],
             Call(
                 x,
@@ -152,10 +152,10 @@ def test_windows_slide_everywhere(name: str, layout: str) -> None:
 def test_unused_strides_may_exceed_int32() -> None:
     x, most = np.ones([1, 1, 3, 3], np.float32), [2**32 - 1] * 2
     for name in ("average_pool2d", "max_pool2d"):
-        check(OPS[name], Call(x, strides=most))
-        check(OPS[name], Call(x[..., :1, :1], window_dimensions=[1, 1], dilations=most))
-    check(OPS["slice"], Call(x, [0] * 4, [1] * 4, strides=[2**32 - 1] * 4))
-    check(OPS["triangular"], Call(x, diagonal=2**31 - 1))
+        check_rule(OPS[name], Call(x, strides=most))
+        check_rule(OPS[name], Call(x[..., :1, :1], window_dimensions=[1, 1], dilations=most))
+    check_rule(OPS["slice"], Call(x, [0] * 4, [1] * 4, strides=[2**32 - 1] * 4))
+    check_rule(OPS["triangular"], Call(x, diagonal=2**31 - 1))
 
 
 @pytest.mark.parametrize("mode", ["nearest-neighbor", "linear"])
@@ -165,7 +165,7 @@ def test_images_are_resampled_to_all_sizes(mode: str, data_type: str) -> None:
         sizes = [make.integer(1, 48), make.integer(1, 48)]
         most = 4 if data_type == "float32" else 255
         x = image(make, [1, make.integer(1, 40), make.integer(1, 40), 1], -most, most)
-        check(OPS["resample2d"], Call(x, mode=mode, sizes=sizes, axes=[1, 2]))
+        check_rule(OPS["resample2d"], Call(x, mode=mode, sizes=sizes, axes=[1, 2]))
 
     drawn(one, data_type)
 
@@ -173,7 +173,7 @@ def test_images_are_resampled_to_all_sizes(mode: str, data_type: str) -> None:
 def test_large_images_of_integers_are_resampled() -> None:
     """Sums that int32 does not hold are float32."""
     x = np.arange(256, dtype=np.uint8).reshape(1, 1, 1, 256) * np.ones([1, 1, 37, 1], np.uint8)
-    program = check(OPS["resample2d"], Call(x, mode="linear", sizes=[1999, 1787]))
+    program = check_rule(OPS["resample2d"], Call(x, mode="linear", sizes=[1999, 1787]))
     assert "round_even" in str(program)
 
 
@@ -183,7 +183,7 @@ def test_long_lines_are_summed_up(data_type: str) -> None:
         x = make.array("input", [2, make.choice([31, 32, 33, 64, 65, 1000, 1024, 1025, 2100]), 2], 0, 2)
         x[:, 40:] = 0  # what is summed up stays exact
         x[:, -1] = 3
-        check(OPS["cumulative_sum"], Call(x, 1, exclusive=make.boolean(), reversed=make.boolean()))
+        check_rule(OPS["cumulative_sum"], Call(x, 1, exclusive=make.boolean(), reversed=make.boolean()))
 
     drawn(one, data_type, examples=20)
 
@@ -193,7 +193,7 @@ def test_long_lines_are_summed_up(data_type: str) -> None:
 def test_cumulative_sum_of_infinities(exclusive: bool, reversed: bool) -> None:
     x = np.zeros(100, np.float32)
     x[70] = np.inf
-    check(OPS["cumulative_sum"], Call(x, 0, exclusive=exclusive, reversed=reversed))
+    check_rule(OPS["cumulative_sum"], Call(x, 0, exclusive=exclusive, reversed=reversed))
 
 
 @pytest.mark.parametrize("data_type", ["int32", "uint32"])
@@ -204,9 +204,9 @@ def test_quantised_integers_of_32_bits_are_exact_without_64(data_type: str) -> N
         [0, 1, -1, 2**24, -(2**24), 2**31, -(2**31), 2**32, -(2**32), 2**33, 1e30, -1e30, np.inf, -np.inf]
     )
     one = np.ones([1, 5], np.float32)
-    program = check(OPS["quantize_linear"], Call(np.stack([steps] * 5, 1), one, edges[None]))
+    program = check_rule(OPS["quantize_linear"], Call(np.stack([steps] * 5, 1), one, edges[None]))
     assert "int64" not in str(program)
-    program = check(OPS["dequantize_linear"], Call(np.stack([edges] * 5), one, edges[None]))
+    program = check_rule(OPS["dequantize_linear"], Call(np.stack([edges] * 5), one, edges[None]))
     assert "int64" not in str(program)
 
 
@@ -287,4 +287,4 @@ def test_rule_formula_is_minimal(
 
 def test_concat_chooses_between_operands() -> None:
     call = Call([np.zeros([2, 3], np.float32), np.ones([2, 1], np.float32)], 1)
-    assert "where(j < 3, x0[i, min(j, 2)], x1[i, 0])" in str(check(OPS["concat"], call))
+    assert "where(j < 3, x0[i, min(j, 2)], x1[i, 0])" in str(check_rule(OPS["concat"], call))

@@ -1,0 +1,15 @@
+"""Arrays for tests: their numbers, and their memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    """Draw float32 numbers of a normal distribution."""
+    return np.random.default_rng(seed).standard_normal(shape).astype("float32")
+
+
+def address_of(array: np.ndarray) -> int:
+    """The address of the first element, by NumPy's array interface."""
+    return int(array.__array_interface__["data"][0])
