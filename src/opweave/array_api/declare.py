@@ -93,7 +93,7 @@ def binary(
 
     takes = {
         "x1": f"{TYPES[kind]}.",
-        "x2": "likewise; it broadcasts with `x1`, and one of the two may be a Python number.",
+        "x2": f"{TYPES[kind]}; broadcasts with `x1`. One of the two may be a Python number.",
     }
     returns = f"of the broadcast shape, {'bool' if to_mask else 'in the promoted data type'}"
     errors = "an argument has another data type, the two have no common one, or the shapes do not broadcast"

@@ -101,7 +101,7 @@ FAMILIES = [
     ),
     Family("permute_dims moveaxis", result="An array with its axes in this order, in the data type of `x`."),
     Family("reshape broadcast_to", {"shape": "the new shape."}, "An array of that shape, in the data type of `x`."),
-    Family("vecdot tensordot", {"x1": "integers or floats.", "x2": "likewise."}),
+    Family("vecdot tensordot", {"x1": "integers or floats.", "x2": "integers or floats."}),
     Family("isdtype can_cast", result="True or False."),
 ]
 

@@ -52,7 +52,7 @@ class Mask:
             return
         array = visible.value if isinstance(visible, Operand) else visible
         if not array.all():
-            self.add(hidden(array))
+            self.add(mask_bias(array))
 
     def add(self, bias: Operand | np.ndarray, *, finite: bool = False) -> None:
         """Add `bias` to the scores; `finite` promises that it hides no key."""
@@ -88,7 +88,7 @@ class Mask:
         return total, b.greater(largest, constant(b, -inf, data_type))
 
 
-def hidden(visible: np.ndarray) -> np.ndarray:
+def mask_bias(visible: np.ndarray) -> np.ndarray:
     """Convert a mask to a bias of scores: 0 where `visible` is not 0, -inf elsewhere; float32."""
     return np.where(visible, np.float32(0), np.float32(-inf))
 

@@ -38,7 +38,7 @@ class Workgroups(KernelProgram):
     >>> program = Workgroups([2])  # one workgroup for each of two rows
     >>> x, y = Input(0, Desc("float32", (2, 8))), Input(1, Desc("float32", (2, 8)))
     >>> (row,) = program.positions
-    >>> total = program.shared([8])
+    >>> total = program.shared_array([8])
     >>> program.fill(total, lambda i: 0)
     >>> with program.repeat(3):
     ...     program.fill(total, lambda i: program[total][i] + of_input(x)[row, i])
@@ -82,12 +82,12 @@ class Workgroups(KernelProgram):
 
     # Construction ----------------------------------------------------------------------------------------------------
 
-    def shared(self, shape: Sequence[int]) -> Local:
+    def shared_array(self, shape: Sequence[int]) -> Local:
         """A new array in workgroup memory, which all invocations read."""
         self.locals.append(Local(-1, Desc("float32", tuple(shape))))
         return self.locals[-1]
 
-    def private(self, shape: Sequence[int]) -> Local:
+    def private_array(self, shape: Sequence[int]) -> Local:
         """A new array in registers: an invocation reads those elements that it has computed, at the same position."""
         self.locals.append(Local(-1, Desc("float32", tuple(shape)), private=True))
         return self.locals[-1]

@@ -168,7 +168,7 @@ def _preload(
     """
     if not features.dialect.kept or count * -(-math.prod(shape) // program.invocations(features)) > MAX_HELD:
         return []
-    held = [program.private(shape) for _ in range(count)]
+    held = [program.private_array(shape) for _ in range(count)]
     for k, local in enumerate(held):
         program.fill(local, lambda *position, k=k: value(k, *position))
     return held
@@ -199,10 +199,10 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
     def query(i: Traced | int) -> Traced:
         return clamp(tile_number * queries + i, 0, problem.queries - 1)
 
-    lines, scores = [heads, queries], program.shared([heads, queries, count])
-    largest, weight, larger, factor = (program.shared(lines) for _ in range(4))
-    some = program.shared([*lines, count // NEIGHBOURS])
-    sums = program.private([*lines, values])
+    lines, scores = [heads, queries], program.shared_array([heads, queries, count])
+    largest, weight, larger, factor = (program.shared_array(lines) for _ in range(4))
+    some = program.shared_array([*lines, count // NEIGHBOURS])
+    sums = program.private_array([*lines, values])
     begins = None if problem.sink is None else (part == 0 if tile.parts > 1 else True)
 
     def at_first(value: Callable[[Traced], Traced | float], other: float) -> Callable[[Traced, Traced], Traced | float]:
@@ -217,8 +217,8 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
     program.fill(sums, lambda h, i, d: 0.0)
     of_query, of_key = None, None
     if tile.stores:
-        of_query = program.shared([*lines, problem.size])
-        of_key = program.shared([count, problem.size + 1])  # padded, so that adjacent keys are in different banks
+        of_query = program.shared_array([*lines, problem.size])
+        of_key = program.shared_array([count, problem.size + 1])  # padded, so that adjacent keys are in different banks
         stored = program[of_query]
 
     def fill_query() -> None:
@@ -327,7 +327,7 @@ def _combine(problem: Attention, parts: Traced, result: Input, place: Place, fea
         unrolled = MAX_PARTS
     program = Workgroups(sizes, width=max(count, values), unrolled=unrolled)
     position = program.positions
-    largest, weight, factor = (program.shared([count]) for _ in range(3))
+    largest, weight, factor = (program.shared_array([count]) for _ in range(3))
     program.fill(largest, lambda part: parts[(*position, part, values)])
     program.fill(weight, lambda part: parts[(*position, part, values + 1)])
     held = _preload(program, features, count, [values], lambda part, d: parts[(*position, part, d)])

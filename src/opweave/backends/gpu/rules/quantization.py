@@ -100,7 +100,7 @@ def _few_rows(flat: Traced, packed: _Packed, bias: Traced | None, result: Input)
     team = min(TEAM, 1 << (words - 1).bit_length())
     program = Workgroups([-(-columns // COLUMNS)], width=COLUMNS * team * rows)
     (tile,) = program.positions
-    partial = program.shared([rows, COLUMNS, team])
+    partial = program.shared_array([rows, COLUMNS, team])
     is_whole = words % team == 0 and words * packed.numbers == inner
 
     # The last tile may repeat the last column.

@@ -126,7 +126,7 @@ class RecurrentCell(ABC):
 
     def private(self, values: Values) -> Values:
         """Compute values now, and keep them in registers."""
-        local = self.program.private(self.shape)
+        local = self.program.private_array(self.shape)
         self.program.fill(local, values)
         return lambda i, j: self.program[local][i, j]
 
@@ -152,7 +152,7 @@ class RecurrentCell(ABC):
         """
         network, size = self.network, self.network.hidden_size
         first, length = min(map(network.layout.index, gates)), -(-size // self.parts)
-        partial = self.program.shared([self.parts, self.shape[0], len(gates), self.shape[1]])
+        partial = self.program.shared_array([self.parts, self.shape[0], len(gates), self.shape[1]])
 
         def part_of(part: Traced, i: Traced, gate: Traced, j: Traced) -> Traced:
             row = (gate + first) * size + self.unit(j)
@@ -204,7 +204,7 @@ class _WholeSequence(RecurrentCell):
         directions, batches, size = network.state_shape
         program = Workgroups([directions, batches], width=max(32, len(network.layout) * size))
         super().__init__(network, program, 1, size, 1)
-        self._locals: list[Local] = [program.shared([1, size]) for _ in range(len(states) + extra_vectors)]
+        self._locals: list[Local] = [program.shared_array([1, size]) for _ in range(len(states) + extra_vectors)]
         for local, initial in zip(self._locals, states, strict=False):
             start = lambda i, j, initial=initial: 0 if initial is None else self.of(initial, self.batch(i), j)  # noqa: E731
             program.fill(local, start)

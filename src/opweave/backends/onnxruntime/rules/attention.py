@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .... import composites
-from ....composites.attend import hidden
+from ....composites.attend import mask_bias
 from ....composites.attention import key_count
 from ....core.graph import Operand
 from ....support.processors import processors
@@ -31,8 +31,8 @@ def _bias(mask: np.ndarray | None, causal: bool, queries: int, keys: int) -> np.
     """Return the bias of the scores as float32, broadcastable to [batches, heads, queries, keys]."""
     bias = np.zeros((1, 1, queries, keys), np.float32)
     if mask is not None:
-        bias = bias + (hidden(mask) if mask.dtype == np.uint8 else mask)
-    return bias + hidden(np.tri(queries, keys, dtype=bool)) if causal else bias
+        bias = bias + (mask_bias(mask) if mask.dtype == np.uint8 else mask)
+    return bias + mask_bias(np.tri(queries, keys, dtype=bool)) if causal else bias
 
 
 @ort.lower_contrib(composites.multi_head_attention, when=_sees_always)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....composites import attention as composites, rotary
-from ....composites.attend import hidden
+from ....composites.attend import mask_bias
 from ....core.graph import Operand
 from ..backend import openvino
 from ..emit import Emitter, Value
@@ -24,9 +24,9 @@ def _sees_always(query: Operand, key: Operand, mask: Operand | None, causal: boo
 
 
 def _bias(mask: np.ndarray, query: Operand, key: Operand, causal: bool) -> np.ndarray:
-    bias = hidden(mask) if mask.dtype == np.uint8 else mask.astype(np.float32)
+    bias = mask_bias(mask) if mask.dtype == np.uint8 else mask.astype(np.float32)
     sees = np.tri(query.shape[2], key.shape[2], dtype=bool) if causal else np.ones((1, 1), bool)
-    total: np.ndarray = bias + hidden(sees)
+    total: np.ndarray = bias + mask_bias(sees)
     return total
 
 
