@@ -27,7 +27,9 @@ else:
     settings.load_profile("same everywhere")
 
 
-collect_ignore = ["backends/cuda/libcuda_program.py", "backends/cuda/cuda_triton_samples.py"]
+collect_ignore = [
+    f"backends/cuda/{name}.py" for name in ("libcuda_program", "cuda_triton_samples", "cuda_triton_faults")
+]
 """Files without doctests; they import a driver of CUDA, and Triton."""
 collect_ignore_glob = ["*conftest.py"]
 """Doctests are not looked for in these: all are modules of one name, and pytest imports the first of a name alone."""
