@@ -182,7 +182,9 @@ def offer_download(app: Sphinx, document: nodes.document) -> None:
     file = Path(app.outdir, "..", "jupyter_execute", f"{page}.ipynb").resolve()
     if not page.startswith("notebooks/") or page.endswith("/index"):
         return
-    link = download_reference("", "Download this notebook", reftarget=f"/{os.path.relpath(file, app.srcdir)}", refdoc=page)
+    link = download_reference(
+        "", "Download this notebook", reftarget=f"/{os.path.relpath(file, app.srcdir)}", refdoc=page
+    )
     title = next(iter(document.findall(nodes.title)))
     title.parent.insert(1, nodes.paragraph("", "", link, nodes.Text(" for Jupyter or Colab."), classes=["notebook"]))
 
