@@ -164,6 +164,23 @@ def test_low_power_finds_an_npu(
     }
 
 
+def test_gpus_of_other_vendors_are_no_devices(context: ow.MLContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine lists all devices of OpenCL, but its kernels are for Intel's."""
+    vendors = {"GPU.0": "0x10de", "GPU.1": "0x8086", "GPU.2": "0x1002"}
+
+    class Core:
+        available_devices = ("CPU", *vendors)
+
+        def get_property(self, device: str, name: str) -> Any:
+            if name == "DEVICE_ARCHITECTURE":
+                return f"GPU: vendor={vendors[device]} arch=v9.0.0"
+            return ["FP32"] if name == "OPTIMIZATION_CAPABILITIES" else device
+
+    monkeypatch.setattr(devices, "core", Core)
+    listed = [device.name for device in ow.devices() if device.backend == "openvino" and device.available]
+    assert listed == ["cpu", "gpu:intel:1"]
+
+
 @pytest.mark.parametrize(
     ("stated", "precisions"),
     [

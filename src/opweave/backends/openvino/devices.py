@@ -112,10 +112,19 @@ def engine_names() -> dict[str, str]:
     names = {}
     for engine_name in core().available_devices:
         kind, _, number = engine_name.partition(".")
-        if kind in NAMES:
+        if kind in NAMES and not (kind == "GPU" and _is_of_another_vendor(engine_name)):
             name = NAMES[kind][0]
             names[f"{name}:{number}" if number not in ("", "0") else name] = engine_name
     return names
+
+
+def _is_of_another_vendor(engine_name: str) -> bool:
+    """Whether a GPU is not Intel's: the engine lists all devices of OpenCL, but its kernels for others fail or are wrong."""
+    try:
+        architecture = str(core().get_property(engine_name, "DEVICE_ARCHITECTURE"))  # "GPU: vendor=0x10de arch=v9.0.0"
+    except RuntimeError:
+        return False  # describing the device reports the fault
+    return "vendor=" in architecture and f"vendor={INTEL} " not in f"{architecture} "
 
 
 def devices(backend: str) -> list[Device]:
