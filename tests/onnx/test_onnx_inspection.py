@@ -122,6 +122,22 @@ def test_profile_names_nodes_of_the_model(backend: str, specialise: Any, tmp_pat
     assert set(named) <= names
 
 
+def test_profile_names_quantised_convolutions() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1, 8, 8, 8] x) => (float[1, 8, 8, 8] y)
+    <float s = {0.1}, uint8 z = {0}> {
+        q = QuantizeLinear(x, s, z)
+        d = DequantizeLinear(q, s, z)
+        k = DequantizeLinear(w, s, z)
+        [stem] c = Conv<pads=[1, 1, 1, 1]>(d, k)
+        e = QuantizeLinear(c, s, z)
+        y = DequantizeLinear(e, s, z)
+    }"""
+    model = parse_model(text)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((8, 8, 3, 3), np.uint8), "w"))
+    kernels = ow.InferenceSession(model, providers=["CPUExecutionProvider"]).profile(repeat=1).kernels
+    assert {kernel.kernel: kernel.node for kernel in kernels}["QLinearConv"] == "stem"
+
+
 def test_profile_tells_nodes_of_one_name_apart() -> None:
     text = TEXT.replace("a = Softmax(x)", "[same] a = Softmax(x)  [same] b = Neg(a)").replace("Relu(a)", "Sqrt(b)")
     kernels = session_of_text(text).profile(input_shapes={"x": [2, 3]}, repeat=1).kernels

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +29,8 @@ RUN = "model_run"
 """Name of the profiler event of a whole run, which follows the events of its kernels."""
 BLOCKED = "_nchwc"
 """Name suffix of kernels in the engine's blocked layout, behind the name of the value that the kernel computes."""
+COPIED = re.compile(r"_token_\d+$")
+"""Name suffix of kernels that replace a node, as those of quantised convolutions in the layout NHWC do."""
 CONTROL = ("If", "Loop", "Scan")
 """Operators whose time includes that of other kernels."""
 GRAPH, WEIGHTS = "graph.onnx", "weights"
@@ -219,7 +222,7 @@ class Owners:
             if (maker := self._makers.get(value) or self._makers.get(converted)) is not None:
                 return maker
         while name and name not in self._by_name:
-            name = name.rpartition("/")[0]
+            name = COPIED.sub("", name) if COPIED.search(name) else name.rpartition("/")[0]
         return self._by_name.get(name)
 
     def _between(
