@@ -24,6 +24,8 @@ from opweave.cli import bench, engines as bench_engines
 from opweave.cli.chart import chart
 from opweave.cli.common import CliSettings
 from opweave.cli.engines import EngineRow, Result, engines
+from opweave.cli.inputs import assumption, shapes_in_turn
+from opweave.onnx.session.parts import parts_of
 
 
 def write(
@@ -174,6 +176,29 @@ def test_bench_measures_both(run, pair: Path) -> None:  # type: ignore[no-untype
 
 
 @pytest.mark.parametrize(
+    ("sizes", "source", "assumed"),
+    [
+        ([], "random", "--dynamic rows=SIZE --dynamic columns=SIZE"),
+        (["rows=1,2"], "random", "--dynamic columns=SIZE"),
+        (["rows=1,2", "columns=3,4"], "random", ""),
+        (["x=1x1,2x1"], "random", ""),
+        (["rows=2"], "x.npy", ""),  # the file has 3 columns
+    ],
+)
+def test_bench_advises_on_dimensions_without_sizes(
+    sizes: list[str], source: str, assumed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.ones((2, 3), np.float32))
+    path = write(
+        Path("m.onnx"), [helper.make_node("Neg", ["x"], ["y"])], {"x": (TensorProto.FLOAT, ["rows", "columns"])}, ["y"]
+    )
+    inputs = parts_of(ow.InferenceSession(path)).inputs
+    advice = assumption(shapes_in_turn(inputs, sizes, [source], 0, [0.0], [1.0])[1], "--dynamic")
+    assert advice.partition("Set their sizes: ")[2] == assumed
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--dynamic", "batch=2,5", "--dynamic", "x=1x3"], "each name needs the same number of sizes"),
@@ -246,8 +271,17 @@ def test_bench_rows_of_failing_engines_have_reason(capfd: pytest.CaptureFixture[
     able, unable = (bench._record(result, results[0]) for result in results)
     assert (able["runs"], able["chosen"], able["ratio"]) == (4, "c", 1)
     assert unable["reason"] == "no kernel for Det"
-    drawn = [e.text for e in ElementTree.fromstring(chart(results, "t")).iter("{http://www.w3.org/2000/svg}text")]
-    assert drawn == ["t", "a = c", "2 ms", "b<", "cannot run it"]
+    texts = list(ElementTree.fromstring(chart(results, "t")).iter("{http://www.w3.org/2000/svg}text"))
+    assert [text.text for text in texts] == ["t", "a = c", "2 ms", "b<", "cannot run it"]
+
+
+def test_chart_has_room_for_long_names() -> None:
+    results = [
+        Result(EngineRow(name), reason="no kernel") for name in ("a", "auto = onnxruntime, uncompiled", "b" * 60)
+    ]
+    for text in ElementTree.fromstring(chart(results, "t")).iter("{http://www.w3.org/2000/svg}text"):
+        if text.get("text-anchor") == "end":
+            assert float(text.get("x", 0)) > len(text.text or "") * 13 * 0.6  # of 13 pixels, characters are 0.6 wide
 
 
 @pytest.mark.long

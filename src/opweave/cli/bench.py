@@ -66,7 +66,6 @@ def bench(
     Each engine has a process of its own; they are measured alternately, each while the others are quiet. Ctrl-C shows what
     was measured until then.
     """
-    import numpy as np
     from rich.progress import Progress
 
     from ..onnx.session.parts import parts_of
@@ -77,9 +76,8 @@ def bench(
     options = {"fix_shapes": sizes(fix_shapes or []), "limits": limits(limit or [])}
     parts = parts_of(open_session(model, fix_shapes, limit, "cpu"))
     sources = ([*(inputs or []), "random"], seed, numbers(mean, "--mean"), numbers(std, "--std"))
-    feeds = shapes_in_turn(parts.inputs, dynamic or [], *sources)
-    is_assumed = [all(np.shape(feed[a.name]) == a.assumed_shape() for feed in feeds) for a in parts.inputs]
-    advice = assumption([a for a, is_one in zip(parts.inputs, is_assumed, strict=True) if is_one], "--dynamic")
+    feeds, assumed = shapes_in_turn(parts.inputs, dynamic or [], *sources)
+    advice = assumption(assumed, "--dynamic")
     candidates, results, is_interrupted = find_engines(engine_names, device), list[Result](), False
     job = Job(str(model), feeds, options, precision, operations, threads, parts.sizes_by_name())
     with Progress(console=errors, transient=True) as progress:

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from ..support.formatting import markup
 from .engines import Result
 
-ROW, LABELS, BARS, NUMBERS, MARGIN = 30, 190, 400, 150, 16
-"""Sizes in pixels: the height of a row; the widths of names, bars and numbers; the space around them."""
+ROW, CHARACTER, BARS, NUMBERS, MARGIN = 30, 8, 400, 150, 16
+"""Sizes in pixels: the height of a row; the widths of a character of a name, of bars and numbers; the space around them."""
 
 
 def chart(results: Sequence[Result], title: str) -> str:
     """The text of an SVG file: a bar for the median of each engine, a line between its quartiles."""
     longest = max((result.quartiles[2] for result in results if result.turns), default=1.0)
-    left, width = MARGIN + LABELS, MARGIN * 2 + LABELS + BARS + NUMBERS
+    labels = CHARACTER * max((len(result.label) for result in results), default=0)
+    left, width = MARGIN + labels, MARGIN * 2 + labels + BARS + NUMBERS
     height = MARGIN * 2 + ROW * (len(results) + 1)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '

@@ -113,8 +113,11 @@ def shapes_in_turn(
     seed: int,
     mean: Sequence[float],
     std: Sequence[float],
-) -> list[dict[str, Any]]:
-    """The inputs of calls whose shapes change in turn, given by `--dynamic` as "name=size,size"; see `gather`."""
+) -> tuple[list[dict[str, Any]], list[Argument]]:
+    """The inputs of calls whose shapes change in turn, given by `--dynamic` as "name=size,size"; see `gather`.
+
+    Returns also the arguments that have further dynamic dimensions, all of which count as 1 in these calls.
+    """
     lists: dict[str, list[str]] = {}
     for text in texts:
         name, _, written = text.rpartition("=")
@@ -124,7 +127,7 @@ def shapes_in_turn(
     counts = {name: len(listed) for name, listed in lists.items()}
     if len({*counts.values()}) > 1:
         raise BadParameter(f"--dynamic: each name needs the same number of sizes, got {counts}")
-    feeds = []
+    feeds, assumed = [], list(arguments)
     for number in range(max(counts.values(), default=1)):
         turn = [f"{name}={listed[number]}" for name, listed in lists.items()]
         in_turn = _with_sizes(arguments, sizes(turn))
@@ -135,7 +138,9 @@ def shapes_in_turn(
                 subject = f"--dynamic {' '.join(turn)}: the input {argument.name!r}"
                 raise BadParameter(f"{subject} must have shape {expected}, and its source has {came}")
         feeds.append(feed)
-    return feeds
+        names = {argument.name for argument in assumed}
+        assumed = [a for a in in_turn if a.name in names and np.shape(feed[a.name]) == a.assumed_shape()]
+    return feeds, assumed
 
 
 def _with_sizes(arguments: Sequence[Argument], turn: Mapping[str, int | list[int]]) -> list[Argument]:
