@@ -169,6 +169,24 @@ else:
     assert "opweave: " not in run(*EXEC, "app.py").stderr
 
 
+def test_exec_reports_tuned_sessions() -> None:
+    pytest.importorskip("openvino")
+    write(
+        "app.py",
+        """
+import onnxruntime as o
+import opweave as ow
+ow.InferenceSession("model.onnx", providers=["CPUExecutionProvider"]).tune(seconds=0)
+print(o.InferenceSession("model.onnx").explain().splitlines()[0])
+""",
+    )
+    done = run(*EXEC, "--report", "app.py", OPWEAVE_CACHE="cache")
+    sentence = re.fullmatch(r"your program runs this on (.+?), because (.+?)(; pass .*)?\n", done.stdout)
+    assert sentence is not None, done.stdout + done.stderr
+    assert sentence[2].startswith("it was measured to be faster (")
+    assert done.stderr.splitlines()[-1].endswith(f", float32; {sentence[1]}: {sentence[2]}")
+
+
 def test_exec_sets_variables_and_keeps_python_path(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(os, "execve", lambda *arguments: calls.append(arguments))

@@ -398,6 +398,19 @@ def test_session_tune_with_one_engine(tmp_path: Path) -> None:
     check_session(made)
 
 
+def test_explain_after_tuning_calls_only_other_shapes_unverified(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    faster(monkeypatch, (1.0, 2.0, 3.0))
+    for rows, rest in ((2, []), ("rows", ["other shapes: rival not verified: switched off"])):
+        path = write(tmp_path / f"{rows}.onnx", rows)
+        assert "rival not verified: switched off" in session_of_file(path).explain()
+        session_of_file(path).tune([{"x": [2, 3]}], seconds=0)
+        text = session_of_file(path).explain()
+        assert [line for line in text.splitlines() if "not verified" in line] == rest
+        assert "rival verified, 3x" in text
+
+
 def test_tune_command_tunes_and_lists(rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OPWEAVE_DEVICE", "cpu")
     monkeypatch.setenv("COLUMNS", "150")

@@ -40,7 +40,10 @@ def add(parts: SessionParts, providers: Sequence[Any] | None) -> None:
     context = parts.context
     nodes = count_of(len(parts.model.proto.graph.node), "node")
     place = f"{nodes} on {context.device.name} ({why}), {context.precision}"
-    _add(parts.recipe.model, f"{place}; {parts.shape_cache.summary()}")
+    choice = parts.choice()
+    ways = [f"{choice.way.removeprefix('on ')}: {choice.reason}"]
+    ways += [f"{shapes} {other.way}: {other.reason}" for shapes, other in choice.others.items()]
+    _add(parts.recipe.model, "; ".join([place, *ways]))
 
 
 def add_failure(model: Any, error: Exception) -> None:

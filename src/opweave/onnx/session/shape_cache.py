@@ -9,7 +9,6 @@ later calls use the compiled model.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
@@ -206,17 +205,6 @@ class ShapeCache:
         """The model compiled last for shapes as text."""
         count = len(self._inputs)
         return next((model for key, model in self.compiled.items()[::-1] if text_of(key[:count]) == text), None)
-
-    def summary(self) -> str:
-        """Tell what runs the model, as far as that is decided before the first call."""
-        if self.only_uncompiled is not None:
-            return f"{UNCOMPILED}: {self._why_none}"
-        for _, compiled in self.compiled.items():
-            counts = Counter(section.kind for section in compiled.sections for _ in section.nodes)
-            fallback = counts.pop("fallback", 0)
-            webnn = f"{count_of(counts.total(), 'node')} by WebNN"
-            return f"compiled: {webnn}, {fallback} by ONNX Runtime" if fallback else f"compiled: {webnn}"
-        return "each combination of shapes is compiled at its first call"
 
     def select(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[ModelProgram, bool]:
         """Select the program for a call, and return whether later calls like it will have the same program."""

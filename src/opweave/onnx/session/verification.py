@@ -58,12 +58,15 @@ def lines(parts: SessionParts) -> list[str]:
         for measurement in cache.verdicts.values()
         if not measurement.chosen
     ]
+    if parts.is_static and cache.verdicts:
+        return notes
+    subject = f"{'other shapes: ' if cache.verdicts else ''}{rivals}"
     if parts.use is None:
         why = cache.why_not_verified()
-        return notes or [f"{rivals} {f'not verified: {why}' if why else SWITCHED_OFF}"]
+        return notes or [f"{subject} {f'not verified: {why}' if why else SWITCHED_OFF}"]
     states: dict[Any, str | Measurement] = {**parts.use.waiting, **parts.use.states}
     for sizes, state in states.items():
         text = f"{rivals} {state}" if isinstance(state, str) else "; ".join(state.verdicts())
         after = "" if isinstance(state, str) else "; what is built from now on follows this"
         notes.append(f"engine for {text_of(sizes)}: {text}{after}")
-    return notes or [f"{rivals} {YET}"]
+    return notes or [f"{subject} {YET}"]
