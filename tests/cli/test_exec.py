@@ -201,6 +201,8 @@ def test_exec_sets_variables_and_keeps_python_path(monkeypatch: pytest.MonkeyPat
 
 WRONG = {
     "--precision half app.py": "precision must be one of 'float32', .*, got 'half'",
+    "--device nonsense app.py": "there is no device 'nonsense'; available: 'cpu'",
+    "--precision float16 --device reference app.py": "precision 'float16': device 'reference' .*cannot compute so",
     "--threads 0 app.py": "'--threads': .*greater than or equal to 1",
     "--threads app.py": "'--threads': .*valid integer",
     "--device": "'--device' requires an argument",

@@ -75,6 +75,11 @@ def execute(
         return
     options: dict[str, Any] = {"device": device, "precision": precision, "threads": threads}
     replacing_onnxruntime(**options)  # which checks them
+    if device is not None or precision is not None:
+        from ..backends import find_device
+
+        asked: Any = precision or "float32"
+        find_device(device or "cpu", precision=asked)  # else only the first session would fail
     chosen = environment.variables(report=report, **options)
     before = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry not in ("", str(FOLDER))]
     _run(_command(program or []), {**os.environ, **chosen, "PYTHONPATH": os.pathsep.join([str(FOLDER), *before])})
