@@ -252,7 +252,7 @@ def test_words_of_elsewhere_lead_to_names_that_exist() -> None:
         Operations.listing(),
         {name for op in Operations.listing().values() for name in op.parameters},
     )
-    others = {"data_type", "rank", "device", "destroy"}
+    others = {"data_type", "rank", "device", "build", "destroy"}
     assert set(hints.WEBNN_NAMES.values()) <= {*operations, *attributes, *others}
     assert {name for names in foreign_names.ARGUMENTS.values() for name in names} <= {*attributes, "inputs", "label"}
     assert [name for name in foreign_names.ARGUMENTS if name != hints.plain(name)] == []

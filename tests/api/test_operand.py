@@ -119,6 +119,7 @@ def test_operators_name_the_operation_in_errors() -> None:
 QUESTIONS: dict[str, Callable[[Any], Any]] = {
     "'>' builder.greater(x, y)": lambda x: x > 0,
     "'>' builder.greater(x, y) ": lambda x: x.relu() > x,
+    "'>' builder.greater(x, y)  ": lambda x: max(x, x),
     "'>=' builder.greater_or_equal(x, y)": lambda x: x >= np.float32(1),
     "'<' builder.lesser(x, y)": lambda x: x < x.relu(),
     "'<=' builder.lesser_or_equal(x, y)": lambda x: x <= A,

@@ -45,6 +45,11 @@ EXPRESSIONS = [
     (lambda x: x.mean(), "f: an expression has no attribute 'mean'; ow.expr.reduce_mean(x) does that ("),
     (lambda x: x.exp(), "f: an expression has no attribute 'exp'; ow.expr.exp(x) does that ("),
     (lambda x: x.astype("int32"), "f: an expression has no attribute 'astype'; ow.expr.cast(x, data_type) does that ("),
+    (lambda x: x.ndim, "f: an expression has no attribute 'ndim'; did you mean 'rank'? ("),
+    (lambda x: x.T, "f: an expression has no attribute 'T'; compute(shape, function) exchanges axes: "),
+    (lambda x: round(x), "f: an expression has no value while it is traced; ow.expr.round_even(x) rounds ("),
+    (lambda x: f"{x:.2f}", "f: an expression has no value while it is traced; it cannot be formatted as '.2f' ("),
+    (lambda x: x.__setitem__(0, 1), "f: the elements of an expression cannot be assigned; compute(shape, function)"),
     (lambda x: x @ x, "f: @ is not defined for expressions; compute(shape, function) and sum_over make a product: "),
     (lambda x: np.ones((3, 3)) @ x, "f: np.matmul takes arrays of NumPy, got an expression"),
 ]

@@ -111,6 +111,29 @@ def test_check_makes_up_no_operands_that_the_shape_rule_refuses() -> None:
     assert deep.check(x=("float32", [1] * 5)).checks[0].operands == ("x float32[1, 1, 1, 1, 1]",)
 
 
+@pytest.mark.parametrize(
+    ("declare", "function", "message"),
+    [
+        (ow.composite, lambda b, x: b.reduce_men(x), "has no attribute or operation 'reduce_men'; did you mean"),
+        (ow.composite, lambda b, x: b.reduce_mean(x, axis=1), "reduce_mean: has no argument 'axis'"),
+        (ow.composite, lambda b, x: x if x > 0 else b.relu(x), "'>': an operand has no value while its graph is built"),
+        (ow.composite, lambda b, x: None, "the function returned None; is a return missing? ("),
+        (ow.composite, lambda b, x: 3, "a composite must return operands that it built, got 3"),
+        (ow.expression, lambda x: x if x > 0 else 0, "use where(condition, a, b) instead of if"),
+        (ow.expression, lambda x: np.exp(x), "ow.expr.exp does"),
+        (ow.expression, lambda x: ow.expr.exp2(x), "opweave.expr has no function 'exp2'; did you mean ow.expr.exp?"),
+        (ow.expression, lambda x: ow.expr.max(x), "the function raised TypeError: max() missing 1 required"),
+        (ow.expression, lambda x: "a", "expected an expression or a number, got str ("),
+        (ow.op, lambda b, x: x.shape, "the shape rule must return a Desc, or a tuple of them, got"),
+    ],
+)
+def test_check_reports_functions_that_fail_with_all_operands(declare: Any, function: Any, message: str) -> None:
+    function.__annotations__ = {"x": ow.MLOperand} if declare is ow.op else {}
+    found = refused(declare(function))
+    assert message in found
+    assert f"test_custom_check.py, line {function.__code__.co_firstlineno}" in found
+
+
 def test_check_takes_examples() -> None:
     op = operation("cpu", lambda x, out: None)
     op.example(x=("int32", [7]), bias=("float16", []))
@@ -152,6 +175,20 @@ def test_check_compiles_numba() -> None:
     report = operation("cpu", scale).check("cpu", x=("float32", [3]))
     assert str(report).startswith("cpu: compiled by Numba ")
     assert [str(kind) for kind in scale.signatures[0][1:]] == ["int64", "array(float32, 1d, C)"]
+
+
+@needs_numba
+def test_check_shows_line_of_numba_kernel_with_unknown_function_of_numpy() -> None:
+    import numba
+
+    @numba.njit
+    def rectify(x: Any, out: Any) -> None:
+        out[:] = np.relu(x)
+
+    where = line_of(__file__, "    def rectify(x: Any, out: Any) -> None:")
+    found = refused(operation("cpu", rectify))
+    assert "module 'numpy' has no attribute 'relu'" in found
+    assert f"(test_custom_check.py, line {where}: def rectify(" in found
 
 
 @needs_numba

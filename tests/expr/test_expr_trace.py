@@ -98,8 +98,8 @@ ERRORS: list[tuple[str, Callable[..., Any], tuple[Desc, ...], str]] = [
         f"data type must be one of {DATA_TYPES}, got 'float64'; did you mean 'float32'?",
     ),
     ("broadcast", lambda x, y: x + y, (X, ROW), "the shapes of the operands do not broadcast: [4, 5] and [3]"),
-    ("few indices", lambda x: x[0], (X,), "an array of shape [4, 5] takes 2 indices, got 0"),
-    ("many indices", lambda x: x[0, 0, 0], (X,), "an array of shape [4, 5] takes 2 indices, got (0, 0, 0)"),
+    ("few indices", lambda x: x[0], (X,), "an array of shape [4, 5] takes 2 indices, got 1: 0"),
+    ("many indices", lambda x: x[0, 0, 0], (X,), "an array of shape [4, 5] takes 2 indices, got 3: (0, 0, 0)"),
     ("outside", lambda x: x[4, 0], (X,), f"the index 4 of axis 0 goes from 4 to 4, it must be in [0, 4); {OUTSIDE}"),
     ("before", lambda x: x[-5, 0], (X,), f"the index -5 of axis 0 goes from -5 to -5, it must be in [0, 4); {OUTSIDE}"),
     (

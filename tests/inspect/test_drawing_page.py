@@ -127,6 +127,19 @@ def test_outline_finds_blocks_between_other_operations() -> None:
     ]
 
 
+@pytest.mark.parametrize("has_scopes", [False, True])
+def test_outline_cuts_many_repeated_blocks(has_scopes: bool) -> None:
+    layer, count = ["norm", "q", "k", "v", "softmax", "out", "up", "down"], 3 * MANY
+    scopes = [(f"layer {k // len(layer)}",) for k in range(count * len(layer))] if has_scopes else None
+    root = outline(chain(layer * count, scopes))
+    assert sorted(root.leaves()) == [*range(count * len(layer))]
+    groups = [root]
+    for group in groups:
+        assert len(group.members) <= 2 * MANY
+        groups += [member for member in group.members if isinstance(member, Group)]
+    assert {group.title for group in groups} >= {"part 1", "part 2", "part 3"}
+
+
 def test_outline_cuts_long_sequences() -> None:
     root = outline(chain([f"op{index}" for index in range(4 * MANY)]))
     assert len(root.members) <= 2 * MANY

@@ -514,6 +514,13 @@ def test_module_that_shadows_a_requirement_is_named(package: str, tmp_path: Path
     assert said.endswith(f"needs {package}, but {tmp_path / package}.py shadows the package {package}: rename it")
 
 
+@pytest.mark.skipif(not packages.is_installed("cuda.bindings"), reason="pip install 'opweave[cuda]'")
+def test_check_names_the_module_that_shadows_the_bindings_of_cuda(tmp_path: Path) -> None:
+    (tmp_path / "cuda.py").write_text("")
+    code = "from opweave.backends.cuda.devices import trouble_of_nvrtc\nprint(trouble_of_nvrtc())"
+    assert f"but {tmp_path / 'cuda.py'} shadows the package cuda: rename it" in run_beside(tmp_path, code)
+
+
 def test_script_that_shadows_a_package_is_named(tmp_path: Path) -> None:
     code = "import opweave as ow\now.ml.create_context(device='cpu', backend='openvino')"
     said = run_beside(tmp_path, code, "openvino.py")  # which imports itself, and is not initialised then

@@ -30,7 +30,7 @@ from weakref import WeakKeyDictionary
 
 from ..support import hints
 from ..support.cache import Cache
-from ..support.errors import ValidationError, require
+from ..support.errors import SignatureError, ValidationError, require
 from ..support.lazy_imports import on_arrays
 from ..support.names import count_of, either, listing, short_repr
 from . import dtypes
@@ -292,7 +292,7 @@ class Op(Generic[P, R]):
                     values.check(name, inputs[name].value)
         except ValidationError as error:
             hint = hints.of_call(self, args, kwargs, error)
-            raise ValidationError(f"{title(self.name, label)}: {error}{hint}") from None
+            raise type(error)(f"{title(self.name, label)}: {error}{hint}") from None
         outputs = builder._add_node(self, inputs, attributes, label, descs)
         return outputs[0] if isinstance(result, Desc) else outputs
 
@@ -300,18 +300,18 @@ class Op(Generic[P, R]):
         self, builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         if len(args) > len(self.positional):
-            raise ValidationError(f"takes {count_of(len(self.positional), 'positional argument')}, got {len(args)}")
+            raise SignatureError(f"takes {count_of(len(self.positional), 'positional argument')}, got {len(args)}")
         arguments = dict(zip(self.positional, args, strict=False))
         for name, value in kwargs.items():
             if name in arguments:
-                raise ValidationError(f"{name} is given twice")
+                raise SignatureError(f"{name} is given twice")
             if name not in self.parameters:
-                raise ValidationError(f"has no argument {name!r}; it takes {', '.join(self.parameters)}")
+                raise SignatureError(f"has no argument {name!r}; it takes {', '.join(self.parameters)}")
             arguments[name] = value
         arguments = {**self.defaults, **arguments}
         if len(arguments) < len(self.parameters):
             name = next(name for name in self.parameters if name not in arguments)
-            raise ValidationError(f"the argument {name!r} is missing")
+            raise SignatureError(f"the argument {name!r} is missing")
 
         inputs: dict[str, Any] = {}
         for name in self.operands:

@@ -129,7 +129,7 @@ def _comparison(name: str, sign: str, operation: str) -> Callable[[Questionable,
     advice, is_equality = f"{{}}{operation}(x, y) compares elements", name in ("__eq__", "__ne__")
 
     def compare(self: Questionable, other: Any) -> Any:
-        if other is self or not is_value(other) or (is_equality and self._compares_identity(other)):
+        if not is_value(other) or (is_equality and (other is self or self._compares_identity(other))):
             return NotImplemented  # Python compares identity, or raises TypeError
         return self._refuse(f"'{sign}'", advice)
 

@@ -15,7 +15,7 @@ from ..core.graph import Builder, Desc, Operand, map_operands, title
 from ..core.operation import Limits
 from ..kernels.expression import descs_of, program_of
 from ..ops.recorder import Recorder
-from ..support.errors import MLError, require, user_code
+from ..support.errors import NO_RESULT, MLError, SignatureError, require, user_code
 from ..support.hints import of_operand
 from ..support.names import short_repr
 from .operation import CustomOp, Declared
@@ -97,12 +97,13 @@ def composite(function: Callable[..., Declared]) -> CustomOp[Declared]:
         attributes = {name: arguments[name] for name in operation.attributes}
         with user_code(function, f"while building the composite {title(operation.name, arguments['label'])}"):
             result: Any = function(scratch, **stand_ins, **attributes)
-        results = result if isinstance(result, (tuple, list)) else (result,)
-        for item in results:
-            require(
-                isinstance(item, Operand) and item.builder is scratch,
-                f"a composite must return operands that it built, got {short_repr(item)}{of_operand(item)}",
-            )
+            _require_result(result is not None, NO_RESULT)
+            results = result if isinstance(result, (tuple, list)) else (result,)
+            for item in results:
+                _require_result(
+                    isinstance(item, Operand) and item.builder is scratch,
+                    f"a composite must return operands that it built, got {short_repr(item)}{of_operand(item)}",
+                )
         descs = tuple(item.desc for item in results)
         return descs if len(descs) > 1 else descs[0]
 
@@ -161,10 +162,18 @@ def op(function: Callable[..., Any] | None = None, /, **limits: Limits) -> Any:
     return _declare(function, {})
 
 
+RULE_RETURNS = "the shape rule must return a Desc, or a tuple of them"
+
+
+def _require_result(condition: bool, rule: str) -> None:
+    if not condition:
+        raise SignatureError(rule)
+
+
 def _desc_of(desc: Any) -> Desc:
-    require(isinstance(desc, Desc), f"the shape rule must return a Desc, or a tuple of them, got {short_repr(desc)}")
+    _require_result(isinstance(desc, Desc), f"{RULE_RETURNS}, got {short_repr(desc)}")
     is_plain = isinstance(desc.data_type, str) and desc.data_type in ANY and isinstance(desc.shape, tuple)
-    require(
+    _require_result(
         is_plain and all(isinstance(size, (int, np.integer)) and not isinstance(size, bool) for size in desc.shape),
         f"the shape rule must return a data type of WebNN and a tuple of integers, got {short_repr(desc)}",
     )
@@ -184,9 +193,9 @@ def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> Cust
             arguments["label"] = label
         with user_code(function, f"in the shape rule of {title(operation.name, label)}"):
             result = function(builder, **arguments)
-        is_tuple = isinstance(result, tuple)
-        require(not is_tuple or len(result) > 0, "the shape rule must return a Desc, or a tuple of them, got ()")
-        descs = tuple(map(_desc_of, result if is_tuple else (result,)))
+            is_tuple = isinstance(result, tuple)
+            _require_result(not is_tuple or len(result) > 0, f"{RULE_RETURNS}, got ()")
+            descs = tuple(map(_desc_of, result if is_tuple else (result,)))
         return descs if is_tuple else descs[0]
 
     operation: CustomOp[Any] = CustomOp(rule, function, skip=1, limits=limits, annotated=True)

@@ -12,9 +12,10 @@ from typing import Any, NoReturn, TypeAlias
 from weakref import WeakValueDictionary
 
 from ..core.dtypes import DataType, check
+from ..core.questions import Questionable
 from ..core.shapes import broadcast
 from ..support import hints
-from ..support.errors import NoSuchNameError, ValidationError, require
+from ..support.errors import NoSuchNameError, NoValueError, SignatureError, ValidationError, require
 from . import ir
 from .ir import Cast, Check, Const, Expr, Index, Input, Load, Type
 from .limits import check_nodes
@@ -43,11 +44,30 @@ def positions_of(shape: Sequence[int]) -> tuple[Expr, ...]:
     return tuple(Const(0, "index") if v.extent == 1 else v for v in axes_of(shape))
 
 
-def no_such_name(subject: str, name: str, call: str = "{}") -> NoSuchNameError:
-    """The error for a name that `subject` lacks; `call` is a call of a function of `opweave.expr`, with `{}` for its name."""
+_INSTEAD = {
+    "T": "compute(shape, function) exchanges axes: compute((n, m), lambda i, j: x[j, i])",
+    "size": "x.shape has the sizes",
+}
+"""Attributes of NumPy's arrays -> advice."""
+
+
+def no_such_name(subject: str, name: str, call: str = "{}", own: Sequence[str] = ()) -> NoSuchNameError:
+    """The error for a name that `subject` lacks.
+
+    `call` is a call of a function of `opweave.expr`, with `{}` for its name; `own` are the names that the subject has.
+    """
     names = sys.modules[__package__].__all__
-    same = name if name in names else hints.meant(name, names).rpartition("mean ")[2].strip("'?")
-    hint = f"; {call.format(f'ow.expr.{same}')} does that" if same else ""
+    hint = ""
+    if mine := hints.synonym(name, own):
+        hint = f"; did you mean {mine!r}?"
+    elif same := name if name in names else hints.synonym(name, names):
+        hint = f"; {call.format(f'ow.expr.{same}')} does that"
+    elif own and name in _INSTEAD:
+        hint = f"; {_INSTEAD[name]}"
+    elif guess := hints.similar(name, own):
+        hint = f"; did you mean {guess!r}?"
+    elif guess := hints.similar(name, names):
+        hint = f"; did you mean ow.expr.{guess}?"
     return NoSuchNameError(f"{subject} {name!r}{hint}")
 
 
@@ -155,7 +175,7 @@ class Traced:
 
     def _indices(self, key: Any) -> list[Expr]:
         items = key if isinstance(key, tuple) else (key,)
-        require(len(items) == self.rank, f"an array of shape {list(self.shape)} takes {self.rank} indices, got {key!r}")
+        require(len(items) == self.rank, f"an array of shape {list(self.shape)} takes {self.rank} indices, got {len(items)}: {key!r}")
         indices = []
         for axis, item in enumerate(items):
             if isinstance(item, Traced):
@@ -204,7 +224,8 @@ class Traced:
         if name.startswith("_"):  # protocols that libraries ask for
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
         others = ", data_type" if name == "astype" else ""
-        raise no_such_name("an expression has no attribute", name, f"{{}}(x{others})")
+        own = [mine for mine in dir(type(self)) if not mine.startswith("_")]
+        raise no_such_name("an expression has no attribute", name, f"{{}}(x{others})", own)
 
     def __invert__(self) -> Traced:
         return apply("logical_not", self) if self.data_type == "bool" else apply("bit_xor", self, _ones(self))
@@ -221,24 +242,38 @@ class Traced:
     # Conversions that need a value ----------------------------------------------------------------------------------
 
     def __bool__(self) -> NoReturn:
-        raise ValidationError(
+        raise NoValueError(
             "an expression has no value while it is traced: use where(condition, a, b) instead of if, & | ~ instead of "
             "and, or, not, and ow.expr.max(a, b) and min(a, b) instead of max and min"
         )
 
     def __iter__(self) -> NoReturn:
-        raise ValidationError("an expression cannot be gone through; compute(shape, function) and sum_over do that")
+        raise NoValueError("an expression cannot be gone through; compute(shape, function) and sum_over do that")
 
     def __len__(self) -> NoReturn:
-        raise ValidationError(f"an expression has no len(); its shape is {list(self.shape)}")
+        raise NoValueError(f"an expression has no len(); its shape is {list(self.shape)}")
 
     def _no_number(self) -> NoReturn:
-        raise ValidationError(
+        raise NoValueError(
             "an expression has no value while it is traced; it cannot become a number of Python's; "
             "opweave.expr has functions for it, as exp for math.exp"
         )
 
     __float__ = __int__ = __index__ = __complex__ = _no_number
+
+    def __round__(self, digits: int | None = None) -> NoReturn:
+        raise NoValueError("an expression has no value while it is traced; ow.expr.round_even(x) rounds")
+
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return str(self)
+        raise NoValueError(f"an expression has no value while it is traced; it cannot be formatted as {spec!r}")
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise ValidationError(
+            "the elements of an expression cannot be assigned; compute(shape, function) returns the element at each "
+            "position, and where(condition, a, b) chooses between two"
+        )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         name = _OF_NUMPY.get(ufunc)
@@ -249,7 +284,7 @@ class Traced:
     def _refuse(self, function: Any, method: str) -> NoReturn:
         """Refuse a function of NumPy; the message names its counterpart in `opweave.expr`."""
         subject = "an expression, which has no values yet"
-        raise ValidationError(
+        raise NoValueError(
             hints.function("np", function, method, subject, sys.modules[__package__].__all__, "ow.expr.{name} does")
         )
 
@@ -257,7 +292,7 @@ class Traced:
         self._refuse(function, "__call__")
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        raise ValidationError("NumPy's functions do not take expressions; use those of opweave.expr")
+        raise NoValueError("NumPy's functions do not take expressions; use those of opweave.expr")
 
 
 _OF_NUMPY = {f.ufunc: name for name, f in ir.FUNCTIONS.items() if f.symbol and not f.symbol.isalpha()}
@@ -352,7 +387,9 @@ def as_array(value: Any, like: Type | None = None) -> Traced:
     value = _plain(value)
     if not isinstance(value, (bool, int, float)):
         hint = "; pass it as an operand" if hasattr(value, "__array__") else ""
-        raise ValidationError(f"expected an expression or a number, got {type(value).__name__}{hint}")
+        if isinstance(value, Questionable):
+            hint = ", an operand of a graph; functions of ow.expr are for formulas (@ow.expression)"
+        raise SignatureError(f"expected an expression or a number, got {type(value).__name__}{hint}")
     if like is None:
         like = "bool" if isinstance(value, bool) else "index" if isinstance(value, int) else "float32"
     return Traced((), ir.number(value, like))

@@ -13,7 +13,15 @@ from ..core.operation import Limits
 from ..custom import CustomOp
 from ..kernels.expression import names_of
 from ..ops.recorder import Recorder
-from ..support.errors import MLError, OperationError, ValidationError, require, user_line
+from ..support.errors import (
+    MLError,
+    NoValueError,
+    OperationError,
+    SignatureError,
+    ValidationError,
+    require,
+    user_line,
+)
 from ..support.hints import meant
 from ..support.names import short_repr
 
@@ -42,7 +50,7 @@ def sample_calls(op: CustomOp[Any], arguments: Mapping[str, Any]) -> list[list[N
 
     Raises:
         ValidationError: an argument is wrong, or no call is accepted.
-        OperationError: the shape rule uses a name that does not exist.
+        OperationError: the function raises an error with all operands, such as for a name that does not exist.
     """
     if not arguments and op.examples:
         return [nodes for example in op.examples for nodes in sample_calls(op, example)]
@@ -114,11 +122,11 @@ def _calls(
             continue
         try:
             calls[key] = _call(op, descs, attributes)
-        except (AttributeError, NameError) as error:
-            text = f"the function raised {type(error).__name__}: {error}{user_line(error, op.source)}"
-            raise OperationError(f"{op.name}: {text}") from error
-        except Exception as error:  # the shape rule may read dimensions that these operands do not have
-            refusal = refusal or error
+        except Exception as error:
+            if _is_slip(error):
+                text = f"the function raised {type(error).__name__}: {error}{user_line(error, op.source)}"
+                raise OperationError(str(error) if isinstance(error, MLError) else f"{op.name}: {text}") from error
+            refusal = refusal or error  # the shape rule may read dimensions that these operands do not have
     if not calls and not open_names and isinstance(refusal, MLError):
         raise refusal
     if not calls:
@@ -129,6 +137,12 @@ def _calls(
         problem = f"none of the calls that check tries is valid: {said}; give operands to check or example: {names}"
         raise ValidationError(f"{op.name}: {problem}") from refusal
     return list(calls.values())
+
+
+def _is_slip(error: Exception) -> bool:
+    """Whether a function raises an error with all operands: it uses a wrong name or argument, or a value while it is traced."""
+    is_type_error = isinstance(error, TypeError) and not isinstance(error, MLError)
+    return is_type_error or isinstance(error, (AttributeError, NameError, NoValueError, SignatureError))
 
 
 def _shapes(given: Mapping[str, Any]) -> Iterator[tuple[int, ...]]:

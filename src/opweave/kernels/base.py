@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from ..support.errors import MLError, OperationError, require, user_line
+from ..support.errors import MLError, OperationError, declaration_line, require, user_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +39,8 @@ class KernelCall:
     def error_of(self, error: Exception, function: Callable[..., Any]) -> OperationError:
         """Return the error to raise for an exception in a user's function, with the line in the user's file."""
         said = str(error) if isinstance(error, MLError) else f"the kernel raised {type(error).__name__}: {error}"
-        return OperationError(f"{self.title}: {said}{user_line(error, function)}")
+        line = user_line(error, function) or declaration_line(function)  # a compiler's errors have no line of the function
+        return OperationError(f"{self.title}: {said}{line}")
 
 
 def parameters_of(function: Callable[..., Any]) -> list[str]:

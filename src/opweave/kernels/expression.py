@@ -13,7 +13,7 @@ from ..expr.array import Traced, as_array, is_rounded, round_float16
 from ..expr.ir import Formula
 from ..expr.tracing import trace_named
 from ..support.cache import Cache
-from ..support.errors import declaration_line, require, user_code
+from ..support.errors import NO_RESULT, SignatureError, user_code
 from .base import Descs
 
 MAX_TRACES = 512
@@ -36,7 +36,8 @@ def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[st
     def call_formula(*arrays: Traced) -> Any:
         rest = iter(arrays)
         result = call_with(formula, {**map_operands(inputs, lambda _: next(rest)), **attributes})
-        require(result is not None, f"the function returned None; is a return missing?{declaration_line(formula)}")
+        if result is None:
+            raise SignatureError(NO_RESULT)
         return result
 
     with user_code(formula, f"while tracing {op.name} for {', '.join(map(str, descs))}"):

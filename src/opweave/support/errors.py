@@ -33,6 +33,9 @@ __all__ = [
 MAX_DECORATOR_LINES = 10
 """Number of lines in which the `def` of a decorated function is searched."""
 
+NO_RESULT = "the function returned None; is a return missing?"
+"""The message about a user's function that returns nothing."""
+
 MAX_LINE_CHARACTERS = 120
 """Maximum length of a line of a user's program within a message: the longest line that formatters commonly allow."""
 
@@ -132,6 +135,10 @@ class NoSuchNameError(ValidationError, AttributeError):
     """
 
 
+class SignatureError(ValidationError):
+    """A call does not fit the parameters of an operation, or a function does not return what it must; operands do not matter."""
+
+
 class NoValueError(ValidationError):
     """Python or a library asks an operand for its value. The message has the line of the user's program."""
 
@@ -216,13 +223,13 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
 def user_code(function: Callable[..., Any], during: str) -> Iterator[None]:
     """Add the line in the file of a user's `function` to errors that the `with` block raises when it calls the function.
 
-    A `ValidationError` gets the line at the end of its message, unless it has the line already; errors of other packages get
-    a note, `during` and the line.
+    A `ValidationError` gets the line at the end of its message, unless it has the line already, and stays of its class; errors
+    of other packages get a note, `during` and the line.
     """
     try:
         yield
     except ValidationError as error:
-        raise ValidationError(with_user_line(error, function)) from error
+        raise type(error)(with_user_line(error, function)) from error
     except MLError:
         raise
     except Exception as error:
@@ -231,8 +238,11 @@ def user_code(function: Callable[..., Any], during: str) -> Iterator[None]:
 
 
 def with_user_line(error: BaseException, function: Callable[..., Any]) -> str:
-    """The message of an error, with `user_line` at its end unless it is in the message already."""
-    line = user_line(error, function)
+    """The message of an error, with the line that raised it at its end unless it is in the message already.
+
+    If the function has returned, as when its result is wrong, the line is that of its `def`.
+    """
+    line = user_line(error, function) or declaration_line(function)
     return str(error) if line in str(error) else f"{error}{line}"
 
 
@@ -250,12 +260,14 @@ def declaration_line(function: Callable[..., Any]) -> str:
 
 
 def definition_line(code: CodeType) -> int:
-    """The line of the `def` of a function, which is below those of its decorators.
+    """The line of the `def` of a function, which is below those of its decorators, or that of a `lambda`.
 
     >>> definition_line(definition_line.__code__) == definition_line.__code__.co_firstlineno
     True
     """
     first = code.co_firstlineno
+    if code.co_name == "<lambda>":
+        return first
     lines = range(first, first + MAX_DECORATOR_LINES)
     return next((line for line in lines if getline(code.co_filename, line).lstrip().startswith("def ")), first)
 

@@ -36,6 +36,7 @@ WEBNN_NAMES = {
     "around": "round_even",
     "astype": "cast",
     "avg_pool": "average_pool2d",
+    "batchnorm": "batch_normalization",
     "bitwise_and": "logical_and",
     "bitwise_not": "logical_not",
     "bitwise_or": "logical_or",
@@ -46,7 +47,9 @@ WEBNN_NAMES = {
     "chunk": "split",
     "clip": "clamp",
     "close": "destroy",
+    "compile": "build",
     "concatenate": "concat",
+    "convolution": "conv2d",
     "cumsum": "cumulative_sum",
     "device_type": "device",
     "dim": "rank",
@@ -65,9 +68,11 @@ WEBNN_NAMES = {
     "interpolate": "resample2d",
     "invert": "logical_not",
     "isinf": "is_infinite",
+    "instancenorm": "instance_normalization",
     "isnan": "is_nan",
     "keepdim": "keep_dimensions",
     "keepdims": "keep_dimensions",
+    "layernorm": "layer_normalization",
     "le": "lesser_or_equal",
     "less": "lesser",
     "less_equal": "lesser_or_equal",
@@ -138,7 +143,7 @@ def meant(name: str, known: Iterable[str]) -> str:
     ("; did you mean 'average_pool2d'?", "; did you mean 'keep_dimensions'?", '')
     """
     names = _public(known)
-    guess = _synonym(name, names) or _similar(name, names)
+    guess = synonym(name, names) or similar(name, names)
     return f"; did you mean {guess!r}?" if guess else ""
 
 
@@ -155,7 +160,7 @@ def plain(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-def _synonym(name: str, names: Sequence[str]) -> str:
+def synonym(name: str, names: Sequence[str]) -> str:
     """The name that means the same as `name`: in another spelling, or of another library; empty if there is none."""
     spelling = plain(name)
     same = [other for other in names if plain(other) in (spelling, f"{spelling}2d")]  # Conv of ONNX
@@ -163,7 +168,8 @@ def _synonym(name: str, names: Sequence[str]) -> str:
     return next((guess for guess in (*same, *elsewhere) if guess in names and guess != name), "")
 
 
-def _similar(name: str, names: Sequence[str]) -> str:
+def similar(name: str, names: Sequence[str]) -> str:
+    """The name that `name` may be a misspelling of; empty if there is none."""
     from difflib import get_close_matches  # which most programs never need
 
     snake = snake_case(name)
@@ -177,22 +183,22 @@ def operation(name: str, known: Iterable[str], others: str = "", elsewhere: Iter
     `known` are the object's names; those of `elsewhere` are called with `others` before them.
     """
     names, more = _public(known), _public(elsewhere)
-    if guess := _synonym(name, names):
+    if guess := synonym(name, names):
         return f"; did you mean {guess!r}?"
-    if guess := name if name in more else _synonym(name, more):
+    if guess := name if name in more else synonym(name, more):
         return f"; {others}{guess}(…) does that"
     from .foreign_names import INSTEAD
 
     if plain(name) in INSTEAD:
         return f"; {INSTEAD[plain(name)]}"
     composites: Sequence[str] = composite_names()
-    if guess := name if name in composites else _synonym(name, composites):
+    if guess := name if name in composites else synonym(name, composites):
         return f"; it is a composite: opweave.composites.{guess}(x, …)"
-    if guess := _similar(name, names):
+    if guess := similar(name, names):
         return f"; did you mean {guess!r}?"
-    if guess := _similar(name, more):
+    if guess := similar(name, more):
         return f"; did you mean {others}{guess}?"
-    guess = _similar(name, composites)
+    guess = similar(name, composites)
     return f"; did you mean opweave.composites.{guess}?" if guess else ""
 
 
@@ -380,7 +386,7 @@ def of_function(function: Any, method: str, known: Iterable[str], instead: str) 
     if name in EXTREMA and not hasattr(function, "nin"):
         same = f"reduce_{name}"
     else:
-        same = name if name in names else UFUNC_METHODS.get(name) or _synonym(name, names)
+        same = name if name in names else UFUNC_METHODS.get(name) or synonym(name, names)
     count = getattr(function, "nin", 0) if method == "__call__" else 1
     arguments = list("xyz"[:count]) or ["…"]
     texts = {"name": same, "all": ", ".join(arguments), "others": ", ".join(arguments[1:])}

@@ -162,6 +162,8 @@ def _trouble_of_driver() -> str:
 @cache
 def trouble_of_nvrtc() -> str:
     """The reason why NVRTC cannot be used, the compiler of all kernels except Triton's; empty if it can."""
+    if text := _trouble_of_bindings():
+        return text
     from . import nvrtc
 
     try:

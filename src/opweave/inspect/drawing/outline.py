@@ -187,6 +187,8 @@ class _Outliner:
             return members
         start, period, count = run
         end = start + period * count
+        if count == len(members):  # as in the group of the repeated blocks themselves
+            return members
         blocks: list[Member] = []
         for number in range(count):
             block = members[start + number * period : start + (number + 1) * period]
