@@ -122,7 +122,7 @@ def test_check_makes_up_no_operands_that_the_shape_rule_refuses() -> None:
         (ow.expression, lambda x: x if x > 0 else 0, "use where(condition, a, b) instead of if"),
         (ow.expression, lambda x: np.exp(x), "ow.expr.exp does"),
         (ow.expression, lambda x: ow.expr.exp2(x), "opweave.expr has no function 'exp2'; did you mean ow.expr.exp?"),
-        (ow.expression, lambda x: ow.expr.max(x), "the function raised TypeError: max() missing 1 required"),
+        (ow.expression, lambda x: ow.expr.max(x), "the function raised TypeError: max() missing 1 required"),  # type: ignore[call-arg]
         (ow.expression, lambda x: "a", "expected an expression or a number, got str ("),
         (ow.op, lambda b, x: x.shape, "the shape rule must return a Desc, or a tuple of them, got"),
     ],
@@ -183,7 +183,7 @@ def test_check_shows_line_of_numba_kernel_with_unknown_function_of_numpy() -> No
 
     @numba.njit
     def rectify(x: Any, out: Any) -> None:
-        out[:] = np.relu(x)
+        out[:] = np.relu(x)  # type: ignore[attr-defined]
 
     where = line_of(__file__, "    def rectify(x: Any, out: Any) -> None:")
     found = refused(operation("cpu", rectify))
@@ -338,7 +338,7 @@ def test_check_reports_all_kernels() -> None:
     assert "name 'python_name' is not defined" in found
     assert "wgsl_name" not in refused(op, "cpu")
     # An error in a call that check has made up may be the call's.
-    assert "(checked.example(…) declares other operands than x float32[4, 4])" in found
+    assert "(checked with x float32[4, 4]; checked.example(…) declares other operands)" in found
     assert "example" not in refused(op, x=("float32", [2]))
 
 

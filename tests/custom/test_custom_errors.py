@@ -35,6 +35,9 @@ def faulty(kind: str) -> Any:
     return faulty
 
 
+DEFINITION = " (test_custom_errors.py, line N: def _(x: np.ndarray, out: np.ndarray) -> Any:)"
+
+
 @pytest.mark.parametrize(
     ("kind", "rule"),
     [
@@ -43,11 +46,11 @@ def faulty(kind: str) -> Any:
             "the kernel raised IndexError: index 7 is out of bounds for axis 0 with size 3 "
             "(test_custom_errors.py, line N: np.zeros(3)[7] = 1)",
         ),
-        ("returns", "a kernel fills out and returns None, got ndarray"),
+        ("returns", f"a kernel fills out and returns None, got ndarray{DEFINITION}"),
         (
             "rebinds",
             "the kernel did not write to out; assign to its elements (out[...] = …), an array that is only bound to the name "
-            "is lost",
+            f"is lost{DEFINITION}",
         ),
         (
             "writes in place",

@@ -175,7 +175,10 @@ class Traced:
 
     def _indices(self, key: Any) -> list[Expr]:
         items = key if isinstance(key, tuple) else (key,)
-        require(len(items) == self.rank, f"an array of shape {list(self.shape)} takes {self.rank} indices, got {len(items)}: {key!r}")
+        require(
+            len(items) == self.rank,
+            f"an array of shape {list(self.shape)} takes {self.rank} indices, got {len(items)}: {key!r}",
+        )
         indices = []
         for axis, item in enumerate(items):
             if isinstance(item, Traced):

@@ -163,7 +163,7 @@ def _check_form(
             except (MissingExtraError, NotSupportedError) as error:
                 obstacle = error
             except MLError as error:
-                advice = f"{op.name}.example(…) declares other operands than {operands_text(nodes[0])}"
+                advice = f"checked with {operands_text(nodes[0])}; {op.name}.example(…) declares other operands"
                 fault = type(error)(f"{error}\n({advice})") if are_made_up else error
                 faults[str(fault)] = fault
     if faults:

@@ -140,7 +140,7 @@ def _calls(
 
 
 def _is_slip(error: Exception) -> bool:
-    """Whether a function raises an error with all operands: it uses a wrong name or argument, or a value while it is traced."""
+    """Whether a function raises an error with all operands, such as for a wrong name or argument, or `if` on a value."""
     is_type_error = isinstance(error, TypeError) and not isinstance(error, MLError)
     return is_type_error or isinstance(error, (AttributeError, NameError, NoValueError, SignatureError))
 

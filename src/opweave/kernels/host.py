@@ -22,7 +22,7 @@ import numpy as np
 
 from ..core.graph import map_operands
 from ..memory.spaces import HOST
-from ..support.errors import OperationError, ValidationError, require
+from ..support.errors import OperationError, ValidationError, declaration_line, require
 from ..support.names import file_name
 from .base import Arrays, KernelCall, parameters_of
 
@@ -110,6 +110,7 @@ class PreparedHost:
             if returned is not None:
                 raise OperationError(
                     f"{self.call.title}: a kernel fills out and returns None, got {type(returned).__name__}"
+                    f"{declaration_line(self.kernel.python)}"
                 )
 
         return run
@@ -128,7 +129,7 @@ class PreparedHost:
         name = f"out[{untouched[0]}]" if len(results) > 1 else "out"
         raise OperationError(
             f"{self.call.title}: the kernel did not write to {name}; assign to its elements ({name}[...] = …), an array "
-            "that is only bound to the name is lost"
+            f"that is only bound to the name is lost{declaration_line(self.kernel.python)}"
         )
 
 

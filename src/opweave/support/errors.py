@@ -136,7 +136,7 @@ class NoSuchNameError(ValidationError, AttributeError):
 
 
 class SignatureError(ValidationError):
-    """A call does not fit the parameters of an operation, or a function does not return what it must; operands do not matter."""
+    """A call does not fit the parameters of an operation, or a function does not return what it must."""
 
 
 class NoValueError(ValidationError):
