@@ -94,6 +94,8 @@ class _Outliner:
             scope = self.boxes[index].details.scope
             keys.append(scope[depth] if len(scope) > depth else index)
         members: list[Member] = []
+        if not any(isinstance(key, str) for key in keys):
+            return [*indices]  # there are no modules, and the time of _parts is quadratic in the number of parts
         counts: dict[Hashable, int] = {}
         for key, part in self._parts(indices, keys):
             if not isinstance(key, str):
