@@ -35,6 +35,7 @@ html_logo = html_favicon = "_static/icon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+smartquotes_action = "qe"  # quotation marks and ellipses; two hyphens begin an option
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 pygments_style, pygments_dark_style = "friendly", "monokai"
@@ -69,6 +70,16 @@ MADE_ELSEWHERE = {"Array", "MLContext", "MLGraph", "MLOperand", "MLTensor", "Mod
 
 PAGES = {"www.w3.org/TR/webnn": "The specification", "data-apis.org": "The standard"}
 """Addresses -> what a link to them is called, where it has a line of its own."""
+
+
+MAX_NUMBER = 24
+"""Characters of a number in a table, with its unit and quartiles, as in 0.91x (0.81 to 1.24)."""
+
+MIN_LONG = 40
+"""Characters of a cell that needs several lines, and a minimum width."""
+
+MAX_CODE = 20
+"""Characters of code that does not wrap: half of a line on a phone."""
 
 
 class Annotation(str):
@@ -176,6 +187,19 @@ def keep_builtins(app: Sphinx, document: nodes.document) -> None:
             link.replace_self(link.children)
 
 
+def keep_together(app: Sphinx, document: nodes.document) -> None:
+    """Mark numbers in tables and short code, which stay on one line, and long cells, which have a minimum width."""
+    for cell in document.findall(nodes.entry):
+        text = cell.astext()
+        if re.match(r"(<= |\+|-)?\d", text) and len(text) <= MAX_NUMBER:
+            cell["classes"].append("number")
+        elif len(text) >= MIN_LONG:
+            cell["classes"].append("long")
+    for code in document.findall(nodes.literal):
+        if len(code.astext()) <= MAX_CODE:
+            code["classes"].append("short")
+
+
 def offer_download(app: Sphinx, document: nodes.document) -> None:
     """Link each notebook below its title, as the .ipynb file that was run for the page."""
     page = app.env.docname
@@ -205,6 +229,7 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", to_rst, priority=400)  # before Napoleon reads the sections
     app.connect("autodoc-process-signature", signature_of)
     app.connect("doctree-read", keep_builtins)
+    app.connect("doctree-read", keep_together)
     app.connect("doctree-read", offer_download, priority=400)  # before Sphinx collects the files of downloads
     app.connect("source-read", link_pages)
     app.connect("include-read", lambda app, path, page, text: link_pages(app, page, text))
