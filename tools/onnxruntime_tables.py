@@ -26,7 +26,7 @@ def render() -> str:
     parts = []
     for table, rows in tables().items():
         title = TITLES.get(table, f"`{table}`")
-        lines = [f"### {title}", "", "| Name | Here | |", "|---|---|---|"]
+        lines = [f"### {title}", "", "| Name | Status | Notes |", "|---|---|---|"]
         for row in rows:
             shown = row.names if row.names == "all others" else ", ".join(f"`{name}`" for name in row.names.split())
             since = f" (from ONNX Runtime {row.since} on)" if row.since else ""

@@ -63,8 +63,15 @@ def row(parameter: Any) -> str:
         notes.append(f"Environment variable: `{parameter.envvar}`.")
     default = parameter.default
     shown = "" if default is None or default is False else f"`{default}`"
-    text = " ".join(notes).replace("|", "\\|")
+    text = mark_options(" ".join(notes)).replace("|", "\\|")
     return f"| `{name}{takes}` | {shown} | {text.strip()} |"
+
+
+def mark_options(text: str) -> str:
+    """Put options between backquotes, outside of code."""
+    parts = text.split("`")
+    parts[::2] = [re.sub(r"(?<![\w-])--[a-z-]*[a-z]", r"`\g<0>`", part) for part in parts[::2]]
+    return "`".join(parts)
 
 
 def placeholder(argument: Any) -> str:
@@ -88,14 +95,15 @@ def text() -> str:
     examples = dict(zip(sections[::2], sections[1::2], strict=True))
     parts = [HEAD, "## Options of the program", table(program)]
     for name, command in leaves(program):
-        parts += [f"## {name}", command.help, f"`{usage(name, command)}`", table(command), examples.get(name, "")]
+        help = mark_options(command.help)
+        parts += [f"## {name}", help, f"`{usage(name, command)}`", table(command), examples.get(name, "")]
     return "\n".join(f"{part.strip()}\n" for part in parts if part)
 
 
 def table(command: Any) -> str:
     """The arguments and options of a command."""
     rows = [row(parameter) for parameter in command.params if not parameter.hidden]
-    return "\n".join(["| Argument or option | Default | |", "| --- | --- | --- |", *rows]) if rows else ""
+    return "\n".join(["| Argument or option | Default | Meaning |", "| --- | --- | --- |", *rows]) if rows else ""
 
 
 if __name__ == "__main__":
