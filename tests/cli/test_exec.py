@@ -48,7 +48,9 @@ def run(*command: str, text: str = "", **variables: str) -> subprocess.Completed
 
 def on_path(*folders: str) -> str:
     """A PYTHONPATH that begins with the folder of the `sitecustomize`."""
-    return os.pathsep.join([str(execute.FOLDER), *folders, os.environ.get("PYTHONPATH", "")])
+    return os.pathsep.join(
+        filter(None, [str(execute.FOLDER), *folders, os.environ.get("PYTHONPATH")])
+    )  # "" is a folder
 
 
 # As by Python --------------------------------------------------------------------------------------------------------
@@ -259,7 +261,7 @@ def test_folder_replaces_in_any_order_of_imports(order: str) -> None:
 
 def test_folder_may_have_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(execute.FOLDER)
-    path = os.pathsep.join([str(tmp_path / "link"), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join(filter(None, [str(tmp_path / "link"), os.environ.get("PYTHONPATH")]))
     code = f"import sys; print(sys.path)\n{OPEN}\nprint(where())"
     assert run(*PYTHON, "-c", code, PYTHONPATH=path).stdout == run(*PYTHON, "-c", code).stdout.replace(
         "onnxruntime", "opweave"

@@ -255,7 +255,7 @@ def test_batch_axis_stops_at_custom_operation() -> None:
     session = InferenceSession(onnx.parser.parse_model(text).SerializeToString())
     assert why_mixed(session, (2,)) == ""
     sum_of_rows.kernels["cpu"] = object()
-    assert "sum_of_rows may mix the rows of a batch" in why_mixed(session, (2,))
+    assert "sum_of_rows 'y' may mix the rows of a batch" in why_mixed(session, (2,))
 
 
 def _less_mean_of_batch(x: Any) -> Any:

@@ -182,7 +182,7 @@ def test_run_joins_the_shapes_that_are_proved(caplog: pytest.LogCaptureFixture) 
         ("fixed", "the first dimension of input 'x' is 2"),
         ("mixed", ""),
         ("strings", ""),
-        ("running", "cumulative_sum computes along the batch"),
+        ("running", "cumulative_sum 'y' computes along the batch"),
     ],
 )
 def test_batch_why_alone(name: str, why: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -75,8 +75,8 @@ class StandardArray(Operators):
         def __rmod__(self, other: Any) -> Array: ...
 
     def _hint(self, name: str) -> str:
-        hint = super()._hint(name)
-        return hint if hint or name not in array_namespace(None).__all__ else f"; use opweave.array_api.{name}(x)"
+        is_standard = name in array_namespace(None).__all__
+        return f"; use opweave.array_api.{name}(x)" if is_standard else super()._hint(name)
 
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
         """Return the module with the functions of the standard, `opweave.array_api`.

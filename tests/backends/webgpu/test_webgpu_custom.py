@@ -237,7 +237,7 @@ def test_custom_kernel_in_onnx_model(context: ow.MLContext) -> None:
     session = ow.InferenceSession(model.SerializeToString(), context, fallback="error")
     (result,) = session.run(None, {"x": np.array([-1, 1, 2], "float32")})
     assert result.tolist() == [0, 2, 4]
-    assert "custom: doubled, kernel, WebGPU: kernel 1, WGSL (test_webgpu_custom.py" in session.explain()
+    assert "custom: doubled 'y', kernel, WebGPU: kernel 1, WGSL (test_webgpu_custom.py" in session.explain()
 
 
 def test_calls_from_several_threads(context: ow.MLContext) -> None:
