@@ -1,4 +1,4 @@
-"""`info` and `bench` describe the session of a program that passes the same model and options: a program is the witness."""
+"""`info`, `bench` and `profile` describe the session of a program with the same model and options, which is the witness."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def plant(path: Path, rows: int, chosen: str) -> None:
         pytest.param(dense("n"), [], {}, "openvino", id="tuned for one shape"),
     ],
 )
-def test_info_and_bench_agree_with_a_program(
+def test_info_bench_and_profile_agree_with_a_program(
     proto: onnx.ModelProto,
     arguments: list[str],
     options: dict[str, Any],
@@ -175,6 +175,9 @@ def test_info_and_bench_agree_with_a_program(
     assert rows["threads"] == "1"
     assert rows["dynamic dimensions"] == (f"{', '.join(ran['dynamic'])} of x" if ran["dynamic"] else "none")
     assert rows["limits"].startswith(f"nodes {options.get('limits', {}).get('nodes', 10**6)}, ")
+    measured = command("profile", str(path), "--repeat", "1")
+    assert measured.startswith(prefix + ran["sentence"]) or prefix
+    assert ("ONNX Runtime, uncompiled\n" in measured) is not choice["is_compiled"]
     others = [line for line in lines if line.startswith("calls with ")]
     if chosen == "openvino" and ran["dynamic"]:
         assert choice["sentence"].startswith("your program runs this on openvino, compiled, because it was measured")
