@@ -256,7 +256,7 @@ def declaration_line(function: Callable[..., Any]) -> str:
     if code is None:
         return ""
     number = definition_line(code)
-    return _at(code.co_filename, number, getline(code.co_filename, number).strip())
+    return _at(code.co_filename, number, _source_line(code.co_filename, number))
 
 
 def definition_line(code: CodeType) -> int:
@@ -278,10 +278,15 @@ def caller_line() -> str:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
         frame = frame.f_back
     file = frame.f_code.co_filename
-    return _at(file, frame.f_lineno, getline(file, frame.f_lineno).strip())
+    return _at(file, frame.f_lineno, _source_line(file, frame.f_lineno))
 
 
 _LIBRARIES = ("opweave", "numpy", "torch")
+
+
+def _source_line(file: str, number: int) -> str:
+    # Since 3.13, Python finds the program of `python -c` for all code that was made from a string.
+    return getline(file, number).strip() if file != "<string>" else ""
 
 
 def _at(file: str, line: int | None, text: str | None = None) -> str:
