@@ -221,7 +221,7 @@ def test_diff_survives_an_engine_that_ends_its_process(monkeypatch: pytest.Monke
 @pytest.mark.long
 def test_bench_reports_how_engine_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session_of(tmp_path / "model.onnx")
-    job = bench.Job(str(tmp_path / "model.onnx"), {"x": X}, {}, "float32", "faulty_operations")
+    job = bench.Job(str(tmp_path / "model.onnx"), [{"x": X}], {}, "float32", "faulty_operations")
     (tmp_path / "faulty_operations.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
     monkeypatch.syspath_prepend(tmp_path)
     found = [bench.EngineRow(bench.BASE_LINE), bench.EngineRow("onnxruntime", "cpu", "onnxruntime")]
