@@ -76,6 +76,8 @@ def test_create_context_accepts_backend(name: str) -> None:
     [
         ({"power_preference": "fast"}, ow.ValidationError, "power_preference must be one of 'default'"),
         ({"accelerated": 1}, ow.ValidationError, "accelerated must be True or False, got 1"),
+        ({"drafts": 1}, ow.ValidationError, "drafts must be True or False, got 1"),
+        ({"drafts": None}, ow.ValidationError, "drafts must be True or False, got None"),
         ({"device": 3}, ow.ValidationError, "device must be a name, got 3"),
         ({"device": "npu7"}, ow.NotSupportedError, "there is no device 'npu7'; available: 'cpu', "),
         ({"gpu_device": object()}, ow.ValidationError, "gpu_device must be a wgpu.GPUDevice, got object"),
@@ -93,6 +95,13 @@ def test_create_context_accepts_backend(name: str) -> None:
 def test_bad_context_options(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         ow.ml.create_context(**options)
+
+
+def test_drafts_are_switched_by_context() -> None:
+    contexts = [ow.ml.create_context(device="reference", drafts=drafts) for drafts in (False, True)]
+    assert [context.drafts for context in (ow.ml.create_context(), *contexts)] == [False, False, True]
+    assert [ow.MLGraphBuilder(context).context.drafts for context in contexts] == [False, True]
+    assert ow.ml.create_context(deferred=True, drafts=True).drafts
 
 
 def test_write_dispatch_read(context: ow.MLContext) -> None:

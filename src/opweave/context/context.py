@@ -58,6 +58,7 @@ class ML:
         precision: Precision = "float32",
         cuda_stream: Any = None,
         verify: bool = True,
+        drafts: bool = False,
     ) -> MLContext:
         """Create a context.
 
@@ -85,6 +86,8 @@ class ML:
                 names.
             verify: whether graphs and models that were used for some seconds are verified on other engines, by a child process
                 of the lowest priority; what is built later uses the faster engine. `OPWEAVE_VERIFY=0` switches it off, too.
+            drafts: whether the context has what only drafts of the specification contain, and without it is an error. A
+                release may change such an interface with its text; `docs/deviations.md` lists them.
 
         Raises:
             ValidationError: an option has the wrong type or value, or options exclude each other.
@@ -98,10 +101,12 @@ class ML:
         >>> import opweave as ow
         >>> ow.ml.create_context(device="reference")
         <MLContext on reference>
+        >>> ow.ml.create_context(device="reference", drafts=True).drafts
+        True
         """
         _check_choice("power_preference", power_preference, PowerPreference)
         _check_choice("precision", precision, Precision)
-        require_flags(accelerated=accelerated, deferred=deferred, verify=verify)
+        require_flags(accelerated=accelerated, deferred=deferred, verify=verify, drafts=drafts)
         for option, name in {"device": device, "backend": backend}.items():
             require(name is None or isinstance(name, str), f"{option} must be a name, got {short_repr(name)}")
         handles = {"gpu_device": gpu_device, "cuda_stream": cuda_stream}
@@ -132,7 +137,8 @@ class ML:
         driver = driver.beside(rivals)
         context_class: Callable[..., MLContext] = lazy_imports.deferred_context if deferred else MLContext
         context = context_class(driver, target, power_preference)
-        context_state(context).verifies = settings.flag("OPWEAVE_VERIFY", True) and verify
+        state = context_state(context)
+        state.verifies, state.drafts = settings.flag("OPWEAVE_VERIFY", True) and verify, drafts
         return context
 
     create_context_async = awaitable(create_context)
@@ -188,6 +194,8 @@ class MLContext(ContextTensors):
     >>> context = ow.ml.create_context(device="reference")
     >>> context.device.name, context.accelerated, context.power_preference, context.precision
     ('reference', False, 'default', 'float32')
+    >>> context.drafts
+    False
     >>> with context:
     ...     x = ow.array([1.0, 2.0])
     >>> (x * 2).tolist(), x.context is context
@@ -232,6 +240,11 @@ class MLContext(ContextTensors):
     def precision(self) -> Precision:
         """The precision of float32 operations, as requested when the context was created."""
         return self._backend.precision
+
+    @property
+    def drafts(self) -> bool:
+        """Whether the context has what only drafts of the specification contain: the option `drafts`."""
+        return self._state.drafts
 
     @property
     def lost(self) -> Lost[MLContextLostInfo]:

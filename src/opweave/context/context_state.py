@@ -44,6 +44,7 @@ class ContextState:
 
     Attributes:
         lost_info: the reason, as soon as the context is lost.
+        drafts: whether the context has what only drafts of the specification contain.
         verifies: whether other engines may be verified for its graphs.
         shares_processors: whether another process needs the processors after each run, so that threads of engines must sleep
             soon.
@@ -59,6 +60,7 @@ class ContextState:
         "_space",
         "_tensors",
         "at_loss",
+        "drafts",
         "lost_info",
         "shares_processors",
         "verifies",
@@ -72,7 +74,7 @@ class ContextState:
         self._lost: Lost[MLContextLostInfo] | None = None  # made when it is first read
         self._is_torn_down = False  # whether it is lost, and its graphs and tensors are destroyed
         self.lost_info: MLContextLostInfo | None = None
-        self.verifies = self.shares_processors = False
+        self.drafts = self.verifies = self.shares_processors = False
         self.at_loss: Callable[[], object] | None = None
         space.attach(self)
 
