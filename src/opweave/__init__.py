@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
     from .context.tensor import MLTensor as MLTensor
     from .core.graph import Desc as Desc, MLOperand as MLOperand
     from .core.operation import Limits as Limits
+    from .core.sizes import Size as Size
     from .inspect.diff import diff as diff
     from .kernels import cuda as cuda, wasm as wasm, wgsl as wgsl
     from .lazy.array import Array as Array
@@ -78,6 +79,7 @@ _HOMES = {
         "ValidationError",
     ),
     ".core.graph": ("Desc", "MLOperand"),
+    ".core.sizes": ("Size",),
     ".inspect.diff": ("diff",),
     ".kernels.": ("cuda", "wasm", "wgsl"),
     ".lazy.array": ("Array",),

@@ -168,13 +168,13 @@ def info(
     from dataclasses import asdict
 
     from ..compile.engines import describe_choice
-    from ..core.graph import printable
     from ..onnx.convert.shape_keys import text_of
     from ..onnx.model.arguments import shape_text
     from ..onnx.model.parameters import parameters
     from ..onnx.session.parts import parts_of
     from ..onnx.session.summary import customs, heading
     from ..onnx.session.verification import state_of
+    from ..support.names import printable
     from .inputs import assumption, explain_assumption
 
     session = open_session(model, fix_shapes, limit, device, precision)

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NoReturn, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 from weakref import ref
 
 import numpy as np
 
 from ..core import dtypes
-from ..core.conversion import Number, convert_desc
+from ..core.conversion import Number, SizeHint, convert_desc, convert_named_desc
 from ..core.dtypes import DataType
-from ..core.graph import Desc, Graph, MLOperand, Operand, check_desc, printable
+from ..core.graph import Desc, Graph, MLOperand, Operand, check_desc
 from ..core.operation import Limits, Op
+from ..core.sizes import Size, is_static
 from ..memory.arrays import as_array, constant_array, describe, fit
 from ..ops import Operations
 from ..support import hints
 from ..support.errors import InvalidStateError, ValidationError, require
-from ..support.names import count_of, short_repr
+from ..support.names import count_of, printable, short_repr
 from ..support.progress import report_work
 from .context import MLContext
 from .graph import MLGraph, state_of
 from .tensor import MLTensor
 from .tensors import awaitable, check_alive, own_memory, state_of as context_state
+
+if TYPE_CHECKING:
+    from ..run.program import Program
+
+Fallback = Literal["auto", "error"]
+"""For operations that the device does not support: run them on the CPU, or refuse them."""
 
 
 class MLGraphBuilder(Operations):
@@ -55,7 +63,9 @@ class MLGraphBuilder(Operations):
         self._context: Callable[[], MLContext | None] = lambda: context
         self._device = context.device.name
         self._max_byte_length = context.backend.max_byte_length
+        self._takes_names = context.drafts
         self._built = False
+        self.size_hints: dict[str, SizeHint] = {}
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{printable(name)}: {operand.desc}" for name, operand in self.inputs.items())
@@ -98,13 +108,15 @@ class MLGraphBuilder(Operations):
         return self.constant(value)
 
     @hints.no_dictionaries
-    def input(self, name: str, data_type: DataType, shape: Sequence[int]) -> MLOperand:
+    def input(self, name: str, data_type: DataType, shape: Sequence[int | str | Size | Mapping[str, Any]]) -> MLOperand:
         """Declare an input of the graph (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-input).
 
         Args:
             name: the name of the input in `dispatch` and `compute`; not empty. Inputs of one graph need different names.
             data_type: one of the eight data types of WebNN.
-            shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
+            shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar. In a context with `drafts=True`, a dimension that is
+                known only when the graph runs has a name: the same name means the same size in the whole graph.
+                `{"name": "n", "min_size": 1, "max_size": 4096}` says which sizes to expect.
 
         Raises:
             InvalidStateError: the graph is built, or the context lost.
@@ -114,16 +126,28 @@ class MLGraphBuilder(Operations):
         >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
         >>> builder.input("x", "float32", [2, 3])
         <MLOperand float32[2, 3], input 'x'>
+
+        >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))
+        >>> x = builder.input("x", "float32", ["batch", 3])
+        >>> builder.concat([x, x], 0).shape
+        (2*batch, 3)
         """
         require(isinstance(name, str), f"input: name must be a string, got {short_repr(name)}")
         try:
-            desc = convert_desc(data_type, shape)
+            hints_of_names: dict[str, SizeHint] = {}
+            if self._takes_names:
+                desc, hints_of_names = convert_named_desc(data_type, shape)
+            else:
+                desc = convert_desc(data_type, shape)
             self._check_open()  # after the conversions, as in Web IDL
             require(name != "", "name must not be empty")
             check_desc(desc, self._max_byte_length)
         except ValidationError as error:
             raise ValidationError(f"input {name!r}: {error}") from None
         operand = self.inputs[name] = self._operand_type(self, desc, name=name)
+        if not is_static(desc.shape):
+            self.has_names = True
+            self.size_hints |= hints_of_names
         return operand
 
     @overload
@@ -189,9 +213,7 @@ class MLGraphBuilder(Operations):
         except ValidationError as error:
             raise ValidationError(f"constant: {error}") from None
 
-    def build(
-        self, outputs: Mapping[str, MLOperand], *, fuse: bool = True, fallback: Literal["auto", "error"] = "auto"
-    ) -> MLGraph:
+    def build(self, outputs: Mapping[str, MLOperand], *, fuse: bool = True, fallback: Fallback = "auto") -> MLGraph:
         """Compile the graph up to `outputs` (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-build).
 
         Args:
@@ -235,21 +257,29 @@ class MLGraphBuilder(Operations):
         self._built = True
         context = self.context
         self._context = ref(context)  # operands and builder form a cycle, and stay until a garbage collection
-        from ..compile.driver import compile  # imported late, because it loads many modules
-
-        with report_work(f"compiling a graph of {count_of(len(graph.nodes), 'operation')}"):
-            program = compile(
-                graph,
-                context.backend,
-                device=context.device.name,
-                power_preference=context.power_preference,
-                fuse=fuse,
-                fallback=fallback,
-                shares_processors=context_state(context).shares_processors,
-            )
+        if self.has_names:
+            return MLGraph(context, graph, partial(_compile, self._context, fuse, fallback), fuse)
+        program = _compile(self._context, fuse, fallback, graph)
         built = MLGraph(context, graph, program, fuse)
         if program.untried:
             state_of(built).watch()
         return built
 
     build_async = awaitable(build)
+
+
+def _compile(context_of: Callable[[], MLContext | None], fuse: bool, fallback: Fallback, graph: Graph) -> Program:
+    from ..compile.driver import compile  # imported late, because it loads many modules
+
+    context = context_of()
+    assert context is not None  # its graphs keep it
+    with report_work(f"compiling a graph of {count_of(len(graph.nodes), 'operation')}"):
+        return compile(
+            graph,
+            context.backend,
+            device=context.device.name,
+            power_preference=context.power_preference,
+            fuse=fuse,
+            fallback=fallback,
+            shares_processors=context_state(context).shares_processors,
+        )

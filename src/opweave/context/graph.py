@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..core.graph import Desc, Graph, printable
+from ..core.graph import Desc, Graph
 from ..support import hints, lazy_imports
-from .graph_state import GraphState
+from ..support.names import printable
+from .graph_state import DynamicGraphState, GraphState
 from .tensors import state_of as context_state
 
 if TYPE_CHECKING:
@@ -39,8 +40,13 @@ class MLGraph:
     (True, True)
     """
 
-    def __init__(self, context: MLContext, graph: Graph, program: Program, fuse: bool = True) -> None:
-        self._state = GraphState(context, graph, program, fuse)
+    def __init__(
+        self, context: MLContext, graph: Graph, program: Program | Callable[[Graph], Program], fuse: bool = True
+    ) -> None:
+        if callable(program):
+            self._state: GraphState = DynamicGraphState(context, graph, program, fuse)
+        else:
+            self._state = GraphState(context, graph, program, fuse)
         self._size = len(graph.nodes)
         context_state(context).add_graph(self)
 
@@ -68,12 +74,31 @@ class MLGraph:
     @property
     def destroyed(self) -> bool:
         """Whether `destroy` has been called, here or by the loss of the context."""
-        return self._state.program is None
+        return self._state.recorded is None
 
     @property
     def devices(self) -> tuple[str, ...]:
         """The names of the devices that the operations run on."""
         return tuple(dict.fromkeys(placement.device for placement in self.placements()))
+
+    def compute_shapes(self, input_shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+        """The shape of each output for inputs of certain shapes, before anything runs: outputs can then be allocated.
+
+        Args:
+            input_shapes: the shape of each input, by name.
+
+        Raises:
+            InvalidStateError: the graph is destroyed, or the context lost.
+            ValidationError: names or shapes do not fit, or an operation does not accept these sizes.
+
+        >>> import opweave as ow
+        >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))
+        >>> x = builder.input("x", "float32", ["n", 3])
+        >>> graph = builder.build({"y": builder.concat([x, x], 0)})
+        >>> graph.outputs["y"].shape, graph.compute_shapes({"x": [5, 3]})
+        ((2*n, 3), {'y': (10, 3)})
+        """
+        return self._state.compute_shapes(input_shapes)
 
     def placements(self) -> list[Placement]:
         """The device of each operation, and how it runs there.

@@ -17,6 +17,8 @@ from .. import memory
 from ..backends.submission import Submission
 from ..core.graph import Graph
 from ..core.operators import Operators
+from ..core.shapes import Shape
+from ..core.specialise import sizes_of, specialise
 from ..memory.arrays import as_array, contiguous, fit
 from ..memory.spaces import HOST, TensorSpace
 from ..support import hints, lazy_imports
@@ -36,6 +38,12 @@ if TYPE_CHECKING:
 MAX_BINDINGS = 64
 """Maximum number of bindings of a graph. A new one replaces the oldest, whose tensors must then be bound again."""
 
+MAX_VERSIONS = 32
+"""Maximum number of combinations of sizes whose programs are kept."""
+
+MAX_SHAPES = 1024
+"""Maximum number of combinations of sizes whose results of `compute_shapes` are kept."""
+
 
 class GraphState:
     """The state of a graph: users see the attributes of `MLGraph`, but not these.
@@ -45,8 +53,11 @@ class GraphState:
         recorded: the operations as the user built them; None once the graph is destroyed, like the program.
         bindings: bindings by the arguments of `dispatch`. An entry lives until one of its tensors goes away, so keys made of
             identities stay unique.
+        unbinding: the method that removes a binding by its key.
         template: the graph as a call in larger graphs, for `lazy.deferred_context`; `forget` drops the larger graphs.
         use: counts the calls of the graph, if other engines may be verified for it.
+
+    The state of a static graph for certain sizes shares the bindings and the lock of the graph with names, its `owner`.
     """
 
     __slots__ = (
@@ -64,10 +75,13 @@ class GraphState:
         "program",
         "recorded",
         "template",
+        "unbinding",
         "use",
     )
 
-    def __init__(self, context: MLContext, graph: Graph, program: Program, is_fused: bool) -> None:
+    def __init__(
+        self, context: MLContext, graph: Graph, program: Program | None, is_fused: bool, owner: GraphState | None = None
+    ) -> None:
         self.context, self.is_fused = context, is_fused
         self.recorded: Graph | None = graph
         self.program: Program | None = program
@@ -78,6 +92,9 @@ class GraphState:
         self._in_place = graph.in_place()
         self.lock = RLock()
         self.bindings: Cache[tuple[Any, ...], DispatchBinding] = Cache(MAX_BINDINGS, raw=True)
+        self.unbinding: WeakMethod[Callable[[tuple[Any, ...]], None]] = WeakMethod(self._unbind)
+        if owner is not None:
+            self.lock, self.bindings, self.unbinding = owner.lock, owner.bindings, owner.unbinding
         self.template: Any = None
         self.forget: Callable[[], object] | None = None
         self.use: Use | None = None
@@ -116,10 +133,20 @@ class GraphState:
     def check_alive(self) -> Program:
         """The program; `InvalidStateError` once the graph is destroyed or its context lost."""
         program = self.program
-        if program is None:  # as in all graphs of a lost context
+        if program is None:
+            self.check_not_destroyed()
+        assert program is not None
+        return program
+
+    def check_not_destroyed(self) -> None:
+        """Raise `InvalidStateError` if the graph is destroyed or its context lost."""
+        if self.recorded is None:  # as in all graphs of a lost context
             check_alive(self.context)
             raise InvalidStateError("the graph is destroyed")
-        return program
+
+    def version(self, subject: str, inputs: Mapping[str, Any]) -> GraphState:
+        """The state of the static graph for the shapes of inputs, by name."""
+        return self
 
     def replace_program(self, program: Program) -> None:
         """Replace the program by another one of the same graph. Runs in progress finish with the old program."""
@@ -139,6 +166,13 @@ class GraphState:
             forget, self.forget = self.forget, None
         if forget is not None:
             forget()
+
+    def compute_shapes(self, input_shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+        """The shape of each output; see `MLGraph.compute_shapes`."""
+        self.check_not_destroyed()
+        input_shapes = checked_shapes("compute_shapes", input_shapes, self.inputs)
+        sizes_of(self.inputs, input_shapes, "compute_shapes")
+        return {name: desc.shape for name, desc in self.outputs.items()}
 
     def check_dispatch(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
         """Require a tensor that fits for each input and output."""
@@ -210,7 +244,7 @@ class GraphState:
                     for tensor, guard in zip(all_tensors, guards, strict=True)
                     if guard.in_steps or tensor.desc.byte_length > max_whole_bytes
                 ]
-                binding = DispatchBinding(WeakMethod(self._unbind), key, call, locked)
+                binding = DispatchBinding(self.unbinding, key, call, locked)
                 self.bindings.put(key, binding)
             for guard in guards:
                 if max_whole_bytes < 0:
@@ -310,6 +344,112 @@ class GraphState:
         return arrays
 
 
+class DynamicGraphState(GraphState):
+    """The state of a graph with names.
+
+    Attributes:
+        versions: the states of static graphs, by the shapes of the inputs in order; the last used one comes last.
+    """
+
+    __slots__ = ("_compile", "_shapes", "versions")
+
+    def __init__(self, context: MLContext, graph: Graph, compile: Callable[[Graph], Program], is_fused: bool) -> None:
+        super().__init__(context, graph, None, is_fused)
+        self._compile = compile
+        self.versions: Cache[tuple[Shape, ...], GraphState] = Cache(MAX_VERSIONS, raw=True)
+        self._shapes: Cache[tuple[Shape, ...], dict[str, Shape]] = Cache(MAX_SHAPES, raw=True)
+
+    def check_alive(self) -> Program:
+        """The program that was used last; `InvalidStateError` if there is none."""
+        self.check_not_destroyed()
+        versions = self.versions.items()
+        if not versions:
+            names = ", ".join(
+                sorted({name for desc in self.inputs.values() for size in desc.shape for name in _names(size)})
+            )
+            raise InvalidStateError(
+                f"the graph is compiled when it first runs, for the sizes of {names}; pass input_shapes"
+            )
+        return versions[-1][1].check_alive()
+
+    def destroy(self) -> None:
+        """Release all programs and bindings."""
+        super().destroy()
+        self.versions.clear()
+
+    def compute_shapes(self, input_shapes: Mapping[str, Sequence[int]]) -> dict[str, Shape]:
+        """The shape of each output; see `MLGraph.compute_shapes`."""
+        key = self._key("compute_shapes", input_shapes)
+        cached = self._shapes.get(key)
+        if cached is None:
+            graph = self._specialise("compute_shapes", key)
+            cached = self._shapes.put(key, {name: operand.shape for name, operand in graph.outputs.items()})
+        return cached
+
+    def version(self, subject: str, inputs: Mapping[str, Any]) -> GraphState:
+        """The state of the static graph for tensors or arrays, compiled if it is new."""
+        try:
+            key = tuple([inputs[name].shape for name in self.inputs])
+            if (version := self.versions.get(key)) is not None and len(inputs) == len(key):
+                return version
+        except (AttributeError, KeyError, TypeError):
+            pass  # nested lists, or an error that the checks explain
+        if not isinstance(inputs, Mapping):
+            raise ValidationError(f"{subject}: inputs must map names to {_VALUES[subject]}, got {short_repr(inputs)}")
+        hints.require_names(f"{subject}: inputs", inputs, self.inputs)
+        key = tuple([_shape_of(inputs[name]) for name in self.inputs])
+        return self.versions.get(key) or self._compile_for(subject, key)
+
+    def version_for(self, subject: str, input_shapes: Mapping[str, Sequence[int]]) -> GraphState:
+        """The state of the static graph for these shapes."""
+        key = self._key(subject, input_shapes)
+        return self.versions.get(key) or self._compile_for(subject, key)
+
+    def _key(self, subject: str, input_shapes: Mapping[str, Sequence[int]]) -> tuple[Shape, ...]:
+        return tuple(checked_shapes(subject, input_shapes, self.inputs).values())
+
+    def _specialise(self, subject: str, key: tuple[Shape, ...]) -> Graph:
+        graph = self.recorded
+        if graph is None:
+            self.check_not_destroyed()
+        assert graph is not None
+        sizes = sizes_of(self.inputs, dict(zip(self.inputs, key, strict=True)), subject)
+        try:
+            return specialise(graph, key, sizes, self.context.backend.max_byte_length)
+        except ValidationError as error:
+            raise type(error)(f"{subject}: {error}") from None
+
+    def _compile_for(self, subject: str, key: tuple[Shape, ...]) -> GraphState:
+        with self.versions.turn(key):  # threads with the same sizes wait for the result
+            if (version := self.versions.get(key)) is not None:
+                return version
+            graph = self._specialise(subject, key)
+            version = GraphState(self.context, graph, self._compile(graph), self.is_fused, self)
+            with self.lock:
+                self.check_not_destroyed()
+                return self.versions.put(key, version)
+
+    def bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:
+        """Bind the program for the sizes of tensors to their memory."""
+        return self.version("dispatch", inputs).bind(inputs, outputs)
+
+    def compute(self, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
+        """Run the program for the sizes of arrays; see `MLContext.compute`."""
+        return self.version("compute", inputs).compute(inputs, outputs)
+
+
+_VALUES = {"dispatch": "tensors", "compute": "arrays", "profile": "arrays", "tune": "arrays"}
+
+
+def _names(size: Any) -> frozenset[str]:
+    return getattr(size, "names", frozenset())
+
+
+def _shape_of(value: Any) -> Shape:
+    shape = getattr(value, "shape", None)
+    return tuple(shape) if isinstance(shape, tuple) else np.shape(value)
+
+
 class DispatchBinding:
     """A graph bound to tensors, until one of them is destroyed. A run holds the locks of `tensors`.
 
@@ -364,6 +504,24 @@ class DispatchBinding:
         unbind = self._unbind()
         if unbind is not None:
             unbind(self._key)
+
+
+def checked_shapes(
+    subject: str, input_shapes: Mapping[str, Sequence[int]], descs: Mapping[str, Desc]
+) -> dict[str, tuple[int, ...]]:
+    """The shape of each input, in order."""
+    is_mapping = isinstance(input_shapes, Mapping)
+    require(is_mapping, f"{subject}: input_shapes must map names to shapes, got {short_repr(input_shapes)}")
+    hints.require_names(f"{subject}: input_shapes", input_shapes, descs)
+    return {name: _checked_shape(f"{subject}: input_shapes[{name!r}]", input_shapes[name]) for name in descs}
+
+
+def _checked_shape(subject: str, shape: Any) -> tuple[int, ...]:
+    is_shape = isinstance(shape, Sequence) and not isinstance(shape, str)
+    sizes = tuple(shape) if is_shape else ()
+    is_shape = is_shape and all(isinstance(size, int) and not isinstance(size, bool) for size in sizes)
+    require(is_shape, f"{subject} must be a sequence of integers, got {short_repr(shape)}")
+    return sizes
 
 
 def fit_tensor(tensor: MLTensor, array: Any, subject: str, desc: Desc) -> Any:

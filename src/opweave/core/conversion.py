@@ -9,10 +9,12 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 from ..support.errors import ValidationError
 from ..support.names import either, short_repr
+from ..support.records import record
 from . import dtypes
 from .dtypes import ANY, DataType
 from .graph import Desc, Operand
 from .shapes import tuple_of
+from .sizes import Size
 
 Number: TypeAlias = int | float
 """`MLNumber`: an integer of any size or a float, NaN and infinities included."""
@@ -24,6 +26,8 @@ Converter: TypeAlias = Callable[[str, Any], Any]
 
 def _integer(low: int, high: int) -> Converter:
     def convert(name: str, value: Any) -> int:
+        if type(value) is Size:
+            return value  # type: ignore[return-value]  # stands for an integer until the graph runs
         number = value if type(value) is int else _whole(value)
         if number is None:
             raise ValidationError(f"{name} must be an integer, got {short_repr(value)}")
@@ -157,13 +161,65 @@ def convert_desc(data_type: object, shape: object) -> Desc:
     dimensions = [_whole(size) for size in tuple_of(shape, "shape")] if _is_sequence(shape) else [None]
     sizes = tuple(size for size in dimensions if size is not None)
     if len(sizes) != len(dimensions):
-        hint = (
-            "; graphs have no dynamic dimensions"
-            if isinstance(shape, (list, tuple)) and any(size is None for size in shape)
-            else ""
+        has_names = isinstance(shape, (list, tuple)) and any(
+            size is None or isinstance(size, (str, Size, Mapping)) for size in shape
         )
+        hint = f"; {NAMES_NEED}" if has_names else ""
         raise ValidationError(f"shape must be a sequence of integers, got {short_repr(shape)}{hint}")
     return Desc(checked, sizes)
+
+
+NAMES_NEED = "only inputs have sizes with names, in a context of create_context(drafts=True)"
+
+
+def convert_named_desc(data_type: object, shape: object) -> tuple[Desc, dict[str, SizeHint]]:
+    """The descriptor of an input whose dimensions may have names, and the hints for these names."""
+    checked = dtypes.check(data_type)
+    if not _is_sequence(shape):
+        raise ValidationError(f"shape must be a sequence of integers and names, got {short_repr(shape)}")
+    hints: dict[str, SizeHint] = {}
+    sizes: list[Any] = []
+    for k, item in enumerate(tuple_of(shape, "shape")):
+        size: Any = item
+        if isinstance(item, Mapping):
+            size, hint = _hinted_size(f"shape[{k}]", item)
+            hints[size.name] = hint
+        elif isinstance(item, str):
+            size = Size(item) if item else None
+        elif isinstance(item, Size):
+            size = item if item.name else None
+        else:
+            size = _whole(item)
+        if size is None:
+            raise ValidationError(
+                f"shape[{k}] must be an integer, a name that is not empty, or a dictionary of name, min_size and max_size, "
+                f"got {short_repr(item)}"
+            )
+        sizes.append(size)
+    return Desc(checked, tuple(sizes)), hints
+
+
+@record(eq=True)
+class SizeHint:
+    """The sizes that are expected for a name. They are no limits: graphs run other sizes, too, possibly slower."""
+
+    min_size: int = 1
+    max_size: int | None = None
+
+
+def _hinted_size(subject: str, options: Mapping[str, Any]) -> tuple[Size, SizeHint]:
+    unknown = [name for name in options if name not in ("name", "min_size", "max_size")]
+    if unknown or "name" not in options:
+        raise ValidationError(
+            f"{subject} must have name, and may have min_size and max_size, got {short_repr(options)}"
+        )
+    bounds = {
+        name: _UNSIGNED_LONG(f"{subject}.{name}", options[name]) for name in ("min_size", "max_size") if name in options
+    }
+    hint = SizeHint(**bounds)
+    if hint.max_size is not None and hint.max_size < hint.min_size:
+        raise ValidationError(f"{subject}.max_size must be at least min_size, {hint.min_size}, got {hint.max_size}")
+    return Size(options["name"]), hint
 
 
 def converter(annotation: str, function: Callable[..., Any]) -> Converter:

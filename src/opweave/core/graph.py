@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..support import hints
 from ..support.errors import NoValueError, ValidationError, caller_line, require
-from ..support.names import listing, short_repr
+from ..support.names import listing, printable, short_repr
 from ..support.records import record
 from . import dtypes
 from .dtypes import DataType
 from .operators import Operators
 from .questions import READ, Questionable
 from .shapes import MAX_DIMENSION as MAX_DIMENSION
+from .sizes import Size, interval, is_static, may_be
 
 if TYPE_CHECKING:
     from .operation import Limits, Op
@@ -66,6 +67,8 @@ class Desc:
 def check_desc(desc: Desc, max_byte_length: int, subject: str = "shape") -> Desc:
     """`desc` if its dimensions are valid, else `ValidationError` (https://www.w3.org/TR/webnn/#mloperanddescriptor-check-dimensions)."""
     rule, count = "", desc.element_count  # messages are made only for errors: every operation is checked here
+    if isinstance(count, Size) or (count == 0 and not is_static(desc.shape)):
+        return _check_names(desc, subject)
     if desc.rank > MAX_RANK:
         rule, got = f"have at most {MAX_RANK} dimensions", f"{desc.rank}: {short_repr(list(desc.shape))}"
     elif desc.shape and (min(desc.shape) < 1 or max(desc.shape) > MAX_DIMENSION):
@@ -76,6 +79,16 @@ def check_desc(desc: Desc, max_byte_length: int, subject: str = "shape") -> Desc
         rule, got = f"take at most {max_byte_length} bytes", f"{desc}: {desc.byte_length}"
     if rule:
         raise ValidationError(f"{subject} must {rule}, got {got}")
+    return desc
+
+
+def _check_names(desc: Desc, subject: str) -> Desc:
+    """`desc` if its dimensions may be valid for some sizes; when the graph runs, the sizes are checked."""
+    require(desc.rank <= MAX_RANK, f"{subject} must have at most {MAX_RANK} dimensions, got {desc.rank}: {desc}")
+    for size in desc.shape:
+        low, high = interval(size)
+        fits = high >= 1 and low <= MAX_DIMENSION
+        require(fits, f"{subject} must have dimensions in [1, {MAX_DIMENSION}], got {list(desc.shape)}")
     return desc
 
 
@@ -189,7 +202,7 @@ Operand = MLOperand
 def check_shape(shape: Sequence[int], why: str = "", /, **operands: Operand | None) -> None:
     """Require a shape of operands by parameter, if they are present; `why` says where it comes from."""
     for name, operand in operands.items():
-        if operand is not None and operand.shape != tuple(shape):
+        if operand is not None and not may_be(operand.shape, shape):
             raise ValidationError(f"{name} must have shape {list(shape)}{why and ', '}{why}, got {operand.desc}")
 
 
@@ -238,11 +251,6 @@ def map_operands(operands: Mapping[str, Any], function: Callable[[Any], Any]) ->
         name: None if value is None else tuple(map(function, value)) if isinstance(value, tuple) else function(value)
         for name, value in operands.items()
     }
-
-
-def printable(name: str) -> str:
-    """A name, quoted with escapes unless it is an identifier: it may contain control characters."""
-    return name if name.isidentifier() else repr(name)
 
 
 def title(name: str, label: str) -> str:
@@ -334,12 +342,17 @@ class Graph:
         return "\n".join(lines)
 
 
-_FOR_PASSES = ("listing",)
+_FOR_PASSES = ("has_names", "listing", "size_hints")
 """Attributes of builders for passes, which `dir` does not list."""
 
 
 class Builder:
-    """Records operands and nodes. `opweave.ops.Operations` adds the operations."""
+    """Records operands and nodes. `opweave.ops.Operations` adds the operations.
+
+    Attributes:
+        inputs: the declared inputs, by name.
+        has_names: whether an input has a dimension that is known only when the graph runs.
+    """
 
     _max_byte_length: int = 2**31 - 1
     """The largest tensor, in bytes (`maxTensorByteLength`)."""
@@ -349,6 +362,7 @@ class Builder:
     def __init__(self) -> None:
         self._serial = 0
         self.inputs: dict[str, Operand] = {}
+        self.has_names = False
 
     def __dir__(self) -> list[str]:
         return listing(self, _FOR_PASSES)

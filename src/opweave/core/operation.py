@@ -37,6 +37,7 @@ from . import dtypes
 from .conversion import Converter, converter
 from .dtypes import ANY, DataType
 from .graph import MAX_RANK, Builder, Desc, Operand, check_desc, title
+from .sizes import explore, unknown_size
 from .value_ranges import ValueRange
 
 P = ParamSpec("P")
@@ -80,7 +81,7 @@ class Limits:
 
 _FOR_CALLS = (
     "add", "alternative", "cast", "casts", "default", "defaults", "examples", "explicit_arguments", "fillers", "flags",
-    "forget_calls", "function", "inline", "positional", "positional_flags", "range_functions", "sequences", "source",
+    "forget_calls", "function", "infer", "inline", "positional", "positional_flags", "range_functions", "sequences", "source",
     "templates", "value_ranges",
 )  # fmt: skip
 """Attributes of operations for calls, back ends and Opweave's declarations, which `dir` does not list."""
@@ -274,27 +275,43 @@ class Op(Generic[P, R]):
         try:
             inputs, attributes = self._convert(builder, args, kwargs)
             builder._check_open()  # after the conversions, as in Web IDL: wrong types are a TypeError in any case
-            limits = builder._limits(self)
-            self._check_limits(limits, inputs)
-            for name, like in self.casts.items():
-                if attributes[name] is not None:
-                    attributes[name] = dtypes.cast_number(attributes[name], inputs[like].data_type)
-            for name, fill in self.fillers.items():
-                if attributes[name] is None:
-                    attributes[name] = call_with(fill, {**inputs, **attributes})
-            result = self.function(builder, **inputs, **attributes, label=label)
-            descs = (result,) if isinstance(result, Desc) else tuple(result)
-            for desc in descs:
-                check_desc(desc, builder._max_byte_length, "the result")
-            self._check_results(limits, descs)
-            for name, values in self.value_ranges({**inputs, **attributes}) if self.range_functions else ():
-                if inputs[name].is_constant:
-                    values.check(name, inputs[name].value)
+            attributes, result = self.infer(builder, inputs, attributes, label)
         except ValidationError as error:
             hint = hints.of_call(self, args, kwargs, error)
             raise type(error)(f"{title(self.name, label)}: {error}{hint}") from None
-        outputs = builder._add_node(self, inputs, attributes, label, descs)
+        outputs = builder._add_node(self, inputs, attributes, label, descs_of(result))
         return outputs[0] if isinstance(result, Desc) else outputs
+
+    def infer(
+        self, builder: Builder, inputs: Mapping[str, Any], attributes: dict[str, Any], label: str
+    ) -> tuple[dict[str, Any], Desc | Sequence[Desc]]:
+        """Check arguments, and return the attributes with their defaults, and the descriptors of the results."""
+        limits = builder._limits(self)
+        self._check_limits(limits, inputs)
+        for name, like in self.casts.items():
+            if attributes[name] is not None:
+                attributes[name] = dtypes.cast_number(attributes[name], inputs[like].data_type)
+        if builder.has_names:
+            ways = explore(lambda: self._evaluate(builder, inputs, dict(attributes), label))
+            attributes, result = ways[0][0], _join([result for _, result in ways])
+        else:
+            attributes, result = self._evaluate(builder, inputs, attributes, label)
+        self._check_results(limits, descs_of(result))
+        return attributes, result
+
+    def _evaluate(
+        self, builder: Builder, inputs: Mapping[str, Any], attributes: dict[str, Any], label: str
+    ) -> tuple[dict[str, Any], Desc | Sequence[Desc]]:
+        for name, fill in self.fillers.items():
+            if attributes[name] is None:
+                attributes[name] = call_with(fill, {**inputs, **attributes})
+        result: Desc | Sequence[Desc] = self.function(builder, **inputs, **attributes, label=label)
+        for desc in descs_of(result):
+            check_desc(desc, builder._max_byte_length, "the result")
+        for name, values in self.value_ranges({**inputs, **attributes}) if self.range_functions else ():
+            if inputs[name].is_constant:
+                values.check(name, inputs[name].value)
+        return attributes, result
 
     def _convert(
         self, builder: Builder, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -382,6 +399,27 @@ class Op(Generic[P, R]):
             limit = limits.get("output" if "output" in limits else f"output{number}")
             if limit is not None and not isinstance(limit.data_types, str) and desc.data_type not in limit.data_types:
                 raise ValidationError(f"the result must be {either(limit.data_types)}, got {desc}")
+
+
+def descs_of(result: Desc | Sequence[Desc]) -> tuple[Desc, ...]:
+    """All descriptors that the function of an operation returns."""
+    return (result,) if isinstance(result, Desc) else tuple(result)
+
+
+def _join(results: Sequence[Desc | Sequence[Desc]]) -> Desc | Sequence[Desc]:
+    """The descriptor that holds for all sizes: dimensions that differ are sizes without a formula."""
+    first = results[0]
+    if not isinstance(first, Desc):
+        return tuple(_join(descs) for descs in zip(*results, strict=True))  # type: ignore[misc]
+    shapes = dict.fromkeys(result.shape for result in results if isinstance(result, Desc))
+    if len(shapes) == 1:
+        return first
+    require(
+        len(set(map(len, shapes))) == 1,
+        f"the rank of the result depends on sizes: {' or '.join(str(list(shape)) for shape in shapes)}",
+    )
+    sizes = [dict.fromkeys(column) for column in zip(*shapes, strict=True)]
+    return Desc(first.data_type, tuple(next(iter(size)) if len(size) == 1 else unknown_size() for size in sizes))
 
 
 def _first(value: Any) -> Operand:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Self
 
 from ..support.errors import ValidationError, require
 from ..support.names import short_repr
 from ..support.records import record
+from .sizes import broadcast_size, is_static, may_equal
 
 MAX_DIMENSION = 2**31 - 1
 """The largest dimension and element count, https://www.w3.org/TR/webnn/#valid-dimension."""
@@ -38,9 +39,10 @@ def broadcast(*shapes: Sequence[int], names: str = "a and b") -> Shape:
         return tuple(shapes[0])
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
-    result = tuple(max(sizes) for sizes in zip(*padded, strict=True))
+    join: Callable[..., int] = max if all(map(is_static, shapes)) else broadcast_size
+    result = tuple(join(*sizes) for sizes in zip(*padded, strict=True))
     for shape in padded:
-        if shape != result and any(size not in (1, whole) for size, whole in zip(shape, result, strict=True)):
+        if shape != result and not _stretches_to(shape, result):
             raise ValidationError(
                 f"the shapes of {names} do not broadcast: {' and '.join(str(list(s)) for s in shapes)}"
             )
@@ -51,13 +53,21 @@ def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
     """Whether `shape` can be broadcast to `target` (https://www.w3.org/TR/webnn/#unidirectionally-broadcasting)."""
     if len(shape) > len(target):
         return False
-    trailing = target[len(target) - len(shape) :]
-    return all(size in (1, whole) for size, whole in zip(shape, trailing, strict=True))
+    return _stretches_to(shape, target[len(target) - len(shape) :])
+
+
+def _stretches_to(shape: Sequence[int], target: Sequence[int]) -> bool:
+    """Whether dimensions are 1 or those of `target`; where that depends on sizes, the graph checks it when it runs."""
+    if is_static(shape) and is_static(target):
+        return all(size in (1, whole) for size, whole in zip(shape, target, strict=True))
+    return all(may_equal(size, 1) or may_equal(size, whole) for size, whole in zip(shape, target, strict=True))
 
 
 def blockwise_broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
     """Whether dimensions of `target` are multiples of dimensions of `shape` (https://www.w3.org/TR/webnn/#blockwise-broadcasting)"""
-    return len(shape) == len(target) and all(whole % part == 0 for part, whole in zip(shape, target, strict=True))
+    return len(shape) == len(target) and all(
+        may_equal(whole % part, 0) for part, whole in zip(shape, target, strict=True)
+    )
 
 
 def check_axes(axes: Iterable[int], rank: int) -> None:

@@ -44,6 +44,11 @@ def file_name(path: str) -> str:
     return "notebook cell" if folder.rpartition("/")[2].startswith("ipykernel_") else name
 
 
+def printable(name: str) -> str:
+    """A name, quoted with escapes unless it is an identifier: it may contain control characters."""
+    return name if name.isidentifier() else repr(name)
+
+
 _INVISIBLE = (
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
     "\ud800-\udfff\U000e0000-\U000e007f]"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...core.graph import Graph, Node, Operand, printable
+from ...core.graph import Graph, Node, Operand
+from ...support.names import printable
 from ..drawing import Drawing, render
 from ..drawing.condense import LARGE
 from ..drawing.picture import Box, DrawnLane, Sketch

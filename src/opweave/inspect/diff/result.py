@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ...core.graph import Graph, printable
+from ...core.graph import Graph
 from ...support.errors import require
 from ...support.files import atomic_writer
 from ...support.formatting import shorten, table
-from ...support.names import count_of, visible
+from ...support.names import count_of, printable, visible
 from .measure import Error, Values
 
 Verdict = Literal["ok", "differs", "overflow", "changed"]

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...core.graph import Graph, Node, Operand, printable
+from ...core.graph import Graph, Node, Operand
 from ...ops import Operations
 from ...support.formatting import shorten, size
 from ..profile import engine
@@ -15,6 +15,7 @@ from ..profile import engine
 if TYPE_CHECKING:
     from ...backends import Placement
     from ...run.program import Program
+from ...support.names import printable
 
 ROW = 30
 """Maximum characters of the operations of a chain that are listed in one line."""

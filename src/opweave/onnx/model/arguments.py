@@ -13,12 +13,11 @@ from ... import memory
 from ...context.context import MLContext
 from ...context.tensor import MLTensor, memory_of
 from ...context.tensors import own_memory
-from ...core.graph import printable
 from ...core.shapes import MAX_DIMENSION
 from ...memory.arrays import as_array, contiguous
 from ...memory.spaces import Memory, TensorSpace
 from ...support.errors import OperationError, ValidationError, require
-from ...support.names import short_repr
+from ...support.names import printable, short_repr
 from ...support.records import record
 from .booleans import as_declared, check_bool
 from .protobuf import TensorProto, TypeProto, ValueInfoProto, dtype_of

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...backends import PRECISIONS
 from ...compile.engines import YET, Measurement, describe_choice
-from ...core.graph import printable
 from ...support.formatting import markup
-from ...support.names import count_of
+from ...support.names import count_of, printable
 from ..model.arguments import NodeArg, shape_text
 
 if TYPE_CHECKING:

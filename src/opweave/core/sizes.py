@@ -1,0 +1,548 @@
+"""Dimensions that are known only when a graph runs.
+
+A `Size` is a polynomial with integer coefficients. Its variables are names, and calls such as `(n + 1) // 2`. Polynomials have
+a normal form, so `2 * n - n == n`. Polynomials that differ may be equal for some sizes. A scope decides such comparisons:
+
+- `explore` takes both answers in turn. It finds the shapes that an operation may have.
+- `Guards` takes the answer for the sizes of one run, and records it. What was compiled in this scope is valid for all sizes
+  that give the same answers.
+- Without a scope, sizes are equal if their normal forms are, and asking for an unknown order is an error.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from itertools import count
+from math import gcd, inf, isinf, prod
+from typing import Any, Literal, NoReturn, Protocol, Self, TypeAlias, TypeVar
+
+from ..support.errors import ValidationError
+from ..support.names import printable
+
+T = TypeVar("T")
+
+Dimension: TypeAlias = "int | Size"
+"""An element of a shape."""
+
+MAX_PATHS = 64
+"""Maximum number of ways through a function that `explore` tries; no operation of WebNN has more than 20."""
+
+_unknown_numbers = count(1)
+
+
+class _Atom:
+    """A factor of a term: a name, a call, or a size without a formula. Atoms are equal if kind and text are."""
+
+    __slots__ = ("_hash", "arguments", "kind", "text")
+
+    def __init__(self, kind: str, text: str, arguments: tuple[Dimension, ...] = ()) -> None:
+        self.kind, self.text, self.arguments = kind, text, arguments
+        self._hash = hash((kind, text))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Atom) and (self.kind, self.text) == (other.kind, other.text)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def evaluate(self, sizes: Mapping[str, int]) -> int:
+        if not self.arguments:
+            return sizes[self.text]
+        return _FUNCTIONS[self.kind](*[at(argument, sizes) for argument in self.arguments])
+
+    def interval(self) -> tuple[float, float]:
+        if self.kind == "//" and isinstance(self.arguments[1], int) and self.arguments[1] > 0:
+            divisor = self.arguments[1]
+            low, high = interval(self.arguments[0])
+            return (low if isinf(low) else low // divisor), (high if isinf(high) else high // divisor)
+        if self.kind == "//":
+            return -inf, inf
+        bounds = [interval(argument) for argument in self.arguments] or [(0, inf)]
+        return min(low for low, _ in bounds), max(high for _, high in bounds)
+
+
+def _broadcast(*sizes: int) -> int:
+    return next((size for size in sizes if size != 1), 1)
+
+
+_FUNCTIONS: dict[str, Callable[..., int]] = {
+    "//": operator.floordiv, "broadcast": _broadcast, "max": max, "min": min,
+}  # fmt: skip
+
+_Term: TypeAlias = tuple[tuple[_Atom, ...], int]
+_Terms: TypeAlias = dict[tuple[_Atom, ...], int]
+
+
+class Size:
+    """A dimension that is known only when a graph runs: the name of a size, or a formula of names.
+
+    The same name means the same size in a whole graph. Arithmetic with `+ - * // %` gives formulas; a bare name equals its
+    string.
+
+    >>> import opweave as ow
+    >>> n = ow.Size("n")
+    >>> (2 * n + 4) // 2, n * 3 % 3, n - n, n == "n"
+    (n + 2, 0, 0, True)
+    >>> (-(-n // 2)).at({"n": 5})
+    3
+
+    Args:
+        name: any string that is not empty.
+
+    Raises:
+        ValidationError: `name` is not a string, or empty; the order or the value of an unknown size is asked for.
+    """
+
+    __slots__ = ("_hash", "_text", "terms")
+    terms: tuple[_Term, ...]
+    _text: str
+    _hash: int
+
+    def __new__(cls, name: str, /, terms: tuple[_Term, ...] = ()) -> Self:
+        if not isinstance(name, str) or not (name or terms):
+            raise ValidationError(f"the name of a size must be a string that is not empty, got {name!r}")
+        self = super().__new__(cls)
+        self.terms = terms or (((_Atom("name", name),), 1),)
+        self._text = _text(self.terms)
+        self._hash = hash(self.name or self._text)
+        return self
+
+    @property
+    def name(self) -> str:
+        """The name, for a size that is a name; empty for formulas.
+
+        >>> import opweave as ow
+        >>> ow.Size("n").name, (ow.Size("n") + 1).name
+        ('n', '')
+        """
+        ((atoms, factor), *more) = self.terms
+        is_name = not more and factor == 1 and len(atoms) == 1 and atoms[0].kind == "name"
+        return atoms[0].text if is_name else ""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that the size depends on.
+
+        >>> import opweave as ow
+        >>> sorted((ow.Size("n") * 2 + ow.Size("m")).names)
+        ['m', 'n']
+        """
+        return frozenset(atom.text for atom in _atoms_of(self) if atom.kind == "name")
+
+    def at(self, sizes: Mapping[str, int]) -> int:
+        """The number for sizes by name.
+
+        >>> import opweave as ow
+        >>> (ow.Size("n") * 2 + 1).at({"n": 3})
+        7
+        """
+        return sum(factor * prod([atom.evaluate(sizes) for atom in atoms]) for atoms, factor in self.terms)
+
+    def __str__(self) -> str:
+        return self._text
+
+    __repr__ = __str__
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_terms, (
+            [([(a.kind, a.text, a.arguments) for a in atoms], factor) for atoms, factor in self.terms],
+        )
+
+    # Arithmetic ------------------------------------------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Any:
+        terms = _terms_of(other)
+        return NotImplemented if terms is None else _sum(dict(self.terms), terms)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        terms = _terms_of(other)
+        return NotImplemented if terms is None else _sum(dict(self.terms), {key: -f for key, f in terms.items()})
+
+    def __rsub__(self, other: Any) -> Any:
+        return -self + other
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+    def __pos__(self) -> Size:
+        return self
+
+    def __mul__(self, other: Any) -> Any:
+        terms = _terms_of(other)
+        if terms is None:
+            return NotImplemented
+        product: _Terms = {}
+        for left, a in self.terms:
+            for right, b in terms.items():
+                key = tuple(sorted((*left, *right), key=_order))
+                product[key] = product.get(key, 0) + a * b
+        return _size(product)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> Any:
+        return NotImplemented if _terms_of(other) is None else _divide(self, _plain(other))
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return NotImplemented if _terms_of(other) is None else _divide(_plain(other), self)
+
+    def __mod__(self, other: Any) -> Any:
+        return NotImplemented if _terms_of(other) is None else self - self // other * other
+
+    def __rmod__(self, other: Any) -> Any:
+        return NotImplemented if _terms_of(other) is None else other - other // self * self
+
+    # Comparison ------------------------------------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            return bool(self.name) and self.name == other
+        if _terms_of(other) is None:
+            return False
+        return _decide("zero", self - other)
+
+    def __lt__(self, other: Any) -> bool:
+        return NotImplemented if _terms_of(other) is None else _decide("negative", self - other)
+
+    def __le__(self, other: Any) -> bool:
+        return NotImplemented if _terms_of(other) is None else _decide("negative", self - other - 1)
+
+    def __gt__(self, other: Any) -> bool:
+        return NotImplemented if _terms_of(other) is None else _decide("negative", other - self)
+
+    def __ge__(self, other: Any) -> bool:
+        return NotImplemented if _terms_of(other) is None else _decide("negative", other - self - 1)
+
+    def __bool__(self) -> bool:
+        return not _decide("zero", self)
+
+    def __index__(self) -> int:
+        scope = _scope.get()
+        return _refuse(f"{self} as a number") if scope is None else scope.number(self)
+
+    __int__ = __index__
+
+
+def _atoms_of(size: Size) -> Iterator[_Atom]:
+    """The factors of all terms, and those of their arguments."""
+    for atoms, _ in size.terms:
+        for atom in atoms:
+            yield atom
+            for argument in atom.arguments:
+                if isinstance(argument, Size):
+                    yield from _atoms_of(argument)
+
+
+def is_unknown(size: object) -> bool:
+    """Whether a dimension is a size without a formula."""
+    if not isinstance(size, Size):
+        return False
+    ((atoms, factor), *more) = size.terms
+    return not more and factor == 1 and [atom.kind for atom in atoms] == ["unknown"]
+
+
+def _terms_of(value: object) -> _Terms | None:
+    if isinstance(value, Size):
+        return dict(value.terms)
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return None
+    return {(): operator.index(value)}
+
+
+def _plain(value: Any) -> Dimension:
+    return value if isinstance(value, Size) else operator.index(value)
+
+
+def _sum(left: _Terms, right: _Terms) -> Dimension:
+    for key, factor in right.items():
+        left[key] = left.get(key, 0) + factor
+    return _size(left)
+
+
+def _size(terms: _Terms) -> Dimension:
+    """The normal form of a sum of products: a number, if no names remain."""
+    kept = {key: factor for key, factor in terms.items() if factor}
+    if kept.keys() <= {()}:
+        return kept.get((), 0)
+    return Size("", tuple(sorted(kept.items(), key=lambda item: (-len(item[0]), [_order(atom) for atom in item[0]]))))
+
+
+def _order(atom: _Atom) -> tuple[str, str]:
+    return atom.text, atom.kind
+
+
+def _from_terms(terms: Iterable[tuple[Iterable[tuple[Any, ...]], int]]) -> Dimension:
+    return _size({tuple(_Atom(*atom) for atom in atoms): factor for atoms, factor in terms})
+
+
+def _text(terms: Iterable[_Term]) -> str:
+    texts: list[str] = []
+    for atoms, factor in terms:
+        names = [f"({a.text})" if a.kind == "//" else printable(a.text) if a.kind == "name" else a.text for a in atoms]
+        sign = ("- " if factor < 0 else "+ ") if texts else "-" * (factor < 0)
+        texts.append(sign + "*".join([*([str(abs(factor))] if abs(factor) != 1 or not names else []), *names]))
+    text = " ".join(texts)
+    return (
+        text[1:-1] if len(texts) == 1 and text.startswith("(") and atoms[0].kind == "//" and len(atoms) == 1 else text
+    )
+
+
+def _call(kind: str, *arguments: Dimension) -> Dimension:
+    """A function of sizes that is no polynomial."""
+    if kind == "//":
+        above, below = (f"({a})" if isinstance(a, Size) and not _is_factor(a) else str(a) for a in arguments)
+        text = f"{above} // {below}"
+    else:
+        text = f"{kind}({', '.join(map(str, arguments))})"
+    return _size({(_Atom(kind, text, arguments),): 1})
+
+
+def _is_factor(size: Size) -> bool:
+    return bool(size.name) or (len(size.terms) == 1 and size.terms[0][1] == 1)
+
+
+def _divide(above: Dimension, below: Dimension) -> Dimension:
+    """floor(above / below). Terms that `below` divides leave the quotient: (2 n + 1) // 2 = n."""
+    if isinstance(above, int) and isinstance(below, int):
+        return above // below
+    if isinstance(above, int) and above == 0:
+        return 0
+    if isinstance(below, int) or len(below.terms) == 1:
+        ((divisor, factor),) = (dict.fromkeys([()], below) if isinstance(below, int) else dict(below.terms)).items()
+        if factor == 0:
+            raise ZeroDivisionError(f"{above} // 0")
+        whole: _Terms = {}
+        rest: _Terms = {}
+        for atoms, number in (_terms_of(above) or {}).items():
+            left = list(atoms)
+            divides = number % factor == 0
+            for atom in divisor:
+                if atom in left:
+                    left.remove(atom)
+                else:
+                    divides = False
+            (whole if divides else rest)[tuple(left) if divides else atoms] = number // factor if divides else number
+        if whole:
+            return _size(whole) + _divide(_size(rest), below)
+    if isinstance(below, int) and below < 0:
+        return _divide(-above, -below)
+    if isinstance(above, Size) and isinstance(below, Size) and above.terms == below.terms:
+        return 1
+    return _call("//", above, below)
+
+
+def broadcast_size(*sizes: Any) -> Any:
+    """The dimension of sizes that broadcast to each other: the one that is not 1."""
+    others = list(dict.fromkeys(size for size in sizes if not (isinstance(size, int) and size == 1)))
+    numbers = [size for size in others if isinstance(size, int)]
+    if numbers or len(others) < 2:
+        return (numbers or others or [1])[0]
+    return _call("broadcast", *sorted(others, key=str))
+
+
+def unknown_size() -> Any:
+    """A size without a formula, such as the one that depends on which of two branches a function took."""
+    return _size({(_Atom("unknown", f"?{next(_unknown_numbers)}"),): 1})
+
+
+def at(dimension: Dimension, sizes: Mapping[str, int]) -> int:
+    """The number of a dimension for sizes by name."""
+    return dimension if isinstance(dimension, int) else dimension.at(sizes)
+
+
+def values_at(value: Any, sizes: Mapping[str, int]) -> Any:
+    """An attribute, with numbers in place of sizes."""
+    if isinstance(value, tuple):
+        return tuple(values_at(item, sizes) for item in value)
+    return value.at(sizes) if isinstance(value, Size) else value
+
+
+def is_static(shape: Iterable[Any]) -> bool:
+    """Whether all dimensions are numbers."""
+    return Size not in map(type, shape)
+
+
+def may_equal(left: Dimension, right: Dimension) -> bool:
+    """Whether dimensions are equal for some sizes, as far as formulas tell."""
+    return left == right if type(left) is type(right) is int else _answer("zero", left - right) is not False
+
+
+def may_be(left: Sequence[Dimension], right: Sequence[Dimension]) -> bool:
+    """Whether shapes are equal for some sizes, as far as formulas tell."""
+    return tuple(left) == tuple(right) or (len(left) == len(right) and all(map(may_equal, left, right)))
+
+
+def interval(dimension: Dimension) -> tuple[float, float]:
+    """Bounds of a dimension, if names are at least 0."""
+    if isinstance(dimension, int):
+        return dimension, dimension
+    low, high = 0.0, 0.0
+    for atoms, factor in dimension.terms:
+        least, most = 1.0, 1.0
+        for atom in atoms:
+            corners = [_times(a, b) for a in (least, most) for b in atom.interval()]
+            least, most = min(corners), max(corners)
+        ends = _times(factor, least), _times(factor, most)
+        low, high = low + min(ends), high + max(ends)
+    return low, high
+
+
+def _times(a: float, b: float) -> float:
+    return 0 if a == 0 or b == 0 else a * b
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Decisions
+
+_Kind: TypeAlias = Literal["zero", "negative"]
+_Condition: TypeAlias = tuple[_Kind, Size]
+
+
+class _Decisions(Protocol):
+    def decide(self, condition: _Condition) -> bool: ...
+    def number(self, size: Size) -> int: ...
+
+
+_scope: ContextVar[_Decisions | None] = ContextVar("sizes", default=None)
+
+
+def _answer(kind: _Kind, difference: Dimension) -> bool | None:
+    """Whether a difference is zero, or negative; None if that depends on sizes."""
+    if isinstance(difference, int):
+        return difference == 0 if kind == "zero" else difference < 0
+    low, high = interval(difference)
+    if kind == "negative":
+        return True if high < 0 else False if low >= 0 else None
+    factors = [factor for atoms, factor in difference.terms if atoms]
+    constant = dict(difference.terms).get((), 0)
+    return False if low > 0 or high < 0 or constant % gcd(*factors) else None
+
+
+def _decide(kind: _Kind, difference: Dimension) -> bool:
+    answer = _answer(kind, difference)
+    if answer is not None:
+        return answer
+    assert isinstance(difference, Size)
+    scope = _scope.get()
+    if scope is None:
+        return False if kind == "zero" else _refuse(f"whether {difference} is less than 0")
+    if kind == "zero":
+        difference = _primitive(difference)
+    return scope.decide((kind, difference))
+
+
+def _primitive(size: Size) -> Size:
+    """The size divided by the common divisor of its coefficients, with a positive first one."""
+    divisor = gcd(*[factor for _, factor in size.terms])
+    sign = -1 if size.terms[0][1] < 0 else 1
+    reduced = _size({atoms: sign * factor // divisor for atoms, factor in size.terms})
+    assert isinstance(reduced, Size)
+    return reduced
+
+
+def _refuse(question: str) -> NoReturn:
+    raise ValidationError(f"sizes are known only when the graph runs, but a function asked for {question}")
+
+
+@contextmanager
+def _deciding(scope: _Decisions | None) -> Iterator[None]:
+    token = _scope.set(scope)
+    try:
+        yield
+    finally:
+        _scope.reset(token)
+
+
+class _Path:
+    """One way through a function: the answers up to the last one that changes, then True until it returns."""
+
+    def __init__(self, answers: Sequence[bool]) -> None:
+        self.answers = list(answers)
+        self._decided: dict[_Condition, bool] = {}
+
+    def decide(self, condition: _Condition) -> bool:
+        answer = self._decided.get(condition)
+        if answer is None:
+            if len(self._decided) == len(self.answers):
+                self.answers.append(True)
+            answer = self._decided[condition] = self.answers[len(self._decided)]
+        return answer
+
+    def number(self, size: Size) -> int:
+        return _refuse(f"{size} as a number")
+
+
+def explore(function: Callable[[], T]) -> list[T]:
+    """The results of a function that compares sizes, for all answers to the comparisons that depend on sizes.
+
+    Raises:
+        ValidationError: the function fails whatever the sizes are; the error is that of the first way.
+    """
+    results: list[T] = []
+    errors: list[ValidationError] = []
+    answers: list[bool] = []
+    for _ in range(MAX_PATHS):
+        path = _Path(answers)
+        with _deciding(path):
+            try:
+                results.append(function())
+            except ValidationError as error:
+                errors.append(error)
+        answers = path.answers
+        while answers and not answers[-1]:
+            answers.pop()
+        if not answers:
+            break
+        answers[-1] = False
+    if not results:
+        raise errors[0]
+    return results
+
+
+class Guards:
+    """The answers to comparisons for certain sizes, by which code was chosen that is valid for other sizes, too.
+
+    >>> n, guards = Size("n"), Guards({"n": 8})
+    >>> with guards.deciding():
+    ...     n > 4, n == 8, n % 2 == 0
+    (True, True, True)
+    >>> guards.hold({"n": 8}), guards.hold({"n": 10})
+    (True, False)
+    """
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
+        self.answers: dict[_Condition, bool] = {}
+
+    def deciding(self) -> AbstractContextManager[None]:
+        """A context manager in which comparisons of sizes have the answers for these sizes."""
+        return _deciding(self)
+
+    def decide(self, condition: _Condition) -> bool:
+        """The answer for these sizes, which is recorded."""
+        answer = self.answers[condition] = _holds(condition, self.sizes)
+        return answer
+
+    def number(self, size: Size) -> int:
+        """The number of a size; the code is valid for this number only."""
+        number = size.at(self.sizes)
+        if isinstance(difference := size - number, Size):
+            self.decide(("zero", difference))
+        return number
+
+    def hold(self, sizes: Mapping[str, int]) -> bool:
+        """Whether all comparisons have the same answers for other sizes."""
+        return all(_holds(condition, sizes) is answer for condition, answer in self.answers.items())
+
+
+def _holds(condition: _Condition, sizes: Mapping[str, int]) -> bool:
+    kind, difference = condition
+    return difference.at(sizes) == 0 if kind == "zero" else difference.at(sizes) < 0

@@ -1,0 +1,96 @@
+"""The static graph of a graph with names, for the sizes of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..support.errors import ValidationError
+from .graph import Builder, Desc, Graph, Node, Operand, map_operands
+from .operation import descs_of
+from .shapes import Shape
+from .sizes import Size, is_unknown, values_at
+
+
+def sizes_of(descs: Mapping[str, Desc], shapes: Mapping[str, Shape], subject: str) -> dict[str, int]:
+    """The size of each name, given the shapes of inputs whose descriptors have names.
+
+    Raises:
+        ValidationError: a rank or a dimension does not fit, or a name has two sizes.
+
+    >>> n = Size("n")
+    >>> descs = {"x": Desc("float32", (n, 3)), "y": Desc("float32", (n,))}
+    >>> sizes_of(descs, {"x": (2, 3), "y": (2,)}, "dispatch")
+    {'n': 2}
+    >>> sizes_of(descs, {"x": (2, 3), "y": (5,)}, "dispatch")
+    Traceback (most recent call last):
+    opweave.support.errors.ValidationError: dispatch: n is 2 in input 'x' and 5 in input 'y'
+    """
+    sizes: dict[str, int] = {}
+    origins: dict[str, str] = {}
+    for name, desc in descs.items():
+        shape = shapes[name]
+        fits = len(shape) == len(desc.shape)
+        for declared, size in zip(desc.shape, shape, strict=False):
+            if not isinstance(declared, Size):
+                fits = fits and declared == size
+            elif sizes.setdefault(declared.name, size) != size:
+                first = origins[declared.name]
+                raise ValidationError(
+                    f"{subject}: {declared} is {sizes[declared.name]} in {first} and {size} in input {name!r}"
+                )
+            else:
+                origins.setdefault(declared.name, f"input {name!r}")
+        if not fits:
+            raise ValidationError(f"{subject}: input {name!r} must be {desc}, got the shape {list(shape)}")
+    return sizes
+
+
+def specialise(graph: Graph, shapes: Sequence[Shape], sizes: dict[str, int], max_byte_length: int) -> Graph:
+    """The graph for inputs of these shapes: the functions of the operations check them again.
+
+    Args:
+        graph: the graph with names.
+        shapes: of the inputs, in order.
+        sizes: the size of each name. Sizes without a formula are added.
+        max_byte_length: the largest tensor, in bytes.
+
+    Raises:
+        ValidationError: an operation does not accept these sizes; the message names it, and the sizes.
+    """
+    builder = _Checking(max_byte_length)
+    copies: dict[Operand, Operand] = {}
+    for (name, operand), shape in zip(graph.inputs.items(), shapes, strict=True):
+        copies[operand] = builder.inputs[name] = Operand(builder, Desc(operand.data_type, shape), name=name)
+
+    def follow(operand: Operand) -> Operand:
+        return copies.get(operand, operand)  # graphs share constants
+
+    try:
+        for node in graph.nodes:
+            attributes = {name: values_at(value, sizes) for name, value in node.attributes.items()}
+            outputs = builder.add(node, map_operands(node.inputs, follow), attributes)
+            for symbolic, static in zip(node.outputs, outputs, strict=True):
+                copies[symbolic] = static
+                for size, number in zip(symbolic.shape, static.shape, strict=True):
+                    if is_unknown(size):
+                        sizes.setdefault(str(size), number)
+    except ValidationError as error:
+        listed = ", ".join(f"{name} = {size}" for name, size in sizes.items() if not name.startswith("?"))
+        raise type(error)(f"{error}; the sizes are {listed}") from None
+    return Graph.reaching({name: copies[operand] for name, operand in graph.outputs.items()})
+
+
+class _Checking(Builder):
+    """Adds the nodes of another graph, with other sizes."""
+
+    def __init__(self, max_byte_length: int) -> None:
+        super().__init__()
+        self._max_byte_length = max_byte_length
+
+    def add(self, node: Node, inputs: Mapping[str, Any], attributes: dict[str, Any]) -> tuple[Operand, ...]:
+        try:
+            filled, result = node.op.infer(self, inputs, attributes, node.label)
+        except ValidationError as error:
+            raise type(error)(f"{node.title}: {error}") from None
+        return self._add_node(node.op, inputs, filled, node.label, descs_of(result))
