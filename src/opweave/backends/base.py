@@ -95,6 +95,10 @@ class Runner(ABC):
         """Like `returning`, for arrays by name whose shapes the engine checks; None if that is impossible or insufficient."""
         return None
 
+    def at(self, sizes: Mapping[str, int]) -> Runner:
+        """Return the runner for these sizes, if the back end takes names; it shares what was compiled."""
+        return self
+
     def measured(self) -> Measured | None:
         """Return a copy that times its kernels; None if the engine cannot do that."""
         return None
@@ -168,6 +172,8 @@ class Backend(RuleTable, ABC):
     None if such operations are an error."""
     gains_from_loops = False
     """Whether chains of element-wise operations run faster as one compiled loop than as kernels of the engine."""
+    takes_names = False
+    """Whether what it compiles runs all sizes for which comparisons of sizes have the same answers (`core.sizes.Guards`)."""
     families: str = ""
     """Module that imports all rules, loaded on first use; empty if rules are registered otherwise."""
     claims: str = ""

@@ -12,6 +12,8 @@ import numpy as np
 
 from ..backends import KEEPS_FLOAT32, Backend, How, Placement, PowerPreference, Runner, discover
 from ..core.graph import Graph, Node, Operand, map_operands
+from ..core.sizes import guarded_sizes
+from ..core.specialise import node_at
 from ..core.value_ranges import input_ranges
 from ..expr import kernels, limits
 from ..kernels import KernelCall, PreparedKernel
@@ -70,6 +72,8 @@ def compile(
         "wait": wait,
         "alone": alone and not shares_processors,
     }
+    if graph.has_names:  # rivals are verified for graphs whose sizes are known
+        choice = EngineChoice(backend.tunable(graph)[backend.name], fuse=False)
     choice = choice or choose_engine(graph, backend, alone)
     has_compiler = kernels.is_compiled()
     try:
@@ -235,6 +239,9 @@ class _ExpressionRunner(Runner):
         except OperationError as error:
             raise self._error_of(error) from error
 
+    def at(self, sizes: Mapping[str, int]) -> Runner:
+        return _ExpressionRunner(self.name, self.title, self.kernel.at(sizes), self.count, self.unrounded)
+
     def _error_of(self, error: OperationError) -> OperationError:
         return OperationError(f"{self.title}: {str(error).removeprefix(f'{self.name}: ')}")
 
@@ -246,17 +253,22 @@ class _ExpressionRunner(Runner):
 
 def _prepare_kernel(part: Segment[Node, Operand], device: str) -> CompiledSegment:
     (node,) = part.nodes
-    call = KernelCall(node.title, node.op, descs_of(node.inputs), node.attributes, tuple(o.desc for o in node.outputs))
-    chosen = next(name for name in HOST_KERNELS if name in node.op.kernels)
-    prepared = node.op.kernels[chosen].prepare(call)
-    reads = list(dict.fromkeys(node.operands))
-    runner = _KernelRunner(node, prepared, reads)
-    return CompiledSegment(runner, prepared.space, device, part.nodes, part.nodes, reads, node.outputs)
+    runner = _KernelRunner(node, guarded_sizes())
+    return CompiledSegment(
+        runner, runner.prepared.space, device, part.nodes, part.nodes, list(dict.fromkeys(node.operands)), node.outputs
+    )
 
 
 class _KernelRunner(Runner):
-    def __init__(self, node: Node, prepared: PreparedKernel, reads: list[Operand]) -> None:
-        self.node, self.prepared, self.reads = node, prepared, reads
+    def __init__(self, node: Node, sizes: Mapping[str, int]) -> None:
+        self._node = node
+        self.node = node = node_at(node, sizes) if sizes else node
+        call = KernelCall(
+            node.title, node.op, descs_of(node.inputs), node.attributes, tuple(o.desc for o in node.outputs)
+        )
+        chosen = next(name for name in HOST_KERNELS if name in node.op.kernels)
+        self.prepared: PreparedKernel = node.op.kernels[chosen].prepare(call)
+        self.reads = list(dict.fromkeys(node.operands))
         self._running: set[int] = set()  # the threads that it runs in
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
@@ -274,6 +286,9 @@ class _KernelRunner(Runner):
                 self._running.discard(thread)
 
         return run
+
+    def at(self, sizes: Mapping[str, int]) -> Runner:
+        return _KernelRunner(self._node, sizes)
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         return "kernel", self.prepared.detail

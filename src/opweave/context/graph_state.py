@@ -18,7 +18,9 @@ from ..backends.submission import Submission
 from ..core.graph import Graph
 from ..core.operators import Operators
 from ..core.shapes import Shape
+from ..core.sizes import Guards
 from ..core.specialise import sizes_of, specialise
+from ..core.value_ranges import input_ranges
 from ..memory.arrays import as_array, contiguous, fit
 from ..memory.spaces import HOST, TensorSpace
 from ..support import hints, lazy_imports
@@ -40,6 +42,9 @@ MAX_BINDINGS = 64
 
 MAX_VERSIONS = 32
 """Maximum number of combinations of sizes whose programs are kept."""
+
+MAX_OPEN = 8
+"""Maximum number of programs that were compiled with names, and differ in their answers to comparisons of sizes."""
 
 MAX_SHAPES = 1024
 """Maximum number of combinations of sizes whose results of `compute_shapes` are kept."""
@@ -351,11 +356,12 @@ class DynamicGraphState(GraphState):
         versions: the states of static graphs, by the shapes of the inputs in order; the last used one comes last.
     """
 
-    __slots__ = ("_compile", "_shapes", "versions")
+    __slots__ = ("_compile", "_open", "_shapes", "versions")
 
     def __init__(self, context: MLContext, graph: Graph, compile: Callable[[Graph], Program], is_fused: bool) -> None:
         super().__init__(context, graph, None, is_fused)
         self._compile = compile
+        self._open: list[tuple[Guards, Program]] = []
         self.versions: Cache[tuple[Shape, ...], GraphState] = Cache(MAX_VERSIONS, raw=True)
         self._shapes: Cache[tuple[Shape, ...], dict[str, Shape]] = Cache(MAX_SHAPES, raw=True)
 
@@ -382,7 +388,7 @@ class DynamicGraphState(GraphState):
         key = self._key("compute_shapes", input_shapes)
         cached = self._shapes.get(key)
         if cached is None:
-            graph = self._specialise("compute_shapes", key)
+            graph, _ = self._specialise("compute_shapes", key)
             cached = self._shapes.put(key, {name: operand.shape for name, operand in graph.outputs.items()})
         return cached
 
@@ -408,14 +414,15 @@ class DynamicGraphState(GraphState):
     def _key(self, subject: str, input_shapes: Mapping[str, Sequence[int]]) -> tuple[Shape, ...]:
         return tuple(checked_shapes(subject, input_shapes, self.inputs).values())
 
-    def _specialise(self, subject: str, key: tuple[Shape, ...]) -> Graph:
+    def _specialise(self, subject: str, key: tuple[Shape, ...]) -> tuple[Graph, dict[str, int]]:
+        """The static graph for these shapes, and its sizes by name."""
         graph = self.recorded
         if graph is None:
             self.check_not_destroyed()
         assert graph is not None
         sizes = sizes_of(self.inputs, dict(zip(self.inputs, key, strict=True)), subject)
         try:
-            return specialise(graph, key, sizes, self.context.backend.max_byte_length)
+            return specialise(graph, key, sizes, self.context.backend.max_byte_length), sizes
         except ValidationError as error:
             raise type(error)(f"{subject}: {error}") from None
 
@@ -423,11 +430,27 @@ class DynamicGraphState(GraphState):
         with self.versions.turn(key):  # threads with the same sizes wait for the result
             if (version := self.versions.get(key)) is not None:
                 return version
-            graph = self._specialise(subject, key)
-            version = GraphState(self.context, graph, self._compile(graph), self.is_fused, self)
+            graph, sizes = self._specialise(subject, key)
+            version = GraphState(self.context, graph, self._program_for(graph, sizes), self.is_fused, self)
             with self.lock:
                 self.check_not_destroyed()
                 return self.versions.put(key, version)
+
+    def _program_for(self, graph: Graph, sizes: dict[str, int]) -> Program:
+        """The program for a static graph: one that was compiled with names, if it is valid for these sizes."""
+        recorded = self.recorded
+        if recorded is None or not self.context.backend.takes_names:
+            return self._compile(graph)
+        ranges = input_ranges(graph)
+        for guards, program in self._open:
+            if guards.hold(sizes):
+                return program.at(sizes, ranges)
+        guards = Guards(sizes)
+        with guards.deciding():
+            program = self._compile(recorded)
+        with self.lock:
+            self._open = [(guards, program), *self._open[: MAX_OPEN - 1]]
+        return program.at(sizes, ranges)
 
     def bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:
         """Bind the program for the sizes of tensors to their memory."""

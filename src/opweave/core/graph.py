@@ -301,6 +301,11 @@ class Graph:
         used = (operand for node in self.nodes for operand in node.operands if operand.is_constant)
         return list(dict.fromkeys(used))
 
+    @property
+    def has_names(self) -> bool:
+        """Whether a dimension of an input is known only when the graph runs."""
+        return not all(is_static(operand.shape) for operand in self.inputs.values())
+
     def in_place(self) -> dict[str, str]:
         """For each output that may use the memory of an input (`Op.in_place`): the name of that input."""
         names: dict[Any, str] = {operand: name for name, operand in self.inputs.items()}

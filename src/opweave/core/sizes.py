@@ -370,6 +370,12 @@ def is_static(shape: Iterable[Any]) -> bool:
     return Size not in map(type, shape)
 
 
+def is_same_size(left: Dimension, right: Dimension) -> bool:
+    """Whether dimensions are equal for all sizes, as far as formulas tell."""
+    difference = left - right
+    return isinstance(difference, int) and difference == 0
+
+
 def may_equal(left: Dimension, right: Dimension) -> bool:
     """Whether dimensions are equal for some sizes, as far as formulas tell."""
     return left == right if type(left) is type(right) is int else _answer("zero", left - right) is not False
@@ -459,6 +465,23 @@ def _deciding(scope: _Decisions | None) -> Iterator[None]:
         yield
     finally:
         _scope.reset(token)
+
+
+def guarded_sizes() -> Mapping[str, int]:
+    """The sizes whose answers this scope records; none without such a scope."""
+    scope = _scope.get()
+    return scope.sizes if isinstance(scope, Guards) else {}
+
+
+def in_scope(function: Callable[[], T]) -> Callable[[], T]:
+    """The function, with the answers to comparisons that this scope gives, wherever it is called."""
+    scope = _scope.get()
+
+    def call() -> T:
+        with _deciding(scope):
+            return function()
+
+    return call
 
 
 class _Path:

@@ -81,6 +81,20 @@ def specialise(graph: Graph, shapes: Sequence[Shape], sizes: dict[str, int], max
     return Graph.reaching({name: copies[operand] for name, operand in graph.outputs.items()})
 
 
+def node_at(node: Node, sizes: Mapping[str, int]) -> Node:
+    """A checked node, with numbers in place of sizes."""
+    builder = Builder()
+    copies: dict[Operand, Operand] = {}
+
+    def follow(operand: Operand) -> Operand:
+        desc = Desc(operand.data_type, values_at(operand.shape, sizes))
+        return copies.setdefault(operand, Operand(builder, desc, name=operand.name, value=operand.value))
+
+    attributes = {name: values_at(value, sizes) for name, value in node.attributes.items()}
+    inputs, outputs = map_operands(node.inputs, follow), tuple(map(follow, node.outputs))
+    return Node(node.op, inputs, attributes, node.label, node.serial, outputs)
+
+
 class _Checking(Builder):
     """Adds the nodes of another graph, with other sizes."""
 

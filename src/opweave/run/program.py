@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..backends import Aliases, Measured, Returning, Runner, TakingFeeds
-from ..core.graph import Desc, Graph, Node, Operand
+from ..core.graph import Builder, Desc, Graph, Node, Operand, map_operands
+from ..core.sizes import is_static, values_at
 from ..core.value_ranges import InputRange, with_checks
 from ..memory import OVER_INPUT, Plan
 from ..memory.spaces import HOST, Cell, Memory, Pool, Space, copier, intermediates, reaches
@@ -98,6 +99,33 @@ class Program:
                 updates = self._direct.updates
                 self._in_place = {p for u in updates for p in u.pairs} if all(u.pairs for u in updates) else None
         self.returning_all = self.returning(range(len(self.outputs)))
+
+    def at(self, sizes: Mapping[str, int], ranges: Sequence[InputRange]) -> Program:
+        """The program of a graph with names for these sizes; it shares what was compiled. `ranges` are for these sizes."""
+        builder = Builder()
+        statics: dict[Operand, Operand] = {}
+
+        def follow(operand: Operand) -> Operand:
+            if is_static(operand.shape):
+                return operand
+            static = statics.get(operand)
+            if static is None:
+                desc = Desc(operand.data_type, values_at(operand.shape, sizes))
+                static = statics[operand] = Operand(builder, desc, node=operand.node, name=operand.name)
+            return static
+
+        graph = Graph(
+            map_operands(self.graph.inputs, follow), map_operands(self.graph.outputs, follow), self.graph.nodes
+        )
+        parts = []
+        for part in (step.part for step in self.steps):
+            assert part is not None
+            reads, writes = list(map(follow, part.reads)), list(map(follow, part.writes))
+            runner = part.runner.at(sizes)
+            parts.append(
+                CompiledSegment(runner, part.space, part.device, part.nodes, part.compiled, reads, writes, part.title)
+            )
+        return Program(graph, self.origin, parts, self.placements, self.space, ranges, self.choice)
 
     # Running ---------------------------------------------------------------------------------------------------------
 

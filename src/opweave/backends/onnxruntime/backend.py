@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...core.graph import Graph, Node, Operand, map_operands
+from ...core.sizes import in_scope
 from .. import Backend, Device, How, ModelSource, PowerPreference, Rule, RuleFunction
 from .provider_faults import why_not
 
@@ -25,6 +26,7 @@ class OnnxRuntime(Backend):
     families = "opweave.backends.onnxruntime.rules.families"
     # The engine runs one kernel for each operation.
     gains_from_loops = True
+    takes_names = True
     plugin: Plugin | None = None
     """Device of a plug-in provider that runs the graphs; None for the CPU."""
 
@@ -63,7 +65,8 @@ class OnnxRuntime(Backend):
 
     def _on(self, plugin: Plugin) -> OnnxRuntime:
         backend = copy(self)  # shares the rules
-        backend.plugin, backend.gains_from_loops, backend._variants = plugin, False, {}
+        backend.plugin, backend._variants = plugin, {}
+        backend.gains_from_loops = backend.takes_names = False
         backend.name, backend.stand_in = f"{self.name}:{plugin.short_provider}", OnnxRuntime.name
         return backend
 
@@ -121,9 +124,10 @@ class OnnxRuntime(Backend):
         from .sessions import SessionSettings, compile, packs_weights
 
         # Providers of accelerators may require static shapes.
-        model = self.emit_graph(graph, any_size=self.plugin is None and packs_weights(graph))
+        any_size = self.plugin is None and not graph.has_names and packs_weights(graph)
+        model = self.emit_graph(graph, any_size)
         settings = SessionSettings(power_preference, alone, self.threads, self.precision, self.plugin)
-        again = partial(self._compile, graph, power_preference, alone, measures=True)
+        again = in_scope(partial(self._compile, graph, power_preference, alone, measures=True))
         return compile(graph, model, settings, again, measures)
 
     def compile_model(self, source: ModelSource, power_preference: PowerPreference) -> Any:

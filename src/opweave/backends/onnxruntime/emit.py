@@ -15,6 +15,7 @@ import numpy as np
 
 from ... import memory
 from ...core.dtypes import ONNX_TYPES, name_of
+from ...core.sizes import Size, is_same_size, is_static
 from . import kernels
 from .barriers import keep_casts_apart, keep_outputs_apart
 from .records import (
@@ -68,22 +69,29 @@ class Value:
         return self.shape
 
 
-def _for_any_size(old: Sequence[int], new: Sequence[int]) -> list[int]:
+def _for_any_size(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
     """Return the argument of a size-independent Reshape from `old` to `new`: 0 keeps a size, -1 infers it.
 
     >>> _for_any_size((1, 64, 576), (1, 64, 18, 32)), _for_any_size((1, 64, 576), (64, 576))
     ([0, 0, 18, 32], [-1, 576])
+    >>> n = Size("n")
+    >>> _for_any_size((n, 64, 576), (n, 18, 32, 64)), _for_any_size((2, n, 3), (2 * n, 3))
+    ([0, 18, 32, 64], [-1, 3])
     """
-    # The first two dimensions are merged.
-    if len(new) == len(old) - 1 and list(new[1:]) == list(old[2:]):
-        return [-1, *new[1:]]
-    if len(new) > 1 and list(new) == [1, *old]:
-        return [1, -1, *new[2:]]
+    if is_static(old) and is_static(new):
+        # The first two dimensions are merged.
+        if len(new) == len(old) - 1 and list(new[1:]) == list(old[2:]):
+            return [-1, *new[1:]]
+        if len(new) > 1 and list(new) == [1, *old]:
+            return [1, -1, *new[2:]]
     sizes = list(new)
     for axis, (one, other) in enumerate(zip(old, new, strict=False)):
-        if one != other:
+        if not is_same_size(one, other):
             break
         sizes[axis] = 0
+    named = [axis for axis, size in enumerate(sizes) if isinstance(size, Size)]
+    if len(named) == 1:
+        sizes[named[0]] = -1
     return sizes
 
 
@@ -121,6 +129,8 @@ class Emitter:
     sizes: dict[str, int]
     """Size in bytes of inputs and of results of lowered nodes, by name."""
     parameters: dict[str, np.ndarray]
+    named_sizes: dict[str, tuple[str, Any]]
+    """Data type and sizes of inputs whose numbers depend on the sizes of a run, by name."""
     labels: dict[str, str]
     """Label or operation of the node that each ONNX node was emitted for, by the ONNX node's name."""
 
@@ -144,6 +154,7 @@ class Emitter:
         self._widened_halves: dict[str, _Widened] = {}
         self.unrounded: set[Node] = set()
         self.parameters: dict[str, np.ndarray] = {}
+        self.named_sizes: dict[str, tuple[str, Any]] = {}
         self.labels: dict[str, str] = {}
         self.nodes: list[OnnxNode] = []
         self.constants: dict[str, np.ndarray] = {}
@@ -223,7 +234,12 @@ class Emitter:
         return answer
 
     def constant(self, value: Any, data_type: str = "int64") -> Value:
-        """Add a constant of a rule (axes, shapes, scalars); equal constants are stored once."""
+        """Add a constant of a rule (axes, shapes, scalars); equal constants are stored once.
+
+        A list of sizes, some of which have names, becomes an input of the model, which gets its numbers in each run.
+        """
+        if isinstance(value, Size) or (isinstance(value, (list, tuple)) and not is_static(value)):
+            return self._add_sizes(value, data_type)
         array = np.array(value, data_type, order="C")
         key = (data_type, array.shape, array.tobytes())
         if key not in self._values:
@@ -236,7 +252,7 @@ class Emitter:
 
     def parameter(self, value: Any, data_type: str = "int64") -> Value:
         """Add a constant that depends on sizes; with `any_size` it becomes an input of the model."""
-        if not self.any_size:
+        if not self.any_size or (isinstance(value, (list, tuple)) and not is_static(value)):
             return self.constant(value, data_type)
         array = np.array(value, data_type)
         key = ("parameter", data_type, array.shape, array.tobytes())
@@ -244,6 +260,15 @@ class Emitter:
             self._values[key] = parameter = Value(f"p{len(self.parameters)}", data_type, array.shape)
             self.parameters[parameter.name] = array
             self._inputs.append(value_info(parameter.name, data_type, array.shape))
+        return self._values[key]
+
+    def _add_sizes(self, sizes: Size | Sequence[Any], data_type: str) -> Value:
+        key = ("sizes", data_type, tuple(sizes) if isinstance(sizes, Sequence) else sizes)
+        if key not in self._values:
+            shape = (len(sizes),) if isinstance(sizes, Sequence) else ()
+            self._values[key] = parameter = Value(f"s{len(self.named_sizes)}", data_type, shape)
+            self.named_sizes[parameter.name] = data_type, key[2]
+            self._inputs.append(value_info(parameter.name, data_type, shape))
         return self._values[key]
 
     def array_of(self, value: Value) -> np.ndarray | None:
@@ -273,7 +298,8 @@ class Emitter:
         array = self.array_of(value)
         if array is not None:
             return self.add_constant(array.reshape(shape))
-        target = _for_any_size(value.shape or (), shape) if self.any_size else list(shape)
+        has_names = not is_static(shape) or not is_static(value.shape or ())
+        target = _for_any_size(value.shape or (), shape) if self.any_size or has_names else list(shape)
         result: Value = self.emit("Reshape", value, self.constant(target), shape=shape)
         self._before_reshape[result.name] = value
         return result
@@ -335,7 +361,7 @@ class Emitter:
     # For the back end ------------------------------------------------------------------------------------------------
 
     def add_input(self, name: str, desc: Desc) -> Value:
-        dims: list[int | str | None] = list(desc.shape)
+        dims: list[int | str | None] = [str(size) if isinstance(size, Size) else size for size in desc.shape]
         if self.any_size:
             dims[:-1] = [f"{name}_{axis}" for axis in range(len(dims) - 1)]
         self._inputs.append(value_info(name, desc.data_type, dims))
@@ -389,7 +415,7 @@ class Emitter:
             body += field(5, proto)
         body += field(2, "opweave") + b"".join(field(11, info) for info in self._inputs)
         for name, (_, desc) in outputs.items():
-            dims = [None] * len(desc.shape) if self.any_size else desc.shape
+            dims = [None if self.any_size or isinstance(size, Size) else size for size in desc.shape]
             body += field(12, value_info(name, desc.data_type, dims))
         model = field(1, IR_VERSION) + field(2, "opweave") + field(7, bytes(body))
         opsets = field(8, field(1, "") + field(2, opset_of(nodes))) + field(8, field(1, MICROSOFT) + field(2, 1))

@@ -10,6 +10,7 @@ import numpy as np
 
 from ... import memory
 from ...core.dtypes import ONNX_TYPES
+from ...core.sizes import Size
 from ...support.records import record
 from ...support.varint import varint
 
@@ -48,7 +49,7 @@ def field(number: int, value: bytes | str | int) -> bytes:
 
 def attribute(name: str, value: Any) -> bytes:
     """Encode an AttributeProto of an int, float, str, bytes, or a sequence of ints, floats or strings."""
-    if isinstance(value, (bool, int)):
+    if isinstance(value, (bool, int, Size)):
         return field(1, name) + field(3, int(value)) + field(20, 2)
     if isinstance(value, float):
         return field(1, name) + varint(2 << 3 | 5) + pack("<f", value) + field(20, 1)
@@ -59,7 +60,7 @@ def attribute(name: str, value: Any) -> bytes:
         return field(1, name) + field(7, pack(f"<{len(items)}f", *items)) + field(20, 6)
     if items and all(isinstance(item, str) for item in items):
         return field(1, name) + b"".join(field(9, item) for item in items) + field(20, 8)
-    return field(1, name) + field(8, b"".join(varint(item) for item in items)) + field(20, 7)
+    return field(1, name) + field(8, b"".join(varint(int(item)) for item in items)) + field(20, 7)
 
 
 def value_info(name: str, data_type: str, shape: Sequence[int | str | None]) -> bytes:

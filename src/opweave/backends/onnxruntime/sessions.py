@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -12,6 +13,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ...composites import group_query_attention, matmul_n_bits
 from ...core.graph import Graph, Node
+from ...core.sizes import Size, values_at
 from ...memory import is_same, trim
 from ...support.errors import OperationError
 from .. import KEEPS_FLOAT32, How, Measured, PowerPreference, Precision, Returning, Runner, Update
@@ -89,7 +91,8 @@ def compile(
     may_round = plugin is None and precision != "ieee"
     rounded = [node for node in graph.nodes if may_round and rounds_input(node)]
     notes = dict.fromkeys(ctx.unrounded, KEEPS_FLOAT32) | dict.fromkeys(rounded, "an operand rounded to 8 bits")
-    arguments = (loaded, ctx.parameters, len(graph.inputs), len(emitted), done, again, threads, updates, notes)
+    parameters = ctx.parameters | ctx.named_sizes
+    arguments = (loaded, parameters, len(graph.inputs), len(emitted), done, again, threads, updates, notes)
     if recording is not None:
         from .measure import MeasuredOrtSession
 
@@ -162,14 +165,14 @@ def gains_from_threads(graph: Graph) -> bool:
 
 
 def is_large(elements: int) -> bool:
-    return elements >= SERIAL_ELEMENTS
+    return isinstance(elements, Size) or elements >= SERIAL_ELEMENTS
 
 
 class OrtSession(Runner):
     """A compiled graph. Several graphs may share the session in `loaded`.
 
     Args:
-        parameters: additional inputs of the session, by name.
+        parameters: additional inputs of the session, by name: arrays, or data type and sizes of the run (see `at`).
         done: kind of implementation of each node.
         again: makes a session of the graph that measures its kernels.
         threads: number of threads that the engine starts for the session.
@@ -180,7 +183,7 @@ class OrtSession(Runner):
     def __init__(
         self,
         loaded: Loaded,
-        parameters: dict[str, np.ndarray],
+        parameters: dict[str, Any],
         inputs: int,
         outputs: int,
         done: Mapping[Node, How],
@@ -196,6 +199,15 @@ class OrtSession(Runner):
         self._inputs = [f"i{k}" for k in range(inputs)]
         self._outputs = [f"o{k}" for k in range(outputs)]
         self._done = done
+
+    def at(self, sizes: Mapping[str, int]) -> OrtSession:
+        """The same session, with the parameters for these sizes."""
+        runner = copy(self)
+        runner._parameters = {
+            name: np.array(values_at(value[1], sizes), value[0]) if isinstance(value, tuple) else value
+            for name, value in self._parameters.items()
+        }
+        return runner
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         call = OrtCall(self._native, self._new_binding(inputs, outputs), [*inputs, *outputs])
