@@ -73,7 +73,7 @@ def compile(
         "alone": alone and not shares_processors,
     }
     if graph.has_names:  # rivals are verified for graphs whose sizes are known
-        choice = EngineChoice(backend.tunable(graph)[backend.name], fuse=False)
+        choice = EngineChoice(backend.without_rivals or backend, fuse=False)
     choice = choice or choose_engine(graph, backend, alone)
     has_compiler = kernels.is_compiled()
     try:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from ..support.errors import ValidationError, require
 from ..support.names import short_repr
 from ..support.records import record
-from .sizes import broadcast_size, is_static, may_equal
+from .sizes import Size, broadcast_size, is_same_size, is_static, may_equal
 
 MAX_DIMENSION = 2**31 - 1
 """The largest dimension and element count, https://www.w3.org/TR/webnn/#valid-dimension."""
@@ -35,14 +35,15 @@ def broadcast(*shapes: Sequence[int], names: str = "a and b") -> Shape:
     >>> broadcast((5, 1), (6,))
     (5, 6)
     """
-    if shapes.count(shapes[0]) == len(shapes):
+    has_names = not all(map(is_static, shapes))
+    if not has_names and shapes.count(shapes[0]) == len(shapes):
         return tuple(shapes[0])
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
-    join: Callable[..., int] = max if all(map(is_static, shapes)) else broadcast_size
+    join: Callable[..., int] = broadcast_size if has_names else max
     result = tuple(join(*sizes) for sizes in zip(*padded, strict=True))
     for shape in padded:
-        if shape != result and not _stretches_to(shape, result):
+        if (has_names or shape != result) and not _stretches_to(shape, result):
             raise ValidationError(
                 f"the shapes of {names} do not broadcast: {' and '.join(str(list(s)) for s in shapes)}"
             )
@@ -120,7 +121,7 @@ def window_extent(filter: int, dilation: int) -> int:
 
 @record
 class Window:
-    """The windows of a pooling along an axis of `size` elements, after `before` elements of padding.
+    """The windows of a pooling along an axis of `size` elements, between `before` and `ending` elements of padding.
 
     `count` windows are `stride` elements apart, and have `taps` elements that are `dilation` apart.
     """
@@ -131,23 +132,30 @@ class Window:
     stride: int
     dilation: int
     count: int
+    ending: int = 0
 
     @classmethod
     def along(cls, image: Sequence[int], pool: Mapping[str, Any]) -> list[Self]:
         """The windows along the [height, width] of an image, given the attributes of a pooling operation."""
         names = ("window_dimensions", "strides", "dilations", "output_sizes")
-        columns = zip(image, pool["padding"][::2], *(pool[name] for name in names), strict=True)
+        paddings = pool["padding"][::2], pool["padding"][1::2]
+        columns = zip(image, *paddings, *(pool[name] for name in names), strict=True)
         # The dilation of a single tap means nothing, and may be huge.
         return [
-            cls(size, taps, before, stride, dilation if taps > 1 else 1, count)
-            for size, before, taps, stride, dilation, count in columns
+            cls(size, taps, before, stride, 1 if not isinstance(taps, Size) and taps == 1 else dilation, count, ending)
+            for size, before, ending, taps, stride, dilation, count in columns
         ]
 
     @property
     def after(self) -> int:
         """Padding that the last window needs at the end."""
         reach = (self.count - 1) * self.stride + window_extent(self.taps, self.dilation)
-        return max(reach - self.before - self.size, 0)
+        needed = reach - self.before - self.size
+        if isinstance(needed, Size):
+            window = self.taps, self.before, self.ending, self.stride, self.dilation
+            if is_same_size(self.count, conv_size(self.size, *window)):
+                return self.ending  # no window begins in the rest
+        return max(needed, 0)
 
 
 def conv_transpose_size(input: int, filter: int, before: int, after: int, stride: int, dilation: int) -> int:

@@ -376,6 +376,11 @@ def is_same_size(left: Dimension, right: Dimension) -> bool:
     return isinstance(difference, int) and difference == 0
 
 
+def is_longer(dimension: Dimension, length: int) -> bool:
+    """Whether a dimension is more than `length` for some sizes."""
+    return interval(dimension)[1] > length if isinstance(dimension, Size) else dimension > length
+
+
 def may_equal(left: Dimension, right: Dimension) -> bool:
     """Whether dimensions are equal for some sizes, as far as formulas tell."""
     return left == right if type(left) is type(right) is int else _answer("zero", left - right) is not False

@@ -280,9 +280,9 @@ def split(
     """
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     whole = input.shape[axis]
-    count = splits if isinstance(splits, int) else len(splits)
+    count = len(splits) if isinstance(splits, Sequence) else int(splits)
     require(0 < count <= MAX_TENSORS, f"splits must make 1 to {MAX_TENSORS} parts, got {count}")
-    if isinstance(splits, int):
+    if not isinstance(splits, Sequence):
         require(whole % splits == 0, f"splits must divide the {whole} elements of axis {axis}, got {splits}")
     else:
         require(0 not in splits, f"splits must be sizes greater than 0, got {list(splits)}")
@@ -296,7 +296,7 @@ def part_sizes(whole: int, splits: int | Sequence[int]) -> tuple[int, ...]:
     >>> part_sizes(6, 3), part_sizes(6, [1, 5])
     ((2, 2, 2), (1, 5))
     """
-    return (whole // splits,) * splits if isinstance(splits, int) else tuple(splits)
+    return tuple(splits) if isinstance(splits, Sequence) else (whole // splits,) * splits
 
 
 @split.decompose

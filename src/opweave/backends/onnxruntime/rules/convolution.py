@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ....core.shapes import conv_transpose_size, nearest_positions, sample_positions
+from ....core.sizes import is_same_size
 from ....ops import convolution as ops
 from ..backend import ort
 from ..emit import Emitter, Value
@@ -59,6 +60,7 @@ def engine_agrees(input: int, output: int) -> bool:
 
     The choice may differ close to half-way between two elements, unless the scale is a power of two.
     """
+    input, output = int(input), int(output)
     numerators, denominator = sample_positions(input, output)
     beyond = (2 * np.array(numerators) - denominator) % (2 * denominator)  # distance from the last tie, in half units
     margin = np.minimum(beyond, 2 * denominator - beyond).min() / (2 * denominator)
@@ -90,7 +92,7 @@ def _nearest(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int]]) -> Valu
     if not changed:
         return x
     shape = ctx.output.shape
-    if all(size % x.dims[axis] == 0 for axis, size in changed):
+    if all(is_same_size(size % x.dims[axis], 0) for axis, size in changed):
         # For integer scales, this mode lets the engine's optimiser keep its blocked layout between convolutions.
         return _resize(ctx, x, shape, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
     if all(engine_agrees(x.dims[axis], size) for axis, size in changed):
@@ -98,7 +100,7 @@ def _nearest(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int]]) -> Valu
         return _resize(ctx, x, shape, mode="nearest", coordinate_transformation_mode=mode, nearest_mode=nearest)
     y = x
     for axis, size in changed:
-        y = ctx.emit("Gather", y, ctx.constant(nearest_positions(x.dims[axis], size)), axis=axis)
+        y = ctx.emit("Gather", y, ctx.constant(nearest_positions(int(x.dims[axis]), int(size))), axis=axis)
     return y
 
 
@@ -109,7 +111,7 @@ def _linear_of_integers(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int
     """
     total, divisor = ctx.cast(x, "float64"), 1
     for axis, size in changed:
-        numerators, denominator = sample_positions(x.dims[axis], size)
+        numerators, denominator = sample_positions(int(x.dims[axis]), int(size))
         before, part = np.divmod(numerators, denominator)
         weight = part.reshape([-1 if a == axis else 1 for a in range(4)])
         low, high = (ctx.emit("Gather", total, ctx.constant(at), axis=axis) for at in (before, before + (part > 0)))

@@ -6,10 +6,12 @@ The engine raises an error for indices out of range, which WebNN clamps, so the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from ....composites.scatter import scatter_reduce
+from ....core.sizes import is_static
 from ....ops import indexing as ops
 from ..backend import ort
 from ..emit import Emitter, Value
@@ -18,8 +20,10 @@ from ..emit import Emitter, Value
 def _clamp(ctx: Emitter, indices: Value, sizes: int | Sequence[int], *types: str) -> Value:
     """Clamp `indices` to [-size, size - 1] and cast them to one of `types`; `sizes` is one size, or one per coordinate."""
     data_type = indices.data_type if indices.data_type in types else types[0]
-    low, high = np.negative(sizes), np.subtract(sizes, 1)
     array = ctx.array_of(indices)
+    if not is_static(sizes if isinstance(sizes, Sequence) else [sizes]):
+        return _clamp_to_names(ctx, indices, sizes, data_type)
+    low, high = np.negative(sizes), np.subtract(sizes, 1)
     if array is not None:
         clamped = np.clip(array.astype(np.int64), low, high)
         fits = data_type == indices.data_type and np.array_equal(clamped, array)
@@ -33,6 +37,19 @@ def _clamp(ctx: Emitter, indices: Value, sizes: int | Sequence[int], *types: str
     if uniform:
         return ctx.cast(ctx.emit("Clip", moved, least, maximum), data_type)
     moved = ctx.emit("Min", moved, maximum)
+    return ctx.cast(moved if least is None else ctx.emit("Max", moved, least), data_type)
+
+
+def _clamp_to_names(ctx: Emitter, indices: Value, sizes: Any, data_type: str) -> Value:
+    """`_clamp` to sizes that are known when the graph runs."""
+    is_list = isinstance(sizes, Sequence)
+    low, high = ([-size for size in sizes], [size - 1 for size in sizes]) if is_list else (-sizes, sizes - 1)
+    exact = "float64" if indices.data_type == "int64" and not ctx.portable else indices.data_type
+    moved = ctx.cast(indices, exact)
+    least = None if exact == "uint32" else ctx.constant(low, exact)
+    if not is_list:
+        return ctx.cast(ctx.emit("Clip", moved, least, ctx.constant(high, exact)), data_type)
+    moved = ctx.emit("Min", moved, ctx.constant(high, exact))
     return ctx.cast(moved if least is None else ctx.emit("Max", moved, least), data_type)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from .... import composites
 from ....core.graph import Graph
+from ....core.sizes import is_longer, is_same_size
 from ....ops import movement as ops
 from ....ops.pooling import average_pool2d, l2_pool2d, max_pool2d
 from ..backend import ort
@@ -67,7 +68,7 @@ def _(ctx: Emitter, input: Value, new_shape: Sequence[int]) -> Value:
 
 @ort.lower(ops.reverse)
 def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
-    moving = [axis for axis in axes if input.dims[axis] > 1]
+    moving = [axis for axis in axes if is_longer(input.dims[axis], 1)]
     if not moving:
         return input
     back = ctx.constant([-1] * len(moving))
@@ -76,7 +77,7 @@ def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
 
 @ort.lower(ops.slice)
 def _(ctx: Emitter, input: Value, starts: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> Value:
-    cut = [axis for axis, whole in enumerate(input.dims) if sizes[axis] < whole or strides[axis] > 1]
+    cut = [axis for axis, whole in enumerate(input.dims) if not is_same_size(sizes[axis], whole) or strides[axis] > 1]
     if not cut:
         return input
     ends = [starts[axis] + sizes[axis] for axis in cut]

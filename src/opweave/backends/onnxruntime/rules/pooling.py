@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ....core.shapes import Window
+from ....core.sizes import is_same_size
 from ....ops import pooling as ops
 from ..backend import ort
 from ..emit import Emitter, Value
@@ -26,21 +27,23 @@ class _Axis(Window):
     @cached_property
     def positions(self) -> np.ndarray:
         """Positions as [window, tap]; a position outside of [0, size) is padding."""
-        starts = np.arange(self.count) * self.stride - self.before
-        return starts[:, None] + np.arange(self.taps) * self.dilation
+        starts = np.arange(int(self.count)) * self.stride - self.before
+        return starts[:, None] + np.arange(int(self.taps)) * self.dilation
 
     @property
     def inside(self) -> np.ndarray:
-        return (self.positions >= 0) & (self.positions < self.size)
+        return (self.positions >= 0) & (self.positions < int(self.size))
 
     @property
     def is_whole(self) -> bool:
         """Whether a single window covers the input exactly."""
-        return self.taps == self.size and self.dilation == 1 and not (self.before or self.after)
+        return is_same_size(self.taps, self.size) and self.dilation == 1 and not (self.before or self.after)
 
     @property
     def regular(self) -> bool:
-        return max(self.before, self.after) < self.taps and bool(self.inside.any(1).all())
+        if not max(self.before, self.after) < self.taps:
+            return False
+        return self.dilation == 1 or bool(self.inside.any(1).all())
 
 
 def _on_nchw(rule: Callable[[Emitter, Value, list[_Axis]], Value]) -> Callable[..., Value]:
@@ -79,7 +82,7 @@ def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
     if not all(a.regular for a in axes):  # the explicit padding was counted
         counts = np.multiply.outer(*(a.inside.sum(1) for a in axes))
         with np.errstate(divide="ignore"):
-            y = ctx.emit("Mul", y, ctx.constant(prod(a.taps for a in axes) / counts, x.data_type))
+            y = ctx.emit("Mul", y, ctx.constant(prod(int(a.taps) for a in axes) / counts, x.data_type))
     return y
 
 
@@ -108,6 +111,8 @@ def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
 
 
 def _fill(ctx: Emitter, y: Value, axes: Sequence[_Axis], lowest: float) -> Value:
+    if all(axis.regular for axis in axes):
+        return y
     filled = np.logical_and.outer(*(axis.inside.any(1) for axis in axes))
     if filled.all():
         return y
