@@ -16,7 +16,7 @@ from ..model.booleans import as_declared, bool_as_uint8
 from ..model.model import Model
 from ..model.protobuf import NodeProto, TensorProto, TypeProto, attribute_value, domain_of, sub_graphs, tensor_type
 from ..model.registry import DATA_TYPES, ELEMENT_TYPES, Converter, Unsupported, data_type_of, unsupported_if
-from ..model.values import FOLD_BYTES, Constant, Dynamic, Tensor, Value
+from ..model.values import FOLD_BYTES, Constant, Dynamic, NamedSizes, Tensor, Value
 from .operators.logic import BOOLEAN
 
 
@@ -37,7 +37,8 @@ def convert(
     if converter is None:
         raise Unsupported("WebNN has no operation for it")
     types = [_element_type(name, value) for name, value in zip(node.input[:], values, strict=True)]
-    inputs = [_argument(builder, value) for value in values]
+    takes_names = converter.op is None and node.op_type in TAKES_NAMES
+    inputs = [_argument(builder, value, takes_names) for value in values]
     if not any(isinstance(value, MLOperand) for value in inputs):
         # The builder takes types from operands, so constants that are too large to fold become operands.
         inputs = [builder.constant(value) if isinstance(value, np.ndarray) else value for value in inputs]
@@ -67,10 +68,16 @@ def _element_type(name: str, value: Value | None) -> int:
     return element_type
 
 
-def _argument(builder: MLGraphBuilder, value: Value | None) -> MLOperand | np.ndarray | None:
+TAKES_NAMES = frozenset({"ConstantOfShape", "Expand", "Pad", "Range", "Reshape", "Slice", "Split", "Tile"})
+"""Operators whose converters take sizes that are known only when the graph runs."""
+
+
+def _argument(builder: MLGraphBuilder, value: Value | None, takes_names: bool) -> MLOperand | np.ndarray | None:
     """An input as converters take it: small constants are arrays."""
     if isinstance(value, Tensor):
         return value.operand
+    if takes_names and isinstance(value, NamedSizes):
+        return value.symbols
     if isinstance(value, Constant):
         array = bool_as_uint8(value.array)
         return array if array.nbytes <= FOLD_BYTES else builder.constant(array)

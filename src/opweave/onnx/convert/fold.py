@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.sizes import Size, interval, is_static
 from ...support.errors import MLError
 from ..model.model import Model
 from ..model.protobuf import (
@@ -30,8 +31,8 @@ from ..model.protobuf import (
     tensor_type,
 )
 from ..model.registry import CONVERTERS, Converter, Unsupported, by_name
-from ..model.values import FOLD_BYTES, Constant, Value, shape_of
-from .conversion import keywords_of, result_types
+from ..model.values import FOLD_BYTES, Constant, NamedSizes, Value, shape_of
+from .conversion import TAKES_NAMES, keywords_of, result_types
 from .inference import model_of_node, result_bytes
 from .operators.logic import BOOLEAN
 
@@ -62,19 +63,23 @@ class TooLarge(Exception):  # noqa: N818
 
 def fold(
     node: NodeProto, values: Sequence[Value | None], model: Model, infer: Callable[[], Mapping[str, TypeProto]]
-) -> list[np.ndarray] | None:
+) -> list[Any] | None:
     """Compute a node, if its results depend on small constants only; None if the node stays in the graph."""
     if domain_of(node):
         return None
     operation = model.operation(node)
     if operation is None and node.op_type in ("Shape", "Size") and (shape := shape_of(values[0])) is not None:
-        return [_shape(node, shape)]
+        return [_shape(node, shape) if is_static(shape) else _named_shape(node, shape)]
     if operation is None and node.op_type == "Constant" and not values:
         constant = model.constant(node)
         return None if constant is None else [constant]
     constants = [value for value in values if isinstance(value, Constant)]
     if not values or len(constants) < len(values) - values.count(None):
         return None
+    if operation is None and any(isinstance(value, NamedSizes) for value in constants):
+        named = _with_names(node, values)
+        if named is not None or node.op_type in TAKES_NAMES:
+            return None if named is None else [named]
     if node.op_type in NEVER or sub_graphs(node):
         return None
     if sum(value.array.nbytes for value in constants) > FOLD_BYTES:
@@ -89,6 +94,18 @@ def fold(
     except Declined:
         is_large = result_bytes(node, infer()) > min(LARGE_BYTES, model.limits.folded_bytes)
         return None if is_large else with_engine(node, arrays, model.proto)
+
+
+def _named_shape(node: NodeProto, shape: Sequence[int]) -> NamedSizes:
+    return NamedSizes(_of_sizes(shape) if node.op_type == "Shape" else _of_sizes(math.prod(shape)), np.dtype(np.int64))
+
+
+def _of_sizes(values: Any) -> np.ndarray:
+    """An array of sizes and integers; `np.array` would ask the sizes for their numbers."""
+    items = values if isinstance(values, Sequence) else [values]
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array if isinstance(values, Sequence) else array.reshape(())
 
 
 def _shape(node: NodeProto, shape: Sequence[int]) -> np.ndarray:
@@ -238,7 +255,7 @@ def _where(condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> Any:
 
 def _least_or_largest(function: Callable[..., Any]) -> Callable[..., Any]:
     def evaluate(*arrays: np.ndarray) -> Any:
-        if arrays[0].dtype.kind not in "iu":
+        if any(array.dtype.kind not in "iuO" for array in arrays):
             raise Declined  # zeros have signs, and NaN its own rules
         return reduce(function, arrays)
 
@@ -275,6 +292,60 @@ EVALUATORS: Mapping[str, Callable[..., Any]] = {
     "Where": _where,
     **{op_type: _converter(op_type) for op_type in ("Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze")},
 }
+
+NAMED = frozenset(
+    {
+        *(
+            "Add",
+            "Cast",
+            "Concat",
+            "Div",
+            "Equal",
+            "Expand",
+            "Flatten",
+            "Gather",
+            "Greater",
+            "GreaterOrEqual",
+            "Identity",
+        ),
+        *("Less", "LessOrEqual", "Max", "Min", "Mul", "Neg", "Reshape", "Slice", "Squeeze", "Sub", "Transpose"),
+        *("Unsqueeze", "Where"),
+    }
+)
+"""Operators that NumPy computes on arrays of sizes that are known only when the graph runs."""
+
+
+def _with_names(node: NodeProto, values: Sequence[Value | None]) -> NamedSizes | np.ndarray | None:
+    """Compute a node with names in place of sizes; None if it takes their numbers."""
+    if node.op_type not in NAMED or len(node.output) != 1:
+        return None
+    dtype = next(value.dtype for value in values if isinstance(value, NamedSizes))
+    arrays = [
+        value.symbols if isinstance(value, NamedSizes) else value.array if isinstance(value, Constant) else None
+        for value in values
+    ]
+    attributes = {attribute.name: attribute_value(attribute) for attribute in node.attribute}
+    if node.op_type == "Cast":
+        dtype = dtype_of(attributes["to"])
+        return NamedSizes(arrays[0], dtype) if dtype.kind in "iu" and dtype.itemsize > 2 else None
+    if node.op_type == "Div" and not _is_rounded_down(*arrays):
+        return None
+    function = np.floor_divide if node.op_type == "Div" else EVALUATORS[node.op_type]
+    try:
+        result = np.asarray(function(*arrays, **attributes))
+    except (Declined, TooLarge, Unsupported, TypeError, ValueError, IndexError):
+        return None
+    if result.dtype != object:
+        return result
+    if any(isinstance(item, Size) for item in result.flat):
+        return NamedSizes(result, dtype)
+    return np.array(result.tolist(), dtype)
+
+
+def _is_rounded_down(a: Any, b: Any) -> bool:
+    """Whether a quotient is not negative, so that rounding toward zero rounds down."""
+    return all(interval(item)[0] >= 0 for item in a.flat) and all(interval(item)[0] > 0 for item in b.flat)
+
 
 SAME_TYPES = frozenset(
     {

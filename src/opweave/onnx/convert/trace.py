@@ -21,6 +21,7 @@ from ...context.builder import MLGraphBuilder
 from ...context.context import MLContext
 from ...core.graph import Graph, MLOperand
 from ...core.operation import Op
+from ...core.sizes import is_static as is_fixed
 from ...support.errors import DataError, MLError, NotSupportedError, OperationError, ValidationError
 from ...support.names import short_repr
 from ..model import checks
@@ -37,17 +38,14 @@ from ..model.protobuf import (
 )
 from ..model.registry import DATA_TYPES, NotConstant, Unsupported, key_of
 from ..model.scopes import all_nodes
-from ..model.values import Constant, Dynamic, Tensor, Value, shape_of, type_of
+from ..model.values import Constant, Dynamic, NamedSizes, Tensor, Value, shape_of, type_of
 from . import operators as operators  # importing `operators` registers the converters
 from .control import CONTROL, check_ends
 from .conversion import convert
 from .fold import fold
 from .inference import definition_of, infer, is_defined, is_static, is_valid
 from .labels import CLASSIFIER, has_names, name_labels
-from .shape_keys import DECIDING_ELEMENTS, ValuesNeeded as ValuesNeeded
-
-STRICT = "OPWEAVE_STRICT"
-"""Environment variable: raise errors of Opweave's own converters instead of falling back. The tests set it."""
+from .shape_keys import DECIDING_ELEMENTS, STRICT as STRICT, ValuesNeeded as ValuesNeeded
 
 Kind = Literal["webnn", "fallback", "folded"]
 
@@ -79,6 +77,14 @@ class Trace:
     deciding: set[str] = field(default_factory=set)
 
 
+class _Builder(MLGraphBuilder):
+    """A builder whose inputs may have names in their shapes, without the switch for drafts."""
+
+    def __init__(self, context: MLContext) -> None:
+        super().__init__(context)
+        self._takes_names = True
+
+
 class Tracer:
     """Traces the graph of a model for given input shapes, None if unknown, and for `values` of inputs that determine shapes.
 
@@ -97,7 +103,7 @@ class Tracer:
         types: Mapping[str, TypeProto] | None = None,
     ) -> None:
         self.model, self.context, self._types = model, context, types or {}
-        self.builder = MLGraphBuilder(context)
+        self.builder = _Builder(context)
         self.trace = Trace()
         self._shapes, self._values, self._available = shapes, values or {}, available
         self._folded_bytes = 0
@@ -156,9 +162,9 @@ class Tracer:
             raise Unsupported(f"the shape of {name!r} is not known")
         return shape
 
-    def add_constant(self, name: str, array: np.ndarray) -> str:
+    def add_constant(self, name: str, array: np.ndarray | NamedSizes) -> str:
         """Add a constant, and return its name."""
-        self.trace.values[name] = Constant(array)
+        self.trace.values[name] = array if isinstance(array, NamedSizes) else Constant(array)
         return name
 
     def initializers(self, graph: GraphProto) -> list[tuple[str, np.ndarray]]:
@@ -194,10 +200,12 @@ class Tracer:
         shape = self._shapes[info.name]
         type = info.type
         element_type = type.tensor_type.elem_type if type.HasField("tensor_type") else 0
-        if shape is not None and element_type:  # the shape that is passed may be more precise than the declared one
+        if (
+            shape is not None and element_type and is_fixed(shape)
+        ):  # the shape that is passed may be more precise than the declared one
             type = tensor_type(element_type, shape)
             dtype = dtype_of(element_type)
-            if 0 in shape and dtype.kind in "biuf":
+            if is_fixed(shape) and 0 in shape and dtype.kind in "biuf":
                 return Constant(np.zeros(shape, dtype))  # an empty tensor has no values that could vary
         return self._placeholder(info.name, type, element_type, shape)
 
@@ -291,7 +299,7 @@ class Tracer:
         folded = fold(node, values, self.model, lambda: self._infer(node, values))
         if not folded:
             return False
-        self._folded_bytes += sum(array.nbytes for array in folded)
+        self._folded_bytes += sum(array.nbytes for array in folded if isinstance(array, np.ndarray))
         subject = f"{checks.title_of(node)}: the bytes of all results that are computed while the model is loaded"
         self.model.limits.check("folded_bytes", self._folded_bytes, subject)
         for name, array in zip(node.output, folded, strict=False):

@@ -33,6 +33,7 @@ import numpy as np
 
 from ...core.dtypes import INFO, DataType
 from ...core.graph import MLOperand
+from ...core.sizes import Size
 from .protobuf import GraphProto, NodeProto, TensorProto, domain_of
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ def constant_or_same(value: Tensor) -> Tensor:
 
 def integers(value: Tensor | None, subject: str) -> list[int]:
     """The value of an input that must be a constant list of integers."""
-    return [int(item) for item in constant_of(value, subject).reshape(-1)]
+    return [item if isinstance(item, Size) else int(item) for item in constant_of(value, subject).reshape(-1)]
 
 
 def integer(value: Tensor | None, subject: str) -> int:

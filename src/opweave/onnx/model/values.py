@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,40 @@ class Constant:
     def element_type(self) -> int:
         """The ONNX element type."""
         return element_type_of(self.array.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return self.array.shape
+
+
+class NamedSizes(Constant):
+    """Integers that depend on the sizes of a run: `symbols` is an array of `Size` and int.
+
+    The numbers, `array`, are for one run. What reads them is valid for these numbers only, which `sizes.Guards` records.
+    """
+
+    def __init__(self, symbols: np.ndarray, dtype: np.dtype[Any]) -> None:
+        object.__setattr__(self, "symbols", symbols)
+        object.__setattr__(self, "dtype", dtype)
+
+    symbols: np.ndarray
+    dtype: np.dtype[Any]
+
+    @property
+    def array(self) -> np.ndarray:  # type: ignore[override]
+        """The numbers for the sizes of this run."""
+        return np.array([int(item) for item in self.symbols.flat], self.dtype).reshape(self.symbols.shape)
+
+    @property
+    def element_type(self) -> int:
+        """The ONNX element type."""
+        return element_type_of(self.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return self.symbols.shape
 
 
 @dataclass(frozen=True)
@@ -53,14 +88,14 @@ def shape_of(value: Value | None) -> tuple[int, ...] | None:
     """The shape of a value; None if it is absent or its shape is unknown."""
     if isinstance(value, Tensor):
         return value.operand.shape
-    return value.array.shape if isinstance(value, Constant) else None
+    return value.shape if isinstance(value, Constant) else None
 
 
 def type_of(value: Value | None) -> TypeProto:
     """The ONNX type of a value; empty if it is unknown."""
     match value:
-        case Constant(array):
-            return tensor_type(value.element_type, array.shape)
+        case Constant():
+            return tensor_type(value.element_type, value.shape)
         case Tensor(operand, element_type):
             return tensor_type(element_type, operand.shape)
         case Dynamic(type) if type is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from ...compile.legalise import cut_out
 from ...compile.partition import Segment, divide
 from ...context.context import MLContext
 from ...core.graph import Builder, Desc, Graph, Operand
+from ...core.sizes import values_at
 from ...memory.spaces import HOST, Cell
 from ...run.program import Program
 from ...run.steps import CompiledSegment, Unsized
@@ -93,6 +95,14 @@ class CompiledModel(ModelProgram):
     def threads(self) -> int:
         """Number of threads of the engine."""
         return self.program.threads
+
+    def at(self, sizes: Mapping[str, int]) -> CompiledModel:
+        """The model for these sizes, if it was compiled with names; it shares what was compiled."""
+        model = copy(self)
+        model.set_program(
+            self.program.at(sizes, ()), self._wrappers, [_result_at(result, sizes) for result in self._results]
+        )
+        return model
 
     def custom(self, number: int) -> list[Placement]:
         """Placements of the custom operations of a section."""
@@ -187,6 +197,13 @@ class CompiledModel(ModelProgram):
         reads = [self._source(self._operands[name]) for name in section.inputs]
         writes = [self._operands[name] for name in section.outputs]
         return CompiledSegment(session, HOST, "cpu", (), (), reads, writes, title)
+
+
+def _result_at(result: Result, sizes: Mapping[str, int]) -> Result:
+    if result is None:
+        return None
+    desc, dtype = result
+    return Desc(desc.data_type, values_at(desc.shape, sizes)), dtype
 
 
 def sections(trace: Trace, outputs: Sequence[str]) -> list[Segment[TracedNode, str]]:

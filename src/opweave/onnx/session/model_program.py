@@ -41,7 +41,12 @@ class ModelProgram:
     def __init__(
         self, program: Program, wrappers: Sequence[Wrapper], results: Sequence[Result], is_open: bool = False
     ) -> None:
-        self.program, self.is_open = program, is_open
+        self.is_open = is_open
+        self.set_program(program, wrappers, results)
+
+    def set_program(self, program: Program, wrappers: Sequence[Wrapper], results: Sequence[Result]) -> None:
+        """Let it run a program, which has a wrapper for each input and a result for each output."""
+        self.program = program
         self.inputs, self.outputs = list(program.graph.inputs), list(program.graph.outputs)
         self.results = {name: result for name, result in zip(self.outputs, results, strict=True) if result is not None}
         self._wrappers, self._results = wrappers, results

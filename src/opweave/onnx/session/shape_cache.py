@@ -9,6 +9,7 @@ later calls use the compiled model.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,11 +21,12 @@ from ... import memory
 from ...context.context import MLContext
 from ...core.graph import Graph
 from ...core.shapes import OtherShapes
+from ...core.sizes import Guards
 from ...support.cache import Cache
 from ...support.errors import MLError, NotSupportedError, OperationError
 from ...support.names import count_of
 from ...support.progress import report_work
-from ..convert.shape_keys import Key as Key, Shapes as Shapes, ValuesNeeded, may_decide, text_of as text_of
+from ..convert.shape_keys import STRICT, Key as Key, Shapes as Shapes, ValuesNeeded, may_decide, text_of as text_of
 from ..model.arguments import Argument
 from ..model.model import Model
 from ..model.parameters import digest_of, weight_bytes
@@ -52,6 +54,7 @@ from .choice import (
     threads_of,
 )
 from .model_program import Fallback, ModelProgram
+from .named_models import NamedModel, named_shapes
 from .repeat import Repeats
 from .room import MAX_COMPILED, Room
 from .symbolic import must_be_traced, open_program
@@ -69,6 +72,9 @@ Specialise = Literal["auto", "recurring", "always", "never"]
 RECENT = 16
 """Number of recent shapes that are remembered. Shapes that return after more others do not count as recurring: a decoder
 reaches the same lengths with every text."""
+
+MAX_NAMED = 8
+"""Maximum number of models that are compiled for many shapes, and differ in their answers to comparisons of sizes."""
 
 IDLE_CALLS = 64
 """A compiled shape may be dropped for another once this many calls have not used it."""
@@ -139,6 +145,8 @@ class ShapeCache:
         self.verdicts = find_measured(self.digest, self.ways)
         if self._why_none is not NEVER or self._why_all:  # else nothing is compiled, whatever was measured
             self.tuned = {text: verdict for text, verdict in self.verdicts.items() if verdict.chosen}
+        self._may_have_names = context.backend.takes_names
+        self._named: list[NamedModel] = []
         self.choices = 0
         self.repeats = Repeats()
         self._queued = 0  # shapes that are compiled, or wait, in the background
@@ -420,8 +428,48 @@ class ShapeCache:
                 return compiled
         if too_many and (trace := self._trace_for_all(shapes)) is not None:
             return self._finish(sizes, trace, in_background)
+        if (named := self._compile_with_names(shapes, feed, values)) is not None:
+            return named
         key, trace = self.trace_shapes(shapes, feed, values)
         return self._finish(key, trace, in_background)
+
+    def _compile_with_names(
+        self, shapes: Shapes, feed: Mapping[str, Any], values: dict[str, Any]
+    ) -> CompiledModel | None:
+        """The model for a call, of one that is compiled for many shapes; None if each of its shapes must be compiled."""
+        is_required = self._why_all not in (None, ALWAYS)  # otherwise, shapes are compiled to be faster
+        if not is_required or not self._may_have_names or self._measurement_for(tuple(shapes.items())) is not None:
+            return None
+        with self._lock:
+            decided = {name: np.asarray(value).tobytes() for name, value in values.items()}
+            models = iter(self._named)
+            compiled = next(filter(None, (model.at(shapes, decided) for model in models)), None)
+        if compiled is None:
+            named, sizes = named_shapes(self._inputs, shapes)
+            if not sizes or None in named.values():
+                return None
+            guards = Guards(sizes)
+            try:
+                with guards.deciding():
+                    _, trace = self.trace_shapes(named, feed, values)
+                    if any(step.kind == "fallback" for step in trace.steps):
+                        self._may_have_names = False
+                        return None
+                    model = self.compile_on("", trace)
+            except Exception as error:
+                if STRICT in os.environ and not isinstance(error, MLError):
+                    raise
+                # Sizes that do not fit are an error of the ordinary way, too.
+                self._may_have_names = isinstance(error, MLError)
+                log(NOTSET, INFO, "shapes are compiled one by one: %s", error)
+                return None
+            decided = {name: np.asarray(value).tobytes() for name, value in values.items()}
+            compiled = model.at(sizes)
+            with self._lock:
+                self._named = [NamedModel(named, decided, guards, model), *self._named[: MAX_NAMED - 1]]
+        with self._lock:
+            self._keep(self._key(shapes, values), compiled)
+        return compiled
 
     def trace_shapes(self, shapes: Shapes, feed: Mapping[str, Any], values: dict[str, Any]) -> tuple[Key, Trace]:
         """Trace the model for shapes and values of deciding inputs; add newly found deciding inputs to `values`."""

@@ -8,6 +8,8 @@ from functools import reduce
 import numpy as np
 
 from ....context.builder import MLGraphBuilder
+from ....core.sizes import is_static
+from ....support.records import record
 from ...model.registry import (
     Tensor,
     Unsupported,
@@ -81,6 +83,17 @@ def _(
     return window(b, data, picked)
 
 
+@record
+class NamedRange:
+    """Positions from `start` to `stop`, which are known only when the graph runs."""
+
+    start: int
+    stop: int
+
+    def __bool__(self) -> bool:
+        return self.stop > self.start
+
+
 def slice_positions(size: int, start: int, end: int, step: int) -> range:
     """The positions that ONNX's Slice picks from `size` elements; a start out of range is clamped.
 
@@ -91,6 +104,8 @@ def slice_positions(size: int, start: int, end: int, step: int) -> range:
         # By the specification the result is empty; ONNX Runtime continues to the first element.
         raise Unsupported(f"it goes backward from {start} to {end}, which is read in different ways")
     start, end = (bound + size if bound < 0 else bound for bound in (start, end))
+    if step == 1 and not is_static([size, start, end]):
+        return NamedRange(min(max(start, 0), size), min(max(end, 0), size))  # type: ignore[return-value]
     if step < 0:
         return range(min(max(start, 0), size - 1), min(max(end, -1), size - 1), step)
     return range(min(max(start, 0), size), min(max(end, 0), size), step)
@@ -111,6 +126,9 @@ def window(b: MLGraphBuilder, data: Tensor, picked: dict[int, range]) -> Tensor:
     if not all(picked.values()):
         return empty(data, {axis: len(chosen) for axis, chosen in picked.items()})
     for axis, chosen in picked.items():
+        if isinstance(chosen, NamedRange):
+            starts[axis], sizes[axis] = chosen.start, chosen.stop - chosen.start
+            continue
         if chosen.step < 0:
             backwards += [axis] if len(chosen) > 1 else []
             chosen = chosen[::-1]
@@ -139,8 +157,10 @@ def _(
     begins, ends, kept = [0] * rank, [0] * rank, {}
     for axis, begin, end in zip(along, padding[: len(along)], padding[len(along) :], strict=True):
         begins[axis], ends[axis] = max(begin, 0), max(end, 0)
-        kept[axis] = range(max(-begin, 0), shape[axis] - max(-end, 0))  # negative numbers remove elements
-    data = window(b, data, kept)
+        if begin < 0 or end < 0:  # they remove elements
+            positions = range if is_static([shape[axis], begin, end]) else NamedRange
+            kept[axis] = positions(max(-begin, 0), shape[axis] - max(-end, 0))
+    data = window(b, data, kept) if kept else data
     if not any(begins) and not any(ends):
         return data
     if mode == "wrap":

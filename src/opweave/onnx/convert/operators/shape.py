@@ -10,9 +10,11 @@ from ....composites import depth_to_space, space_to_depth
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
 from ....core.shapes import broadcast
+from ....core.sizes import Size
 from ...model.booleans import bool_as_uint8
 from ...model.protobuf import TensorProto, array_of, dtype_of
 from ...model.registry import (
+    DATA_TYPES,
     Tensor,
     Unsupported,
     constant_of,
@@ -105,6 +107,21 @@ def _(b: MLGraphBuilder, input: Tensor, *, value: TensorProto | None = None) -> 
     # Small results are folded. A large one takes memory only while the graph runs.
     single = np.zeros((), np.float32) if value is None else array_of(value).reshape(())
     return b.expand(b.constant(bool_as_uint8(single)), integers(input, "the shape"))
+
+
+@converts("Range")
+def _(b: MLGraphBuilder, start: Tensor, limit: Tensor, delta: Tensor, *, types: list[int]) -> Tensor:
+    # Ranges of numbers are folded. Their length has a name here: count the elements before each one.
+    unsupported_if(
+        any(isinstance(value, MLOperand) for value in (start, limit, delta)), "WebNN has no operation for it"
+    )
+    (first,), (end,), (step,) = (integers(value, "the range") for value in (start, limit, delta))
+    unsupported_if(isinstance(step, Size) or step == 0, "its step is not a number")
+    count, data_type = -((first - end) // step), DATA_TYPES[types[0]]
+    unsupported_if(count < 1, "its output is empty")
+    ones = b.expand(b.constant(data_type, 1), [count])
+    places = b.cumulative_sum(ones, 0, exclusive=True)
+    return b.add(b.mul(places, b.constant(data_type, step)), b.constant(data_type, int(first)))
 
 
 @converts("EyeLike")

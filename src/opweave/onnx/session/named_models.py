@@ -1,0 +1,64 @@
+"""Models that are compiled once for many input shapes: sizes that change have names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...core.sizes import Guards, Size
+from ...support.records import record
+from ..convert.shape_keys import Shapes
+
+if TYPE_CHECKING:
+    from ..model.arguments import Argument
+    from .compiled import CompiledModel
+
+
+def named_shapes(inputs: Iterable[Argument], shapes: Shapes) -> tuple[dict[str, Any], dict[str, int]]:
+    """The shapes of inputs with names for their dynamic dimensions, and the size of each name.
+
+    A name of the model that has two sizes in a call counts as two names: ONNX Runtime accepts such calls.
+    """
+    sizes: dict[str, int] = {}
+    named: dict[str, Any] = {}
+    declared = {argument.name: argument.dims for argument in inputs}
+    for name, shape in shapes.items():
+        dims: list[Any] = []
+        for axis, size in enumerate(shape or ()):
+            dim = (declared.get(name) or [None] * len(shape or ()))[axis]
+            if isinstance(dim, int):
+                dims.append(size)
+                continue
+            text = str(dim or "")
+            if text in ("", "?") or sizes.get(text, size) != size:
+                text = f"{name}[{axis}]"
+            sizes[text] = size
+            dims.append(Size(text))
+        named[name] = None if shape is None else tuple(dims)
+    return named, sizes
+
+
+@record
+class NamedModel:
+    """A model compiled with names, and the values of deciding inputs that it was compiled for."""
+
+    shapes: Mapping[str, tuple[Any, ...] | None]
+    values: Mapping[str, bytes]
+    guards: Guards
+    compiled: CompiledModel
+
+    def at(self, shapes: Shapes, values: Mapping[str, bytes]) -> CompiledModel | None:
+        """The model for a call; None if it was compiled for other calls."""
+        sizes = self._sizes(shapes) if values == self.values else None
+        return self.compiled.at(sizes) if sizes is not None and self.guards.hold(sizes) else None
+
+    def _sizes(self, shapes: Shapes) -> dict[str, int] | None:
+        sizes: dict[str, int] = {}
+        for name, shape in shapes.items():
+            named = self.shapes.get(name)
+            if shape is None or named is None or len(named) != len(shape):
+                return None
+            for declared, size in zip(named, shape, strict=True):
+                if (sizes.setdefault(declared.name, size) if isinstance(declared, Size) else declared) != size:
+                    return None
+        return sizes
