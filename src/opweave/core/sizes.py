@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from itertools import count
 from math import gcd, inf, isinf, prod
+from numbers import Integral
 from typing import Any, Literal, NoReturn, Protocol, Self, TypeAlias, TypeVar
 
 from ..support.errors import ValidationError
@@ -205,9 +206,7 @@ class Size:
     def __eq__(self, other: object) -> bool:
         if isinstance(other, str):
             return bool(self.name) and self.name == other
-        if _terms_of(other) is None:
-            return False
-        return _decide("zero", self - other)
+        return NotImplemented if _terms_of(other) is None else _decide("zero", self - other)
 
     def __lt__(self, other: Any) -> bool:
         return NotImplemented if _terms_of(other) is None else _decide("negative", self - other)
@@ -252,7 +251,7 @@ def is_unknown(size: object) -> bool:
 def _terms_of(value: object) -> _Terms | None:
     if isinstance(value, Size):
         return dict(value.terms)
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         return None
     return {(): operator.index(value)}
 
@@ -315,6 +314,8 @@ def _divide(above: Dimension, below: Dimension) -> Dimension:
         return above // below
     if isinstance(above, int) and above == 0:
         return 0
+    if isinstance(above, int) and above == -1 and interval(below)[0] >= 0:
+        return -1  # `below` is not 0
     if isinstance(below, int) or len(below.terms) == 1:
         ((divisor, factor),) = (dict.fromkeys([()], below) if isinstance(below, int) else dict(below.terms)).items()
         if factor == 0:
@@ -370,6 +371,11 @@ def is_static(shape: Iterable[Any]) -> bool:
     return Size not in map(type, shape)
 
 
+def is_symbolic(value: Any) -> bool:
+    """Whether a dimension or an attribute has sizes."""
+    return isinstance(value, Size) or (isinstance(value, tuple) and any(map(is_symbolic, value)))
+
+
 def is_same_size(left: Dimension, right: Dimension) -> bool:
     """Whether dimensions are equal for all sizes, as far as formulas tell."""
     difference = left - right
@@ -408,6 +414,96 @@ def interval(dimension: Dimension) -> tuple[float, float]:
 
 def _times(a: float, b: float) -> float:
     return 0 if a == 0 or b == 0 else a * b
+
+
+def lower_bound(extent: Dimension) -> float:
+    """A number that an extent is never below, if names are at least 1; -inf if formulas do not tell.
+
+    >>> n, m = Size("n"), Size("m")
+    >>> lower_bound(n * m - m), lower_bound(n - m)
+    (0, -inf)
+    """
+    if isinstance(extent, int):
+        return extent
+    # With `least + rest` in place of each factor, where no rest is negative, no term may be negative but the constant.
+    total: dict[tuple[_Atom, ...], float] = {(): 0}
+    for atoms, factor in extent.terms:
+        product: dict[tuple[_Atom, ...], float] = {(): factor}
+        for atom in atoms:
+            least = _least(atom)
+            if isinf(least):
+                return -inf
+            rests = [((*key, atom), number) for key, number in product.items()]
+            product = {key: number * least for key, number in product.items()}
+            for key, number in rests:
+                product[key] = product.get(key, 0) + number
+        for key, number in product.items():
+            ordered = tuple(sorted(key, key=_order))
+            total[ordered] = total.get(ordered, 0) + number
+    constant = total.pop(())
+    return constant if min(total.values(), default=0) >= 0 else -inf
+
+
+def _least(atom: _Atom) -> float:
+    if not atom.arguments:
+        return 1
+    least = [lower_bound(argument) for argument in atom.arguments]
+    if atom.kind == "max":
+        return max(least)
+    if atom.kind != "//":
+        return min(least)
+    divisor = atom.arguments[1]
+    if isinstance(divisor, int) and divisor > 0:
+        return least[0] if isinf(least[0]) else least[0] // divisor
+    return 0 if least[0] >= 0 and least[1] >= 1 else -inf
+
+
+def is_below(left: Dimension, right: Dimension) -> bool:
+    """Whether an extent is below another one for all sizes, as far as formulas tell."""
+    return lower_bound(right - left) >= 1
+
+
+def largest(left: Dimension, right: Dimension) -> Dimension:
+    """The larger one of two extents."""
+    if isinstance(left, int) and isinstance(right, int):
+        return max(left, right)
+    difference = left - right
+    return left if lower_bound(difference) >= 0 else right if lower_bound(-difference) >= 0 else _call("max", left, right)
+
+
+def smallest(left: Dimension, right: Dimension) -> Dimension:
+    """The smaller one of two extents."""
+    if isinstance(left, int) and isinstance(right, int):
+        return min(left, right)
+    difference = right - left
+    return left if lower_bound(difference) >= 0 else right if lower_bound(-difference) >= 0 else _call("min", left, right)
+
+
+def renamed(dimension: Dimension, names: Mapping[str, str]) -> Dimension:
+    """The dimension with other names.
+
+    >>> renamed(2 * Size("rows") + 1, {"rows": "n"})
+    2*n + 1
+    """
+    if isinstance(dimension, int):
+        return dimension
+    terms: _Terms = {}
+    for atoms, factor in dimension.terms:
+        product: Any = factor
+        for atom in atoms:
+            if atom.arguments:
+                product = product * _call(atom.kind, *[renamed(argument, names) for argument in atom.arguments])
+            else:
+                product = product * Size(names[atom.text])
+        for key, number in (_terms_of(product) or {}).items():
+            terms[key] = terms.get(key, 0) + number
+    return _size(terms)
+
+
+def variables_of(dimension: Dimension) -> list[str]:
+    """The names of the sizes that a dimension depends on, with those without a formula, in order."""
+    atoms = _atoms_of(dimension) if isinstance(dimension, Size) else ()
+    return list(dict.fromkeys(atom.text for atom in atoms if not atom.arguments))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -470,6 +566,57 @@ def _deciding(scope: _Decisions | None) -> Iterator[None]:
         yield
     finally:
         _scope.reset(token)
+
+
+class _Neutral:
+    """A scope that records nothing: sizes are equal if their normal forms are. It keeps the sizes of the scope outside."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
+
+    def decide(self, condition: _Condition) -> bool:
+        kind, difference = condition
+        return False if kind == "zero" else _refuse(f"whether {difference} is less than 0")
+
+    def number(self, size: Size) -> int:
+        return _refuse(f"{size} as a number")
+
+
+def without_deciding() -> AbstractContextManager[None]:
+    """A context manager for code that is valid for all sizes: there, sizes are equal if their formulas are.
+
+    >>> n, guards = Size("n"), Guards({"n": 1})
+    >>> with guards.deciding(), without_deciding():
+    ...     n == 1, estimate(2 * n)
+    (False, 2)
+    >>> guards.answers
+    {}
+    """
+    return _deciding(_Neutral(_hints()))
+
+
+def _hints() -> Mapping[str, int]:
+    scope = _scope.get()
+    return scope.sizes if isinstance(scope, (Guards, _Neutral)) else {}
+
+
+TYPICAL_SIZE = 1024
+"""Estimate of a size of which nothing is known."""
+
+
+def estimate(dimension: Dimension) -> int:
+    """A dimension for the sizes of the first run, on which only speed may depend: no answer is recorded.
+
+    >>> with Guards({"n": 8}).deciding():
+    ...     estimate(Size("n") + 1)
+    9
+    >>> estimate(Size("n"))
+    1024
+    """
+    if isinstance(dimension, int):
+        return dimension
+    hints = _hints()
+    return dimension.at({name: hints.get(name, TYPICAL_SIZE) for name in variables_of(dimension)})
 
 
 def guarded_sizes() -> Mapping[str, int]:

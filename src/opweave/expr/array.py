@@ -14,12 +14,13 @@ from weakref import WeakValueDictionary
 from ..core.dtypes import DataType, check
 from ..core.questions import Questionable
 from ..core.shapes import broadcast
+from ..core.sizes import Size, is_same_size, is_static, lower_bound
 from ..support import hints
 from ..support.errors import NoSuchNameError, NoValueError, SignatureError, ValidationError, require
 from . import ir
 from .ir import Cast, Check, Const, Expr, Index, Input, Load, Type
 from .limits import check_nodes
-from .ranges import bounds
+from .ranges import bounds, is_inside
 
 _axis_variables: WeakValueDictionary[tuple[int, int], Index] = WeakValueDictionary()
 _axis_lock = Lock()
@@ -41,7 +42,7 @@ def axes_of(shape: Sequence[int]) -> tuple[Index, ...]:
 
 def positions_of(shape: Sequence[int]) -> tuple[Expr, ...]:
     """The variables of the axes; 0 for axes of size 1, which broadcast."""
-    return tuple(Const(0, "index") if v.extent == 1 else v for v in axes_of(shape))
+    return tuple(Const(0, "index") if is_same_size(v.extent, 1) else v for v in axes_of(shape))
 
 
 _INSTEAD = {
@@ -188,13 +189,14 @@ class Traced:
                 indices.append(item.body)
                 continue
             try:
-                position = operator.index(item)
+                position = item if isinstance(item, Size) else operator.index(item)
             except TypeError:
                 raise ValidationError(
                     f"an index must be an integer, got {item!r}; compute(shape, function) takes parts of arrays"
                 ) from None
             size = self.shape[axis]
-            indices.append(Const(position + size if -size <= position < 0 else position, "index"))
+            is_negative = lower_bound(position) < 0 and -size <= position < 0
+            indices.append(Const(position + size if is_negative else position, "index"))
         return indices
 
     # Operators -------------------------------------------------------------------------------------------------------
@@ -319,7 +321,7 @@ class _Access:
 
 def _surely_inside(index: Expr, size: int) -> bool:
     span = bounds(index)
-    return span is not None and span[0] >= 0 and span[1] < size
+    return span is not None and is_inside(span, size)
 
 
 def _require_inside(array: Traced, index: Expr, axis: int) -> Expr:
@@ -329,7 +331,7 @@ def _require_inside(array: Traced, index: Expr, axis: int) -> Expr:
             f"the index {ir.text(index)} of axis {axis} depends on data; x.clamped[...], x.checked[...] or "
             "x.padded(value)[...] say what happens outside of the array"
         )
-    if span[0] < 0 or span[1] >= size:
+    if not is_inside(span, size) and (span[0] < 0 or span[1] >= size):
         raise ValidationError(
             f"the index {ir.text(index)} of axis {axis} goes from {span[0]} to {span[1]}, it must be in [0, {size}); "
             "x.clamped[...] or x.padded(value)[...] say what happens outside of the array"
@@ -348,7 +350,7 @@ def _clamp_index(array: Traced, index: Expr, axis: int) -> Expr:
             index = Cast(index, "int32")  # the size may not fit into 8 bits
         if index.type not in ("uint32", "uint64"):
             index = ir.call("max", index, Const(0, index.type))
-        index = ir.call("min", index, Const(size - 1, index.type))
+        index = ir.call("min", index, ir.number(size - 1, index.type))
     return _as_index(index)
 
 
@@ -358,7 +360,7 @@ def _is_inside(index: Expr, size: int) -> Expr | None:
         return None
     if index.type in ("int8", "uint8"):
         index = Cast(index, "int32")
-    below = ir.call("lesser", index, Const(size, index.type))
+    below = ir.call("lesser", index, ir.number(size, index.type))
     if index.type in ("uint32", "uint64"):
         return below
     return ir.call("logical_and", ir.call("greater_or_equal", index, Const(0, index.type)), below)
@@ -371,7 +373,7 @@ def _check_index(array: Traced, index: Expr, axis: int) -> Expr:
         checks = run_checks.get()
         require(checks is not None, "x.checked works in expressions only")
         assert checks is not None
-        checks.append(Check(condition, f"the index {ir.text(index)} of axis {axis} must be in [0, {size})", index))
+        checks.append(Check(condition, f"the index {ir.text(index)} of axis {axis}", size, index))
     return _clamp_index(array, index, axis)
 
 
@@ -388,13 +390,13 @@ def as_array(value: Any, like: Type | None = None) -> Traced:
     if isinstance(value, Traced):
         return value
     value = _plain(value)
-    if not isinstance(value, (bool, int, float)):
+    if not isinstance(value, (bool, int, float, Size)):
         hint = "; pass it as an operand" if hasattr(value, "__array__") else ""
         if isinstance(value, Questionable):
             hint = ", an operand of a graph; functions of ow.expr are for formulas (@ow.expression)"
         raise SignatureError(f"expected an expression or a number, got {type(value).__name__}{hint}")
     if like is None:
-        like = "bool" if isinstance(value, bool) else "index" if isinstance(value, int) else "float32"
+        like = "bool" if isinstance(value, bool) else "index" if isinstance(value, (int, Size)) else "float32"
     return Traced((), ir.number(value, like))
 
 
@@ -454,8 +456,50 @@ def apply(name: str, *values: Any) -> Traced:
     if arrays[-1].data_type == "index" and "index" not in types:
         number_type: DataType = "int32" if "int32" in types else "float32"
         arrays = [Traced(a.shape, Cast(a.body, number_type)) if a.data_type == "index" else a for a in arrays]
-    shape = broadcast(*(array.shape for array in arrays), names="the operands") if len(arrays) > 1 else arrays[0].shape
-    return Traced(shape, ir.call(name, *(array.body for array in arrays)))
+    shapes = [array.shape for array in arrays]
+    if all(map(is_static, shapes)):
+        shape = broadcast(*shapes, names="the operands") if len(shapes) > 1 else shapes[0]
+        return Traced(shape, ir.call(name, *(array.body for array in arrays)))
+    shape = reduce(_broadcast_sizes, shapes)
+    return Traced(shape, ir.call(name, *(_stretch(array, shape) for array in arrays)))
+
+
+def _broadcast_sizes(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+    """Broadcast shapes. The scope decides whether sizes are equal, or 1, where their formulas do not tell."""
+    rank = max(len(left), len(right))
+    return tuple(
+        _broadcast_size(a, b, (left, right))
+        for a, b in zip(
+            (1,) * (rank - len(left)) + left,
+            (1,) * (rank - len(right)) + right,
+            strict=True,
+        )
+    )
+
+
+def _broadcast_size(left: int, right: int, shapes: tuple[tuple[int, ...], ...]) -> int:
+    if is_same_size(right, 1) or is_same_size(left, right):
+        return left
+    if is_same_size(left, 1):
+        return right
+    if left == right:
+        return left if isinstance(right, Size) else right
+    if left == 1:
+        return right
+    if right == 1:
+        return left
+    listed = " and ".join(str(list(shape)) for shape in shapes)
+    raise ValidationError(f"the shapes of the operands do not broadcast: {listed}")
+
+
+def _stretch(array: Traced, shape: tuple[int, ...]) -> Expr:
+    """The element of an array at the positions of a shape to which it broadcasts."""
+    values: dict[Expr, Expr] = {}
+    for axis in range(-array.rank, 0):
+        own, target = array.shape[axis], shape[axis]
+        if not is_same_size(own, target) and not is_same_size(own, 1):
+            values[axis_variable(axis, own)] = axis_variable(axis, target) if own == target else Const(0, "index")
+    return ir.substitute(array.body, values) if values else array.body
 
 
 def _name(array: Traced) -> str:

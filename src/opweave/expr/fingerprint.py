@@ -5,19 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core.graph import Desc
+from ..core.sizes import Size, renamed, variables_of
 from ..support.digests import digest
 from .ir import Expr, Formula, Index, Source, payload, walk
 
 
 def fingerprint(program: Formula) -> str:
     """A digest of what a program computes, independent of names and messages."""
+    return identify(program)[0]
+
+
+def identify(program: Formula) -> tuple[str, tuple[str, ...]]:
+    """The digest of a program, and the names of its sizes in the order of their first use: programs may differ in names."""
     hasher = digest()
+    names: dict[str, str] = {}
     numbers: dict[Expr, int] = {}
     variables: dict[Index, int] = {}
     arrays: dict[Source, str] = {source: f"x{source.number}" for source in program.inputs}
 
     def add(*words: object) -> None:
-        hasher.update((" ".join(map(str, words)) + "\n").encode())
+        hasher.update((" ".join(map(str, map(canonical, words))) + "\n").encode())
+
+    def canonical(item: object) -> object:
+        """Number the names of sizes."""
+        if isinstance(item, tuple):
+            return tuple(map(canonical, item))
+        if not isinstance(item, Size):
+            return item
+        for name in variables_of(item):
+            names.setdefault(name, str(len(names)))
+        return f"<{renamed(item, names)}>"
 
     def number(variable: Index) -> int:
         return variables.setdefault(variable, len(variables))
@@ -25,7 +42,7 @@ def fingerprint(program: Formula) -> str:
     def describe(item: object) -> object:
         """Replace variables and arrays of a `payload` by their numbers."""
         if isinstance(item, Index):
-            return f"{number(item)}<{item.extent}"
+            return f"{number(item)}<{canonical(item.extent)}"
         return arrays[item] if isinstance(item, Source) else item
 
     def nodes(root: Expr) -> int:
@@ -38,10 +55,10 @@ def fingerprint(program: Formula) -> str:
 
     def array(name: str, axes: Sequence[Index], body: Expr, desc: Desc) -> None:
         root = nodes(body)
-        add(name, desc, root, *map(describe, axes))
+        add(name, desc.data_type, desc.shape, root, *map(describe, axes))
 
     for source in program.inputs:
-        add(arrays[source], source.desc)
+        add(arrays[source], source.desc.data_type, source.desc.shape)
     for k, stored in enumerate(program.stored):
         array(f"s{k}", stored.axes, stored.body, stored.desc)
         arrays[stored] = f"s{k}"
@@ -49,4 +66,4 @@ def fingerprint(program: Formula) -> str:
         array(f"y{k}", output.axes, output.body, output.desc)
     for check in program.checks:
         add("check", nodes(check.condition))
-    return hasher.hexdigest()
+    return hasher.hexdigest(), tuple(names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..core.sizes import Size, lower_bound
 from ..support.errors import require
 from . import ir
 from .array import Traced, as_array, axes_of, positions_of, truth
@@ -76,8 +77,11 @@ def check_sizes(sizes: int | Sequence[int], function: str) -> tuple[int, ...]:
     """One or several sizes as a tuple of positive integers; `function` is the caller, for the message."""
     sizes = tuple(sizes) if isinstance(sizes, Sequence) else (sizes,)
     for size in sizes:
-        require(
-            isinstance(size, int) and not isinstance(size, bool) and size > 0,
-            f"{function}: sizes must be positive integers, got {list(sizes)}",
-        )
+        require(_is_positive(size), f"{function}: sizes must be positive integers, got {list(sizes)}")
     return sizes
+
+
+def _is_positive(size: object) -> bool:
+    if isinstance(size, Size):
+        return lower_bound(size) >= 1 or size > 0
+    return isinstance(size, int) and not isinstance(size, bool) and size > 0

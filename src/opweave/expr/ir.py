@@ -27,10 +27,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ..core.dtypes import FLOATS, INFO, DataType
 from ..core.graph import Desc
+from ..core.sizes import Size, is_same_size, is_symbolic, lower_bound
 from ..support.cache import exact
 from ..support.errors import require
 from ..support.names import short_repr
@@ -70,17 +71,17 @@ class Expr:
 
 
 class Const(Expr):
-    """A number of a data type, a truth value, or an index."""
+    """A number of a data type, a truth value, or an index. The value may be a size that is known only at a run."""
 
     __slots__ = ("value",)
 
-    def __init__(self, value: int | float | bool, type: Type) -> None:
+    def __init__(self, value: Any, type: Type) -> None:
         self.value = value
         self._set(type, ())
 
 
 class Index(Expr):
-    """A position in [0, extent) along an axis.
+    """A position in [0, extent) along an axis. The extent, a positive number, may be a `Size`.
 
     `axis` is counted from the end of the result's shape (-1 is the last one); 0 for reduction variables and unbound variables.
     """
@@ -211,17 +212,27 @@ def _fold(name: str, arguments: tuple[Expr, ...]) -> Expr | None:
     first, other, function = arguments[0], arguments[-1], FUNCTIONS[name].operator
     if name not in (*_NEUTRAL, "mod") or function is None or not isinstance(other, Const):
         return None
-    if isinstance(first, Const) and (other.value != 0 or name not in ("floor_div", "mod")):
+    is_divided = name in ("floor_div", "mod")
+    if isinstance(first, Const) and not (is_divided and _may_be_zero(other.value)):
         return Const(function(first.value, other.value), "index")
-    return first if other.value == _NEUTRAL.get(name) else None
+    return first if name in _NEUTRAL and is_same_size(other.value, _NEUTRAL[name]) else None
+
+
+def _may_be_zero(value: Any) -> bool:
+    return lower_bound(value) < 1 if isinstance(value, Size) else value == 0
 
 
 _NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "floor_div": 1}
 """Neutral second operands of index arithmetic."""
 
 
-def number(value: int | float | bool, type: Type) -> Const:
+def number(value: Any, type: Type) -> Const:
     """A constant of the given type; `ValidationError` for 2.5 as an integer, or 300 as a uint8."""
+    if isinstance(value, Size):
+        require(type != "bool", f"expected True or False, got {value}")
+        if type in INTEGERS and INFO[type].bits < 32:
+            require(value <= INFO[type].highest, f"{value} is not a value of {type}")
+        return Const(value, type)
     if type == "bool":
         require(isinstance(value, bool), f"expected True or False, got {short_repr(value)}")
         return Const(value, type)
@@ -293,7 +304,7 @@ def payload(node: Expr) -> tuple[object, ...]:
     """The fields of a node besides its type and operands."""
     match node:
         case Const():
-            return (exact(node.value),)
+            return (node.value if isinstance(node.value, Size) else exact(node.value),)
         case Load():
             return (node.source,)
         case Call():
@@ -322,21 +333,35 @@ def size_of(variables: Iterable[Index]) -> int:
     return math.prod(variable.extent for variable in variables)
 
 
+def variables_of(nodes: Iterable[Expr]) -> Iterator[Index]:
+    """The variables among nodes, and those of reductions."""
+    for node in nodes:
+        if isinstance(node, Index):
+            yield node
+        elif isinstance(node, Reduce):
+            yield from node.variables
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Programs
 
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """A run-time check, such as the bounds check of an index that depends on data.
+    """The bounds check of an index that depends on data.
 
-    The condition must be true at all positions of its free variables. Else, the error shows the message, such as "gather:
-    indices must be in [0, 8)", and the integer `value`, if there is one.
+    The condition must be true at all positions of its free variables. Else, the error says that the `subject` must be in
+    [0, extent), and shows the integer `value`, if there is one.
     """
 
     condition: Expr
-    message: str
+    subject: str
+    extent: int
     value: Expr | None = None
+
+    @property
+    def message(self) -> str:
+        return f"{self.subject} must be in [0, {self.extent})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -371,6 +396,15 @@ class Formula:
         return tuple(source for source in sources(*self.roots) if isinstance(source, Stored))
 
     @cached_property
+    def has_sizes(self) -> bool:
+        """Whether sizes are known only when the program runs."""
+        if any(map(is_symbolic, (array.desc.shape for array in (*self.inputs, *self.outputs)))):
+            return True
+        nodes = walk(*(stored.body for stored in self.stored), *self.roots)
+        constants = [node.value for node in nodes if isinstance(node, Const)]
+        return any(map(is_symbolic, (*constants, *(variable.extent for variable in variables_of(nodes)))))
+
+    @cached_property
     def is_pointwise(self) -> bool:
         """Whether each output element depends only on input elements at its own position (with broadcasting)."""
         nodes = walk(*self.roots)
@@ -393,7 +427,7 @@ def is_aligned(load: Load) -> bool:
     """Whether a load reads at the position that is written, ignoring dimensions of size 1."""
     rank = load.source.desc.rank
     return all(
-        (isinstance(index, Index) and index.axis == k - rank) or (isinstance(index, Const) and size == 1)
+        (isinstance(index, Index) and index.axis == k - rank) or (isinstance(index, Const) and is_same_size(size, 1))
         for k, (index, size) in enumerate(zip(load.parts, load.source.desc.shape, strict=True))
     )
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Literal, Protocol, get_args
 
 import numpy as np
 
+from ..core.sizes import without_deciding
 from ..support import packages, settings
 from ..support.cache import Cache
-from ..support.errors import MissingExtraError, OperationError, need_text
-from .fingerprint import fingerprint
+from ..support.errors import MissingExtraError, OperationError, ValidationError, need_text
+from .fingerprint import identify
 from .ir import Formula
 from .limits import too_much_work
 
@@ -32,13 +33,19 @@ _fault = ""
 
 MAX_KERNELS = 256
 
+MAX_STATIC = 16
+"""Maximum number of sizes for which a kernel without code for all sizes keeps static ones."""
+
 
 class ExpressionKernel(Protocol):
-    """A program that is ready to run."""
+    """A program that is ready to run. If it has sizes that are known only at a run, the kernel `at` these sizes runs."""
 
     @property
     def detail(self) -> str:
         """The engine and its options, for tables."""
+
+    def at(self, sizes: Mapping[str, int]) -> ExpressionKernel:
+        """Return the kernel for sizes by name; the kernel itself if the program has none."""
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Return a function that runs the program once on C-contiguous arrays of the declared data types and shapes."""
@@ -86,19 +93,20 @@ def _give_up(error: MissingExtraError) -> None:
 
 
 compiled: Cache[tuple[str, str, tuple[str, ...], bool], ExpressionKernel] = Cache(MAX_KERNELS)
-"""Compiled programs, by fingerprint, name, messages, and whether Halide compiles them."""
+"""Compiled programs, by fingerprint, name, names of sizes and messages, and whether Halide compiles them."""
 
 
 def compile(program: Formula, engine: Engine = "auto") -> ExpressionKernel:
-    """Compile a program; equal programs share a kernel.
+    """Compile a program; equal programs share a kernel. A program with sizes is compiled once for all of them.
 
     With "auto", NumPy evaluates programs that Halide cannot compile, and the kernel's `detail` contains the reason. If Halide
     cannot be imported, there is a warning, and NumPy evaluates all programs from then on.
     """
     with_halide = is_compiled() if engine == "auto" else engine == "halide"
+    digest, names = identify(program)
     # Kernels contain names and messages, which are not part of the fingerprint.
-    key = (fingerprint(program), program.name, tuple(check.message for check in program.checks), with_halide)
-    with compiled.turn(key):
+    key = (digest, program.name, (*names, *(check.message for check in program.checks)), with_halide)
+    with compiled.turn(key), without_deciding():
         kernel = compiled.get(key)
         # Halide refused this program, so a NumPy kernel is cached: compile again, to raise Halide's error.
         is_refused = getattr(kernel, "is_refused", False)
@@ -109,7 +117,7 @@ def compile(program: Formula, engine: Engine = "auto") -> ExpressionKernel:
 
 def _compile(program: Formula, with_halide: bool, strict: bool) -> ExpressionKernel:
     if not with_halide:
-        return _NumpyKernel(program)
+        return _numpy_kernel(program)
     is_chosen = strict or os.environ.get(ENGINE_VARIABLE) == "halide"
     from .halide import compile as compile_with_halide
 
@@ -117,17 +125,58 @@ def _compile(program: Formula, with_halide: bool, strict: bool) -> ExpressionKer
         problem = too_much_work(program)
         if problem:
             raise OperationError(f"{program.name}: {problem}")
+        if program.has_sizes:
+            raise OperationError(f"{program.name}: Halide compiles known sizes only")
         kernel: ExpressionKernel = compile_with_halide(program)
     except MissingExtraError as error:
         if is_chosen:
             raise
         _give_up(error)
-        return _NumpyKernel(program)
+        return _numpy_kernel(program)
     except OperationError as error:
+        if program.has_sizes:
+            return StaticKernels(program, "halide" if strict else "auto", f"compiled for each size; {error}")
         if strict:
             raise
         return _NumpyKernel(program, str(error))
     return kernel
+
+
+def _numpy_kernel(program: Formula) -> ExpressionKernel:
+    return StaticKernels(program, "numpy", f"NumPy{_lack()}") if program.has_sizes else _NumpyKernel(program)
+
+
+def _lack() -> str:
+    return "" if has_halide() else f"; {_fault or f'the extra halide compiles expressions: {INSTALL}'}"
+
+
+class SymbolicKernel:
+    """A program with sizes that are known only at a run: it runs `at` these sizes."""
+
+    def __init__(self, program: Formula) -> None:
+        self.program = program
+
+    def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
+        raise ValidationError(f"{self.program.name}: the sizes of this kernel are known only at a run; at(sizes) sets them")
+
+    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        self.bind(inputs, outputs)
+
+
+class StaticKernels(SymbolicKernel):
+    """A static kernel for each combination of sizes, made by `engine`."""
+
+    def __init__(self, program: Formula, engine: Engine, detail: str) -> None:
+        super().__init__(program)
+        self.engine, self.detail = engine, detail
+        self._kernels: Cache[frozenset[tuple[str, int]], ExpressionKernel] = Cache(MAX_STATIC)
+
+    def at(self, sizes: Mapping[str, int]) -> ExpressionKernel:
+        from .specialise import formula_at
+
+        return self._kernels.make(
+            frozenset(sizes.items()), lambda: compile(formula_at(self.program, sizes), self.engine)
+        )
 
 
 class _NumpyKernel:
@@ -138,8 +187,10 @@ class _NumpyKernel:
 
         self.evaluator = Evaluator(program)
         self.is_refused = bool(refused)
-        lack = "" if has_halide() else f"; {_fault or f'the extra halide compiles expressions: {INSTALL}'}"
-        self.detail = "NumPy" + (f"; {refused}" if refused else lack)
+        self.detail = "NumPy" + (f"; {refused}" if refused else _lack())
+
+    def at(self, sizes: Mapping[str, int]) -> ExpressionKernel:
+        return self
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         return self.evaluator.bind(inputs, outputs)

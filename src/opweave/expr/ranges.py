@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from functools import reduce
+from typing import Any, TypeAlias
 
 from ..core.dtypes import INFO
+from ..core.shapes import MAX_DIMENSION
+from ..core.sizes import Size, largest, lower_bound, smallest
 from ..support.errors import ValidationError
 from .ir import FUNCTIONS, INTEGERS, Call, Cast, Const, Expr, Index, storage, text, walk
 
 _INTEGER_TYPES = (*INTEGERS, "index")
 
 Range: TypeAlias = tuple[int, int]
-"""The smallest and the largest value."""
+"""The smallest and the largest value. Both may be sizes that are known only at a run."""
 
 
 def bounds(root: Expr) -> Range | None:
@@ -29,13 +32,16 @@ def check_positions(*roots: Expr) -> None:
     spans: dict[Expr, Range | None] = {}
     for node in walk(*roots):
         span = spans[node] = _bounds(node, spans) if node.type in _INTEGER_TYPES else None
-        if node.type == "index" and span and (span[0] < limits.lowest or span[1] > limits.highest):
+        if node.type != "index" or span is None or any(isinstance(end, Size) for end in span):
+            continue
+        if span[0] < limits.lowest or span[1] > limits.highest:
             raise ValidationError(f"the position {text(node)} goes from {span[0]} to {span[1]}, beyond int32")
 
 
 def _bounds(node: Expr, spans: Mapping[Expr, Range | None]) -> Range | None:
     if isinstance(node, Const):
-        return int(node.value), int(node.value)
+        value = node.value if isinstance(node.value, Size) else int(node.value)
+        return value, value
     if isinstance(node, Index):
         return 0, node.extent - 1
     if isinstance(node, Cast) and node.type == "index":
@@ -45,9 +51,9 @@ def _bounds(node: Expr, spans: Mapping[Expr, Range | None]) -> Range | None:
     ranges = [spans.get(part) for part in node.parts]
     if node.name == "where":
         a, b = ranges[1:]
-        return (min(a[0], b[0]), max(a[1], b[1])) if a and b else None
+        return (_least(a[0], b[0]), _greatest(a[1], b[1])) if a and b else None
     if node.name in ("max", "min") and any(ranges):  # in a clamp, the range of one operand may be unknown
-        info, pick = INFO[storage(node.type)], max if node.name == "max" else min
+        info, pick = INFO[storage(node.type)], _greatest if node.name == "max" else _least
         a, b = (span or (info.lowest, info.highest) for span in ranges)
         return pick(a[0], b[0]), pick(a[1], b[1])
     if None in ranges or node.type != "index":  # integers of data wrap around
@@ -56,13 +62,37 @@ def _bounds(node: Expr, spans: Mapping[Expr, Range | None]) -> Range | None:
     if node.name == "neg":
         return -high, -low
     if node.name == "abs":
-        return (0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
+        if lower_bound(low) >= 0:
+            return low, high
+        least = -high if lower_bound(-high) >= 0 else 0
+        return least, _greatest(-low, high)
     other = others[0]
-    if node.name in ("floor_div", "mod") and other[0] <= 0:
+    if node.name in ("floor_div", "mod") and lower_bound(other[0]) < 1:
         return None  # the divisor may be 0 or negative
     if node.name == "mod":
-        return (low, high) if low >= 0 and high < other[0] else (0, other[1] - 1)
+        return (low, high) if is_inside((low, high), other[0]) else (0, other[1] - 1)
     function = FUNCTIONS[node.name].operator
     assert function is not None, node
     corners = [function(a, b) for a in (low, high) for b in other]  # `function` is monotonic in each argument
-    return min(corners), max(corners)
+    return reduce(_least, corners), reduce(_greatest, corners)
+
+
+def is_inside(span: Range, extent: int) -> bool:
+    """Whether a range is in [0, extent) for all sizes, as far as formulas tell."""
+    return lower_bound(span[0]) >= 0 and lower_bound(extent - 1 - span[1]) >= 0
+
+
+def _least(left: int, right: int) -> Any:
+    return smallest(*_without_limit(left, right, MAX_DIMENSION))
+
+
+def _greatest(left: int, right: int) -> Any:
+    return largest(*_without_limit(left, right, -MAX_DIMENSION))
+
+
+def _without_limit(left: int, right: int, limit: int) -> tuple[int, int]:
+    """Two ends of ranges, with the other one in place of a limit of a data type, which no size reaches."""
+    for end, size in ((left, right), (right, left)):
+        if isinstance(size, Size) and not isinstance(end, Size) and (end >= limit if limit > 0 else end <= limit):
+            return size, size
+    return left, right

@@ -8,6 +8,7 @@ from typing import Any
 from ..core.dtypes import DataType
 from ..core.graph import Node, Operand, iter_operands, map_operands
 from ..core.operation import Op, call_with
+from ..core.sizes import is_symbolic
 from ..expr import ir
 from ..expr.array import Traced, as_array, is_rounded, round_float16
 from ..expr.ir import Formula
@@ -19,11 +20,14 @@ from .base import Descs
 MAX_TRACES = 512
 
 traces: Cache[Any, Formula] = Cache(MAX_TRACES)
-"""Traced programs, by operation, formula, operands and attributes."""
+"""Traced programs without sizes, by operation, formula, operands and attributes."""
 
 
 def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Formula:
     """The program of a formula, with an input for each present operand; errors end with the line of the user's code."""
+    descs = iter_operands(inputs)
+    if any(is_symbolic(value) for value in (*(desc.shape for desc in descs), *attributes.values())):
+        return _trace(op, inputs, attributes)  # the scope records the answers to comparisons of sizes
     key = op, op.formula, tuple(inputs.items()), tuple(attributes.items())
     return traces.make(key, lambda: _trace(op, inputs, attributes))
 

@@ -6,7 +6,7 @@ Cached programs run without importing Halide and llvmlite.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,9 @@ class HalideKernel:
         self._messages = [check.message for check in program.checks]
         count = runtime.threads()
         self.detail = f"Halide, vectorised by {self._part.compiled.lanes}, {count} thread{'s' if count != 1 else ''}"
+
+    def at(self, sizes: Mapping[str, int]) -> HalideKernel:
+        return self
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Return a function that computes `outputs` from `inputs`, C-contiguous arrays of the program's descriptors.
