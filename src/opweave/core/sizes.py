@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from itertools import count
-from math import gcd, inf, isinf, prod
+from math import gcd, inf, isinf
 from numbers import Integral
 from typing import Any, Literal, NoReturn, Protocol, Self, TypeAlias, TypeVar
 
@@ -49,10 +49,12 @@ class _Atom:
     def __hash__(self) -> int:
         return self._hash
 
-    def evaluate(self, sizes: Mapping[str, int]) -> int:
+    def source(self) -> str:
+        """The value in Python, of the sizes `s`."""
         if not self.arguments:
-            return sizes[self.text]
-        return _FUNCTIONS[self.kind](*[at(argument, sizes) for argument in self.arguments])
+            return f"s[{self.text!r}]"
+        arguments = [_source(argument) for argument in self.arguments]
+        return f"({arguments[0]}) // ({arguments[1]})" if self.kind == "//" else f"{self.kind}({', '.join(arguments)})"
 
     def interval(self) -> tuple[float, float]:
         if self.kind == "//" and isinstance(self.arguments[1], int) and self.arguments[1] > 0:
@@ -69,9 +71,7 @@ def _broadcast(*sizes: int) -> int:
     return next((size for size in sizes if size != 1), 1)
 
 
-_FUNCTIONS: dict[str, Callable[..., int]] = {
-    "//": operator.floordiv, "broadcast": _broadcast, "max": max, "min": min,
-}  # fmt: skip
+_FUNCTIONS: dict[str, Callable[..., int]] = {"broadcast": _broadcast, "max": max, "min": min}
 
 _Term: TypeAlias = tuple[tuple[_Atom, ...], int]
 _Terms: TypeAlias = dict[tuple[_Atom, ...], int]
@@ -97,7 +97,7 @@ class Size:
         ValidationError: `name` is not a string, or empty; the order or the value of an unknown size is asked for.
     """
 
-    __slots__ = ("_hash", "_text", "terms")
+    __slots__ = ("_function", "_hash", "_text", "terms")
     terms: tuple[_Term, ...]
     _text: str
     _hash: int
@@ -109,6 +109,7 @@ class Size:
         self.terms = terms or (((_Atom("name", name),), 1),)
         self._text = _text(self.terms)
         self._hash = hash(self.name or self._text)
+        self._function: Callable[[Mapping[str, int]], int] | None = None
         return self
 
     @property
@@ -140,7 +141,11 @@ class Size:
         >>> (ow.Size("n") * 2 + 1).at({"n": 3})
         7
         """
-        return sum(factor * prod([atom.evaluate(sizes) for atom in atoms]) for atoms, factor in self.terms)
+        if self._function is None:
+            # A program has many sizes, which are evaluated for each combination of names: generated code takes a tenth.
+            self._function = eval(f"lambda s: {_source(self)}", dict(_FUNCTIONS))
+        number: int = self._function(sizes)
+        return number
 
     def __str__(self) -> str:
         return self._text
@@ -246,6 +251,13 @@ def is_unknown(size: object) -> bool:
         return False
     ((atoms, factor), *more) = size.terms
     return not more and factor == 1 and [atom.kind for atom in atoms] == ["unknown"]
+
+
+def _source(dimension: Dimension) -> str:
+    """The value in Python, of the sizes `s`."""
+    if not isinstance(dimension, Size):
+        return str(dimension)
+    return " + ".join("*".join([str(factor), *(f"({a.source()})" for a in atoms)]) for atoms, factor in dimension.terms)
 
 
 def _terms_of(value: object) -> _Terms | None:
