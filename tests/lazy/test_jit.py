@@ -14,9 +14,11 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
+from numpy.testing import assert_allclose
 
 import opweave as ow
 from opweave import memory
+from opweave.compile import driver
 from opweave.lazy import jit
 
 X = np.array([[1, -2], [3, 4]], "float32")
@@ -546,3 +548,76 @@ def test_jit_rejects_invalid_arguments_and_results() -> None:
         leaked[1] + 1
     with pytest.raises(ow.ValidationError, match="operand of another"):
         ow.jit(lambda x: leaked[0])(X)
+
+
+# Sizes that change ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The graphs that are compiled."""
+    graphs: list[Any] = []
+    compile = driver.compile
+
+    def note(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        graphs.append(graph)
+        return compile(graph, *args, **kwargs)
+
+    monkeypatch.setattr(driver, "compile", note)
+    return graphs
+
+
+def test_jit_compiles_nothing_after_the_second_recompilation(compiled: list[Any]) -> None:
+    weight = np.random.rand(4, 3).astype("float32")
+    traced = []
+
+    @ow.jit
+    def dense(x: Any, bias: Any, mask: Any, scale: float = 1.0) -> Any:
+        traced.append(x.shape)
+        rows = x.reshape([x.shape[0] * x.shape[1], 4]) @ weight + bias
+        return {"y": (rows * scale).relu(), "x": x}, ow.ops.concat([mask, mask], 0)
+
+    for call, (n, m) in enumerate([(2, 3), (4, 1), (3, 5), (1, 7), (9, 2), (2, 3), (6, 6)]):
+        x, bias, mask = (
+            np.random.rand(n, m, 4).astype("float32"),
+            np.random.rand(3).astype("float32"),
+            np.ones(n, "int32"),
+        )
+        result, both = dense(x, ow.array(bias), mask, scale=2.0)
+        assert_allclose(result["y"].numpy(), np.maximum(x.reshape(-1, 4) @ weight + bias, 0) * 2, rtol=1e-5)
+        assert both.tolist() == [1] * 2 * n
+        assert result["x"].tolist() == x.tolist()
+        assert len(compiled) == len(traced) == min(call + 1, 3)
+
+
+def test_jit_traces_anew_where_a_function_decides_by_a_size(compiled: list[Any]) -> None:
+    @ow.jit
+    def doubled(x: Any) -> Any:
+        return x * 2 if x.shape[0] > 4 else x + 1
+
+    for n in (1, 2, 3, 4, 5, 6, 7, 2):
+        x = np.arange(n, dtype="float32")
+        assert doubled(x).tolist() == (x * 2 if n > 4 else x + 1).tolist()
+    assert len(compiled) == 4  # 1, 2, names up to 4, names from 5
+
+
+def test_jit_takes_numbers_of_sizes() -> None:
+    @ow.jit
+    def mean(x: Any) -> Any:
+        return ow.ops.reduce_sum(x) / float(x.shape[0]) + np.ones(x.shape[0], "float32")
+
+    for n in (1, 2, 3, 4, 5, 6, 7, 8):
+        x = np.arange(n, dtype="float32")
+        assert_allclose(mean(x).numpy(), x.mean() + np.ones(n))
+
+
+def test_jit_names_raise_the_errors_of_numbers() -> None:
+    @ow.jit
+    def add(x: Any, y: Any) -> Any:
+        return x + y
+
+    for n in (2, 3, 4, 5):
+        add(np.ones(n, "float32"), np.ones(n, "float32"))
+    with pytest.raises(ow.ValidationError, match=r"add: the shapes of a and b do not broadcast: \[3\] and \[4\]"):
+        add(np.ones(3, "float32"), np.ones(4, "float32"))
+    assert add(np.ones(3, "float32"), np.ones(1, "float32")).tolist() == [2, 2, 2]

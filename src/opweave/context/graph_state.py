@@ -19,7 +19,6 @@ from ..core.graph import Graph
 from ..core.operators import Operators
 from ..core.shapes import Shape
 from ..core.sizes import Guards
-from ..core.specialise import sizes_of, specialise
 from ..core.value_ranges import input_ranges
 from ..memory.arrays import as_array, contiguous, fit
 from ..memory.spaces import HOST, TensorSpace
@@ -174,6 +173,8 @@ class GraphState:
 
     def compute_shapes(self, input_shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
         """The shape of each output; see `MLGraph.compute_shapes`."""
+        from ..core.specialise import sizes_of
+
         self.check_not_destroyed()
         input_shapes = checked_shapes("compute_shapes", input_shapes, self.inputs)
         sizes_of(self.inputs, input_shapes, "compute_shapes")
@@ -416,6 +417,8 @@ class DynamicGraphState(GraphState):
 
     def _specialise(self, subject: str, key: tuple[Shape, ...]) -> tuple[Graph, dict[str, int]]:
         """The static graph for these shapes, and its sizes by name."""
+        from ..core.specialise import sizes_of, specialise  # graphs without names do without its imports
+
         graph = self.recorded
         if graph is None:
             self.check_not_destroyed()

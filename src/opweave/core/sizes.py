@@ -101,6 +101,7 @@ class Size:
     terms: tuple[_Term, ...]
     _text: str
     _hash: int
+    _function: Callable[[Mapping[str, int]], int] | None
 
     def __new__(cls, name: str, /, terms: tuple[_Term, ...] = ()) -> Self:
         if not isinstance(name, str) or not (name or terms):
@@ -109,7 +110,7 @@ class Size:
         self.terms = terms or (((_Atom("name", name),), 1),)
         self._text = _text(self.terms)
         self._hash = hash(self.name or self._text)
-        self._function: Callable[[Mapping[str, int]], int] | None = None
+        self._function = None
         return self
 
     @property
@@ -233,6 +234,9 @@ class Size:
         return _refuse(f"{self} as a number") if scope is None else scope.number(self)
 
     __int__ = __index__
+
+    def __float__(self) -> float:
+        return float(int(self))
 
 
 def _atoms_of(size: Size) -> Iterator[_Atom]:
@@ -411,7 +415,7 @@ def may_be(left: Sequence[Dimension], right: Sequence[Dimension]) -> bool:
 
 def interval(dimension: Dimension) -> tuple[float, float]:
     """Bounds of a dimension, if names are at least 0."""
-    if isinstance(dimension, int):
+    if not isinstance(dimension, Size):
         return dimension, dimension
     low, high = 0.0, 0.0
     for atoms, factor in dimension.terms:
@@ -480,7 +484,9 @@ def largest(left: Dimension, right: Dimension) -> Dimension:
     if isinstance(left, int) and isinstance(right, int):
         return max(left, right)
     difference = left - right
-    return left if lower_bound(difference) >= 0 else right if lower_bound(-difference) >= 0 else _call("max", left, right)
+    return (
+        left if lower_bound(difference) >= 0 else right if lower_bound(-difference) >= 0 else _call("max", left, right)
+    )
 
 
 def smallest(left: Dimension, right: Dimension) -> Dimension:
@@ -488,7 +494,9 @@ def smallest(left: Dimension, right: Dimension) -> Dimension:
     if isinstance(left, int) and isinstance(right, int):
         return min(left, right)
     difference = right - left
-    return left if lower_bound(difference) >= 0 else right if lower_bound(-difference) >= 0 else _call("min", left, right)
+    return (
+        left if lower_bound(difference) >= 0 else right if lower_bound(-difference) >= 0 else _call("min", left, right)
+    )
 
 
 def renamed(dimension: Dimension, names: Mapping[str, str]) -> Dimension:

@@ -157,7 +157,9 @@ class SymbolicKernel:
         self.program = program
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        raise ValidationError(f"{self.program.name}: the sizes of this kernel are known only at a run; at(sizes) sets them")
+        raise ValidationError(
+            f"{self.program.name}: the sizes of this kernel are known only at a run; at(sizes) sets them"
+        )
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         self.bind(inputs, outputs)

@@ -25,6 +25,7 @@ from ..support.cache import Cache, exact
 from ..support.errors import MLError, NoValueError, ValidationError, require, user_line, with_user_line
 from ..support.names import short_repr
 from .array import Array
+from .named_functions import NamedFunctions, Shapes
 from .tracer import JitTracer, TracedFunction, is_array, is_named_tuple
 
 P = ParamSpec("P")
@@ -59,6 +60,9 @@ def jit(function: Callable[..., Any] | None = None, /, *, static: Sequence[str] 
 
     Returns:
         The function, which returns an `opweave.Array` in place of each operand that the traced function returned.
+
+    On a CPU, sizes that differ get names at the third combination of shapes, and further sizes compile nothing. `x.shape` then
+    has an `opweave.Size` where the size changes.
 
     Arrays that are not arguments (globals, members of `self`) become constants of the graph. NumPy arrays among them are
     read-only while the graph is cached, so that they cannot change unnoticed, and so are the arrays that they are views of.
@@ -98,6 +102,7 @@ class Jitted(Generic[P, R]):
         self._static = frozenset(names)
         self._positions = frozenset(k for k, name in enumerate(self._names) if name in self._static)
         self.graphs: Cache[Any, TracedFunction] = Cache(GRAPHS, raw=True)
+        self._named: Cache[Any, NamedFunctions] = Cache(GRAPHS, raw=True)  # by key, with ranks in place of shapes
         functools.update_wrapper(self, function)
         self.__wrapped__ = function
 
@@ -123,6 +128,7 @@ class Jitted(Generic[P, R]):
     def clear_cache(self) -> None:
         """Drop all graphs; the next call traces again."""
         self.graphs.clear()
+        self._named.clear()
 
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
@@ -164,7 +170,9 @@ class Jitted(Generic[P, R]):
         if program is None:
             # One thread traces, the others wait.
             with self.graphs.turn(whole):
-                program = self.graphs.peek(whole) or self.graphs.put(whole, self._trace(context, args, kwargs))
+                program = self.graphs.peek(whole) or self.graphs.put(
+                    whole, self._make(context, whole, leaves, args, kwargs)
+                )
         return program(leaves)  # type: ignore[no-any-return]
 
     def _title(self, argument: str | int) -> str:
@@ -182,8 +190,24 @@ class Jitted(Generic[P, R]):
                     raise ValidationError(f"jit {self._name!r}: the arguments belong to several contexts")
         return context or current_context()
 
-    def _trace(self, context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TracedFunction:
-        tracer = JitTracer(context, f"jit {self._name!r}")
+    def _make(
+        self, context: MLContext, key: tuple[Any, ...], leaves: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> TracedFunction:
+        """The function for a new key. Sizes that change between calls get names, so that further sizes compile nothing."""
+        if not context.backend.takes_names:
+            return self._trace(context, args, kwargs)
+        with self._named.turn(form := tuple(map(_form_of, key))):
+            named = self._named.make(form, NamedFunctions)
+            return (
+                named.find(leaves)
+                or named.trace(leaves, lambda shapes: self._trace(context, args, kwargs, shapes))
+                or self._trace(context, args, kwargs)
+            )
+
+    def _trace(
+        self, context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any], shapes: Shapes | None = None
+    ) -> TracedFunction:
+        tracer = JitTracer(context, f"jit {self._name!r}", shapes)
         positional = [a if k in self._positions else tracer.stand_in(a) for k, a in enumerate(args)]
         named = {name: a if name in self._static else tracer.stand_in(a) for name, a in kwargs.items()}
         try:
@@ -207,6 +231,12 @@ class Jitted(Generic[P, R]):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Arguments
+
+
+def _form_of(entry: Any) -> Any:
+    """An entry of a key, with the rank of an array in place of its shape."""
+    is_desc = type(entry) is tuple and len(entry) == 2 and type(entry[0]) is str and type(entry[1]) is tuple
+    return (entry[0], len(entry[1])) if is_desc else entry
 
 
 class _HasOperand(Exception):  # noqa: N818  (never seen by users)

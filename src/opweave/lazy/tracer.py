@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from .. import memory
 from ..context.builder import MLGraphBuilder
 from ..context.context import MLContext
-from ..context.graph import MLGraph, program_of
+from ..context.graph import MLGraph, program_of, state_of
 from ..context.tensor import Locks, MLTensor, guard_of
 from ..context.tensors import own_memory
 from ..core import dtypes
@@ -26,6 +27,9 @@ from ..support.errors import NoValueError, ValidationError, caller_line
 from ..support.names import short_repr
 from . import from_memory
 from .array import Array, ArrayLike, allocate, code_of, force, host_values, values_of
+
+if TYPE_CHECKING:
+    from ..run.program import Program
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Structures of arrays
@@ -133,9 +137,11 @@ class JitTracer(MLGraphBuilder):
 
     _operand_type = Traced
 
-    def __init__(self, context: MLContext, title: str) -> None:
+    def __init__(self, context: MLContext, title: str, shapes: Sequence[tuple[Any, ...]] | None = None) -> None:
+        """`shapes` of the arguments have names for sizes that change; default: the shapes of the arrays."""
         super().__init__(context)
-        self.title, self.is_open = title, True
+        self._takes_names = True
+        self.title, self.is_open, self._shapes = title, True, shapes
         self.arguments: dict[Operand, int] = {}
         self.captured: dict[int, tuple[Any, Operand]] = {}
         self.tensors: dict[str, MLTensor] = {}
@@ -177,7 +183,8 @@ class JitTracer(MLGraphBuilder):
             if not isinstance(item, (Array, MLTensor)) and not is_array(item):
                 return item
             desc = item.desc if isinstance(item, (Array, MLTensor)) else describe(as_array(item, "it"), "it")
-            operand = self.input(f"x{len(self.arguments)}", desc.data_type, desc.shape)
+            shape = desc.shape if self._shapes is None else self._shapes[len(self.arguments)]
+            operand = self.input(f"x{len(self.arguments)}", desc.data_type, shape)
             self.arguments[operand] = len(self.arguments)
             return operand
 
@@ -239,9 +246,23 @@ class TracedFunction:
         self.takes_all = self.sources == list(range(len(tracer.arguments)))
         space = self.context.backend.space
         self.allocate = memory.empty if space.is_host else space.allocate
-        self.program = program_of(graph) if graph is not None else None
-        descs = graph.outputs.values() if graph is not None else ()
-        self.outputs: list[tuple[Desc, int]] = [(desc, code_of(desc)) for desc in descs]
+        self.program: Program | None = None
+        self.outputs: list[tuple[Desc, int]] = []
+        if graph is not None and not tracer.has_names:
+            self.use(program_of(graph), graph.outputs)
+
+    def use(self, program: Program, outputs: Mapping[str, Desc]) -> None:
+        """Run a program, which has these outputs."""
+        self.program, self.outputs = program, [(desc, code_of(desc)) for desc in outputs.values()]
+
+    def at(self, leaves: Sequence[Any]) -> TracedFunction:
+        """The function for arguments of certain shapes, if it was traced with names; it shares what was compiled."""
+        function = copy(self)
+        if self.graph is not None:
+            arrays = [leaves[source] if type(source) is int else source for source in self.sources]
+            version = state_of(self.graph).version("compute", dict(zip(self.graph.inputs, arrays, strict=True)))
+            function.use(version.check_alive(), version.outputs)
+        return function
 
     def __call__(self, leaves: list[Any]) -> Any:
         """Run the graph, and return the results; `leaves` are the arrays among the arguments."""

@@ -195,7 +195,7 @@ class OrtSession(Runner):
         self._notes = notes
         self._loaded, self._session, self._native = loaded, loaded.session, loaded.session.native
         self._again, self.threads, self.updates = again, threads, updates
-        self._parameters = parameters
+        self.parameters = parameters
         self._inputs = [f"i{k}" for k in range(inputs)]
         self._outputs = [f"o{k}" for k in range(outputs)]
         self._done = done
@@ -203,9 +203,9 @@ class OrtSession(Runner):
     def at(self, sizes: Mapping[str, int]) -> OrtSession:
         """The same session, with the parameters for these sizes."""
         runner = copy(self)
-        runner._parameters = {
+        runner.parameters = {
             name: np.array(values_at(value[1], sizes), value[0]) if isinstance(value, tuple) else value
-            for name, value in self._parameters.items()
+            for name, value in self.parameters.items()
         }
         return runner
 
@@ -228,14 +228,14 @@ class OrtSession(Runner):
         Without a binding, the overhead for small networks is half of that of `run`.
         """
         names = [self._outputs[k] for k in outputs]
-        return engine_call(self._native, self._inputs, names, self._parameters, self.updates, error_of)
+        return engine_call(self._native, self._inputs, names, self.parameters, self.updates, error_of)
 
     def _new_binding(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Any:
         # Bypass the Python wrappers of bindings and values, too.
         binding = engine.SessionIOBinding(self._native)
         for slot, array in zip(self._inputs, inputs, strict=True):
             binding.bind_input(slot, array)  # in place, since arrays are contiguous
-        for name, array in self._parameters.items():
+        for name, array in self.parameters.items():
             binding.bind_input(name, array)
         for slot, array in zip(self._outputs, outputs, strict=True):
             binding.bind_ortvalue_output(slot, _to_engine(array, CPU))

@@ -41,7 +41,10 @@ def convert(
     inputs = [_argument(builder, value, takes_names) for value in values]
     if not any(isinstance(value, MLOperand) for value in inputs):
         # The builder takes types from operands, so constants that are too large to fold become operands.
-        inputs = [builder.constant(value) if isinstance(value, np.ndarray) else value for value in inputs]
+        inputs = [
+            builder.constant(value) if isinstance(value, np.ndarray) and value.dtype != object else value
+            for value in inputs
+        ]
     keywords = keywords_of(converter, node, types, model.opsets)
     result = converter.function(builder, *inputs, **keywords)
     results = result if isinstance(result, tuple) else (result,)

@@ -317,10 +317,11 @@ NAMED = frozenset(
 
 def _with_names(node: NodeProto, values: Sequence[Value | None]) -> NamedSizes | np.ndarray | None:
     """Compute a node with names in place of sizes; None if it takes their numbers."""
-    if node.op_type not in NAMED or len(node.output) != 1:
+    shapes = any(isinstance(value, NamedSizes) for value in values[1:]) and node.op_type in TAKES_NAMES
+    if node.op_type not in NAMED or shapes or len(node.output) != 1:
         return None
     dtype = next(value.dtype for value in values if isinstance(value, NamedSizes))
-    arrays = [
+    arrays: list[Any] = [
         value.symbols if isinstance(value, NamedSizes) else value.array if isinstance(value, Constant) else None
         for value in values
     ]
@@ -330,7 +331,7 @@ def _with_names(node: NodeProto, values: Sequence[Value | None]) -> NamedSizes |
         return NamedSizes(arrays[0], dtype) if dtype.kind in "iu" and dtype.itemsize > 2 else None
     if node.op_type == "Div" and not _is_rounded_down(*arrays):
         return None
-    function = np.floor_divide if node.op_type == "Div" else EVALUATORS[node.op_type]
+    function: Callable[..., Any] = np.floor_divide if node.op_type == "Div" else EVALUATORS[node.op_type]
     try:
         result = np.asarray(function(*arrays, **attributes))
     except (Declined, TooLarge, Unsupported, TypeError, ValueError, IndexError):

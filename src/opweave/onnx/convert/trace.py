@@ -77,7 +77,7 @@ class Trace:
     deciding: set[str] = field(default_factory=set)
 
 
-class _Builder(MLGraphBuilder):
+class _NamedBuilder(MLGraphBuilder):
     """A builder whose inputs may have names in their shapes, without the switch for drafts."""
 
     def __init__(self, context: MLContext) -> None:
@@ -103,7 +103,7 @@ class Tracer:
         types: Mapping[str, TypeProto] | None = None,
     ) -> None:
         self.model, self.context, self._types = model, context, types or {}
-        self.builder = _Builder(context)
+        self.builder = _NamedBuilder(context)
         self.trace = Trace()
         self._shapes, self._values, self._available = shapes, values or {}, available
         self._folded_bytes = 0
@@ -251,7 +251,7 @@ class Tracer:
         op = operation.op if operation is not None else None
         values = [environment[name] if name else None for name in node.input[:]]
         if checks.needs_inputs(node):
-            arrays = [value.array if isinstance(value, Constant) else None for value in values]
+            arrays = [value.array if type(value) is Constant else None for value in values]
             checks.check_node(node, "", [shape_of(value) for value in values], arrays)
         if self._fold(node, values):
             return [TracedNode(node, "folded", op)]

@@ -258,8 +258,11 @@ def constant_or_same(value: Tensor) -> Tensor:
 
 
 def integers(value: Tensor | None, subject: str) -> list[int]:
-    """The value of an input that must be a constant list of integers."""
-    return [item if isinstance(item, Size) else int(item) for item in constant_of(value, subject).reshape(-1)]
+    """The value of an input that must be a constant list of integers, or of sizes that are known when the graph runs."""
+    sizes: list[Any] = [
+        item if isinstance(item, Size) else int(item) for item in constant_of(value, subject).reshape(-1)
+    ]
+    return sizes
 
 
 def integer(value: Tensor | None, subject: str) -> int:

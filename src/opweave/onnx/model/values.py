@@ -46,7 +46,7 @@ class NamedSizes(Constant):
     dtype: np.dtype[Any]
 
     @property
-    def array(self) -> np.ndarray:  # type: ignore[override]
+    def array(self) -> np.ndarray:
         """The numbers for the sizes of this run."""
         return np.array([int(item) for item in self.symbols.flat], self.dtype).reshape(self.symbols.shape)
 

@@ -21,7 +21,6 @@ from ... import memory
 from ...context.context import MLContext
 from ...core.graph import Graph
 from ...core.shapes import OtherShapes
-from ...core.sizes import Guards
 from ...support.cache import Cache
 from ...support.errors import MLError, NotSupportedError, OperationError
 from ...support.names import count_of
@@ -54,7 +53,6 @@ from .choice import (
     threads_of,
 )
 from .model_program import Fallback, ModelProgram
-from .named_models import NamedModel, named_shapes
 from .repeat import Repeats
 from .room import MAX_COMPILED, Room
 from .symbolic import must_be_traced, open_program
@@ -64,6 +62,7 @@ if TYPE_CHECKING:
     from ...compile.engines import Measurement
     from ..convert.trace import Trace
     from .compiled import CompiledModel
+    from .named_models import NamedModel
 
 Specialise = Literal["auto", "recurring", "always", "never"]
 """Input shapes to compile: those that must be compiled or were measured to gain, those that recur, all, or none."""
@@ -437,6 +436,9 @@ class ShapeCache:
         self, shapes: Shapes, feed: Mapping[str, Any], values: dict[str, Any]
     ) -> CompiledModel | None:
         """The model for a call, of one that is compiled for many shapes; None if each of its shapes must be compiled."""
+        from ...core.sizes import Guards
+        from . import named_models
+
         is_required = self._why_all not in (None, ALWAYS)  # otherwise, shapes are compiled to be faster
         if not is_required or not self._may_have_names or self._measurement_for(tuple(shapes.items())) is not None:
             return None
@@ -445,7 +447,7 @@ class ShapeCache:
             models = iter(self._named)
             compiled = next(filter(None, (model.at(shapes, decided) for model in models)), None)
         if compiled is None:
-            named, sizes = named_shapes(self._inputs, shapes)
+            named, sizes = named_models.named_shapes(self._inputs, shapes)
             if not sizes or None in named.values():
                 return None
             guards = Guards(sizes)
@@ -466,7 +468,7 @@ class ShapeCache:
             decided = {name: np.asarray(value).tobytes() for name, value in values.items()}
             compiled = model.at(sizes)
             with self._lock:
-                self._named = [NamedModel(named, decided, guards, model), *self._named[: MAX_NAMED - 1]]
+                self._named = [named_models.NamedModel(named, decided, guards, model), *self._named[: MAX_NAMED - 1]]
         with self._lock:
             self._keep(self._key(shapes, values), compiled)
         return compiled

@@ -118,7 +118,7 @@ def _upsample(b: MLGraphBuilder, X: Tensor, scales: Tensor | None = None, *, mod
 
 
 def _by_scales(X: Tensor, scales: Tensor | None, along: Sequence[int]) -> list[_ResizedAxis]:
-    shape, factors = shape_of(X), constant_of(scales, "the list of scales").reshape(-1)
+    shape, factors = list(map(int, shape_of(X))), constant_of(scales, "the list of scales").reshape(-1)
     if len(along) != len(factors) or not np.isfinite(factors).all() or not (factors > 0).all():
         raise Unsupported(f"the scales {factors.tolist()} do not fit {list(shape)}")
     axes = zip(along, factors.astype(np.float32), strict=True)
@@ -126,7 +126,7 @@ def _by_scales(X: Tensor, scales: Tensor | None, along: Sequence[int]) -> list[_
 
 
 def _by_sizes(X: Tensor, sizes: Sequence[int], along: Sequence[int], policy: str) -> list[_ResizedAxis]:
-    shape = shape_of(X)
+    shape, sizes = list(map(int, shape_of(X))), list(map(int, sizes))
     unsupported_if(len(along) != len(sizes), f"the sizes {list(sizes)} do not fit {list(shape)}")
     ratios = [np.float32(size) / np.float32(shape[axis]) for axis, size in zip(along, sizes, strict=True)]
     if policy == "stretch":

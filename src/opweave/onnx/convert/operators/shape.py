@@ -18,6 +18,7 @@ from ...model.registry import (
     Tensor,
     Unsupported,
     constant_of,
+    constant_or_same,
     converts,
     integers,
     normalize_axis,
@@ -112,9 +113,8 @@ def _(b: MLGraphBuilder, input: Tensor, *, value: TensorProto | None = None) -> 
 @converts("Range")
 def _(b: MLGraphBuilder, start: Tensor, limit: Tensor, delta: Tensor, *, types: list[int]) -> Tensor:
     # Ranges of numbers are folded. Their length has a name here: count the elements before each one.
-    unsupported_if(
-        any(isinstance(value, MLOperand) for value in (start, limit, delta)), "WebNN has no operation for it"
-    )
+    is_known = not any(isinstance(constant_or_same(value), MLOperand) for value in (start, limit, delta))
+    unsupported_if(not is_known, "WebNN has no operation for it")
     (first,), (end,), (step,) = (integers(value, "the range") for value in (start, limit, delta))
     unsupported_if(isinstance(step, Size) or step == 0, "its step is not a number")
     count, data_type = -((first - end) // step), DATA_TYPES[types[0]]
