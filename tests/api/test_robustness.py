@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.processes import handle_signals
 from support.threads import together
 
 import opweave as ow
@@ -202,7 +203,6 @@ def test_dispatch_and_destroy_in_threads() -> None:
 def test_interrupt_while_waiting_releases_locks() -> None:
     code = """
 import signal, threading, numpy as np, opweave as ow
-signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for what they run in the background
 context = ow.ml.create_context()
 builder = ow.MLGraphBuilder(context)
 graph = builder.build({"y": builder.relu(builder.input("x", "float32", [4]))})
@@ -240,7 +240,8 @@ checks.start()
 checks.join(300)
 print(got)
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    options: Any = {"stdout": subprocess.PIPE, "text": True, "preexec_fn": handle_signals}
+    with subprocess.Popen([sys.executable, "-c", code], **options) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         threading.Event().wait(0.3)

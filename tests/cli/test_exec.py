@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.onnx import model, node
+from support.processes import handle_signals
 from typer.testing import CliRunner
 
 from opweave.cli import app, execute
@@ -95,9 +96,7 @@ def test_exec_shows_tracebacks_of_python() -> None:
 @pytest.mark.parametrize("start", [EXEC, PYTHON], ids=["exec", "python"])
 def test_exec_passes_signals(start: list[str]) -> None:
     write("waits.py", "import time\nprint('ready', flush=True)\ntime.sleep(40)")
-    # A job in the background of a shell ignores the signal.
-    options: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    options: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": handle_signals}
     with subprocess.Popen([*start, "waits.py"], **options) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 from time import sleep
 
 import pytest
+from support.processes import handle_signals
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot fork here")
 
@@ -39,10 +40,19 @@ def started(seconds: float, status: int = 0) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=handle_signals,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "starting\n"
     return process
+
+
+def with_children(process: subprocess.Popen[str]) -> list[int]:
+    """The ids of a process and its children."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        pytest.skip("the children of a process are not listed here")
+    return [process.pid, *map(int, children.read_text().split())]
 
 
 @pytest.mark.long(rows=1)
@@ -83,9 +93,10 @@ def test_continue_in_child_ignores_sighup_under_nohup() -> None:
     )
     assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(2)] == ["starting\n", "started\n"]
-    process.send_signal(signal.SIGHUP)
-    sleep(0.3)
-    assert process.poll() is None
+    for number in with_children(process):
+        os.kill(number, signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)
     process.terminate()
     output, _ = process.communicate(timeout=30)
     assert (output, process.returncode) == ("stopped\n", 0)
@@ -97,10 +108,7 @@ def test_continue_in_child_takes_signals_of_all_processes() -> None:
     process = started(0)
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    if not children.exists():
-        pytest.skip("the children of a process are not listed here")
-    for number in (process.pid, *map(int, children.read_text().split())):
+    for number in with_children(process):
         os.kill(number, signal.SIGTERM)
     assert process.communicate(timeout=30)[0] == "stopped\n"
     assert process.returncode == 0

@@ -249,6 +249,7 @@ def test_table_as_text_is_read_again() -> None:
 def test_table_shows_rows_beyond_their_limits_in_red(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("TERM", "xterm")  # a dumb terminal has no colours
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("NO_COLOR", raising=False)
     Table(["what"], [["within"], ["beyond"]]).show([True, False])

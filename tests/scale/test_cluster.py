@@ -16,6 +16,7 @@ import numpy as np
 import onnx.parser
 import onnxruntime as ort
 import pytest
+from support.processes import handle_signals
 from support.ray_processes import NAME, left_over, marked, new_mark
 
 from gate.catalog import PACKAGES
@@ -276,6 +277,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=file,
             text=True,
+            preexec_fn=handle_signals,
             start_new_session=True,  # as from a terminal, the signal goes to the process and its children
         ) as process,
     ):

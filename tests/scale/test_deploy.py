@@ -19,6 +19,7 @@ from time import sleep
 from urllib.request import urlopen
 
 import pytest
+from support.processes import handle_signals
 from support.ray_processes import NAME, left_over, marked, new_mark
 from support.served_models import served_model
 from typer.testing import CliRunner
@@ -56,6 +57,7 @@ def test_deploy_serves_until_interrupt(tmp_path: Path) -> None:
         text=True,
         env=os.environ | {NAME: mark},
         start_new_session=True,  # Ctrl-C reaches all processes of a terminal, as the signal below does those of the session
+        preexec_fn=handle_signals,
     )
     assert process.stdout is not None
     lines: list[str] = []
@@ -95,6 +97,7 @@ def started(model: Path, mark: str) -> subprocess.Popen[str]:
         text=True,
         env=os.environ | {NAME: mark},
         start_new_session=True,
+        preexec_fn=handle_signals,
     )
 
 

@@ -12,7 +12,9 @@ import sys
 from os import _exit as exit_at_once
 from threading import Thread
 
-STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+STOPPING: tuple[signal.Signals, ...] = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 """The signals that stop a server."""
 
 
@@ -27,7 +29,7 @@ def continue_in_child() -> None:
     reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    handlers = {number: signal.getsignal(number) for number in STOPPING}
+    numbers = _handled()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # signals that come now are handled once the child exists
     child = os.fork()
     if child == 0:
@@ -36,13 +38,20 @@ def continue_in_child() -> None:
         Thread(target=_stop_at_end, args=(reader,), daemon=True).start()
         return
     os.close(reader)
-    for number, handler in handlers.items():
-        if number == signal.SIGINT or handler is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
-            signal.signal(number, lambda *_: os.kill(child, signal.SIGINT))
+    for number in numbers:
+        signal.signal(number, lambda *_: os.kill(child, signal.SIGINT))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     sys.stdout.flush()
     exit_at_once(status if status >= 0 else 128 - status)
+
+
+def _handled() -> list[signal.Signals]:
+    """The signals of `STOPPING` to handle: not those that this process was started to ignore, as `nohup` ignores SIGHUP.
+
+    SIGINT is handled always: shells ignore it for a job in the background, and the parent stops its child by it.
+    """
+    return [n for n in STOPPING if n == signal.SIGINT or signal.getsignal(n) is not signal.SIG_IGN]
 
 
 def _stop_at_end(reader: int) -> None:
@@ -57,12 +66,13 @@ class Stop:
     def __init__(self) -> None:
         self.is_asked, self._raises = False, False
         self._before = {number: signal.getsignal(number) for number in STOPPING}
+        self._handlers = dict.fromkeys(STOPPING, signal.SIG_IGN) | dict.fromkeys(_handled(), self._handle)
         self.install()
 
     def install(self) -> None:
         """Install the handlers, again after others have replaced them."""
-        for number in STOPPING:
-            signal.signal(number, self._handle)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
