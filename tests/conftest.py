@@ -35,6 +35,23 @@ collect_ignore_glob = ["*conftest.py"]
 """Doctests are not looked for in these: all are modules of one name, and pytest imports the first of a name alone."""
 
 
+TERMINAL = (
+    *("COLUMNS", "LINES", "TERMINAL_WIDTH", "COLORTERM", "NO_COLOR", "FORCE_COLOR", "PY_COLORS"),
+    *("TTY_COMPATIBLE", "TTY_INTERACTIVE", "GITHUB_ACTIONS"),
+)
+"""Variables by which rich and typer choose widths and colours, beside TERM."""
+
+
+def pytest_sessionstart() -> None:
+    """Give the output of programs no colours and 80 columns, in any terminal; tests of terminals choose their own.
+
+    pytest has chosen its own colours before, and commands are imported later.
+    """
+    for name in TERMINAL:
+        os.environ.pop(name, None)
+    os.environ["TERM"] = "dumb"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run all tests, not a sample of them (`make test-all`)")
     parser.addoption(
