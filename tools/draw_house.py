@@ -11,6 +11,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -50,6 +51,7 @@ def imported(file: Path) -> Iterator[tuple[str, ...]]:
                 yield (*base, *(node.module or "").split("."), alias.name) if node.module else (*base, alias.name)
 
 
+@cache
 def arrows() -> set[tuple[str, str]]:
     """Pairs of a room and another one from which it imports."""
     listed = rooms()

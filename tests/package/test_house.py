@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from support.syntax import syntax_nodes
+
 import opweave as ow
 
 ROOT = Path(ow.__file__).parent
@@ -36,16 +38,16 @@ SHARED_NAMES = {
 
 
 @cache
-def modules() -> dict[str, ast.Module]:
-    """The syntax trees of all modules, by path."""
+def modules() -> dict[str, list[ast.AST]]:
+    """The nodes of the syntax trees of all modules, by path."""
     return {
-        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in ROOT.rglob("*.py")
+        path.relative_to(ROOT).as_posix(): syntax_nodes(path.read_text(encoding="utf-8")) for path in ROOT.rglob("*.py")
     }
 
 
-def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def texts(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """The docstrings of a module, and of its classes, functions and attributes, with their lines."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, node.value.value
 
@@ -53,8 +55,8 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def test_docstrings_do_not_begin_with_a_question() -> None:
     wrong = [
         f"{name}:{line}: {text[:60]}"
-        for name, tree in modules().items()
-        for line, text in texts(tree)
+        for name, nodes in modules().items()
+        for line, text in texts(nodes)
         if text.split()[:1] and text.split()[0] in QUESTIONS
     ]
     assert wrong == []
@@ -62,8 +64,8 @@ def test_docstrings_do_not_begin_with_a_question() -> None:
 
 def test_class_names_are_defined_once() -> None:
     homes: dict[str, set[str]] = {}
-    for name, tree in modules().items():
-        for node in ast.walk(tree):
+    for name, nodes in modules().items():
+        for node in nodes:
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name.lstrip("_"), set()).add(name)
     twice = {name: sorted(files) for name, files in homes.items() if len(files) > 1}
@@ -75,8 +77,8 @@ def test_class_names_are_defined_once() -> None:
 def test_locals_are_named_by_their_content() -> None:
     assigned = Counter(
         (name, node.id)
-        for name, tree in modules().items()
-        for node in ast.walk(tree)
+        for name, nodes in modules().items()
+        for node in nodes
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in HISTORY
     )
     assert assigned.total() <= MAX_HISTORY, assigned.most_common(10)
@@ -85,8 +87,8 @@ def test_locals_are_named_by_their_content() -> None:
 def test_private_names_are_used_by_their_owners() -> None:
     used = Counter(
         name
-        for name, tree in modules().items()
-        for node in ast.walk(tree)
+        for name, nodes in modules().items()
+        for node in nodes
         if isinstance(node, ast.Attribute)
         and node.attr.startswith("_")
         and not node.attr.startswith("__")
@@ -105,10 +107,10 @@ RETIRED = {
 """Words that say too little, by what they would name: classes, functions, locals, parameters, modules."""
 
 
-def names_of(path: str, tree: ast.Module) -> Iterator[tuple[type[ast.AST], str, int]]:
+def names_of(path: str, nodes: list[ast.AST]) -> Iterator[tuple[type[ast.AST], str, int]]:
     """Yield what a module names: the kind of name, the name without leading underscores, and the line."""
     yield ast.Module, Path(path).stem, 1
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
             yield type(node), node.name.lstrip("_"), node.lineno
         elif isinstance(node, ast.arg):
@@ -120,8 +122,8 @@ def names_of(path: str, tree: ast.Module) -> Iterator[tuple[type[ast.AST], str, 
 def test_retired_words_name_nothing() -> None:
     uses = [
         f"{path}:{line}: {name}"
-        for path, tree in modules().items()
-        for kind, name, line in names_of(path, tree)
+        for path, nodes in modules().items()
+        for kind, name, line in names_of(path, nodes)
         if name in RETIRED.get(kind, ())
     ]
     assert uses == []

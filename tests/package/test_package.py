@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.processes import run_python
+from support.syntax import syntax_nodes
 
 import opweave as ow
 from opweave.support import lazy_imports
@@ -152,16 +153,16 @@ def dependencies(where: str, source: str, types: bool = False) -> tuple[set[tupl
         What it imports of the package in any form, as names from the package on, and what it does that hides a dependency:
         modules of computed names, and attributes that it sets on modules.
     """
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.If)
-            and isinstance(node.test, ast.Name)
-            and node.test.id == "TYPE_CHECKING"
-            and not types
-        ):
-            node.body = []
-    nodes = [*ast.walk(tree)]
+    nodes = syntax_nodes(source)
+    typing = {
+        inner
+        for node in nodes
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    if typing and not types:
+        nodes = [node for node in nodes if node not in typing]
     package = Path(where).parts[:-1]
     found: set[tuple[str, ...]] = set()
     modules: set[str] = set()  # names of variables that are modules of the package
