@@ -45,6 +45,7 @@ def places(ours: np.ndarray, exact: np.ndarray) -> np.ndarray:
     return np.where(agrees, 0, np.where(is_special, np.inf, apart))
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", UNARY)
 def test_functions_of_all_halves_are_correctly_rounded(name: str, device: str) -> None:
@@ -104,6 +105,7 @@ def divided(dtype: str) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([a, c]).astype(dtype), np.concatenate([b, d]).astype(dtype)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_remainder_and_floor_divide_agree_with_numpy(dtype: Any, device: str) -> None:

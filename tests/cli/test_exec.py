@@ -131,6 +131,7 @@ if __name__ == "__main__":
     assert run(*PYTHON, "children.py").stdout.split() == ["onnxruntime"] * 5
 
 
+@pytest.mark.long
 def test_exec_options_choose_one_context() -> None:
     write(
         "app.py", "import onnxruntime as o\ns = o.InferenceSession('model.onnx')\nprint(s.context, s.context.precision)"
@@ -170,6 +171,7 @@ else:
     assert "opweave: " not in run(*EXEC, "app.py").stderr
 
 
+@pytest.mark.long
 def test_exec_reports_tuned_sessions() -> None:
     pytest.importorskip("openvino")
     write(

@@ -101,7 +101,7 @@ def test_verification_refuses_an_engine_that_fails(fault: str, kind: str, cache:
         assert "from now on" not in found["later"]
 
 
-@pytest.mark.long(rows=1)
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "passing"), [("dispatch", "memory"), ("static", "path"), ("dynamic", "bytes")])
 def test_verified_engine_is_used_by_later_graphs(kind: str, passing: str, cache: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"kind": kind, "rival": {"remembers": True}}

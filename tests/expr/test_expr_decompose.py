@@ -48,6 +48,7 @@ def test_exact_functions_decompose_bit_for_bit(context: ow.MLContext, case: Case
     check_decomposition(context, case, 0)
 
 
+@pytest.mark.long(rows=1)
 @settings(max_examples=40)
 @given(case=pointwise(exact=False, decomposable=True, depth=3))
 def test_smooth_functions_decompose(context: ow.MLContext, case: Case) -> None:

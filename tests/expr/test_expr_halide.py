@@ -346,6 +346,7 @@ def test_products_in_functions_may_be_fused(name: str, tmp_path: Path, monkeypat
     )  # that ends with a product of products, in vectors and in the rest
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("name", [*EXACT, "pow"])
 def test_arithmetic_on_function_results_is_not_fused(name: str) -> None:
     def applied(x: Traced) -> Traced:

@@ -122,6 +122,7 @@ def mean_of_integers(x: np.ndarray, axes: tuple[int, ...], keepdims: int) -> np.
     return np.asarray(quotient, object).astype(x.dtype)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
 def test_reduce_mean_of_integers_does_not_overflow(dtype: str, device: str) -> None:

@@ -79,6 +79,7 @@ def test_devices_are_listed_without_importlib_metadata() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.skipif(find_spec("wgpu") is None, reason="wgpu is not installed")
 @pytest.mark.parametrize(
     ("nodes", "looked"), [({}, "False"), ({"/dev": ("nul",), "/none": ("a",)}, "True"), ({"/dev": ("none",)}, "False")]

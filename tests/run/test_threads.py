@@ -174,6 +174,7 @@ def test_runs_of_one_graph_are_inside_at_the_same_time(context: ow.MLContext, wa
             np.testing.assert_array_equal(found[name], array)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("way", [compute, dispatch])
 def test_threads_get_their_own_results(context: ow.MLContext, way: Any) -> None:
     work = way(context, segments(context, Meeting().op))

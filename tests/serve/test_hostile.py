@@ -115,6 +115,7 @@ def page(server: Server) -> Iterator[Page]:
         assert resident() - before < MAX_GROWTH_BYTES
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="threads, files and memory are counted in /proc")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_hostile_client_does_not_disturb_others(

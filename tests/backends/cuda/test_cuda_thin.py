@@ -58,7 +58,7 @@ def test_orders(left: tuple[int, ...], right: tuple[int, ...], constant: int, da
     four_lines(lambda b, x, y: b.matmul(x, y), *operands, constants=(constant,))
 
 
-@pytest.mark.long(rows=1)
+@pytest.mark.long
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 def test_products_of_the_same_vectors(data_type: str) -> None:
     """As one epilogue, and as sections of one kernel."""

@@ -384,6 +384,7 @@ RESHAPES: list[tuple[Shape, Shape]] = [
 ]
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize(
     "op", ["reduce_l1", "reduce_l2", "reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_product"]
 )

@@ -72,6 +72,7 @@ def numerator(b: Any, kind: str, y: Any) -> Any:
     return b.add(c, constant(b, 0.25, y)) if kind == "computed" else c
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 @pytest.mark.parametrize("before", BEFORE)
 def test_constants_stay_left_operands(before: str, data_type: str) -> None:

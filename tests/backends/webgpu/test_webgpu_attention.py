@@ -50,6 +50,7 @@ def heads(queries: int, keys: int, *, groups: int = 2, size: int = 64, data_type
     return {"query": q, "key": k, "value": v}
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_of_many_queries_is_one_kernel(causal: bool, data_type: str) -> None:
@@ -64,6 +65,7 @@ def test_attention_of_few_queries_splits_keys() -> None:
     compare(composites.scaled_dot_product_attention, heads(3, 301, size=24), 2)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("shape", [(5, 300), (2, 1, 1, 300), (4, 5, 1)])
 def test_masks_hide_keys_or_add_to_scores(shape: tuple[int, ...]) -> None:
     arrays, hides = heads(5, 300), generator.random(shape) < 0.3
@@ -106,6 +108,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "plain")
 @pytest.mark.parametrize("new", [1, 3, 40])
 def test_attention_with_kv_cache(new: int, options: dict[str, Any]) -> None:

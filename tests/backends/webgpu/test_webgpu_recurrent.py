@@ -105,6 +105,7 @@ def test_recurrent_largest_hidden_size_of_one_kernel(op: str) -> None:
     check_recurrent(op, MAX_HIDDEN_SIZE, "bias", batches=1, **({"reset_after": False} if op == "gru" else {}))
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize(
     ("op", "given", "batches", "kernels", "options"),
     [

@@ -158,6 +158,7 @@ def test_unused_strides_may_exceed_int32() -> None:
     check_rule(OPS["triangular"], Call(x, diagonal=2**31 - 1))
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("mode", ["nearest-neighbor", "linear"])
 @pytest.mark.parametrize("data_type", ["float32", "uint8", "int8"])
 def test_images_are_resampled_to_all_sizes(mode: str, data_type: str) -> None:
@@ -177,6 +178,7 @@ def test_large_images_of_integers_are_resampled() -> None:
     assert "round_even" in str(program)
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ["float32", "float16", "int32"])
 def test_long_lines_are_summed_up(data_type: str) -> None:
     def one(make: Make) -> None:
