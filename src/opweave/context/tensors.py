@@ -17,7 +17,7 @@ from ..core.graph import Desc, check_desc
 from ..memory.arrays import as_array, describe, fit
 from ..memory.spaces import Space, TensorSpace
 from ..support import hints
-from ..support.errors import NotSupportedError, ValidationError, import_extra, require, require_flags
+from ..support.errors import NotSupportedError, ValidationError, import_extra, require, require_drafts, require_flags
 from ..support.names import short_repr
 from .tensor import DeviceTensor, MLTensor, guard_of, memory_of, target_of
 
@@ -159,6 +159,7 @@ class ContextTensors:
         *,
         readable: bool = False,
         writable: bool = False,
+        usage: Any = None,
     ) -> MLTensor:
         """Create a tensor of zeros that `export_to_gpu` can export to `gpu_device`, like every tensor on a WebGPU device.
 
@@ -168,11 +169,16 @@ class ContextTensors:
             gpu_device: the `wgpu.GPUDevice` of the context: that of `ml.create_context(gpu_device=device)`.
             readable: whether its contents may be read.
             writable: whether its contents may be written.
+            usage: the usages of the exported buffer, with `drafts=True`: flags of `wgpu.BufferUsage`, or their names as in
+                "STORAGE|INDIRECT". Opweave adds those that it needs: STORAGE for kernels, COPY_SRC for reading and COPY_DST
+                for writing. Default: "STORAGE|COPY_SRC|COPY_DST". MAP_READ and MAP_WRITE need a device with the feature
+                "mappable-primary-buffers" of wgpu; the tensor cannot be used while its buffer is mapped.
 
         Raises:
             InvalidStateError: the context is lost.
-            ValidationError: `gpu_device` is not a `wgpu.GPUDevice`; no such data type, invalid dimensions, too many bytes.
-            NotSupportedError: the context is on another device.
+            ValidationError: `gpu_device` is not a `wgpu.GPUDevice`; no such data type, invalid dimensions, too many bytes; no
+                such usage, or a context without drafts.
+            NotSupportedError: the context is on another device, or the device has no buffers of this usage.
             OperationError: there is not enough memory.
         """
         wgpu = import_extra("wgpu", "webgpu", "exporting tensors to a GPU")
@@ -186,7 +192,15 @@ class ContextTensors:
                 f"create_exportable_tensor: the context is on {self._device.name}, and its tensors cannot be exported to "
                 "another device; opweave.ml.create_context(gpu_device=device) makes a context on that one"
             )
-        return self.create_tensor(data_type, shape, readable=readable, writable=writable)
+        if usage is None:
+            return self.create_tensor(data_type, shape, readable=readable, writable=writable)
+        require_drafts(self._state.drafts, "create_exportable_tensor: usage")
+        desc = self._check_desc(data_type, shape)
+        require_flags(readable=readable, writable=writable)
+        needed = [name for name, is_needed in {"COPY_SRC": readable, "COPY_DST": writable}.items() if is_needed]
+        space: Any = self._space
+        array = space.exportable(desc, usage, needed)
+        return self._adopt(desc, array, readable=readable, writable=writable, pinned=True)
 
     create_exportable_tensor_async = awaitable(create_exportable_tensor)
 

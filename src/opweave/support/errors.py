@@ -160,6 +160,17 @@ def require_flags(**flags: object) -> None:
         require(isinstance(flag, bool), f"{name} must be True or False, got {short_repr(flag)}")
 
 
+def require_drafts(has_drafts: bool, subject: str) -> None:
+    """Raise `ValidationError` unless a context has drafts; `subject` is what only a draft of the specification contains.
+
+    >>> require_drafts(False, "usage")
+    Traceback (most recent call last):
+    opweave.support.errors.ValidationError: usage is a draft, which opweave.ml.create_context(drafts=True) switches on
+    """
+    if not has_drafts:
+        raise ValidationError(f"{subject} is a draft, which opweave.ml.create_context(drafts=True) switches on")
+
+
 PIP_NAMES = {"PIL": "pillow", "cuda": "cuda-bindings"}
 """Names by which pip knows packages, where they differ from the module's."""
 

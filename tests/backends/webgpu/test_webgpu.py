@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.webgpu_device import adapter, gpu_context
+from support.webgpu_device import LEAST, adapter, gpu_context, need
 from support.webgpu_kernels import generator
 
 import opweave as ow
@@ -264,6 +264,83 @@ def test_exportable_tensor_requires_device_of_context() -> None:
     with pytest.raises(ow.NotSupportedError, match="cannot be exported to another device"):
         other.create_exportable_tensor("float32", [2], device)
     other.destroy()
+
+
+def test_exportable_tensor_has_usage(device: Any) -> None:
+    usages = wgpu.BufferUsage
+    context = ow.ml.create_context(device, drafts=True)
+    plain = context.create_exportable_tensor("float32", [4], device)
+    assert plain.gpu_buffer.usage == usages.STORAGE | usages.COPY_SRC | usages.COPY_DST
+    for usage, options, actual in (
+        (usages.INDIRECT | usages.STORAGE, {}, usages.INDIRECT | usages.STORAGE),
+        ("indirect | Vertex", {}, usages.INDIRECT | usages.VERTEX | usages.STORAGE),
+        ("UNIFORM", {"readable": True}, usages.UNIFORM | usages.STORAGE | usages.COPY_SRC),
+        (usages.INDEX, {"writable": True}, usages.INDEX | usages.STORAGE | usages.COPY_DST),
+    ):
+        tensor = context.create_exportable_tensor("float32", [4], device, usage=usage, **options)
+        with context.export_to_gpu(tensor) as buffer:
+            assert (buffer.usage, buffer.size) == (actual, 16)
+    # A graph writes the arguments of a draw or dispatch, which no default buffer can hold.
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"counts": builder.input("x", "uint32", [3]) + 1})
+    source = context.tensor_from(
+        device.create_buffer_with_data(data=np.uint32([1, 0, 0]), usage="STORAGE"), "uint32", [3]
+    )
+    counts = context.create_exportable_tensor("uint32", [3], device, usage="INDIRECT")
+    context.dispatch(graph, {"x": source}, {"counts": counts})
+    module = device.create_shader_module(code=DOUBLE)
+    pipeline = device.create_compute_pipeline(layout="auto", compute={"module": module, "entry_point": "main"})
+    data = context.create_tensor("float32", [64], readable=True, writable=True)
+    context.write_tensor(data, np.ones(64, "float32"))
+    group = device.create_bind_group(
+        layout=pipeline.get_bind_group_layout(0), entries=[{"binding": 0, "resource": {"buffer": data.gpu_buffer}}]
+    )
+    with context.export_to_gpu(counts) as buffer:
+        encoder = device.create_command_encoder()
+        compute = encoder.begin_compute_pass()
+        compute.set_pipeline(pipeline)
+        compute.set_bind_group(0, group)
+        compute.dispatch_workgroups_indirect(buffer, 0)
+        compute.end()
+        device.queue.submit([encoder.finish()])
+    assert context.read_tensor(data).tolist() == [2] * 32 + [1] * 32
+
+
+@pytest.mark.parametrize(
+    "usage", [0, -1, 1024, 2**31, 1.5, True, [128], "", "STORAGE|", "STORE", "STORAGE,INDEX", b"STORAGE"]
+)
+def test_exportable_tensor_rejects_usage(usage: Any, device: Any) -> None:
+    context = ow.ml.create_context(device, drafts=True)
+    with pytest.raises(ow.ValidationError, match=r"usage must be flags of wgpu.BufferUsage, or their names \(.*, got "):
+        context.create_exportable_tensor("float32", [4], device, usage=usage)
+    with pytest.raises(
+        ow.ValidationError, match=r"usage is a draft, which .*create_context\(drafts=True\) switches on"
+    ):
+        ow.ml.create_context(device).create_exportable_tensor("float32", [4], device, usage=usage)
+
+
+def test_mapped_tensors_are_not_used(device: Any) -> None:
+    with pytest.raises(ow.NotSupportedError, match="usage must not have MAP_READ: kernels need STORAGE"):
+        ow.ml.create_context(device, drafts=True).create_exportable_tensor("float32", [4], device, usage="MAP_READ")
+    need("mappable-primary-buffers")
+    mappable = adapter().request_device_sync(required_limits=LEAST, required_features=["mappable-primary-buffers"])
+    context = ow.ml.create_context(mappable, drafts=True)
+    tensor = context.create_exportable_tensor("float32", [4], mappable, usage="MAP_READ", writable=True)
+    context.write_tensor(tensor, np.float32([1, 2, 3, 4]))
+    with context.export_to_gpu(tensor) as buffer:
+        buffer.map_sync("READ")
+        assert np.frombuffer(buffer.read_mapped(), "float32").tolist() == [1, 2, 3, 4]
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": builder.input("x", "float32", [4]).neg()})
+    y = context.create_tensor("float32", [4], readable=True)
+    with pytest.raises(
+        ow.ValidationError, match=r"the buffer of the tensor float32\[4\] must not be mapped, it is mapped"
+    ):
+        context.dispatch(graph, {"x": tensor}, {"y": y})
+    tensor.gpu_buffer.unmap()
+    context.dispatch(graph, {"x": tensor}, {"y": y})
+    assert context.read_tensor(y).tolist() == [-1, -2, -3, -4]
+    mappable.destroy()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from ... import memory
 from ...core.graph import Desc
 from ...expr.gpu import Features, GpuKernel
 from ...support.cache import Cache
-from ...support.errors import OperationError, ValidationError, import_extra, require
+from ...support.errors import NotSupportedError, OperationError, ValidationError, import_extra, require
+from ...support.names import short_repr
 from ..gpu.arrays import DeviceArray
 from ..gpu.device import GpuDevice
 from . import adapters
@@ -120,6 +121,25 @@ class WebGpuDevice(GpuDevice):
         with self.calls(f"{label} of {count} bytes"):
             return self.device.create_buffer(label=label, size=padded_size(count), usage=self.tensor_usage)
 
+    def exportable(self, desc: Desc, usage: Any, needed: Sequence[str]) -> DeviceArray:
+        """Allocate a tensor whose buffer has the user's `usage`, STORAGE, and the usages `needed`."""
+        names = self.wgpu.BufferUsage
+        flags = _usage_flags(names, usage)
+        mapping = [name for name in ("MAP_READ", "MAP_WRITE") if flags & getattr(names, name)]
+        if mapping and "mappable-primary-buffers" not in self.device.features:
+            raise NotSupportedError(
+                f"create_exportable_tensor: usage must not have {' or '.join(mapping)}: kernels need STORAGE, and WebGPU has "
+                "no buffers of both; a device with the feature 'mappable-primary-buffers' has them"
+            )
+        for name in ("STORAGE", *needed):
+            flags |= getattr(names, name)
+        with self.calls(f"a tensor {desc} of {desc.byte_length} bytes"):
+            buffer = self.device.create_buffer(
+                label=f"a tensor {desc}", size=padded_size(desc.byte_length), usage=flags
+            )
+        # The user may map the buffer at any time.
+        return DeviceArray(desc, buffer, lent=bool(mapping))
+
     def copy(self, target: DeviceArray, source: DeviceArray, reason: str) -> None:
         self._check([source], "COPY_SRC", reason)
         self._check([target], "COPY_DST", reason)
@@ -152,9 +172,13 @@ class WebGpuDevice(GpuDevice):
         return DeviceArray(desc, buffer, lent=True)
 
     def check_lent(self, arrays: Iterable[DeviceArray]) -> None:
-        """Raise `ValidationError` for a destroyed buffer of the user: wgpu ends the process when it is used."""
+        """Raise `ValidationError` for a mapped or destroyed buffer of the user: wgpu ends the process when it is used."""
         for array in arrays:
             if array.lent:
+                require(
+                    array.buffer.map_state == "unmapped",
+                    f"the buffer of the tensor {array.desc} must not be mapped, it is {array.buffer.map_state}",
+                )
                 try:
                     self.bind_group((False,), [array])  # wgpu checks bindings, but not submissions
                 except OperationError as error:
@@ -307,6 +331,24 @@ class WebGpuDevice(GpuDevice):
 
 def _bytes(source: str) -> int:
     return BYTES_PER_PIPELINE + 2 * len(source)
+
+
+def _usage_flags(names: Any, usage: Any) -> int:
+    """The flags of `wgpu.BufferUsage` in a number or in names that "|" separates."""
+    # wgpu ends the process for unknown flags.
+    listing = {name: getattr(names, name) for name in dir(names) if name.isupper()}
+    flags = usage
+    if isinstance(usage, str):
+        flags = 0
+        for part in usage.split("|"):
+            flags |= listing.get(part.strip().upper(), -1)
+    is_number = isinstance(flags, int) and not isinstance(flags, bool)
+    require(
+        is_number and 0 < flags <= sum(listing.values()),
+        f"create_exportable_tensor: usage must be flags of wgpu.BufferUsage, or their names ({', '.join(listing)}) with '|' "
+        f"in between, got {short_repr(usage)}",
+    )
+    return int(flags)
 
 
 def _reason(error: BaseException) -> str:
