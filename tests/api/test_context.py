@@ -104,6 +104,76 @@ def test_drafts_are_switched_by_context() -> None:
     assert ow.ml.create_context(deferred=True, drafts=True).drafts
 
 
+@pytest.mark.parametrize("policy", ["default", "high-performance", "low-power", "fallback"])
+def test_compute_policy_chooses_device(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ow.ml.create_context(compute_policy=policy, drafts=True, device="cpu")
+    assert (context.compute_policy, context.power_preference) == (policy, "default" if policy == "fallback" else policy)
+    # Accelerators of an imagined machine, which nothing can open.
+    names = {"gpu": "gpu", "npu": "npu", "cpu": "cpu"}
+    machine = [backends.Device(name, kind, "onnxruntime", "") for name, kind in names.items()]  # type: ignore[arg-type]
+    monkeypatch.delenv("OPWEAVE_DEVICE")
+    monkeypatch.setattr(backends, "default_devices", lambda: machine)
+    monkeypatch.setattr(backends, "may_accelerate", lambda: True)
+
+    def find_device(name: str, *_: Any) -> Any:
+        raise LookupError(name)
+
+    monkeypatch.setattr(backends, "find_device", find_device)
+    chosen = {"low-power": "npu", "fallback": "cpu"}.get(policy, "gpu")
+    with pytest.raises(LookupError, match=f"^{chosen}$"):
+        ow.ml.create_context(compute_policy=policy, drafts=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"compute_policy": "fallback", "drafts": False},
+            "compute_policy is a draft, which opweave.ml.create_context.drafts",
+        ),
+        ({"compute_policy": "no", "drafts": False}, "compute_policy is a draft"),
+        (
+            {"compute_policy": "fast"},
+            "must be one of 'default', 'high-performance', 'low-power', 'fallback', got 'fast'",
+        ),
+        ({"compute_policy": 1}, "compute_policy must be one of .*, got 1"),
+        (
+            {"compute_policy": "fallback", "power_preference": "low-power"},
+            "power_preference must not differ from compute_policy, got 'low-power' and 'fallback'",
+        ),
+        ({"compute_policy": "default", "power_preference": "low-power"}, "must not differ from compute_policy"),
+        (
+            {"compute_policy": "high-performance", "accelerated": False},
+            "accelerated=False must not be given with compute_policy='high-performance'",
+        ),
+        (
+            {"compute_policy": "fallback", "device": "fast"},
+            "compute_policy='fallback' runs on a CPU, and the device 'fast' is of kind 'gpu'",
+        ),
+    ],
+)
+def test_bad_compute_policy(options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = backends.Device("fast", "gpu", "onnxruntime", "")
+    monkeypatch.setattr(backends, "find_device", lambda *_: (backends.find("onnxruntime"), gpu))
+    with pytest.raises(ow.ValidationError, match=message):
+        ow.ml.create_context(**{"drafts": True, **options})
+
+
+def test_fallback_is_not_supported_without_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = backends.Device("fast", "gpu", "onnxruntime", "")
+    monkeypatch.setattr(backends, "find_device", lambda *_: (backends.find("onnxruntime"), gpu))
+    with pytest.raises(ow.NotSupportedError, match="compute_policy='fallback' runs on a CPU, and the device 'fast'"):
+        ow.ml.create_context(compute_policy="fallback", drafts=True)
+
+
+def test_compute_policy_is_power_preference_by_default() -> None:
+    context = ow.ml.create_context(device="cpu", power_preference="low-power", drafts=True)
+    assert context.compute_policy == "low-power"
+    assert ow.ml.create_context(accelerated=False, compute_policy="fallback", drafts=True).compute_policy == "fallback"
+    with pytest.raises(ow.ValidationError, match="compute_policy is a draft"):
+        _ = ow.ml.create_context().compute_policy
+
+
 def test_write_dispatch_read(context: ow.MLContext) -> None:
     graph, (x, y) = plus_one(context), tensors(context)
     context.write_tensor(x, np.float32([1, 2, 3, 4]))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from itertools import count
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, get_args
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..core import dtypes
 from ..core.dtypes import ANY
 from ..core.graph import MAX_RANK
 from ..support import hints, lazy_imports, packages, settings
-from ..support.errors import NotSupportedError, require, require_flags
+from ..support.errors import NotSupportedError, ValidationError, require, require_drafts, require_flags
 from ..support.names import SnakeCaseDict, short_repr
 from ..support.processors import chosen_threads
 from .context_state import ContextState, MLContextLostInfo
@@ -29,6 +29,9 @@ from .tensors import ContextTensors, awaitable, check_alive, state_of as context
 if TYPE_CHECKING:
     from ..core.operation import Op
     from .loss import Lost
+
+ComputePolicy: TypeAlias = Literal["default", "high-performance", "low-power", "fallback"]
+"""`MLComputePolicy`, a draft."""
 
 
 @hints.misnomers
@@ -59,6 +62,7 @@ class ML:
         cuda_stream: Any = None,
         verify: bool = True,
         drafts: bool = False,
+        compute_policy: ComputePolicy | None = None,
     ) -> MLContext:
         """Create a context.
 
@@ -88,6 +92,9 @@ class ML:
                 of the lowest priority; what is built later uses the faster engine. `OPWEAVE_VERIFY=0` switches it off, too.
             drafts: whether the context has what only drafts of the specification contain, and without it is an error. A
                 release may change such an interface with its text; `docs/deviations.md` lists them.
+            compute_policy: with `drafts=True`, in place of `power_preference` and `accelerated`: "default", "high-performance"
+                and "low-power" as in `power_preference`, or "fallback" for the most compatible device, a CPU. Default:
+                `power_preference`.
 
         Raises:
             ValidationError: an option has the wrong type or value, or options exclude each other.
@@ -101,12 +108,17 @@ class ML:
         >>> import opweave as ow
         >>> ow.ml.create_context(device="reference")
         <MLContext on reference>
-        >>> ow.ml.create_context(device="reference", drafts=True).drafts
-        True
+        >>> context = ow.ml.create_context(compute_policy="fallback", drafts=True)
+        >>> context.drafts, context.device.kind
+        (True, 'cpu')
         """
         _check_choice("power_preference", power_preference, PowerPreference)
         _check_choice("precision", precision, Precision)
         require_flags(accelerated=accelerated, deferred=deferred, verify=verify, drafts=drafts)
+        if compute_policy is not None:
+            require_drafts(drafts, "compute_policy")
+            _check_choice("compute_policy", compute_policy, ComputePolicy)
+            power_preference, accelerated = _preferences(compute_policy, power_preference, accelerated)
         for option, name in {"device": device, "backend": backend}.items():
             require(name is None or isinstance(name, str), f"{option} must be a name, got {short_repr(name)}")
         handles = {"gpu_device": gpu_device, "cuda_stream": cuda_stream}
@@ -124,6 +136,13 @@ class ML:
             )
         else:
             driver, target = selection.find(device, named, power_preference, accelerated, precision)
+        if compute_policy == "fallback" and target.kind != "cpu":
+            is_named = claimed or device is not None or named is not None
+            error = ValidationError if is_named else NotSupportedError
+            raise error(
+                f"compute_policy='fallback' runs on a CPU, and the device {target.name!r} is of kind {target.kind!r}"
+            )
+        if not claimed:
             driver = driver.open(target, power_preference)
             rivals = backends.rivals_of(target, precision) if named is None else []
         packages.warn_once(target.fault)
@@ -138,6 +157,7 @@ class ML:
         context_class: Callable[..., MLContext] = lazy_imports.deferred_context if deferred else MLContext
         context = context_class(driver, target, power_preference)
         state = context_state(context)
+        state.compute_policy = compute_policy or power_preference
         state.verifies, state.drafts = settings.flag("OPWEAVE_VERIFY", True) and verify, drafts
         return context
 
@@ -150,6 +170,21 @@ class ML:
 def _check_choice(name: str, value: Any, choices: Any) -> None:
     allowed = get_args(choices)
     require(value in allowed, f"{name} must be one of {', '.join(map(repr, allowed))}, got {short_repr(value)}")
+
+
+def _preferences(
+    policy: ComputePolicy, power_preference: PowerPreference, accelerated: bool
+) -> tuple[PowerPreference, bool]:
+    """The power preference and `accelerated` of a policy; the options themselves must not contradict it."""
+    require(
+        power_preference in ("default", policy),
+        f"power_preference must not differ from compute_policy, got {power_preference!r} and {policy!r}",
+    )
+    require(
+        accelerated or policy == "fallback",
+        f"accelerated=False must not be given with compute_policy={policy!r}; 'fallback' runs on a CPU",
+    )
+    return ("default", False) if policy == "fallback" else (policy, True)
 
 
 ml = ML()
@@ -194,8 +229,8 @@ class MLContext(ContextTensors):
     >>> context = ow.ml.create_context(device="reference")
     >>> context.device.name, context.accelerated, context.power_preference, context.precision
     ('reference', False, 'default', 'float32')
-    >>> context.drafts
-    False
+    >>> context.drafts, ow.ml.create_context(device="reference", drafts=True).compute_policy
+    (False, 'default')
     >>> with context:
     ...     x = ow.array([1.0, 2.0])
     >>> (x * 2).tolist(), x.context is context
@@ -235,6 +270,16 @@ class MLContext(ContextTensors):
     def power_preference(self) -> PowerPreference:
         """The preference that the context was created with."""
         return self._power_preference
+
+    @property
+    def compute_policy(self) -> ComputePolicy:
+        """The policy that the context was created with: a draft, see `create_context`.
+
+        Raises:
+            ValidationError: the context was created without `drafts=True`.
+        """
+        require_drafts(self._state.drafts, "compute_policy")
+        return self._state.compute_policy
 
     @property
     def precision(self) -> Precision:

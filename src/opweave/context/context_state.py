@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import RLock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from ..memory.spaces import TensorSpace
@@ -44,6 +44,7 @@ class ContextState:
 
     Attributes:
         lost_info: the reason, as soon as the context is lost.
+        compute_policy: see `MLContext.compute_policy`.
         drafts: whether the context has what only drafts of the specification contain.
         verifies: whether other engines may be verified for its graphs.
         shares_processors: whether another process needs the processors after each run, so that threads of engines must sleep
@@ -60,6 +61,7 @@ class ContextState:
         "_space",
         "_tensors",
         "at_loss",
+        "compute_policy",
         "drafts",
         "lost_info",
         "shares_processors",
@@ -75,6 +77,7 @@ class ContextState:
         self._is_torn_down = False  # whether it is lost, and its graphs and tensors are destroyed
         self.lost_info: MLContextLostInfo | None = None
         self.drafts = self.verifies = self.shares_processors = False
+        self.compute_policy: Any = "default"
         self.at_loss: Callable[[], object] | None = None
         space.attach(self)
 
