@@ -518,6 +518,14 @@ def _() -> None:
     assert inspect.signature(ow.MLContext.create_exportable_tensor).parameters["usage"].default is None
 
 
+@demonstrates("addition", "MLGraphBuilder: dimensions of 0")
+def _() -> None:
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))
+    with pytest.raises(ow.ValidationError, match=r"dimensions in \[1, "):
+        new_builder().input("x", "float32", [0])
+    assert builder.input("x", "float32", [0]).shape == (0,)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The tests
 

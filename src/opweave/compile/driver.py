@@ -24,6 +24,7 @@ from ..run.steps import CompiledSegment, title
 from ..support.errors import InvalidStateError, NotSupportedError, OperationError
 from ..support.processors import processors
 from .choose import HOST_KERNELS, Chooser
+from .empty import fold_empty, has_empty, is_empty
 from .engines import EngineChoice, choose_engine
 from .fuse import move_to_loops
 from .legalise import cut_out, legalise
@@ -72,26 +73,29 @@ def compile(
         "wait": wait,
         "alone": alone and not shares_processors,
     }
-    if graph.has_names:  # rivals are verified for graphs whose sizes are known
+    full, sources = fold_empty(graph)
+    if full.has_names:  # rivals are verified for graphs whose sizes are known
         choice = EngineChoice(backend.without_rivals or backend, fuse=False)
-    choice = choice or choose_engine(graph, backend, alone)
+    choice = choice or choose_engine(full, backend, alone)
     has_compiler = kernels.is_compiled()
     try:
-        program = _compile_for(graph, choice, **options)
+        program = _compile_for(graph, full, sources, choice, **options)
     except OperationError as error:
-        own = backend.tunable(graph)[backend.name]
+        own = backend.tunable(full)[backend.name]
         if choice.backend.name == own.name:
             raise
         log.warning("%s runs a graph that %s refuses: %s", own.name, choice.backend.name, error)
         choice = EngineChoice(own, f"{own.name}, since {choice.backend.name} refuses it: {error}")
-        program = _compile_for(graph, choice, **options)
+        program = _compile_for(graph, full, sources, choice, **options)
     if has_compiler and not kernels.is_compiled():  # it could not be imported: engines are faster than NumPy
-        program = _compile_for(graph, choice, **options)
+        program = _compile_for(graph, full, sources, choice, **options)
     return program
 
 
 def _compile_for(
     graph: Graph,
+    full: Graph,
+    sources: Mapping[Node, Node],
     choice: EngineChoice,
     *,
     device: str,
@@ -101,6 +105,7 @@ def _compile_for(
     fallback: Literal["auto", "error"],
     wait: bool,
 ) -> Program:
+    """Compile `full`, the graph without empty operands; `sources` maps its nodes to those of the user's `graph`."""
     backend = choice.backend
     if backend.space.is_host:
         host = backend
@@ -111,10 +116,10 @@ def _compile_for(
         backend.name: (backend, device)
     }
     chooser = Chooser(backend, device, host, stand_in, fallback)
-    legal = graph
-    origin: Mapping[Node, Node] = {node: node for node in graph.nodes}
-    if any(chooser.kind(node) is None for node in graph.nodes):
-        legal, origin = legalise(graph, lambda node: chooser.kind(node) is not None, backend.name)
+    legal, origin = full, sources
+    if any(chooser.kind(node) is None for node in full.nodes):
+        legal, parents = legalise(full, lambda node: chooser.kind(node) is not None, backend.name)
+        origin = {node: sources[parent] for node, parent in parents.items()}
     kinds = chooser.kinds(legal.nodes)
     most = limits.limit(limits.WORK_VARIABLE, limits.MAX_WORK) // 2  # the other half is for the loop itself
     if fuse and choice.fuse and host.gains_from_loops and kernels.is_compiled():
@@ -141,7 +146,7 @@ def _compile_for(
         if wait:
             for segment in compiled:
                 segment.runner.complete()
-    reasons = {node: chooser.reason(node) for node in graph.nodes}
+    reasons = {node: "" if has_empty(node) else chooser.reason(node) for node in graph.nodes}
     placements = _placements(reasons, legal, origin, compiled, host_device)
     program = Program(legal, origin, compiled, placements, backend.space, input_ranges(graph), choice.reason)
     program.untried = choice.untried
@@ -176,6 +181,7 @@ def _set_precision(engine: Backend, backend: Backend) -> Backend:
 def _sub_graph(graph: Graph, part: Segment[Node, Operand], alone: bool) -> tuple[Graph, list[Operand], list[Operand]]:
     """The graph of a part; the whole graph if it has no other part."""
     results = list(graph.outputs.values())
+    alone = alone and not any(map(is_empty, graph.inputs.values()))
     if alone and len(set(results)) == len(results) and all(operand.node is not None for operand in results):
         return graph, list(graph.inputs.values()), results
     return *cut_out(part.inputs, part.outputs), part.outputs
@@ -319,7 +325,8 @@ def _placements(
         number = homes[nodes[0]][0] if nodes else 0
         how: How = "decomposed"
         # A graph that becomes empty has no parts: its outputs are copies of inputs and constants.
-        detail, device = "its operand", parts[number].device if parts else host_device
+        detail = "no elements" if all(map(is_empty, node.outputs)) else "its operand"
+        device = parts[number].device if parts else host_device
         if nodes:
             part = parts[number]
             compiled = [homes[n][1] for n in nodes if homes[n][0] == number]

@@ -6,17 +6,32 @@ The label of a node from a decomposition begins with the label of the node that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
 
 from ..core.graph import Desc, Graph, Node, Operand, add_like, map_operands
 from ..core.operation import call_with
 from ..ops.recorder import Recorder
 from ..support.errors import NotSupportedError, OperationError
 
+Decomposition: TypeAlias = Callable[..., Any]
+"""`function(b, ...)` takes a builder, and operands and attributes by name."""
+
+
+def _own_decomposition(node: Node) -> Decomposition | None:
+    return node.op.decomposition
+
 
 class _Rewriter(Recorder):
-    def __init__(self, supports: Callable[[Node], bool], backend: str) -> None:
+    takes_empty = True  # `fold_empty` removes what a decomposition makes
+
+    def __init__(
+        self,
+        supports: Callable[[Node], bool],
+        backend: str,
+        decomposition_of: Callable[[Node], Decomposition | None],
+    ) -> None:
         super().__init__()
-        self.supports, self.backend = supports, backend
+        self.supports, self.backend, self.decomposition_of = supports, backend, decomposition_of
         self.origin: dict[Node, Node] = {}
         self._source: Node
         self._prefix = ""
@@ -28,7 +43,8 @@ class _Rewriter(Recorder):
         if self.supports(node):
             self.origin[node] = self._source
             return super()._place(node)
-        if op.decomposition is None:
+        decomposition = self.decomposition_of(node)
+        if decomposition is None:
             # An operation with kernels or a formula is here only if these do not serve this node.
             forms = "decomposition" if op.kernels or op.formula else "kernel, expression or decomposition"
             kernels = f"; its kernels are for {', '.join(map(repr, op.kernels))}" if op.kernels else ""
@@ -38,10 +54,12 @@ class _Rewriter(Recorder):
             )
         outer, self._prefix = self._prefix, node.label or op.name
         try:
-            result = call_with(op.decomposition, node.arguments, self)
+            result = call_with(decomposition, node.arguments, self)
             outputs: tuple[Operand, ...] = (result,) if isinstance(result, Operand) else tuple(result)
-            # Outputs of a graph are results of operations, which a constant is not.
-            outputs = tuple(self.identity(output) if output.is_constant else output for output in outputs)
+            # Outputs of a graph are results of operations, which a constant is not. No engine computes empty ones.
+            outputs = tuple(
+                self.identity(output) if output.is_constant and 0 not in output.shape else output for output in outputs
+            )
         except NotSupportedError as error:
             if not str(error).startswith(f"{op.name}: "):  # of an operation inside, which says its own label
                 raise
@@ -67,17 +85,23 @@ def _text(descs: Iterable[Desc]) -> str:
 
 
 def legalise(
-    graph: Graph, supports: Callable[[Node], bool], backend: str = "given", *, has_results: bool = False
+    graph: Graph,
+    supports: Callable[[Node], bool],
+    backend: str = "given",
+    *,
+    has_results: bool = False,
+    decomposition_of: Callable[[Node], Decomposition | None] = _own_decomposition,
 ) -> tuple[Graph, Mapping[Node, Node]]:
     """The graph in which every node satisfies `supports`, and for each of its nodes the one that it comes from.
 
-    `backend` is for messages. With `has_results`, outputs that a decomposition returns unchanged from the inputs become an
-    `identity` of them: builders of WebNN require results of operations.
+    `backend` is for messages. With `has_results`, outputs that are inputs or constants after a decomposition become an
+    `identity` of them: builders of WebNN require results of operations. `decomposition_of` returns the function by which a
+    node is replaced.
 
     Raises:
         NotSupportedError: a node has neither a rule nor a decomposition.
     """
-    rewriter = _Rewriter(supports, backend)
+    rewriter = _Rewriter(supports, backend, decomposition_of)
     # Inputs and constants get a stand-in of the rewriter, so that operators on them build here: the builder that they come
     # from is closed by now.
     replaced = {operand: Operand(rewriter, operand.desc, value=operand.value) for operand in graph.constants}
@@ -86,7 +110,7 @@ def legalise(
     rewriter.add_all(graph.nodes, replaced)
     outputs_by_name = map_operands(graph.outputs, replaced.__getitem__)
     if has_results:
-        outputs_by_name = map_operands(outputs_by_name, lambda o: rewriter.identity(o) if o.is_input else o)
+        outputs_by_name = map_operands(outputs_by_name, lambda o: o if o.node is not None else rewriter.identity(o))
     reached = Graph.reaching(outputs_by_name)
     return Graph(rewriter.inputs, outputs_by_name, reached.nodes), rewriter.origin
 

@@ -25,7 +25,8 @@ def check_heads(query: Operand, key: Operand, value: Operand) -> None:
     _, groups, keys, _ = key.shape
     check_shape([batches, groups, keys, size], "of the batches and head size of query", key=key)
     check_shape([batches, groups, keys, value.shape[3]], "of the batches, heads and length of key", value=value)
-    require(heads % groups == 0, f"the heads of query must be a multiple of those of key, got {heads} and {groups}")
+    fits = heads == 0 if groups == 0 else heads % groups == 0
+    require(fits, f"the heads of query must be a multiple of those of key, got {heads} and {groups}")
 
 
 @dataclass

@@ -78,7 +78,7 @@ def scaled_dot_product_attention(
 
 @scaled_dot_product_attention.default("scale")
 def _(query: Operand) -> float:
-    return 1 / sqrt(query.shape[3])
+    return 1 / sqrt(query.shape[3]) if query.shape[3] else 1.0
 
 
 @scaled_dot_product_attention.decompose

@@ -146,11 +146,11 @@ def _in_rounds(
     starts = np.flatnonzero(np.diff(elements[order], prepend=-1))
     rounds = np.empty(len(elements), np.int64)
     rounds[order] = np.arange(len(elements)) - np.repeat(starts, np.diff(starts, append=len(elements)))
-    if rounds.max() >= MAX_ROUNDS:
+    if rounds.max(initial=0) >= MAX_ROUNDS:
         return None
     rows = b.reshape(lines, [outer * size * len(lanes), width])
     all_updates = b.reshape(updates, [len(elements), width])
-    for number in range(rounds.max() + 1):
+    for number in range(rounds.max(initial=-1) + 1):
         chosen = np.flatnonzero(rounds == number)
         targets = constant(b, elements[chosen, None], "int64")
         values = b.gather(all_updates, constant(b, chosen, "int64")) if len(chosen) < len(elements) else all_updates

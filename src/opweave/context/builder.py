@@ -63,7 +63,7 @@ class MLGraphBuilder(Operations):
         self._context: Callable[[], MLContext | None] = lambda: context
         self._device = context.device.name
         self._max_byte_length = context.backend.max_byte_length
-        self._takes_names = context.drafts
+        self._takes_names = self.takes_empty = context.drafts
         self._built = False
         self.size_hints: dict[str, SizeHint] = {}
 
@@ -114,9 +114,9 @@ class MLGraphBuilder(Operations):
         Args:
             name: the name of the input in `dispatch` and `compute`; not empty. Inputs of one graph need different names.
             data_type: one of the eight data types of WebNN.
-            shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar. In a context with `drafts=True`, a dimension that is
-                known only when the graph runs has a name: the same name means the same size in the whole graph.
-                `{"name": "n", "min_size": 1, "max_size": 4096}` says which sizes to expect.
+            shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar. In a context with `drafts=True`, dimensions may be 0,
+                and a dimension that is known only when the graph runs has a name: the same name means the same size in the
+                whole graph. `{"name": "n", "min_size": 1, "max_size": 4096}` says which sizes to expect.
 
         Raises:
             InvalidStateError: the graph is built, or the context lost.
@@ -141,7 +141,7 @@ class MLGraphBuilder(Operations):
                 desc = convert_desc(data_type, shape)
             self._check_open()  # after the conversions, as in Web IDL
             require(name != "", "name must not be empty")
-            check_desc(desc, self._max_byte_length)
+            check_desc(desc, self._max_byte_length, takes_empty=self.takes_empty)
         except ValidationError as error:
             raise ValidationError(f"input {name!r}: {error}") from None
         operand = self.inputs[name] = self._operand_type(self, desc, name=name)
@@ -192,7 +192,7 @@ class MLGraphBuilder(Operations):
                 case (str() as data_type, shape, buffer) if not isinstance(shape, (str, int)):
                     desc, array = convert_desc(data_type, shape), as_array(buffer, "buffer")
                     self._check_open()  # after the conversions, as in Web IDL
-                    check_desc(desc, self._max_byte_length)
+                    check_desc(desc, self._max_byte_length, takes_empty=self.takes_empty)
                     return self._operand_type(self, desc, value=constant_array(fit(array, "buffer", desc)))
                 case (str() as data_type, (int() | float() | np.number()) as number) if not isinstance(number, bool):
                     checked = dtypes.check(data_type)
@@ -204,7 +204,8 @@ class MLGraphBuilder(Operations):
                     data = as_array(array, "array")
                     desc = describe(data, "array")
                     self._check_open()
-                    return self._operand_type(self, check_desc(desc, self._max_byte_length), value=constant_array(data))
+                    check_desc(desc, self._max_byte_length, takes_empty=self.takes_empty)
+                    return self._operand_type(self, desc, value=constant_array(data))
             raise ValidationError(
                 "takes (data_type, shape, buffer), (data_type, number), (tensor) or (array), "
                 f"got ({', '.join(type(arg).__name__ for arg in args)})"

@@ -118,7 +118,7 @@ class ContextTensors:
 
         Args:
             data_type: one of the eight data types of WebNN.
-            shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
+            shape: dimensions, each in [1, 2**31 - 1], or from 0 with `drafts=True`; `[]` for a scalar.
             readable: whether its contents may be read.
             writable: whether its contents may be written.
             memory: the WebAssembly module (`opweave.wasm.load`) in whose memory to allocate it; default: the host's.
@@ -165,7 +165,7 @@ class ContextTensors:
 
         Args:
             data_type: one of the eight data types of WebNN.
-            shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
+            shape: dimensions, each in [1, 2**31 - 1], or from 0 with `drafts=True`; `[]` for a scalar.
             gpu_device: the `wgpu.GPUDevice` of the context: that of `ml.create_context(gpu_device=device)`.
             readable: whether its contents may be read.
             writable: whether its contents may be written.
@@ -210,7 +210,7 @@ class ContextTensors:
 
         Args:
             data_type: one of the eight data types of WebNN.
-            shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar.
+            shape: dimensions, each in [1, 2**31 - 1], or from 0 with `drafts=True`; `[]` for a scalar.
             input_data: an array of that data type and shape (or flat), or a buffer of that size; copied once.
 
         Raises:
@@ -401,7 +401,8 @@ class ContextTensors:
     # Helpers ---------------------------------------------------------------------------------------------------------
 
     def _check_desc(self, data_type: object, shape: object) -> Desc:
-        return check_desc(convert_desc(data_type, shape), self._backend.max_byte_length)
+        desc = convert_desc(data_type, shape)
+        return check_desc(desc, self._backend.max_byte_length, takes_empty=self._state.drafts)
 
     def _adopt(self, desc: Desc, array: np.ndarray, *, pinned: bool = False, **flags: bool) -> MLTensor:
         """Return a tensor of this memory; `pinned` memory belongs to the caller, and is never replaced."""

@@ -7,6 +7,7 @@ which is a topological order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -64,15 +65,15 @@ class Desc:
         return f"{self.data_type}{list(self.shape)}"
 
 
-def check_desc(desc: Desc, max_byte_length: int, subject: str = "shape") -> Desc:
+def check_desc(desc: Desc, max_byte_length: int, subject: str = "shape", takes_empty: bool = False) -> Desc:
     """`desc` if its dimensions are valid, else `ValidationError` (https://www.w3.org/TR/webnn/#mloperanddescriptor-check-dimensions)."""
     rule, count = "", desc.element_count  # messages are made only for errors: every operation is checked here
     if isinstance(count, Size) or (count == 0 and not is_static(desc.shape)):
         return _check_names(desc, subject)
     if desc.rank > MAX_RANK:
         rule, got = f"have at most {MAX_RANK} dimensions", f"{desc.rank}: {short_repr(list(desc.shape))}"
-    elif desc.shape and (min(desc.shape) < 1 or max(desc.shape) > MAX_DIMENSION):
-        rule, got = f"have dimensions in [1, {MAX_DIMENSION}]", short_repr(list(desc.shape))
+    elif desc.shape and (min(desc.shape) < (not takes_empty) or max(desc.shape) > MAX_DIMENSION):
+        rule, got = f"have dimensions in [{int(not takes_empty)}, {MAX_DIMENSION}]", short_repr(list(desc.shape))
     elif count > MAX_DIMENSION:
         rule, got = f"have at most {MAX_DIMENSION} elements", f"{list(desc.shape)}: {count}"
     elif count * dtypes.INFO[desc.data_type].byte_length > max_byte_length:
@@ -87,8 +88,8 @@ def _check_names(desc: Desc, subject: str) -> Desc:
     require(desc.rank <= MAX_RANK, f"{subject} must have at most {MAX_RANK} dimensions, got {desc.rank}: {desc}")
     for size in desc.shape:
         low, high = interval(size)
-        fits = high >= 1 and low <= MAX_DIMENSION
-        require(fits, f"{subject} must have dimensions in [1, {MAX_DIMENSION}], got {list(desc.shape)}")
+        fits = high >= 0 and low <= MAX_DIMENSION
+        require(fits, f"{subject} must have dimensions in [0, {MAX_DIMENSION}], got {list(desc.shape)}")
     return desc
 
 
@@ -170,6 +171,10 @@ class MLOperand(Questionable, Operators):
             "an operand belongs to its builder and cannot be copied or pickled; pickle the function that builds the graph, "
             "or write the graph with opweave.onnx.save"
         )
+
+    @property
+    def _takes_empty(self) -> bool:
+        return self._builder.takes_empty
 
     def _apply(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return getattr(self._builder, name)(*args, **kwargs)
@@ -298,8 +303,8 @@ class Graph:
 
     @property
     def constants(self) -> list[Operand]:
-        used = (operand for node in self.nodes for operand in node.operands if operand.is_constant)
-        return list(dict.fromkeys(used))
+        used = chain(*(node.operands for node in self.nodes), self.outputs.values())
+        return list(dict.fromkeys(operand for operand in used if operand.is_constant))
 
     @property
     def has_names(self) -> bool:
@@ -347,7 +352,7 @@ class Graph:
         return "\n".join(lines)
 
 
-_FOR_PASSES = ("has_names", "listing", "size_hints")
+_FOR_PASSES = ("has_names", "listing", "size_hints", "takes_empty")
 """Attributes of builders for passes, which `dir` does not list."""
 
 
@@ -361,6 +366,8 @@ class Builder:
 
     _max_byte_length: int = 2**31 - 1
     """The largest tensor, in bytes (`maxTensorByteLength`)."""
+    takes_empty: bool = False
+    """Whether dimensions may be 0, a draft."""
     _operand_type: type[Operand] = Operand
     _kind = "a builder"
 

@@ -307,7 +307,7 @@ class Op(Generic[P, R]):
                 attributes[name] = call_with(fill, {**inputs, **attributes})
         result: Desc | Sequence[Desc] = self.function(builder, **inputs, **attributes, label=label)
         for desc in descs_of(result):
-            check_desc(desc, builder._max_byte_length, "the result")
+            check_desc(desc, builder._max_byte_length, "the result", builder.takes_empty)
         for name, values in self.value_ranges({**inputs, **attributes}) if self.range_functions else ():
             if inputs[name].is_constant:
                 values.check(name, inputs[name].value)

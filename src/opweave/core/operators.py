@@ -63,6 +63,11 @@ class Operators(Described, ArrayMethods):
         """Number of dimensions."""
         return len(self.shape)
 
+    @property
+    def _takes_empty(self) -> bool:
+        """Whether a slice may pick nothing."""
+        return True
+
     def _apply(self, name: str, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
@@ -109,14 +114,14 @@ class Operators(Described, ArrayMethods):
                 shape.append(1)
                 continue
             axis = len(starts)
-            picked = _positions(item, axis, self.shape[axis])
+            picked = _positions(item, axis, self.shape[axis], self._takes_empty)
             if isinstance(item, slice):
                 shape.append(len(picked))
             if picked.step < 0:
                 backwards.append(axis)
                 picked = picked[::-1]
             starts.append(picked.start)
-            sizes.append(picked[-1] - picked.start + 1)
+            sizes.append(picked[-1] - picked.start + 1 if picked else 0)
             strides.append(picked.step)
         result = self
         if tuple(sizes) != self.shape or any(stride != 1 for stride in strides):
@@ -149,14 +154,16 @@ for _name, _operation in INFIX.items():  # type checkers see `ArrayMethods`
     setattr(Operators, f"__r{_name}__", _infix(_operation, swap=True))
 
 
-def _positions(item: Any, axis: int, size: int) -> range:
-    """The positions that an integer or a slice picks from an axis; there is at least one."""
+def _positions(item: Any, axis: int, size: int, takes_empty: bool) -> range:
+    """The positions that an integer or a slice picks from an axis; there is at least one, unless `takes_empty`."""
     if isinstance(item, slice):
         try:
             picked = range(size)[item]
         except (TypeError, ValueError) as error:
             raise ValidationError(f"index {short_repr(item)} of axis {axis}: {error}") from None
-        require(len(picked) > 0, f"index {short_repr(item)} leaves nothing of axis {axis} with {size} elements")
+        if not picked:
+            require(takes_empty, f"index {short_repr(item)} leaves nothing of axis {axis} with {size} elements")
+            return range(0)
         return picked if len(picked) > 1 else range(picked[0], picked[0] + 1)
     try:
         position = operator.index(item) if not isinstance(item, bool) else None

@@ -40,7 +40,7 @@ def broadcast(*shapes: Sequence[int], names: str = "a and b") -> Shape:
         return tuple(shapes[0])
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
-    join: Callable[..., int] = broadcast_size if has_names else max
+    join: Callable[..., int] = broadcast_size if has_names else _broadcast_number
     result = tuple(join(*sizes) for sizes in zip(*padded, strict=True))
     for shape in padded:
         if (has_names or shape != result) and not _stretches_to(shape, result):
@@ -48,6 +48,10 @@ def broadcast(*shapes: Sequence[int], names: str = "a and b") -> Shape:
                 f"the shapes of {names} do not broadcast: {' and '.join(str(list(s)) for s in shapes)}"
             )
     return result
+
+
+def _broadcast_number(*sizes: int) -> int:
+    return 0 if 0 in sizes else max(sizes)
 
 
 def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
@@ -67,7 +71,8 @@ def _stretches_to(shape: Sequence[int], target: Sequence[int]) -> bool:
 def blockwise_broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
     """Whether dimensions of `target` are multiples of dimensions of `shape` (https://www.w3.org/TR/webnn/#blockwise-broadcasting)"""
     return len(shape) == len(target) and all(
-        may_equal(whole % part, 0) for part, whole in zip(shape, target, strict=True)
+        may_equal(whole, 0) if isinstance(part, int) and part == 0 else may_equal(whole % part, 0)
+        for part, whole in zip(shape, target, strict=True)
     )
 
 

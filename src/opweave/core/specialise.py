@@ -98,6 +98,8 @@ def node_at(node: Node, sizes: Mapping[str, int]) -> Node:
 class _Checking(Builder):
     """Adds the nodes of another graph, with other sizes."""
 
+    takes_empty = True
+
     def __init__(self, max_byte_length: int) -> None:
         super().__init__()
         self._max_byte_length = max_byte_length

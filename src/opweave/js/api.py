@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+from ..compile.empty import fold_empty, is_empty
 from ..compile.legalise import legalise
 from ..context.graph import MLGraph, recorded_graph
 from ..core.graph import Graph, Node
 from ..ops import Operations
-from ..support.errors import require
+from ..support.errors import ValidationError, require
 from ..support.files import atomic_writer
 from ..support.names import short_repr
 from .module import JsModule
@@ -65,9 +66,15 @@ def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
 
 
 def webnn_only(graph: Graph) -> Graph:
-    """Decompose all operations that WebNN does not have, recursively."""
+    """Decompose all operations that WebNN does not have, recursively, and remove empty operands, which are a draft."""
+    for kind, operands in {"input": graph.inputs, "output": graph.outputs}.items():
+        for name, operand in operands.items():
+            if is_empty(operand):
+                raise ValidationError(
+                    f"save: WebNN in JavaScript has no dimensions of 0, got {kind} {name!r} {operand.desc}"
+                )
 
     def is_built_in(node: Node) -> bool:
         return Operations.listing().get(node.op.name) is node.op
 
-    return legalise(graph, is_built_in, "WebNN", has_results=True)[0]
+    return legalise(fold_empty(graph)[0], is_built_in, "WebNN", has_results=True)[0]

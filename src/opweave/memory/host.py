@@ -92,8 +92,8 @@ def check_overlap(
     inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray], constants: Sequence[tuple[int, int]] = ()
 ) -> None:
     """Require that no output shares memory with an input, another output, or one of the ranges `constants`."""
-    ranges = [(*address_range(array), name, False) for name, array in inputs.items()]
-    ranges += [(*address_range(array), name, True) for name, array in outputs.items()]
+    ranges = [(*address_range(array), name, False) for name, array in inputs.items() if array.size]
+    ranges += [(*address_range(array), name, True) for name, array in outputs.items() if array.size]
     ranges.sort()
     end, before, written = -1, "", False
     for start, stop, name, writes in ranges:

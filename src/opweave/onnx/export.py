@@ -13,6 +13,7 @@ import numpy as np
 from .. import __version__
 from ..backends.onnxruntime import ort
 from ..backends.onnxruntime.emit import Emitter
+from ..compile.empty import fold_empty
 from ..compile.legalise import legalise
 from ..context.graph import MLGraph, recorded_graph
 from ..core.graph import Graph
@@ -110,7 +111,7 @@ def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, di
         prefix += "_"
     ctx = Emitter(portable=True, prefix=prefix)
     supports, engine = (ort.is_portable, "ONNX") if operators == "onnx" else (ort.supports, "ONNX Runtime")
-    values, _ = ort.emit(ctx, legalise(graph, supports, engine)[0])
+    values, _ = ort.emit(ctx, legalise(fold_empty(graph)[0], supports, engine, has_results=True)[0])
     results = {renamed[name]: (values[name], operand.desc) for name, operand in graph.outputs.items()}
     model = ModelProto.FromString(ctx.finish(results)[0])
     model.producer_name, model.producer_version = "opweave", __version__

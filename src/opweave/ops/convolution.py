@@ -77,6 +77,9 @@ def conv2d(
         one = " (groups=1)" if groups == 1 else ""
         raise ValidationError(f"the filter has {taps['i']} input channels{per_group}, the input {image['c']}{one}")
     require(taps["o"] % groups == 0, f"groups must divide the {taps['o']} output channels, got {groups}")
+    require(
+        min(taps["h"], taps["w"]) > 0, f"the filter must have a height and a width of at least 1, got {filter.desc}"
+    )
     result = {"n": image["n"], "c": taps["o"]}
     check_shape([result["c"]], bias=bias)
     for a, *window in zip("hw", padding[::2], padding[1::2], strides, dilations, strict=True):
@@ -138,6 +141,11 @@ def conv_transpose2d(
     require(image["c"] == taps["i"], f"the filter must have {image['c']} input channels as the input, got {taps['i']}")
     # The specification lacks this check, without which a group may have a fraction of a channel.
     require(image["c"] % groups == 0, f"groups must divide the {image['c']} input channels, got {groups}")
+    for name, operand, sizes in (("filter", filter, taps), ("input", input, image)):
+        require(
+            min(sizes["h"], sizes["w"]) > 0,
+            f"the {name} must have a height and a width of at least 1, got {operand.desc}",
+        )
     result = {"n": image["n"], "c": taps["o"] * groups, "h": output_sizes[0], "w": output_sizes[1]}
     check_shape([result["c"]], bias=bias)
     for a, *window in zip("hw", padding[::2], padding[1::2], strides, dilations, strict=True):
@@ -248,6 +256,7 @@ def resample2d(
     assert sizes is not None  # its default is declared below
     require(len(sizes) == 2 and min(sizes) > 0, f"sizes must be 2 positive integers, got {list(sizes)}")
     _check_pair(axes, input.rank)
+    require(all(input.shape[axis] for axis in axes), f"axes {list(axes)} of {input.desc} must have elements to sample")
     new = dict(zip(axes, sizes, strict=True))
     return Desc(input.data_type, tuple(new.get(axis, size) for axis, size in enumerate(input.shape)))
 

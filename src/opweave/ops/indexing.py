@@ -36,7 +36,16 @@ def gather(self: Builder, input: Operand, indices: Operand, *, axis: int = 0, la
     [[5.0, 6.0], [1.0, 2.0]]
     """
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
+    _check_elements(input, indices, input.shape[axis])
     return Desc(input.data_type, (*input.shape[:axis], *indices.shape, *input.shape[axis + 1 :]))
+
+
+def _check_elements(input: Operand, indices: Operand, *sizes: int) -> None:
+    """Require elements in the dimensions of these sizes, if there are indices for them."""
+    require(
+        0 not in sizes or 0 in indices.shape,
+        f"indices must be empty where a dimension has no elements, got {indices.desc} for {input.desc}",
+    )
 
 
 def _check_aligned(input: Operand, indices: Operand, axis: int) -> None:
@@ -46,6 +55,7 @@ def _check_aligned(input: Operand, indices: Operand, axis: int) -> None:
         indices.shape == aligned_shape,
         f"indices must have the shape of {input.desc} except for axis {axis}, got {indices.desc}",
     )
+    _check_elements(input, indices, input.shape[axis])
 
 
 def _coordinates(b: Operations, indices: Operand, axis: int) -> Operand:
@@ -90,10 +100,12 @@ def _(b: Operations, input: Operand, indices: Operand, axis: int) -> Operand:
 
 def _slice_shape(input: Operand, indices: Operand) -> tuple[int, ...]:
     *counts, coordinates = indices.shape
+    require(coordinates > 0, f"the last dimension of indices must be at least 1, got {indices.desc}")
     require(
         coordinates <= input.rank,
         f"the last dimension of indices must be at most the rank of input, {input.rank}, got {indices.desc}",
     )
+    _check_elements(input, indices, *input.shape[:coordinates])
     return (*counts, *input.shape[coordinates:])
 
 

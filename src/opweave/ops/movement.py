@@ -118,9 +118,14 @@ def pad(
     paddings = {"beginning_padding": beginning_padding, "ending_padding": ending_padding}
     for name, padding in paddings.items():
         _check_length(name, padding, input.rank)
+        counts = list(zip(padding, input.shape, strict=True))
         require(
-            mode != "reflection" or all(count < size for count, size in zip(padding, input.shape, strict=True)),
+            mode != "reflection" or all(count < size or count == size == 0 for count, size in counts),
             f"{name} of a reflection must be smaller than the dimensions, {list(input.shape)}, got {list(padding)}",
+        )
+        require(
+            mode != "edge" or all(size or not count for count, size in counts),
+            f"{name} must be 0 where a dimension has no edge to repeat, {list(input.shape)}, got {list(padding)}",
         )
     padded = zip(beginning_padding, input.shape, ending_padding, strict=True)
     return Desc(input.data_type, tuple(before + size + after for before, size, after in padded))
@@ -230,7 +235,7 @@ def slice(
         strides: the step through the window in each dimension, from 1; default: all 1.
 
     Returns: An operand of the data type of `input`, of ceil(size / stride) elements in each dimension.
-    Raises: not one value for each dimension, sizes or strides of 0, or a window that ends outside of
+    Raises: not one value for each dimension, sizes (without `drafts=True`) or strides of 0, or a window that ends outside of
         `input`.
 
     `x[2:8:3, ..., 0]` is the same on an operand, in Python's syntax.
@@ -244,7 +249,7 @@ def slice(
     assert strides is not None
     for name, values in {"starts": starts, "sizes": sizes, "strides": strides}.items():
         _check_length(name, values, input.rank)
-    require(0 not in sizes, f"sizes must be greater than 0, got {list(sizes)}")
+    require(self.takes_empty or 0 not in sizes, f"sizes must be greater than 0, got {list(sizes)}")
     require(0 not in strides, f"strides must be greater than 0, got {list(strides)}")
     require(
         all(start + size <= whole for start, size, whole in zip(starts, sizes, input.shape, strict=True)),
@@ -285,7 +290,7 @@ def split(
     if not isinstance(splits, Sequence):
         require(whole % splits == 0, f"splits must divide the {whole} elements of axis {axis}, got {splits}")
     else:
-        require(0 not in splits, f"splits must be sizes greater than 0, got {list(splits)}")
+        require(self.takes_empty or 0 not in splits, f"splits must be sizes greater than 0, got {list(splits)}")
         require(sum(splits) == whole, f"splits must add up to the {whole} elements of axis {axis}, got {list(splits)}")
     return tuple(Desc(input.data_type, tuple(_along(input, axis, 0, size)[1])) for size in part_sizes(whole, splits))
 
@@ -324,7 +329,7 @@ def tile(self: Builder, input: Operand, repetitions: Sequence[int], *, label: st
     [[1.0, 2.0, 1.0, 2.0], [1.0, 2.0, 1.0, 2.0]]
     """
     _check_length("repetitions", repetitions, input.rank)
-    require(0 not in repetitions, f"repetitions must be greater than 0, got {list(repetitions)}")
+    require(self.takes_empty or 0 not in repetitions, f"repetitions must be greater than 0, got {list(repetitions)}")
     return Desc(input.data_type, tuple(size * times for size, times in zip(input.shape, repetitions, strict=True)))
 
 

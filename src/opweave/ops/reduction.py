@@ -41,6 +41,7 @@ def _arg_extreme(
     https://www.w3.org/TR/webnn/#api-mlgraphbuilder-argminmax
     """
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
+    require(input.shape[axis] > 0, f"axis must have elements, got axis {axis} of {input.desc}")
     require(output_data_type in ("int32", "int64"), f"output_data_type must be int32 or int64, got {output_data_type}")
     # Dimensions are limited to int32, so both types can hold every position.
     return Desc(output_data_type, reduced_shape(input.shape, (axis,), keep_dimensions))

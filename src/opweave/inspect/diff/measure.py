@@ -146,6 +146,8 @@ def error(
                 ratio, worst = float(ratios.flat[index]), start + index
             beyond += int((ratios > 1).sum()) if allowed is not None else 0
         start += a.size
+    if not got.size:
+        return Error(0.0, 0.0, 0.0, 0.0, 0, (), 0.0, 0.0, 0, (0,) * len(histogram))
     shown = max(worst, 0)
     first, second = (float(array.reshape(-1)[shown]) for array in (got, expected))
     where = tuple(int(k) for k in np.unravel_index(shown, got.shape)) if got.ndim else ()
