@@ -70,7 +70,6 @@ def test_array_accepts_anything_with_numbers(values: Any, data_type: Any, expect
         ([1j], None, "values must be numbers .*, got complex128"),
         ([2**70], None, r"values must be numbers .*, got \[1180591620717411303424\]"),
         (np.ones(2), None, "values: float64 is not a data type of WebNN"),
-        ([], None, r"values must have dimensions in \[1, 2147483647\], got \[0\]"),
         (np.ones((1,) * 9, "int8"), None, "values must have at most 8 dimensions, got 9"),
         ([1.0], "float64", "data type must be one of .*, got 'float64'"),
     ],
@@ -218,7 +217,7 @@ def test_incomparable_attributes_are_validated_in_each_call() -> None:
     [
         (lambda x: ow.ops.relu([1.0]), "^relu: an operand must be an array or a buffer, got list"),
         (lambda x: ow.ops.relu(np.ones(2), label="a"), "^relu 'a': input: float64 is not a data type of WebNN"),
-        (lambda x: ow.ops.relu(np.ones((0, 2), "float32")), r"^relu: input must have dimensions in .*, got \[0, 2\]"),
+        (lambda x: ow.ops.arg_max(np.ones((0, 2), "float32"), 0), r"^arg_max: axis must have elements, got axis 0 of"),
         (lambda x: ow.ops.relu(np.array([object()])), "^relu: input: object is not a data type of WebNN"),
         (lambda x: ow.ops.add(x, True), "^add: an operand must be an array or a buffer, got bool"),
         (lambda x: ow.ops.add(2.0, 3.0), "^add: a must be an operand, got 2.0"),

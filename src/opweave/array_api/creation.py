@@ -127,7 +127,7 @@ def arange(
         dtype: data type of the result; default: int32, or float32 if an argument is a float.
 
     Returns: An array of one dimension.
-    Raises: the interval is empty (arrays have at least one element), or the data type cannot hold the numbers.
+    Raises: the step is 0, or the data type cannot hold the numbers.
 
     >>> xp.arange(5).tolist()
     [0, 1, 2, 3, 4]
@@ -137,9 +137,9 @@ def arange(
     bounds = (start, stop, step)
     kind = float32 if any(isinstance(value, float) for value in bounds) else int32
     target = kind if dtype is None else as_dtype(dtype, "arange")
+    require(step != 0, f"arange: step must not be 0, got {step}")
     values = np.arange(*((start, stop, step) if stop is not None else (0, start, step)))
-    require(values.size > 0, f"arange: [{start}, {stop}) in steps of {step} is empty; arrays of WebNN have elements")
-    if isdtype(target, "integral"):
+    if values.size and isdtype(target, "integral"):
         info = np.iinfo(target)
         require(info.min <= values.min() and values.max() <= info.max, f"arange: {target} does not hold {values.max()}")
     return array_of(values.astype(target), device, "arange")
@@ -160,16 +160,16 @@ def linspace(
     Args:
         start: the first number.
         stop: the end.
-        num: the number of elements, at least 1.
+        num: the number of elements.
         endpoint: whether `stop` is the last number; otherwise, it is not included.
 
     Returns: An array [num].
-    Raises: `num` is not positive; an invalid data type or context.
+    Raises: `num` is negative; an invalid data type or context.
 
     >>> xp.linspace(0.0, 1.0, 5).tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]
     """
-    require(num > 0, f"linspace: num must be positive, got {num}; arrays of WebNN have elements")
+    require(num >= 0, f"linspace: num must not be negative, got {num}")
     target = float32 if dtype is None else as_dtype(dtype, "linspace")
     return array_of(np.linspace(start, stop, num, endpoint).astype(target), device, "linspace")
 
@@ -180,7 +180,7 @@ def eye(
     """Make a matrix with ones on one diagonal, and zeros elsewhere.
 
     Args:
-        n_rows: number of rows, at least 1.
+        n_rows: number of rows.
         n_cols: number of columns; default: `n_rows`.
         k: the diagonal: 0 is the main one, positive numbers are above it, negative ones below.
 

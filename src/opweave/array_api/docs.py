@@ -18,7 +18,7 @@ _ARGUMENTS = {
     "dtype": "data type of the result; default: float32.",
     "fill_value": "the value.",
     "keepdims": "whether the axes stay, with size 1.",
-    "shape": "dimensions, each at least 1; an integer for one dimension, [] for a scalar.",
+    "shape": "dimensions; an integer for one dimension, [] for a scalar.",
     "stable": "has no effect: equal elements always keep their order.",
     "x": "an array of any data type.",
 }

@@ -212,7 +212,7 @@ def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] |
     result = x
     for at, by in zip(axes, shifts, strict=True):
         size = x.shape[at]
-        if by % size:
+        if size and by % size:
             head, tail = ops.split(result, [size - by % size, by % size], axis=at)
             result = ops.concat([tail, head], at)
     return of_type(result, x.dtype) if result is not x else x
@@ -222,18 +222,18 @@ def repeat(x: Array, repeats: int, /, *, axis: int | None = None) -> Array:
     """Repeat each element.
 
     Args:
-        repeats: how many times, a positive integer. An array is an error, because its values would determine the shape.
+        repeats: how many times. An array is an error, because its values would determine the shape.
         axis: the axis; by default, the array is flattened first.
 
     Returns: An array of the data type of `x`, `repeats` times as long along the axis.
-    Raises: `repeats` is not a positive integer, or the axis is out of range.
+    Raises: `repeats` is not an integer or negative, or the axis is out of range.
 
     >>> xp.repeat(xp.asarray([1, 2]), 2).tolist()
     [1, 1, 2, 2]
     """
     x = as_array(x, "repeat")
-    is_number = isinstance(repeats, int) and repeats > 0
-    require(is_number, f"repeat: repeats must be a positive integer, got {short_repr(repeats)}")
+    is_number = isinstance(repeats, int) and repeats >= 0
+    require(is_number, f"repeat: repeats must be an integer that is not negative, got {short_repr(repeats)}")
     if axis is None:
         return repeat(reshape(x, [-1]), repeats, axis=0)
     at = axis_of(axis, x.rank, "repeat")

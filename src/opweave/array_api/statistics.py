@@ -203,7 +203,7 @@ def diff(
         append: put after `x` first, along the axis.
 
     Returns: An array of the data type of `x`, shorter by `n` along the axis.
-    Raises: no elements are left, or the axis is out of range.
+    Raises: the axis is out of range.
 
     >>> xp.diff(xp.asarray([1, 4, 9])).tolist()
     [3, 5]

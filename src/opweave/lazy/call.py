@@ -240,7 +240,7 @@ def _take(
 def _kind(op: Op[..., Any], label: str, value: np.ndarray, name: str = "an operand") -> int:
     subject = f"{title(op.name, label)}: {name}"
     # The maximum size depends on the back end: the call checks it.
-    desc = check_desc(describe(value, subject), 2**63, subject)
+    desc = check_desc(describe(value, subject), 2**63, subject, takes_empty=True)
     return kinds.put((value.dtype, value.shape), code_of(desc))
 
 
@@ -250,6 +250,8 @@ def _name(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], value
 
 
 class _CallRecorder(Operations):
+    takes_empty = True
+
     def __init__(self, context: MLContext) -> None:
         super().__init__()
         self.context, self._max_byte_length = context, context.backend.max_byte_length
@@ -276,7 +278,7 @@ def _make_template(
 
     def stand_in(value: Any) -> Operand:
         desc = value.desc if isinstance(value, (Array, MLTensor)) else describe(as_array(value, subject), subject)
-        operands.append(check_desc(desc, context.backend.max_byte_length, subject))
+        operands.append(check_desc(desc, context.backend.max_byte_length, subject, takes_empty=True))
         return Operand(recorder, desc, name=f"x{len(operands) - 1}")
 
     def convert(name: str, value: Any) -> Any:

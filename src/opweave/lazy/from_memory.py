@@ -62,12 +62,12 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
     elif isinstance(values, (np.ndarray, np.generic)) or hasattr(values, "__dlpack__") or hasattr(values, "__array__"):
         source = values if type(values) is np.ndarray else as_array(values, "values")
         if not copy and data_type in (None, source.dtype.name):
-            desc = check_desc(describe(source, "values"), context.backend.max_byte_length, "values")
+            desc = check_desc(describe(source, "values"), context.backend.max_byte_length, "values", takes_empty=True)
             return adopt(context, source, desc, code_of(desc))
     else:
         source, data_type = _from_numbers(values, data_type)
     desc = describe(source, "values") if data_type is None else Desc(data_type, source.shape)
-    own = pool.room(check_desc(desc, context.backend.max_byte_length, "values"))
+    own = pool.room(check_desc(desc, context.backend.max_byte_length, "values", takes_empty=True))
     np.copyto(own, source, casting="unsafe")
     space = context.backend.space
     if space.is_host:

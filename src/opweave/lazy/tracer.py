@@ -142,6 +142,7 @@ class JitTracer(MLGraphBuilder):
         super().__init__(context)
         self._takes_names = True
         self.title, self.is_open, self._shapes = title, True, shapes
+        self.takes_empty = True
         self.arguments: dict[Operand, int] = {}
         self.captured: dict[int, tuple[Any, Operand]] = {}
         self.tensors: dict[str, MLTensor] = {}
@@ -169,7 +170,7 @@ class JitTracer(MLGraphBuilder):
             if (source := from_memory.source_of(value)) is None:
                 desc, constant = value.desc, host_values(value)
             else:
-                desc = check_desc(describe(source, "an array"), self._max_byte_length, "an array")
+                desc = check_desc(describe(source, "an array"), self._max_byte_length, "an array", self.takes_empty)
                 keep = from_memory.Captured(source)
                 constant = keep.array
             operand = Traced(self, desc, value=constant)

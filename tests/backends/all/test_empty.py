@@ -548,3 +548,26 @@ def test_tools_on_graphs_of_nothing() -> None:
     assert "no elements" in str(graph.profile())
     assert "<svg" in str(graph.draw())
     assert "a graph of" in str(graph.tune())
+
+
+@pytest.mark.parametrize("device", [*CONTEXTS, "gpu-software"])
+def test_arrays_and_traced_functions_of_nothing(device: str) -> None:
+    if device == "gpu-software":
+        adapter()
+
+    @ow.jit
+    def total(x: Any, y: Any) -> Any:
+        return x[:0], ow.ops.concat([x[:0], y], 0).reduce_sum(axes=[0]), x.relu().reduce_max(axes=[0])
+
+    with ow.ml.create_context(device=device):
+        nothing, rows = ow.array(X), ow.array(ROWS)
+        results: Any = ow.read(
+            nothing.relu(), rows[2:] + 1, ow.ops.transpose(nothing) @ nothing, ow.ops.concat([nothing, rows], 0)
+        )
+        for result, wanted in zip(results, [X, X, zeros(3, 3), ROWS], strict=True):
+            np.testing.assert_array_equal(result, wanted, strict=True)
+        assert (nothing.tolist(), repr(nothing), list(nothing)) == ([], "<Array [], float32[0, 3]>", [])
+        assert ow.ops.relu(X).shape == (0, 3)
+        none, column, largest = (np.asarray(result) for result in total(X, ROWS))
+        assert none.shape == (0, 3)
+        assert (column.tolist(), largest.tolist()) == (ROWS.sum(0).tolist(), [-np.inf] * 3)
