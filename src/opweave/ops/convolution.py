@@ -78,7 +78,7 @@ def conv2d(
         raise ValidationError(f"the filter has {taps['i']} input channels{per_group}, the input {image['c']}{one}")
     require(taps["o"] % groups == 0, f"groups must divide the {taps['o']} output channels, got {groups}")
     require(
-        min(taps["h"], taps["w"]) > 0, f"the filter must have a height and a width of at least 1, got {filter.desc}"
+        all(taps[a] > 0 for a in "hw"), f"the filter must have a height and a width of at least 1, got {filter.desc}"
     )
     result = {"n": image["n"], "c": taps["o"]}
     check_shape([result["c"]], bias=bias)
@@ -143,7 +143,7 @@ def conv_transpose2d(
     require(image["c"] % groups == 0, f"groups must divide the {image['c']} input channels, got {groups}")
     for name, operand, sizes in (("filter", filter, taps), ("input", input, image)):
         require(
-            min(sizes["h"], sizes["w"]) > 0,
+            all(sizes[a] > 0 for a in "hw"),
             f"the {name} must have a height and a width of at least 1, got {operand.desc}",
         )
     result = {"n": image["n"], "c": taps["o"] * groups, "h": output_sizes[0], "w": output_sizes[1]}

@@ -571,3 +571,25 @@ def test_arrays_and_traced_functions_of_nothing(device: str) -> None:
         none, column, largest = (np.asarray(result) for result in total(X, ROWS))
         assert none.shape == (0, 3)
         assert (column.tolist(), largest.tolist()) == (ROWS.sum(0).tolist(), [-np.inf] * 3)
+
+
+@pytest.mark.parametrize("device", CONTEXTS)
+def test_sizes_with_names_may_be_0(device: str) -> None:
+    context = CONTEXTS[device]
+    builder = ow.MLGraphBuilder(context)
+    x, y = builder.input("x", "float32", ["n", 3]), builder.input("y", "float32", ["m", 3])
+    rest: Any = x.shape[0] - 1
+    graph = builder.build(
+        {
+            "sum": x.reduce_sum(axes=[0]),
+            "both": builder.concat([x, y], 0),
+            "square": builder.transpose(x) @ x,
+            "rest": builder.slice(builder.concat([x, y], 0), [1, 0], [rest + y.shape[0], 3]),
+        }
+    )
+    for n, m in ((2, 1), (0, 2), (3, 0), (1, 0), (0, 3), (4, 4)):
+        a, b = np.arange(3 * n, dtype="float32").reshape(n, 3), ones(m, 3)
+        results = context.compute(graph, {"x": a, "y": b})
+        both = np.concatenate([a, b])
+        for name, wanted in {"sum": a.sum(0), "both": both, "square": a.T @ a, "rest": both[1:]}.items():
+            np.testing.assert_array_equal(results[name], wanted, err_msg=f"{name} of {n} and {m}", strict=True)
