@@ -492,9 +492,19 @@ def test_deferred_dispatches_of_nothing() -> None:
 def test_custom_operations_of_nothing() -> None:
     @ow.composite
     def doubled_sum(b: Any, x: Any) -> Any:
-        return b.reduce_sum(x, axes=[0]) * 2 + 1
+        return b.reduce_sum(b.concat([x[:, :0], x.relu()], 1), axes=[0]) * 2 + 1
+
+    @ow.expression
+    def shares(x: Any) -> Any:
+        return x / ow.expr.reduce_sum(x, [0])
+
+    @ow.expression
+    def total(x: Any) -> Any:
+        return ow.expr.reduce_sum(x, [0])
 
     assert outputs_of(CONTEXTS["cpu"], lambda b, x: doubled_sum(b, x), {"x": X})["y"].tolist() == [1, 1, 1]
+    assert outputs_of(CONTEXTS["cpu"], lambda b, x: shares(b, x), {"x": X})["y"].shape == (0, 3)
+    assert outputs_of(CONTEXTS["cpu"], lambda b, x: total(b, x), {"x": X})["y"].tolist() == [0, 0, 0]
 
     q, none = ones(1, 2, 3, 4), zeros(1, 2, 0, 4)
     for device, context in CONTEXTS.items():
