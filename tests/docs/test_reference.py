@@ -181,7 +181,7 @@ def test_dir_of_instances_lists_documented_names() -> None:
     built = graph.build({"y": graph.input("x", "float32", [2]).relu()})
     expected = {
         ow.ml: {"create_context", "create_context_async"},
-        builder: {"build", "build_async", "constant", "context", "input", "inputs", *OPERATIONS},
+        builder: {"build", "build_async", "constant", "context", "input", "inputs", "subgraph", *OPERATIONS},
         operand: documented(ow.MLOperand) | {*OPERATIONS} - {"concat"},
         built: documented(ow.MLGraph),
         context: documented(ow.MLContext),

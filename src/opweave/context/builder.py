@@ -18,7 +18,7 @@ from ..core.sizes import Size, is_static
 from ..memory.arrays import as_array, constant_array, describe, fit
 from ..ops import Operations
 from ..support import hints
-from ..support.errors import InvalidStateError, ValidationError, require
+from ..support.errors import InvalidStateError, ValidationError, require, require_drafts
 from ..support.names import count_of, printable, short_repr
 from ..support.progress import report_work
 from .context import MLContext
@@ -213,6 +213,54 @@ class MLGraphBuilder(Operations):
             )
         except ValidationError as error:
             raise ValidationError(f"constant: {error}") from None
+
+    def subgraph(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        operands: Sequence[MLOperand],
+        *,
+        config: Mapping[str, Any] | None = None,
+        label: str = "",
+    ) -> Any:
+        """Add a call of a definition, a graph of operations with a name, which back ends may replace by one kernel.
+
+        This is a draft (https://github.com/webmachinelearning/webnn/issues/907), for contexts with `drafts=True`.
+
+        Args:
+            name: says what the definition computes: letters, digits, "_", ".", ":" and "-". For the name of a composite
+                (`opweave.composites`) with the same parameters and results, a back end with a kernel for the composite uses
+                that kernel.
+            function: the definition. It takes a builder, operands, and the config as keyword-only parameters, and returns an
+                operand, or a tuple of them. It depends on no builder, so that it can be called again.
+            operands: of this builder; arrays and numbers become constants.
+            config: attributes by name: None, truth values, numbers, strings, lists, and dictionaries with strings as keys.
+            label: names the call in messages, tables and drawings.
+
+        Returns:
+            The result, or a tuple of results.
+
+        Raises:
+            InvalidStateError: the graph is built, or the context lost.
+            ValidationError: the context has no drafts; an invalid name, operand or config; an operation in the definition
+                refuses its operands; the definition returns other things than its operands.
+
+        >>> import numpy as np, opweave as ow
+        >>> def mish(b, x, *, beta=1.0):
+        ...     return x * b.tanh(b.softplus(x * beta))
+        >>> context = ow.ml.create_context(device="reference", drafts=True)
+        >>> builder = ow.MLGraphBuilder(context)
+        >>> y = builder.subgraph("mish", mish, [builder.input("x", "float32", [2])], config={"beta": 2.0})
+        >>> graph = builder.build({"y": y})
+        >>> print(context.compute(graph, {"x": np.float32([0, 1])})["y"].round(3))
+        [0.    0.972]
+        """
+        self._check_open()
+        require_drafts(self.context.drafts, "subgraph")
+        from .subgraph import add_subgraph  # imported late, because it loads the composites
+
+        options = {} if config is None else config
+        return add_subgraph(self, self.context.backend, name, function, operands, options, label)
 
     def build(self, outputs: Mapping[str, MLOperand], *, fuse: bool = True, fallback: Fallback = "auto") -> MLGraph:
         """Compile the graph up to `outputs` (https://www.w3.org/TR/webnn/#api-mlgraphbuilder-build).
