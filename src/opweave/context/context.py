@@ -279,7 +279,8 @@ class MLContext(ContextTensors):
             ValidationError: the context was created without `drafts=True`.
         """
         require_drafts(self._state.drafts, "compute_policy")
-        return self._state.compute_policy
+        policy: ComputePolicy = self._state.compute_policy
+        return policy
 
     @property
     def precision(self) -> Precision:
