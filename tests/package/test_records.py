@@ -114,3 +114,43 @@ def test_record_initialises_fields() -> None:
     for call in (lambda: Value(), lambda: Value(1, e=2), lambda: Keywords(2)):  # type: ignore[call-arg, misc]
         with pytest.raises(TypeError, match=r"__init__\(\)"):
             call()
+
+
+def test_first_object_of_record_is_like_later_ones() -> None:
+    def make() -> Any:
+        @record(eq=True)
+        class Row:
+            a: int
+            b: str = "x"
+            c: list[int] = field(default_factory=list)
+            d: int = field(init=False, default=4)
+            e: int = field(init=False)
+
+            def __post_init__(self) -> None:
+                object.__setattr__(self, "e", 2 * self.a)
+
+        return Row
+
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [((1,), {}), ((1, "y", [2]), {}), ((), {"c": [3], "a": 1})]
+    for args, kwargs in calls:
+        fresh, used = make(), make()
+        used(0)
+        assert [repr(kind(*args, **kwargs)).partition("(")[2] for kind in (fresh, used, fresh)] == [
+            repr(used(*args, **kwargs)).partition("(")[2]
+        ] * 3
+    wrong: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((), {}),
+        ((1, "y", [], 4), {}),
+        ((1,), {"a": 2}),
+        ((1,), {"d": 2}),
+        ((1,), {"f": 2}),
+    ]
+    for args, kwargs in wrong:
+        messages = set[str]()
+        for kind in (make(), make()):
+            if not messages:
+                kind(0)
+            with pytest.raises(TypeError, match=r"__init__\(\)") as raised:
+                kind(*args, **kwargs)
+            messages.add(str(raised.value))
+        assert len(messages) == 1

@@ -61,7 +61,8 @@ def record(
 def record(cls: type[T] | None = None, /, **options: bool) -> Any:
     """Make a dataclass quickly: `@dataclass` compiles six methods of a class, and takes a large part of a cold start.
 
-    Only `__init__` is compiled. The functions of `dataclasses`, such as `replace`, take records, too.
+    Only `__init__` is compiled, when the second object is made. The functions of `dataclasses`, such as `replace`, take
+    records, too.
 
     Args:
         cls: the class. Its annotations are text, as with `from __future__ import annotations`.
@@ -87,7 +88,7 @@ def _make(cls: Any, *, frozen: bool = True, eq: bool = False, slots: bool = True
     fields = {name: _options(declared, name) for name in annotations}
     protects = frozen and eq
     methods: dict[str, Any] = {
-        "__init__": _initialiser(cls, fields, protects, kw_only),
+        "__init__": (init := _Initialiser(fields, protects, kw_only)),
         "__match_args__": () if kw_only else tuple(n for n, options in fields.items() if options.get("init", True)),
     }
     if eq:
@@ -104,6 +105,7 @@ def _make(cls: Any, *, frozen: bool = True, eq: bool = False, slots: bool = True
             delattr(cls, name)
         for name, value in (defaults | methods).items():
             setattr(cls, name, value)
+    init.owner = result
     for name in ("__dataclass_fields__", "__dataclass_params__"):
         arguments = {"frozen": protects, "eq": eq, "repr": eq, "kw_only": kw_only}
         setattr(result, name, _AsDataclass(result, name, declared, arguments))
@@ -117,7 +119,51 @@ def _options(declared: dict[str, Any], name: str) -> dict[str, Any]:
     return value.options if isinstance(value, _Field) else {"default": value}
 
 
-def _initialiser(cls: type, fields: dict[str, dict[str, Any]], protects: bool, kw_only: bool) -> Any:
+class _Initialiser:
+    """`__init__` of a record until its second object: most programs make at most one object of most records that they load.
+
+    The first object is initialised field by field. `__init__` is compiled for the second one, or to be looked at.
+    """
+
+    __slots__ = ("_fields", "_is_used", "_kw_only", "_protects", "owner")
+
+    def __init__(self, fields: dict[str, dict[str, Any]], protects: bool, kw_only: bool) -> None:
+        self._fields, self._protects, self._kw_only = fields, protects, kw_only
+        self._is_used = False
+        self.owner: Any = None
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        if instance is not None and not self._is_used:
+            self._is_used = True
+            return partial(self._initialise, instance)
+        return self._compiled().__get__(instance, owner)
+
+    def _compiled(self) -> Any:
+        init = self.owner.__dict__["__init__"]
+        if init is self:  # else another thread has compiled it
+            init = self.owner.__init__ = _compile_init(self.owner, self._fields, self._protects, self._kw_only)
+        return init
+
+    def _initialise(self, instance: Any, *args: Any, **kwargs: Any) -> None:
+        parameters = [name for name, options in self._fields.items() if options.get("init", True)]
+        values = dict(zip(parameters, args, strict=False)) | kwargs
+        required = {name for name in parameters if self._fields[name].keys().isdisjoint(("default", "default_factory"))}
+        are_apart = len(values) == len(args) + len(kwargs) and not (self._kw_only and args)
+        if not (are_apart and required <= values.keys() <= set(parameters)):
+            self._compiled()(instance, *args, **kwargs)  # raises the error
+            return
+        for name, options in self._fields.items():
+            if name in values:
+                _set(instance, name, values[name])
+            elif "default_factory" in options:
+                _set(instance, name, options["default_factory"]())
+            elif "default" in options:
+                _set(instance, name, options["default"])
+        if hasattr(instance, "__post_init__"):
+            instance.__post_init__()
+
+
+def _compile_init(cls: type, fields: dict[str, dict[str, Any]], protects: bool, kw_only: bool) -> Any:
     """Compile `__init__`, which has the annotations and the defaults of the fields."""
     parameters = ["self", *(["*"] if kw_only else [])]
     defaults: dict[str, Any] = {}
