@@ -154,7 +154,7 @@ def test_built_in_back_ends_need_no_metadata(metadata: str, tmp_path: Path) -> N
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
 import opweave.backends.entries as entries
-entries._texts = lambda place, of=entries._texts: of(place) if place == sys.path[0] else ()  # what else is installed
+entries._contents = lambda place, of=entries._contents: of(place) if place == sys.path[0] else ()  # what else is installed
 from opweave.backends import devices, discover, find_device
 print(*discover(), "|", *(f"{{device.backend}}/{{device.name}}" for device in devices()))
 print(find_device("cpu")[0].name, find_device("reference")[0].name)

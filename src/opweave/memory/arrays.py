@@ -7,7 +7,6 @@ cannot use the memory; `constant_array` does that for constants.
 from __future__ import annotations
 
 import sys
-from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -109,7 +108,13 @@ def constant_array(array: np.ndarray) -> np.ndarray:
     In a model file they are rarely aligned; engines and NumPy can read them anyway.
     """
     stays = array.nbytes >= LARGE_BYTES and array.flags.c_contiguous
-    return array if stays and isinstance(memory.owner(array), (mmap, bytes)) else contiguous(array)
+    return array if stays and _is_mapped_or_bytes(memory.owner(array)) else contiguous(array)
+
+
+def _is_mapped_or_bytes(held: object) -> bool:
+    from mmap import mmap  # here: it is a library of its own, which small models do without
+
+    return isinstance(held, (bytes, mmap))
 
 
 def is_immutable(array: np.ndarray) -> bool:
@@ -129,7 +134,7 @@ def is_immutable(array: np.ndarray) -> bool:
     try:
         with memoryview(base) as buffer:  # type: ignore[arg-type]
             held = buffer.obj
-            return buffer.readonly and (isinstance(held, (bytes, mmap)))
+            return buffer.readonly and _is_mapped_or_bytes(held)
     except (TypeError, ValueError, BufferError):
         return False
 

@@ -11,7 +11,7 @@ from ..support.errors import OperationError
 from ..support.identity import ByIdentity
 
 if TYPE_CHECKING:
-    from .program import Layout
+    from .layout import Layout
 
 Call = Callable[[], None]
 

@@ -19,7 +19,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from . import settings
-from .digests import DIGEST_BYTES, digest
 from .errors import ValidationError
 from .records import record
 
@@ -127,6 +126,8 @@ def load(key: str, kind: str, is_use: bool = True) -> bytes | None:
 
 def store(key: str, kind: str, data: bytes) -> bool:
     """Write a file, and delete others if the cache is too large. Returns whether there is a trusted directory with room."""
+    from .digests import DIGEST_BYTES
+
     if len(data) > limit():
         return False
     try:
@@ -291,6 +292,8 @@ def _check(path: Path, status: os.stat_result, warns: bool = True) -> None:
 
 def _read(path: Path, key: str, is_use: bool) -> bytes | None:
     """The content of an undamaged file; None if it is damaged."""
+    from .digests import DIGEST_BYTES
+
     with open(path, "rb", opener=_open) as file:
         # The status of the open file: the path may lead elsewhere by now.
         status = os.fstat(file.fileno())
@@ -328,4 +331,6 @@ def _write(path: Path, key: str, data: bytes) -> None:
 
 
 def _digest(key: str, data: bytes) -> bytes:
+    from .digests import digest  # here: most processes only ask whether there are files
+
     return digest(key.encode() + data).digest()

@@ -5,13 +5,16 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import chain
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...support.digests import SMALL_BYTES, blake2b, digest
 from ...support.errors import DataError
 from .model import Model
 from .protobuf import PLAIN, AttributeProto, GraphProto, TensorProto, stored_bytes, sub_graphs
+
+if TYPE_CHECKING:
+    from ...support.digests import blake2b
 
 QUANTISING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 """Operators that quantise computed values."""
@@ -64,6 +67,7 @@ def digest_of(model: Model) -> str:
     The digest includes the values of small constants (up to `digests.SMALL_BYTES`, as for graphs), and the names of the user's
     operations: with other operations, the engines get other nodes.
     """
+    from ...support.digests import SMALL_BYTES, digest
     from .wire import LEAST_BYTES
 
     operations = [

@@ -8,14 +8,16 @@ path of `InferenceSession.run` runs that call, and has the error messages.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..model.arguments import Argument
 from ..model.protobuf import TensorProto
-from .index_ranges import Range
 from .model_program import ModelProgram
+
+if TYPE_CHECKING:
+    from .index_ranges import Range
 
 Direct = Callable[[Any], list[Any] | None]
 """Runs a feed and returns the outputs; returns None if the call needs the full path."""

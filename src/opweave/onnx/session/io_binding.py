@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from ... import memory
 from ...core.shapes import OtherShapes
 from ...memory.spaces import Cell
 from ...support.errors import NotSupportedError, OperationError, ValidationError, require
+from ...support.records import record
 from ..model.protobuf import TensorProto, dtype_of
 from ..ort_api.ort_values import array_of_value, is_ort_value, ort_value
 from .model_program import ModelProgram
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .parts import SessionParts
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _BoundValue:
     """ONNX Runtime's session of a model, bound to the memory of a successful call.
 

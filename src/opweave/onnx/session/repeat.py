@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import numpy as np
@@ -21,8 +21,10 @@ from ...support.records import record
 from ..model.arguments import Argument
 from ..model.protobuf import TensorProto
 from .direct import Direct
-from .index_ranges import Range
 from .model_program import NOTHING_SHARED, ModelProgram
+
+if TYPE_CHECKING:
+    from .index_ranges import Range
 
 Expected = tuple[str, np.dtype[Any], tuple[int, ...]]
 """Name, data type and shape of an array."""
