@@ -21,7 +21,7 @@ from opweave.compile.engines import Measurement
 from opweave.compile.uses import Use
 from opweave.context.graph import state_of
 from opweave.support import disk_cache
-from opweave.verification import verifier
+from opweave.verification import verifier, watch
 
 TESTS = Path(__file__).parent.parent
 
@@ -116,6 +116,25 @@ def test_verified_engine_is_used_by_later_graphs(kind: str, passing: str, cache:
     assert "rival, verified, 0." in again["explained"], again["explained"]
     assert "memory: " in again["explained"]
     assert again["is_watched"] == (kind == "dynamic")  # which may get other shapes
+
+
+def test_watch_logs_engines_that_fail_to_load(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        use = None
+
+        def watch(self) -> None:
+            raise ImportError("there is no such engine")
+
+    monkeypatch.setattr(watch, "PERIOD_SECONDS", 0.01)
+    owner, own = Broken(), watch._Watch()
+    own.add_later(owner)  # type: ignore[arg-type]
+    thread = own._thread
+    assert thread is not None
+    thread.join(60)
+    assert "other engines are not verified: ImportError: there is no such engine" in caplog.text
+    assert own._thread is None
 
 
 @pytest.mark.long

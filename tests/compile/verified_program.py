@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
-from support.rival_engine import Rival
+from support.rival_engine import Rival, rivals_of_onnxruntime
 
 import opweave as ow
 from opweave import backends
@@ -84,7 +84,7 @@ def use(options: dict[str, Any]) -> tuple[Any, Callable[[], list[np.ndarray]]]:
 
 def record_of(owner: Any) -> uses.Use | None:
     """The record of the use of a graph or a session."""
-    return owner._parts.use if isinstance(owner, ow.InferenceSession) else state_of(owner).use
+    return owner._parts.watch() if isinstance(owner, ow.InferenceSession) else state_of(owner).use
 
 
 def main(options: dict[str, Any]) -> None:
@@ -92,7 +92,7 @@ def main(options: dict[str, Any]) -> None:
     for name, value in options.get("rival", {}).items():
         assert hasattr(rival, name)
         setattr(rival, name, value)
-    backends.rivals_of = lambda device, precision: [rival] if device.backend == "onnxruntime" else []
+    vars(backends).update(rivals_of_onnxruntime(rival))
     uses.THRESHOLD_SECONDS, watcher.PERIOD_SECONDS, watcher.RETRY_SECONDS = options.get("threshold", 0.02), 0.05, 0.2
     if options.get("threshold", 0) < 1:
         from opweave.verification import process as verification

@@ -114,6 +114,14 @@ FAULTS: dict[str, Callable[[], Any]] = {
 """What a faulty engine does to its process."""
 
 
+def rivals_of_onnxruntime(rival: Rival) -> dict[str, Callable[..., Any]]:
+    """The functions of `backends` by name, if there is only this rival, and only for ONNX Runtime."""
+    return {
+        "rival_names": lambda device: (f"rival {id(rival)}",) if device.backend == "onnxruntime" else (),
+        "rivals_of": lambda device, precision: [rival] if device.backend == "onnxruntime" else [],
+    }
+
+
 def add_rival(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_trials: bool = False) -> Rival:
     """Let contexts on the CPU choose between ONNX Runtime and a rival, with a cache of their own.
 
@@ -125,9 +133,8 @@ def add_rival(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_trials: bool 
     made = Rival()
     if not has_trials:
         monkeypatch.setattr(engines, "is_unverified", lambda name, ways: False)
-    monkeypatch.setattr(
-        backends, "rivals_of", lambda device, precision: [made] if device.backend == "onnxruntime" else []
-    )
+    for name, function in rivals_of_onnxruntime(made).items():
+        monkeypatch.setattr(backends, name, function)
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(tuning, "PAUSE_SECONDS", 0)
     monkeypatch.setattr(tuning, "SLICE_SECONDS", 0)

@@ -32,6 +32,7 @@ from .discovery import (
     find as find,
     find_device as find_device,
     may_accelerate as may_accelerate,
+    rival_names as rival_names,
     rivals_of as rivals_of,
 )
 from .precision import KEEPS_FLOAT32 as KEEPS_FLOAT32, PRECISIONS as PRECISIONS, Precision as Precision

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
@@ -161,6 +162,8 @@ class Backend(RuleTable, ABC):
     """Maximum number of threads of an operation; None for one per processor. `with_threads` sets it."""
     precision: Precision = "float32"
     """Arithmetic of the engine for float32: one of the device's `precisions`. `with_precision` sets it."""
+    has_arena = True
+    """Whether the engine keeps the memory of a run for later runs. `without_arena` changes it."""
     max_byte_length = 2**31 - 1
     """The largest tensor in bytes."""
     expressions: Engine = "auto"
@@ -178,17 +181,17 @@ class Backend(RuleTable, ABC):
     """Module that imports all rules, loaded on first use; empty if rules are registered otherwise."""
     claims: str = ""
     """Option of `create_context` through which the caller passes an object such as a device or a stream; see `on`."""
-    rivals: tuple[Backend, ...] = ()
-    """Back ends that may run a graph of this back end's contexts instead, if they are faster. `beside` sets them."""
     without_rivals: Backend | None = None
-    """This back end without `rivals`; None if there are no rivals."""
+    """This back end without `rivals`; None if it has none."""
+    find_rivals: Callable[[], Sequence[Backend]] = tuple
+    """Load and return the `rivals`. `beside` sets it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._with_rivals: dict[tuple[Backend, ...], Backend] = {}
+        self._with_rivals: dict[tuple[Any, ...], Backend] = {}
         # Weak keys: the back end may live as long as a device, while operations of users come and go.
         self._limits: WeakKeyDictionary[Op[..., Any], Mapping[str, Limits]] = WeakKeyDictionary()
-        self._variants: dict[tuple[int | None, Precision], Backend] = {}
+        self._variants: dict[tuple[int | None, Precision, bool], Backend] = {}
 
     def load(self) -> None:
         if self.families:
@@ -264,13 +267,17 @@ class Backend(RuleTable, ABC):
         """Return the back end for a context of this precision, which its device must support."""
         return self._variant(self.threads, precision)
 
+    def without_arena(self) -> Backend:
+        """Return the back end for contexts in which a run frees its memory at its end; itself if the engine has no choice."""
+        return self
+
     def _variant(self, threads: int | None, precision: Precision) -> Backend:
         if (threads, precision) == (self.threads, self.precision):
             return self
         variant = copy(self)
         variant.threads, variant.precision = threads, precision
-        self._variants.setdefault((self.threads, self.precision), self)
-        return self._variants.setdefault((threads, precision), variant)
+        self._variants.setdefault((self.threads, self.precision, self.has_arena), self)
+        return self._variants.setdefault((threads, precision, self.has_arena), variant)
 
     # The choice between engines --------------------------------------------------------------------------------------
 
@@ -286,14 +293,29 @@ class Backend(RuleTable, ABC):
         """Whether the back end may run graphs of this precision on a device of another back end, if it is faster."""
         return False
 
-    def beside(self, rivals: Sequence[Backend]) -> Backend:
-        """Return the back end for contexts in which `rivals` may run graphs instead; itself without rivals."""
-        if not rivals:
+    @property
+    def rivals(self) -> tuple[Backend, ...]:
+        """Back ends that may run graphs of its contexts instead, if they are faster. The first look loads them."""
+        return tuple(self.find_rivals())
+
+    def beside(self, names: Sequence[str], device: Device, find: Callable[[], Sequence[Backend]]) -> Backend:
+        """Return the back end for contexts in which others may run graphs instead; itself without such back ends.
+
+        Args:
+            names: the names of those that may compete, which are not loaded.
+            device: the device of the contexts.
+            find: loads them, and returns those that compete.
+        """
+        if not names:
             return self
         variant = copy(self)  # with the same rules
-        variant.rivals, variant.without_rivals = tuple(rivals), self
+        variant.find_rivals, variant.without_rivals = cache(find), self
         # Contexts on one back end share compiled programs.
-        return self._with_rivals.setdefault((self, *rivals), variant)
+        return self._with_rivals.setdefault((self, device.name, *names), variant)
+
+    def may_choose(self) -> bool:
+        """Whether `tunable` may return several candidates for a graph, without loading rivals."""
+        return self.without_rivals is not None
 
     def tunable(self, graph: Graph) -> dict[str, Backend]:
         """Return the candidates of tuning for a graph, by name: back ends that run all of it, or settings of one.

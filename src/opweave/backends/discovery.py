@@ -131,11 +131,15 @@ def find_device(name: str, backend: str | None = None, precision: Precision = "f
     raise NotSupportedError(f"there is no device {name!r}{of}; available: {names}")
 
 
+def rival_names(device: Device) -> tuple[str, ...]:
+    """Return the names of the back ends that may compete on a device of another back end, without importing them."""
+    candidates = [name for name in discover() if name in COMPETING or name not in BUILT_IN]
+    return tuple(name for name in candidates if name != device.backend and not _lacks_package(name))
+
+
 def rivals_of(device: Device, precision: Precision) -> list[Backend]:
     """Return the back ends that may run graphs for contexts of this precision on a device of another back end."""
-    candidates = [name for name in discover() if name in COMPETING or name not in BUILT_IN]
-    others = [name for name in candidates if name != device.backend and not _lacks_package(name)]
-    return [rival for name in others if (rival := discover()[name]).competes(device, precision)]
+    return [rival for name in rival_names(device) if (rival := discover()[name]).competes(device, precision)]
 
 
 def claim(

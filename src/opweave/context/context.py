@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import count
 from threading import RLock
@@ -21,13 +21,13 @@ from ..support.errors import NotSupportedError, ValidationError, require, requir
 from ..support.names import SnakeCaseDict, short_repr
 from ..support.processors import chosen_threads
 from .context_state import ContextState, MLContextLostInfo
-from .graph import MLGraph, state_of
-from .graph_state import GraphState
 from .tensor import MLTensor
 from .tensors import ContextTensors, awaitable, check_alive, state_of as context_state
 
 if TYPE_CHECKING:
     from ..core.operation import Op
+    from .graph import MLGraph
+    from .graph_state import GraphState
     from .loss import Lost
 
 ComputePolicy: TypeAlias = Literal["default", "high-performance", "low-power", "fallback"]
@@ -128,7 +128,7 @@ class ML:
         require(is_count, f"threads must be a positive integer or None, got {short_repr(threads)}")
         threads = chosen_threads() if threads is None else threads
         named = None if backend == "auto" else backend
-        rivals: list[Backend] = []
+        rivals: Sequence[str] = ()
         if claimed:
             (option,) = claimed
             driver, target = backends.claim(
@@ -144,16 +144,17 @@ class ML:
             )
         if not claimed:
             driver = driver.open(target, power_preference)
-            rivals = backends.rivals_of(target, precision) if named is None else []
+            rivals = backends.rival_names(target) if named is None else ()
         packages.warn_once(target.fault)
         if deferred and not driver.space.is_host:
             raise NotSupportedError(
                 f"deferred=True is for contexts on the CPU; on {target.name} dispatches are asynchronous already"
             )
-        if threads is not None:
-            driver, *rivals = (engine.with_threads(threads) for engine in (driver, *rivals))
-        driver, *rivals = (engine.with_precision(precision) for engine in (driver, *rivals))
-        driver = driver.beside(rivals)
+
+        def limit(engine: Backend) -> Backend:
+            return (engine if threads is None else engine.with_threads(threads)).with_precision(precision)
+
+        driver = limit(driver).beside(rivals, target, lambda: [*map(limit, backends.rivals_of(target, precision))])
         context_class: Callable[..., MLContext] = lazy_imports.deferred_context if deferred else MLContext
         context = context_class(driver, target, power_preference)
         state = context_state(context)
@@ -391,15 +392,19 @@ class MLContext(ContextTensors):
         >>> context.compute(graph, {"x": np.float32([3, 4])}, {"y": result})["y"].tolist(), result.tolist()
         ([-3.0, -4.0], [-3.0, -4.0])
         """
-        state = graph._state if type(graph) is MLGraph else None
-        if state is None or state.context is not self:
-            state = self._state_of(graph, "compute")
-        return state.compute(inputs, outputs)
+        try:
+            state = graph._state
+            is_own = state.context is self
+        except AttributeError:
+            is_own = False
+        return (state if is_own else self._state_of(graph, "compute")).compute(inputs, outputs)
 
     compute_async = awaitable(compute)
 
     def _state_of(self, graph: MLGraph, subject: str) -> GraphState:
         """The state of a graph of this context."""
+        from .graph import MLGraph, state_of  # here: sessions of uncompiled models have no graphs
+
         require(isinstance(graph, MLGraph), f"{subject}: graph must be an MLGraph, got {type(graph).__name__}")
         require(graph.context is self, f"{subject}: the graph belongs to another context")
         return state_of(graph)

@@ -161,7 +161,9 @@ def context_for(task: Task, ways: Mapping[str, Backend]) -> MLContext:
     own, *rivals = ways.values()
     device = own.device_named(task.device)
     assert device is not None, task.device
-    return MLContext(own.beside(rivals), device, task.power_preference)
+    return MLContext(
+        own.beside([rival.name for rival in rivals], device, lambda: rivals), device, task.power_preference
+    )
 
 
 def kept_verdict(task: Task, digest: str, ways: Mapping[str, Backend], subject: str) -> Measurement | None:

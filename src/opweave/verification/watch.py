@@ -1,8 +1,9 @@
 """Count the time for which a process uses graphs and models that another engine may run faster, and have it verified.
 
 Repeated calls take no longer: a thread that wakes once a second asks each graph or session to record its next call, where that
-call is checked anyway. The processor time of the period is divided between the recorded graphs and sessions. Modules for
-verification are imported when verification begins (`process`).
+call is checked anyway. The processor time of the period is divided between the recorded graphs and sessions. A session is
+watched from the next time that the thread wakes, so that a process that ends before loads no other engine (`add_later`).
+Modules for verification are imported when verification begins (`process`).
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from collections.abc import Hashable, Mapping
 from threading import RLock, Thread
 from time import monotonic, process_time, sleep
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import ref
 
-from ..compile.uses import Sample, Use
 from ..support import lazy_imports
 
 if TYPE_CHECKING:
     from ..compile.engines import Measurement
+    from ..compile.uses import Sample, Use
     from .process import Child, Task
 
 PERIOD_SECONDS = 1.0
@@ -30,7 +32,12 @@ MAX_VERIFIED = 4
 
 
 class Watchable(Protocol):
-    """A graph or session, by its internal parts."""
+    """A graph or session, by its internal parts; `use` is the record of its use, once it has begun."""
+
+    use: Use | None
+
+    def watch(self) -> object:
+        """Begin to record its use, with `_Watch.add`, if other engines may be verified for it."""
 
     def ask_use(self) -> None:
         """Make the next call record its inputs."""
@@ -45,24 +52,38 @@ class _Watch:
     def __init__(self) -> None:
         self._lock = RLock()
         self._uses: list[Use] = []
+        self._later: list[ref[Watchable]] = []
         self._thread: Thread | None = None
         self._child: tuple[Child, Use, Hashable] | None = None
         self._spent, self._retry = 0.0, 0.0
         self._is_registered = False
 
     def add(self, owner: Watchable, most: int) -> Use:
-        use = Use(owner, most)
+        """Begin to record the use of a graph or session, unless that has begun."""
+        from ..compile.uses import Use
+
         with self._lock:
-            if not self._is_registered:
-                self._is_registered = True
-                if hasattr(os, "register_at_fork"):
-                    os.register_at_fork(after_in_child=self._after_fork)
-            self._uses.append(use)
-            if self._thread is None:
-                self._spent = process_time()
-                self._thread = Thread(target=self._work, name="opweave-uses", daemon=True)
-                self._thread.start()
+            if (use := owner.use) is None:
+                use = owner.use = Use(owner, most)
+                self._uses.append(use)
+                self._start()
         return use
+
+    def add_later(self, owner: Watchable) -> None:
+        """Let the thread call `owner.watch()` when it wakes next."""
+        with self._lock:
+            self._later.append(ref(owner))
+            self._start()
+
+    def _start(self) -> None:
+        if not self._is_registered:
+            self._is_registered = True
+            if hasattr(os, "register_at_fork"):
+                os.register_at_fork(after_in_child=self._after_fork)
+        if self._thread is None:
+            self._spent = process_time()
+            self._thread = Thread(target=self._work, name="opweave-uses", daemon=True)
+            self._thread.start()
 
     def _after_fork(self) -> None:
         """Forget the child of the parent process, and all uses there."""
@@ -77,8 +98,14 @@ class _Watch:
             sleep(PERIOD_SECONDS)
             self._look()
             with self._lock:
+                later, self._later = self._later, []
+            for weak in later:
+                if (owner := weak()) is not None:
+                    _begin_to_watch(owner)
+                del owner
+            with self._lock:
                 self._uses = [use for use in self._uses if not use.is_over]
-                if not self._uses and self._child is None:
+                if not self._uses and not self._later and self._child is None:
                     self._thread = None
                     return
 
@@ -137,6 +164,15 @@ class _Watch:
             use.waiting[key], self._retry = f"not verified yet: {verdict}", monotonic() + RETRY_SECONDS
             return
         use.end(key, f"not verified: {verdict}" if isinstance(verdict, str) else verdict)
+
+
+def _begin_to_watch(owner: Watchable) -> None:
+    try:
+        owner.watch()
+    except Exception as error:  # no caller in this thread can handle it
+        from logging import getLogger
+
+        getLogger("opweave").warning("other engines are not verified: %s: %s", type(error).__name__, error)
 
 
 watch = _Watch()

@@ -96,11 +96,17 @@ class CudaBackend(GpuBackend):
     def tunable(self, graph: Graph) -> dict[str, Backend]:
         """With tensor cores, compare cached or tabulated tiles with newly measured ones."""
         ways = super().tunable(graph)
-        if self.engine is not None and self.features.tensor_cores is not None:
+        if self._has_tiles():
             measuring = copy(self)
             measuring.measures = True
             ways["measured tiles"] = measuring
         return ways
+
+    def may_choose(self) -> bool:
+        return self._has_tiles() or super().may_choose()
+
+    def _has_tiles(self) -> bool:
+        return self.engine is not None and self.features.tensor_cores is not None
 
     def by_default(self) -> bool:
         # Without a name, contexts get `gpu`, which covers all vendors.

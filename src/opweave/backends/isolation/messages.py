@@ -17,7 +17,7 @@ from .. import Backend, Precision, discover
 PROTOCOL = 5
 """First version of pickle that transfers array buffers separately."""
 
-OWN_STATE = frozenset({"threads", "precision", "rivals", "without_rivals"})
+OWN_STATE = frozenset({"threads", "precision", "find_rivals", "without_rivals"})
 
 SIZE = struct.Struct("<Q")
 """Number of buffers of a message, then the size in bytes of each."""

@@ -63,13 +63,15 @@ MAX_POOLS = 5
 """Maximum number of large sections, each with a pool of threads. Static models with more run uncompiled, in one pool."""
 
 
-def find_measured(digest: Callable[[], str], ways: Mapping[str, Backend]) -> dict[str, Measurement]:
-    """Find the measurements of a model by shapes as text; load no modules if there is only one engine in `ways`."""
-    if len(ways) < 2:
+def find_measured(
+    digest: Callable[[], str], backend: Backend, find_ways: Callable[[], Mapping[str, Backend]]
+) -> dict[str, Measurement]:
+    """Find the measurements of a model by shapes as text; load no engine unless something was measured on this machine."""
+    if not backend.may_choose():
         return {}
     from ...support import disk_cache
 
-    if not disk_cache.has(disk_cache.TUNING):
+    if not disk_cache.has(disk_cache.TUNING) or len(ways := find_ways()) < 2:
         return {}
     from ...compile import keys
 

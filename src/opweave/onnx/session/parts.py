@@ -20,7 +20,6 @@ from ..model.arguments import Argument, FixedShapes
 from ..model.model import Model
 from ..model.registry import in_place
 from ..ort_api.options import Settings
-from .index_ranges import find_ranges
 from .repeat import RepeatedCall
 from .shape_cache import ShapeCache, Shapes
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from ..convert.run_trace import RunTrace
     from .choice import SessionChoice
     from .compiled import CompiledModel
+    from .index_ranges import Range
     from .methods import OnnxRuntimeMethods
 
 Location = Literal["cpu", "ml-tensor"]
@@ -95,7 +95,7 @@ class SessionParts:
         in_place: output that may alias an input -> that input.
         returns_arrays: whether no output is preferred as a tensor.
         is_repeatable: whether calls may be repeated: all values are plain tensors on the CPU.
-        use: the record of the use of the session, if other engines may be verified.
+        use: the record of the use of the session, once it has begun.
     """
 
     use: Use | None = None
@@ -117,7 +117,11 @@ class SessionParts:
         self._overridable_infos = [info for info in graph.input if info.name not in required]
         self.inputs_by_name = {argument.name: argument for argument in self.inputs}
         self.outputs = {info.name: Argument.of(info, self._fixed) for info in graph.output}
-        self.ranges = find_ranges(model)
+        self.ranges: Sequence[Range] = ()
+        if any(argument.element_type and argument.dtype.kind == "i" for argument in self.inputs):
+            from .index_ranges import find_ranges
+
+            self.ranges = find_ranges(model)
         self.in_place = in_place(graph, model.updating)
         self.locations = _locate(self.outputs, arguments["preferred_output_location"])
         self.returns_arrays = set(self.locations.values()) == {"cpu"}
@@ -132,6 +136,17 @@ class SessionParts:
                 self.shape_cache.compile_static(shapes, sum(output.static_bytes() for output in self.outputs.values()))
         else:
             self.shape_cache.load_uncompiled()
+
+    @property
+    def verifies(self) -> bool:
+        """Whether other engines may be verified for the model, as the session and its context were told."""
+        return self.context_state.verifies and self.recipe.arguments["verify"] is not False
+
+    def watch(self) -> Use | None:
+        """Begin to record the use of the session, if that has not begun; None if no engines are verified for it."""
+        from .verification import use_of
+
+        return use_of(self)
 
     def ask_use(self) -> None:
         """Make the next call take the full path, which records the call (`verification.watch`)."""

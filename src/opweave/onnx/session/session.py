@@ -131,10 +131,10 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods):
         # The parts that each call needs, to save a look-up.
         self._context_state, self._repeats = parts.context_state, parts.repeats
         self._run_trace = parts.run_trace
-        if len(parts.shape_cache.ways) > 1:
-            from . import verification
+        if parts.verifies and parts.context.backend.may_choose():
+            from ...verification.watch import watch
 
-            verification.watch_session(parts, verify)
+            watch.add_later(parts)
         if self._run_trace is not None:
             self._run_trace.note("session_initialization", begin)
 

@@ -58,6 +58,7 @@ from .room import MAX_COMPILED, Room
 from .symbolic import must_be_traced, open_program
 
 if TYPE_CHECKING:
+    from ...backends import Backend
     from ...backends.isolation import EngineProcess
     from ...compile.engines import Measurement
     from ..convert.trace import Trace
@@ -96,7 +97,6 @@ class ShapeCache:
     so a model is compiled for these values, too.
 
     Attributes:
-        ways: the engines that may run the model, by name.
         tuned: the measurements of tuning that choose an engine, by shapes as text; `verdicts` has all measurements.
         choices: the count of changes of the programs of calls, by tuning or `forget_shapes`.
         repeats: recent calls, for the fast path; empty after each such change.
@@ -140,8 +140,8 @@ class ShapeCache:
         self._recent: Cache[Key, RecentShape] = Cache(RECENT, raw=True)
         # Number of the last call of each compiled model, in the order of compilation.
         self._last_used: dict[Key, int] = {}
-        self.ways = context.backend.tunable(Graph({}, {}, ()))  # by name
-        self.verdicts = find_measured(self.digest, self.ways)
+        self._ways: dict[str, Backend] | None = None
+        self.verdicts = find_measured(self.digest, context.backend, lambda: self.ways)
         if self._why_none is not NEVER or self._why_all:  # else nothing is compiled, whatever was measured
             self.tuned = {text: verdict for text, verdict in self.verdicts.items() if verdict.chosen}
         self._may_have_names = context.backend.takes_names
@@ -149,6 +149,13 @@ class ShapeCache:
         self.choices = 0
         self.repeats = Repeats()
         self._queued = 0  # shapes that are compiled, or wait, in the background
+
+    @property
+    def ways(self) -> dict[str, Backend]:
+        """The engines that may run the model, by name. The first look loads them."""
+        if self._ways is None:
+            self._ways = self._context.backend.tunable(Graph({}, {}, ()))
+        return self._ways
 
     # Choosing ---------------------------------------------------------------------------------------------------------
 

@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from .shape_cache import ShapeCache
 
 
-def watch_session(parts: SessionParts, verify: bool | None) -> None:
-    """Record how long the session is used, if other engines may be verified for it."""
-    is_on = parts.context_state.verifies and verify is not False
+def use_of(parts: SessionParts) -> Use | None:
+    """The record of the use of a session, which begins here; None if no other engines are verified for it."""
     cache = parts.shape_cache
-    if is_on and not cache.why_not_verified() and not (parts.is_static and cache.verdicts):
+    if parts.use is None and parts.verifies and not cache.why_not_verified():
+        if parts.is_static and cache.verdicts:
+            return None
         from ...verification.watch import MAX_VERIFIED, watch
 
-        parts.use = watch.add(parts, 1 if parts.is_static else MAX_VERIFIED)
+        watch.add(parts, 1 if parts.is_static else MAX_VERIFIED)
+    return parts.use
 
 
 def note(use: Use, cache: ShapeCache, shapes: Mapping[str, Any], feed: Mapping[str, Any]) -> None:
@@ -39,12 +41,13 @@ def note(use: Use, cache: ShapeCache, shapes: Mapping[str, Any], feed: Mapping[s
 
 def state_of(parts: SessionParts, compiled: CompiledModel) -> str | Measurement:
     """State of the verification of other engines for a compiled model."""
-    if parts.use is None:
+    use = use_of(parts)
+    if use is None:
         why = parts.shape_cache.why_not_verified()
         return f"not verified: {why}" if why else SWITCHED_OFF
     keys = [key for key, model in parts.shape_cache.compiled.items() if model is compiled]
     sizes = next((tuple(item for item in key if not isinstance(item[1], bytes)) for key in keys), ())
-    return parts.use.state(sizes)
+    return use.state(sizes)
 
 
 def lines(parts: SessionParts) -> list[str]:
@@ -61,10 +64,11 @@ def lines(parts: SessionParts) -> list[str]:
     if parts.is_static and cache.verdicts:
         return notes
     subject = f"{'other shapes: ' if cache.verdicts else ''}{rivals}"
-    if parts.use is None:
+    use = use_of(parts)
+    if use is None:
         why = cache.why_not_verified()
         return notes or [f"{subject} {f'not verified: {why}' if why else SWITCHED_OFF}"]
-    states: dict[Any, str | Measurement] = {**parts.use.waiting, **parts.use.states}
+    states: dict[Any, str | Measurement] = {**use.waiting, **use.states}
     for sizes, state in states.items():
         text = f"{rivals} {state}" if isinstance(state, str) else "; ".join(state.verdicts())
         after = "" if isinstance(state, str) else "; what is built from now on follows this"
