@@ -56,7 +56,7 @@ NOT_COMPILING = {
 }
 """Those that a model of one node does not need to be compiled."""
 
-MAX_MODULES = 109
+MAX_MODULES = 96
 """Modules of Opweave for the first run of an uncompiled model, at most, if every engine is installed."""
 
 CPU_PROVIDERS: list[Any] = [None, ["CPUExecutionProvider"], [("CPUExecutionProvider", {})]]

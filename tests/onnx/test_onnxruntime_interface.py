@@ -23,11 +23,13 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from packaging.version import Version
 from support.onnx import model, node
+from support.processes import run_python
 
 import opweave as ow
 from opweave import memory
 from opweave.lazy.background import background
 from opweave.onnx.ort_api import compatibility
+from opweave.onnx.ort_api.options import UNREADABLE
 
 X = np.arange(-6, 6, dtype=np.float32).reshape(2, 6)
 KINDS = ("onnxruntime", "opweave", "replaced")
@@ -411,6 +413,35 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(record.levelname, record.getMessage()) for record in caplog.records if record.module != "progress"]
 
 
+GROWTH = """
+import sys
+import numpy as np, onnxruntime, opweave as ow
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+options = onnxruntime.SessionOptions()
+options.enable_cpu_mem_arena = sys.argv[2] == "arena"
+session = ow.InferenceSession(sys.argv[1], options)
+session.run(None, {"x": np.ones(1, "float32")})
+x = np.ones(2**24, "float32")
+before = resident()
+session.run(None, {"x": x})
+print(resident() - before)
+"""
+"""The bytes that a process keeps after a run with intermediates of 64 MiB."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_session_without_arena_frees_memory_of_runs(tmp_path: Path) -> None:
+    nodes = [node("Sin", "x", "a"), node("Cos", "a", "b"), node("ReduceSum", "b", "y", keepdims=0)]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model(nodes, {"x": "float32[n]"}, {"y": "float32[]"}).SerializeToString())
+    kept = {arena: int(run_python(GROWTH, str(path), arena)) for arena in ("arena", "none")}
+    assert kept["none"] < 2**24 < 2**26 <= kept["arena"] + 2**22
+
+
 def test_ignored_options_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "opweave")
     options = ort.SessionOptions()
@@ -596,6 +627,12 @@ def test_session_and_binding_have_listed_names() -> None:
             method = getattr(cls, name)
             assert callable(method)
             assert method.__doc__
+
+
+def test_unreadable_options_are_those_of_the_tables() -> None:
+    for name, methods in UNREADABLE.items():
+        rows = compatibility.tables()[name]
+        assert compatibility.names(r for r in rows if r.state == "unread" and r.warn) == list(methods)
 
 
 def test_compatibility_page_is_current(tmp_path: Path) -> None:

@@ -24,15 +24,14 @@ from typing import Any
 
 import onnxruntime
 
-from ..onnx.ort_api.compatibility import unreadable
-from ..onnx.ort_api.options import available_providers, get_device, record_calls
+from ..onnx.ort_api.options import UNREADABLE, available_providers, get_device, record_calls
 from ..onnx.session.replaced import ReplacedBinding, ReplacedSession
 
 
 def _recording(name: str) -> type:
     """Derive a class of options that records the calls whose effect cannot be read back."""
     cls = getattr(onnxruntime, name)
-    methods = {method: record_calls(method, getattr(cls, method)) for method in unreadable()[name]}
+    methods = {method: record_calls(method, getattr(cls, method)) for method in UNREADABLE[name]}
     return type(name, (cls,), {"__module__": __name__, "__doc__": cls.__doc__, **methods})
 
 

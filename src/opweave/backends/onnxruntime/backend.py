@@ -34,6 +34,7 @@ class OnnxRuntime(Backend):
         super().__init__()
         self._contrib: set[Op[..., Any]] = set()
         self._by_plugin: dict[Plugin, OnnxRuntime] = {}
+        self._arenaless: dict[OnnxRuntime, OnnxRuntime] = {}
 
     def devices(self) -> list[Device]:
         from .devices import devices
@@ -69,6 +70,15 @@ class OnnxRuntime(Backend):
         backend.gains_from_loops = backend.takes_names = False
         backend.name, backend.stand_in = f"{self.name}:{plugin.short_provider}", OnnxRuntime.name
         return backend
+
+    def without_arena(self) -> OnnxRuntime:
+        if self.plugin is not None or not self.has_arena:
+            return self
+        variant = copy(self)  # with the same rules
+        variant.has_arena = False
+        if isinstance(self.without_rivals, OnnxRuntime):
+            variant.without_rivals = self.without_rivals.without_arena()
+        return self._arenaless.setdefault(self, variant)
 
     def version(self) -> str:
         from .devices import version
@@ -126,7 +136,7 @@ class OnnxRuntime(Backend):
         # Providers of accelerators may require static shapes.
         any_size = self.plugin is None and not graph.has_names and packs_weights(graph)
         model = self.emit_graph(graph, any_size)
-        settings = SessionSettings(power_preference, alone, self.threads, self.precision, self.plugin)
+        settings = SessionSettings(power_preference, alone, self.threads, self.precision, self.plugin, self.has_arena)
         again = in_scope(partial(self._compile, graph, power_preference, alone, measures=True))
         return compile(graph, model, settings, again, measures)
 
@@ -136,7 +146,13 @@ class OnnxRuntime(Backend):
         from .model import ModelSession
 
         session = ModelSession(
-            *source(), power_preference, self.threads, precision=self.precision, whole=True, source=source
+            *source(),
+            power_preference,
+            self.threads,
+            precision=self.precision,
+            whole=True,
+            source=source,
+            has_arena=self.has_arena,
         )
         session.check_types()
         return session

@@ -50,6 +50,7 @@ class ModelSession(Runner):
         title: name of the model, for messages.
         whole: whether the model is a user's whole model.
         source: returns `proto` and `constants` once more, to measure the kernels; None if that is impossible.
+        has_arena: whether memory of a run is kept for later runs.
 
     Attributes:
         types: the engine's type of each input and output, by name.
@@ -67,6 +68,7 @@ class ModelSession(Runner):
         precision: Precision = "float32",
         whole: bool = False,
         source: ModelSource | None = None,
+        has_arena: bool = True,
     ) -> None:
         self.title, self._source = title, source
         self._settings = power_preference, threads, alone, title, precision, whole
@@ -80,7 +82,7 @@ class ModelSession(Runner):
             graphs = list(all_graphs(proto.graph))
             quantised = any(QUANTISED.search(node.op_type) for graph in graphs for node in graph.node)
             options = session_options(
-                power_preference, alone, threads=threads, precision=precision, quantised=quantised, whole=whole
+                power_preference, alone, threads, precision, quantised=quantised, whole=whole, has_arena=has_arena
             )
             _write_sums_as_additions(proto, graphs)
             guard_quotients(proto, constants, graphs)

@@ -93,6 +93,7 @@ def session_options(
     precision: Precision = "float32",
     quantised: bool = True,
     whole: bool = False,
+    has_arena: bool = True,
 ) -> onnxruntime.SessionOptions:
     """Make the options of a session.
 
@@ -101,6 +102,7 @@ def session_options(
         threads: number of threads of an operation; None for all processors.
         quantised: whether the session may multiply integers.
         whole: whether the session runs a whole model; threads then spin as long as by the engine's default.
+        has_arena: whether memory of a run is kept for later runs.
     """
     options = onnxruntime.SessionOptions()
     for key in PRECISION_OPTIONS.get(precision, ()):
@@ -110,7 +112,8 @@ def session_options(
     if quantised and kernels.saturates():
         options.add_session_config_entry(*PRECISE_PRODUCTS)
     options.log_severity_level = 4  # errors are raised anyway; warnings concern intended properties of graphs
-    if _shares_memory():
+    options.enable_cpu_mem_arena = has_arena
+    if has_arena and _shares_memory():
         options.add_session_config_entry("session.use_env_allocators", "1")
     allowed = processors()
     if allowed < (os.cpu_count() or 1):

@@ -49,6 +49,7 @@ class SessionSettings:
         alone: whether no other session runs in alternation with this one.
         threads: number of threads of an operation; None for all processors.
         plugin: device of a plug-in provider; None for the CPU.
+        has_arena: whether memory of a run is kept for later runs.
     """
 
     power_preference: PowerPreference
@@ -56,6 +57,7 @@ class SessionSettings:
     threads: int | None
     precision: Precision
     plugin: Plugin | None
+    has_arena: bool = True
 
 
 def compile(
@@ -65,7 +67,9 @@ def compile(
     plugin, precision = settings.plugin, settings.precision
     ctx, emitted, done = model
     proto, weights = ctx.finish(emitted)
-    options = session_options(settings.power_preference, settings.alone, settings.threads, precision)
+    options = session_options(
+        settings.power_preference, settings.alone, settings.threads, precision, has_arena=settings.has_arena
+    )
     if plugin is not None:
         try:
             plugin.add_to(options, precision)

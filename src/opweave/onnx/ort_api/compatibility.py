@@ -55,9 +55,3 @@ def names(rows: Iterable[Row]) -> list[str]:
 def row(table: str, name: str) -> Row:
     """The row of a name in the table called `table`."""
     return next(row for row in tables()[table] if name in row.names.split())
-
-
-def unreadable() -> dict[str, list[str]]:
-    """Methods of ONNX Runtime's options, by class, that change results and cannot be read back."""
-    classes = ("SessionOptions", "RunOptions")
-    return {name: names(r for r in tables()[name] if r.state == "unread" and r.warn) for name in classes}

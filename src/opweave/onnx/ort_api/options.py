@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from ... import backends
 from ...backends import Device, Precision, find
 from ...context.context import MLContext, ml
+from ...context.tensors import state_of
 from ...support.errors import NotSupportedError, OperationError, ValidationError, require
 from ...support.records import record
 from ..model.arguments import Argument, FixedShapes
@@ -34,8 +35,20 @@ BACKENDS = {
 }
 """Provider -> the back end with its devices."""
 
+UNREADABLE = {
+    "SessionOptions": (
+        "register_custom_ops_library",
+        "add_initializer",
+        "add_external_initializers",
+        "add_external_initializers_from_files_in_memory",
+    ),
+    "RunOptions": ("add_active_adapter",),
+}
+"""Methods of ONNX Runtime's options, by class, that change results and cannot be read back. `compatibility` has them, too;
+programs that replace ONNX Runtime need these names alone."""
+
 options_set: WeakKeyDictionary[Any, list[str]] = WeakKeyDictionary()
-"""The methods of `compatibility.unreadable()` that were called on options objects (`record_calls`)."""
+"""The methods of `UNREADABLE` that were called on options objects (`record_calls`)."""
 
 
 @record
@@ -86,10 +99,12 @@ class Settings:
         ctx = ml.create_context(device=place[0], backend=place[1], threads=threads, precision=inside)
         if _config(session_options, "session.intra_op.allow_spinning") == "0":
             # The preference decides how threads wait. Naming the device keeps the preference from choosing another device.
-            name, backend = ctx.device.name, "auto" if ctx.backend.rivals else ctx.device.backend
+            name, backend = ctx.device.name, "auto" if ctx.backend.may_choose() else ctx.device.backend
             ctx = ml.create_context(
                 device=name, backend=backend, power_preference="low-power", threads=threads, precision=inside
             )
+        if session_options is not None and not session_options.enable_cpu_mem_arena:
+            ctx = _without_arena(ctx)
         entries = [entry for values in options.values() for entry in values.items() if entry[0] != "device_type"]
         if ctx.device.provider and (chosen_options := dict(entries)):  # `device_type` chose the device
             driver = ctx.backend.with_provider_options(chosen_options)  # type: ignore[attr-defined]
@@ -222,6 +237,16 @@ def record_calls(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
     call.__name__, call.__doc__ = name, method.__doc__
     return call
+
+
+def _without_arena(context: MLContext) -> MLContext:
+    """A context like a new one, in which a run frees its memory at its end; itself if the engine has no choice."""
+    backend = context.backend.without_arena()
+    if backend is context.backend:
+        return context
+    changed = MLContext(backend, context.device, context.power_preference)
+    state_of(changed).verifies = state_of(context).verifies
+    return changed
 
 
 def _devices_of(provider: str, kinds: Collection[str]) -> list[Device]:

@@ -188,7 +188,14 @@ class CompiledModel(ModelProgram):
         title = ", ".join(dict.fromkeys(step.node.op_type for step in section.nodes))
         preference, precision = self.context.power_preference, self.context.precision
         session = ModelSession(
-            *source(), preference, threads, alone=False, title=title, precision=precision, source=source
+            *source(),
+            preference,
+            threads,
+            alone=False,
+            title=title,
+            precision=precision,
+            source=source,
+            has_arena=self.context.backend.has_arena,
         )
         for name in section.outputs:
             value = values[name]

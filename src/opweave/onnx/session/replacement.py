@@ -172,14 +172,13 @@ def _change() -> None:
         onnxruntime_pybind11_state as engine,
     )
 
-    from ..ort_api.compatibility import unreadable
-    from ..ort_api.options import available_providers, get_device, record_calls
+    from ..ort_api.options import UNREADABLE, available_providers, get_device, record_calls
 
     for owner, replacement in ((collection.InferenceSession, _session_init), (collection.IOBinding, _binding_init)):
         original = vars(owner)["__init__"]
         functools.update_wrapper(replacement, original).__dict__["original"] = original
         _set(owner, "__init__", replacement)
-    for name, methods in unreadable().items():
+    for name, methods in UNREADABLE.items():
         options = getattr(onnxruntime, name)
         for method in methods:
             _set(options, method, record_calls(method, vars(options)[method]))
