@@ -33,8 +33,12 @@ class _Rewriter(Recorder):
         super().__init__()
         self.supports, self.backend, self.decomposition_of = supports, backend, decomposition_of
         self.origin: dict[Node, Node] = {}
+        self._originals: dict[Operand, Operand] = {}
         self._source: Node
         self._prefix = ""
+
+    def original_of(self, operand: Operand) -> Operand:
+        return self._originals.get(operand, operand)
 
     def _place(self, node: Node) -> tuple[Operand, ...]:
         op = node.op
@@ -71,6 +75,9 @@ class _Rewriter(Recorder):
             raise OperationError(
                 f"{node.title}: its decomposition yields {_text(descs)}, it must yield {_text(declared)}"
             )
+        for output, original in zip(outputs, node.outputs, strict=True):
+            if output not in node.operands:  # as a decomposition that changes nothing returns
+                self._originals[output] = original
         return outputs
 
     def add_all(self, nodes: Iterable[Node], replaced: dict[Operand, Operand]) -> None:

@@ -63,7 +63,7 @@ class MLGraphBuilder(Operations):
         self._context: Callable[[], MLContext | None] = lambda: context
         self._device = context.device.name
         self._max_byte_length = context.backend.max_byte_length
-        self._takes_names = self.takes_empty = context.drafts
+        self._takes_drafts = self.takes_empty = context.drafts
         self._built = False
         self.size_hints: dict[str, SizeHint] = {}
 
@@ -90,6 +90,8 @@ class MLGraphBuilder(Operations):
         check_alive(self.context)
 
     def _limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
+        if op.is_draft and not self._takes_drafts:
+            raise ValidationError("only a draft of the specification has this operation; create_context(drafts=True) allows it")
         return self.context.backend.limits(op)
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:
@@ -135,7 +137,7 @@ class MLGraphBuilder(Operations):
         require(isinstance(name, str), f"input: name must be a string, got {short_repr(name)}")
         try:
             hints_of_names: dict[str, SizeHint] = {}
-            if self._takes_names:
+            if self._takes_drafts:
                 desc, hints_of_names = convert_named_desc(data_type, shape)
             else:
                 desc = convert_desc(data_type, shape)

@@ -416,8 +416,8 @@ class MLContext(ContextTensors):
 
         Returns:
             The dictionary `MLOpSupportLimits`: `preferred_input_layout`, `max_tensor_byte_length`, and the limits of
-            graph inputs, constants and outputs, and of each operand of each operation. The specification's camelCase
-            names work, too, with a DeprecationWarning.
+            graph inputs, constants and outputs, and of each operand of each operation, those of drafts with `drafts=True`.
+            The specification's camelCase names work, too, with a DeprecationWarning.
 
         >>> import opweave as ow
         >>> limits = ow.ml.create_context(device="reference").op_support_limits()
@@ -434,7 +434,8 @@ class MLContext(ContextTensors):
             constant=anything,
             output=anything,
         )
-        for name, op in Operations.listing().items():
+        operations = Operations.listing() | (Operations.drafts() if self.drafts else {})
+        for name, op in operations.items():
             result[name] = self._limits_of(op)
         return result
 

@@ -15,6 +15,7 @@ DataType = Literal["float32", "float16", "int32", "uint32", "int64", "uint64", "
 
 ANY: tuple[DataType, ...] = get_args(DataType)
 FLOATS: tuple[DataType, ...] = ("float32", "float16")
+INTEGERS: tuple[DataType, ...] = ("int32", "uint32", "int64", "uint64", "int8", "uint8")
 SIGNED: tuple[DataType, ...] = ("float32", "float16", "int64", "int32", "int8")
 WIDE: tuple[DataType, ...] = ("float32", "float16", "int32", "uint32", "int64", "uint64")
 INDICES: tuple[DataType, ...] = ("int32", "uint32", "int64")

@@ -352,7 +352,7 @@ class Graph:
         return "\n".join(lines)
 
 
-_FOR_PASSES = ("has_names", "listing", "size_hints", "takes_empty")
+_FOR_PASSES = ("drafts", "has_names", "listing", "original_of", "size_hints", "takes_empty")
 """Attributes of builders for passes, which `dir` does not list."""
 
 
@@ -393,6 +393,10 @@ class Builder:
 
     def _check_open(self) -> None:
         """Raise `InvalidStateError` if no node can be added any more."""
+
+    def original_of(self, operand: Operand) -> Operand:
+        """The operand that this one replaces, where a node was decomposed; else the operand itself."""
+        return operand
 
     def _limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
         return op.limits

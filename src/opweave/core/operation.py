@@ -102,6 +102,7 @@ class Op(Generic[P, R]):
             no kernel, the operation is decomposed.
         kernels: the user's kernels, by name of the device.
         updates: the operand whose memory a result may use, by index of the result.
+        is_draft: whether only drafts of the specification have the operation; contexts need `drafts=True` for it.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, doc: str, limits: Mapping[str, Limits]) -> None:
@@ -136,7 +137,7 @@ class Op(Generic[P, R]):
             self.limits["output"] = same
         self.decomposition: Callable[..., Any] | None = None
         self.formula: Callable[..., Any] | None = None
-        self.is_derived = self.is_alternative = False
+        self.is_derived = self.is_alternative = self.is_draft = False
         self.kernels: dict[str, Any] = {}
         self.range_functions: dict[str, Callable[..., ValueRange]] = {}
         self.updates: dict[int, str] = {}

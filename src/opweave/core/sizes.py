@@ -1,7 +1,8 @@
 """Dimensions that are known only when a graph runs.
 
 A `Size` is a polynomial with integer coefficients. Its variables are names, and calls such as `(n + 1) // 2`. Polynomials have
-a normal form, so `2 * n - n == n`. Polynomials that differ may be equal for some sizes. A scope decides such comparisons:
+a normal form, so `2 * n - n == n`. Calls also express comparisons, whose value is 0 or 1, and choices between two sizes
+(`is_less`, `choose`). Polynomials that differ may be equal for some sizes. A scope decides such comparisons:
 
 - `explore` takes both answers in turn. It finds the shapes that an operation may have.
 - `Guards` takes the answer for the sizes of one run, and records it. What was compiled in this scope is valid for all sizes
@@ -37,10 +38,11 @@ _unknown_numbers = count(1)
 class _Atom:
     """A factor of a term: a name, a call, or a size without a formula. Atoms are equal if kind and text are."""
 
-    __slots__ = ("_hash", "arguments", "kind", "text")
+    __slots__ = ("_bounds", "_hash", "arguments", "kind", "text")
 
     def __init__(self, kind: str, text: str, arguments: tuple[Dimension, ...] = ()) -> None:
         self.kind, self.text, self.arguments = kind, text, arguments
+        self._bounds: tuple[float, float] | None = None
         self._hash = hash((kind, text))
 
     def __eq__(self, other: object) -> bool:
@@ -54,9 +56,18 @@ class _Atom:
         if not self.arguments:
             return f"s[{self.text!r}]"
         arguments = [_source(argument) for argument in self.arguments]
-        return f"({arguments[0]}) // ({arguments[1]})" if self.kind == "//" else f"{self.kind}({', '.join(arguments)})"
+        template = _SOURCES.get(self.kind)
+        return f"{self.kind}({', '.join(arguments)})" if template is None else template.format(*arguments)
 
     def interval(self) -> tuple[float, float]:
+        """Bounds of the value, cached: formulas share their parts."""
+        if self._bounds is None:
+            self._bounds = self._interval()
+        return self._bounds
+
+    def _interval(self) -> tuple[float, float]:
+        if self.kind in _INTERVALS:
+            return _INTERVALS[self.kind](*map(interval, self.arguments))
         if self.kind == "//" and isinstance(self.arguments[1], int) and self.arguments[1] > 0:
             divisor = self.arguments[1]
             low, high = interval(self.arguments[0])
@@ -71,7 +82,52 @@ def _broadcast(*sizes: int) -> int:
     return next((size for size in sizes if size != 1), 1)
 
 
-_FUNCTIONS: dict[str, Callable[..., int]] = {"broadcast": _broadcast, "max": max, "min": min}
+def _truncated_quotient(a: int, b: int) -> int:
+    return 0 if b == 0 else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _floored_remainder(a: int, b: int) -> int:
+    return a % b if b else 0
+
+
+def _truncated_remainder(a: int, b: int) -> int:
+    return a - b * _truncated_quotient(a, b) if b else 0
+
+
+_FUNCTIONS: dict[str, Callable[..., int]] = {
+    "broadcast": _broadcast,
+    "max": max,
+    "min": min,
+    "quotient": _truncated_quotient,
+    "remainder": _floored_remainder,
+    "fmod": _truncated_remainder,
+}
+"""The functions that the source of a size calls. A quotient or remainder by 0 is 0."""
+
+_SOURCES = {
+    "//": "({}) // ({})",
+    "/": "quotient({}, {})",
+    "%": "remainder({}, {})",
+    "<": "int(({}) < ({}))",
+    "==": "int(({}) == ({}))",
+    "where": "({1}) if ({0}) else ({2})",
+}
+"""The source of calls; others call the function of their name. `/` truncates, as the integer division of WebNN does."""
+
+_INFIX = ("//", "/", "%", "<", "==")
+
+_Interval: TypeAlias = tuple[float, float]
+_INTERVALS: dict[str, Callable[..., _Interval]] = {
+    "max": lambda *bounds: (max(low for low, _ in bounds), max(high for _, high in bounds)),
+    "min": lambda *bounds: (min(low for low, _ in bounds), min(high for _, high in bounds)),
+    "<": lambda a, b: (0, 1),
+    "==": lambda a, b: (0, 1),
+    "where": lambda condition, a, b: (min(a[0], b[0]), max(a[1], b[1])),
+    "/": lambda a, b: (min(a[0], 0), max(a[1], 0)) if b[0] >= 0 else (min(a[0], -a[1], 0), max(a[1], -a[0], 0)),
+    "%": lambda a, b: (min(b[0] + 1, 0), max(b[1] - 1, 0)),
+    "fmod": lambda a, b: (min(a[0], 0), max(a[1], 0)),
+}
+"""Bounds of calls, given those of their arguments."""
 
 _Term: TypeAlias = tuple[tuple[_Atom, ...], int]
 _Terms: TypeAlias = dict[tuple[_Atom, ...], int]
@@ -301,20 +357,20 @@ def _from_terms(terms: Iterable[tuple[Iterable[tuple[Any, ...]], int]]) -> Dimen
 def _text(terms: Iterable[_Term]) -> str:
     texts: list[str] = []
     for atoms, factor in terms:
-        names = [f"({a.text})" if a.kind == "//" else printable(a.text) if a.kind == "name" else a.text for a in atoms]
+        names = [f"({a.text})" if a.kind in _INFIX else printable(a.text) if a.kind == "name" else a.text for a in atoms]
         sign = ("- " if factor < 0 else "+ ") if texts else "-" * (factor < 0)
         texts.append(sign + "*".join([*([str(abs(factor))] if abs(factor) != 1 or not names else []), *names]))
     text = " ".join(texts)
     return (
-        text[1:-1] if len(texts) == 1 and text.startswith("(") and atoms[0].kind == "//" and len(atoms) == 1 else text
+        text[1:-1] if len(texts) == 1 and text.startswith("(") and atoms[0].kind in _INFIX and len(atoms) == 1 else text
     )
 
 
 def _call(kind: str, *arguments: Dimension) -> Dimension:
     """A function of sizes that is no polynomial."""
-    if kind == "//":
-        above, below = (f"({a})" if isinstance(a, Size) and not _is_factor(a) else str(a) for a in arguments)
-        text = f"{above} // {below}"
+    if kind in _INFIX:
+        left, right = (f"({a})" if isinstance(a, Size) and not _is_factor(a) else str(a) for a in arguments)
+        text = f"{left} {kind} {right}"
     else:
         text = f"{kind}({', '.join(map(str, arguments))})"
     return _size({(_Atom(kind, text, arguments),): 1})
@@ -466,8 +522,12 @@ def _least(atom: _Atom) -> float:
     least = [lower_bound(argument) for argument in atom.arguments]
     if atom.kind == "max":
         return max(least)
-    if atom.kind != "//":
+    if atom.kind in ("min", "broadcast"):
         return min(least)
+    if atom.kind == "where":
+        return min(least[1:])
+    if atom.kind != "//":
+        return atom.interval()[0]
     divisor = atom.arguments[1]
     if isinstance(divisor, int) and divisor > 0:
         return least[0] if isinf(least[0]) else least[0] // divisor
@@ -745,3 +805,94 @@ class Guards:
 def _holds(condition: _Condition, sizes: Mapping[str, int]) -> bool:
     kind, difference = condition
     return difference.at(sizes) == 0 if kind == "zero" else difference.at(sizes) < 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Functions of integers and sizes, which ask for no decision: results that depend on sizes are calls in a formula
+
+
+def is_less(a: Dimension, b: Dimension) -> Dimension:
+    """1 if a < b, else 0.
+
+    >>> n = Size("n")
+    >>> is_less(3, 4), is_less(n, n + 1), is_less(n, 4)
+    (1, 1, n < 4)
+    """
+    answer = _answer("negative", a - b)
+    return _call("<", a, b) if answer is None else int(answer)
+
+
+def is_equal(a: Dimension, b: Dimension) -> Dimension:
+    """1 if a == b, else 0.
+
+    >>> n = Size("n")
+    >>> is_equal(3, 4), is_equal(2 * n - n, n), is_equal(n, 4)
+    (0, 1, 4 == n)
+    """
+    answer = _answer("zero", a - b)
+    return _call("==", *sorted((a, b), key=str)) if answer is None else int(answer)
+
+
+def truth(value: Dimension) -> Dimension:
+    """1 if a value differs from 0, else 0."""
+    low, high = interval(value)
+    return value if low >= 0 and high <= 1 else 1 - is_equal(value, 0)
+
+
+def choose(condition: Dimension, a: Dimension, b: Dimension) -> Dimension:
+    """`a` if the condition differs from 0, else `b`.
+
+    >>> n = Size("n")
+    >>> choose(1, n, 4), choose(is_less(n, 4), n, n), choose(is_less(n, 4), n, 4)
+    (n, n, where(n < 4, n, 4))
+    """
+    decided = truth(condition)
+    if isinstance(decided, int):
+        return a if decided else b
+    return a if is_same_size(a, b) else _call("where", decided, a, b)
+
+
+def truncated_quotient(a: Dimension, b: Dimension) -> Dimension:
+    """a / b, truncated toward zero; 0 if b is 0.
+
+    >>> n = Size("n")
+    >>> truncated_quotient(-7, 2), truncated_quotient(n * 4, 2), truncated_quotient(n + 1, 2), truncated_quotient(2 - n, 2)
+    (-3, 2*n, (n + 1) // 2, (-n + 2) / 2)
+    """
+    if isinstance(b, int) and b < 0:
+        return truncated_quotient(-a, -b)
+    if isinstance(b, int) and b == 0:
+        return 0
+    if lower_bound(b) >= 1:
+        quotient = _divide(a, b)
+        if lower_bound(a) >= 0 or is_same_size(quotient * b, a):
+            return quotient
+    return _truncated_quotient(a, b) if isinstance(a, int) and isinstance(b, int) else _call("/", a, b)
+
+
+def floored_remainder(a: Dimension, b: Dimension) -> Dimension:
+    """The remainder of a / b with the sign of b, as Python's `%`; 0 if b is 0.
+
+    >>> floored_remainder(-7, 3), floored_remainder(-7, 0), floored_remainder(3 * Size("n"), 3)
+    (2, 0, 0)
+    """
+    if lower_bound(b) >= 1:
+        return a - _divide(a, b) * b
+    return _remainder("%", a, b)
+
+
+def truncated_remainder(a: Dimension, b: Dimension) -> Dimension:
+    """The remainder of a / b with the sign of a, as `%` in C; 0 if b is 0.
+
+    >>> truncated_remainder(-7, 3), truncated_remainder(7, 0), truncated_remainder(3 * Size("n"), 3)
+    (-1, 0, 0)
+    """
+    if lower_bound(b) >= 1 and lower_bound(a) >= 0:
+        return a - _divide(a, b) * b
+    return _remainder("fmod", a, b)
+
+
+def _remainder(kind: str, a: Dimension, b: Dimension) -> Dimension:
+    if isinstance(a, int) and isinstance(b, int):
+        return _floored_remainder(a, b) if kind == "%" else _truncated_remainder(a, b)
+    return _call(kind, a, b)

@@ -9,7 +9,7 @@ from ..support.errors import ValidationError
 from .graph import Builder, Desc, Graph, Node, Operand, map_operands
 from .operation import descs_of
 from .shapes import Shape
-from .sizes import Size, is_unknown, values_at
+from .sizes import Size, at, is_unknown, values_at
 
 
 def sizes_of(descs: Mapping[str, Desc], shapes: Mapping[str, Shape], subject: str) -> dict[str, int]:
@@ -72,9 +72,14 @@ def specialise(graph: Graph, shapes: Sequence[Shape], sizes: dict[str, int], max
             outputs = builder.add(node, map_operands(node.inputs, follow), attributes)
             for symbolic, static in zip(node.outputs, outputs, strict=True):
                 copies[symbolic] = static
+                _check_rank(node, symbolic.desc, static.desc)
                 for size, number in zip(symbolic.shape, static.shape, strict=True):
                     if is_unknown(size):
                         sizes.setdefault(str(size), number)
+                    elif node.op.is_draft and (expected := at(size, sizes)) != number:
+                        raise ValidationError(
+                            f"{node.title}: {size} is {expected}, but an integer type of the operands makes it {number}"
+                        )
     except ValidationError as error:
         listed = ", ".join(f"{name} = {size}" for name, size in sizes.items() if not name.startswith("?"))
         raise type(error)(f"{error}; the sizes are {listed}") from None
@@ -93,6 +98,14 @@ def node_at(node: Node, sizes: Mapping[str, int]) -> Node:
     attributes = {name: values_at(value, sizes) for name, value in node.attributes.items()}
     inputs, outputs = map_operands(node.inputs, follow), tuple(map(follow, node.outputs))
     return Node(node.op, inputs, attributes, node.label, node.serial, outputs)
+
+
+def _check_rank(node: Node, built: Desc, desc: Desc) -> None:
+    """Require the rank that the result had when the graph was built: `squeeze` without axes drops all sizes of 1."""
+    if built.rank != desc.rank:
+        raise ValidationError(
+            f"{node.title}: the rank of the result must not depend on sizes: it was built as {built}, a size of 1 makes it {desc}"
+        )
 
 
 class _Checking(Builder):

@@ -1,4 +1,7 @@
-"""The 95 operations of the specification, one file for each family. `docs.py` adds sentences that their docstrings share."""
+"""The 95 operations of the specification, and those of drafts, one file for each family.
+
+`docs.py` adds sentences that their docstrings share.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from ..support.hints import operation
 from . import (  # noqa: F401  (`_FAMILIES` below)
     activation,
     convolution,
+    dynamic,
     elementwise,
     indexing,
     logical,
@@ -50,6 +54,11 @@ reduce_sum reduce_sum_square
 relu resample2d reshape reverse scatter_elements scatter_nd sigmoid slice softmax softplus softsign split tanh
 tile transpose triangular where
 """  # in the order of the specification
+_NAMES_OF_DRAFTS = """
+modulus_floor modulus_truncate
+shape range squeeze unsqueeze reshape_to_2d
+reshape_dynamic expand_dynamic slice_dynamic pad_dynamic split_dynamic resample2d_dynamic tile_dynamic
+"""  # methods of builders alone: operands and arrays have a property `shape`
 _DECLARED = {name: value for family in _FAMILIES for name, value in vars(family).items() if isinstance(value, Op)}
 _LISTING = {name: _DECLARED[name] for name in _NAMES.split()}
 
@@ -71,6 +80,10 @@ for _name, _op in _LISTING.items():
     setattr(Operations, _name, _op)
     if _op.positional[0] not in _op.sequences:
         setattr(Operators, _name, _method(_op))
+for _name in _NAMES_OF_DRAFTS.split():
+    _op = _DECLARED[_name]
+    _op.is_draft, _op.__doc__ = True, complete(_op)
+    setattr(Operations, _name, _op)
 
 
 def __dir__() -> list[str]:

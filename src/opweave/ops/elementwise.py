@@ -76,6 +76,24 @@ pow = _binary.named(
     "A negative power of an integer is 1 / a**-b, truncated toward zero.",
     ">>> ow.ops.pow(np.float32([2, 4]), np.float32([3, -1])).tolist()\n[8.0, 0.25]",
 )
+modulus_floor = _binary.named(
+    "modulus_floor",
+    "Remainder of `a` / `b` with the sign of `b`, element by element, as Python's `%`.\n\n"
+    "An integer modulo 0 is 0, a float modulo 0 NaN.",
+    ">>> import opweave as ow\n"
+    ">>> builder = ow.MLGraphBuilder(ow.ml.create_context(device=\"reference\", drafts=True))\n"
+    ">>> graph = builder.build({\"y\": builder.modulus_floor(builder.input(\"x\", \"int32\", [3]), 3)})\n"
+    ">>> graph.context.compute(graph, {\"x\": [7, -7, 3]})[\"y\"].tolist()\n[1, 2, 0]",
+)
+modulus_truncate = _binary.named(
+    "modulus_truncate",
+    "Remainder of `a` / `b` with the sign of `a`, element by element, as `%` in C.\n\n"
+    "An integer modulo 0 is 0, a float modulo 0 NaN.",
+    ">>> import opweave as ow\n"
+    ">>> builder = ow.MLGraphBuilder(ow.ml.create_context(device=\"reference\", drafts=True))\n"
+    ">>> graph = builder.build({\"y\": builder.modulus_truncate(builder.input(\"x\", \"int32\", [3]), 3)})\n"
+    ">>> graph.context.compute(graph, {\"x\": [7, -7, 3]})[\"y\"].tolist()\n[1, -1, 0]",
+)
 
 
 @op(input=Limits(FLOATS))
@@ -334,3 +352,69 @@ for _op in (
     *(abs, neg, sign, where),
 ):
     _op.expression(on_arguments(partial(expr.apply, _op.name)))
+
+
+def _exact_rest(x: expr.Traced, y: expr.Traced) -> expr.Traced:
+    """x - trunc(x / y) * y of float32, where the rounding error of the product is taken into account (Dekker's product)."""
+    ratio = x / y
+    quotient = expr.where(ratio < 0, expr.ceil(ratio), expr.floor(ratio))
+    product = quotient * y
+    (q_high, q_low), (y_high, y_low) = _halves(quotient), _halves(y)
+    error = ((q_high * y_high - product) + q_high * y_low + q_low * y_high) + q_low * y_low
+    return (x - product) - error
+
+
+def _halves(x: expr.Traced) -> tuple[expr.Traced, expr.Traced]:
+    """Two numbers of 12 bits each, whose sum is x."""
+    scaled = x * 4097.0
+    high = scaled - (scaled - x)
+    return high, x - high
+
+
+def _float_remainder(a: expr.Traced, b: expr.Traced) -> expr.Traced:
+    """The remainder with the sign of a. It is exact up to a quotient of 2**46, and 0 for larger ones."""
+    x, y = expr.cast(a, "float32"), expr.cast(b, "float32")
+    # Halves of larger numbers overflow.
+    scale = expr.where(expr.abs(y) > 2.0**90, 2.0**-32, 1.0)
+    small, divisor = x * scale, y * scale
+    # The quotient may be rounded to more than 24 bits, so that the first rest is still larger than the divisor.
+    rest = _exact_rest(_exact_rest(small, divisor), divisor)
+    size = expr.abs(divisor)
+    step = expr.where(x < 0, -size, size)
+    rest = expr.where(expr.where(x < 0, rest > 0, rest < 0), rest + step, rest)
+    rest = expr.where(expr.abs(rest) >= size, rest - step, rest)
+    # NaN for infinite x, and for y = 0.
+    rest = expr.where(expr.abs(small / divisor) >= 2.0**46, (x - x) / y, rest / scale)
+    return expr.cast(expr.where(expr.abs(x) < expr.abs(y), x, rest), a.data_type)
+
+
+@modulus_floor.alternative
+def _(a: expr.Traced, b: expr.Traced) -> expr.Traced:
+    if a.data_type not in FLOATS:
+        return a % b
+    rest = _float_remainder(a, b)
+    return expr.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+
+
+@modulus_truncate.alternative
+def _(a: expr.Traced, b: expr.Traced) -> expr.Traced:
+    if a.data_type in FLOATS:
+        return _float_remainder(a, b)
+    rest = a % b
+    return rest if a.data_type not in SIGNED else expr.where((rest != 0) & ((a < 0) != (b < 0)), rest - b, rest)
+
+
+def _decompose_by_formula(op: Op[..., Any]) -> None:
+    @op.decompose
+    def _(builder: Operations, /, a: Operand, b: Operand) -> Operand:
+        from ..expr.decompose import decompose  # imported late, because few graphs need it
+
+        assert op.formula is not None
+        (result,) = decompose(expr.trace(op.formula, op.name, [a.desc, b.desc]), builder, [a, b])
+        return result
+
+    op.is_derived = True
+
+
+for _op in (modulus_floor, modulus_truncate):
+    _decompose_by_formula(_op)

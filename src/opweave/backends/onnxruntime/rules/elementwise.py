@@ -40,10 +40,48 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
     if INFO[ctx.output.data_type].kind == "u":
         return ctx.emit("Mul", ctx.emit("Div", a, ctx.emit("Max", b, one)), ctx.emit("Min", b, one))
     # Multiply by divisors of -1, 0 and 1 instead.
-    above = ctx.emit("Greater", b, ctx.scalar(-2, b), data_type="bool")
-    small = ctx.emit("And", above, ctx.emit("Less", b, ctx.scalar(2, b), data_type="bool"))
+    small = _is_unit_or_zero(ctx, b)
     quotient = ctx.emit("Div", a, ctx.emit("Where", small, one, b))
     return ctx.emit("Mul", quotient, ctx.emit("Where", small, b, one))
+
+
+def _is_unit_or_zero(ctx: Emitter, b: Value) -> Value:
+    above = ctx.emit("Greater", b, ctx.scalar(-2, b), data_type="bool")
+    return ctx.emit("And", above, ctx.emit("Less", b, ctx.scalar(2, b), data_type="bool"))
+
+
+@ort.lower(ops.modulus_floor)
+def _(ctx: Emitter, a: Value, b: Value) -> Value:
+    if a.data_type not in FLOATS:
+        return ctx.emit("Mod", a, _safe_divisor(ctx, b))
+    rest = ctx.emit("Mod", a, b, fmod=1)  # with the sign of a
+    return choose(ctx, _differ_in_sign(ctx, rest, b, rest), ctx.emit("Add", rest, b), rest)
+
+
+@ort.lower(ops.modulus_truncate)
+def _(ctx: Emitter, a: Value, b: Value) -> Value:
+    if a.data_type in FLOATS:
+        return ctx.emit("Mod", a, b, fmod=1)
+    divisor = _safe_divisor(ctx, b)
+    rest = ctx.emit("Mod", a, divisor)  # with the sign of b; fmod=1 would compute in float64
+    if INFO[ctx.output.data_type].kind == "u":
+        return rest
+    return choose(ctx, _differ_in_sign(ctx, a, divisor, rest), ctx.emit("Sub", rest, divisor), rest)
+
+
+def _safe_divisor(ctx: Emitter, b: Value) -> Value:
+    """1 instead of -1 and 0, which also divide without a rest. In the engine, they may end the process."""
+    divisors, one = ctx.array_of(b), ctx.scalar(1, b)
+    if divisors is not None and not ((divisors == 0) | (divisors == -1)).any():
+        return b
+    return ctx.emit("Max", b, one) if INFO[ctx.output.data_type].kind == "u" else choose(ctx, _is_unit_or_zero(ctx, b), one, b)
+
+
+def _differ_in_sign(ctx: Emitter, a: Value, b: Value, rest: Value) -> Value:
+    """Whether `a` and `b` have different signs, and the rest is not 0."""
+    signs = [ctx.emit("Less", x, ctx.scalar(0, x), data_type="bool") for x in (a, b)]
+    is_exact = ctx.emit("Equal", rest, ctx.scalar(0, rest), data_type="bool")
+    return ctx.emit("And", ctx.emit("Xor", *signs), ctx.emit("Not", is_exact))
 
 
 def _keep_shape_of_ones(ctx: Emitter, a: Value) -> None:

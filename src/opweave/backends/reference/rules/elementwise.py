@@ -23,6 +23,8 @@ reference.apply(
         ops.mul: np.multiply,
         ops.max: np.maximum,
         ops.min: np.minimum,
+        ops.modulus_floor: np.remainder,
+        ops.modulus_truncate: np.fmod,
         ops.abs: np.abs,
         ops.ceil: np.ceil,
         ops.cos: np.cos,

@@ -1,0 +1,461 @@
+"""Operations of a draft for sizes that are known only when a graph runs.
+
+They follow the explainer of September 2026 (https://github.com/webmachinelearning/webnn/issues/883). Operands that give sizes
+are computed on the host by a shape chain (see `chains`). Each operation is decomposed into a static one with the numbers of a
+run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.conversion import Number
+from ..core.dtypes import ANY, FLOATS, INTEGERS
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits, N, op
+from ..core.shapes import check_axes
+from ..core.sizes import Size
+from ..support.errors import require
+from .constants import constant
+from .convolution import InterpolationMode, resample2d
+from .movement import MAX_TENSORS, PaddingMode, expand, pad, reshape, slice, split, tile
+
+if TYPE_CHECKING:
+    from .operations import Operations
+
+VECTOR = Limits(INTEGERS, ranks=(1, 1))
+"""The limits of operands that give sizes."""
+
+
+def _values(name: str, operand: Operand) -> list[Any]:
+    """The values of an operand that gives sizes: integers, or formulas while the graph is built."""
+    from .chains import values_of  # imported late, because few graphs need it
+
+    return values_of(name, operand)
+
+
+def _sizes(name: str, operand: Operand) -> tuple[Any, ...]:
+    """The values of an operand, which must not be negative."""
+    values = _values(name, operand)
+    require(all(value >= 0 for value in values), f"{name} must not be negative, got {values}")
+    return tuple(values)
+
+
+@op(input=Limits(ANY), output=Limits(("uint32",), ranks=(1, 1)))
+def shape(self: Builder, input: Operand, *, label: str = "") -> Desc:
+    """Return the shape of `input` as a vector.
+
+    Args:
+        input: any data type, rank 1 or more.
+
+    Returns: An operand of uint32, [rank of `input`].
+    Raises: `input` is a scalar.
+
+    https://github.com/webmachinelearning/webnn/issues/883
+
+    >>> import numpy as np, opweave as ow
+    >>> context = ow.ml.create_context(device="reference", drafts=True)
+    >>> builder = ow.MLGraphBuilder(context)
+    >>> x = builder.input("x", "float32", ["n", 3])
+    >>> graph = builder.build({"y": builder.shape(x)})
+    >>> context.compute(graph, {"x": np.ones((5, 3), "float32")})["y"].tolist()
+    [5, 3]
+    """
+    require(input.rank > 0, f"input must have rank 1 or more, got {input.desc}")
+    return Desc("uint32", (input.rank,))
+
+
+@shape.decompose
+def _(b: Operations, input: Operand) -> Operand:
+    return constant(b, input.shape, "uint32")
+
+
+_SCALAR = Limits("start", ranks=(0, 0))
+
+
+@op(start=Limits(INTEGERS, ranks=(0, 0)), limit=_SCALAR, delta=_SCALAR, output=Limits("start", ranks=(1, 1)))
+def range(self: Builder, start: Operand, limit: Operand, delta: Operand, *, label: str = "") -> Desc:
+    """Count from `start` in steps of `delta`, before `limit`.
+
+    Args:
+        start: the first value: an integer scalar, as are `limit` and `delta`. They are computed from shapes and constants.
+        limit: the end, which is excluded.
+        delta: the step, positive or negative.
+
+    Returns: An operand of the data type of `start`, [ceil((limit - start) / delta)].
+    Raises: `delta` is 0, there is no value before `limit`, or an operand is computed from data.
+
+    https://github.com/webmachinelearning/webnn/issues/883
+
+    >>> import numpy as np, opweave as ow
+    >>> context = ow.ml.create_context(device="reference", drafts=True)
+    >>> builder = ow.MLGraphBuilder(context)
+    >>> x = builder.input("x", "float32", ["n"])
+    >>> positions = builder.range(0, builder.squeeze(builder.shape(x)), 2)
+    >>> graph = builder.build({"y": positions})
+    >>> positions.shape, context.compute(graph, {"x": np.ones(5, "float32")})["y"].tolist()
+    (((n + 1) // 2,), [0, 2, 4])
+    """
+    *_, count = _progression(start, limit, delta)
+    return Desc(start.data_type, (count,))
+
+
+def _progression(start: Operand, limit: Operand, delta: Operand) -> tuple[Any, Any, Any]:
+    """The first value, the step, and the number of values."""
+    operands = {"start": start, "limit": limit, "delta": delta}
+    first, end, step = (_values(name, operand)[0] for name, operand in operands.items())
+    require(step != 0, "delta must not be 0")
+    count = -((first - end) // step)
+    require(count > 0, f"there must be a value before limit, got start {first}, limit {end} and delta {step}")
+    return first, step, count
+
+
+@range.decompose
+def _(b: Operations, start: Operand, limit: Operand, delta: Operand) -> Operand:
+    first, step, count = _progression(start, limit, delta)
+    numbers = np.arange(count).astype(start.data_type)
+    return constant(b, numbers * np.array(step, start.data_type) + np.array(first, start.data_type), start.data_type)
+
+
+@op(input=Limits(ANY), output=Limits("input", ranks=(0, N)))
+def squeeze(self: Builder, input: Operand, *, axes: Sequence[int] | None = None, label: str = "") -> Desc:
+    """Remove dimensions of size 1.
+
+    Args:
+        axes: different axes in [0, rank), of size 1; default: all of size 1. Dimensions that are known only when the graph
+            runs stay by default, and must not be 1 then.
+
+    Returns: An operand of the data type of `input`, without these dimensions.
+    Raises: an axis out of range or named twice, or a size that is not 1.
+
+    https://github.com/webmachinelearning/webnn/issues/883
+
+    >>> import opweave as ow
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))
+    >>> x = builder.input("x", "float32", [1, "n", 1, 3])
+    >>> builder.squeeze(x).shape, builder.squeeze(x, axes=[2]).shape
+    ((n, 3), (1, n, 3))
+    """
+    return Desc(input.data_type, _squeezed(input, axes))
+
+
+def _squeezed(input: Operand, axes: Sequence[int] | None) -> tuple[int, ...]:
+    if axes is None:
+        return tuple(size for size in input.shape if isinstance(size, Size) or size != 1)
+    check_axes(axes, input.rank)
+    require(all(input.shape[axis] == 1 for axis in axes), f"axes must have size 1, got {list(axes)} of {input.desc}")
+    return tuple(size for axis, size in enumerate(input.shape) if axis not in axes)
+
+
+@squeeze.decompose
+def _(b: Operations, input: Operand, axes: Sequence[int] | None) -> Operand:
+    return b.reshape(input, _squeezed(input, axes))
+
+
+@op(input=Limits(ANY), output=Limits("input", ranks=(0, N)))
+def unsqueeze(self: Builder, input: Operand, axes: Sequence[int], *, label: str = "") -> Desc:
+    """Insert dimensions of size 1.
+
+    Args:
+        axes: the places of the new dimensions in the result, different and in [0, rank of the result).
+
+    Returns: An operand of the data type of `input`, with more dimensions.
+    Raises: an axis out of range or named twice, or a rank above 8.
+
+    https://github.com/webmachinelearning/webnn/issues/883
+
+    >>> import opweave as ow
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))
+    >>> builder.unsqueeze(builder.input("x", "float32", ["n", 3]), [0, 3]).shape
+    (1, n, 3, 1)
+    """
+    return Desc(input.data_type, _unsqueezed(input, axes))
+
+
+def _unsqueezed(input: Operand, axes: Sequence[int]) -> tuple[int, ...]:
+    check_axes(axes, input.rank + len(axes))
+    result = list(input.shape)
+    for axis in sorted(axes):
+        result.insert(axis, 1)
+    return tuple(result)
+
+
+@unsqueeze.decompose
+def _(b: Operations, input: Operand, axes: Sequence[int]) -> Operand:
+    return b.reshape(input, _unsqueezed(input, axes))
+
+
+@op(input=Limits(ANY), output=Limits("input", ranks=(2, 2)))
+def reshape_to_2d(self: Builder, input: Operand, *, axis: int = 1, label: str = "") -> Desc:
+    """Flatten `input` into a matrix.
+
+    Args:
+        axis: in [0, rank]: the dimensions before it become the rows, the others the columns.
+
+    Returns: An operand of the data type of `input` and rank 2; a side without dimensions has size 1.
+    Raises: an axis out of range.
+
+    https://github.com/webmachinelearning/webnn/issues/883
+
+    >>> import opweave as ow
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))
+    >>> builder.reshape_to_2d(builder.input("x", "float32", ["n", 3, 4])).shape
+    (n, 12)
+    """
+    require(axis <= input.rank, f"axis must be in [0, {input.rank}], got {axis}")
+    return Desc(input.data_type, (prod(input.shape[:axis]), prod(input.shape[axis:])))
+
+
+@reshape_to_2d.decompose
+def _(b: Operations, input: Operand, axis: int) -> Operand:
+    return b.reshape(input, [prod(input.shape[:axis]), prod(input.shape[axis:])])
+
+
+@op(input=Limits(ANY), new_shape=VECTOR, output=Limits("input", ranks=(0, N)))
+def reshape_dynamic(self: Builder, input: Operand, new_shape: Operand, *, label: str = "") -> Desc:
+    """Change the shape of `input` as `reshape` does, to a shape that the graph computes.
+
+    Args:
+        new_shape: an integer vector that is computed from shapes and constants, with the same number of elements.
+
+    Returns: An operand of the data type of `input` and the shape `new_shape`.
+    Raises: `new_shape` has a different number of elements, or is computed from data.
+
+    https://github.com/webmachinelearning/webnn/issues/883
+
+    >>> import numpy as np, opweave as ow
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))
+    >>> x = builder.input("x", "float32", ["n", 2, 3])
+    >>> rows = builder.slice(builder.shape(x), [0], [1])
+    >>> builder.reshape_dynamic(x, builder.concat([rows, np.uint32([6])], 0)).shape
+    (n, 6)
+    """
+    return reshape.function(self, input, _sizes("new_shape", new_shape))
+
+
+@reshape_dynamic.decompose
+def _(b: Operations, input: Operand, new_shape: Operand) -> Operand:
+    return b.reshape(input, _sizes("new_shape", new_shape))
+
+
+@op(input=Limits(ANY), new_shape=VECTOR, output=Limits("input", ranks=(0, N)))
+def expand_dynamic(self: Builder, input: Operand, new_shape: Operand, *, label: str = "") -> Desc:
+    """Broadcast `input` as `expand` does, to a shape that the graph computes.
+
+    Args:
+        new_shape: an integer vector that is computed from shapes and constants.
+
+    Returns: An operand of the data type of `input` and the shape `new_shape`.
+    Raises: `input` cannot be broadcast to `new_shape`, or `new_shape` is computed from data.
+
+    https://github.com/webmachinelearning/webnn/issues/883
+
+    >>> import numpy as np, opweave as ow
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))
+    >>> x = builder.input("x", "float32", ["n", 3])
+    >>> builder.expand_dynamic(np.float32([[1]]), builder.shape(x)).shape
+    (n, 3)
+    """
+    return expand.function(self, input, _sizes("new_shape", new_shape))
+
+
+@expand_dynamic.decompose
+def _(b: Operations, input: Operand, new_shape: Operand) -> Operand:
+    return b.expand(input, _sizes("new_shape", new_shape))
+
+
+@op(input=Limits(ANY), starts=VECTOR, sizes=VECTOR)
+def slice_dynamic(
+    self: Builder,
+    input: Operand,
+    starts: Operand,
+    sizes: Operand,
+    *,
+    strides: Sequence[int] | None = None,
+    label: str = "",
+) -> Desc:
+    """Extract a window of `input` as `slice` does, at a place that the graph computes.
+
+    Args:
+        starts: the first element of the window in each dimension, an integer vector that is computed from shapes and
+            constants.
+        sizes: the size of the window in each dimension, before the stride is applied, computed likewise.
+        strides: the step through the window in each dimension, from 1; default: all 1.
+
+    Returns: An operand of the data type of `input`, of ceil(size / stride) elements in each dimension.
+    Raises: not one value for each dimension, sizes or strides of 0, a window that ends outside of `input`, or operands
+        that are computed from data.
+
+    https://github.com/webmachinelearning/webnn/issues/883
+
+    >>> import numpy as np, opweave as ow
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))
+    >>> x = builder.input("x", "float32", ["n"])
+    >>> builder.slice_dynamic(x, np.uint32([0]), builder.shape(x) / np.uint32([2])).shape
+    (n // 2,)
+    """
+    places = _sizes("starts", starts), _sizes("sizes", sizes)
+    return slice.function(self, input, *places, strides=strides)
+
+
+@slice_dynamic.default("strides")
+def _(input: Operand) -> tuple[int, ...]:
+    return (1,) * input.rank
+
+
+@slice_dynamic.decompose
+def _(b: Operations, input: Operand, starts: Operand, sizes: Operand, strides: Sequence[int]) -> Operand:
+    return b.slice(input, _sizes("starts", starts), _sizes("sizes", sizes), strides=strides)
+
+
+@op(input=Limits(ANY), beginning_padding=VECTOR, ending_padding=VECTOR)
+def pad_dynamic(
+    self: Builder,
+    input: Operand,
+    beginning_padding: Operand,
+    ending_padding: Operand,
+    *,
+    mode: PaddingMode = "constant",
+    value: Number = 0,
+    label: str = "",
+) -> Desc:
+    """Add elements around `input` as `pad` does, as many as the graph computes.
+
+    Args:
+        beginning_padding: number of elements to add at the beginning of each dimension, an integer vector that is computed
+            from shapes and constants.
+        ending_padding: number of elements to add at the end of each dimension, computed likewise.
+        mode: what to add: "constant" adds `value`, "edge" repeats the first and last element of the dimension,
+            "reflection" mirrors the elements next to the first and last.
+        value: the added elements in mode "constant", rounded and clamped to the data type of `input`.
+
+    Returns: An operand of the data type of `input`, of size beginning padding + size + ending padding in each dimension.
+    Raises: not one padding for each dimension, a reflection of more elements than there are, or operands that are computed
+        from data.
+
+    https://github.com/webmachinelearning/webnn/issues/883
+
+    >>> import numpy as np, opweave as ow
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))
+    >>> x = builder.input("x", "float32", ["n"])
+    >>> rest = builder.modulus_floor(builder.neg(builder.cast(builder.shape(x), "int32")), np.int32([4]))
+    >>> builder.pad_dynamic(x, np.int32([0]), rest).shape  # the next multiple of 4
+    (-4*((-n) // 4),)
+    """
+    paddings = _sizes("beginning_padding", beginning_padding), _sizes("ending_padding", ending_padding)
+    return pad.function(self, input, *paddings, mode=mode, value=value)
+
+
+pad_dynamic.cast("value", like="input")
+
+
+@pad_dynamic.decompose
+def _(
+    b: Operations, input: Operand, beginning_padding: Operand, ending_padding: Operand, mode: PaddingMode, value: Number
+) -> Operand:
+    paddings = _sizes("beginning_padding", beginning_padding), _sizes("ending_padding", ending_padding)
+    return b.pad(input, *paddings, mode=mode, value=value)
+
+
+@op(input=Limits(ANY, ranks=(1, N)), splits=VECTOR, outputs=Limits("input", ranks="input"))
+def split_dynamic(
+    self: Builder, input: Operand, splits: Operand, *, axis: int = 0, label: str = ""
+) -> tuple[Desc, ...]:
+    """Split `input` along `axis` as `split` does, into parts of sizes that the graph computes.
+
+    Args:
+        splits: the size of each part, an integer vector that is computed from shapes and constants. Its length is the
+            number of parts, at most 8192.
+
+    Returns: The parts in order, in the data type and rank of `input`.
+    Raises: an axis out of range, too many parts, empty parts, parts that do not make up `input`, or splits that are
+        computed from data.
+
+    https://github.com/webmachinelearning/webnn/issues/883
+
+    >>> import numpy as np, opweave as ow
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))
+    >>> x = builder.input("x", "float32", ["n"])
+    >>> rest = builder.shape(x) - np.uint32([2])
+    >>> [part.shape for part in builder.split_dynamic(x, builder.concat([np.uint32([2]), rest], 0))]
+    [(2,), (n - 2,)]
+    """
+    count = splits.shape[0]
+    require(isinstance(count, Size) or count <= MAX_TENSORS, f"splits must make 1 to {MAX_TENSORS} parts, got {count}")
+    parts: tuple[Desc, ...] = split.function(self, input, _sizes("splits", splits), axis=axis)
+    return parts
+
+
+@split_dynamic.decompose
+def _(b: Operations, input: Operand, splits: Operand, axis: int) -> tuple[Operand, ...]:
+    return b.split(input, _sizes("splits", splits), axis=axis)
+
+
+@op(input=Limits((*FLOATS, "uint8", "int8"), ranks=(4, 4)), sizes=VECTOR)
+def resample2d_dynamic(
+    self: Builder,
+    input: Operand,
+    sizes: Operand,
+    *,
+    mode: InterpolationMode = "nearest-neighbor",
+    axes: Sequence[int] = (2, 3),
+    label: str = "",
+) -> Desc:
+    """Resize two axes by interpolation as `resample2d` does, to sizes that the graph computes.
+
+    Args:
+        input: float32, float16, uint8 or int8 of rank 4.
+        sizes: the new size of each of `axes`, an integer vector that is computed from shapes and constants.
+        mode: "nearest-neighbor" (the lower element at a tie), or "linear" between four neighbours; integers are rounded
+            to nearest, ties to even.
+        axes: the two axes, in the order of `sizes`.
+
+    Returns: An operand of the data type and shape of `input`, except along `axes`.
+    Raises: not two sizes greater than 0, an axis out of range or named twice, or sizes that are computed from data.
+
+    https://github.com/webmachinelearning/webnn/issues/883
+
+    >>> import numpy as np, opweave as ow
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))
+    >>> x = builder.input("x", "float32", [1, 3, "h", "w"])
+    >>> double = builder.slice(builder.shape(x), [2], [2]) * np.uint32([2])
+    >>> builder.resample2d_dynamic(x, double).shape
+    (1, 3, 2*h, 2*w)
+    """
+    return resample2d.function(self, input, mode=mode, sizes=_sizes("sizes", sizes), axes=axes)
+
+
+@resample2d_dynamic.decompose
+def _(b: Operations, input: Operand, sizes: Operand, mode: InterpolationMode, axes: Sequence[int]) -> Operand:
+    return b.resample2d(input, mode=mode, sizes=_sizes("sizes", sizes), axes=axes)
+
+
+@op(input=Limits(ANY), repetitions=VECTOR)
+def tile_dynamic(self: Builder, input: Operand, repetitions: Operand, *, label: str = "") -> Desc:
+    """Repeat `input` along each dimension as `tile` does, as often as the graph computes.
+
+    Args:
+        repetitions: number of repetitions of each dimension, at least 1: an integer vector that is computed from shapes
+            and constants.
+
+    Returns: An operand of the data type of `input`, of size * repetitions elements in each dimension.
+    Raises: not one repetition for each dimension, one that is 0, or repetitions that are computed from data.
+
+    https://github.com/webmachinelearning/webnn/issues/883
+
+    >>> import numpy as np, opweave as ow
+    >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))
+    >>> x = builder.input("x", "float32", ["n"])
+    >>> builder.tile_dynamic(np.float32([[1, 2]]), builder.concat([builder.shape(x), np.uint32([1])], 0)).shape
+    (n, 2)
+    """
+    return tile.function(self, input, _sizes("repetitions", repetitions))
+
+
+@tile_dynamic.decompose
+def _(b: Operations, input: Operand, repetitions: Operand) -> Operand:
+    return b.tile(input, _sizes("repetitions", repetitions))
