@@ -324,8 +324,9 @@ def _placements(
     for node, nodes in replacements.items():
         number = homes[nodes[0]][0] if nodes else 0
         how: How = "decomposed"
-        # A graph that becomes empty has no parts: its outputs are copies of inputs and constants.
-        detail = "no elements" if all(map(is_empty, node.outputs)) else "its operand"
+        # A graph that becomes empty has no parts: its outputs are copies of inputs and constants. Nodes that only give sizes
+        # disappear, too.
+        detail = "no elements" if all(map(is_empty, node.outputs)) else "not run"
         device = parts[number].device if parts else host_device
         if nodes:
             part = parts[number]

@@ -16,7 +16,7 @@ from ..backends.onnxruntime.emit import Emitter
 from ..compile.empty import fold_empty
 from ..compile.legalise import legalise
 from ..context.graph import MLGraph, recorded_graph
-from ..core.graph import Graph
+from ..core.graph import Graph, Node
 from ..support.errors import ValidationError, require
 from ..support.files import atomic_writer, resolve_links
 from ..support.formatting import size
@@ -110,7 +110,11 @@ def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, di
     while any(name.startswith(prefix) for name in names):
         prefix += "_"
     ctx = Emitter(portable=True, prefix=prefix)
-    supports, engine = (ort.is_portable, "ONNX") if operators == "onnx" else (ort.supports, "ONNX Runtime")
+    has_rule, engine = (ort.is_portable, "ONNX") if operators == "onnx" else (ort.supports, "ONNX Runtime")
+
+    def supports(node: Node) -> bool:
+        return has_rule(node) or (graph.has_names and ort.has_rule_in_files(node))
+
     values, _ = ort.emit(ctx, legalise(fold_empty(graph)[0], supports, engine, has_results=True)[0])
     results = {renamed[name]: (values[name], operand.desc) for name, operand in graph.outputs.items()}
     model = ModelProto.FromString(ctx.finish(results)[0])

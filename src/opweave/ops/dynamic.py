@@ -100,11 +100,11 @@ def range(self: Builder, start: Operand, limit: Operand, delta: Operand, *, labe
     >>> positions.shape, context.compute(graph, {"x": np.ones(5, "float32")})["y"].tolist()
     (((n + 1) // 2,), [0, 2, 4])
     """
-    *_, count = _progression(start, limit, delta)
+    *_, count = progression(start, limit, delta)
     return Desc(start.data_type, (count,))
 
 
-def _progression(start: Operand, limit: Operand, delta: Operand) -> tuple[Any, Any, Any]:
+def progression(start: Operand, limit: Operand, delta: Operand) -> tuple[Any, Any, Any]:
     """The first value, the step, and the number of values."""
     operands = {"start": start, "limit": limit, "delta": delta}
     first, end, step = (_values(name, operand)[0] for name, operand in operands.items())
@@ -116,7 +116,7 @@ def _progression(start: Operand, limit: Operand, delta: Operand) -> tuple[Any, A
 
 @range.decompose
 def _(b: Operations, start: Operand, limit: Operand, delta: Operand) -> Operand:
-    first, step, count = _progression(start, limit, delta)
+    first, step, count = progression(start, limit, delta)
     numbers = np.arange(count).astype(start.data_type)
     return constant(b, numbers * np.array(step, start.data_type) + np.array(first, start.data_type), start.data_type)
 

@@ -33,6 +33,7 @@ class OnnxRuntime(Backend):
     def __init__(self) -> None:
         super().__init__()
         self._contrib: set[Op[..., Any]] = set()
+        self._in_files: dict[Op[..., Any], Rule] = {}
         self._by_plugin: dict[Plugin, OnnxRuntime] = {}
         self._arenaless: dict[OnnxRuntime, OnnxRuntime] = {}
 
@@ -111,9 +112,22 @@ class OnnxRuntime(Backend):
         self._contrib.add(op)
         return self.lower(op, when=when)
 
+    def lower_in_files(self, op: Op[..., Any]) -> Callable[[RuleFunction], RuleFunction]:
+        """Register a rule for files of models with names, where operands give sizes that are numbers in each run."""
+
+        def register(function: RuleFunction) -> RuleFunction:
+            self._in_files[op] = Rule(function, None)
+            return function
+
+        return register
+
     def is_portable(self, node: Node) -> bool:
         """Whether the rule of `node` emits ONNX's own operators only, which any engine runs."""
         return self.supports(node) and node.op not in self._contrib
+
+    def has_rule_in_files(self, node: Node) -> bool:
+        """Whether there is a rule for `node` in a file of a model with names."""
+        return bool(self.rules) and node.op in self._in_files
 
     def how(self, node: Node) -> How | None:
         if not self.supports(node):
@@ -184,7 +198,8 @@ class OnnxRuntime(Backend):
 
         for node in graph.nodes:
             ctx.node, ctx.has_kernels, before = node, True, len(ctx.nodes)
-            rule = self.rule(node)
+            rule = self._in_files.get(node.op) if ctx.portable else None
+            rule = rule or self.rule(node)
             assert rule is not None, node
             result = rule((ctx,), {**map_operands(node.inputs, lookup), **node.attributes})
             ctx.written[node] = [(onnx_node.name, onnx_node.op_type) for onnx_node in ctx.nodes[before:]]

@@ -4,6 +4,7 @@ from . import (
     activation as activation,
     attention as attention,
     convolution as convolution,
+    dynamic as dynamic,
     elementwise as elementwise,
     indexing as indexing,
     logical as logical,

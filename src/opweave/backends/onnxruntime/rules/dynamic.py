@@ -1,0 +1,114 @@
+"""ONNX Runtime rules: operations of drafts whose operands give sizes.
+
+In a run, their decompositions have the numbers. A model in a file computes them, with operators that take operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....core.conversion import Number
+from ....core.dtypes import FLOATS
+from ....core.graph import Operand
+from ....core.sizes import Size, is_static
+from ....ops import dynamic as ops
+from ....ops.movement import PaddingMode
+from ..backend import ort
+from ..emit import Emitter, Value
+
+
+@ort.lower(ops.shape, when=lambda input: not is_static(input.shape))
+def _(ctx: Emitter, input: Value) -> Value:
+    if not ctx.portable:
+        return ctx.constant(list(input.dims), "uint32")
+    return ctx.cast(ctx.emit("Shape", input, data_type="int64"), "uint32")
+
+
+def _has_unknown_length(start: Operand, limit: Operand, delta: Operand) -> bool:
+    *_, count = ops.progression(start, limit, delta)
+    return isinstance(count, Size)
+
+
+@ort.lower(ops.range, when=_has_unknown_length)
+def _(ctx: Emitter, start: Value, limit: Value, delta: Value) -> Value:
+    bounds = [ctx.cast(value, "int64") for value in (start, limit, delta)]
+    return ctx.cast(ctx.emit("Range", *bounds), start.data_type)
+
+
+@ort.lower_in_files(ops.squeeze)
+def _(ctx: Emitter, input: Value, axes: Sequence[int] | None) -> Value:
+    if axes is None:
+        axes = [axis for axis, size in enumerate(input.dims) if not isinstance(size, Size) and size == 1]
+    return ctx.emit("Squeeze", input, ctx.constant(axes)) if axes else input
+
+
+@ort.lower_in_files(ops.unsqueeze)
+def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
+    return ctx.emit("Unsqueeze", input, ctx.constant(axes)) if axes else input
+
+
+@ort.lower_in_files(ops.reshape_to_2d)
+def _(ctx: Emitter, input: Value, axis: int) -> Value:
+    return ctx.emit("Flatten", input, axis=axis)
+
+
+@ort.lower_in_files(ops.reshape_dynamic)
+def _(ctx: Emitter, input: Value, new_shape: Value) -> Value:
+    return ctx.emit("Reshape", input, ctx.cast(new_shape, "int64"))
+
+
+@ort.lower_in_files(ops.expand_dynamic)
+def _(ctx: Emitter, input: Value, new_shape: Value) -> Value:
+    return ctx.emit("Expand", input, ctx.cast(new_shape, "int64"))
+
+
+@ort.lower_in_files(ops.slice_dynamic)
+def _(ctx: Emitter, input: Value, starts: Value, sizes: Value, strides: Sequence[int]) -> Value:
+    first, count = ctx.cast(starts, "int64"), ctx.cast(sizes, "int64")
+    axes = ctx.constant(range(input.rank))
+    return ctx.emit("Slice", input, first, ctx.emit("Add", first, count), axes, ctx.constant(strides))
+
+
+@ort.lower_in_files(ops.pad_dynamic)
+def _(
+    ctx: Emitter, input: Value, beginning_padding: Value, ending_padding: Value, mode: PaddingMode, value: Number
+) -> Value:
+    fill = ctx.scalar(value, input) if mode == "constant" else None
+    paddings = [ctx.cast(padding, "int64") for padding in (beginning_padding, ending_padding)]
+    pads = ctx.emit("Concat", *paddings, axis=0)
+    return ctx.emit("Pad", input, pads, fill, mode="reflect" if mode == "reflection" else mode)
+
+
+@ort.lower_in_files(ops.split_dynamic)
+def _(ctx: Emitter, input: Value, splits: Value, axis: int) -> Sequence[Value]:
+    count = len(ctx.node.outputs)
+    return [input] if count == 1 else ctx.emit("Split", input, ctx.cast(splits, "int64"), axis=axis, outputs=count)
+
+
+@ort.lower_in_files(ops.resample2d_dynamic)
+def _(ctx: Emitter, input: Value, sizes: Value, mode: str, axes: Sequence[int]) -> Value:
+    # Engines interpolate over the last two axes only.
+    order = [axis for axis in range(4) if axis not in axes] + list(axes)
+    x = ctx.transpose(input, order)
+    is_integer = mode == "linear" and input.data_type not in FLOATS
+    others = ctx.emit("Slice", ctx.emit("Shape", x, data_type="int64"), ctx.constant([0]), ctx.constant([2]))
+    shape = ctx.emit("Concat", others, ctx.cast(sizes, "int64"), axis=0)
+    y = ctx.emit(
+        "Resize",
+        ctx.cast(x, "float32") if is_integer else x,
+        None,
+        None,
+        shape,
+        mode="linear" if mode == "linear" else "nearest",
+        coordinate_transformation_mode="half_pixel",
+        nearest_mode=None if mode == "linear" else "round_prefer_floor",
+        shape=[ctx.output.shape[axis] for axis in order],
+    )
+    if is_integer:
+        y = ctx.cast(ctx.emit("Round", y, shape=y.shape), input.data_type)
+    return ctx.transpose(y, [order.index(axis) for axis in range(4)])
+
+
+@ort.lower_in_files(ops.tile_dynamic)
+def _(ctx: Emitter, input: Value, repetitions: Value) -> Value:
+    return ctx.emit("Tile", input, ctx.cast(repetitions, "int64"))
