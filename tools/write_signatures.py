@@ -59,7 +59,8 @@ def text() -> str:
     """The whole file."""
     ops = Operations.listing().values()
     lines = [HEAD, "class BuilderMethods:", '    """The operations as methods of builders."""', ""]
-    lines += [method(op, ["self", *parameters(op, "OperandLike")], result(op, "MLOperand")) for op in ops]
+    of_builders = [*ops, *Operations.drafts().values()]
+    lines += [method(op, ["self", *parameters(op, "OperandLike")], result(op, "MLOperand")) for op in of_builders]
     lines += [
         "",
         "class ArrayMethods:",

@@ -454,7 +454,7 @@ def is_same_size(left: Dimension, right: Dimension) -> bool:
     return isinstance(difference, int) and difference == 0
 
 
-def is_longer(dimension: Dimension, length: int) -> bool:
+def is_longer(dimension: Dimension, length: float) -> bool:
     """Whether a dimension is more than `length` for some sizes."""
     return interval(dimension)[1] > length if isinstance(dimension, Size) else dimension > length
 

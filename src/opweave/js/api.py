@@ -24,8 +24,8 @@ def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
 
     The module has one statement for each operation, named after its label. Weights are in a file in the same folder
     that ends in `.safetensors`; constants of a few numbers are in the module. Composites and other operations that
-    WebNN does not have are decomposed into operations of WebNN. Existing files are replaced once the new files are
-    complete.
+    WebNN does not have are decomposed into operations of WebNN; those of drafts are called by their names in the drafts.
+    Existing files are replaced once the new files are complete.
 
     Args:
         graph: as returned by `MLGraphBuilder.build` or `opweave.onnx.load`.
@@ -37,7 +37,8 @@ def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
 
     Raises:
         ValidationError: `graph` is no graph, or the name of the file ends otherwise.
-        NotSupportedError: an operation is neither one of WebNN's, nor has it a decomposition; the message names it.
+        NotSupportedError: an operation is neither one of WebNN's, nor has it a decomposition, or a number depends on sizes;
+            the message names it.
         InvalidStateError: the graph is destroyed.
         DataError: a file cannot be written.
 
@@ -66,15 +67,16 @@ def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
 
 
 def webnn_only(graph: Graph) -> Graph:
-    """Decompose all operations that WebNN does not have, recursively, and remove empty operands, which are a draft."""
+    """Decompose all operations that WebNN and its drafts do not have, recursively, and remove empty operands."""
     for kind, operands in {"input": graph.inputs, "output": graph.outputs}.items():
         for name, operand in operands.items():
             if is_empty(operand):
                 raise ValidationError(
                     f"save: WebNN in JavaScript has no dimensions of 0, got {kind} {name!r} {operand.desc}"
                 )
+    operations = Operations.listing() | Operations.drafts()
 
     def is_built_in(node: Node) -> bool:
-        return Operations.listing().get(node.op.name) is node.op
+        return operations.get(node.op.name) is node.op
 
     return legalise(fold_empty(graph)[0], is_built_in, "WebNN", has_results=True)[0]

@@ -13,8 +13,10 @@ import numpy as np
 
 from .. import __version__
 from ..core.graph import Desc, Graph, Node, Operand
-from ..serve.idl import OPERATIONS
+from ..core.sizes import Size
+from ..serve.idl import DRAFTS, OPERATIONS
 from ..serve.messages import MAX_SAFE_INTEGER
+from ..support.errors import NotSupportedError
 from ..support.formatting import size
 from ..support.names import camel_case, count_of
 from .safetensors import TYPES
@@ -156,7 +158,7 @@ class JsModule:
             self._names.update(zip(node.outputs, variables, strict=True))
 
     def _statement(self, node: Node, variables: list[str]) -> str:
-        operation = OPERATIONS[node.op.name]
+        operation = (DRAFTS if node.op.is_draft else OPERATIONS)[node.op.name]
         positional: list[str] = []
         options: list[str] = []
         explicit = dict(node.op.explicit_arguments(node.arguments))
@@ -179,6 +181,10 @@ class JsModule:
         if isinstance(value, (tuple, list)):
             texts = (self._value(variable, node, f"{name}_{k}", item) for k, item in enumerate(value))
             return f"[{', '.join(texts)}]"
+        if isinstance(value, Size):
+            raise NotSupportedError(
+                f"{node.title}: {name} has {value}, a number that is known only when the graph runs; JavaScript needs an operand"
+            )
         if isinstance(value, (bool, str)):
             return json.dumps(value)
         # WebNN rounds the number to the data type of this operand.
@@ -292,7 +298,8 @@ def _member(name: str) -> str:
 
 
 def _desc(desc: Desc) -> str:
-    return f"{{ dataType: {json.dumps(desc.data_type)}, shape: {json.dumps(list(desc.shape))} }}"
+    shape = json.dumps([str(size) if isinstance(size, Size) else size for size in desc.shape])
+    return f"{{ dataType: {json.dumps(desc.data_type)}, shape: {shape} }}"
 
 
 def _comment(text: str) -> str:

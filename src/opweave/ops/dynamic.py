@@ -100,24 +100,28 @@ def range(self: Builder, start: Operand, limit: Operand, delta: Operand, *, labe
     >>> positions.shape, context.compute(graph, {"x": np.ones(5, "float32")})["y"].tolist()
     (((n + 1) // 2,), [0, 2, 4])
     """
-    *_, count = progression(start, limit, delta)
+    first, end, step = _bounds(start, limit, delta)
+    require(step != 0, "delta must not be 0")
+    count = length_of_range(start, limit, delta)
+    require(count > 0, f"there must be a value before limit, got start {first}, limit {end} and delta {step}")
     return Desc(start.data_type, (count,))
 
 
-def progression(start: Operand, limit: Operand, delta: Operand) -> tuple[Any, Any, Any]:
-    """The first value, the step, and the number of values."""
+def _bounds(start: Operand, limit: Operand, delta: Operand) -> tuple[Any, ...]:
     operands = {"start": start, "limit": limit, "delta": delta}
-    first, end, step = (_values(name, operand)[0] for name, operand in operands.items())
-    require(step != 0, "delta must not be 0")
-    count = -((first - end) // step)
-    require(count > 0, f"there must be a value before limit, got start {first}, limit {end} and delta {step}")
-    return first, step, count
+    return tuple(_values(name, operand)[0] for name, operand in operands.items())
+
+
+def length_of_range(start: Operand, limit: Operand, delta: Operand) -> Any:
+    """The number of values of `range`, which may depend on sizes."""
+    first, end, step = _bounds(start, limit, delta)
+    return -((first - end) // step)
 
 
 @range.decompose
 def _(b: Operations, start: Operand, limit: Operand, delta: Operand) -> Operand:
-    first, step, count = progression(start, limit, delta)
-    numbers = np.arange(count).astype(start.data_type)
+    first, _, step = _bounds(start, limit, delta)
+    numbers = np.arange(length_of_range(start, limit, delta)).astype(start.data_type)
     return constant(b, numbers * np.array(step, start.data_type) + np.array(first, start.data_type), start.data_type)
 
 

@@ -83,6 +83,9 @@ ENUMS: dict[str, tuple[str, ...]] = {
 OPERATIONS: dict[str, Operation] = {op.name: _operation(op) for op in Operations.listing().values()}
 """The operations by their name in Python, in the specification's order."""
 
+DRAFTS: dict[str, Operation] = {op.name: _operation(op) for op in Operations.drafts().values()}
+"""The operations of drafts by their name in Python."""
+
 
 def table() -> str:
     """The table for the JavaScript file: `ENUMS`, and one line for adjacent operations with the same signature.

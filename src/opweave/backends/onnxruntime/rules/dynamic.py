@@ -25,8 +25,7 @@ def _(ctx: Emitter, input: Value) -> Value:
 
 
 def _has_unknown_length(start: Operand, limit: Operand, delta: Operand) -> bool:
-    *_, count = ops.progression(start, limit, delta)
-    return isinstance(count, Size)
+    return isinstance(ops.length_of_range(start, limit, delta), Size)
 
 
 @ort.lower(ops.range, when=_has_unknown_length)

@@ -56,8 +56,9 @@ def _(
         return input  # the engine's kernel does not support scalars
     fill = ctx.scalar(value, input) if mode == "constant" else None
     pads = ctx.constant([*beginning_padding, *ending_padding])
-    widest = max([*beginning_padding, *ending_padding])
-    axes = ctx.constant(range(input.rank)) if widest > ctx.answer(_widest_safe_padding) else None
+    safe = ctx.answer(_widest_safe_padding)
+    is_wide = any(is_longer(padding, safe) for padding in (*beginning_padding, *ending_padding))
+    axes = ctx.constant(range(input.rank)) if is_wide else None
     return ctx.emit("Pad", input, pads, fill, axes, mode="reflect" if mode == "reflection" else mode)
 
 
