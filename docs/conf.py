@@ -109,16 +109,19 @@ def entry(name: str, op: Any, app: Sphinx) -> list[str]:
 
 
 class OperationList(SphinxDirective):
-    """The operations of a package, with a section for each family."""
+    """The operations of a package, with a section for each family; `opweave.ops drafts` are those of drafts."""
 
     required_arguments = 1
+    optional_arguments = 1
 
     def run(self) -> list[nodes.Node]:
         """Parse what autodoc would write if these were functions."""
         package = import_module(self.arguments[0])
+        operations = Operations.drafts()
+        if len(self.arguments) == 1:
+            operations = {name: getattr(package, name) for name in getattr(package, "__all__", Operations.listing())}
         families: dict[str, list[str]] = {}
-        for name in getattr(package, "__all__", Operations.listing()):
-            op = getattr(package, name)
+        for name, op in operations.items():
             family = families.setdefault(op.__module__.rpartition(".")[2].capitalize(), [])
             family += entry(name, op, self.env.app)
         lines = [f".. currentmodule:: {package.__name__}", ""]

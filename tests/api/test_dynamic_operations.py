@@ -62,7 +62,9 @@ def padded(x: np.ndarray, mode: Any, **options: Any) -> np.ndarray:
 
 CASES = {
     "shape": Case(["n", 4, "m"], lambda b, x: b.shape(x), "[3]", lambda x: np.uint32(x.shape)),
-    "range": Case(["n"], lambda b, x: b.range(1, b.squeeze(b.shape(x)) + 1, 1), "[n]", lambda x: np.arange(1, len(x) + 1)),
+    "range": Case(
+        ["n"], lambda b, x: b.range(1, b.squeeze(b.shape(x)) + 1, 1), "[n]", lambda x: np.arange(1, len(x) + 1)
+    ),
     "range-step": Case(
         ["n", "m"],
         lambda b, x: b.range(0, b.reduce_product(b.shape(x)), 3),
@@ -72,14 +74,12 @@ CASES = {
     "range-down": Case(
         ["n"],
         lambda b, x: b.range(b.cast(b.squeeze(b.shape(x)), "int32"), -2, -2),
-        "[-((-n - 2) // 2)]",
+        "[-((-n) // 2) + 1]",
         lambda x: np.arange(len(x), -2, -2),
     ),
     "squeeze": Case(["n", 1, 4, 1], lambda b, x: b.squeeze(x, axes=[3]), "[n, 1, 4]", lambda x: x[..., 0]),
     "unsqueeze": Case(["n", 4], lambda b, x: b.unsqueeze(x, [3, 0]), "[1, n, 4, 1]", lambda x: x[None, :, :, None]),
-    "reshape_to_2d": Case(
-        ["n", 2, "m"], lambda b, x: b.reshape_to_2d(x), "[n, 2*m]", lambda x: x.reshape(len(x), -1)
-    ),
+    "reshape_to_2d": Case(["n", 2, "m"], lambda b, x: b.reshape_to_2d(x), "[n, 2*m]", lambda x: x.reshape(len(x), -1)),
     "reshape_to_2d-end": Case(
         ["n", "m"], lambda b, x: b.reshape_to_2d(x, axis=2), "[m*n, 1]", lambda x: x.reshape(-1, 1)
     ),
@@ -91,7 +91,9 @@ CASES = {
     ),
     "reshape_dynamic-product": Case(
         ["n", 2, "m"],
-        lambda b, x: b.reshape_dynamic(x, vector(b, 2, b.reduce_product(b.shape(x), keep_dimensions=True) / np.uint32([2]))),
+        lambda b, x: b.reshape_dynamic(
+            x, vector(b, 2, b.reduce_product(b.shape(x), keep_dimensions=True) / np.uint32([2]))
+        ),
         "[2, m*n]",
         lambda x: x.reshape(2, -1),
     ),
@@ -104,7 +106,7 @@ CASES = {
     "slice_dynamic": Case(
         ["n", "m"],
         lambda b, x: b.slice_dynamic(x, b.shape(x) / np.uint32(2), b.shape(x) - b.shape(x) / np.uint32(2)),
-        "[-(n // 2) + n, -(m // 2) + m]",
+        "[n - (n // 2), m - (m // 2)]",
         lambda x: x[x.shape[0] // 2 :, x.shape[1] // 2 :],
     ),
     "slice_dynamic-strides": Case(
@@ -133,14 +135,15 @@ CASES = {
     ),
     "split_dynamic": Case(
         ["n", 4],
-        lambda b, x: b.split_dynamic(b.concat([x, x], 0), vector(b, 1, head(b, x), head(b, x) - np.uint32([1]))[:2]
-                                     if False else vector(b, head(b, x), head(b, x))),
-        "[n, 4] [n, 4]",
-        lambda x: (x, x),
+        lambda b, x: b.split_dynamic(b.concat([x, x, x], 0), vector(b, head(b, x), 1, head(b, x) * 2 - 1)),
+        "[n, 4] [1, 4] [2*n - 1, 4]",
+        lambda x: np.split(np.concatenate([x, x, x]), [len(x), len(x) + 1]),
     ),
     "split_dynamic-axis": Case(
         [2, "n"],
-        lambda b, x: b.split_dynamic(b.concat([x, x, x], 1), vector(b, b.slice(b.shape(x), [1], [1]) * np.uint32([2, 1])), axis=1),
+        lambda b, x: b.split_dynamic(
+            b.concat([x, x, x], 1), vector(b, b.slice(b.shape(x), [1], [1]) * np.uint32([2, 1])), axis=1
+        ),
         "[2, 2*n] [2, n]",
         lambda x: (np.concatenate([x, x], 1), x),
     ),
@@ -168,7 +171,7 @@ CASES = {
     "modulus_truncate": Case(
         ["n", 5], lambda b, x: b.modulus_truncate(x, 3), "[n, 5]", lambda x: np.fmod(x, x.dtype.type(3))
     ),
-}  # fmt: skip
+}
 ROWS = [(name, data_type) for name, case in CASES.items() for data_type in case.types]
 
 
@@ -204,7 +207,9 @@ def test_results_agree_with_numpy_for_static_shapes(context: ow.MLContext, name:
     array = values(case.types[0], at(case.shape, SIZES[0]))
     results = as_tuple(case.call(builder, builder.input("x", case.types[0], array.shape)))  # type: ignore[arg-type]
     graph = builder.build({str(k): result for k, result in enumerate(results)})
-    for value, expected in zip(context.compute(graph, {"x": array}).values(), as_tuple(case.witness(array)), strict=True):
+    for value, expected in zip(
+        context.compute(graph, {"x": array}).values(), as_tuple(case.witness(array)), strict=True
+    ):
         np.testing.assert_array_equal(value, expected)
 
 
@@ -234,7 +239,8 @@ def operands_of(data_type: str) -> list[np.ndarray]:
         edges = [bounds.min, bounds.min + 1, bounds.max, bounds.max - 1, 0, 1, 2, 3, 5, 100]
         edges += [-1, -2, -3, -5] if bounds.min else []
         noise = [
-            random.integers(bounds.min, bounds.max, 2000, data_type, endpoint=True) >> random.integers(0, bounds.bits - 1, 2000)
+            random.integers(bounds.min, bounds.max, 2000, data_type, endpoint=True)
+            >> random.integers(0, bounds.bits - 1, 2000).astype(data_type)
             for _ in range(2)
         ]
     pairs = np.meshgrid(np.array(edges, data_type), np.array(edges, data_type))
@@ -258,7 +264,9 @@ def test_modulus_is_exact(context: ow.MLContext, op: Any, data_type: Any, form: 
         wide = [array.astype("float64") if data_type in FLOATS else array for array in (a, b)]
         expected = MODULI[op](*wide).astype(data_type)
         is_huge = (np.abs(wide[0] / wide[1]) >= 2.0**46) & np.isfinite(a) & (b != 0)
-    result = context.compute(graph, {name: array for name, array in {"a": a, "b": b}.items() if name in graph.inputs})["rest"]
+    result = context.compute(graph, {name: array for name, array in {"a": a, "b": b}.items() if name in graph.inputs})[
+        "rest"
+    ]
     if form == "decomposition" and data_type in FLOATS:
         assert not result[is_huge].any()
         result, expected = result[~is_huge], expected[~is_huge]
@@ -317,7 +325,7 @@ def links() -> dict[str, Callable[[Any, Any, Any], Any]]:
         "cumulative_sum": lambda b, x, y: b.cumulative_sum(x, 0),
         "cumulative_sum-reversed": lambda b, x, y: b.cumulative_sum(x, 0, exclusive=True, reversed=True),
         "triangular": lambda b, x, y: b.reduce_sum(b.triangular(b.expand(x, [3, 3]), upper=False), axes=[0]),
-    }  # fmt: skip
+    }
 
 
 LINKS = links()
@@ -328,21 +336,29 @@ SIGNED_LINKS: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
-def formulas_agree(build: Callable[[Any, Any, Any], Any], data_type: str) -> None:
-    """Compare the formulas of a chain with what the reference computes of it, for sizes from 1 to 9."""
+def formulas_agree(build: Callable[[Any, Any, Any], Any], data_type: str) -> bool:
+    """Compare the formulas of a chain with what the reference computes of it, for sizes from 1 to 9.
+
+    Returns False if the formulas are too long.
+    """
     context = context_on("reference")
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", ["n", "m"])
     sizes = builder.cast(builder.concat([builder.shape(x), builder.shape(x)[:1] * 2], 0), data_type)
     end = build(builder, sizes, builder.constant(np.array([2, 5, 3], data_type)))
     assert end.shape == (3,)
-    formulas = chains.values_of("end", end)
+    try:
+        formulas = chains.values_of("end", end)
+    except ow.ValidationError as error:
+        assert "at most" in str(error)
+        return False
     graph = builder.build({"end": end})
     modulus = 1 << np.iinfo(data_type).bits
     for n, m in ((1, 1), (2, 7), (9, 4), (3, 3)):
         computed = context.compute(graph, {"x": np.ones((n, m), "float32")})["end"].tolist()
         numbers = [f if isinstance(f, int) else f.at({"n": n, "m": m}) for f in formulas]
         assert [number % modulus for number in numbers] == [number % modulus for number in computed], formulas
+    return True
 
 
 @pytest.mark.parametrize("data_type", INTEGERS)
@@ -354,21 +370,24 @@ def test_chain_has_the_values_that_the_reference_computes(name: str, data_type: 
         pytest.skip(f"{name} takes no {data_type}")
     if name == "range" and data_type == "uint8":
         pytest.skip("the length of a range of sizes that wrap around in 8 bits depends on sizes")
-    formulas_agree((LINKS | SIGNED_LINKS)[name], data_type)
+    assert formulas_agree((LINKS | SIGNED_LINKS)[name], data_type)
 
 
-@pytest.mark.parametrize("seed", range(24))
-def test_chain_of_ten_nodes_has_the_values_that_the_reference_computes(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    names = [name for name in LINKS if name not in ("range", "modulus_floor-reversed", "div-reversed")]
-    chosen = [names[k] for k in random.integers(len(names), size=10)]
+@pytest.mark.parametrize("data_type", ["int32", "uint32", "int64"])
+def test_chains_of_ten_nodes_have_the_values_that_the_reference_computes(data_type: str) -> None:
+    random = np.random.default_rng(0)
+    names = [name for name in LINKS if name not in ("range", "modulus_floor-reversed", "div-reversed", "gather-by-size")]
+    agreed = 0
+    for _ in range(20):
+        chosen = [names[k] for k in random.integers(len(names), size=10)]
 
-    def build(b: Any, x: Any, y: Any) -> Any:
-        for name in chosen:
-            x = b.clamp(LINKS[name](b, x, y), max_value=1000)
-        return x
+        def build(b: Any, x: Any, y: Any, chosen: Sequence[str] = tuple(chosen)) -> Any:
+            for name in chosen:
+                x = LINKS[name](b, x, y)
+            return x
 
-    formulas_agree(build, ("int32", "uint32", "int64")[seed % 3])
+        agreed += formulas_agree(build, data_type)
+    assert agreed >= 10
 
 
 def test_chain_of_many_nodes_needs_no_recursion() -> None:
@@ -388,14 +407,18 @@ def test_chains_are_not_run(context: ow.MLContext) -> None:
     context.compute(graph, {"x": np.ones((4, 2, 3), "float32")})
     text = graph.explain()
     assert text.count("not run") == 4, text
-    assert [placement.op.name for placement in graph.placements() if placement.detail != "not run"] == ["reshape_dynamic"]
+    assert [placement.op.name for placement in graph.placements() if placement.detail != "not run"] == [
+        "reshape_dynamic"
+    ]
 
 
 def test_chain_is_data_as_well(context: ow.MLContext) -> None:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", ["n", "m"])
     size = builder.reduce_product(builder.shape(x), keep_dimensions=True)
-    graph = builder.build({"mean": builder.reduce_sum(x) / builder.cast(size, "float32"), "flat": builder.reshape_dynamic(x, size)})
+    graph = builder.build(
+        {"mean": builder.reduce_sum(x) / builder.cast(size, "float32"), "flat": builder.reshape_dynamic(x, size)}
+    )
     for shape in ((2, 3), (4, 1)):
         result = context.compute(graph, {"x": np.full(shape, 5, "float32")})
         assert result["mean"].tolist() == [5]
@@ -407,7 +430,9 @@ def test_program_serves_several_sizes() -> None:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", ["n", 4])
     positions = builder.range(0, builder.squeeze(head(builder, x)), 1)
-    graph = builder.build({"y": x + builder.reshape_dynamic(builder.cast(positions, "float32"), vector(builder, head(builder, x), 1))})
+    graph = builder.build(
+        {"y": x + builder.reshape_dynamic(builder.cast(positions, "float32"), vector(builder, head(builder, x), 1))}
+    )
     for n in (2, 5, 9):
         expected = np.ones((n, 4), "float32") + np.arange(n, dtype="float32")[:, None]
         np.testing.assert_array_equal(context.compute(graph, {"x": np.ones((n, 4), "float32")})["y"], expected)
@@ -448,26 +473,59 @@ BUILD_ERRORS: list[tuple[Callable[[Any, Any, Any], Any], str]] = [
     (lambda b, x, v: b.reshape_dynamic(x, np.float32([1])), r"new_shape must be int32, .* or uint8, got float32\[1\]"),
     (lambda b, x, v: b.reshape_dynamic(x, np.int32([[1]])), r"new_shape must have rank 1, got int32\[1, 1\]"),
     (lambda b, x, v: b.reshape_dynamic(x, [2, 3]), r"new_shape must be an operand, got \[2, 3\]"),
-    (lambda b, x, v: b.reshape_dynamic(x, np.int32([7])), r"new_shape must have the 3\*n elements of float32\[n, 3\], got \[7\]: 7"),
+    (
+        lambda b, x, v: b.reshape_dynamic(x, np.int32([7])),
+        r"new_shape must have the 3\*n elements of float32\[n, 3\], got \[7\]: 7",
+    ),
     (lambda b, x, v: b.reshape_dynamic(x, np.int32([-3, -1])), r"new_shape must not be negative, got \[-3, -1\]"),
-    (lambda b, x, v: b.expand_dynamic(x, np.int32([2, 5])), r"float32\[n, 3\] cannot be broadcast to new_shape \[2, 5\]"),
-    (lambda b, x, v: b.slice_dynamic(x, np.int32([0]), np.int32([1])), r"starts must have a value for each of 2 dimensions"),
-    (lambda b, x, v: b.slice_dynamic(x, np.int32([0, 2]), np.int32([1, 2])), r"starts \[0, 2\] \+ sizes \[1, 2\] must be within"),
-    (lambda b, x, v: b.slice_dynamic(x, np.int32([0, 0]), np.int32([1, 1]), strides=[0, 1]), r"strides must be greater than 0"),
-    (lambda b, x, v: b.pad_dynamic(x, np.int32([0]), np.int32([0, 0])), r"beginning_padding must have a value for each of 2"),
-    (lambda b, x, v: b.pad_dynamic(x, np.int32([0, 0]), np.int32([0, 3]), mode="reflection"), r"ending_padding of a reflection"),
+    (
+        lambda b, x, v: b.expand_dynamic(x, np.int32([2, 5])),
+        r"float32\[n, 3\] cannot be broadcast to new_shape \[2, 5\]",
+    ),
+    (
+        lambda b, x, v: b.slice_dynamic(x, np.int32([0]), np.int32([1])),
+        r"starts must have a value for each of 2 dimensions",
+    ),
+    (
+        lambda b, x, v: b.slice_dynamic(x, np.int32([0, 2]), np.int32([1, 2])),
+        r"starts \[0, 2\] \+ sizes \[1, 2\] must be within",
+    ),
+    (
+        lambda b, x, v: b.slice_dynamic(x, np.int32([0, 0]), np.int32([1, 1]), strides=[0, 1]),
+        r"strides must be greater than 0",
+    ),
+    (
+        lambda b, x, v: b.pad_dynamic(x, np.int32([0]), np.int32([0, 0])),
+        r"beginning_padding must have a value for each of 2",
+    ),
+    (
+        lambda b, x, v: b.pad_dynamic(x, np.int32([0, 0]), np.int32([0, 3]), mode="reflection"),
+        r"ending_padding of a reflection",
+    ),
     (lambda b, x, v: b.pad_dynamic(x, np.int32([0, 0]), np.int32([0, 3]), mode="wrap"), r"mode must be 'constant'"),
-    (lambda b, x, v: b.split_dynamic(x, np.int32([1, 1]), axis=1), r"splits must add up to the 3 elements of axis 1, got \[1, 1\]"),
+    (
+        lambda b, x, v: b.split_dynamic(x, np.int32([1, 1]), axis=1),
+        r"splits must add up to the 3 elements of axis 1, got \[1, 1\]",
+    ),
     (lambda b, x, v: b.split_dynamic(x, np.int32([3]), axis=2), r"axis must be in \[0, 2\), got 2"),
     (lambda b, x, v: b.split_dynamic(x, np.ones(9000, "int32")), r"splits must make 1 to 8192 parts, got 9000"),
-    (lambda b, x, v: b.resample2d_dynamic(b.unsqueeze(x, [0, 1]), np.int32([2])), r"sizes must be 2 positive integers, got \[2\]"),
+    (
+        lambda b, x, v: b.resample2d_dynamic(b.unsqueeze(x, [0, 1]), np.int32([2])),
+        r"sizes must be 2 positive integers, got \[2\]",
+    ),
     (lambda b, x, v: b.resample2d_dynamic(x, np.int32([2, 2])), r"input must have rank 4, got float32\[n, 3\]"),
     (lambda b, x, v: b.tile_dynamic(x, np.int32([0, 1])), r"repetitions must be greater than 0, got \[0, 1\]"),
     (lambda b, x, v: b.range(0, b.squeeze(head(b, x)), 0), r"range: delta must not be 0"),
-    (lambda b, x, v: b.range(np.int32(4), 4, 1), r"there must be a value before limit, got start 4, limit 4 and delta 1"),
+    (
+        lambda b, x, v: b.range(np.int32(4), 4, 1),
+        r"there must be a value before limit, got start 4, limit 4 and delta 1",
+    ),
     (lambda b, x, v: b.range(0, 4, 1), r"range: start must be an operand, got 0"),
     (lambda b, x, v: b.range(np.float32(0), 4, 1), r"start must be int32, .*, got float32\[\]"),
-    (lambda b, x, v: b.range(0, b.squeeze(b.slice(v, [0], [1])), 1), r"limit must be computed .*, but slice reads input 'v'"),
+    (
+        lambda b, x, v: b.range(0, b.squeeze(b.slice(v, [0], [1])), 1),
+        r"limit must be computed .*, but slice reads input 'v'",
+    ),
     (lambda b, x, v: b.squeeze(x, axes=[1]), r"squeeze: axes must have size 1, got \[1\] of float32\[n, 3\]"),
     (lambda b, x, v: b.squeeze(x, axes=[2]), r"axes must be in \[0, 2\), got \[2\]"),
     (lambda b, x, v: b.unsqueeze(x, [1, 1]), r"axes must differ, got \[1, 1\]"),
@@ -476,7 +534,7 @@ BUILD_ERRORS: list[tuple[Callable[[Any, Any, Any], Any], str]] = [
     (lambda b, x, v: b.reshape_to_2d(x, axis=3), r"axis must be in \[0, 2\], got 3"),
     (lambda b, x, v: b.shape(np.float32(1)), r"shape: input must have rank 1 or more, got float32\[\]"),
     (lambda b, x, v: b.modulus_floor(x, v), r"modulus_floor: b must have the data type of a, float32, got int32\[2\]"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("call", "message"), BUILD_ERRORS, ids=[message for _, message in BUILD_ERRORS])
@@ -489,7 +547,7 @@ def test_build_refuses(call: Callable[[Any, Any, Any], Any], message: str) -> No
 RUN_ERRORS: list[tuple[Callable[[Any, Any], Any], str]] = [
     (
         lambda b, x: b.reshape_dynamic(x, vector(b, head(b, x) / np.uint32([2]), 6), label="halves"),
-        r"compute: reshape_dynamic 'halves': new_shape must have the 15 elements of float32\[5, 3\], got \[2, 6\]: 12; the sizes are n = 5",
+        r"compute: reshape_dynamic 'halves': new_shape must have the 15 elements of .*, got \[2, 6\]: 12; the sizes are n = 5",
     ),
     (
         lambda b, x: b.slice_dynamic(x, np.int32([0, 0]), b.cast(b.shape(x), "int32") - np.int32([7, 0])),
@@ -501,9 +559,12 @@ RUN_ERRORS: list[tuple[Callable[[Any, Any], Any], str]] = [
     ),
     (
         lambda b, x: b.squeeze(b.slice_dynamic(x, np.int32([0, 0]), vector(b, head(b, x) / np.uint32([5]), 3))),
-        r"squeeze: the rank of the result must not depend on sizes: it was built as float32\[n // 5, 3\], a size of 1 makes it float32\[3\]",
+        r"squeeze: the rank .* must not depend on sizes: .* float32\[n // 5, 3\], and a size of 1 makes it float32\[3\]",
     ),
-    (lambda b, x: b.squeeze(x, axes=[0]), r"squeeze: axes must have size 1, got \[0\] of float32\[5, 3\]; the sizes are n = 5"),
+    (
+        lambda b, x: b.squeeze(x, axes=[0]),
+        r"squeeze: axes must have size 1, got \[0\] of float32\[5, 3\]; the sizes are n = 5",
+    ),
     (
         lambda b, x: b.expand_dynamic(x, b.concat([np.uint32([4]), b.slice(b.shape(x), [1], [1])], 0)),
         r"expand_dynamic: float32\[5, 3\] cannot be broadcast to new_shape \[4, 3\]",
@@ -516,12 +577,15 @@ RUN_ERRORS: list[tuple[Callable[[Any, Any], Any], str]] = [
         lambda b, x: b.split_dynamic(x, vector(b, 4, head(b, x) - np.uint32([3])))[0],
         r"split_dynamic: splits must add up to the 5 elements of axis 0, got \[4, 2\]",
     ),
-    (lambda b, x: b.tile_dynamic(x, vector(b, head(b, x) / np.uint32([9]), 1)), r"repetitions must be greater than 0, got \[0, 1\]"),
+    (
+        lambda b, x: b.tile_dynamic(x, vector(b, head(b, x) / np.uint32([9]), 1)),
+        r"repetitions must be greater than 0, got \[0, 1\]",
+    ),
     (
         lambda b, x: b.tile_dynamic(x, vector(b, head(b, x) * np.uint32([2**30]), 1)),
         r"tile_dynamic: .*must have dimensions in \[1, 2147483647\]",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("call", "message"), RUN_ERRORS, ids=[message for _, message in RUN_ERRORS])
@@ -538,7 +602,9 @@ def test_wrapped_sizes_that_contradict_the_formula_are_refused() -> None:
     product = builder.reduce_product(builder.shape(x), keep_dimensions=True)
     graph = builder.build({"y": builder.expand_dynamic(np.float32([0]), product)})
     assert graph.outputs["y"].shape == (ow.Size("n") * ow.Size("m"),)
-    with pytest.raises(ow.ValidationError, match=r"m\*n is 4295098369, but an integer type of the operands makes it 131073"):
+    with pytest.raises(
+        ow.ValidationError, match=r"m\*n is 4295098369, but an integer type of the operands makes it 131073"
+    ):
         graph.compute_shapes({"x": [2**16 + 1, 2**16 + 1]})
 
 
@@ -574,14 +640,13 @@ OPERATORS = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_saved_model_computes_sizes(name: str, tmp_path: Path) -> None:
-    ort = pytest.importorskip("onnxruntime")
+    onnx, ort = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
     case = CASES[name]
     builder = ow.MLGraphBuilder(context_on("cpu"))
     results = as_tuple(case.call(builder, builder.input("x", "float32", case.shape)))  # type: ignore[arg-type]
     path = tmp_path / "model.onnx"
     ow.onnx.save(builder.build({f"y{k}": result for k, result in enumerate(results)}), path)
-    operators = {node.op_type for node in ow.onnx.load_model(path).graph.node} if hasattr(ow.onnx, "load_model") else None
-    assert operators is None or OPERATORS[name.partition("-")[0]] in operators
+    assert OPERATORS[name.partition("-")[0]] in {node.op_type for node in onnx.load(path).graph.node}
     session = ort.InferenceSession(path)
     for sizes in SIZES:
         array = values("float32", at(case.shape, sizes))
@@ -604,5 +669,7 @@ def test_javascript_refuses_numbers_that_depend_on_sizes(tmp_path: Path) -> None
     builder = ow.MLGraphBuilder(context_on("cpu"))
     x = builder.input("x", "float32", ["n", 2])
     graph = builder.build({"y": builder.reshape(x, [x.shape[0] * 2], label="flat")})
-    with pytest.raises(ow.NotSupportedError, match=r"reshape 'flat': new_shape_0 has 2\*n, .* JavaScript needs an operand"):
+    with pytest.raises(
+        ow.NotSupportedError, match=r"reshape 'flat': new_shape_0 has 2\*n, .* JavaScript needs an operand"
+    ):
         ow.js.save(graph, tmp_path / "model.js")

@@ -91,7 +91,9 @@ class MLGraphBuilder(Operations):
 
     def _limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
         if op.is_draft and not self._takes_drafts:
-            raise ValidationError("only a draft of the specification has this operation; create_context(drafts=True) allows it")
+            raise ValidationError(
+                "only a draft of the specification has this operation; create_context(drafts=True) allows it"
+            )
         return self.context.backend.limits(op)
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:

@@ -357,7 +357,9 @@ def _from_terms(terms: Iterable[tuple[Iterable[tuple[Any, ...]], int]]) -> Dimen
 def _text(terms: Iterable[_Term]) -> str:
     texts: list[str] = []
     for atoms, factor in terms:
-        names = [f"({a.text})" if a.kind in _INFIX else printable(a.text) if a.kind == "name" else a.text for a in atoms]
+        names = [
+            f"({a.text})" if a.kind in _INFIX else printable(a.text) if a.kind == "name" else a.text for a in atoms
+        ]
         sign = ("- " if factor < 0 else "+ ") if texts else "-" * (factor < 0)
         texts.append(sign + "*".join([*([str(abs(factor))] if abs(factor) != 1 or not names else []), *names]))
     text = " ".join(texts)
@@ -853,7 +855,7 @@ def choose(condition: Dimension, a: Dimension, b: Dimension) -> Dimension:
 
 
 def truncated_quotient(a: Dimension, b: Dimension) -> Dimension:
-    """a / b, truncated toward zero; 0 if b is 0.
+    """A / b, truncated toward zero; 0 if b is 0.
 
     >>> n = Size("n")
     >>> truncated_quotient(-7, 2), truncated_quotient(n * 4, 2), truncated_quotient(n + 1, 2), truncated_quotient(2 - n, 2)

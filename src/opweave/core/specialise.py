@@ -104,7 +104,8 @@ def _check_rank(node: Node, built: Desc, desc: Desc) -> None:
     """Require the rank that the result had when the graph was built: `squeeze` without axes drops all sizes of 1."""
     if built.rank != desc.rank:
         raise ValidationError(
-            f"{node.title}: the rank of the result must not depend on sizes: it was built as {built}, a size of 1 makes it {desc}"
+            f"{node.title}: the rank of the result must not depend on sizes: it was built as {built}, "
+            f"and a size of 1 makes it {desc}"
         )
 
 

@@ -183,7 +183,7 @@ class JsModule:
             return f"[{', '.join(texts)}]"
         if isinstance(value, Size):
             raise NotSupportedError(
-                f"{node.title}: {name} has {value}, a number that is known only when the graph runs; JavaScript needs an operand"
+                f"{node.title}: {name} has {value}, which is known only when the graph runs; JavaScript needs an operand"
             )
         if isinstance(value, (bool, str)):
             return json.dumps(value)

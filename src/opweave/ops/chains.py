@@ -44,6 +44,12 @@ from . import dynamic, elementwise, indexing, logical, movement, reduction
 MAX_ELEMENTS = 2**16
 """Maximum number of elements of a value on the host, an estimate: a shape has 8, the parts of a split are 8192."""
 
+MAX_FORMULA = 1000
+"""Maximum number of characters of a formula, an estimate: formulas of repeated choices grow exponentially."""
+
+MAX_TERMS = 64
+"""Maximum number of terms of a product, an estimate."""
+
 Values = np.ndarray
 """An array of objects: integers and sizes."""
 
@@ -72,6 +78,7 @@ def values_of(name: str, operand: Operand) -> list[Any]:
                 pending += [(source, last.node) for source in missing]
                 continue
             _evaluate(last)
+            _require_short(name, last)
         pending.pop()
     return list(_cached[end].reshape(-1))
 
@@ -107,6 +114,13 @@ def _require_host(name: str, operand: Operand, reader: Node | None) -> None:
     else:
         return
     raise ValidationError(f"{name} {rule}, but {'got' if reader is None else f'{reader.title} reads'} {origin}")
+
+
+def _require_short(name: str, operand: Operand) -> None:
+    if any(isinstance(value, Size) and len(str(value)) > MAX_FORMULA for value in _cached[operand].flat):
+        origin = "" if operand.node is None else f", but that of {operand.node.title} is longer"
+        del _cached[operand]
+        raise ValidationError(f"{name} must be computed by formulas of at most {MAX_FORMULA} characters{origin}")
 
 
 def _evaluate(operand: Operand) -> None:
@@ -166,6 +180,12 @@ def _by_element(function: Callable[..., Dimension], count: int) -> Callable[...,
         return ufunc(*operands.values())
 
     return rule
+
+
+def _multiply(a: Dimension, b: Dimension) -> Dimension:
+    if isinstance(a, Size) and isinstance(b, Size) and len(a.terms) * len(b.terms) > MAX_TERMS:
+        raise ValidationError(f"sizes must be products of at most {MAX_TERMS} terms, got {len(a.terms)} times {len(b.terms)}")
+    return a * b
 
 
 def _reduction(function: Callable[[Dimension, Dimension], Dimension]) -> Callable[..., Values]:
@@ -268,12 +288,12 @@ _RULES: Mapping[Op[..., Any], Callable[..., Any]] = {
     indexing.gather_elements: _gather_elements,
     reduction.cumulative_sum: _cumulative_sum,
     reduction.reduce_sum: _reduction(operator.add),
-    reduction.reduce_product: _reduction(operator.mul),
+    reduction.reduce_product: _reduction(_multiply),
     reduction.reduce_max: _reduction(largest),
     reduction.reduce_min: _reduction(smallest),
     elementwise.add: _by_element(operator.add, 2),
     elementwise.sub: _by_element(operator.sub, 2),
-    elementwise.mul: _by_element(operator.mul, 2),
+    elementwise.mul: _by_element(_multiply, 2),
     elementwise.div: _by_element(truncated_quotient, 2),
     elementwise.max: _by_element(largest, 2),
     elementwise.min: _by_element(smallest, 2),
@@ -295,7 +315,7 @@ _RULES: Mapping[Op[..., Any], Callable[..., Any]] = {
     logical.logical_or: _by_element(lambda a, b: 1 - (1 - truth(a)) * (1 - truth(b)), 2),
     logical.logical_xor: _by_element(lambda a, b: 1 - is_equal(truth(a), truth(b)), 2),
 }
-"""Rules take the values of operands, and attributes, by the names of parameters; `output_shape` is that of the first result."""
+"""Rules take the values of operands, and attributes, by the names of parameters; `output_shape` is of the first result."""
 
 _NONLINEAR = {
     *(elementwise.cast, elementwise.div, elementwise.max, elementwise.min, elementwise.clamp, elementwise.where),

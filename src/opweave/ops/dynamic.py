@@ -16,7 +16,7 @@ import numpy as np
 from ..core.conversion import Number
 from ..core.dtypes import ANY, FLOATS, INTEGERS
 from ..core.graph import Builder, Desc, Operand
-from ..core.operation import Limits, N, op
+from ..core.operation import Limits, N, Op, op
 from ..core.shapes import check_axes
 from ..core.sizes import Size
 from ..support.errors import require
@@ -43,6 +43,12 @@ def _sizes(name: str, operand: Operand) -> tuple[Any, ...]:
     values = _values(name, operand)
     require(all(value >= 0 for value in values), f"{name} must not be negative, got {values}")
     return tuple(values)
+
+
+def _mirror(operation: Op[..., Any], builder: Builder, *arguments: Any, **options: Any) -> Desc:
+    """The result of the static operation with these sizes."""
+    desc: Desc = operation.function(builder, *arguments, **options)
+    return desc
 
 
 @op(input=Limits(ANY), output=Limits(("uint32",), ranks=(1, 1)))
@@ -238,7 +244,7 @@ def reshape_dynamic(self: Builder, input: Operand, new_shape: Operand, *, label:
     >>> builder.reshape_dynamic(x, builder.concat([rows, np.uint32([6])], 0)).shape
     (n, 6)
     """
-    return reshape.function(self, input, _sizes("new_shape", new_shape))
+    return _mirror(reshape, self, input, _sizes("new_shape", new_shape))
 
 
 @reshape_dynamic.decompose
@@ -264,7 +270,7 @@ def expand_dynamic(self: Builder, input: Operand, new_shape: Operand, *, label: 
     >>> builder.expand_dynamic(np.float32([[1]]), builder.shape(x)).shape
     (n, 3)
     """
-    return expand.function(self, input, _sizes("new_shape", new_shape))
+    return _mirror(expand, self, input, _sizes("new_shape", new_shape))
 
 
 @expand_dynamic.decompose
@@ -303,7 +309,7 @@ def slice_dynamic(
     (n // 2,)
     """
     places = _sizes("starts", starts), _sizes("sizes", sizes)
-    return slice.function(self, input, *places, strides=strides)
+    return _mirror(slice, self, input, *places, strides=strides)
 
 
 @slice_dynamic.default("strides")
@@ -351,7 +357,7 @@ def pad_dynamic(
     (-4*((-n) // 4),)
     """
     paddings = _sizes("beginning_padding", beginning_padding), _sizes("ending_padding", ending_padding)
-    return pad.function(self, input, *paddings, mode=mode, value=value)
+    return _mirror(pad, self, input, *paddings, mode=mode, value=value)
 
 
 pad_dynamic.cast("value", like="input")
@@ -430,7 +436,7 @@ def resample2d_dynamic(
     >>> builder.resample2d_dynamic(x, double).shape
     (1, 3, 2*h, 2*w)
     """
-    return resample2d.function(self, input, mode=mode, sizes=_sizes("sizes", sizes), axes=axes)
+    return _mirror(resample2d, self, input, mode=mode, sizes=_sizes("sizes", sizes), axes=axes)
 
 
 @resample2d_dynamic.decompose
@@ -457,7 +463,7 @@ def tile_dynamic(self: Builder, input: Operand, repetitions: Operand, *, label: 
     >>> builder.tile_dynamic(np.float32([[1, 2]]), builder.concat([builder.shape(x), np.uint32([1])], 0)).shape
     (n, 2)
     """
-    return tile.function(self, input, _sizes("repetitions", repetitions))
+    return _mirror(tile, self, input, _sizes("repetitions", repetitions))
 
 
 @tile_dynamic.decompose

@@ -81,18 +81,18 @@ modulus_floor = _binary.named(
     "Remainder of `a` / `b` with the sign of `b`, element by element, as Python's `%`.\n\n"
     "An integer modulo 0 is 0, a float modulo 0 NaN.",
     ">>> import opweave as ow\n"
-    ">>> builder = ow.MLGraphBuilder(ow.ml.create_context(device=\"reference\", drafts=True))\n"
-    ">>> graph = builder.build({\"y\": builder.modulus_floor(builder.input(\"x\", \"int32\", [3]), 3)})\n"
-    ">>> graph.context.compute(graph, {\"x\": [7, -7, 3]})[\"y\"].tolist()\n[1, 2, 0]",
+    '>>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))\n'
+    '>>> graph = builder.build({"y": builder.modulus_floor(builder.input("x", "int32", [3]), 3)})\n'
+    '>>> graph.context.compute(graph, {"x": [7, -7, 3]})["y"].tolist()\n[1, 2, 0]',
 )
 modulus_truncate = _binary.named(
     "modulus_truncate",
     "Remainder of `a` / `b` with the sign of `a`, element by element, as `%` in C.\n\n"
     "An integer modulo 0 is 0, a float modulo 0 NaN.",
     ">>> import opweave as ow\n"
-    ">>> builder = ow.MLGraphBuilder(ow.ml.create_context(device=\"reference\", drafts=True))\n"
-    ">>> graph = builder.build({\"y\": builder.modulus_truncate(builder.input(\"x\", \"int32\", [3]), 3)})\n"
-    ">>> graph.context.compute(graph, {\"x\": [7, -7, 3]})[\"y\"].tolist()\n[1, -1, 0]",
+    '>>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))\n'
+    '>>> graph = builder.build({"y": builder.modulus_truncate(builder.input("x", "int32", [3]), 3)})\n'
+    '>>> graph.context.compute(graph, {"x": [7, -7, 3]})["y"].tolist()\n[1, -1, 0]',
 )
 
 
@@ -355,7 +355,7 @@ for _op in (
 
 
 def _exact_rest(x: expr.Traced, y: expr.Traced) -> expr.Traced:
-    """x - trunc(x / y) * y of float32, where the rounding error of the product is taken into account (Dekker's product)."""
+    """X - trunc(x / y) * y of float32, where the rounding error of the product is taken into account (Dekker's product)."""
     ratio = x / y
     quotient = expr.where(ratio < 0, expr.ceil(ratio), expr.floor(ratio))
     product = quotient * y
@@ -373,6 +373,7 @@ def _halves(x: expr.Traced) -> tuple[expr.Traced, expr.Traced]:
 
 def _float_remainder(a: expr.Traced, b: expr.Traced) -> expr.Traced:
     """The remainder with the sign of a. It is exact up to a quotient of 2**46, and 0 for larger ones."""
+    data_type: Any = a.data_type
     x, y = expr.cast(a, "float32"), expr.cast(b, "float32")
     # Halves of larger numbers overflow.
     scale = expr.where(expr.abs(y) > 2.0**90, 2.0**-32, 1.0)
@@ -385,7 +386,7 @@ def _float_remainder(a: expr.Traced, b: expr.Traced) -> expr.Traced:
     rest = expr.where(expr.abs(rest) >= size, rest - step, rest)
     # NaN for infinite x, and for y = 0.
     rest = expr.where(expr.abs(small / divisor) >= 2.0**46, (x - x) / y, rest / scale)
-    return expr.cast(expr.where(expr.abs(x) < expr.abs(y), x, rest), a.data_type)
+    return expr.cast(expr.where(expr.abs(x) < expr.abs(y), x, rest), data_type)
 
 
 @modulus_floor.alternative

@@ -74,7 +74,11 @@ def _safe_divisor(ctx: Emitter, b: Value) -> Value:
     divisors, one = ctx.array_of(b), ctx.scalar(1, b)
     if divisors is not None and not ((divisors == 0) | (divisors == -1)).any():
         return b
-    return ctx.emit("Max", b, one) if INFO[ctx.output.data_type].kind == "u" else choose(ctx, _is_unit_or_zero(ctx, b), one, b)
+    return (
+        ctx.emit("Max", b, one)
+        if INFO[ctx.output.data_type].kind == "u"
+        else choose(ctx, _is_unit_or_zero(ctx, b), one, b)
+    )
 
 
 def _differ_in_sign(ctx: Emitter, a: Value, b: Value, rest: Value) -> Value:
