@@ -44,7 +44,7 @@ from . import dynamic, elementwise, indexing, logical, movement, reduction
 MAX_ELEMENTS = 2**16
 """Maximum number of elements of a value on the host, an estimate: a shape has 8, the parts of a split are 8192."""
 
-MAX_FORMULA = 1000
+MAX_FORMULA = 500
 """Maximum number of characters of a formula, an estimate: formulas of repeated choices grow exponentially."""
 
 MAX_TERMS = 64

@@ -104,7 +104,7 @@ def range(self: Builder, start: Operand, limit: Operand, delta: Operand, *, labe
     >>> positions = builder.range(0, builder.squeeze(builder.shape(x)), 2)
     >>> graph = builder.build({"y": positions})
     >>> positions.shape, context.compute(graph, {"x": np.ones(5, "float32")})["y"].tolist()
-    (((n + 1) // 2,), [0, 2, 4])
+    ((-((-n) // 2),), [0, 2, 4])
     """
     first, end, step = _bounds(start, limit, delta)
     require(step != 0, "delta must not be 0")
