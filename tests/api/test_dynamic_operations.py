@@ -231,8 +231,8 @@ def operands_of(data_type: str) -> list[np.ndarray]:
     random = np.random.default_rng(1)
     if data_type in FLOATS:
         info = np.finfo(data_type)
-        edges = [np.nan, np.inf, 0.0, info.max, info.smallest_subnormal, 1e-7, 0.1, 0.3, 7.1, 1.5, 2, 3]
-        edges += [-edge for edge in edges]
+        edges: list[Any] = [np.nan, np.inf, 0.0, info.max, info.smallest_subnormal, 1e-7, 0.1, 0.3, 7.1, 1.5, 2, 3]
+        edges += [-float(edge) for edge in edges]
         noise = [random.standard_normal(2000) * 10 ** random.uniform(-3, 3, 2000) for _ in range(2)]
     else:
         bounds = np.iinfo(data_type)
@@ -350,7 +350,8 @@ def formulas_agree(build: Callable[[Any, Any, Any], Any], data_type: str) -> boo
     try:
         formulas = chains.values_of("end", end)
     except ow.ValidationError as error:
-        assert "at most" in str(error)
+        if "at most" not in str(error):
+            raise
         return False
     graph = builder.build({"end": end})
     modulus = 1 << np.iinfo(data_type).bits
@@ -382,7 +383,9 @@ def test_chain_has_the_values_that_the_reference_computes(name: str, data_type: 
 @pytest.mark.parametrize("data_type", ["int32", "uint32", "int64"])
 def test_chains_of_ten_nodes_have_the_values_that_the_reference_computes(data_type: str) -> None:
     random = np.random.default_rng(0)
-    names = [name for name in LINKS if name not in ("range", "modulus_floor-reversed", "div-reversed", "gather-by-size")]
+    names = [
+        name for name in LINKS if name not in ("range", "modulus_floor-reversed", "div-reversed", "gather-by-size")
+    ]
     agreed = 0
     for _ in range(20):
         chosen = [names[k] for k in random.integers(len(names), size=10)]
@@ -538,7 +541,7 @@ BUILD_ERRORS: list[tuple[Callable[[Any, Any, Any], Any], str]] = [
     (lambda b, x, v: b.unsqueeze(x, [3]), r"axes must be in \[0, 3\), got \[3\]"),
     (lambda b, x, v: b.unsqueeze(x, list(range(7))), r"at most 8 dimensions, got 9"),
     (lambda b, x, v: b.reshape_to_2d(x, axis=3), r"axis must be in \[0, 2\], got 3"),
-    (lambda b, x, v: b.shape(np.float32(1)), r"shape: input must have rank 1 or more, got float32\[\]"),
+    (lambda b, x, v: b.shape(np.float32(1)), r"shape: input must have a rank in \[1, 8\], got float32\[\]"),
     (lambda b, x, v: b.modulus_floor(x, v), r"modulus_floor: b must have the data type of a, float32, got int32\[2\]"),
 ]
 

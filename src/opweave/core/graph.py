@@ -395,7 +395,13 @@ class Builder:
         """Raise `InvalidStateError` if no node can be added any more."""
 
     def original_of(self, operand: Operand) -> Operand:
-        """The operand that this one replaces, where a node was decomposed; else the operand itself."""
+        """The operand that this one replaces, where a node was decomposed; else the operand itself.
+
+        >>> builder = Builder()
+        >>> x = Operand(builder, Desc("float32", (2,)), name="x")
+        >>> builder.original_of(x) is x
+        True
+        """
         return operand
 
     def _limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:

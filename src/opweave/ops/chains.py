@@ -184,7 +184,9 @@ def _by_element(function: Callable[..., Dimension], count: int) -> Callable[...,
 
 def _multiply(a: Dimension, b: Dimension) -> Dimension:
     if isinstance(a, Size) and isinstance(b, Size) and len(a.terms) * len(b.terms) > MAX_TERMS:
-        raise ValidationError(f"sizes must be products of at most {MAX_TERMS} terms, got {len(a.terms)} times {len(b.terms)}")
+        raise ValidationError(
+            f"sizes must be products of at most {MAX_TERMS} terms, got {len(a.terms)} times {len(b.terms)}"
+        )
     return a * b
 
 

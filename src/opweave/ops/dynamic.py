@@ -51,7 +51,7 @@ def _mirror(operation: Op[..., Any], builder: Builder, *arguments: Any, **option
     return desc
 
 
-@op(input=Limits(ANY), output=Limits(("uint32",), ranks=(1, 1)))
+@op(input=Limits(ANY, ranks=(1, N)), output=Limits(("uint32",), ranks=(1, 1)))
 def shape(self: Builder, input: Operand, *, label: str = "") -> Desc:
     """Return the shape of `input` as a vector.
 
@@ -71,7 +71,6 @@ def shape(self: Builder, input: Operand, *, label: str = "") -> Desc:
     >>> context.compute(graph, {"x": np.ones((5, 3), "float32")})["y"].tolist()
     [5, 3]
     """
-    require(input.rank > 0, f"input must have rank 1 or more, got {input.desc}")
     return Desc("uint32", (input.rank,))
 
 
@@ -88,9 +87,10 @@ def range(self: Builder, start: Operand, limit: Operand, delta: Operand, *, labe
     """Count from `start` in steps of `delta`, before `limit`.
 
     Args:
-        start: the first value: an integer scalar, as are `limit` and `delta`. They are computed from shapes and constants.
-        limit: the end, which is excluded.
-        delta: the step, positive or negative.
+        start: the first value: a scalar of int32, uint32, int64, uint64, int8 or uint8, which is computed from shapes
+            and constants.
+        limit: the end, which is excluded: a scalar of the data type of `start`, computed likewise.
+        delta: the step, positive or negative: a scalar of the data type of `start`, computed likewise.
 
     Returns: An operand of the data type of `start`, [ceil((limit - start) / delta)].
     Raises: `delta` is 0, there is no value before `limit`, or an operand is computed from data.
@@ -230,7 +230,8 @@ def reshape_dynamic(self: Builder, input: Operand, new_shape: Operand, *, label:
     """Change the shape of `input` as `reshape` does, to a shape that the graph computes.
 
     Args:
-        new_shape: an integer vector that is computed from shapes and constants, with the same number of elements.
+        new_shape: int32, uint32, int64, uint64, int8 or uint8 [rank], with the same number of elements, which is
+            computed from shapes and constants.
 
     Returns: An operand of the data type of `input` and the shape `new_shape`.
     Raises: `new_shape` has a different number of elements, or is computed from data.
@@ -257,7 +258,7 @@ def expand_dynamic(self: Builder, input: Operand, new_shape: Operand, *, label: 
     """Broadcast `input` as `expand` does, to a shape that the graph computes.
 
     Args:
-        new_shape: an integer vector that is computed from shapes and constants.
+        new_shape: int32, uint32, int64, uint64, int8 or uint8 [rank], which is computed from shapes and constants.
 
     Returns: An operand of the data type of `input` and the shape `new_shape`.
     Raises: `input` cannot be broadcast to `new_shape`, or `new_shape` is computed from data.
@@ -291,9 +292,10 @@ def slice_dynamic(
     """Extract a window of `input` as `slice` does, at a place that the graph computes.
 
     Args:
-        starts: the first element of the window in each dimension, an integer vector that is computed from shapes and
-            constants.
-        sizes: the size of the window in each dimension, before the stride is applied, computed likewise.
+        starts: int32, uint32, int64, uint64, int8 or uint8 [rank]: the first element of the window in each
+            dimension, which is computed from shapes and constants.
+        sizes: int32, uint32, int64, uint64, int8 or uint8 [rank]: the size of the window in each dimension, before
+            the stride is applied, computed likewise.
         strides: the step through the window in each dimension, from 1; default: all 1.
 
     Returns: An operand of the data type of `input`, of ceil(size / stride) elements in each dimension.
@@ -336,9 +338,10 @@ def pad_dynamic(
     """Add elements around `input` as `pad` does, as many as the graph computes.
 
     Args:
-        beginning_padding: number of elements to add at the beginning of each dimension, an integer vector that is computed
-            from shapes and constants.
-        ending_padding: number of elements to add at the end of each dimension, computed likewise.
+        beginning_padding: int32, uint32, int64, uint64, int8 or uint8 [rank]: number of elements to add at the
+            beginning of each dimension, which is computed from shapes and constants.
+        ending_padding: int32, uint32, int64, uint64, int8 or uint8 [rank]: number of elements to add at the end of
+            each dimension, computed likewise.
         mode: what to add: "constant" adds `value`, "edge" repeats the first and last element of the dimension,
             "reflection" mirrors the elements next to the first and last.
         value: the added elements in mode "constant", rounded and clamped to the data type of `input`.
@@ -378,8 +381,8 @@ def split_dynamic(
     """Split `input` along `axis` as `split` does, into parts of sizes that the graph computes.
 
     Args:
-        splits: the size of each part, an integer vector that is computed from shapes and constants. Its length is the
-            number of parts, at most 8192.
+        splits: int32, uint32, int64, uint64, int8 or uint8 [parts]: the size of each of at most 8192 parts, which is
+            computed from shapes and constants.
 
     Returns: The parts in order, in the data type and rank of `input`.
     Raises: an axis out of range, too many parts, empty parts, parts that do not make up `input`, or splits that are
@@ -419,7 +422,8 @@ def resample2d_dynamic(
 
     Args:
         input: float32, float16, uint8 or int8 of rank 4.
-        sizes: the new size of each of `axes`, an integer vector that is computed from shapes and constants.
+        sizes: int32, uint32, int64, uint64, int8 or uint8 [axes]: the new size of each of `axes`, which is computed
+            from shapes and constants.
         mode: "nearest-neighbor" (the lower element at a tie), or "linear" between four neighbours; integers are rounded
             to nearest, ties to even.
         axes: the two axes, in the order of `sizes`.
@@ -449,8 +453,8 @@ def tile_dynamic(self: Builder, input: Operand, repetitions: Operand, *, label: 
     """Repeat `input` along each dimension as `tile` does, as often as the graph computes.
 
     Args:
-        repetitions: number of repetitions of each dimension, at least 1: an integer vector that is computed from shapes
-            and constants.
+        repetitions: int32, uint32, int64, uint64, int8 or uint8 [rank]: number of repetitions of each dimension, at
+            least 1, which is computed from shapes and constants.
 
     Returns: An operand of the data type of `input`, of size * repetitions elements in each dimension.
     Raises: not one repetition for each dimension, one that is 0, or repetitions that are computed from data.

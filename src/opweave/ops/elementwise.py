@@ -79,7 +79,7 @@ pow = _binary.named(
 modulus_floor = _binary.named(
     "modulus_floor",
     "Remainder of `a` / `b` with the sign of `b`, element by element, as Python's `%`.\n\n"
-    "An integer modulo 0 is 0, a float modulo 0 NaN.",
+    "An integer modulo 0 is 0, a float modulo 0 NaN. On GPUs, the remainder of floats is 0 for quotients from 2**46.",
     ">>> import opweave as ow\n"
     '>>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))\n'
     '>>> graph = builder.build({"y": builder.modulus_floor(builder.input("x", "int32", [3]), 3)})\n'
@@ -88,7 +88,7 @@ modulus_floor = _binary.named(
 modulus_truncate = _binary.named(
     "modulus_truncate",
     "Remainder of `a` / `b` with the sign of `a`, element by element, as `%` in C.\n\n"
-    "An integer modulo 0 is 0, a float modulo 0 NaN.",
+    "An integer modulo 0 is 0, a float modulo 0 NaN. On GPUs, the remainder of floats is 0 for quotients from 2**46.",
     ">>> import opweave as ow\n"
     '>>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))\n'
     '>>> graph = builder.build({"y": builder.modulus_truncate(builder.input("x", "int32", [3]), 3)})\n'
@@ -354,68 +354,62 @@ for _op in (
     _op.expression(on_arguments(partial(expr.apply, _op.name)))
 
 
-def _exact_rest(x: expr.Traced, y: expr.Traced) -> expr.Traced:
-    """X - trunc(x / y) * y of float32, where the rounding error of the product is taken into account (Dekker's product)."""
+# Remainders: `f` is a builder, or `opweave.expr`, whose functions have the same names.
+
+
+def truncated_remainder(f: Any, a: Any, b: Any) -> Any:
+    """The remainder with the sign of a."""
+    if a.data_type not in FLOATS:
+        return f.where(f.equal(b, 0), b, a - a / b * b)
+    return f.cast(_float_remainder(f, f.cast(a, "float32"), f.cast(b, "float32")), a.data_type)
+
+
+def floored_remainder(f: Any, a: Any, b: Any) -> Any:
+    """The remainder with the sign of b."""
+    rest = truncated_remainder(f, a, b)
+    differs = f.not_equal(f.lesser(rest, 0), f.lesser(b, 0))
+    return f.where(f.logical_and(f.not_equal(rest, 0), differs), rest + b, rest)
+
+
+def _float_remainder(f: Any, a: Any, b: Any) -> Any:
+    """The remainder of float32 with the sign of a. It is exact up to a quotient of 2**46, and 0 for larger ones."""
+    # Halves of larger numbers overflow.
+    is_large = f.greater(f.abs(b), 2.0**90)
+    x, y = (f.where(is_large, number * 2.0**-32, number) for number in (a, b))
+    # The quotient may be rounded to more than 24 bits, so that the first rest is still larger than the divisor.
+    rest = _exact_rest(f, _exact_rest(f, x, y), y)
+    is_negative, size = f.lesser(a, 0), f.abs(y)
+    step = f.where(is_negative, -size, size)
+    rest = f.where(f.lesser(rest * step, 0), rest + step, rest)
+    rest = f.where(f.greater_or_equal(f.abs(rest), size), rest - step, rest)
+    # NaN for infinite a, and for b = 0.
+    is_huge = f.greater_or_equal(f.abs(x / y), 2.0**46)
+    rest = f.where(is_huge, (a - a) / b, f.where(is_large, rest * 2.0**32, rest))
+    return f.where(f.lesser(f.abs(a), f.abs(b)), a, rest)
+
+
+def _exact_rest(f: Any, x: Any, y: Any) -> Any:
+    """The rest x - trunc(x / y) * y of float32, with the rounding error of the product (Dekker's product)."""
     ratio = x / y
-    quotient = expr.where(ratio < 0, expr.ceil(ratio), expr.floor(ratio))
+    quotient = f.where(f.lesser(ratio, 0), f.ceil(ratio), f.floor(ratio))
     product = quotient * y
     (q_high, q_low), (y_high, y_low) = _halves(quotient), _halves(y)
     error = ((q_high * y_high - product) + q_high * y_low + q_low * y_high) + q_low * y_low
     return (x - product) - error
 
 
-def _halves(x: expr.Traced) -> tuple[expr.Traced, expr.Traced]:
+def _halves(x: Any) -> tuple[Any, Any]:
     """Two numbers of 12 bits each, whose sum is x."""
     scaled = x * 4097.0
     high = scaled - (scaled - x)
     return high, x - high
 
 
-def _float_remainder(a: expr.Traced, b: expr.Traced) -> expr.Traced:
-    """The remainder with the sign of a. It is exact up to a quotient of 2**46, and 0 for larger ones."""
-    data_type: Any = a.data_type
-    x, y = expr.cast(a, "float32"), expr.cast(b, "float32")
-    # Halves of larger numbers overflow.
-    scale = expr.where(expr.abs(y) > 2.0**90, 2.0**-32, 1.0)
-    small, divisor = x * scale, y * scale
-    # The quotient may be rounded to more than 24 bits, so that the first rest is still larger than the divisor.
-    rest = _exact_rest(_exact_rest(small, divisor), divisor)
-    size = expr.abs(divisor)
-    step = expr.where(x < 0, -size, size)
-    rest = expr.where(expr.where(x < 0, rest > 0, rest < 0), rest + step, rest)
-    rest = expr.where(expr.abs(rest) >= size, rest - step, rest)
-    # NaN for infinite x, and for y = 0.
-    rest = expr.where(expr.abs(small / divisor) >= 2.0**46, (x - x) / y, rest / scale)
-    return expr.cast(expr.where(expr.abs(x) < expr.abs(y), x, rest), data_type)
+@modulus_floor.decompose
+def _(builder: Operations, a: Operand, b: Operand) -> Operand:
+    return floored_remainder(builder, a, b)  # type: ignore[no-any-return]
 
 
-@modulus_floor.alternative
-def _(a: expr.Traced, b: expr.Traced) -> expr.Traced:
-    if a.data_type not in FLOATS:
-        return a % b
-    rest = _float_remainder(a, b)
-    return expr.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
-
-
-@modulus_truncate.alternative
-def _(a: expr.Traced, b: expr.Traced) -> expr.Traced:
-    if a.data_type in FLOATS:
-        return _float_remainder(a, b)
-    rest = a % b
-    return rest if a.data_type not in SIGNED else expr.where((rest != 0) & ((a < 0) != (b < 0)), rest - b, rest)
-
-
-def _decompose_by_formula(op: Op[..., Any]) -> None:
-    @op.decompose
-    def _(builder: Operations, /, a: Operand, b: Operand) -> Operand:
-        from ..expr.decompose import decompose  # imported late, because few graphs need it
-
-        assert op.formula is not None
-        (result,) = decompose(expr.trace(op.formula, op.name, [a.desc, b.desc]), builder, [a, b])
-        return result
-
-    op.is_derived = True
-
-
-for _op in (modulus_floor, modulus_truncate):
-    _decompose_by_formula(_op)
+@modulus_truncate.decompose
+def _(builder: Operations, a: Operand, b: Operand) -> Operand:
+    return truncated_remainder(builder, a, b)  # type: ignore[no-any-return]

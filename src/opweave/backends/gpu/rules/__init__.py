@@ -6,6 +6,7 @@ Positions are written as plain mathematics; `opweave.expr.simplify` removes redu
 # The imports fill the table.
 from . import (
     attention as attention,
+    elementwise as elementwise,
     indexing as indexing,
     movement as movement,
     normalization as normalization,
