@@ -90,10 +90,8 @@ class MLGraphBuilder(Operations):
         check_alive(self.context)
 
     def _limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
-        if op.is_draft and not self._takes_drafts:
-            raise ValidationError(
-                "only a draft of the specification has this operation; create_context(drafts=True) allows it"
-            )
+        if op.is_draft:
+            require_drafts(self._takes_drafts, "the operation")
         return self.context.backend.limits(op)
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:

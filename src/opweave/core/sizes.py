@@ -854,8 +854,35 @@ def choose(condition: Dimension, a: Dimension, b: Dimension) -> Dimension:
     return a if is_same_size(a, b) else _call("where", decided, a, b)
 
 
+def larger(a: Dimension, b: Dimension) -> Dimension:
+    """The maximum of two values, also where names are 0.
+
+    >>> larger(Size("n"), Size("n") + 1), larger(Size("n"), 4)
+    (n + 1, max(4, n))
+    """
+    return _extreme("max", a, b)
+
+
+def smaller(a: Dimension, b: Dimension) -> Dimension:
+    """The minimum of two values, also where names are 0.
+
+    >>> smaller(Size("n"), Size("n") + 1), smaller(Size("n"), 4)
+    (n, min(4, n))
+    """
+    return _extreme("min", a, b)
+
+
+def _extreme(kind: Literal["max", "min"], a: Dimension, b: Dimension) -> Dimension:
+    low, high = interval(a - b)
+    if high <= 0:
+        return b if kind == "max" else a
+    if low >= 0:
+        return a if kind == "max" else b
+    return _call(kind, *sorted((a, b), key=str))
+
+
 def truncated_quotient(a: Dimension, b: Dimension) -> Dimension:
-    """A / b, truncated toward zero; 0 if b is 0.
+    """The quotient a / b, truncated toward zero; 0 if b is 0.
 
     >>> n = Size("n")
     >>> truncated_quotient(-7, 2), truncated_quotient(n * 4, 2), truncated_quotient(n + 1, 2), truncated_quotient(2 - n, 2)
@@ -865,10 +892,10 @@ def truncated_quotient(a: Dimension, b: Dimension) -> Dimension:
         return truncated_quotient(-a, -b)
     if isinstance(b, int) and b == 0:
         return 0
-    if lower_bound(b) >= 1:
+    if interval(b)[0] >= 0:
         quotient = _divide(a, b)
-        if lower_bound(a) >= 0 or is_same_size(quotient * b, a):
-            return quotient
+        if interval(a)[0] >= 0 or is_same_size(quotient * b, a):
+            return choose(is_equal(b, 0), 0, quotient)
     return _truncated_quotient(a, b) if isinstance(a, int) and isinstance(b, int) else _call("/", a, b)
 
 
@@ -878,7 +905,7 @@ def floored_remainder(a: Dimension, b: Dimension) -> Dimension:
     >>> floored_remainder(-7, 3), floored_remainder(-7, 0), floored_remainder(3 * Size("n"), 3)
     (2, 0, 0)
     """
-    if lower_bound(b) >= 1:
+    if interval(b)[0] >= 1:
         return a - _divide(a, b) * b
     return _remainder("%", a, b)
 
@@ -889,9 +916,9 @@ def truncated_remainder(a: Dimension, b: Dimension) -> Dimension:
     >>> truncated_remainder(-7, 3), truncated_remainder(7, 0), truncated_remainder(3 * Size("n"), 3)
     (-1, 0, 0)
     """
-    if lower_bound(b) >= 1 and lower_bound(a) >= 0:
+    if interval(b)[0] >= 1 and interval(a)[0] >= 0:
         return a - _divide(a, b) * b
-    return _remainder("fmod", a, b)
+    return _remainder("%" if interval(a)[0] >= 0 and interval(b)[0] >= 0 else "fmod", a, b)
 
 
 def _remainder(kind: str, a: Dimension, b: Dimension) -> Dimension:

@@ -30,9 +30,8 @@ from ..core.sizes import (
     is_equal,
     is_less,
     is_static,
-    largest,
-    lower_bound,
-    smallest,
+    larger,
+    smaller,
     truncated_quotient,
     truncated_remainder,
     truth,
@@ -148,7 +147,7 @@ def _read_exactly(operand: Operand) -> Values:
     info = INFO[operand.data_type]
 
     def settle(value: Dimension) -> Dimension:
-        if info.kind == "i" or lower_bound(value) >= 0:
+        if info.kind == "i" or interval(value)[0] >= 0:
             return value
         return choose(is_less(value, 0), value + (1 << info.bits), value)
 
@@ -268,7 +267,7 @@ def _triangular(input: Values, upper: bool, diagonal: int) -> Values:
 
 
 def _clamp(input: Values, min_value: int | None, max_value: int | None) -> Values:
-    for function, bound in ((largest, min_value), (smallest, max_value)):
+    for function, bound in ((larger, min_value), (smaller, max_value)):
         input = input if bound is None else np.asarray(np.frompyfunc(function, 2, 1)(input, bound), object)
     return input
 
@@ -291,14 +290,14 @@ _RULES: Mapping[Op[..., Any], Callable[..., Any]] = {
     reduction.cumulative_sum: _cumulative_sum,
     reduction.reduce_sum: _reduction(operator.add),
     reduction.reduce_product: _reduction(_multiply),
-    reduction.reduce_max: _reduction(largest),
-    reduction.reduce_min: _reduction(smallest),
+    reduction.reduce_max: _reduction(larger),
+    reduction.reduce_min: _reduction(smaller),
     elementwise.add: _by_element(operator.add, 2),
     elementwise.sub: _by_element(operator.sub, 2),
     elementwise.mul: _by_element(_multiply, 2),
     elementwise.div: _by_element(truncated_quotient, 2),
-    elementwise.max: _by_element(largest, 2),
-    elementwise.min: _by_element(smallest, 2),
+    elementwise.max: _by_element(larger, 2),
+    elementwise.min: _by_element(smaller, 2),
     elementwise.modulus_floor: _by_element(floored_remainder, 2),
     elementwise.modulus_truncate: _by_element(truncated_remainder, 2),
     elementwise.abs: _by_element(lambda x: choose(is_less(x, 0), -x, x), 1),

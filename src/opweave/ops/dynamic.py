@@ -18,7 +18,7 @@ from ..core.dtypes import ANY, FLOATS, INTEGERS
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N, Op, op
 from ..core.shapes import check_axes
-from ..core.sizes import Size
+from ..core.sizes import Size, larger
 from ..support.errors import require
 from .constants import constant
 from .convolution import InterpolationMode, resample2d
@@ -93,7 +93,7 @@ def range(self: Builder, start: Operand, limit: Operand, delta: Operand, *, labe
         delta: the step, positive or negative: a scalar of the data type of `start`, computed likewise.
 
     Returns: An operand of the data type of `start`, [ceil((limit - start) / delta)].
-    Raises: `delta` is 0, there is no value before `limit`, or an operand is computed from data.
+    Raises: `delta` is 0, or an operand is computed from data.
 
     https://github.com/webmachinelearning/webnn/issues/883
 
@@ -106,11 +106,9 @@ def range(self: Builder, start: Operand, limit: Operand, delta: Operand, *, labe
     >>> positions.shape, context.compute(graph, {"x": np.ones(5, "float32")})["y"].tolist()
     ((-((-n) // 2),), [0, 2, 4])
     """
-    first, end, step = _bounds(start, limit, delta)
+    *_, step = _bounds(start, limit, delta)
     require(step != 0, "delta must not be 0")
-    count = length_of_range(start, limit, delta)
-    require(count > 0, f"there must be a value before limit, got start {first}, limit {end} and delta {step}")
-    return Desc(start.data_type, (count,))
+    return Desc(start.data_type, (length_of_range(start, limit, delta),))
 
 
 def _bounds(start: Operand, limit: Operand, delta: Operand) -> tuple[Any, ...]:
@@ -121,7 +119,7 @@ def _bounds(start: Operand, limit: Operand, delta: Operand) -> tuple[Any, ...]:
 def length_of_range(start: Operand, limit: Operand, delta: Operand) -> Any:
     """The number of values of `range`, which may depend on sizes."""
     first, end, step = _bounds(start, limit, delta)
-    return -((first - end) // step)
+    return larger(-((first - end) // step), 0)
 
 
 @range.decompose
@@ -299,7 +297,7 @@ def slice_dynamic(
         strides: the step through the window in each dimension, from 1; default: all 1.
 
     Returns: An operand of the data type of `input`, of ceil(size / stride) elements in each dimension.
-    Raises: not one value for each dimension, sizes or strides of 0, a window that ends outside of `input`, or operands
+    Raises: not one value for each dimension, strides of 0, a window that ends outside of `input`, or operands
         that are computed from data.
 
     https://github.com/webmachinelearning/webnn/issues/883
@@ -385,8 +383,7 @@ def split_dynamic(
             computed from shapes and constants.
 
     Returns: The parts in order, in the data type and rank of `input`.
-    Raises: an axis out of range, too many parts, empty parts, parts that do not make up `input`, or splits that are
-        computed from data.
+    Raises: an axis out of range, too many parts, parts that do not make up `input`, or splits that are computed from data.
 
     https://github.com/webmachinelearning/webnn/issues/883
 
@@ -453,11 +450,11 @@ def tile_dynamic(self: Builder, input: Operand, repetitions: Operand, *, label: 
     """Repeat `input` along each dimension as `tile` does, as often as the graph computes.
 
     Args:
-        repetitions: int32, uint32, int64, uint64, int8 or uint8 [rank]: number of repetitions of each dimension, at
-            least 1, which is computed from shapes and constants.
+        repetitions: int32, uint32, int64, uint64, int8 or uint8 [rank]: number of repetitions of each dimension,
+            which is computed from shapes and constants.
 
     Returns: An operand of the data type of `input`, of size * repetitions elements in each dimension.
-    Raises: not one repetition for each dimension, one that is 0, or repetitions that are computed from data.
+    Raises: not one repetition for each dimension, or repetitions that are computed from data.
 
     https://github.com/webmachinelearning/webnn/issues/883
 

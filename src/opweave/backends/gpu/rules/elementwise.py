@@ -10,9 +10,9 @@ from ..table import gpu
 
 @gpu.lower(ops.modulus_floor)
 def _(a: Traced, b: Traced) -> Traced:
-    return ops.floored_remainder(expr, a, b)  # type: ignore[no-any-return]
+    return ops.floored_remainder(expr, a, b)
 
 
 @gpu.lower(ops.modulus_truncate)
 def _(a: Traced, b: Traced) -> Traced:
-    return ops.truncated_remainder(expr, a, b)  # type: ignore[no-any-return]
+    return ops.truncated_remainder(expr, a, b)
