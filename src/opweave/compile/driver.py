@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Literal
@@ -304,6 +304,21 @@ class _KernelRunner(Runner):
 # Placements
 
 
+def _size_nodes(nodes: Iterable[Node]) -> set[Node]:
+    """The nodes that only give sizes to operations of drafts; the sizes are numbers when the graph runs."""
+    readers: dict[Node, list[Node]] = {}
+    ordered = list(nodes)
+    for node in ordered:
+        for operand in node.operands:
+            if operand.node is not None:
+                readers.setdefault(operand.node, []).append(node)
+    result: set[Node] = set()
+    for node in reversed(ordered):
+        if node in readers and all(reader.op.is_draft or reader in result for reader in readers[node]):
+            result.add(node)
+    return result
+
+
 def _placements(
     reasons: Mapping[Node, str],
     legal: Graph,
@@ -320,13 +335,12 @@ def _placements(
     replacements: dict[Node, list[Node]] = {node: [] for node in reasons}
     for node in legal.nodes:
         replacements[origin[node]].append(node)
-    placements = []
+    placements, sizes = [], _size_nodes(reasons)
     for node, nodes in replacements.items():
         number = homes[nodes[0]][0] if nodes else 0
         how: How = "decomposed"
-        # A graph that becomes empty has no parts: its outputs are copies of inputs and constants. Nodes that only give sizes
-        # disappear, too.
-        detail = "no elements" if all(map(is_empty, node.outputs)) else "not run"
+        # A graph that becomes empty has no parts: its outputs are copies of inputs and constants.
+        detail = "no elements" if all(map(is_empty, node.outputs)) else "not run" if node in sizes else "its operand"
         device = parts[number].device if parts else host_device
         if nodes:
             part = parts[number]

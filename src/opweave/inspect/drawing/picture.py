@@ -246,8 +246,8 @@ def describe(operand: Operand) -> str:
 
 
 def is_built_in(node: Node) -> bool:
-    """Whether the specification has the operation of a node."""
-    return Operations.listing().get(node.op.name) is node.op
+    """Whether the specification, or a draft of it, has the operation of a node."""
+    return vars(Operations).get(node.op.name) is node.op
 
 
 def named_operands(inputs: Mapping[str, Any]) -> Iterator[tuple[str, Operand]]:
