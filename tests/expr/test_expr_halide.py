@@ -588,8 +588,8 @@ def test_runtime_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def with_short_input(data: bytes) -> kernels.CompiledProgram:
         found = read(data)
         calls = [
-            (name, tuple((position, (5,) if position == 0 else shape) for position, shape in arguments))
-            for name, arguments in found.calls
+            (name, tuple((position, (5,) if position == 0 else shape) for position, shape in reads), *others)
+            for name, reads, *others in found.calls
         ]
         return dataclasses.replace(found, calls=tuple(calls))
 

@@ -371,8 +371,10 @@ def _text(terms: Iterable[_Term]) -> str:
 def _call(kind: str, *arguments: Dimension) -> Dimension:
     """A function of sizes that is no polynomial."""
     if kind in _INFIX:
-        left, right = (f"({a})" if isinstance(a, Size) and not _is_factor(a) else str(a) for a in arguments)
-        text = f"{left} {kind} {right}"
+        left, right = arguments
+        first = f"({left})" if isinstance(left, Size) and not _is_factor(left) else left
+        second = f"({right})" if isinstance(right, Size) and not right.name else right
+        text = f"{first} {kind} {second}"
     else:
         text = f"{kind}({', '.join(map(str, arguments))})"
     return _size({(_Atom(kind, text, arguments),): 1})
@@ -580,6 +582,18 @@ def renamed(dimension: Dimension, names: Mapping[str, str]) -> Dimension:
         for key, number in (_terms_of(product) or {}).items():
             terms[key] = terms.get(key, 0) + number
     return _size(terms)
+
+
+def function_of(names: Sequence[str], formulas: Sequence[str]) -> Callable[..., tuple[int, ...]]:
+    """The function of the sizes `names` that computes formulas, texts of sizes whose names are identifiers.
+
+    >>> function_of(["n", "m"], [str(Size("n") * Size("m")), str(Size("n") // 2)])(5, 3)
+    (15, 2)
+    """
+    function: Callable[..., tuple[int, ...]] = eval(
+        f"lambda {', '.join(names)}: ({''.join(f'{formula}, ' for formula in formulas)})", dict(_FUNCTIONS)
+    )
+    return function
 
 
 def variables_of(dimension: Dimension) -> list[str]:

@@ -11,10 +11,12 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
 from ..core.dtypes import FLOATS
+from ..core.graph import Desc
 from ..support.errors import OperationError, require
 from . import elements
 from .elements import Array, Precision, Rule
@@ -56,7 +58,7 @@ class Evaluator:
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
         """Return a function that computes `outputs` from `inputs`."""
         program = self.program
-        check_arrays(program, inputs, outputs, self.precision)
+        check_arrays(program.name, interface_of(program), inputs, outputs, self.precision)
         inputs, outputs = tuple(inputs), tuple(outputs)
         if not overlap(program, inputs, outputs):
             return lambda: self._run(inputs, outputs)
@@ -103,22 +105,30 @@ def through_copies(run: Callable[[], None], results: Sequence[Array], outputs: S
     return run_and_copy
 
 
+Interface: TypeAlias = tuple[Sequence[Desc], Sequence[Desc]]
+"""The descriptors of a program's inputs and outputs."""
+
+
+def interface_of(program: Formula) -> Interface:
+    return [source.desc for source in program.inputs], [output.desc for output in program.outputs]
+
+
 def check_arrays(
-    program: Formula, inputs: Sequence[Array], outputs: Sequence[Array], precision: Precision = "float32"
+    name: str,
+    interface: Interface,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    precision: Precision = "float32",
 ) -> None:
-    """Require arrays of the program's data types and shapes; with "float64", float outputs must be float64."""
-    for role, arrays, descs in (
-        ("input", inputs, [source.desc for source in program.inputs]),
-        ("output", outputs, [output.desc for output in program.outputs]),
-    ):
-        require(len(arrays) == len(descs), f"{program.name}: takes {len(descs)} {role}s, got {len(arrays)}")
+    """Require arrays of a program's data types and shapes; with "float64", float outputs must be float64."""
+    for role, arrays, descs in (("input", inputs, interface[0]), ("output", outputs, interface[1])):
+        require(len(arrays) == len(descs), f"{name}: takes {len(descs)} {role}s, got {len(arrays)}")
         for number, (array, desc) in enumerate(zip(arrays, descs, strict=True)):
             wide = role == "output" and precision == "float64" and desc.data_type in FLOATS
             dtype = "float64" if wide else desc.data_type
             require(
                 array.dtype == dtype and array.shape == desc.shape,
-                f"{program.name}: {role} {number} must be {dtype}{list(desc.shape)}, "
-                f"got {array.dtype}{list(array.shape)}",
+                f"{name}: {role} {number} must be {dtype}{list(desc.shape)}, got {array.dtype}{list(array.shape)}",
             )
 
 

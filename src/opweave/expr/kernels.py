@@ -125,8 +125,6 @@ def _compile(program: Formula, with_halide: bool, strict: bool) -> ExpressionKer
         problem = too_much_work(program)
         if problem:
             raise OperationError(f"{program.name}: {problem}")
-        if program.has_sizes:
-            raise OperationError(f"{program.name}: Halide compiles known sizes only")
         kernel: ExpressionKernel = compile_with_halide(program)
     except MissingExtraError as error:
         if is_chosen:

@@ -10,7 +10,10 @@ from .ir import Call, Const, Expr, Index, Load, walk
 
 @dataclass(slots=True)  # not frozen: a frozen one takes four times as long to make
 class Linear:
-    """A linear sum: a constant, and expressions that are not sums, each with its factor, which is not 0."""
+    """A linear sum: a constant, and expressions that are not sums, each with its factor, which is not 0.
+
+    The constant and the factors may be sizes that are known only at a run.
+    """
 
     constant: int = 0
     terms: Mapping[Expr, int] = field(default_factory=dict)
@@ -28,7 +31,7 @@ class Linear:
         terms = dict(self.terms)
         for term, count in other.terms.items():
             terms[term] = terms.get(term, 0) + count * factor
-            if not terms[term]:
+            if isinstance(terms[term], int) and not terms[term]:
                 del terms[term]
         return Linear(self.constant + other.constant * factor, terms)
 
@@ -71,7 +74,7 @@ def linear(root: Expr) -> Linear:
     for node in walk(root, enter=lambda n: n.parts if is_sum(n) else ()):
         value = None
         if isinstance(node, Const):
-            value = Linear(int(node.value))
+            value = Linear(node.value)
         elif isinstance(node, Call) and is_sum(node):
             value = combine(node.name, [sums[part] for part in node.parts])
         sums[node] = value or Linear(0, {node: 1})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Any, TypeAlias
 
@@ -29,13 +29,24 @@ def bounds(root: Expr) -> Range | None:
 def check_positions(*roots: Expr) -> None:
     """Require that positions fit into int32, the type they are computed in. Unknown ranges are assumed to fit."""
     limits = INFO["int32"]
+    for node, span in _spans_of_positions(*roots):
+        is_known = not isinstance(span[0], Size) and not isinstance(span[1], Size)
+        if is_known and (span[0] < limits.lowest or span[1] > limits.highest):
+            raise ValidationError(f"the position {text(node)} goes from {span[0]} to {span[1]}, beyond int32")
+
+
+def ends_of_positions(*roots: Expr) -> list[int]:
+    """The ends of the ranges of positions that are known only at a run."""
+    ends = dict.fromkeys(end for _, span in _spans_of_positions(*roots) for end in span)
+    return [end for end in ends if isinstance(end, Size)]
+
+
+def _spans_of_positions(*roots: Expr) -> Iterator[tuple[Expr, Range]]:
     spans: dict[Expr, Range | None] = {}
     for node in walk(*roots):
         span = spans[node] = _bounds(node, spans) if node.type in _INTEGER_TYPES else None
-        if node.type != "index" or span is None or any(isinstance(end, Size) for end in span):
-            continue
-        if span[0] < limits.lowest or span[1] > limits.highest:
-            raise ValidationError(f"the position {text(node)} goes from {span[0]} to {span[1]}, beyond int32")
+        if node.type == "index" and span is not None:
+            yield node, span
 
 
 def _bounds(node: Expr, spans: Mapping[Expr, Range | None]) -> Range | None:

@@ -48,7 +48,7 @@ def unroll_short(bodies: Sequence[Expr], is_short: Callable[[Reduce], bool]) -> 
 
 def stored_value(node: Expr) -> Stored:
     """An array of the values of `node`. Its axes are the free variables of `node` with an extent above 1."""
-    axes = tuple(sorted((v for v in node.free if v.extent > 1), key=lambda v: (v.axis == 0, v.axis, v.serial)))
+    axes = tuple(sorted((v for v in node.free if v.extent != 1), key=lambda v: (v.axis == 0, v.axis, v.serial)))
     body = substitute(node, {v: Const(0, "index") for v in node.free if v.extent == 1})
     # Intermediate float16 values stay float32: they are rounded when the result is stored.
     type: DataType = "float32" if storage(node.type) == "float16" else storage(node.type)

@@ -250,7 +250,7 @@ def _without_cast(parts: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 def _reduction_of(node: Reduce, body: Expr) -> Expr:
     """A reduction without variables of extent 1. If no variable is left: the element, or position 0."""
-    variables = tuple(variable for variable in node.variables if variable.extent > 1)
+    variables = tuple(variable for variable in node.variables if variable.extent != 1)
     if variables:
         return Reduce(node.reduction, variables, body)
     return Const(0, "int32") if node.reduction.startswith("arg_") else body

@@ -8,11 +8,15 @@ from ..core.graph import Desc
 from ..core.sizes import Size, at, values_at
 from . import ir
 from .array import axis_variable
+from .ranges import check_positions
 from .ir import Check, Const, Expr, Formula, Index, Input, Load, Output, Reduce, Source, Stored, unify, walk
 
 
 def formula_at(program: Formula, sizes: Mapping[str, int]) -> Formula:
     """The formula with numbers in place of sizes.
+
+    Raises:
+        ValidationError: positions do not fit into int32 for these sizes.
 
     >>> from opweave.core.graph import Desc
     >>> from opweave.expr import compute, trace
@@ -39,6 +43,7 @@ def formula_at(program: Formula, sizes: Mapping[str, int]) -> Formula:
         Check(copies.copy(c.condition), c.subject, at(c.extent, sizes), c.value and copies.copy(c.value))
         for c in program.checks
     )
+    check_positions(*(stored.body for stored in copies.arrays.values() if isinstance(stored, Stored)), *bodies)
     return Formula(program.name, inputs, outputs, checks)
 
 

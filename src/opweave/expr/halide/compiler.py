@@ -6,13 +6,15 @@ import threading
 from typing import Any
 
 from ...support.errors import OperationError
-from ..fingerprint import fingerprint
-from ..ir import Formula, Load, Output, Source, walk
+from ...core.sizes import Size, lower_bound, renamed
+from ..fingerprint import identify
+from ..ir import Formula, Load, Source, walk
+from ..ranges import ends_of_positions
 from . import objects
 from .image import pack
-from .kernel import CompiledProgram
+from .kernel import CompiledProgram, size_name
 from .mathematics import hl
-from .nest import Nest, buffer_type
+from .nest import Nest, SizeParameters, buffer_type
 from .stages import Loops, Stage, divide
 
 _lock = threading.Lock()  # Halide's compiler is not thread-safe
@@ -24,30 +26,58 @@ def compile_program(program: Formula) -> CompiledProgram:
     targets = [target.source for stage in stages for target in stage.targets]
     stored = [target for target in targets if target not in program.outputs]
     positions = {array: k for k, array in enumerate((*program.inputs, *program.outputs, *stored))}
+    digest, ordered = identify(program)
+    names = {name: size_name(k) for k, name in enumerate(ordered)}
+    sizes: dict[Size, int] = {}
+
+    def number(dimension: int) -> int:
+        """A dimension, or ~k for the k-th of `sizes`."""
+        return ~sizes.setdefault(dimension, len(sizes)) if isinstance(dimension, Size) else dimension
+
     calls, files = [], []
-    for number, stage in enumerate(stages):
-        name, read, shape = f"opweave_{fingerprint(program)[:32]}_{number}", sources_of(stage), Loops(stage).shape
+    for k, stage in enumerate(stages):
+        name, read, shape = f"opweave_{digest[:32]}_{k}", sources_of(stage), Loops(stage).shape
         # An object for each stage: linking Halide's modules would lose strict float semantics.
-        files.append(_object(program.name, stage, name, read))
-        shapes: list[tuple[Source | Output, tuple[int, ...]]] = [(array, (array.desc.element_count,)) for array in read]
-        shapes += [(target.source, shape) for target in stage.targets]
-        calls.append((f"{name}_argv", tuple((positions[array], shape) for array, shape in shapes)))
-    kinds = tuple((array.desc.data_type, array.desc.shape) for array in stored)
+        code, parameters = _object(program.name, stage, name, read)
+        files.append(code)
+        reads = tuple((positions[array], (number(array.desc.element_count),)) for array in read)
+        writes = tuple((positions[target.source], tuple(map(number, shape))) for target in stage.targets)
+        calls.append((f"{name}_argv", reads, tuple(map(number, parameters)), writes))
+    kinds = tuple((array.desc.data_type, tuple(map(number, array.desc.shape))) for array in stored)
+    for limit in _limits(program):
+        number(limit)
     lanes = objects.target().natural_vector_size(hl.Float(32))
-    return CompiledProgram(tuple(calls), kinds, lanes, pack(files))
+    return CompiledProgram(tuple(calls), kinds, tuple(str(renamed(size, names)) for size in sizes), lanes, pack(files))
 
 
-def _object(title: str, stage: Stage, name: str, read: list[Source]) -> bytes:
+def _limits(program: Formula) -> list[int]:
+    """Sizes that must fit into int32, the type of positions: the numbers of elements, and ends of ranges beyond them."""
+    bodies = (*(stored.body for stored in program.stored), *program.roots)
+    counts = list(
+        dict.fromkeys(array.desc.element_count for array in (*program.inputs, *program.stored, *program.outputs))
+    )
+    ends = [
+        end
+        for end in ends_of_positions(*bodies)
+        if lower_bound(end) < 0 or not any(lower_bound(c - end) >= 0 for c in counts)
+    ]
+    return [*counts, *ends]
+
+
+def _object(title: str, stage: Stage, name: str, read: list[Source]) -> tuple[bytes, list[Size]]:
+    """The code of a stage, and the sizes that are its parameters behind the arrays."""
     target = objects.target().with_feature(hl.TargetFeature.NoRuntime)
     parameters: dict[Source, Any] = {}
+    sizes = SizeParameters()
     with _lock:
         try:
             for k, source in enumerate(read):
                 parameter = hl.ImageParam(buffer_type(source.desc.data_type), 1, f"x{k}")
-                parameter.dim(0).set_bounds(0, source.desc.element_count).set_stride(1)
+                parameter.dim(0).set_bounds(0, sizes.number(source.desc.element_count)).set_stride(1)
                 parameters[source] = parameter
-            nest = Nest(stage, name, parameters, objects.target())
-            return objects.object_of(nest.function.compile_to_module(list(parameters.values()), name, target))
+            nest = Nest(stage, name, parameters, sizes, objects.target())
+            arguments = [*parameters.values(), *sizes.of.values()]
+            return objects.object_of(nest.function.compile_to_module(arguments, name, target)), list(sizes.of)
         except hl.HalideError as error:
             raise OperationError(f"{title}: Halide cannot compile this expression: {error}") from None
 

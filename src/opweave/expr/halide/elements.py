@@ -197,9 +197,9 @@ def call(name: str, type: Type, arguments: list[HalideExpr]) -> HalideExpr:
     return _TYPED[name](type, *arguments) if name in _TYPED else _PLAIN[name](*arguments)
 
 
-def index_division(name: str, a: HalideExpr, divisor: int) -> HalideExpr:
-    """`//` or `%` of an index by a positive constant, in a form for which Halide infers the range."""
-    return a // hl.i32(divisor) if name == "floor_div" else a % hl.i32(divisor)
+def index_division(name: str, a: HalideExpr, divisor: HalideExpr) -> HalideExpr:
+    """`//` or `%` of an index by a positive number, in a form for which Halide infers the range."""
+    return a // divisor if name == "floor_div" else a % divisor
 
 
 def cast(value: HalideExpr, source: Type, target: Type) -> HalideExpr:

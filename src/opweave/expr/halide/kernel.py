@@ -8,38 +8,83 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ...core.dtypes import INFO, DataType
+from ...core.graph import Desc
+from ...core.shapes import MAX_DIMENSION
+from ...core.sizes import function_of, values_at
 from ...support import disk_cache
 from ...support.errors import OperationError
-from ..evaluate import check_arrays, evaluate, overlap, through_copies
-from ..fingerprint import fingerprint
+from ..evaluate import Interface, check_arrays, evaluate, interface_of, overlap, through_copies
+from ..fingerprint import identify
 from ..ir import Formula
+from ..kernels import ExpressionKernel, SymbolicKernel, compile as compile_static
+from ..specialise import formula_at
 from . import runtime
 from .image import load, with_header, without_header
 from .stages import checks_of
 
 
-def compile(program: Formula) -> HalideKernel:
+def compile(program: Formula) -> HalideKernel | SymbolicHalideKernel:
     """Compile a program, or load it from the cache."""
-    return HalideKernel(program)
+    checks = checks_of(program)
+    parts = _Part(program), _Part(checks) if checks else None
+    return SymbolicHalideKernel(program, *parts) if program.has_sizes else HalideKernel(program, *parts)
+
+
+class SymbolicHalideKernel(SymbolicKernel):
+    """A program compiled once for all sizes, which are parameters of its code."""
+
+    def __init__(self, program: Formula, part: _Part, checks: _Part | None) -> None:
+        super().__init__(program)
+        self._part, self._checks = part, checks
+        self.detail = f"{part.detail}, any sizes"
+
+    def at(self, sizes: Mapping[str, int]) -> ExpressionKernel:
+        values = self._part.values_at(sizes)
+        if max(values, default=0) > MAX_DIMENSION or min(values, default=0) < -MAX_DIMENSION:  # beyond int32
+            return compile_static(formula_at(self.program, sizes))
+        return HalideKernel(self.program, self._part, self._checks, sizes, values)
 
 
 class HalideKernel:
-    """A compiled program; `detail` describes it in tables: "Halide, vectorised by 16, 2 threads" say."""
+    """A compiled program; `detail` describes it in tables: "Halide, vectorised by 16, 2 threads" say.
 
-    def __init__(self, program: Formula) -> None:
-        self.program = program
-        checks = checks_of(program)
-        self._checks = _Part(checks) if checks else None
-        self._part = _Part(program)
+    Args:
+        program: the expressions.
+        part: the code.
+        checks: the code that computes whether each check holds.
+        sizes: by name, if the program has sizes that are known only at a run.
+        values: the sizes that `part` takes.
+    """
+
+    def __init__(
+        self,
+        program: Formula,
+        part: _Part,
+        checks: _Part | None,
+        sizes: Mapping[str, int] | None = None,
+        values: tuple[int, ...] = (),
+    ) -> None:
+        self.program, self.sizes = program, sizes or {}
+        self._part, self._checks, self._values = part, checks, values
         self._idle: list[tuple[_KernelCalls, Callable[[], None]]] = []
-        self._messages = [check.message for check in program.checks]
-        count = runtime.threads()
-        self.detail = f"Halide, vectorised by {self._part.compiled.lanes}, {count} thread{'s' if count != 1 else ''}"
+
+    @property
+    def detail(self) -> str:
+        """The engine and its options, for tables."""
+        return self._part.detail
+
+    @property
+    def _interface(self) -> Interface:
+        inputs, outputs = interface_of(self.program)
+        return [self._known(desc) for desc in inputs], [self._known(desc) for desc in outputs]
+
+    def _known(self, desc: Desc) -> Desc:
+        return Desc(desc.data_type, values_at(desc.shape, self.sizes)) if self.sizes else desc
 
     def at(self, sizes: Mapping[str, int]) -> HalideKernel:
         return self
@@ -49,23 +94,24 @@ class HalideKernel:
 
         If a check of the program fails, outputs are not modified.
         """
-        check_arrays(self.program, inputs, outputs)
+        check_arrays(self.program.name, self._interface, inputs, outputs)
         if overlap(self.program, inputs, outputs):
             results = [np.empty_like(output) for output in outputs]
             return through_copies(self.bind(inputs, results), results, outputs)
-        run = self._part.make_runner(inputs, outputs)
+        run = self._part.make_runner(self._values, inputs, outputs)
         if self._checks is None:
             return run
-        holds = [np.zeros((), "uint8") for _ in self._messages]
-        check, messages = self._checks.make_runner(inputs, holds), self._messages
+        holds = [np.zeros((), "uint8") for _ in self.program.checks]
+        check = self._checks.make_runner(self._checks.values_at(self.sizes), inputs, holds)
 
         def check_and_run() -> None:
             check()
-            for held, message in zip(holds, messages, strict=True):
+            for number, held in enumerate(holds):
                 if not held:
                     # Raises an error that shows the value.
-                    evaluate(self.program, inputs, [np.empty_like(output) for output in outputs])
-                    raise OperationError(f"{self.program.name}: {message}")
+                    program = formula_at(self.program, self.sizes)
+                    evaluate(program, inputs, [np.empty_like(output) for output in outputs])
+                    raise OperationError(f"{program.name}: {program.checks[number].message}")
             run()
 
         return check_and_run
@@ -78,7 +124,7 @@ class HalideKernel:
         try:
             calls, run = self._idle.pop()  # threads must not share one
         except IndexError:
-            calls = _KernelCalls(self._part)
+            calls = _KernelCalls(self._part, self._values)
             run = calls.make_runner()
         calls.fill(inputs, outputs)
         run()
@@ -88,29 +134,44 @@ class HalideKernel:
 _Entry = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # releases the GIL
 
 
+CallArrays: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
+"""The number and the shape of each array of a call."""
+
+CompiledCall: TypeAlias = tuple[str, CallArrays, tuple[int, ...], CallArrays]
+
+
+def size_name(number: int) -> str:
+    """The name of the size that is the `number`-th in a program (`identify`)."""
+    return f"n{number}"
+
+
 @dataclass(frozen=True)
 class CompiledProgram:
     """A compiled program: one function for each loop nest, called in order.
 
+    A negative dimension `~k` stands for the k-th of `sizes`.
+
     Attributes:
-        calls: the name of each function, with the number and shape of each array that it takes. Arrays are numbered:
-            inputs, outputs, `stored`.
+        calls: the name of each function, and its arguments: the arrays that it reads, sizes, and the arrays that it writes.
+            Arrays are numbered: inputs, outputs, `stored`.
         stored: data type and shape of each intermediate array.
+        sizes: formulas of the sizes of the program, whose names are those of `size_name`.
         lanes: elements of a float32 vector.
     """
 
-    calls: tuple[tuple[str, tuple[tuple[int, tuple[int, ...]], ...]], ...]
+    calls: tuple[CompiledCall, ...]
     stored: tuple[tuple[DataType, tuple[int, ...]], ...]
+    sizes: tuple[str, ...]
     lanes: int
     code: bytes
 
     def to_bytes(self) -> bytes:
-        return with_header([self.calls, self.stored, self.lanes], self.code)
+        return with_header([self.calls, self.stored, self.sizes, self.lanes], self.code)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> CompiledProgram:
-        (calls, stored, lanes), code = without_header(data)
-        return cls(calls, stored, lanes, code)
+        (calls, stored, sizes, lanes), code = without_header(data)
+        return cls(calls, stored, sizes, lanes, code)
 
 
 class _Part:
@@ -118,27 +179,36 @@ class _Part:
 
     def __init__(self, program: Formula) -> None:
         self.program = program
-        host = runtime.runtime()
-        key = runtime.key(fingerprint(program))
-        self.compiled = CompiledProgram.from_bytes(disk_cache.load_or_make(key, self._compile))
-        self.code = load(self.compiled.code, host.address)
-        self.entries = [_Entry(self.code.address(name)) for name, _ in self.compiled.calls]
+        digest, names = identify(program)
+        self.compiled = CompiledProgram.from_bytes(disk_cache.load_or_make(runtime.key(digest), self._compile))
+        self.code = load(self.compiled.code, runtime.address)
+        self.entries = [_Entry(self.code.address(name)) for name, *_ in self.compiled.calls]
+        self._names = names
+        self._values = function_of([size_name(k) for k in range(len(names))], self.compiled.sizes)
+        count = runtime.threads()
+        self.detail = f"Halide, vectorised by {self.compiled.lanes}, {count} thread{'s' if count != 1 else ''}"
 
     def _compile(self) -> bytes:
         from .compiler import compile_program
 
         return compile_program(self.program).to_bytes()
 
-    def make_runner(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        calls = _KernelCalls(self)
+    def values_at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The values of the sizes that the functions take."""
+        return self._values(*[sizes[name] for name in self._names])
+
+    def make_runner(
+        self, values: tuple[int, ...], inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+    ) -> Callable[[], None]:
+        calls = _KernelCalls(self, values)
         calls.fill(inputs, outputs)
         return calls.make_runner((*inputs, *outputs))
 
 
 class _KernelCalls:
-    """Calls of a program's functions, complete but for the addresses of inputs and outputs."""
+    """Calls of a program's functions for the values of sizes, complete but for the addresses of inputs and outputs."""
 
-    def __init__(self, part: _Part) -> None:
+    def __init__(self, part: _Part, values: tuple[int, ...]) -> None:
         program, compiled = part.program, part.compiled
         self._part = part
         self._calls: list[tuple[Any, int]] = []
@@ -147,14 +217,25 @@ class _KernelCalls:
         outer = len(inputs) + len(outputs)
         types = [*inputs, *outputs, *(data_type for data_type, _ in compiled.stored)]
         headers: list[list[_Header]] = [[] for _ in types]
-        for entry, (_, arguments) in zip(part.entries, compiled.calls, strict=True):
-            call_headers = [_header(types[position], shape) for position, shape in arguments]
-            for (position, _), header in zip(arguments, call_headers, strict=True):
-                headers[position].append(header)
-            pointers = (ctypes.POINTER(_Header) * len(call_headers))(*map(ctypes.pointer, call_headers))
-            self._pointers.append(pointers)
+
+        def known(dimensions: Sequence[int]) -> tuple[int, ...]:
+            return tuple([size if size >= 0 else values[~size] for size in dimensions])
+
+        def header_of(position: int, shape: tuple[int, ...]) -> _Header:
+            header = _header(types[position], known(shape))
+            headers[position].append(header)
+            return header
+
+        for entry, (_, reads, numbers, writes) in zip(part.entries, compiled.calls, strict=True):
+            arguments = [
+                *(header_of(*array) for array in reads),
+                *map(ctypes.c_int32, known(numbers)),
+                *(header_of(*array) for array in writes),
+            ]
+            pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+            self._pointers.append((pointers, arguments))
             self._calls.append((entry, ctypes.addressof(pointers)))
-        self._stored = [np.empty(shape, data_type) for data_type, shape in compiled.stored]
+        self._stored = [np.empty(known(shape), data_type) for data_type, shape in compiled.stored]
         for array, described in zip(self._stored, headers[outer:], strict=True):
             for header in described:
                 header.host = _address(array)

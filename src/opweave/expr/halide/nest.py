@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.dtypes import FLOATS, INFO, DataType
+from ...core.sizes import Size, lower_bound
 from ..ir import Call, Const, Expr, Index, Load, Reduce, Source, Type, storage, walk
 from . import elements
 from .mathematics import HalideExpr, hl
@@ -23,14 +24,39 @@ def buffer_type(data_type: DataType) -> HalideExpr:
     return hl.UInt(16) if data_type == "float16" else elements.arithmetic_type(data_type)
 
 
+class SizeParameters:
+    """The parameters of a function for sizes that are known only when it runs, in the order of their first use."""
+
+    def __init__(self) -> None:
+        self.of: dict[Size, Any] = {}
+
+    def number(self, dimension: int) -> Any:
+        """A dimension in Halide's functions: a number, or the expression of a parameter."""
+        if not isinstance(dimension, Size):
+            return dimension
+        parameter = self.of.get(dimension)
+        if parameter is None:
+            parameter = self.of[dimension] = hl.Param(hl.Int(32), f"n{len(self.of)}")
+            if lower_bound(dimension) >= 1:
+                parameter.set_min_value(1)
+        return hl.Expr(parameter)
+
+    def i32(self, dimension: int) -> HalideExpr:
+        """A dimension as an expression."""
+        return self.number(dimension) if isinstance(dimension, Size) else hl.i32(dimension)
+
+
 class Nest:
     """The Halide function that computes the targets of a stage.
 
-    `shape` is the shape of the targets as the function sees it, with fused axes; `arrays` has the parameter of each array.
+    `shape` is the shape of the targets as the function sees it, with fused axes; `arrays` has the parameter of each array,
+    and `sizes` those of sizes.
     """
 
-    def __init__(self, stage: Stage, name: str, arrays: Mapping[Source, Any], target: Any) -> None:
-        self.arrays, self._target, self._name = arrays, target, name
+    def __init__(
+        self, stage: Stage, name: str, arrays: Mapping[Source, Any], sizes: SizeParameters, target: Any
+    ) -> None:
+        self.arrays, self.sizes, self._target, self._name = arrays, sizes, target, name
         self.loops = Loops(stage)
         self.shape = self.loops.shape
         self.variables = {loop: hl.Var(f"axis{k}") for k, loop in enumerate(self.loops.axes)}
@@ -54,8 +80,8 @@ class Nest:
             stride = 1
             for axis, extent in enumerate(reversed(self.shape)):
                 if number == 0:  # the others have the same bounds
-                    buffer.dim(axis).set_bounds(0, extent)
-                buffer.dim(axis).set_stride(stride)
+                    buffer.dim(axis).set_bounds(0, sizes.number(extent))
+                buffer.dim(axis).set_stride(sizes.number(stride))
                 stride *= extent
         self.operations = operations(*stage.roots)
         LoopSchedule(self)
@@ -99,7 +125,7 @@ def _refuse_endless(stage: Stage) -> None:
         is_power = node.name == "pow"
         # Halide hoists the squares of a base even if the exponent changes.
         free = node.parts[0].free if is_power else node.free
-        if any(variable.extent > 1 for variable in free):
+        if any(variable.extent != 1 for variable in free):
             continue
         sizes[node] += _repetitions(node) * sum(sizes[part] for part in node.parts)
         if sizes[node] > MAX_HOISTED_OPERATIONS:
@@ -116,7 +142,7 @@ def _repetitions(node: Call) -> int:
     info = INFO[node.type]
     if node.name == "pow":
         exponent = node.parts[1]
-        if not isinstance(exponent, Const):
+        if not isinstance(exponent, Const) or isinstance(exponent.value, Size):
             return info.bits << info.bits
         return 1 << int(exponent.value).bit_length() if exponent.value >= 0 else 1
     return 32 if node.name in ("floor_div", "mod") and info.kind == "i" else 1

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...core.dtypes import INFO
+from ...core.sizes import Size, estimate
 from ..ir import Load, Reduce, walk
 from . import elements
 from .mathematics import HalideExpr, hl
@@ -76,7 +77,7 @@ class Reduction:
         """The value of `streams`: several results are computed together if they share a load, as in a row times a matrix."""
         if not axes or axes[-1] not in self.loops or not self.over or self._is_arg:
             return 0
-        if self.over[-1].extent < self._nest.lanes:
+        if estimate(self.over[-1].extent) < self._nest.lanes:
             return 0
         loops, last = self._nest.loops, axes[-1]
         is_shared = any(loops.factor(load, last) == 0 and not loops.operands_of(load) for load in self.loads)
@@ -87,11 +88,14 @@ class Reduction:
             return 0
         if self.streams:
             return self._nest.lanes
-        extent, vector = self.over[-1].extent, self._nest.lanes
+        extent, vector = estimate(self.over[-1].extent), self._nest.lanes
+        if isinstance(self.over[-1].extent, Size):
+            extent = max(extent, vector)  # a short first run does not tell much
         return next((n * vector for n in (4, 2, 1) if n * vector <= extent), 0)
 
     def _define(self) -> None:
-        domain = hl.RDom([(0, loop.extent) for loop in reversed(self.over)]) if self.over else []
+        number = self._nest.sizes.number
+        domain = hl.RDom([(0, number(loop.extent)) for loop in reversed(self.over)]) if self.over else []
         self.domain = [domain[k] for k in range(len(self.over))]
         positions = dict(zip(reversed(self.over), self.domain, strict=True))
         self.total[self._arguments] = self._neutral()
@@ -101,14 +105,18 @@ class Reduction:
         """Lane `k` reduces the elements `k`, `k + lanes`, `k + 2 * lanes`, …; the lanes are reduced at the end."""
         last, others, arguments = self.over[-1], self.over[:-1], self._arguments
         vector = self._nest.lanes
-        steps, rest = divmod(last.extent, self.lanes)
+        sizes = self._nest.sizes
+        steps = last.extent // self.lanes
+        rest = last.extent - steps * self.lanes
         lane = hl.Var("lane")
         lanes = hl.Func(f"{name}_lanes")
         lanes[[lane, *arguments]] = self._neutral()
 
         def reduce(extent: int, lane_of: Callable[[Any], Any], place: Callable[[Any], HalideExpr]) -> Any:
             """Reduce the element at `place(step)` into the lane `lane_of(step)`, for `extent` steps; return the variables."""
-            domain = hl.RDom([(0, extent), *((0, loop.extent) for loop in reversed(others))])
+            domain = hl.RDom(
+                [(0, sizes.number(size)) for size in (extent, *(loop.extent for loop in reversed(others)))]
+            )
             positions = {loop: domain[k + 1] for k, loop in enumerate(reversed(others))}
             positions[last] = place(domain[0])
             self._reduce(lanes, [lane_of(domain[0]), *arguments], positions, positions[last])
@@ -124,8 +132,8 @@ class Reduction:
         else:
             update.reorder(lane, *steps_outwards, *arguments)
         update.vectorize(lane, vector).unroll(lane)
-        if rest:
-            domain = reduce(rest, lambda step: step, lambda step: hl.i32(steps * self.lanes) + step)
+        if rest != 0:
+            domain = reduce(rest, lambda step: step, lambda step: sizes.i32(steps * self.lanes) + step)
             if not self._nest.is_reversed(last):
                 lanes.update(1).vectorize(domain[0], vector, GUARD)
         self.functions.append(lanes)
@@ -144,7 +152,7 @@ class Reduction:
         for load in self.loads:
             desc = load.source.desc
             is_row = self._nest.loops.factor(load, self.over[-1]) == 1 and not self._nest.loops.operands_of(load)
-            if desc.byte_length >= PREFETCHED_BYTES and desc.element_count == count and is_row:
+            if estimate(desc.byte_length) >= PREFETCHED_BYTES and desc.element_count == count and is_row:
                 # With these wrappers: Halide would otherwise take the array for a function.
                 at, start = hl.VarOrRVar(result), hl.VarOrRVar(step)
                 ahead = hl.i32(PREFETCH_BYTES // (INFO[desc.data_type].bits // 8 * self.lanes))

@@ -97,6 +97,11 @@ def runtime() -> Code:
         return _runtime
 
 
+def address(name: str) -> int:
+    """The address of a function of the runtime, or of the C library, whose memset LLVM calls; 0 if there is none."""
+    return runtime().address(name) or _system_function(name)
+
+
 def _compile() -> bytes:
     from .objects import compile_runtime
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...core.sizes import Size, estimate, largest
 from ..ir import Call, Cast, Expr, walk
 from .mathematics import hl
 from .reduction import GUARD, Reduction
@@ -87,7 +88,7 @@ class LoopSchedule:
     def _split(self, step: Any, count: int) -> tuple[Any, Any]:
         """Split a loop into blocks of `count`; return the loops over the blocks, and inside of a block."""
         outer, inner = variable(), variable()
-        self.function.split(step, outer, inner, count, GUARD)
+        self.function.split(step, outer, inner, self.nest.sizes.number(count), GUARD)
         return outer, inner
 
     def _vectorize(self, stage: Any, step: Any, loop: StageLoop, is_divided: bool = False) -> None:
@@ -101,26 +102,48 @@ class LoopSchedule:
         f, loops = self.function, self.loops
         along = len(loops) - 1
         steps: list[Any] = [self.variables[loop] for loop in loops]
-        if loops[-1].extent <= 4 and len(loops) > 1:  # colour channels: vectorise along the pixels
+        is_short = not isinstance(loops[-1].extent, Size) and loops[-1].extent <= 4
+        if is_short and len(loops) > 1:  # colour channels: vectorise along the pixels
             f.bound(steps[-1], 0, loops[-1].extent).unroll(steps[-1])
             along -= 1
         operations, count = ACCESS_OPERATIONS + self.nest.operations, math.prod(loop.extent for loop in loops)
+        grain = max(TASK_OPERATIONS // operations, MIN_TASK_ELEMENTS)
+        if isinstance(count, Size):
+            self._open_pointwise(steps, along, grain)
+            return
         is_parallel = task_count(count * operations) > 1
         if is_parallel:
-            steps[along] = self._parallel(steps, along, max(TASK_OPERATIONS // operations, MIN_TASK_ELEMENTS))
+            steps[along] = self._parallel(steps, along, grain)
         self._vectorize(f, steps[along], loops[along], is_parallel)
 
-    def _parallel(self, steps: list[Any], along: int, grain: int) -> Any:
-        """Divide the elements into tasks of about `grain` elements; return the inner part of the loop `along`."""
+    def _open_pointwise(self, steps: list[Any], along: int, grain: int) -> None:
+        """Vectorise, and divide the elements into tasks by sizes that are known only at a run.
+
+        The loop over vectors is divided rather than the one over elements: parts of any size have no vectors to guard.
+        """
+        unit = 1 if self.nest.is_reversed(self.loops[along]) else self.vector
+        if unit > 1:
+            steps[along], lanes = self._split(steps[along], unit)
+            self.function.vectorize(lanes)
+        self._parallel(steps, along, grain, unit)
+
+    def _parallel(self, steps: list[Any], along: int, grain: int, unit: int = 0) -> Any:
+        """Divide the elements into tasks of about `grain` elements; return the inner part of the loop `along`.
+
+        The loop `along` has steps of `unit` elements; 0 if it is not vectorised yet.
+        """
         loops = self.loops
         # Divide the loop `at`. A task contains the loops inside of `at`, which have `inside` elements.
         inside, at = 1, len(loops) - 1
-        while at > along or (at > 0 and inside * loops[at].extent < grain):
-            inside *= loops[at].extent
+        while at > along or (at > 0 and inside * estimate(loops[at].extent) < grain):
+            inside *= estimate(loops[at].extent)
             at -= 1
-        count = _chunk(loops[at].extent, -(-grain // inside), self.vector if at == along else 1)
+        extent = loops[at].extent
         inner, tasks = steps[at], steps[:at]
-        if count < loops[at].extent:
+        if at == along and unit:
+            extent, inside = -(-extent // unit), inside * unit
+        count = _chunk(extent, -(-grain // inside), self.vector if at == along and not unit else 1)
+        if isinstance(count, Size) or count < extent:
             outer, inner = self._split(inner, count)
             tasks.append(outer)
         if tasks:
@@ -184,23 +207,21 @@ class LoopSchedule:
     def _parallel_rows(self, columnar: bool) -> None:
         """Divide the outermost loop into tasks."""
         f, first = self.function, self.order[0]
-        total = math.prod(loop.extent for loop in self.order) * (1 + self.nest.operations)
+        total = math.prod(estimate(loop.extent) for loop in self.order) * (1 + self.nest.operations)
         for reduction in self.reductions:
-            results = math.prod(loop.extent for loop in reduction.loops)
-            total += results * reduction.size * (2 + operations(reduction.node.body))
+            results = math.prod(estimate(loop.extent) for loop in reduction.loops)
+            total += results * estimate(reduction.size) * (2 + operations(reduction.node.body))
         tasks = task_count(total)
-        if tasks == 1:
+        if tasks == 1 and not isinstance(first.extent, Size):
             return
-        extent = first.extent
-        if self.rows and len(self.order) == 2:
-            extent //= self.rows
-        if first is self.loops[-1] and columnar:
-            extent = -(-extent // self.width)
-        if first is self.loops[-1] and self.streams:
-            extent //= self.streams
-        count = -(-extent // tasks)
+        unit = self.rows if self.rows and len(self.order) == 2 else 1
+        if first is self.loops[-1]:
+            unit = self.width if columnar else self.streams or unit
+        steps = -(-first.extent // unit)
+        wanted = -(-estimate(steps) * TASK_OPERATIONS // total)
+        count = _chunk(steps, wanted, 1) if isinstance(steps, Size) else -(-steps // tasks)
         task = self.level[first]
-        if count > 1:
+        if isinstance(count, Size) or count > 1:
             task, self.level[first] = self._split(task, count)
         f.parallel(task)
 
@@ -223,6 +244,8 @@ class LoopSchedule:
 
 def _chunk(extent: int, wanted: int, multiple: int) -> int:
     """The size of a task: about `wanted`, a multiple of `multiple`, and preferably a divisor of `extent`."""
+    if isinstance(extent, Size):
+        return -(-extent // largest(1, extent // wanted))
     if wanted >= extent:
         return extent
     wanted = -(-wanted // multiple) * multiple

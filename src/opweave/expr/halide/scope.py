@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...core.dtypes import FLOATS
+from ...core.sizes import Size, lower_bound
 from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, walk
 from ..ranges import bounds
 from . import elements
@@ -34,6 +35,8 @@ class LoopScope:
 
     def _one(self, node: Expr) -> HalideExpr:
         match node:
+            case Const(value=Size() as size):
+                return elements.cast(self._nest.sizes.i32(size), "index", node.type)
             case Const():
                 return elements.constant(node.value, node.type)
             case Index():
@@ -61,23 +64,26 @@ class LoopScope:
         is_limited = isinstance(node, Call) and node.name == "min" and isinstance(node.parts[1], Const)
         raw = self._known[node.parts[0] if is_limited else node]
         signed = hl.reinterpret(hl.Int(raw.type().bits()), raw)
-        low, high = (hl.cast(signed.type(), limit) for limit in (span[0], min(span[1], 2**31 - 1)))
+        high_end = span[1] if isinstance(span[1], Size) else min(span[1], 2**31 - 1)
+        low, high = (hl.cast(signed.type(), self._nest.sizes.number(limit)) for limit in (span[0], high_end))
         return hl.cast(hl.Int(32), hl.clamp(hl.select(signed < 0, high, signed), low, high))
 
     def _call(self, node: Call, arguments: list[HalideExpr]) -> HalideExpr:
         divisor = node.parts[-1]
         is_division = node.type == "index" and node.name in ("floor_div", "mod")
-        if is_division and isinstance(divisor, Const) and divisor.value > 0:
-            return elements.index_division(node.name, arguments[0], int(divisor.value))
-        if node.name == "pow" and node.type not in FLOATS and isinstance(divisor, Const) and divisor.value >= 0:
+        if is_division and isinstance(divisor, Const) and lower_bound(divisor.value) >= 1:
+            return elements.index_division(node.name, *arguments)
+        is_power = node.name == "pow" and node.type not in FLOATS and isinstance(divisor, Const)
+        if is_power and not isinstance(divisor.value, Size) and divisor.value >= 0:
             return elements.power(node.type, arguments[0], int(divisor.value))
         return elements.call(node.name, node.parts[-1].type, arguments)
 
     def _offset(self, node: Load) -> HalideExpr:
         loops, position = self._nest.loops, self._nest.loops.positions[node]
-        offset = hl.i32(position.constant)
+        i32 = self._nest.sizes.i32
+        offset = i32(position.constant)
         for loop in loops.over(position.variables):
-            offset = offset + self._positions[loop] * hl.i32(loops.factor(node, loop))
+            offset = offset + self._positions[loop] * i32(loops.factor(node, loop))
         for index in loops.operands_of(node):
-            offset = offset + self._known[index] * hl.i32(position.terms[index])
+            offset = offset + self._known[index] * i32(position.terms[index])
         return offset

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ...core.sizes import Size, estimate
 from ..ir import Call, Cast, Check, Expr, Formula, Index, Load, Output, Reduce, Stored, size_of, substitute, unify, walk
 from ..linear import place
 from ..reductions import COMBINE, split, stored_value, unroll_short
@@ -96,7 +97,7 @@ class _Division:
         """Move reductions that would be recomputed into separate stages."""
         while True:
             reductions = [node for node in walk(*bodies) if isinstance(node, Reduce)]
-            order = [axis for axis in loop_order(axes, reductions) if axis.extent > 1]
+            order = [axis for axis in loop_order(axes, reductions) if axis.extent != 1]
             chosen = next((n for n in reductions if _worth_dividing(n) or _is_repeated(n, order)), None)
             if chosen is None:
                 return bodies
@@ -133,7 +134,9 @@ def _with_rows(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[tuple
         if not isinstance(node, Reduce) or not axes or len(node.variables) != 1 or not _is_dear(node.body):
             continue
         (variable,), last = node.variables, axes[-1]
-        if variable.extent != last.extent or last in node.free or not 1 < last.extent <= MAX_ROW_ELEMENTS:
+        if variable.extent != last.extent or last in node.free or last.extent == 1:
+            continue
+        if estimate(last.extent) > MAX_ROW_ELEMENTS:
             continue
         *same, element = unify(*bodies, substitute(node.body, {variable: last}))
         inside = {part for part in walk(*same) if isinstance(part, Reduce) and part.variables == node.variables}
@@ -157,14 +160,16 @@ def _is_dear(body: Expr) -> bool:
 
 def _parts(extent: int) -> int:
     """The number of parts to split an extent into: at most 64, preferably a divisor of the extent."""
+    if isinstance(extent, Size):
+        return 64
     most_parts = min(extent, 64)
     return next((count for count in range(most_parts, most_parts // 4, -1) if extent % count == 0), most_parts)
 
 
 def _worth_dividing(node: Reduce) -> bool:
-    results = size_of(node.free)
-    positions = size_of(node.variables)
-    divisible = node.reduction in COMBINE and node.variables[0].extent >= 8
+    results = estimate(size_of(node.free))
+    positions = estimate(size_of(node.variables))
+    divisible = node.reduction in COMBINE and estimate(node.variables[0].extent) >= 8
     return divisible and results <= MAX_SPLIT_RESULTS and positions * results >= MIN_SPLIT_ELEMENTS
 
 
@@ -172,6 +177,8 @@ def _is_small(node: Reduce) -> bool:
     if node.reduction.startswith("arg_") or any(isinstance(n, Reduce) for n in walk(node.body)):
         return False
     positions = size_of(node.variables)
+    if isinstance(positions, Size):
+        return False
     return positions <= MAX_UNROLLED_POSITIONS and positions * len(walk(node.body)) <= MAX_UNROLLED_NODES
 
 
@@ -182,7 +189,7 @@ def loop_order(axes: Sequence[Index], reductions: Sequence[Reduce]) -> list[Inde
 
 def _is_repeated(node: Reduce, order: Sequence[Index]) -> bool:
     """Whether a reduction would be recomputed, because it does not depend on exactly the outermost loops."""
-    free = {variable for variable in node.free if variable.extent > 1}
+    free = {variable for variable in node.free if variable.extent != 1}
     return free != set(order[: len(free)]) or (not free and bool(order))
 
 
@@ -220,7 +227,7 @@ class Loops:
         self.of: dict[Index, StageLoop] = {}
         self.axes = self._fuse(stage.axes)
         for node in self.reductions:
-            if not all(variable in self.of for variable in node.variables if variable.extent > 1):
+            if not all(variable in self.of for variable in node.variables if variable.extent != 1):
                 self._fuse(node.variables)
 
     @property
@@ -234,7 +241,7 @@ class Loops:
 
     def over(self, variables: Iterable[Index]) -> tuple[StageLoop, ...]:
         """The loops of variables, each once."""
-        return tuple(dict.fromkeys(self.of[variable] for variable in variables if variable.extent > 1))
+        return tuple(dict.fromkeys(self.of[variable] for variable in variables if variable.extent != 1))
 
     def factor(self, node: Load, loop: StageLoop) -> int:
         """The stride of a load along a loop."""
