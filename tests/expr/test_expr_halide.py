@@ -96,13 +96,11 @@ class Maker:
             else ["add", "sub", "mul", "max", "div", "mod", "floor_div"]
         )
         name = self.random.choice(names)
+        chooses = self.random.random() < 0.3
         try:
-            np.broadcast_shapes(a.shape, b.shape)
-        except ValueError:
+            return ex.where(a > b, a, b * 2) if chooses else apply(name, a, b)
+        except ValidationError:  # the shapes do not broadcast
             return apply(name, a, 3)
-        if self.random.random() < 0.3:
-            return ex.where(a > b, a, b * 2)
-        return apply(name, a, b)
 
     def unary(self, inputs: Sequence[Traced], depth: int) -> Traced:
         return apply(

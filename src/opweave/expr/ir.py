@@ -398,7 +398,8 @@ class Formula:
     @cached_property
     def has_sizes(self) -> bool:
         """Whether sizes are known only when the program runs."""
-        if any(map(is_symbolic, (array.desc.shape for array in (*self.inputs, *self.outputs)))):
+        descs = [*(source.desc for source in self.inputs), *(output.desc for output in self.outputs)]
+        if any(is_symbolic(desc.shape) for desc in descs):
             return True
         nodes = walk(*(stored.body for stored in self.stored), *self.roots)
         constants = [node.value for node in nodes if isinstance(node, Const)]

@@ -51,7 +51,7 @@ def _spans_of_positions(*roots: Expr) -> Iterator[tuple[Expr, Range]]:
 
 def _bounds(node: Expr, spans: Mapping[Expr, Range | None]) -> Range | None:
     if isinstance(node, Const):
-        value = node.value if isinstance(node.value, Size) else int(node.value)
+        value: Any = node.value if isinstance(node.value, Size) else int(node.value)
         return value, value
     if isinstance(node, Index):
         return 0, node.extent - 1

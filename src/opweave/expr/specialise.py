@@ -8,8 +8,8 @@ from ..core.graph import Desc
 from ..core.sizes import Size, at, values_at
 from . import ir
 from .array import axis_variable
-from .ranges import check_positions
 from .ir import Check, Const, Expr, Formula, Index, Input, Load, Output, Reduce, Source, Stored, unify, walk
+from .ranges import check_positions
 
 
 def formula_at(program: Formula, sizes: Mapping[str, int]) -> Formula:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from ...core.sizes import Dimension, Size, lower_bound, renamed
 from ...support.errors import OperationError
-from ...core.sizes import Size, lower_bound, renamed
 from ..fingerprint import identify
-from ..ir import Formula, Load, Source, walk
+from ..ir import Formula, Load, Output, Source, walk
 from ..ranges import ends_of_positions
 from . import objects
 from .image import pack
@@ -30,7 +30,7 @@ def compile_program(program: Formula) -> CompiledProgram:
     names = {name: size_name(k) for k, name in enumerate(ordered)}
     sizes: dict[Size, int] = {}
 
-    def number(dimension: int) -> int:
+    def number(dimension: Dimension) -> int:
         """A dimension, or ~k for the k-th of `sizes`."""
         return ~sizes.setdefault(dimension, len(sizes)) if isinstance(dimension, Size) else dimension
 
@@ -53,14 +53,13 @@ def compile_program(program: Formula) -> CompiledProgram:
 def _limits(program: Formula) -> list[int]:
     """Sizes that must fit into int32, the type of positions: the numbers of elements, and ends of ranges beyond them."""
     bodies = (*(stored.body for stored in program.stored), *program.roots)
-    counts = list(
-        dict.fromkeys(array.desc.element_count for array in (*program.inputs, *program.stored, *program.outputs))
-    )
-    ends = [
-        end
-        for end in ends_of_positions(*bodies)
-        if lower_bound(end) < 0 or not any(lower_bound(c - end) >= 0 for c in counts)
-    ]
+    arrays: list[Source | Output] = [*program.inputs, *program.stored, *program.outputs]
+    counts = list(dict.fromkeys(array.desc.element_count for array in arrays))
+
+    def may_exceed(end: int) -> bool:
+        return lower_bound(end) < 0 or all(lower_bound(count - end) < 0 for count in counts)
+
+    ends = filter(may_exceed, ends_of_positions(*bodies))
     return [*counts, *ends]
 
 

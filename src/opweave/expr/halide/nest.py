@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.dtypes import FLOATS, INFO, DataType
-from ...core.sizes import Size, lower_bound
+from ...core.sizes import Dimension, Size, lower_bound
 from ..ir import Call, Const, Expr, Index, Load, Reduce, Source, Type, storage, walk
 from . import elements
 from .mathematics import HalideExpr, hl
@@ -30,7 +30,7 @@ class SizeParameters:
     def __init__(self) -> None:
         self.of: dict[Size, Any] = {}
 
-    def number(self, dimension: int) -> Any:
+    def number(self, dimension: Dimension) -> Any:
         """A dimension in Halide's functions: a number, or the expression of a parameter."""
         if not isinstance(dimension, Size):
             return dimension
@@ -41,7 +41,7 @@ class SizeParameters:
                 parameter.set_min_value(1)
         return hl.Expr(parameter)
 
-    def i32(self, dimension: int) -> HalideExpr:
+    def i32(self, dimension: Dimension) -> HalideExpr:
         """A dimension as an expression."""
         return self.number(dimension) if isinstance(dimension, Size) else hl.i32(dimension)
 

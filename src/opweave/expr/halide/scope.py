@@ -35,8 +35,8 @@ class LoopScope:
 
     def _one(self, node: Expr) -> HalideExpr:
         match node:
-            case Const(value=Size() as size):
-                return elements.cast(self._nest.sizes.i32(size), "index", node.type)
+            case Const() if isinstance(node.value, Size):
+                return elements.cast(self._nest.sizes.i32(node.value), "index", node.type)
             case Const():
                 return elements.constant(node.value, node.type)
             case Index():
@@ -71,11 +71,12 @@ class LoopScope:
     def _call(self, node: Call, arguments: list[HalideExpr]) -> HalideExpr:
         divisor = node.parts[-1]
         is_division = node.type == "index" and node.name in ("floor_div", "mod")
-        if is_division and isinstance(divisor, Const) and lower_bound(divisor.value) >= 1:
-            return elements.index_division(node.name, *arguments)
-        is_power = node.name == "pow" and node.type not in FLOATS and isinstance(divisor, Const)
-        if is_power and not isinstance(divisor.value, Size) and divisor.value >= 0:
-            return elements.power(node.type, arguments[0], int(divisor.value))
+        if isinstance(divisor, Const):
+            if is_division and lower_bound(divisor.value) >= 1:
+                return elements.index_division(node.name, *arguments)
+            is_power = node.name == "pow" and node.type not in FLOATS
+            if is_power and not isinstance(divisor.value, Size) and divisor.value >= 0:
+                return elements.power(node.type, arguments[0], int(divisor.value))
         return elements.call(node.name, node.parts[-1].type, arguments)
 
     def _offset(self, node: Load) -> HalideExpr:
