@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping
 
 from .. import ops
 from ..core.graph import Graph, Node
+from ..core.sizes import estimate
 from .loops import EXPRESSION, fits, is_pointwise, may_fit, work
 from .partition import LoopFusion, partition
 from .winners import wins
@@ -43,7 +44,7 @@ def move_to_loops(
     # Nodes of the engine that could be compiled loops.
     able = {node for node in graph.nodes if kinds[node] == engine and node.op.formula is not None}
     winners = {node for node in able if wins(node, engine)}
-    is_large = any(output.desc.element_count >= MIN_ELEMENTS for node in graph.nodes for output in node.outputs)
+    is_large = any(estimate(output.desc.element_count) >= MIN_ELEMENTS for n in graph.nodes for output in n.outputs)
     if not is_large and not winners and not expressions:
         return dict(kinds)  # as `_is_worth_it` would say of each loop
     absorbed = _epilogues(graph, winners)
@@ -108,7 +109,7 @@ def _epilogues(graph: Graph, winners: set[Node]) -> set[Node]:
 def _is_worth_it(nodes: list[Node], expressions: set[Node], between: bool, threads: int) -> bool:
     if len(nodes) > 1 and not expressions.isdisjoint(nodes):
         return True
-    elements = max(output.desc.element_count for node in nodes for output in node.outputs)
+    elements = max(estimate(output.desc.element_count) for node in nodes for output in node.outputs)
     if between and (len(nodes) - 1) * elements < MIN_SAVED_BY_THREAD * threads:
         return False
     return len(nodes) >= MIN_NODES and elements >= MIN_ELEMENTS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..core.graph import Node
+from ..core.sizes import is_same_shape
 from ..expr import limits
 from ..expr.ir import Formula
 from ..kernels.expression import descs_of, program_of
@@ -23,7 +24,7 @@ def is_pointwise(node: Node) -> bool:
 
 def may_fit(producer: Node, consumer: Node) -> bool:
     """Whether the shapes of two expressions allow that they become one loop."""
-    return len(consumer.outputs) == 1 and any(consumer.outputs[0].shape == o.shape for o in producer.outputs)
+    return len(consumer.outputs) == 1 and any(is_same_shape(consumer.outputs[0].shape, o.shape) for o in producer.outputs)
 
 
 def fits(producer: Node, consumer: Node) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from .. import composites, ops
 from ..core.graph import Node
 from ..core.operation import Op
+from ..core.sizes import estimate, is_same_size
 
 MIN_GAIN = 1.5
 """Smaller gains do not pay for compiling an expression, and for fusions that the engine would have done."""
@@ -78,7 +79,7 @@ def form(node: Node) -> str:
     """
     if node.op is ops.gemm:
         _, matrix, *_ = node.operands
-        is_row = node.outputs[0].shape[0] == 1 and node.attributes["b_transpose"] and matrix.is_constant
+        is_row = is_same_size(node.outputs[0].shape[0], 1) and node.attributes["b_transpose"] and matrix.is_constant
         return "row" if is_row else "matrix"
     axes = node.attributes.get("axes", node.attributes.get("axis"))
     if axes is None:
@@ -106,4 +107,4 @@ def wins(node: Node, engine: str) -> bool:
         return False
     size = elements(node)
     least = sizes.get((form(node), list(node.operands)[-1].data_type))
-    return least is not None and size is not None and size >= least
+    return least is not None and size is not None and estimate(size) >= least

@@ -55,7 +55,7 @@ class _Atom:
         """The value in Python, of the sizes `s`."""
         if not self.arguments:
             return f"s[{self.text!r}]"
-        arguments = [_source(argument) for argument in self.arguments]
+        arguments = [source_of(argument) for argument in self.arguments]
         template = _SOURCES.get(self.kind)
         return f"{self.kind}({', '.join(arguments)})" if template is None else template.format(*arguments)
 
@@ -200,7 +200,7 @@ class Size:
         """
         if self._function is None:
             # A program has many sizes, which are evaluated for each combination of names: generated code takes a tenth.
-            self._function = eval(f"lambda s: {_source(self)}", dict(_FUNCTIONS))
+            self._function = eval(f"lambda s: {source_of(self)}", dict(_FUNCTIONS))
         number: int = self._function(sizes)
         return number
 
@@ -313,7 +313,7 @@ def is_unknown(size: object) -> bool:
     return not more and factor == 1 and [atom.kind for atom in atoms] == ["unknown"]
 
 
-def _source(dimension: Dimension) -> str:
+def source_of(dimension: Dimension) -> str:
     """The value in Python, of the sizes `s`."""
     if not isinstance(dimension, Size):
         return str(dimension)
@@ -463,6 +463,11 @@ def is_longer(dimension: Dimension, length: float) -> bool:
     return interval(dimension)[1] > length if isinstance(dimension, Size) else dimension > length
 
 
+def is_same_shape(left: Sequence[Dimension], right: Sequence[Dimension]) -> bool:
+    """Whether shapes are equal for all sizes, as far as formulas tell."""
+    return len(left) == len(right) and all(map(is_same_size, left, right))
+
+
 def may_equal(left: Dimension, right: Dimension) -> bool:
     """Whether dimensions are equal for some sizes, as far as formulas tell."""
     return left == right if type(left) is type(right) is int else _answer("zero", left - right) is not False
@@ -584,14 +589,14 @@ def renamed(dimension: Dimension, names: Mapping[str, str]) -> Dimension:
     return _size(terms)
 
 
-def function_of(names: Sequence[str], formulas: Sequence[str]) -> Callable[..., tuple[int, ...]]:
-    """The function of the sizes `names` that computes formulas, texts of sizes whose names are identifiers.
+def function_of(sources: Sequence[str]) -> Callable[[Mapping[str, int]], tuple[int, ...]]:
+    """The function of sizes by name that computes dimensions, each written by `source_of`.
 
-    >>> function_of(["n", "m"], [str(Size("n") * Size("m")), str(Size("n") // 2)])(5, 3)
+    >>> function_of([source_of(Size("n") * Size("m")), source_of(Size("n") // 2)])({"n": 5, "m": 3})
     (15, 2)
     """
-    function: Callable[..., tuple[int, ...]] = eval(
-        f"lambda {', '.join(names)}: ({''.join(f'{formula}, ' for formula in formulas)})", dict(_FUNCTIONS)
+    function: Callable[[Mapping[str, int]], tuple[int, ...]] = eval(
+        f"lambda s: ({''.join(f'{source}, ' for source in sources)})", dict(_FUNCTIONS)
     )
     return function
 
@@ -715,10 +720,16 @@ def estimate(dimension: Dimension) -> int:
     return dimension.at({name: hints.get(name, TYPICAL_SIZE) for name in variables_of(dimension)})
 
 
+def current_guards() -> Guards | None:
+    """This scope, if it records answers for the sizes of a run."""
+    scope = _scope.get()
+    return scope if isinstance(scope, Guards) else None
+
+
 def guarded_sizes() -> Mapping[str, int]:
     """The sizes whose answers this scope records; none without such a scope."""
-    scope = _scope.get()
-    return scope.sizes if isinstance(scope, Guards) else {}
+    guards = current_guards()
+    return guards.sizes if guards else {}
 
 
 def in_scope(function: Callable[[], T]) -> Callable[[], T]:

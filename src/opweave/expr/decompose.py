@@ -15,6 +15,7 @@ import numpy as np
 
 from ..core.dtypes import FLOATS, INFO, WIDE, DataType
 from ..core.graph import MAX_RANK, Desc, Operand
+from ..core.sizes import estimate
 from ..support.errors import NotSupportedError
 from .evaluate import evaluate, slots_of
 from .ir import INTEGERS, Call, Cast, Const, Expr, Formula, Index, Load, Output, Reduce, Source, Type, walk
@@ -38,13 +39,13 @@ def refusal(program: Formula) -> str | None:
     if program.checks:
         return "checks of indices have no operation"
     descs = [array.desc for arrays in (program.inputs, program.stored, program.outputs) for array in arrays]
-    limit = max(_MIN_LIMIT, MAX_GROWTH * max(desc.element_count for desc in descs))
+    limit = max(_MIN_LIMIT, MAX_GROWTH * max(estimate(desc.element_count) for desc in descs))
     for axes, body in _definitions(program):
         if 1 + max(slots_of(axes, (body,)).values(), default=-1) > MAX_RANK:
             return f"it needs arrays of more than {MAX_RANK} dimensions"
         for node in _nodes(body):
             reason = _refusal_of(node)
-            count = math.prod(variable.extent for variable in node.free)
+            count = estimate(math.prod(variable.extent for variable in node.free))
             if reason is None and count > limit:
                 reason = f"it needs arrays of {count} elements"
             if reason is not None:

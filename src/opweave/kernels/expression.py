@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ..core.dtypes import DataType
 from ..core.graph import Node, Operand, iter_operands, map_operands
 from ..core.operation import Op, call_with
-from ..core.sizes import is_symbolic
+from ..core.sizes import Guards, Size, current_guards, is_symbolic
 from ..expr import ir
 from ..expr.array import Traced, as_array, is_rounded, round_float16
 from ..expr.ir import Formula
@@ -22,14 +23,31 @@ MAX_TRACES = 512
 traces: Cache[Any, Formula] = Cache(MAX_TRACES)
 """Traced programs without sizes, by operation, formula, operands and attributes."""
 
+_guarded_traces: WeakKeyDictionary[Guards, Cache[Any, Formula]] = WeakKeyDictionary()
+"""Traced programs with sizes, for each scope that records the answers to comparisons."""
+
 
 def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Formula:
     """The program of a formula, with an input for each present operand; errors end with the line of the user's code."""
-    descs = iter_operands(inputs)
+    descs, cache = iter_operands(inputs), traces
     if any(is_symbolic(value) for value in (*(desc.shape for desc in descs), *attributes.values())):
-        return _trace(op, inputs, attributes)  # the scope records the answers to comparisons of sizes
+        # A scope must get all questions about sizes. That of a run has their answers from then on.
+        guards = current_guards()
+        if guards is None:
+            return _trace(op, inputs, attributes)
+        cache = _guarded_traces.setdefault(guards, Cache(MAX_TRACES))
+        attributes = {name: _positive(value) for name, value in attributes.items()}
     key = op, op.formula, tuple(inputs.items()), tuple(attributes.items())
-    return traces.make(key, lambda: _trace(op, inputs, attributes))
+    return cache.make(key, lambda: _trace(op, inputs, attributes))
+
+
+def _positive(value: Any) -> Any:
+    """An attribute, with numbers in place of sizes that depend on a name of 0: formulas assume that names are at least 1."""
+    if isinstance(value, tuple):
+        return tuple(map(_positive, value))
+    if isinstance(value, Size) and not all(Size(name) > 0 for name in value.names):
+        return int(value)
+    return value
 
 
 def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[str, Any]) -> Formula:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from ...core.sizes import Dimension, Size, lower_bound, renamed
+from ...core.sizes import Dimension, Size, lower_bound, renamed, source_of
 from ...support.errors import OperationError
 from ..fingerprint import identify
 from ..ir import Formula, Load, Output, Source, walk
@@ -47,7 +47,7 @@ def compile_program(program: Formula) -> CompiledProgram:
     for limit in _limits(program):
         number(limit)
     lanes = objects.target().natural_vector_size(hl.Float(32))
-    return CompiledProgram(tuple(calls), kinds, tuple(str(renamed(size, names)) for size in sizes), lanes, pack(files))
+    return CompiledProgram(tuple(calls), kinds, tuple(source_of(renamed(size, names)) for size in sizes), lanes, pack(files))
 
 
 def _limits(program: Formula) -> list[int]:

@@ -155,7 +155,7 @@ class CompiledProgram:
         calls: the name of each function, and its arguments: the arrays that it reads, sizes, and the arrays that it writes.
             Arrays are numbered: inputs, outputs, `stored`.
         stored: data type and shape of each intermediate array.
-        sizes: formulas of the sizes of the program, whose names are those of `size_name`.
+        sizes: written by `source_of`, with names by `size_name`.
         lanes: elements of a float32 vector.
     """
 
@@ -183,8 +183,8 @@ class _Part:
         self.compiled = CompiledProgram.from_bytes(disk_cache.load_or_make(runtime.key(digest), self._compile))
         self.code = load(self.compiled.code, runtime.address)
         self.entries = [_Entry(self.code.address(name)) for name, *_ in self.compiled.calls]
-        self._names = names
-        self._values = function_of([size_name(k) for k in range(len(names))], self.compiled.sizes)
+        self._names = {size_name(k): name for k, name in enumerate(names)}
+        self._values = function_of(self.compiled.sizes)
         count = runtime.threads()
         self.detail = f"Halide, vectorised by {self.compiled.lanes}, {count} thread{'s' if count != 1 else ''}"
 
@@ -195,7 +195,7 @@ class _Part:
 
     def values_at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The values of the sizes that the functions take."""
-        return self._values(*[sizes[name] for name in self._names])
+        return self._values({name: sizes[own] for name, own in self._names.items()})
 
     def make_runner(
         self, values: tuple[int, ...], inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
