@@ -17,6 +17,7 @@ from opweave.core.sizes import Guards, Size, values_at
 from opweave.expr import Traced, ir, kernels, trace
 from opweave.expr.evaluate import evaluate
 from opweave.expr.fingerprint import fingerprint, identify
+from opweave.expr.simplify import simplify
 from opweave.expr.specialise import formula_at
 from opweave.support.cache import Cache
 from opweave.support.errors import OperationError, ValidationError
@@ -216,6 +217,40 @@ def test_formula_at_equals_the_formula_of_these_sizes(name: str) -> None:
     assert not formula_at(program, sizes).has_sizes
     assert str(formula_at(program, sizes)) == str(trace_static(name, sizes))
     assert fingerprint(formula_at(program, sizes)) == fingerprint(trace_static(name, sizes))
+
+
+def test_simplify_of_sizes() -> None:
+    def recombined(x: Traced) -> Traced:
+        rows, columns, _ = x.shape
+        flat = ex.compute((rows * columns, 7), lambda r, k: x[r // columns, r % columns, k])
+        return ex.compute(x.shape, lambda i, j, k: flat[i * columns + j, k])
+
+    def divided(x: Traced) -> Traced:
+        heads = ex.compute((x.shape[0], 4, M), lambda i, h, j: x[i, h * M + j])
+        return ex.compute(x.shape, lambda i, j: heads.clamped[i, j // M, j % M])
+
+    guards = Guards(FIRST)
+    for function, shape, result in ((recombined, (N, M, 7), "x0[i, j, k]"), (divided, (N, 4 * M), "x0[i, j]")):
+        with guards.deciding():
+            program = simplify(trace(function, "f", [Desc("int8", shape)]))  # type: ignore[arg-type]
+        assert str(program).splitlines()[-1].strip() == result
+    assert not guards.answers
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_simplified_formula_computes_the_same(name: str) -> None:
+    program, guards = trace_symbolic(name)
+    answers = dict(guards.answers)
+    with guards.deciding():
+        simplified = simplify(program)
+    assert guards.answers == answers
+    for sizes in SIZES[:4]:
+        static = formula_at(program, sizes)
+        arrays, actual, expected = arrays_for(static, sizes["n"]), empty(static), empty(static)
+        evaluate(formula_at(simplified, sizes), arrays, actual)
+        evaluate(static, arrays, expected)
+        for a, e in zip(actual, expected, strict=True):
+            np.testing.assert_array_equal(a, e)
 
 
 def test_halide_compiles_once_for_all_names_and_sizes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,9 @@ def is_pointwise(node: Node) -> bool:
 
 def may_fit(producer: Node, consumer: Node) -> bool:
     """Whether the shapes of two expressions allow that they become one loop."""
-    return len(consumer.outputs) == 1 and any(is_same_shape(consumer.outputs[0].shape, o.shape) for o in producer.outputs)
+    return len(consumer.outputs) == 1 and any(
+        is_same_shape(consumer.outputs[0].shape, o.shape) for o in producer.outputs
+    )
 
 
 def fits(producer: Node, consumer: Node) -> bool:

@@ -62,9 +62,9 @@ def _bounds(node: Expr, spans: Mapping[Expr, Range | None]) -> Range | None:
     ranges = [spans.get(part) for part in node.parts]
     if node.name == "where":
         a, b = ranges[1:]
-        return (_least(a[0], b[0]), _greatest(a[1], b[1])) if a and b else None
+        return (least(a[0], b[0]), greatest(a[1], b[1])) if a and b else None
     if node.name in ("max", "min") and any(ranges):  # in a clamp, the range of one operand may be unknown
-        info, pick = INFO[storage(node.type)], _greatest if node.name == "max" else _least
+        info, pick = INFO[storage(node.type)], greatest if node.name == "max" else least
         a, b = (span or (info.lowest, info.highest) for span in ranges)
         return pick(a[0], b[0]), pick(a[1], b[1])
     if None in ranges or node.type != "index":  # integers of data wrap around
@@ -75,8 +75,7 @@ def _bounds(node: Expr, spans: Mapping[Expr, Range | None]) -> Range | None:
     if node.name == "abs":
         if lower_bound(low) >= 0:
             return low, high
-        least = -high if lower_bound(-high) >= 0 else 0
-        return least, _greatest(-low, high)
+        return (-high if lower_bound(-high) >= 0 else 0), greatest(-low, high)
     other = others[0]
     if node.name in ("floor_div", "mod") and lower_bound(other[0]) < 1:
         return None  # the divisor may be 0 or negative
@@ -85,7 +84,14 @@ def _bounds(node: Expr, spans: Mapping[Expr, Range | None]) -> Range | None:
     function = FUNCTIONS[node.name].operator
     assert function is not None, node
     corners = [function(a, b) for a in (low, high) for b in other]  # `function` is monotonic in each argument
-    return reduce(_least, corners), reduce(_greatest, corners)
+    if Size not in map(type, corners):
+        return min(corners), max(corners)
+    lowest = next((c for c in corners if all(lower_bound(other - c) >= 0 for other in corners)), None)
+    highest = next((c for c in corners if all(lower_bound(c - other) >= 0 for other in corners)), None)
+    return (
+        reduce(least, corners) if lowest is None else lowest,
+        reduce(greatest, corners) if highest is None else highest,
+    )
 
 
 def is_inside(span: Range, extent: int) -> bool:
@@ -93,11 +99,13 @@ def is_inside(span: Range, extent: int) -> bool:
     return lower_bound(span[0]) >= 0 and lower_bound(extent - 1 - span[1]) >= 0
 
 
-def _least(left: int, right: int) -> Any:
+def least(left: int, right: int) -> Any:
+    """The smaller one of two ends of ranges."""
     return smallest(*_without_limit(left, right, MAX_DIMENSION))
 
 
-def _greatest(left: int, right: int) -> Any:
+def greatest(left: int, right: int) -> Any:
+    """The larger one of two ends of ranges."""
     return largest(*_without_limit(left, right, -MAX_DIMENSION))
 
 

@@ -12,9 +12,10 @@ import math
 from dataclasses import replace
 
 from ..core.dtypes import INFO
+from ..core.sizes import Size, is_below, is_same_size, lower_bound, without_deciding
 from .ir import Call, Cast, Const, Expr, Formula, Index, Load, Output, Reduce, Stored, call, unify, walk
 from .linear import Linear, combine
-from .ranges import Range, bounds
+from .ranges import Range, bounds, greatest, is_inside, least
 
 _REFLECTED = {"greater": "lesser", "lesser_or_equal": "greater_or_equal"}
 """Comparisons -> the same with exchanged operands: a > b is b < a."""
@@ -74,9 +75,9 @@ class _Simplifier:
         is_lesser = _REFLECTED.get(name, name) == "lesser"  # a < b; otherwise a >= b
         difference = self._range_of(self._sum(a).plus(self._sum(b), -1))
         if difference is not None:
-            if difference[1] < 0:
+            if is_below(difference[1], 0):
                 return Const(is_lesser, "bool")
-            if difference[0] >= 0:
+            if lower_bound(difference[0]) >= 0:
                 return Const(not is_lesser, "bool")
         return call(name, *parts)
 
@@ -88,38 +89,38 @@ class _Simplifier:
         if total is not None:
             return self._expression(total)
         match name:
-            case "floor_div" if not sums[1].terms and sums[1].constant > 0:
+            case "floor_div" if not sums[1].terms and lower_bound(sums[1].constant) >= 1:
                 return self._expression(self._quotient(sums[0], sums[1].constant))
-            case "mod" if not sums[1].terms and sums[1].constant > 0:
+            case "mod" if not sums[1].terms and lower_bound(sums[1].constant) >= 1:
                 return self._expression(self._remainder(sums[0], sums[1].constant))
             case "max" | "min":
                 return self._extremum(name, parts, sums)
             case "abs":
                 ends = self._range_of(sums[0])
-                if ends is not None and ends[0] >= 0:
+                if ends is not None and lower_bound(ends[0]) >= 0:
                     return parts[0]
         return self._unique(name, *parts)
 
     def _quotient(self, dividend: Linear, divisor: int) -> Linear:
         """`dividend // divisor`."""
         whole, rest = _divide(dividend, divisor)
-        ends = self._range_of(rest)
-        if ends is not None and ends[0] // divisor == ends[1] // divisor:  # the quotient of `rest` is constant
-            return whole.plus(Linear(ends[0] // divisor))
+        quotient = _constant_quotient(self._range_of(rest), divisor)
+        if quotient is not None:
+            return whole.plus(Linear(quotient))
         common, rest, _ = self._common_factor(rest, divisor)  # (g * x + y) // (g * n) is x // n
         divisor //= common
         inner = _only_term(rest)
         if isinstance(inner, Call) and inner.name == "floor_div" and isinstance(inner.parts[1], Const):
             # x // m // n is x // (m * n)
-            rest, divisor = self._sum(inner.parts[0]), divisor * int(inner.parts[1].value)
+            rest, divisor = self._sum(inner.parts[0]), divisor * inner.parts[1].value
         return whole.plus(self._call_as_sum("floor_div", rest, divisor))
 
     def _remainder(self, dividend: Linear, divisor: int) -> Linear:
         """`dividend % divisor`."""
         _, rest = _divide(dividend, divisor)
-        ends = self._range_of(rest)
-        if ends is not None and ends[0] // divisor == ends[1] // divisor:  # the quotient of `rest` is constant
-            return rest.plus(Linear(-(ends[0] // divisor) * divisor))
+        quotient = _constant_quotient(self._range_of(rest), divisor)
+        if quotient is not None:
+            return rest.plus(Linear(-quotient * divisor))
         common, rest, below = self._common_factor(rest, divisor)  # (g * x + y) % (g * n) is g * (x % n) + y
         return self._call_as_sum("mod", rest, divisor // common).times(common).plus(below)
 
@@ -128,19 +129,19 @@ class _Simplifier:
 
         `g` is the largest common divisor of `divisor` and a factor in `value` for which this is possible; 1 if there is none.
         """
-        for common in sorted({math.gcd(divisor, count) for count in value.terms.values()}, reverse=True):
+        for common in _common_divisors(value, divisor):
             multiple, below = _divide(value, common)
             ends = self._range_of(below)
-            if ends is not None and ends[0] >= 0 and ends[1] < common:
+            if ends is not None and is_inside(ends, common):
                 return common, multiple, below
         return 1, value, Linear()
 
     def _extremum(self, name: str, parts: tuple[Expr, ...], sums: list[Linear]) -> Expr:
         difference = self._range_of(sums[0].plus(sums[1], -1))
         if difference is not None:
-            if difference[0] >= 0:
+            if lower_bound(difference[0]) >= 0:
                 return parts[0] if name == "max" else parts[1]
-            if difference[1] <= 0:
+            if lower_bound(-difference[1]) >= 0:
                 return parts[1] if name == "max" else parts[0]
         return self._unique(name, *parts)
 
@@ -149,7 +150,7 @@ class _Simplifier:
     def _sum(self, node: Expr) -> Linear:
         """The sum that a rewritten node computes."""
         if isinstance(node, Const):
-            return Linear(int(node.value))
+            return Linear(node.value if isinstance(node.value, Size) else int(node.value))
         return self._sums.get(node) or Linear(0, {node: 1})
 
     def _expression(self, value: Linear) -> Expr:
@@ -160,16 +161,20 @@ class _Simplifier:
             return only
         if not value.terms:
             return Const(value.constant, "index")
-        ordered = sorted(value.terms.items(), key=lambda item: item[1] < 0)  # negative terms last
-        pieces = [(t if abs(n) == 1 else self._unique("mul", t, Const(abs(n), "index")), n) for t, n in ordered]
-        if value.constant and ordered[0][1] < 0:  # 5 - x rather than -x + 5
-            pieces.insert(0, (Const(value.constant, "index"), 1))
-        elif value.constant:
-            pieces.append((Const(abs(value.constant), "index"), value.constant))
-        (first, sign), *others = pieces
-        result = first if sign > 0 else self._unique("neg", first)
-        for piece, sign in others:
-            result = self._unique("add" if sign > 0 else "sub", result, piece)
+        ordered = sorted(value.terms.items(), key=lambda item: is_below(item[1], 0))  # negative terms last
+        pieces = [
+            (t if is_same_size(n, 1) else self._unique("mul", t, Const(n, "index")), is_negative)
+            for t, n, is_negative in ((t, *_magnitude(n)) for t, n in ordered)
+        ]
+        constant, is_subtracted = _magnitude(value.constant)
+        if pieces[0][1] and constant != 0:  # 5 - x rather than -x + 5
+            pieces.insert(0, (Const(value.constant, "index"), False))
+        elif constant != 0:
+            pieces.append((Const(constant, "index"), is_subtracted))
+        (first, is_negative), *others = pieces
+        result = self._unique("neg", first) if is_negative else first
+        for piece, is_negative in others:
+            result = self._unique("sub" if is_negative else "add", result, piece)
         self._sums[result] = value
         return result
 
@@ -177,9 +182,9 @@ class _Simplifier:
         """Replace `x // n * n + x % n` by `x`."""
         for term, count in value.terms.items():
             if isinstance(term, Call) and term.name == "mod" and isinstance(term.parts[1], Const):
-                divisor, dividend = int(term.parts[1].value), self._sum(term.parts[0])
+                divisor, dividend = term.parts[1].value, self._sum(term.parts[0])
                 quotient = _only_term(self._quotient(dividend, divisor))
-                if quotient is not None and value.terms.get(quotient) == count * divisor:
+                if quotient is not None and is_same_size(value.terms.get(quotient, 0), count * divisor):
                     rest = {t: n for t, n in value.terms.items() if t is not term and t is not quotient}
                     return self._recombine(Linear(value.constant, rest).plus(dividend, count))
         return value
@@ -205,13 +210,13 @@ class _Simplifier:
             if span is None:
                 return None
             ends = span[0] * count, span[1] * count  # in reverse order if `count` is negative
-            low, high = low + min(ends), high + max(ends)
+            low, high = low + least(*ends), high + greatest(*ends)
         return low, high
 
 
 def _only_term(value: Linear) -> Expr | None:
     """The term of a sum that consists of one term with factor 1; None for other sums."""
-    if value.constant or list(value.terms.values()) != [1]:
+    if value.constant != 0 or len(value.terms) != 1 or not all(is_same_size(n, 1) for n in value.terms.values()):
         return None
     return next(iter(value.terms))
 
@@ -220,11 +225,40 @@ def _divide(value: Linear, divisor: int) -> tuple[Linear, Linear]:
     """Split `value` into `divisor * quotient + rest`; return `quotient` and `rest`.
 
     Terms whose factor is a multiple of `divisor` go into the quotient, the others into the rest. The constant of the rest is
-    in [0, divisor).
+    in [0, divisor), if both are numbers.
     """
-    whole = {term: count // divisor for term, count in value.terms.items() if count % divisor == 0}
-    rest = {term: count for term, count in value.terms.items() if count % divisor}
-    return Linear(value.constant // divisor, whole), Linear(value.constant % divisor, rest)
+    whole = {term: count // divisor for term, count in value.terms.items() if is_same_size(count % divisor, 0)}
+    rest = {term: count for term, count in value.terms.items() if term not in whole}
+    constant = value.constant
+    if isinstance(constant, Size) or isinstance(divisor, Size):
+        quotient = constant // divisor if is_same_size(constant % divisor, 0) else 0
+    else:
+        quotient = constant // divisor
+    return Linear(quotient, whole), Linear(constant - quotient * divisor, rest)
+
+
+def _magnitude(factor: int) -> tuple[int, bool]:
+    """A factor without its sign, and whether it is negative for all sizes."""
+    is_negative = is_below(factor, 0)
+    return (-factor if is_negative else factor), is_negative
+
+
+def _constant_quotient(ends: Range | None, divisor: int) -> int | None:
+    """The quotient of all numbers of a range; None if it differs."""
+    if ends is None:
+        return None
+    if is_inside(ends, divisor):
+        return 0
+    quotient = ends[0] // divisor
+    return quotient if is_same_size(quotient, ends[1] // divisor) else None
+
+
+def _common_divisors(value: Linear, divisor: int) -> list[int]:
+    """Divisors of a factor and of `divisor`, the largest first."""
+    factors = list(value.terms.values())
+    numbers = {math.gcd(divisor, n) for n in factors if not isinstance(n, Size) and not isinstance(divisor, Size)}
+    sizes = [n for n in factors if isinstance(divisor, Size) and lower_bound(n) >= 1 and is_same_size(divisor % n, 0)]
+    return [*reversed(sizes), *sorted(numbers, reverse=True)]
 
 
 def _and_or(name: str, parts: tuple[Expr, ...]) -> Expr:
@@ -242,7 +276,8 @@ def _without_cast(parts: tuple[Expr, ...]) -> tuple[Expr, ...]:
         if isinstance(cast, Cast) and isinstance(other, Const) and cast.type == "int64":
             inner = cast.parts[0]
             info = INFO.get("int32" if inner.type == "index" else inner.type)  # type: ignore[arg-type]
-            if info is not None and info.kind != "f" and info.lowest <= other.value <= info.highest:
+            is_known = not isinstance(other.value, Size)
+            if info is not None and info.kind != "f" and is_known and info.lowest <= other.value <= info.highest:
                 number = Const(other.value, inner.type)
                 return tuple(inner if part is cast else number for part in parts)
     return parts
@@ -258,8 +293,8 @@ def _reduction_of(node: Reduce, body: Expr) -> Expr:
 
 def simplify_elements(*bodies: Expr) -> tuple[Expr, ...]:
     """Simplify positions and conditions of elements, and merge equal parts."""
-    simplifier = _Simplifier()
-    return unify(*map(simplifier.rewrite, bodies))
+    with without_deciding():
+        return unify(*map(_Simplifier().rewrite, bodies))
 
 
 def simplify(program: Formula) -> Formula:
@@ -275,6 +310,11 @@ def simplify(program: Formula) -> Formula:
       y0[i, j] =
         x0[i, j]
     """
+    with without_deciding():
+        return _simplify(program)
+
+
+def _simplify(program: Formula) -> Formula:
     simplifier = _Simplifier()
     for stored in program.stored:
         simplifier.stored[stored] = Stored(stored.axes, *unify(simplifier.rewrite(stored.body)))

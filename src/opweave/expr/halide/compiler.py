@@ -47,7 +47,9 @@ def compile_program(program: Formula) -> CompiledProgram:
     for limit in _limits(program):
         number(limit)
     lanes = objects.target().natural_vector_size(hl.Float(32))
-    return CompiledProgram(tuple(calls), kinds, tuple(source_of(renamed(size, names)) for size in sizes), lanes, pack(files))
+    return CompiledProgram(
+        tuple(calls), kinds, tuple(source_of(renamed(size, names)) for size in sizes), lanes, pack(files)
+    )
 
 
 def _limits(program: Formula) -> list[int]:
