@@ -263,6 +263,12 @@ class Size:
     def __rmod__(self, other: Any) -> Any:
         return NotImplemented if _terms_of(other) is None else other - other // self * self
 
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
     # Comparison ------------------------------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from ..core.dtypes import INFO
 from ..core.sizes import Size, is_below, is_same_size, lower_bound, without_deciding
@@ -150,7 +151,8 @@ class _Simplifier:
     def _sum(self, node: Expr) -> Linear:
         """The sum that a rewritten node computes."""
         if isinstance(node, Const):
-            return Linear(node.value if isinstance(node.value, Size) else int(node.value))
+            constant: Any = node.value if isinstance(node.value, Size) else int(node.value)
+            return Linear(constant)
         return self._sums.get(node) or Linear(0, {node: 1})
 
     def _expression(self, value: Linear) -> Expr:

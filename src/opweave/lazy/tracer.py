@@ -140,7 +140,7 @@ class JitTracer(MLGraphBuilder):
     def __init__(self, context: MLContext, title: str, shapes: Sequence[tuple[Any, ...]] | None = None) -> None:
         """`shapes` of the arguments have names for sizes that change; default: the shapes of the arrays."""
         super().__init__(context)
-        self._takes_names = True
+        self._takes_drafts = True
         self.title, self.is_open, self._shapes = title, True, shapes
         self.takes_empty = True
         self.arguments: dict[Operand, int] = {}

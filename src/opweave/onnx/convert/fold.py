@@ -96,8 +96,16 @@ def fold(
         return None if is_large else with_engine(node, arrays, model.proto)
 
 
-def _named_shape(node: NodeProto, shape: Sequence[int]) -> NamedSizes:
-    return NamedSizes(_of_sizes(shape) if node.op_type == "Shape" else _of_sizes(math.prod(shape)), np.dtype(np.int64))
+def _named_shape(node: NodeProto, shape: Sequence[int]) -> NamedSizes | np.ndarray:
+    sizes = math.prod(shape) if node.op_type == "Size" else _part(node, shape)
+    if isinstance(sizes, Sequence) and is_static(sizes):
+        return np.array(sizes, np.int64)
+    return NamedSizes(_of_sizes(sizes), np.dtype(np.int64))
+
+
+def _part(node: NodeProto, shape: Sequence[int]) -> Sequence[int]:
+    bounds = {attribute.name: attribute.i for attribute in node.attribute}
+    return shape[bounds.get("start", 0) : bounds.get("end", len(shape))]
 
 
 def _of_sizes(values: Any) -> np.ndarray:
@@ -111,8 +119,7 @@ def _of_sizes(values: Any) -> np.ndarray:
 def _shape(node: NodeProto, shape: Sequence[int]) -> np.ndarray:
     if node.op_type == "Size":
         return np.array(math.prod(shape), np.int64)
-    bounds = {attribute.name: attribute.i for attribute in node.attribute}
-    return np.array(shape[bounds.get("start", 0) : bounds.get("end", len(shape))], np.int64)
+    return np.array(_part(node, shape), np.int64)
 
 
 def with_numpy(node: NodeProto, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:

@@ -82,7 +82,7 @@ class _NamedBuilder(MLGraphBuilder):
 
     def __init__(self, context: MLContext) -> None:
         super().__init__(context)
-        self._takes_names = True
+        self._takes_drafts = True
 
 
 class Tracer:

@@ -63,7 +63,7 @@ def _(
         unsupported_if(shape_of(attn_mask)[-1] != keys, f"attn_mask covers {shape_of(attn_mask)[-1]} of {keys} keys")
         (mask.restrict if types[3] == TensorProto.BOOL else mask.add)(attn_mask)
     if is_causal:
-        mask.restrict(np.tri(queries, keys, past, dtype=bool))
+        mask.restrict(np.tri(int(queries), int(keys), int(past), dtype=bool))
     y = attend(b, q, k, v, mask, scale=scale, softcap=softcap)
     return join_heads(b, y) if joined else y, k, v
 
@@ -119,7 +119,7 @@ def _(
     queries, keys = q.shape[2], k.shape[2]
     mask = Mask()
     if unidirectional:
-        mask.restrict(np.tri(queries, keys, past, dtype=bool))
+        mask.restrict(np.tri(int(queries), int(keys), int(past), dtype=bool))
     if key_padding_mask is not None:
         mask.add(_padding_bias(b, key_padding_mask, (q.shape[0], queries, keys), mask_filter_value, q), finite=True)
     if attention_bias is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 
 import numpy as np
@@ -93,6 +93,9 @@ class NamedRange:
     def __bool__(self) -> bool:
         return self.stop > self.start
 
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(int(self.start), int(self.stop)))
+
 
 def slice_positions(size: int, start: int, end: int, step: int) -> range:
     """The positions that ONNX's Slice picks from `size` elements; a start out of range is clamped.
@@ -124,7 +127,7 @@ def window(b: MLGraphBuilder, data: Tensor, picked: dict[int, range]) -> Tensor:
     starts, sizes, strides = [0] * len(shape), list(shape), [1] * len(shape)
     backwards = []
     if not all(picked.values()):
-        return empty(data, {axis: len(chosen) for axis, chosen in picked.items()})
+        return empty(data, {axis: len(list(chosen)) for axis, chosen in picked.items()})
     for axis, chosen in picked.items():
         if isinstance(chosen, NamedRange):
             starts[axis], sizes[axis] = chosen.start, chosen.stop - chosen.start
