@@ -1,11 +1,21 @@
 """Dimensions with names: formulas of sizes, what `build` refuses, and what `dispatch` refuses."""
 
+import gc
+from typing import Any
+from weakref import ref
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from support.threads import together
 
 import opweave as ow
+from opweave.compile import driver
+from opweave.context.graph import program_of, state_of
+from opweave.context.graph_state import MAX_VERSIONS, DynamicGraphState
+from opweave.core.graph import Graph
 from opweave.core.sizes import Guards, Size, explore, interval
+from opweave.run.program import Program
 
 N, M = Size("n"), Size("m")
 
@@ -160,3 +170,129 @@ def test_names_need_the_switch() -> None:
         ow.MLGraphBuilder(context).input("x", "float32", ["n"])
     with pytest.raises(ow.ValidationError, match="only inputs have sizes with names"):
         context.create_tensor("float32", ["n"])  # type: ignore[list-item]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Static graphs for combinations of sizes
+
+
+def doubling(context: ow.MLContext) -> ow.MLGraph:
+    """Build y = concat(2 x, x), of which x has n rows."""
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", ["n", 4])
+    return builder.build({"y": builder.concat([x * 2, x], 0, label="joined")})
+
+
+def rows(count: int) -> np.ndarray:
+    return np.arange(4 * count, dtype="float32").reshape(count, 4)
+
+
+def test_compute_shapes_returns_a_new_dictionary(context: ow.MLContext) -> None:
+    graph = doubling(context)
+    graph.compute_shapes({"x": [2, 4]}).clear()
+    assert graph.compute_shapes({"x": [2, 4]}) == {"y": (4, 4)}
+
+
+def test_oldest_combination_releases_program_and_bindings(context: ow.MLContext) -> None:
+    graph = doubling(context)
+    state = state_of(graph)
+    assert isinstance(state, DynamicGraphState)
+    tensors = []
+    for n in range(1, MAX_VERSIONS + 2):
+        x, y = context.tensor_from(rows(n)), context.create_tensor("float32", [2 * n, 4], readable=True)
+        context.dispatch(graph, {"x": x}, {"y": y})
+        tensors.append((x, y))
+        if n == 1:
+            first = ref(program_of(graph))
+            assert len(state.bindings) == 1
+    gc.collect()
+    assert first() is None
+    assert len(state.versions) == len(state.bindings) == MAX_VERSIONS
+    for x, y in tensors:
+        context.dispatch(graph, {"x": x}, {"y": y})
+        np.testing.assert_array_equal(y.numpy(), np.concatenate([x.numpy() * 2, x.numpy()]))
+
+
+def test_destroy_releases_all_combinations(context: ow.MLContext) -> None:
+    graph = doubling(context)
+    programs = []
+    for n in (1, 2):
+        context.compute(graph, {"x": rows(n)})
+        programs.append(ref(program_of(graph)))
+    graph.destroy()
+    gc.collect()
+    assert [program() for program in programs] == [None, None]
+    assert graph.destroyed
+    y = context.create_tensor("float32", [4, 4])
+    for use in (
+        lambda: context.compute(graph, {"x": rows(2)}),
+        lambda: context.dispatch(graph, {"x": context.tensor_from(rows(2))}, {"y": y}),
+        lambda: graph.compute_shapes({"x": [2, 4]}),
+        lambda: graph.profile(input_shapes={"x": [2, 4]}),
+        graph.explain,
+    ):
+        with pytest.raises(ow.InvalidStateError, match="the graph is destroyed"):
+            use()
+
+
+def test_context_destroy_ends_graphs_with_names(context: ow.MLContext) -> None:
+    graph = doubling(context)
+    context.compute(graph, {"x": rows(1)})
+    context.destroy()
+    assert graph.destroyed
+    with pytest.raises(ow.InvalidStateError, match="the context is lost"):
+        graph.compute_shapes({"x": [1, 4]})
+
+
+def test_threads_with_the_same_sizes_compile_once(context: ow.MLContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, compiled = doubling(context), list[Graph]()
+    compile_graph = driver.compile
+
+    def count(graph: Graph, *args: Any, **options: Any) -> Program:
+        compiled.append(graph)
+        return compile_graph(graph, *args, **options)
+
+    monkeypatch.setattr(driver, "compile", count)
+    for n in (3, 4):
+        together(*[lambda: context.compute(graph, {"x": rows(n)})] * 4)  # noqa: B023
+    assert len(compiled) == 2
+
+
+def test_explain_lists_combinations(context: ow.MLContext) -> None:
+    graph = doubling(context)
+    text = graph.explain()
+    assert text.startswith("graph(x: float32[n, 4]) -> (y: float32[2*n, 4]):\n")
+    assert text.endswith("compiled for each size of n when it first runs")
+    engine = "onnxruntime" if context.device.name == "cpu" else "reference"
+    assert f"\nengine: {engine}" in text
+    for read in (graph.placements, lambda: graph.devices):
+        with pytest.raises(ow.InvalidStateError, match="for the sizes of n; run it first"):
+            read()
+    for n in (3, 5):
+        context.compute(graph, {"x": rows(n)})
+    text = graph.explain()
+    assert "\ncompiled for n = 3; n = 5\n" in text
+    assert "\nwhat runs where for n = 5:\n" in text
+    assert graph.devices == (context.device.name,)
+    for n in range(10, 20):
+        context.compute(graph, {"x": rows(n)})
+    assert "\ncompiled for … (12 combinations); n = 12; " in graph.explain()
+
+
+def test_tune_and_diff_take_the_sizes_of_inputs_or_of_the_last_run() -> None:
+    context = ow.ml.create_context(device="cpu", drafts=True)
+    graph = doubling(context)
+    for use in (graph.tune, lambda: ow.diff(graph)):
+        with pytest.raises(
+            ow.ValidationError, match="the sizes of n are known when the graph runs; run it first, or pass inputs"
+        ):
+            use()
+    with pytest.raises(ow.ValidationError, match=r"tune: input 'x' must be float32\[n, 4\], got the shape \[3, 5\]"):
+        graph.tune({"x": np.zeros((3, 5), "float32")})
+    assert ", n = 3" in str(graph.tune({"x": rows(3)}, seconds=0))
+    assert "what runs where for n = 3:" in graph.explain()
+    assert ", n = 3" in str(graph.tune(seconds=0))
+    difference = ow.diff(graph, inputs={"x": rows(7)})
+    assert difference.title == "graph, n = 7"
+    assert [row.title for row in difference.rows] == ["mul", "concat 'joined'"]
+    assert ow.diff(graph, doubling(context)).title == "two graphs, n = 3"

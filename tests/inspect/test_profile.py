@@ -358,3 +358,38 @@ def test_kernels_of_one_engine(device: str) -> None:
     graph = builder.build({"y": builder.softmax(builder.input("x", "float32", [2, 3]), 1)})
     kernels = graph.profile(repeat=1, detail=True).kernels
     assert [(kernel.node, kernel.kernel) for kernel in kernels] == ([("softmax", "Softmax")] if device == "cpu" else [])
+
+
+def with_names() -> ow.MLGraph:
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu", drafts=True))
+    x = builder.input("x", "float32", ["n", 4])
+    return builder.build({"y": builder.softmax(x, 1, label="head")})
+
+
+def test_profile_measures_the_sizes_of_shapes_inputs_or_the_last_run() -> None:
+    graph = with_names()
+    with pytest.raises(ValidationError, match=r"run it first, or pass inputs, or input_shapes=\{'x': \[n, 4\]\}"):
+        graph.profile()
+    profile = graph.profile(input_shapes={"x": [5, 4]}, repeat=1)
+    assert profile.remarks == ("sizes: n = 5",)
+    assert profile.steps[0].reads == 5 * 4 * 4
+    assert "sizes: n = 5" in str(profile)
+    assert graph.profile({"x": np.ones((3, 4), "float32")}, repeat=1).steps[0].reads == 3 * 4 * 4
+    assert graph.profile(repeat=1).remarks == ("sizes: n = 3",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ({"input_shapes": {"x": [N]}, "inputs": {}}, "profile: inputs and input_shapes must not be given both"),
+        ({"input_shapes": {"x": [3]}}, r"profile: input 'x' must be float32\[1000\], got the shape \[3\]"),
+        ({"input_shapes": {}}, r"profile: input_shapes must hold \['x'\]; got none"),
+        ({"input_shapes": [N]}, r"profile: input_shapes must map names to shapes, got \[1000\]"),
+        ({"input_shapes": {"x": ["n"]}}, r"profile: input_shapes\['x'\] must be a sequence of integers, got \['n'\]"),
+    ],
+    ids=["both", "other", "missing", "list", "name"],
+)
+def test_profile_rejects_input_shapes(arguments: dict[str, Any], rule: str) -> None:
+    built().profile(input_shapes={"x": [N]}, repeat=1)
+    with pytest.raises(ValidationError, match=rule):
+        built().profile(**arguments)

@@ -461,6 +461,80 @@ def test_threads_on_same_tensors_do_not_deadlock(context: ow.MLContext) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Graphs with names
+
+
+def named_graph() -> tuple[ow.MLContext, ow.MLGraph]:
+    """Build y = 3 x, of which x has n rows, in a deferred context."""
+    context = ow.ml.create_context(accelerated=False, deferred=True, drafts=True)
+    builder = ow.MLGraphBuilder(context)
+    return context, builder.build({"out0": builder.input("in0", "float32", ["n", 4]) * 3})
+
+
+def rows(context: ow.MLContext, count: int) -> list[ow.MLTensor]:
+    return [context.create_tensor("float32", [count, 4], readable=True, writable=True) for _ in range(3)]
+
+
+def test_dispatch_with_names_waits_and_recurs() -> None:
+    context, triple = named_graph()
+    wait()
+    statistics.reset()
+    for step in range(4):
+        for n in (1, 3):
+            x, y, z = rows(context, n)
+            context.write_tensor(x, np.full((n, 4), step, "float32"))
+            dispatch(triple, [x], [y])
+            dispatch(triple, [y], [z])
+            np.testing.assert_array_equal(z.numpy(), np.full((n, 4), 9 * step))
+            wait()
+    assert statistics.compiled == 2  # the chain for each size
+    for n in (1, 3):
+        x, y, z = rows(context, n)
+        with pytest.raises(ow.ValidationError, match=rf"must be float32\[{n}, 4\], got a tensor float32\[2, 4\]"):
+            dispatch(triple, [x], [rows(context, 2)[0]])
+    with pytest.raises(ow.ValidationError, match=r"must be float32\[n, 4\], got the shape \[4\]"):
+        dispatch(triple, [tensor_of(context)], [tensor_of(context)])
+
+
+def test_dispatch_with_names_in_threads() -> None:
+    context, triple = named_graph()
+
+    def work(seed: int) -> None:
+        pick = random.Random(seed)
+        for _ in range(40):
+            n = pick.randrange(1, 6)
+            x, y, z = rows(context, n)
+            context.write_tensor(x, np.full((n, 4), seed, "float32"))
+            dispatch(triple, [x], [y])
+            dispatch(triple, [y], [z])
+            np.testing.assert_array_equal(context.read_tensor(z), np.full((n, 4), 9 * seed))
+
+    together(*(partial(work, seed) for seed in range(4)))
+
+
+def test_destroyed_graph_with_names_runs_earlier_dispatches() -> None:
+    context, triple = named_graph()
+    x, y, z = rows(context, 2)
+    context.write_tensor(x, np.ones((2, 4), "float32"))
+    for _ in range(3):
+        dispatch(triple, [x], [y])
+        dispatch(triple, [y], [z])
+        context.read_tensor(z)
+        wait()
+    gc.collect()
+    kept, executable = force.graphs.statistics.entries, weakref.ref(program_of(triple))
+    dispatch(triple, [x], [y])
+    triple.destroy()
+    wait()
+    assert force.graphs.statistics.entries == kept - 1
+    np.testing.assert_array_equal(y.numpy(), np.full((2, 4), 3))
+    gc.collect()
+    assert executable() is None
+    with pytest.raises(ow.InvalidStateError, match="the graph is destroyed"):
+        dispatch(triple, [x], [y])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Ends and errors
 
 

@@ -78,7 +78,7 @@ class MLGraph:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The names of the devices that the operations run on."""
+        """The names of the devices that the operations run on; see `placements`."""
         return tuple(dict.fromkeys(placement.device for placement in self.placements()))
 
     def compute_shapes(self, input_shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
@@ -101,7 +101,10 @@ class MLGraph:
         return self._state.compute_shapes(input_shapes)
 
     def placements(self) -> list[Placement]:
-        """The device of each operation, and how it runs there.
+        """The device of each operation, and how it runs there; of a graph with names, for the sizes of the last run.
+
+        Raises:
+            InvalidStateError: the graph is destroyed, or the context lost; the graph has names, and has not run yet.
 
         >>> import opweave as ow
         >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
@@ -115,7 +118,8 @@ class MLGraph:
         """The graph as text, followed by how each operation runs: native, composed of several kernels, decomposed, …
 
         If the graph has several segments, the number of its segment precedes each operation, and the last line says how the
-        segments share memory.
+        segments share memory. A graph with names is compiled for each combination of sizes when it first runs: the text lists
+        them, and says what runs where for the last one.
 
         >>> import opweave as ow
         >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
@@ -130,6 +134,7 @@ class MLGraph:
         self,
         inputs: Mapping[str, Any] | None = None,
         *,
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
         outputs: Mapping[str, Any] | None = None,
         repeat: int = 10,
         detail: bool = False,
@@ -140,7 +145,9 @@ class MLGraph:
         ones are listed. That takes separate runs of a second copy of the graph, since it slows the engine down.
 
         Args:
-            inputs: an array or tensor for each input, by name; None for random ones.
+            inputs: an array or tensor for each input, by name. Default: random values.
+            input_shapes: the shapes to measure with random values, without `inputs`. Default: for a graph with names, the
+                shapes of the last run.
             outputs: arrays or tensors to write results into, by name; results of other outputs get new memory.
             repeat: number of runs to measure, after one run to warm up.
             detail: whether to also measure the kernels of graphs of several steps, and to list all of them.
@@ -150,7 +157,8 @@ class MLGraph:
 
         Raises:
             InvalidStateError: the graph is destroyed, or the context lost.
-            ValidationError: missing or unknown names; arrays or tensors that do not fit.
+            ValidationError: missing or unknown names; arrays, tensors or shapes that do not fit; the graph has names, and has
+                not run yet.
             OperationError: a kernel failed.
 
         >>> import opweave as ow
@@ -160,7 +168,7 @@ class MLGraph:
         >>> [step.title for step in profile.steps], sum(copied.count for copied in profile.copies)
         (['neg'], 0)
         """
-        measured: Profile = lazy_imports.profile(self, inputs, outputs, repeat, detail)
+        measured: Profile = lazy_imports.profile(self, inputs, input_shapes, outputs, repeat, detail)
         return measured
 
     def tune(self, inputs: Mapping[str, Any] | None = None, *, seconds: float = 4.0) -> Tuning:
@@ -171,7 +179,8 @@ class MLGraph:
         on this machine later use this engine, too. Ctrl-C stops tuning, and keeps results of at least three rounds.
 
         Args:
-            inputs: an array for each input, by name; None for random ones, with integers 0 and 1.
+            inputs: an array for each input, by name; None for random ones, with integers 0 and 1. Of a graph with names, the
+                program for these sizes is tuned; default: for the sizes of the last run.
             seconds: approximate time to measure, without compilation.
 
         Returns:
@@ -179,7 +188,8 @@ class MLGraph:
 
         Raises:
             InvalidStateError: the graph is destroyed, or the context lost.
-            ValidationError: missing or unknown names; arrays that do not fit; `seconds` is negative.
+            ValidationError: missing or unknown names; arrays that do not fit; `seconds` is negative; the graph has names, and
+                has not run yet.
             OperationError: the graph fails with these inputs.
 
         >>> import opweave as ow
@@ -194,6 +204,9 @@ class MLGraph:
 
     def draw(self, path: str | Path | None = None, *, profile: Profile | Mapping[str, float] | None = None) -> Drawing:
         """Draw the graph from inputs to outputs, with the engine of each part.
+
+        Of a graph with names, the drawing is that for the sizes of the last run, which its title says. Before the first run,
+        it has no engines.
 
         An SVG is for small graphs, and merges the operations of large ones. A page in HTML has a search, details of each
         operation, and groups that open: modules, from labels such as "encoder/layer 0/query", or else repeated blocks.

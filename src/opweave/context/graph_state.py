@@ -7,7 +7,9 @@ taken in one order, so that threads cannot deadlock: the tensors' locks by ident
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from threading import RLock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod, ref
 
@@ -18,14 +20,14 @@ from ..backends.submission import Submission
 from ..core.graph import Graph
 from ..core.operators import Operators
 from ..core.shapes import Shape
-from ..core.sizes import Guards
+from ..core.sizes import Guards, Size
 from ..core.value_ranges import input_ranges
 from ..memory.arrays import as_array, contiguous, fit
 from ..memory.spaces import HOST, TensorSpace
 from ..support import hints, lazy_imports
 from ..support.cache import Cache
 from ..support.errors import InvalidStateError, ValidationError, require
-from ..support.names import short_repr
+from ..support.names import printable, short_repr
 from .tensor import Locks, MLTensor, guard_of, locks_of
 from .tensors import check_alive, check_own, own_memory, state_of
 
@@ -45,6 +47,8 @@ MAX_VERSIONS = 32
 MAX_OPEN = 8
 """Maximum number of programs that were compiled with names, and differ in their answers to comparisons of sizes."""
 
+NO_SIZES: Mapping[str, int] = MappingProxyType({})
+
 MAX_SHAPES = 1024
 """Maximum number of combinations of sizes whose results of `compute_shapes` are kept."""
 
@@ -58,6 +62,7 @@ class GraphState:
         bindings: bindings by the arguments of `dispatch`. An entry lives until one of its tensors goes away, so keys made of
             identities stay unique.
         unbinding: the method that removes a binding by its key.
+        sizes: the sizes that a static graph of a graph with names is for, by name; else empty.
         template: the graph as a call in larger graphs, for `lazy.deferred_context`; `forget` drops the larger graphs.
         use: counts the calls of the graph, if other engines may be verified for it.
 
@@ -78,15 +83,22 @@ class GraphState:
         "outputs",
         "program",
         "recorded",
+        "sizes",
         "template",
         "unbinding",
         "use",
     )
 
     def __init__(
-        self, context: MLContext, graph: Graph, program: Program | None, is_fused: bool, owner: GraphState | None = None
+        self,
+        context: MLContext,
+        graph: Graph,
+        program: Program | None,
+        is_fused: bool,
+        owner: GraphState | None = None,
+        sizes: Mapping[str, int] = NO_SIZES,
     ) -> None:
-        self.context, self.is_fused = context, is_fused
+        self.context, self.is_fused, self.sizes = context, is_fused, sizes
         self.recorded: Graph | None = graph
         self.program: Program | None = program
         self.inputs: dict[str, Desc] = {name: operand.desc for name, operand in graph.inputs.items()}
@@ -151,6 +163,22 @@ class GraphState:
     def version(self, subject: str, inputs: Mapping[str, Any]) -> GraphState:
         """The state of the static graph for the shapes of inputs, by name."""
         return self
+
+    def version_for(self, subject: str, input_shapes: Mapping[str, Sequence[int]] | None) -> GraphState:
+        """The state of the static graph for these shapes; None for those of the last run."""
+        self.check_alive()
+        self.static_graph(subject, input_shapes)
+        return self
+
+    def static_graph(self, subject: str, input_shapes: Mapping[str, Sequence[int]] | None) -> Graph:
+        """The static graph for these shapes, not compiled; None for those of the last run."""
+        self.check_not_destroyed()
+        if input_shapes is not None:
+            from ..core.specialise import sizes_of
+
+            sizes_of(self.inputs, checked_shapes(subject, input_shapes, self.inputs), subject)
+        assert self.recorded is not None
+        return self.recorded
 
     def replace_program(self, program: Program) -> None:
         """Replace the program by another one of the same graph. Runs in progress finish with the old program."""
@@ -250,7 +278,7 @@ class GraphState:
                     for tensor, guard in zip(all_tensors, guards, strict=True)
                     if guard.in_steps or tensor.desc.byte_length > max_whole_bytes
                 ]
-                binding = DispatchBinding(self.unbinding, key, call, locked)
+                binding = DispatchBinding(self.unbinding, key, call, locked, program)
                 self.bindings.put(key, binding)
             for guard in guards:
                 if max_whole_bytes < 0:
@@ -363,26 +391,41 @@ class DynamicGraphState(GraphState):
         super().__init__(context, graph, None, is_fused)
         self._compile = compile
         self._open: list[tuple[Guards, Program]] = []
-        self.versions: Cache[tuple[Shape, ...], GraphState] = Cache(MAX_VERSIONS, raw=True)
+        self.versions: Cache[tuple[Shape, ...], GraphState] = Cache(
+            MAX_VERSIONS, raw=True, on_drop=partial(_release, self.bindings)
+        )
         self._shapes: Cache[tuple[Shape, ...], dict[str, Shape]] = Cache(MAX_SHAPES, raw=True)
 
     def check_alive(self) -> Program:
         """The program that was used last; `InvalidStateError` if there is none."""
         self.check_not_destroyed()
+        last = self.last
+        if last is None:
+            names = ", ".join(map(printable, self.names))
+            raise InvalidStateError(f"the graph is compiled when it first runs, for the sizes of {names}; run it first")
+        return last.check_alive()
+
+    @property
+    def names(self) -> list[str]:
+        """The names in the shapes of inputs, in order."""
+        sizes = [size for desc in self.inputs.values() for size in desc.shape if isinstance(size, Size)]
+        return list(dict.fromkeys(size.name for size in sizes))
+
+    @property
+    def last(self) -> GraphState | None:
+        """The state of the static graph that was used last; None before the first run."""
         versions = self.versions.items()
-        if not versions:
-            names = ", ".join(
-                sorted({name for desc in self.inputs.values() for size in desc.shape for name in _names(size)})
-            )
-            raise InvalidStateError(
-                f"the graph is compiled when it first runs, for the sizes of {names}; pass input_shapes"
-            )
-        return versions[-1][1].check_alive()
+        return versions[-1][1] if versions else None
 
     def destroy(self) -> None:
         """Release all programs and bindings."""
         super().destroy()
+        versions = self.versions.items()
         self.versions.clear()
+        self._shapes.clear()
+        self._open = []
+        for _, version in versions:
+            version.destroy()
 
     def compute_shapes(self, input_shapes: Mapping[str, Sequence[int]]) -> dict[str, Shape]:
         """The shape of each output; see `MLGraph.compute_shapes`."""
@@ -391,7 +434,7 @@ class DynamicGraphState(GraphState):
         if cached is None:
             graph, _ = self._specialise("compute_shapes", key)
             cached = self._shapes.put(key, {name: operand.shape for name, operand in graph.outputs.items()})
-        return cached
+        return dict(cached)
 
     def version(self, subject: str, inputs: Mapping[str, Any]) -> GraphState:
         """The state of the static graph for tensors or arrays, compiled if it is new."""
@@ -402,15 +445,37 @@ class DynamicGraphState(GraphState):
         except (AttributeError, KeyError, TypeError):
             pass  # nested lists, or an error that the checks explain
         if not isinstance(inputs, Mapping):
-            raise ValidationError(f"{subject}: inputs must map names to {_VALUES[subject]}, got {short_repr(inputs)}")
+            values = _VALUES.get(subject, "arrays")
+            raise ValidationError(f"{subject}: inputs must map names to {values}, got {short_repr(inputs)}")
         hints.require_names(f"{subject}: inputs", inputs, self.inputs)
         key = tuple([_shape_of(inputs[name]) for name in self.inputs])
         return self.versions.get(key) or self._compile_for(subject, key)
 
-    def version_for(self, subject: str, input_shapes: Mapping[str, Sequence[int]]) -> GraphState:
-        """The state of the static graph for these shapes."""
+    def version_for(self, subject: str, input_shapes: Mapping[str, Sequence[int]] | None) -> GraphState:
+        """The state of the static graph for these shapes, compiled if it is new; None for those of the last run."""
+        self.check_not_destroyed()
+        if input_shapes is None:
+            return self._last(subject)
         key = self._key(subject, input_shapes)
         return self.versions.get(key) or self._compile_for(subject, key)
+
+    def static_graph(self, subject: str, input_shapes: Mapping[str, Sequence[int]] | None) -> Graph:
+        """The static graph for these shapes, not compiled; None for those of the last run."""
+        self.check_not_destroyed()
+        if input_shapes is None:
+            return self._last(subject).static_graph(subject, None)
+        return self._specialise(subject, self._key(subject, input_shapes))[0]
+
+    def _last(self, subject: str) -> GraphState:
+        if (last := self.last) is not None:
+            return last
+        advice = "run it first, or pass inputs"
+        if subject == "profile":
+            shapes = ", ".join(f"{name!r}: {list(desc.shape)}" for name, desc in self.inputs.items())
+            advice += f", or input_shapes={{{shapes}}} with numbers for the names"
+        raise ValidationError(
+            f"{subject}: the sizes of {', '.join(map(printable, self.names))} are known when the graph runs; {advice}"
+        )
 
     def _key(self, subject: str, input_shapes: Mapping[str, Sequence[int]]) -> tuple[Shape, ...]:
         return tuple(checked_shapes(subject, input_shapes, self.inputs).values())
@@ -434,7 +499,10 @@ class DynamicGraphState(GraphState):
             if (version := self.versions.get(key)) is not None:
                 return version
             graph, sizes = self._specialise(subject, key)
-            version = GraphState(self.context, graph, self._program_for(graph, sizes), self.is_fused, self)
+            program, names = self._program_for(graph, sizes), set(self.names)
+            named = {name: size for name, size in sizes.items() if name in names}
+            version = GraphState(self.context, graph, program, self.is_fused, self, named)
+            version.watch()
             with self.lock:
                 self.check_not_destroyed()
                 return self.versions.put(key, version)
@@ -464,11 +532,14 @@ class DynamicGraphState(GraphState):
         return self.version("compute", inputs).compute(inputs, outputs)
 
 
-_VALUES = {"dispatch": "tensors", "compute": "arrays", "profile": "arrays", "tune": "arrays"}
+_VALUES = {"dispatch": "tensors", "profile": "arrays or tensors"}
 
 
-def _names(size: Any) -> frozenset[str]:
-    return getattr(size, "names", frozenset())
+def _release(bindings: Cache[tuple[Any, ...], DispatchBinding], version: GraphState) -> None:
+    """Release the bindings of a static graph that is dropped. Runs in progress keep its program."""
+    for key, binding in bindings.items():
+        if binding.program is version.program:
+            bindings.pop(key)
 
 
 def _shape_of(value: Any) -> Shape:
@@ -482,7 +553,7 @@ class DispatchBinding:
     `unbind` is the method of the graph that removes the binding with a key.
     """
 
-    __slots__ = ("__weakref__", "_call", "_key", "_locks", "_unbind")
+    __slots__ = ("__weakref__", "_call", "_key", "_locks", "_unbind", "program")
 
     def __init__(
         self,
@@ -490,7 +561,9 @@ class DispatchBinding:
         key: tuple[Any, ...],
         call: Callable[[], None],
         tensors: Sequence[MLTensor],
+        program: Program,
     ) -> None:
+        self.program = program
         self._unbind, self._key, self._call, self._locks = unbind, key, call, locks_of(tensors)
 
     def run(self) -> None:

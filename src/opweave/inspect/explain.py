@@ -5,25 +5,59 @@ from __future__ import annotations
 from ..backends import PRECISIONS
 from ..compile.engines import SWITCHED_OFF, describe_choice
 from ..context.graph import MLGraph, program_of, recorded_graph, state_of
+from ..context.graph_state import DynamicGraphState, GraphState
+from ..run.program import Program
 from ..support import lazy_imports
-from ..support.formatting import intermediates, table
+from ..support.formatting import intermediates, sizes_text, table
+from ..support.names import count_of, printable
+
+MAX_LISTED = 8
+"""Maximum number of combinations of sizes in a line, the last used ones."""
 
 
 @lazy_imports.explain.provide
 def explain(graph: MLGraph) -> str:
     """See `MLGraph.explain`."""
-    program = program_of(graph)
+    state = state_of(graph)
+    if isinstance(state, DynamicGraphState):
+        return _explain_versions(graph, state)
+    return "\n".join([*_heading(graph), *_lines(program_of(graph), state)])
+
+
+def _heading(graph: MLGraph) -> list[str]:
+    precision = graph.context.precision
+    return [f"{recorded_graph(graph)}", "", f"precision {precision}: {PRECISIONS[precision]}"]
+
+
+def _explain_versions(graph: MLGraph, state: DynamicGraphState) -> str:
+    """Explain a graph with names: its static graphs, and what runs where in the one that was used last."""
+    lines = _heading(graph)
+    versions = [version for _, version in state.versions.items()]
+    if not versions:
+        backend = graph.context.backend
+        rivals = [f"{rival.name} where it is measured to be faster" for rival in backend.rivals]
+        engines = ", or ".join([next(iter(backend.tunable(recorded_graph(graph)))), *rivals])
+        combination = "size of" if len(state.names) == 1 else "combination of sizes of"
+        when = f"compiled for each {combination} {', '.join(map(printable, state.names))} when it first runs"
+        return "\n".join([*lines, f"engine: {engines}", "", when])
+    texts = [sizes_text(version.sizes) for version in versions]
+    omitted = [f"… ({count_of(len(texts), 'combination')})"] if len(texts) > MAX_LISTED else []
+    lines.append(f"compiled for {'; '.join([*omitted, *texts[-MAX_LISTED:]])}")
+    return "\n".join([*lines, *_lines(versions[-1].check_alive(), versions[-1])])
+
+
+def _lines(program: Program, state: GraphState) -> list[str]:
+    """What runs where in a static graph."""
     has_segments = len(program.steps) > 1
     rows = [(p.node, p.device, p.how, p.detail) for p in program.placements]
     cells = [(str(p.segment), *row) if has_segments else row for p, row in zip(program.placements, rows, strict=True)]
-    precision = graph.context.precision
-    lines = [f"{recorded_graph(graph)}", "", f"precision {precision}: {PRECISIONS[precision]}"]
+    lines = []
+    sizes = f" for {sizes_text(state.sizes)}" if state.sizes else ""
     if program.choice:
-        use = state_of(graph).use
-        state = SWITCHED_OFF if use is None else use.state(())
-        lines.append(f"engine: {describe_choice(program.choice, program.untried, state)}")
-    lines += ["", "what runs where:", *(f"  {line}" for line in table(cells, words=5))]
+        verdict = SWITCHED_OFF if state.use is None else state.use.state(())
+        lines.append(f"engine: {describe_choice(program.choice, program.untried, verdict)}")
+    lines += ["", f"what runs where{sizes}:", *(f"  {line}" for line in table(cells, words=5))]
     if has_segments:
         plan = program.plan
         lines += ["", f"intermediates: {intermediates(len(plan.offsets), plan.total, plan.peak)}"]
-    return "\n".join(lines)
+    return lines

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import memory
-from ..context.graph import MLGraph, program_of, state_of
+from ..context.graph import MLGraph, state_of
+from ..context.graph_state import GraphState
 from ..context.tensor import Locks, MLTensor
 from ..context.tensors import own_memory
 from ..core.graph import Desc
@@ -25,6 +26,7 @@ from ..run.profile import (
 )
 from ..support import lazy_imports
 from ..support.errors import require
+from ..support.formatting import sizes_text
 from ..support.hints import require_names
 from ..support.progress import report_work
 from .inputs import random
@@ -36,16 +38,25 @@ if TYPE_CHECKING:
 
 @lazy_imports.profile.provide
 def profile(
-    graph: MLGraph, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None, repeat: int, detail: bool
+    graph: MLGraph,
+    inputs: Mapping[str, Any] | None,
+    input_shapes: Mapping[str, Sequence[int]] | None,
+    outputs: Mapping[str, Any] | None,
+    repeat: int,
+    detail: bool,
 ) -> Profile:
     """Measure a graph; see `MLGraph.profile`."""
-    program = program_of(graph)
-    sources, targets, tensors = _arrays(graph, inputs, outputs)
+    require(inputs is None or input_shapes is None, "profile: inputs and input_shapes must not be given both")
+    whole = state_of(graph)
+    state = whole.version_for("profile", input_shapes) if inputs is None else whole.version("profile", inputs)
+    program = state.check_alive()
+    sources, targets, tensors = _arrays(state, inputs, outputs)
     space, device = graph.context.backend.space, graph.context.device.name
+    remarks = [f"sizes: {sizes_text(state.sizes)}"] if state.sizes else []
     with Locks(tensors):
-        shared = state_of(graph).check_overlap(space, sources, targets)
+        shared = state.check_overlap(space, sources, targets)
         arrays = list(sources.values()), list(targets.values())
-        return profile_model(program, *arrays, space, device, repeat, detail, shared=shared)
+        return profile_model(program, *arrays, space, device, repeat, detail, remarks, shared)
 
 
 @lazy_imports.profile_model.provide
@@ -114,7 +125,7 @@ def _kernels(
 
 
 def _arrays(
-    graph: MLGraph, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None
+    graph: GraphState, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[MLTensor]]:
     for kind, mapping in {"inputs": inputs, "outputs": outputs}.items():
         is_mapping = mapping is None or isinstance(mapping, Mapping)
@@ -130,7 +141,7 @@ def _arrays(
     return sources, targets, list({id(v): v for v in values if isinstance(v, MLTensor)}.values())
 
 
-def _array(graph: MLGraph, label: str, desc: Desc, value: Any, written: bool = False) -> Any:
+def _array(graph: GraphState, label: str, desc: Desc, value: Any, written: bool = False) -> Any:
     """The memory of one input or output; allocated if none is given."""
     space = graph.context.backend.space
     if value is None and written:

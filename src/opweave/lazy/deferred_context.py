@@ -298,7 +298,7 @@ class DeferredContext(MLContext):
 
     def dispatch(self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
         """Defer the dispatch of a graph, or run it now if its memory is visible outside of Opweave."""
-        state = self._state_of(graph, "dispatch")
+        state = self._state_of(graph, "dispatch").version("dispatch", inputs)
         sources, targets = self._check_tensors(state, inputs, outputs)
         template = _template_of(state)
         with Locks([*sources, *targets]):

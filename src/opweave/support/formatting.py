@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from .names import count_of, visible
+from .names import count_of, printable, visible
 
 
 def table(rows: Sequence[Sequence[str]], words: int) -> list[str]:
@@ -76,3 +76,12 @@ def duration(seconds: float, like: float | None = None) -> str:
     if scale < 1e-3:
         return f"{seconds * 1e6:.1f} us"
     return f"{seconds * 1e3:.2f} ms" if scale < 1 else f"{seconds:.2f} s"
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Sizes by name, in a line.
+
+    >>> sizes_text({"n": 3, "batch size": 1})
+    "n = 3, 'batch size' = 1"
+    """
+    return ", ".join(f"{printable(name)} = {size}" for name, size in sizes.items())

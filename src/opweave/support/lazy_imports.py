@@ -61,7 +61,7 @@ check = Link("inspect.check")
 """Implements `check` of custom operations: `(op, devices, arch, arguments)`."""
 
 profile = Link("inspect.profile")
-"""Implements `MLGraph.profile`: `(graph, inputs, outputs, repeat, detail)`."""
+"""Implements `MLGraph.profile`: `(graph, inputs, input_shapes, outputs, repeat, detail)`."""
 
 tune = Link("inspect.tune")
 """Implements `MLGraph.tune`: `(graph, inputs, seconds)`."""

@@ -9,13 +9,16 @@ import numpy as np
 
 from ...context.context import MLContext, ml
 from ...context.graph import MLGraph, recorded_graph, state_of
+from ...context.graph_state import DynamicGraphState
 from ...core.graph import Graph
+from ...core.specialise import sizes_of
 from ...memory.arrays import contiguous
 from ...onnx.model.booleans import bool_as_uint8
 from ...onnx.model.limits import DEFAULT, ModelLimits
 from ...onnx.model.model import Model
 from ...onnx.session.load import arguments_of
 from ...support.errors import require
+from ...support.formatting import sizes_text
 from ...support.hints import require_names
 from ...support.names import count_of, short_repr
 from ...support.progress import report_work
@@ -57,7 +60,8 @@ def diff(
             WebNN cannot express are compared, too; they run in ONNX Runtime, on the reference in ONNX's own evaluator.
         other: another graph or model of the same structure, which `model` is compared with; None for itself. Constants and
             attributes may differ, as may float32 and float16.
-        inputs: an array for each input, by name, of the data type that `model` has; None for random ones.
+        inputs: an array for each input, by name, of the data type that `model` has; None for random ones, with the sizes of
+            the last run for a graph with names.
         on: where `model` runs: a context, or "DEVICE[:BACKEND][@PRECISION]" as in "cpu:openvino@bfloat16". Default: the
             context of a graph, the best device for a model.
         against: where the other side runs, in the form of `on`. Default: "reference", or with `other` its context, or `on`.
@@ -129,7 +133,15 @@ def comparison(
     if other is not None:
         second, _ = _record(other, theirs, feed, seed, fix_shapes, limits, is_second=True)
         b = Side(theirs, second, _is_fused(other))
-    return Comparison(a, b, feed, tolerance, title or _title(model, other))
+    return Comparison(a, b, feed, tolerance, title or _title(model, other) + _sizes_in(model, feed))
+
+
+def _sizes_in(model: Any, feed: Mapping[str, np.ndarray]) -> str:
+    """The sizes of a graph with names, behind its title."""
+    if not isinstance(model, MLGraph):
+        return ""
+    sizes = sizes_of(model.inputs, {name: array.shape for name, array in feed.items()}, "diff")
+    return f", {sizes_text(sizes)}" if sizes else ""
 
 
 def _title(model: Any, other: Any) -> str:
@@ -156,7 +168,17 @@ def _record(
     is_second: bool = False,
 ) -> tuple[Graph, dict[str, np.ndarray]]:
     if isinstance(model, MLGraph):
-        return recorded_graph(model), {} if is_second else input_arrays("diff", model.inputs, inputs, seed)
+        state = state_of(model)
+        if isinstance(state, DynamicGraphState):
+            shapes = None
+            if inputs is not None:
+                require_names("diff: inputs", inputs, state.inputs)
+                shapes = {name: np.shape(array) for name, array in inputs.items()}
+            graph = state.static_graph("diff", shapes)
+        else:
+            graph = recorded_graph(model)
+        descs = {name: operand.desc for name, operand in graph.inputs.items()}
+        return graph, {} if is_second else input_arrays("diff", descs, inputs, seed)
     source = Model.load(model, limits)
     arguments = {argument.name: argument for argument in arguments_of(source, fix_shapes)}
     generator = np.random.default_rng(seed)

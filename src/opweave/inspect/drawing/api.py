@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...context.graph import MLGraph, program_of, recorded_graph
+from ...context.graph import MLGraph, recorded_graph, state_of
+from ...context.graph_state import DynamicGraphState
 from ...run.drawing import Drawing
 from ...run.profile import Profile
 from ...support import lazy_imports
 from ...support.errors import require
 from ...support.files import atomic_writer
+from ...support.formatting import sizes_text
 from .condense import LARGE, condense
 from .picture import Picture, picture
 from .svg import svg
@@ -27,7 +29,14 @@ def draw(
     """Draw a user's graph; see `MLGraph.draw`."""
     inputs, outputs = ", ".join(graph.inputs), ", ".join(graph.outputs)
     title = f"graph from {inputs} to {outputs}"
-    return _draw(picture(recorded_graph(graph), program_of(graph)), title, path, profile)
+    state = state_of(graph)
+    program = None
+    if not isinstance(state, DynamicGraphState):
+        program = state.check_alive()
+    elif (last := state.last) is not None:
+        program = last.check_alive()
+        title += f": {sizes_text(last.sizes)}"
+    return _draw(picture(recorded_graph(graph), program), title, path, profile)
 
 
 @lazy_imports.draw_model.provide

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -120,16 +120,25 @@ class Sketch:
         return self.picture.boxes[self.homes[value][0]].lane
 
 
+NOT_COMPILED = "compiled for each combination of sizes when it first runs"
+
+
 @dataclass
 class _Unit:
     shown: Node
-    placement: Placement
+    placement: Placement | None
     segment: int
     nodes: list[Node] = field(default_factory=list)
 
 
-def picture(graph: Graph, program: Program) -> Picture:
-    """Build the picture of a user's graph."""
+def picture(graph: Graph, program: Program | None) -> Picture:
+    """Build the picture of a user's graph; of a graph with names that has not run, without a program."""
+    if program is None:
+        return _sketch(
+            graph,
+            [_Unit(node, None, 0, [node]) for node in graph.nodes],
+            [DrawnLane(("not compiled yet", "compiled for each combination", "of sizes when it first runs"))],
+        ).picture
     placements = dict(zip(graph.nodes, program.placements, strict=True))
     has_segments = len(program.steps) > 1
     if has_segments:
@@ -140,6 +149,16 @@ def picture(graph: Graph, program: Program) -> Picture:
         units = [_Unit(node, placement, 0, [node]) for node, placement in placements.items()]
         legal, lanes = graph, [_lane(list(placements.values()))]
     copied = {(number + 1, operand) for number, operand in program.crossings()}
+    return _sketch(legal, units, lanes, copied, has_segments).picture
+
+
+def _sketch(
+    legal: Graph,
+    units: Iterable[_Unit],
+    lanes: Sequence[DrawnLane],
+    copied: Container[tuple[int, Operand]] = (),
+    has_segments: bool = False,
+) -> Sketch:
     sketch = Sketch(lanes)
     names = {operand: name for name, operand in (*legal.outputs.items(), *legal.inputs.items())}
     for name, operand in legal.inputs.items():
@@ -157,7 +176,7 @@ def picture(graph: Graph, program: Program) -> Picture:
         box = Box(printable(name), len(lanes) + 1, "output", tooltip=tooltip)
         sketch.add(box, [(operand, str(operand.desc), is_copied)], ())
         first.setdefault(operand, printable(name))
-    return sketch.picture
+    return sketch
 
 
 def _units(program: Program, placements: Mapping[Node, Placement]) -> list[_Unit]:
@@ -199,12 +218,12 @@ def _box(unit: _Unit, lane: int, names: Mapping[Operand, str]) -> Box:
     arguments = dict(node.op.explicit_arguments(node.arguments))
     attributes = [f"{name} = {_short(value)}" for name, value in arguments.items() if name in node.attributes]
     place = unit.placement
-    where = f"{place.how} on {place.device}: {place.detail}"
+    where = f"{place.how} on {place.device}: {place.detail}" if place else ""
     details = Details(
         node.label,
         scope_of(node.label),
-        f"{engine([place])} on {place.device}",
-        f"{place.how}: {place.detail}",
+        f"{engine([place])} on {place.device}" if place else NOT_COMPILED,
+        f"{place.how}: {place.detail}" if place else "",
         tuple((name, _short(value, MAX_VALUE)) for name, value in arguments.items() if name in node.attributes),
         tuple((name, names.get(o, ""), describe(o)) for name, o in named_operands(node.inputs)),
         tuple((names.get(output, ""), str(output.desc)) for output in node.outputs),
@@ -216,7 +235,7 @@ def _box(unit: _Unit, lane: int, names: Mapping[Operand, str]) -> Box:
         "operation" if is_built_in(node) else "custom",
         (f"{node.label!r}",) if node.label else (),
         tuple(_chip(name, operand) for name, operand in constants.items()),
-        "\n".join([node.title, *attributes, *results, where]),
+        "\n".join(filter(None, [node.title, *attributes, *results, where])),
         (node.op.name,),
         sum(operand.desc.byte_length for operand in constants.values()),
         details=details,
