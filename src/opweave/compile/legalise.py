@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 
 from ..core.graph import Desc, Graph, Node, Operand, add_like, map_operands
 from ..core.operation import call_with
+from ..core.sizes import is_static, may_be
 from ..ops.recorder import Recorder
-from ..support.errors import NotSupportedError, OperationError
+from ..support.errors import NotSupportedError, OperationError, ValidationError
 
 Decomposition: TypeAlias = Callable[..., Any]
 """`function(b, ...)` takes a builder, and operands and attributes by name."""
@@ -71,7 +72,7 @@ class _Rewriter(Recorder):
         finally:
             self._prefix = outer
         descs, declared = (tuple(output.desc for output in operands) for operands in (outputs, node.outputs))
-        if descs != declared:
+        if len(descs) != len(declared) or not all(map(_may_be, descs, declared)):
             raise OperationError(
                 f"{node.title}: its decomposition yields {_text(descs)}, it must yield {_text(declared)}"
             )
@@ -84,7 +85,16 @@ class _Rewriter(Recorder):
         """Add nodes like these, on the operands in `replaced`, which gets their results."""
         for node in nodes:
             self._source = node
-            replaced.update(zip(node.outputs, add_like(self, node, replaced.__getitem__, node.label), strict=True))
+            try:
+                copies = add_like(self, node, replaced.__getitem__, node.label)
+            except ValidationError as error:
+                raise type(error)(f"{node.title}: {error}") from None
+            replaced.update(zip(node.outputs, copies, strict=True))
+
+
+def _may_be(desc: Desc, declared: Desc) -> bool:
+    """Whether descriptors are equal, as far as formulas of sizes tell."""
+    return desc == declared or (desc.data_type == declared.data_type and may_be(desc.shape, declared.shape))
 
 
 def _text(descs: Iterable[Desc]) -> str:
@@ -114,6 +124,7 @@ def legalise(
     replaced = {operand: Operand(rewriter, operand.desc, value=operand.value) for operand in graph.constants}
     for name, operand in graph.inputs.items():
         replaced[operand] = rewriter.inputs[name] = Operand(rewriter, operand.desc, name=name)
+        rewriter.has_names = rewriter.has_names or not is_static(operand.shape)
     rewriter.add_all(graph.nodes, replaced)
     outputs_by_name = map_operands(graph.outputs, replaced.__getitem__)
     if has_results:

@@ -168,9 +168,14 @@ def conv_transpose_size(input: int, filter: int, before: int, after: int, stride
 
     https://www.w3.org/TR/webnn/#mlgraphbuilder-calculate-convtranspose-output-size
     """
-    size = (input - 1) * stride + window_extent(filter, dilation)
-    _check_padded(size)
-    return size - before - after
+    size = smallest_size(input, filter, before, after, stride, dilation)
+    _check_padded(size + before + after)
+    return size
+
+
+def smallest_size(input: int, filter: int, before: int, after: int, stride: int, dilation: int) -> int:
+    """The result of `conv_transpose_size` for operands that are checked already."""
+    return (input - 1) * stride + window_extent(filter, dilation) - before - after
 
 
 def sample_positions(input: int, output: int) -> tuple[list[int], int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -15,9 +16,9 @@ from ..backends.onnxruntime import ort
 from ..backends.onnxruntime.emit import Emitter
 from ..compile.empty import fold_empty
 from ..compile.legalise import legalise
-from ..context.graph import MLGraph, recorded_graph
+from ..context.graph import MLGraph, recorded_graph, state_of
 from ..core.graph import Graph, Node
-from ..support.errors import ValidationError, require
+from ..support.errors import NotSupportedError, ValidationError, require
 from ..support.files import atomic_writer, resolve_links
 from ..support.formatting import size
 from ..support.names import short_repr
@@ -32,11 +33,20 @@ Operators = Literal["onnx", "onnxruntime"]
 """Operators of the written model: ONNX's own alone, or also ONNX Runtime's."""
 
 
-def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> None:
+def save(
+    graph: MLGraph,
+    path: str | Path,
+    *,
+    operators: Operators = "onnx",
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> None:
     """Write a graph as an ONNX model.
 
     Inputs and outputs keep their names, with one exception: in ONNX, an output cannot have the name of an input. Such an
     output is called `NAME_out` in the file (`NAME_out_out` where that is taken, and so on).
+
+    Names in shapes become names of dimensions (`dim_param`), and formulas such as `2*n` their text. The model computes the
+    sizes that its nodes need.
 
     Beyond 1.5 GB, weights are written into a second file in the same folder, whose name ends in `.data`. An existing file is
     replaced once the new one is complete. The target of a symbolic link is replaced; a pipe or a device is written directly.
@@ -47,10 +57,12 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
         operators: "onnx" writes operators of ONNX only, for any engine that reads ONNX. "onnxruntime" also writes operators of
             ONNX Runtime alone, which are faster than their decompositions: MatMulNBits, GroupQueryAttention,
             MultiHeadAttention, RotaryEmbedding, SimplifiedLayerNormalization, FastGelu, QuickGelu.
+        input_shapes: the shape of each input, to save a graph with names for these sizes alone.
 
     Raises:
         ValidationError: a name cannot be encoded as UTF-8, as ONNX requires; `operators` is neither; or `path` is not a
-            regular file, and the weights need a second one.
+            regular file, and the weights need a second one; `input_shapes` do not fit.
+        NotSupportedError: an operation cannot be written for sizes with names; it can be for certain `input_shapes`.
         InvalidStateError: the graph is destroyed.
         DataError: the file cannot be written.
 
@@ -66,7 +78,7 @@ def save(graph: MLGraph, path: str | Path, *, operators: Operators = "onnx") -> 
     require(isinstance(graph, MLGraph), f"save takes an MLGraph, got {type(graph).__name__}")
     choices = get_args(Operators)
     require(operators in choices, f"save: operators must be one of {list(choices)}, got {short_repr(operators)}")
-    source = recorded_graph(graph)
+    source = recorded_graph(graph) if input_shapes is None else state_of(graph).static_graph("save", input_shapes)
     model, weights = to_onnx(source, operators)
     total = sum(array.nbytes for array in weights.values())
     # The data file goes beside the target of a link, not beside the link.
@@ -115,7 +127,11 @@ def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, di
     def supports(node: Node) -> bool:
         return has_rule(node) or (graph.has_names and ort.has_rule_in_files(node))
 
-    values, _ = ort.emit(ctx, legalise(fold_empty(graph)[0], supports, engine, has_results=True)[0])
+    try:
+        values, _ = ort.emit(ctx, legalise(fold_empty(graph)[0], supports, engine, has_results=True)[0])
+    except ValidationError as error:
+        advice = "save(..., input_shapes={...}) saves it for certain sizes"
+        raise NotSupportedError(f"save: {error}; {advice}") from error
     results = {renamed[name]: (values[name], operand.desc) for name, operand in graph.outputs.items()}
     model = ModelProto.FromString(ctx.finish(results)[0])
     model.producer_name, model.producer_version = "opweave", __version__

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.graph import Graph, Node, Operand, map_operands
 from ...core.sizes import in_scope
+from ...support.errors import ValidationError
 from .. import Backend, Device, How, ModelSource, PowerPreference, Rule, RuleFunction
 from .provider_faults import why_not
 
@@ -201,7 +202,10 @@ class OnnxRuntime(Backend):
             rule = self._in_files.get(node.op) if ctx.portable else None
             rule = rule or self.rule(node)
             assert rule is not None, node
-            result = rule((ctx,), {**map_operands(node.inputs, lookup), **node.attributes})
+            try:
+                result = rule((ctx,), {**map_operands(node.inputs, lookup), **node.attributes})
+            except ValidationError as error:  # the rule needs the number of a size
+                raise type(error)(f"{node.title}: {error}") from None
             ctx.written[node] = [(onnx_node.name, onnx_node.op_type) for onnx_node in ctx.nodes[before:]]
             results = result if isinstance(result, (tuple, list)) else (result,)
             for operand, value in zip(node.outputs, results, strict=True):
@@ -210,6 +214,7 @@ class OnnxRuntime(Backend):
                     ctx.round(value)
                 values[operand] = Value(value.name, operand.data_type, operand.shape)
                 ctx.sizes[value.name] = operand.desc.byte_length
+                ctx.size_values.note(value, operand.shape)
             done[node] = "native" if ctx.has_kernels and len(ctx.nodes) - before <= 1 else "composed"
         return map_operands(graph.outputs, lookup), done
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.graph import Graph, Node, Operand
+from ...core.sizes import is_static
 from ...ops.convolution import conv2d, conv_transpose2d
 from ...ops.matrix import gemm, matmul
 from ...ops.movement import transpose
@@ -24,7 +25,7 @@ Form = tuple[Shape, Shape, dict[str, Any]]
 
 def native_form(shape: Shape, part: Shape) -> Form | None:
     """Return the form in which the engine's operator accepts scales of shape `part`; None if there is none."""
-    varying = [axis for axis, size in enumerate(part) if size > 1]
+    varying = [axis for axis, size in enumerate(part) if size != 1]
     if not varying:
         return shape, (), {}
     if len(varying) == 1 and part[varying[0]] == shape[varying[0]]:
@@ -34,9 +35,10 @@ def native_form(shape: Shape, part: Shape) -> Form | None:
 
 def block_form(shape: Shape, part: Shape) -> Form | None:
     """Return the form with one scale per block along one axis; None if several axes have blocks."""
-    blocked = [axis for axis in range(len(shape)) if part[axis] < shape[axis]] or [0]
-    if len(blocked) == 1:
-        return shape, part, {"axis": blocked[0], "block_size": shape[blocked[0]] // part[blocked[0]]}
+    blocked = [axis for axis in range(len(shape)) if part[axis] != shape[axis]] or [0]
+    block_size = shape[blocked[0]] // part[blocked[0]]
+    if len(blocked) == 1 and is_static([block_size]):
+        return shape, part, {"axis": blocked[0], "block_size": block_size}
     return None
 
 
@@ -53,7 +55,7 @@ def merge_axes(shape: Shape, part: Shape) -> tuple[Shape, Shape]:
         for size, varies in ((count, True), (whole // count, False)):
             if runs and runs[-1][1] == varies:
                 runs[-1] = runs[-1][0] * size, varies
-            elif size > 1:
+            elif size != 1:
                 runs.append((size, varies))
     return [size for size, _ in runs], [size if varies else 1 for size, varies in runs]
 

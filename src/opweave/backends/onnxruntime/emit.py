@@ -15,7 +15,7 @@ import numpy as np
 
 from ... import memory
 from ...core.dtypes import ONNX_TYPES, name_of
-from ...core.sizes import Size, is_longer, is_same_size, is_static
+from ...core.sizes import Size, is_longer, is_same_size, is_static, is_unknown
 from . import kernels
 from .barriers import keep_casts_apart, keep_outputs_apart
 from .records import (
@@ -29,6 +29,7 @@ from .records import (
     opset_of,
     value_info,
 )
+from .size_values import SizeValues, has_sizes
 
 if TYPE_CHECKING:
     from ...core.graph import Desc, Graph, Node
@@ -169,6 +170,8 @@ class Emitter:
         self._inputs: list[bytes] = []
         self._makers: dict[str, OnnxNode] = {}
         self._moves_first: set[str] = set()
+        self._names: set[str] = set()
+        self.size_values = SizeValues(self)
         # Values that depend on constants only: the engine folds them.
         self._foldable: set[str] = set()
         self._count = 0
@@ -236,15 +239,25 @@ class Emitter:
     def constant(self, value: Any, data_type: str = "int64") -> Value:
         """Add a constant of a rule (axes, shapes, scalars); equal constants are stored once.
 
-        A list of sizes, some of which have names, becomes an input of the model, which gets its numbers in each run.
+        A list of sizes, some of which have names, becomes an input of the model, which gets its numbers in each run. A
+        portable model computes them.
         """
-        if isinstance(value, Size) or (isinstance(value, (list, tuple)) and not is_static(value)):
+        if has_sizes(value):
+            if self.portable:
+                return self.cast(self.size_values.tensor(value), data_type)
             return self._add_sizes(value, data_type)
         array = np.array(value, data_type, order="C")
         key = (data_type, array.shape, array.tobytes())
         if key not in self._values:
             self._values[key] = self.add_constant(array, INLINE_BYTES_OF_RULES)
         return self._values[key]
+
+    def filled(self, shape: Sequence[int], value: float, data_type: str) -> Value:
+        """Add a tensor whose elements are equal."""
+        if is_static(shape):
+            return self.constant(np.full(shape, value), data_type)
+        tensor: Value = self.emit("Expand", self.constant(value, data_type), self.constant(shape), shape=shape)
+        return tensor
 
     def scalar(self, value: float, like: Value) -> Value:
         """Add a constant of rank 0 with the data type of `like`."""
@@ -361,12 +374,27 @@ class Emitter:
     # For the back end ------------------------------------------------------------------------------------------------
 
     def add_input(self, name: str, desc: Desc) -> Value:
-        dims: list[int | str | None] = [str(size) if isinstance(size, Size) else size for size in desc.shape]
+        dims = self._dims(desc.shape)
         if self.any_size:
             dims[:-1] = [f"{name}_{axis}" for axis in range(len(dims) - 1)]
         self._inputs.append(value_info(name, desc.data_type, dims))
         self.sizes[name] = desc.byte_length
-        return Value(name, desc.data_type, desc.shape)
+        value = Value(name, desc.data_type, desc.shape)
+        self.size_values.note(value, desc.shape)
+        return value
+
+    def _dims(self, shape: Sequence[Any]) -> list[int | str | None]:
+        """Dimensions as ONNX has them: sizes have their text, but for unknown sizes and formulas that look like a name."""
+        dims: list[int | str | None] = []
+        for size in shape:
+            if not isinstance(size, Size):
+                dims.append(size)
+            elif size.name:
+                self._names.add(size.name)
+                dims.append(size.name)
+            else:
+                dims.append(None if is_unknown(size) or str(size) in self._names else str(size))
+        return dims
 
     def add_constant(self, array: np.ndarray, inline_bytes: int = INLINE_BYTES) -> Value:
         """Declare an initializer: inline up to `inline_bytes`, else by reference."""
@@ -415,7 +443,9 @@ class Emitter:
             body += field(5, proto)
         body += field(2, "opweave") + b"".join(field(11, info) for info in self._inputs)
         for name, (_, desc) in outputs.items():
-            dims = [None if self.any_size or isinstance(size, Size) else size for size in desc.shape]
+            dims = self._dims(desc.shape)
+            if not self.portable:
+                dims = [None if self.any_size or isinstance(size, str) else size for size in dims]
             body += field(12, value_info(name, desc.data_type, dims))
         model = field(1, IR_VERSION) + field(2, "opweave") + field(7, bytes(body))
         opsets = field(8, field(1, "") + field(2, opset_of(nodes))) + field(8, field(1, MICROSOFT) + field(2, 1))

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ....core.shapes import conv_transpose_size, nearest_positions, sample_positions
-from ....core.sizes import is_same_size
+from ....core.shapes import nearest_positions, sample_positions, smallest_size
+from ....core.sizes import is_same_size, is_static
 from ....ops import convolution as ops
 from ..backend import ort
 from ..emit import Emitter, Value
@@ -38,14 +38,14 @@ def _(
     output_padding = None
     if is_transposed:
         windows = zip(x.dims[2:], w.dims[2:], padding[::2], padding[1::2], strides, dilations, strict=True)
-        smallest = [conv_transpose_size(*window) for window in windows]
+        smallest = [smallest_size(*window) for window in windows]
         output_padding = [size - least for size, least in zip(attributes["output_sizes"], smallest, strict=True)]
     y = emit_product(
         ctx,
         "ConvTranspose" if is_transposed else "Conv",
         *(x, w, bias),
         axis=filter_layout.index("o"),
-        kernel_shape=w.dims[2:],
+        kernel_shape=w.dims[2:] if is_static(w.dims[2:]) else None,
         pads=[padding[i] for i in (0, 2, 1, 3)],
         strides=strides,
         dilations=dilations,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .... import composites
 from ....core.graph import Graph
-from ....core.sizes import is_longer, is_same_size
+from ....core.sizes import is_longer, is_same_size, is_static
 from ....ops import movement as ops
 from ....ops.pooling import average_pool2d, l2_pool2d, max_pool2d
 from ..backend import ort
@@ -121,7 +121,11 @@ def _(ctx: Emitter, input: Value, upper: bool, diagonal: int) -> Value:
     *_, rows, columns = input.dims
     # There is no kernel for uint64; pass the bits as int64.
     moved = ctx.cast(input, "int64") if input.data_type == "uint64" else input
-    nearest = ctx.constant(min(max(diagonal, -rows), columns))  # diagonals further away keep everything, or nothing
+    # Diagonals further away keep everything, or nothing.
+    if is_static((rows, columns)):
+        nearest = ctx.constant(min(max(diagonal, -rows), columns))
+    else:
+        nearest = ctx.emit("Max", ctx.emit("Min", ctx.constant(diagonal), ctx.constant(columns)), ctx.constant(-rows))
     return ctx.cast(ctx.emit("Trilu", moved, nearest, upper=int(upper)), input.data_type)
 
 

@@ -41,6 +41,8 @@ class _Axis(Window):
 
     @property
     def regular(self) -> bool:
+        if self.is_whole:
+            return True
         if not max(self.before, self.after) < self.taps:
             return False
         return self.dilation == 1 or bool(self.inside.any(1).all())
