@@ -24,6 +24,7 @@ import opweave as ow
 from opweave.cli import app
 from opweave.core.dtypes import ANY
 from opweave.js import safetensors
+from opweave.serve import Server
 from opweave.support.names import camel_case
 
 STRIDE = 12
@@ -240,6 +241,42 @@ def test_weights_are_readable_by_safetensors(tmp_path: Path) -> None:
     header = json.loads((tmp_path / "w.safetensors").read_bytes()[8:start])
     assert start % 8 == 0
     assert all(entry["data_offsets"][0] % arrays[name].itemsize == 0 for name, entry in header.items())
+
+
+NAMES = """
+const { ml } = await import(`${process.env.OPWEAVE_PACKAGE}/node.mjs`);
+const { build, inputs, outputs } = await import(process.env.MODULE);
+const graph = await build(await ml.createContext());
+console.log(JSON.stringify([inputs, outputs, graph.computeShapes({ x: [2, 3, 9, 8] })]));
+"""
+
+
+def test_save_with_names(tmp_path: Path) -> None:
+    """Sizes that the operations compute by themselves are left out."""
+    b = ow.MLGraphBuilder(ow.ml.create_context(device="cpu", drafts=True))
+    pooled = b.max_pool2d(b.input("x", "float32", ["n", 3, "h", "w"]), window_dimensions=[3, 3], strides=[2, 2])
+    graph = b.build({"y": b.resample2d(b.concat([pooled, pooled], 0), scales=[2, 2])})
+    (path,) = ow.js.save(graph, tmp_path / "m.mjs")
+    with Server(port=0, device="cpu", drafts=True) as server:
+        variables = {"OPWEAVE_URL": server.url, "OPWEAVE_TOKEN": server.token or "", "MODULE": str(path)}
+        text = node_js.run(["--input-type=module", "-e", NAMES], variables)
+    inputs, outputs, shapes = json.loads(text)
+    assert inputs == {"x": {"dataType": "float32", "shape": ["n", 3, "h", "w"]}}
+    assert outputs["y"]["shape"] == ["2*n", 3, "2*((h - 3) // 2) + 2", "2*((w - 3) // 2) + 2"]
+    assert shapes == {"y": [*graph.compute_shapes({"x": [2, 3, 9, 8]})["y"]]}
+
+
+def test_save_refuses_sizes_with_names_as_arguments(tmp_path: Path) -> None:
+    b = ow.MLGraphBuilder(ow.ml.create_context(device="cpu", drafts=True))
+    x = b.input("x", "float32", ["n", 4])
+    graph = b.build({"y": b.reshape(x, [x.shape[0], 2, 2], label="r")})
+    message = r"save: reshape 'r': newShape must not have sizes with names in JavaScript, got \[n, 2, 2\]; save\(\.{3}, input_"
+    with pytest.raises(ow.NotSupportedError, match=message):
+        ow.js.save(graph, tmp_path / "m.js")
+    ow.js.save(graph, tmp_path / "m.js", input_shapes={"x": [3, 4]})
+    assert "builder.reshape(x, [3, 2, 2], " in (tmp_path / "m.js").read_text()
+    with pytest.raises(ow.ValidationError, match=r"save: input 'x' must be float32\[n, 4\], got the shape \[3, 5\]"):
+        ow.js.save(graph, tmp_path / "m.js", input_shapes={"x": [3, 5]})
 
 
 def test_bad_arguments_are_explained(tmp_path: Path) -> None:

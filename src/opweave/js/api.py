@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from ..compile.empty import fold_empty, is_empty
 from ..compile.legalise import legalise
-from ..context.graph import MLGraph, recorded_graph
+from ..context.graph import MLGraph, recorded_graph, state_of
 from ..core.graph import Graph, Node
 from ..ops import Operations
-from ..support.errors import ValidationError, require
+from ..support.errors import NotSupportedError, ValidationError, require
 from ..support.files import atomic_writer
 from ..support.names import short_repr
 from .module import JsModule
@@ -19,7 +20,13 @@ from .safetensors import write
 SUFFIXES = (".js", ".mjs")
 
 
-def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
+def save(
+    graph: MLGraph,
+    path: str | Path,
+    *,
+    title: str = "",
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> list[Path]:
     """Write a graph as a JavaScript module that builds it with WebNN.
 
     The module has one statement for each operation, named after its label. Weights are in a file in the same folder
@@ -31,14 +38,16 @@ def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
         graph: as returned by `MLGraphBuilder.build` or `opweave.onnx.load`.
         path: the file to write; its name ends in .js or .mjs.
         title: origin of the graph, for the first line of the module.
+        input_shapes: the shape of each input, to save a graph with names for these sizes alone. Default: inputs keep the
+            names in their shapes, which are a draft: `opweave serve --drafts` has them.
 
     Returns:
         The files that were written: the module, and the weights if there are any.
 
     Raises:
-        ValidationError: `graph` is no graph, or the name of the file ends otherwise.
-        NotSupportedError: an operation is neither one of WebNN's, nor has it a decomposition, or a number depends on sizes;
-            the message names it.
+        ValidationError: `graph` is no graph, or the name of the file ends otherwise; `input_shapes` do not fit.
+        NotSupportedError: an operation is neither one of WebNN's, nor has it a decomposition, or an argument of it is a size
+            with a name; the message names the operation.
         InvalidStateError: the graph is destroyed.
         DataError: a file cannot be written.
 
@@ -54,10 +63,14 @@ def save(graph: MLGraph, path: str | Path, *, title: str = "") -> list[Path]:
     require(isinstance(title, str), f"save: title must be a string, got {short_repr(title)}")
     path = Path(path)
     require(path.suffix in SUFFIXES, f"save: the name of a module must end in .js or .mjs, got {str(path)!r}")
-    recorded = recorded_graph(graph)
+    recorded = recorded_graph(graph) if input_shapes is None else state_of(graph).static_graph("save", input_shapes)
     weights_path = path.with_suffix(".safetensors")
-    module = JsModule(webnn_only(recorded), path.name, weights_path.name, title)
-    text = module.text()
+    try:
+        module = JsModule(webnn_only(recorded), path.name, weights_path.name, title)
+        text = module.text()
+    except ValidationError as error:  # sizes with names
+        advice = "save(..., input_shapes={...}) saves it for certain sizes"
+        raise NotSupportedError(f"save: {error}; {advice}") from error
     with ExitStack() as stack:
         # Files are renamed in reverse order: the weights are in place before the module that reads them.
         stack.enter_context(atomic_writer(path)).write(text.encode())

@@ -13,10 +13,11 @@ import numpy as np
 
 from .. import __version__
 from ..core.graph import Desc, Graph, Node, Operand
-from ..core.sizes import Size
+from ..core.operation import call_with
+from ..core.sizes import Size, explore, is_static
 from ..serve.idl import DRAFTS, OPERATIONS
 from ..serve.messages import MAX_SAFE_INTEGER
-from ..support.errors import NotSupportedError
+from ..support.errors import ValidationError
 from ..support.formatting import size
 from ..support.names import camel_case, count_of
 from .safetensors import TYPES
@@ -105,6 +106,8 @@ class JsModule:
         lines += _wrap("Data types: ", types)
         if rare := [name for name in types if name in RARE]:
             lines.append(f"Not all browsers and devices have {' and '.join(rare)}: context.opSupportLimits() tells.")
+        if not all(is_static(operand.shape) for operand in self.graph.inputs.values()):
+            lines.append("Inputs have sizes with names, which are a draft of WebNN.")
         if self.weights:
             total = sum(array.nbytes for array in self.weights.values())
             lines.append(
@@ -162,9 +165,18 @@ class JsModule:
         positional: list[str] = []
         options: list[str] = []
         explicit = dict(node.op.explicit_arguments(node.arguments))
-        parameters = [name for name in node.op.parameters if name in node.op.positional or name in explicit]
+        parameters = [
+            name
+            for name in node.op.parameters
+            if name in node.op.positional or (name in explicit and not _is_computed(node, name))
+        ]
         for name in parameters:
-            public = camel_case(name)
+            public, value = camel_case(name), node.arguments[name]
+            if isinstance(value, Size) or (isinstance(value, tuple) and not is_static(value)):
+                rule = "must not have sizes with names in JavaScript"
+                raise ValidationError(
+                    f"{node.title}: {public} {rule}, got {list(value) if isinstance(value, tuple) else value}"
+                )
             text = self._value(variables[0], node, name, node.arguments[name])
             if name in node.op.positional:
                 positional.append(text)
@@ -181,10 +193,6 @@ class JsModule:
         if isinstance(value, (tuple, list)):
             texts = (self._value(variable, node, f"{name}_{k}", item) for k, item in enumerate(value))
             return f"[{', '.join(texts)}]"
-        if isinstance(value, Size):
-            raise NotSupportedError(
-                f"{node.title}: {name} has {value}, which is known only when the graph runs; JavaScript needs an operand"
-            )
         if isinstance(value, (bool, str)):
             return json.dumps(value)
         # WebNN rounds the number to the data type of this operand.
@@ -224,6 +232,15 @@ class JsModule:
             name = f"{base}_{number}"
         self._taken.add(name)
         return name
+
+
+def _is_computed(node: Node, name: str) -> bool:
+    """Whether an attribute with sizes that have names is the one that the operation computes without it."""
+    value = node.attributes.get(name)
+    fill = node.op.fillers.get(name)
+    if fill is None or not isinstance(value, tuple) or is_static(value):
+        return False
+    return all(tuple(way) == value for way in explore(lambda: call_with(fill, node.arguments)))
 
 
 def _script(name: str) -> str:
@@ -298,8 +315,8 @@ def _member(name: str) -> str:
 
 
 def _desc(desc: Desc) -> str:
-    shape = json.dumps([str(size) if isinstance(size, Size) else size for size in desc.shape])
-    return f"{{ dataType: {json.dumps(desc.data_type)}, shape: {shape} }}"
+    shape = [(size.name or str(size)) if isinstance(size, Size) else size for size in desc.shape]
+    return f"{{ dataType: {json.dumps(desc.data_type)}, shape: {json.dumps(shape)} }}"
 
 
 def _comment(text: str) -> str:
