@@ -10,10 +10,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support import node_js
+from support.served_clients import PlainClient
 from typer.testing import CliRunner
 
 from opweave.cli import app
@@ -52,6 +54,16 @@ def test_serve_prints_script_tag() -> None:
         assert process.wait(300) == 0
         assert process.stderr is not None
         assert "all: 0 connections, 0 contexts, " in process.stderr.read()
+
+
+@pytest.mark.long
+def test_serve_drafts_offers_names() -> None:
+    for options, has_drafts in (([], False), (["--drafts"], True)):
+        with serving("--port", "0", "--token", "t", *options) as (text, _):
+            found = re.search(r"http://127\.0\.0\.1:(\d+)", text)
+            assert found is not None, text
+            with PlainClient(SimpleNamespace(port=int(found[1]), token="t"), origin=None) as client:  # type: ignore[arg-type]
+                assert client.hello()["drafts"] is has_drafts
 
 
 def test_serve_with_model_suggests_deploy() -> None:

@@ -66,6 +66,33 @@ def test_against_the_server(tmp_path: Path) -> None:
     assert re.search(r"^# pass 15$", out, re.MULTILINE), out
 
 
+@pytest.mark.parametrize("mode", ["strict", "lazy"])
+def test_sizes_with_names(mode: str) -> None:
+    with Server(port=0, device="cpu", drafts=True) as server:
+        only = ["--test-name-pattern", "dispatch|computeShapes"] if mode == "lazy" else []
+        out = node_js.run(
+            [*only, "--test", str(node_js.JS / "sizes.mjs")], {**environment(server), "OPWEAVE_MODE": mode}
+        )
+    assert re.search(r"^# pass 9$" if mode == "strict" else r"^# pass 5$", out, re.MULTILINE), out
+
+
+NO_DRAFTS = """
+const { ml } = await import(`${process.env.OPWEAVE_PACKAGE}/node.mjs`);
+const builder = new MLGraphBuilder(await ml.createContext());
+try {
+  builder.input("x", { dataType: "float32", shape: ["n"] });
+} catch (error) {
+  console.log(String(error), "computeShapes" in MLGraph.prototype);
+}
+"""
+
+
+def test_names_need_a_server_with_drafts() -> None:
+    with Server(port=0, device="cpu") as server:
+        out = node_js.run(["--input-type=module", "-e", NO_DRAFTS], environment(server))
+    assert out == 'TypeError: input: descriptor.shape[0] must be an integer in [0, 4294967295], got "n" false\n'
+
+
 def test_node_process_exits_when_idle() -> None:
     with Server(port=0, device="cpu") as server:
         out = node_js.run(["--input-type=module", "-e", EXITS], environment(server))

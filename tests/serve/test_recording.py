@@ -63,6 +63,20 @@ def test_recording_without_onnx_form_is_text_only(tmp_path: Path) -> None:
     assert "not written as ONNX: ONNX names must be encodable in UTF-8" in text
 
 
+def test_recording_of_graph_with_names(tmp_path: Path) -> None:
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu", drafts=True))
+    x = builder.input("x", "int32", ["n", 2])
+    recording = Recording(tmp_path)
+    recording.add(builder.build({"y": builder.concat([x, x], 0)}), None)
+    (y,) = ow.InferenceSession(tmp_path / "graph-0001.onnx").run(None, {"x": np.int32([[1, 2]])})
+    assert y.tolist() == [[1, 2], [1, 2]]
+    text = (tmp_path / "graph-0001.txt").read_text()
+    assert "compiled for each size of n when it first runs" in text
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu", drafts=True))
+    recording.add(builder.build({"y": builder.reduce_sum(builder.input("x", "int32", ["n"]))}), None)
+    assert "not written as ONNX: save: reduce_sum: " in (tmp_path / "graph-0002.txt").read_text()
+
+
 def test_recording_omits_weights_beyond_limit(tmp_path: Path) -> None:
     recording = Recording(tmp_path, max_bytes=40)
     for scale in (1.0, 2.0):

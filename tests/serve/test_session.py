@@ -508,3 +508,107 @@ def test_failed_read_apart_has_no_key(client: Client) -> None:
     answer = client.ask("read", id=1, apart=True)
     assert "readable" in answer["error"]["message"]
     assert "key" not in answer
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sizes with names
+
+
+def named(*shape: Any) -> dict[str, Any]:
+    return {"dataType": "float32", "shape": list(shape)}
+
+
+DOUBLE: list[Any] = [
+    ["input", 1, ["x", named("n", {"name": "m", "minSize": 1, "maxSize": 9})], {}],
+    ["concat", 2, [[{"$": 1}, {"$": 1}], 0], {}],
+]
+
+
+@pytest.fixture
+def drafter(request: pytest.FixtureRequest) -> Iterator[Client]:
+    """A client of a server with drafts."""
+    with Server(port=0, origins=[ORIGIN], device="cpu", drafts=True) as server, Client(server) as client:
+        assert client.hello()["drafts"] is True
+        yield client
+
+
+def shapes_of(client: Client, graph: int, shapes: Any) -> dict[str, Any]:
+    body = {"session": client.session, "c": 1, "g": graph, "shapes": shapes}
+    status, text = response_to(client.server, "POST", "/sync", json.dumps(body), ORIGIN)
+    return json.loads(text) if status == 200 else {"status": status, "text": text}  # type: ignore[no-any-return]
+
+
+def test_sync_and_build_return_names_and_formulas(drafter: Client) -> None:
+    assert drafter.sync(DOUBLE)["operands"] == [[named("n", "m")], [named("2*n", "m")]]
+    answer = drafter.ask("build", b=1, g=1, log=[], outs={"y": 2})
+    assert (answer["inputs"], answer["outputs"]) == ({"x": named("n", "m")}, {"y": named("2*n", "m")})
+    assert answer["devices"] == ["cpu"]
+    wrong = drafter.sync([["input", 1, ["x", named({"name": "n", "least": 1})], {}]], b=2)
+    assert wrong["error"]["message"].startswith("input 'x': shape[0] must have name, and may have min")
+
+
+def test_names_are_an_error_without_drafts(client: Client) -> None:
+    wrong = client.sync(DOUBLE)
+    assert (wrong["at"], wrong["error"]["name"]) == (0, "TypeError")
+    assert wrong["error"]["message"].startswith("input 'x': shape must be a sequence of integers, got ['n', ")
+
+
+def test_sync_computes_shapes(drafter: Client) -> None:
+    drafter.ask("build", b=1, g=1, log=DOUBLE, outs={"y": 2})
+    assert shapes_of(drafter, 1, {"x": [3, 2]}) == {"shapes": {"y": [6, 2]}}
+    for shapes, message in (
+        ({}, "computeShapes: inputShapes must hold ['x']; got none"),
+        ({"x": [0, 2]}, "computeShapes: concat: the result must have dimensions in [1, 2147483647], got [0, 2]"),
+        ({"x": [2**40, 2]}, "computeShapes: concat: the result must have dimensions in"),
+        ({"x": [1.5, 2]}, "computeShapes: inputShapes['x'] must be a sequence of integers, got [1.5, 2]"),
+        ({"x": "ab"}, "computeShapes: inputShapes['x'] must be a sequence of integers, got 'ab'"),
+    ):
+        error = shapes_of(drafter, 1, shapes)["error"]
+        assert error["name"] == "TypeError"
+        assert error["message"].startswith(message)
+    assert shapes_of(drafter, 2, {"x": [3, 2]})["error"]["name"] == "InvalidStateError"
+    assert shapes_of(drafter, 1, [])["status"] == 400
+
+
+def test_dispatch_counts_each_combination_of_sizes() -> None:
+    log = [["input", 1, ["x", named("n")], {}], ["sin", 2, [{"$": 1}], {}], ["reduceSum", 3, [{"$": 2}], {}]]
+    limits = ConnectionLimits(memory=GRAPH_BYTES * 6)
+    with Server(port=0, origins=[ORIGIN], device="cpu", limits=limits, drafts=True) as server, Client(server) as client:
+        client.hello()
+        client.ask("build", b=1, g=1, log=log, outs={"y": 3})
+        client.ask("tensor", id=9, **desc("float32"), readable=True, writable=False)
+        for n in (1, 2, 1, 3, 4, 1):
+            client.ask("tensor", id=n + 10 * n, **desc("float32", n), readable=False, writable=True)
+            client.post("write", np.ones(n, "float32"), id=n + 10 * n)
+            client.post("dispatch", g=1, inputs={"x": n + 10 * n}, outputs={"y": 9})
+            assert client.read(9, "float32")[0] == pytest.approx(n * np.sin(1))
+            client.post("free", tensors=[n + 10 * n])
+        client.post("free", graphs=[1])
+        client.ask("build", b=2, g=2, log=log, outs={"y": 3})
+        for n in range(1, 6):
+            client.ask("tensor", id=n, **desc("float32", n), readable=False, writable=True)
+            client.post("dispatch", g=2, inputs={"x": n}, outputs={"y": 9})
+        lost = client.next()["lost"]
+        assert "more for intermediates of the graph would exceed the memory that a page may take" in lost
+
+
+def test_formulas_have_a_limited_number_of_terms(drafter: Client) -> None:
+    log: list[Any] = []
+    sums = []
+    for side in "abc":  # three matrices with sums of 22 names as rows
+        first = len(log) + 1
+        log += [["input", first + k, [f"{side}{k}", named(f"{side}{k}", "k")], {}] for k in range(22)]
+        sums.append(first + 22)
+        log.append(["concat", first + 22, [[{"$": first + k} for k in range(22)], 0], {}])
+    number = len(log)
+    log += [
+        ["transpose", number + 1, [{"$": sums[1]}], {}],
+        ["matmul", number + 2, [{"$": sums[0]}, {"$": number + 1}], {}],
+        ["cast", number + 3, [{"$": number + 2}, "int32"], {}],
+        ["transpose", number + 4, [{"$": sums[2]}], {}],
+        ["gather", number + 5, [{"$": number + 4}, {"$": number + 3}], {}],
+    ]
+    start = time.monotonic()
+    error = drafter.sync(log)["error"]
+    assert "a formula of sizes must have at most 10000 terms, got 10648" in error["message"]
+    assert time.monotonic() - start < 60

@@ -256,6 +256,17 @@ def test_page_and_worker_contexts(browser: Browser, server: Server) -> None:
 
 
 @pytest.mark.parametrize("mode", ["strict", "lazy"])
+def test_page_and_workers_run_sizes_with_names(mode: str, browser: Browser) -> None:
+    with Server(port=0, origins=[browser.site.url], device="cpu", drafts=True) as server:
+        script = f"{server.url}/webnn.js?token={server.token}&mode={mode}"
+        found = visit(browser, server, "sizes.mjs", {"script": script})
+    ran = {"shapes": [["n", 2], ["2*n", 2], [6, 2]], "results": [[1, 2, 1, 2], [1, 2, 3, 4, 1, 2, 3, 4]]}
+    assert found["page"] == ran
+    assert found["worker"] == ran
+    assert found["refused"] == 'TypeError: dispatch: outputs["y"] must be float32 [2,2], got float32 [4,2]'
+
+
+@pytest.mark.parametrize("mode", ["strict", "lazy"])
 def test_service_worker(mode: str, browser: Browser, server: Server) -> None:
     """It has no synchronous requests: in the mode lazy it builds graphs, else it is told so."""
     script = f"{server.url}/webnn.js?token={server.token}&mode={mode}"

@@ -70,6 +70,10 @@ def serve(
             help="Write each graph that is built into this folder, as ONNX and as text; names go to standard error.",
         ),
     ] = None,
+    drafts: Annotated[
+        bool,
+        typer.Option("--drafts", help="Also offer what only drafts of the specification contain: sizes with names."),
+    ] = False,
     verbose: Verbose = False,
 ) -> None:
     """Let web code that uses WebNN (navigator.ml) run on Opweave, in pages and in Node.js on this machine.
@@ -97,6 +101,7 @@ def serve(
         path=socket,
         limits=ConnectionLimits(memory=bytes_of(max_memory), contexts=max_contexts),
         record=record,
+        drafts=drafts,
     )
     with _log_to_errors(stats, record is not None), _stop_event() as stopped:
         with closing(server):

@@ -16,9 +16,8 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from itertools import count
+from itertools import count as numbers
 from math import gcd, inf, isinf
-from numbers import Integral
 from typing import Any, Literal, NoReturn, Protocol, Self, TypeAlias, TypeVar
 
 from ..support.errors import ValidationError
@@ -32,7 +31,10 @@ Dimension: TypeAlias = "int | Size"
 MAX_PATHS = 64
 """Maximum number of ways through a function that `explore` tries; no operation of WebNN has more than 20."""
 
-_unknown_numbers = count(1)
+MAX_TERMS = 10_000
+"""Maximum number of terms of a product. Products of sums grow with the power of the rank, and builders may be of strangers."""
+
+_unknown_numbers = numbers(1)
 
 
 class _Atom:
@@ -242,6 +244,9 @@ class Size:
         terms = _terms_of(other)
         if terms is None:
             return NotImplemented
+        count = len(self.terms) * len(terms)
+        if count > MAX_TERMS:
+            raise ValidationError(f"a formula of sizes must have at most {MAX_TERMS} terms, got {count}")
         product: _Terms = {}
         for left, a in self.terms:
             for right, b in terms.items():

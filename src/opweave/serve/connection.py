@@ -22,7 +22,7 @@ from .lane import Lane
 from .limits import ConnectionLimits, ServerBudget
 from .messages import REQUIRED, Message, ProtocolError, error_name, parse_message, text_of
 from .recording import Recording
-from .served_builder import Log, LogError
+from .served_builder import LogError
 from .served_context import Answer, ServedContext, create_context, descriptor_of
 from .stream import INTERNAL_ERROR, PROTOCOL_ERROR, DisconnectedError, WireError
 from .wire import Messages
@@ -60,11 +60,12 @@ class Connection:
         device: str | None,
         handover: Handover,
         recording: Recording | None = None,
+        drafts: bool = False,
     ) -> None:
         self._messages, self._limits, self.origin, self._device = messages, limits, origin, device
         self._handover = handover
         self._offered: str | None = None  # key of the payload that the page is to fetch
-        self._recording = recording
+        self._recording, self._drafts = recording, drafts
         self.key = secrets.token_urlsafe(32)
         self._budget = ServerBudget(limits.memory)
         self._places: dict[int, _OpenContext] = {}
@@ -133,7 +134,10 @@ class Connection:
                     f"createContext: a page may have {count_of(self._limits.contexts, 'context')} here at the same time"
                 )
             context = ServedContext(
-                create_context(message["options"], self._device), self._budget, self._limits, self._record
+                create_context(message["options"], self._device, self._drafts),
+                self._budget,
+                self._limits,
+                self._record,
             )
         except Exception as error:
             self._answer_error(message["r"], error)
@@ -149,6 +153,7 @@ class Connection:
             "device": context.context.device.name,
             "accelerated": context.context.accelerated,
             "limits": context.limits(),
+            "drafts": context.context.drafts,
         }
         self._answer(message["r"], Answer(fields))
 
@@ -217,14 +222,16 @@ class Connection:
     def _answer_error(self, request: int, error: BaseException) -> None:
         self._messages.send(text_of({"r": request, "error": describe_error(error)}))
 
-    def sync(self, number: int, builder: int, log: Log) -> Message:
-        """Answer `POST /sync`: the descriptors of results, and the first error."""
-        place = self._places.get(number)
+    def sync(self, message: Message) -> Message:
+        """Answer `POST /sync`: the descriptors of results, or the shapes of outputs, and the first error."""
+        place = self._places.get(message["c"])
         try:
             if place is None or place.is_ended:
                 raise InvalidStateError("the context is lost")
             place.counts.messages["sync"] += 1
-            results = place.context.sync(builder, log)
+            if "g" in message:
+                return {"shapes": place.context.compute_shapes(message["g"], message["shapes"])}
+            results = place.context.sync(message["b"], message["log"])
         except LogError as error:
             before = [[descriptor_of(desc) for desc in descs] for descs in error.before]
             return {"operands": before, "at": error.index, "error": describe_error(error.error)}

@@ -98,7 +98,10 @@ OPTIONAL: dict[str, dict[str, Callable[[Any], bool]]] = {
 }
 
 SYNC = {"session": _is(str), **_CONTEXT, **_LOG}
-"""The fields of the body of `POST /sync`."""
+"""The fields of the body of `POST /sync` for operations of a builder."""
+
+COMPUTE_SHAPES = {"session": _is(str), **_CONTEXT, "g": is_id, "shapes": _is(dict)}
+"""The fields of the body of `POST /sync` for the shapes of a graph's outputs."""
 
 
 def parse(text: bytes) -> Any:

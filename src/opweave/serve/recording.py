@@ -17,6 +17,7 @@ from ..support.files import atomic_writer, make_folder
 from ..support.formatting import size
 from ..support.names import count_of
 from .http import shown_origin
+from .served_builder import has_names
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class Recording:
             return
         heading = [f"{name}: {count}, weights of {size(weights)}, built by {client}"]
         heading.append(self._onnx(graph, name, fits))
-        heading += [f"runs on {', '.join(graph.devices)}", ""]
+        heading += ["" if has_names(graph) else f"runs on {', '.join(graph.devices)}", ""]
         try:
             with atomic_writer(self.folder / f"{name}.txt") as file:
                 file.write("\n".join([*heading, graph.explain(), ""]).encode("utf-8", "backslashreplace"))

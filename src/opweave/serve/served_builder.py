@@ -12,11 +12,12 @@ import numpy as np
 from .. import memory
 from ..context.builder import MLGraphBuilder
 from ..context.context import MLContext
-from ..context.graph import MLGraph, program_of
+from ..context.graph import MLGraph, program_of, state_of
+from ..context.graph_state import DynamicGraphState
 from ..core.conversion import convert_desc
 from ..core.graph import Desc, Graph, MLOperand, check_desc
 from ..support.errors import NotSupportedError, OperationError
-from ..support.names import short_repr
+from ..support.names import short_repr, snake_case
 from .intermediates import intermediate_bytes
 from .limits import GRAPH_BYTES, OPERAND_BYTES, ServerBudget
 from .log import call, decode
@@ -127,7 +128,7 @@ class ServedBuilder:
         """Add an input or a constant, and return it; return None if `name` is an operation."""
         match name, arguments:
             case "input", [text, {"dataType": data_type, "shape": shape}]:
-                return self._builder.input(text, data_type, shape)
+                return self._builder.input(text, data_type, [*map(_dimension, shape)] if type(shape) is list else shape)
             case "constant", [{"dataType": data_type, "shape": shape}]:
                 self._builder._check_open()
                 constant = self.constant(number, data_type, shape)
@@ -150,17 +151,20 @@ class ServedBuilder:
             if missing is not None:
                 raise ProtocolError(f"the payload of constant {missing} has not come")
             self._reserve(GRAPH_BYTES)
-            estimated_bytes = intermediate_bytes(Graph.reaching(results)) if results else 0
-            self._reserve(estimated_bytes, INTERMEDIATES)
-            graph = self._builder.build(results)
-            program = program_of(graph)
-            # Decompositions add intermediates.
-            compiled_bytes = max(program.plan.peak, intermediate_bytes(program.graph))
-            try:
-                self._reserve(max(compiled_bytes - estimated_bytes, 0), INTERMEDIATES)
-            except OperationError:
-                graph.destroy()
-                raise
+            if self._builder.has_names:
+                graph = self._builder.build(results)
+            else:
+                estimated_bytes = intermediate_bytes(Graph.reaching(results)) if results else 0
+                self._reserve(estimated_bytes, INTERMEDIATES)
+                graph = self._builder.build(results)
+                program = program_of(graph)
+                # Decompositions add intermediates.
+                compiled_bytes = max(program.plan.peak, intermediate_bytes(program.graph))
+                try:
+                    self._reserve(max(compiled_bytes - estimated_bytes, 0), INTERMEDIATES)
+                except OperationError:
+                    graph.destroy()
+                    raise
             self._operands.clear()
             self._constants.clear()
             return graph
@@ -173,6 +177,16 @@ class ServedBuilder:
             released, self.reserved = self.reserved, 0
             self._budget.release(released)
             return released
+
+
+def has_names(graph: MLGraph) -> bool:
+    """Whether the sizes of a graph are known only when it runs."""
+    return isinstance(state_of(graph), DynamicGraphState)
+
+
+def _dimension(size: Any) -> Any:
+    """A dimension of an input: JavaScript has `{name, minSize, maxSize}`."""
+    return {snake_case(key): value for key, value in size.items()} if isinstance(size, dict) else size
 
 
 def describe(context: MLContext, data_type: object, shape: object) -> Desc:

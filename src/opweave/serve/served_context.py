@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
@@ -12,15 +12,20 @@ import numpy as np
 
 from .. import memory
 from ..context.context import MLContext, ml
-from ..context.graph import MLGraph
+from ..context.graph import MLGraph, state_of as state_of_graph
+from ..context.graph_state import DynamicGraphState
 from ..context.tensor import MLTensor
 from ..context.tensors import state_of
 from ..core.graph import Desc
+from ..core.shapes import Shape
+from ..core.sizes import Size
 from ..support.errors import InvalidStateError, MLError, ValidationError
 from ..support.names import camel_case
-from .limits import ConnectionLimits, ServerBudget
+from .intermediates import intermediate_bytes
+from .limits import GRAPH_BYTES, ConnectionLimits, ServerBudget
+from .log import in_javascript
 from .messages import Message, ProtocolError
-from .served_builder import Log, ServedBuilder, ServedConstant, check_length, describe
+from .served_builder import INTERMEDIATES, Log, ServedBuilder, ServedConstant, check_length, describe, has_names
 
 COLLECT_BYTES = 64 * 2**20
 """Collect garbage each time this many bytes were freed: nodes and their results are reference cycles, which keep the constants
@@ -60,6 +65,12 @@ class _ServedTensor:
 class _ServedGraph:
     graph: MLGraph
     reserved: int  # bytes of the budget
+    versions: dict[tuple[Shape, ...], int] = field(default_factory=dict)
+    """Bytes of the budget for each combination of sizes of a graph with names."""
+
+    @property
+    def bytes(self) -> int:
+        return self.reserved + sum(self.versions.values())
 
 
 @dataclass
@@ -70,7 +81,7 @@ class Answer:
     payload: np.ndarray | None = None
 
 
-def create_context(options: Mapping[str, Any], device: str | None) -> MLContext:
+def create_context(options: Mapping[str, Any], device: str | None, drafts: bool = False) -> MLContext:
     """Create the context for the options of a page (`MLContextOptions`), or on `device`.
 
     Threads sleep soon after a run, unless the page asks for high performance: the browser needs the processors, too. Between
@@ -83,7 +94,7 @@ def create_context(options: Mapping[str, Any], device: str | None) -> MLContext:
     accelerated = options.get("accelerated", True) and kind != "cpu"
     wanted: Any = "low-power" if kind == "npu" and preference == "default" else preference
     try:
-        context = ml.create_context(power_preference=wanted, accelerated=accelerated, device=device)
+        context = ml.create_context(power_preference=wanted, accelerated=accelerated, device=device, drafts=drafts)
         if context.device.kind == "cpu" and wanted == "default":
             state_of(context).shares_processors = True
     except MLError as error:
@@ -217,7 +228,9 @@ class ServedContext:
             for side, descs in (("inputs", graph.inputs), ("outputs", graph.outputs))
         }
         own = self.context.device
-        kinds = dict.fromkeys(own.kind if name == own.name else "cpu" for name in graph.devices)
+        # A graph with names is compiled when it first runs.
+        names = [own.name] if has_names(graph) else graph.devices
+        kinds = dict.fromkeys(own.kind if name == own.name else "cpu" for name in names)
         return Answer({**described, "devices": list(kinds)})
 
     def _on_dispatch(self, message: Message, payload: np.ndarray | None) -> None:
@@ -228,7 +241,31 @@ class ServedContext:
             {name: self._tensor_to_dispatch(number) for name, number in message[side].items()}
             for side in ("inputs", "outputs")
         )
+        if has_names(graph.graph):
+            self._reserve_version(graph, inputs)
         self.context.dispatch(graph.graph, inputs, outputs)
+
+    def _reserve_version(self, graph: _ServedGraph, inputs: Mapping[str, MLTensor]) -> None:
+        """Compile a graph with names for the sizes of tensors, within the budget."""
+        state = state_of_graph(graph.graph)
+        assert isinstance(state, DynamicGraphState)
+        key = tuple([inputs[name].shape for name in state.inputs if name in inputs])
+        if key in graph.versions:
+            return
+        static_bytes = intermediate_bytes(state.static_graph("dispatch", {name: t.shape for name, t in inputs.items()}))
+        reserved = GRAPH_BYTES + static_bytes
+        self._budget.reserve(reserved, INTERMEDIATES)
+        try:
+            program = state.version("dispatch", inputs).check_alive()
+            # Decompositions add intermediates.
+            more_bytes = max(program.plan.peak - static_bytes, intermediate_bytes(program.graph) - static_bytes, 0)
+            self._budget.reserve(more_bytes, INTERMEDIATES)
+        except MLError:
+            self._budget.release(reserved)
+            raise
+        graph.versions[key] = reserved + more_bytes
+        for dropped in graph.versions.keys() - {key for key, _ in state.versions.items()}:
+            self._budget.release(graph.versions.pop(dropped))
 
     def _on_free(self, message: Message, payload: np.ndarray | None) -> None:
         for number in message.get("tensors", ()):
@@ -238,9 +275,9 @@ class ServedContext:
                     tensor.tensor.destroy()
         for number in message.get("graphs", ()):
             if (graph := self._graphs.pop(number, None)) is not None:
-                self._budget.release(graph.reserved)
+                self._budget.release(graph.bytes)
                 graph.graph.destroy()
-                _garbage.add(graph.reserved)
+                _garbage.add(graph.bytes)
         for number in message.get("builders", ()):
             with self._builders_lock:
                 builder = self._builders.pop(number, None)
@@ -251,11 +288,23 @@ class ServedContext:
         """Add operations to a builder, and return the descriptors of their results."""
         return self._builder(number).add(log)
 
+    def compute_shapes(self, number: int, input_shapes: Message) -> dict[str, list[int]]:
+        """The shapes of a graph's outputs for shapes of its inputs."""
+        graph = self._graphs.get(number)
+        if graph is None:
+            raise InvalidStateError(f"computeShapes: there is no graph {number}, or it is destroyed")
+        try:
+            shapes = graph.graph.compute_shapes(input_shapes)
+        except ValidationError as error:
+            rule = str(error).removeprefix("compute_shapes: ").replace("input_shapes", "inputShapes", 1)
+            raise ValidationError(f"computeShapes: {in_javascript(rule)}") from None
+        return {name: list(shape) for name, shape in shapes.items()}
+
     def destroy(self) -> None:
         """Free everything of the context; further calls do nothing."""
         for tensor in self._tensors.values():
             self._budget.release(tensor.desc.byte_length)
-        freed = sum(graph.reserved for graph in self._graphs.values())
+        freed = sum(graph.bytes for graph in self._graphs.values())
         self._budget.release(freed)
         self._tensors.clear()
         self._graphs.clear()
@@ -297,8 +346,9 @@ class ServedContext:
 
 
 def descriptor_of(desc: Desc) -> Message:
-    """A descriptor as JavaScript receives it (`MLOperandDescriptor`)."""
-    return {"dataType": desc.data_type, "shape": list(desc.shape)}
+    """A descriptor as JavaScript receives it (`MLOperandDescriptor`); sizes have their names or formulas."""
+    shape = [(size.name or str(size)) if isinstance(size, Size) else size for size in desc.shape]
+    return {"dataType": desc.data_type, "shape": shape}
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ from .handover import Handover
 from .http import HttpError, Request, read_body, read_request, respond
 from .limits import ConnectionLimits
 from .listener import listen_on_path, listen_on_port
-from .messages import PROTOCOL, SYNC, VERSION, ProtocolError, check_fields, parse, text_of
+from .messages import COMPUTE_SHAPES, PROTOCOL, SYNC, VERSION, ProtocolError, check_fields, parse, text_of
 from .recording import Recording
 from .stream import GOING_AWAY, DisconnectedError, Stream
 from .wire import Messages, PlainMessages, WebSocketMessages
@@ -69,6 +69,7 @@ class Server:
         path: a Unix socket to listen on instead of a port, for Node.js; other users cannot open it.
         limits: the limits of a connection.
         record: a folder for the graphs that clients build, each as an ONNX model and as text.
+        drafts: whether contexts have what only drafts of the specification contain, such as sizes with names.
 
     Raises:
         ValidationError: an argument is invalid, or pages may connect from anywhere without a token.
@@ -106,6 +107,7 @@ class Server:
         path: str | Path | None = None,
         limits: ConnectionLimits | None = None,
         record: str | Path | None = None,
+        drafts: bool = False,
     ) -> None:
         require(type(port) is int and 0 <= port < 65536, f"port must be in [0, 65535], got {short_repr(port)}")
         require(host in ("127.0.0.1", "::1"), f"host must be '127.0.0.1' or '::1', got {short_repr(host)}")
@@ -123,7 +125,8 @@ class Server:
         )
         require(secret is not None or not any_origin, "any_origin needs a token: any page could connect without one")
         self.token: str | None = secret
-        self._any_origin, self._device = any_origin, device
+        require(isinstance(drafts, bool), f"drafts must be True or False, got {short_repr(drafts)}")
+        self._any_origin, self._device, self._drafts = any_origin, device, drafts
         self._limits = limits or ConnectionLimits()
         if device is not None:
             from ..backends import find_device
@@ -360,7 +363,9 @@ class Server:
         stream.is_trusted = True
         respond(stream, 101, headers=headers)
         stream.set_deadline(None)
-        connection = Connection(messages, self._limits, request.origin, self._device, self._handover, self._recording)
+        connection = Connection(
+            messages, self._limits, request.origin, self._device, self._handover, self._recording, self._drafts
+        )
         with self._lock:
             if self._is_closed:
                 return
@@ -387,13 +392,13 @@ class Server:
             return _reply(stream, request, headers, payload.data, "application/octet-stream")
 
     def _sync(self, stream: Stream, request: Request, body: bytes, headers: dict[str, str]) -> bool:
-        """`POST /sync`: add operations to a builder while JavaScript waits."""
+        """`POST /sync`: add operations to a builder, or compute the shapes of a graph, while JavaScript waits."""
         _check_type(request)
         try:
             message = parse(body)
             if not isinstance(message, dict):
                 raise ProtocolError("the body must be an object")
-            check_fields("sync", message, SYNC, {})
+            check_fields("sync", message, COMPUTE_SHAPES if "g" in message else SYNC, {})
         except ProtocolError as error:
             raise HttpError(400, str(error)) from None
         with self._lock:
@@ -402,7 +407,7 @@ class Server:
             raise HttpError(403, "there is no such session of this origin")
         stream.is_trusted = True
         try:
-            answer = connection.sync(message["c"], message["b"], message["log"])
+            answer = connection.sync(message)
         except ProtocolError as error:
             raise HttpError(400, str(error)) from None
         return _reply(stream, request, headers, text_of(answer))

@@ -64,12 +64,14 @@ class MLGraphBuilder {
     const builder = thisOf(this, MLGraphBuilder);
     needArguments(arguments.length, 2, "input");
     const text = usvString(name);
-    const { dataType, shape } = dictionary(descriptor, OPERAND_DESCRIPTOR, "input: descriptor");
+    const members = builder.context.drafts ? INPUT_DESCRIPTOR : OPERAND_DESCRIPTOR;
+    const { dataType, shape } = dictionary(descriptor, members, "input: descriptor");
     checkCanBuild(builder, "input");
     if (text === "") fail("input: name must not be empty");
     const { limits } = builder.context;
-    checkDescriptor({ dataType, shape }, limits, limits.input, `input ${shown(text)}: descriptor`);
-    return note(builder, "input", [text, { dataType, shape }], { dataType, shape });
+    const names = shape.map((size) => size.name ?? size);
+    checkDescriptor({ dataType, shape: names }, limits, limits.input, `input ${shown(text)}: descriptor`);
+    return note(builder, "input", [text, { dataType, shape }], { dataType, shape: names });
   }
 
   constant(first) {
@@ -102,6 +104,36 @@ class MLGraphBuilder {
   }
 }
 
+// Of contexts with drafts: the shape of each output for shapes of the inputs. The server infers them, in a synchronous
+// request; sizes that recur are looked up here.
+function computeShapes(inputShapes) {
+  const graph = thisOf(this, MLGraph);
+  needArguments(arguments.length, 1, "computeShapes");
+  const shapes = record(inputShapes, sequence(unsignedLong), "computeShapes: inputShapes");
+  if (isDestroyed(graph)) throw invalidState("computeShapes: the graph is destroyed");
+  const outputs = shapesOfOutputs(graph, Object.fromEntries(shapes));
+  return Object.fromEntries(Object.entries(outputs).map(([name, shape]) => [name, [...shape]]));
+}
+
+function shapesOfOutputs(graph, shapes) {
+  const key = JSON.stringify(shapes);
+  if (!graph.shapes.has(key)) {
+    const answer = graph.context.connection.sync(graph.context, { g: graph.id, shapes });
+    if (answer.error) throw errorFrom(answer.error);
+    if (graph.shapes.size >= MAX_SHAPES) graph.shapes.delete(graph.shapes.keys().next().value);
+    graph.shapes.set(key, answer.shapes);
+  }
+  return graph.shapes.get(key);
+}
+
+const MAX_SHAPES = 1024; // combinations of sizes that a graph remembers
+
+// What only drafts have is there once a server offers it.
+function defineDrafts() {
+  const attributes = { enumerable: true, writable: true, configurable: true };
+  Object.defineProperty(MLGraph.prototype, "computeShapes", { value: computeShapes, ...attributes });
+}
+
 function checkOutput(builder, name, output) {
   if (name === "") fail("build: names of outputs must not be empty");
   if (output.builder !== builder) fail(`build: output ${shown(name)} is an operand of another builder`);
@@ -114,7 +146,7 @@ async function build(builder, named) {
   const { context, pending } = builder;
   builder.hasBuilt = true;
   builder.pending = [];
-  const graph = { context, id: nextId(context), isDestroyed: false };
+  const graph = { context, id: nextId(context), isDestroyed: false, shapes: new Map() };
   const outs = Object.fromEntries([...named].map(([name, { id }]) => [name, id]));
   const log = pending.map(({ entry }) => entry);
   const message = { m: "build", b: builder.id, g: graph.id, log, outs };

@@ -34,7 +34,8 @@ async function openContext(ml, options) {
   context.lost = new Promise((resolve) => (context.resolveLost = resolve));
   const [answer] = await connection.request(context, { m: "hello", options });
   connection.session = answer.session;
-  Object.assign(context, { limits: answer.limits, accelerated: answer.accelerated });
+  Object.assign(context, { limits: answer.limits, accelerated: answer.accelerated, drafts: Boolean(answer.drafts) });
+  if (context.drafts) defineDrafts();
   connection.contexts.set(context.c, new WeakRef(context));
   track(context, "context");
   return create(MLContext, context);
@@ -144,7 +145,7 @@ class MLContext {
       if (isDestroyed(one)) fail(`dispatch: ${placesOf(one, given, taken)} is destroyed`);
     }
     checkTensors(given, compiled.inputs, "dispatch: inputs");
-    checkTensors(taken, compiled.outputs, "dispatch: outputs");
+    checkTensors(taken, outputsFor(compiled, given), "dispatch: outputs");
     const ids = (named) => Object.fromEntries([...named].map(([name, { id }]) => [name, id]));
     const message = { m: "dispatch", c: context.c, g: compiled.id, inputs: ids(given), outputs: ids(taken) };
     context.connection.send(message);
@@ -193,7 +194,13 @@ function checkTensor(context, tensor, method) {
 function checkTensors(tensors, descriptors, what) {
   const names = (map) => [...map.keys()].map(shown).join(", ") || "nothing";
   if (tensors.size !== descriptors.size) fail(`${what} must be ${names(descriptors)}, got ${names(tensors)}`);
-  const equal = (a, b) => a.length === b.length && a.every((size, k) => size === b[k]);
+  const sizes = new Map(); // by name: the same name is the same size
+  const fits = (size, wanted) => {
+    if (isNumber(wanted)) return size === wanted;
+    if (!sizes.has(wanted)) sizes.set(wanted, size);
+    return sizes.get(wanted) === size;
+  };
+  const equal = (a, b) => a.length === b.length && a.every((size, k) => fits(size, b[k]));
   for (const [name, tensor] of tensors) {
     const wanted = descriptors.get(name);
     if (!wanted) fail(`${what} must be ${names(descriptors)}, got ${names(tensors)}`);
@@ -203,6 +210,16 @@ function checkTensors(tensors, descriptors, what) {
       fail(`${what}[${shown(name)}] must be ${wanted.dataType} [${wanted.shape}], got ${got}`);
     }
   }
+}
+
+// The descriptors of a graph's outputs for its inputs. Service workers cannot ask for sizes that are known only now: there,
+// an error of the server loses the context.
+function outputsFor(graph, inputs) {
+  const { outputs } = graph;
+  const hasNames = [...graph.inputs.values()].some(({ shape }) => !isStatic(shape));
+  if (!hasNames || !graph.context.connection.link.sync) return outputs;
+  const shapes = shapesOfOutputs(graph, Object.fromEntries([...inputs].map(([name, { shape }]) => [name, shape])));
+  return new Map([...outputs].map(([name, { dataType }]) => [name, { dataType, shape: shapes[name] }]));
 }
 
 class MLTensor {

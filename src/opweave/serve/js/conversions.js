@@ -207,10 +207,29 @@ function conversion(kind) {
   return enumeration(ENUMS[kind]);
 }
 
+// A dimension of an input in a context with drafts: a size, a name, or a name with the sizes to expect.
+const DIMENSION = [
+  ["name", usvString],
+  ["minSize", unsignedLong],
+  ["maxSize", unsignedLong],
+];
+function dimension(value, what) {
+  if (typeof value !== "string" && !isObject(value)) return unsignedLong(value, what);
+  const { name, ...sizes } = isObject(value) ? dictionary(value, DIMENSION, what) : { name: usvString(value) };
+  if (!name) fail(`${what} must be a size or a name that is not empty, got ${shown(value)}`);
+  const { minSize = 1, maxSize = Infinity } = sizes;
+  if (maxSize < minSize) fail(`${what}.maxSize must be at least minSize, ${minSize}, got ${maxSize}`);
+  return Object.keys(sizes).length ? { name, ...sizes } : name;
+}
+
+const isNumber = (size) => typeof size === "number";
+const isStatic = (shape) => shape.every(isNumber);
+
 const OPERAND_DESCRIPTOR = [
   ["dataType", enumeration(ENUMS.OperandDataType), "type"],
   ["shape", sequence(unsignedLong), "dimensions"],
 ];
+const INPUT_DESCRIPTOR = [OPERAND_DESCRIPTOR[0], ["shape", sequence(dimension), "dimensions"]];
 const TENSOR_DESCRIPTOR = [...OPERAND_DESCRIPTOR, ["readable", boolean], ["writable", boolean]];
 const CONTEXT_OPTIONS = [
   ["accelerated", boolean],
@@ -224,10 +243,11 @@ function checkDescriptor({ dataType, shape }, limits, allowed, what) {
   const { min, max } = allowed.rankRange;
   if (!allowed.dataTypes.includes(dataType)) deny(`be of a supported data type (${allowed.dataTypes.join(", ")})`);
   if (shape.length < min || shape.length > max) deny(`have ${min} to ${max} dimensions`);
-  if (!shape.every((size) => size > 0 && size <= LARGEST_DIMENSION)) {
+  const sizes = shape.filter(isNumber);
+  if (!sizes.every((size) => size > 0 && size <= LARGEST_DIMENSION)) {
     deny(`have dimensions in [1, ${LARGEST_DIMENSION}]`);
   }
-  if (sizeOf(shape) > LARGEST_DIMENSION) deny(`have at most ${LARGEST_DIMENSION} elements`);
-  if (byteLength({ dataType, shape }) > limits.maxTensorByteLength)
+  if (sizeOf(sizes) > LARGEST_DIMENSION) deny(`have at most ${LARGEST_DIMENSION} elements`);
+  if (byteLength({ dataType, shape: sizes }) > limits.maxTensorByteLength)
     deny(`take at most ${limits.maxTensorByteLength} bytes`);
 }
