@@ -255,15 +255,16 @@ def test_threads_with_the_same_sizes_compile_once(context: ow.MLContext, monkeyp
     monkeypatch.setattr(driver, "compile", count)
     for n in (3, 4):
         together(*[lambda: context.compute(graph, {"x": rows(n)})] * 4)  # noqa: B023
-    assert len(compiled) == 2
+    assert len(compiled) == (1 if context.backend.takes_names else 2)
 
 
 def test_explain_lists_combinations(context: ow.MLContext) -> None:
     graph = doubling(context)
     text = graph.explain()
     assert text.startswith("graph(x: float32[n, 4]) -> (y: float32[2*n, 4]):\n")
-    assert text.endswith("compiled for each size of n when it first runs")
-    engine = "onnxruntime" if context.device.name == "cpu" else "reference"
+    is_cpu = context.device.name == "cpu"
+    assert text.endswith(f"compiled when it first runs, for {'many sizes' if is_cpu else 'each size'} of n")
+    engine = "onnxruntime" if is_cpu else "reference"
     assert f"\nengine: {engine}" in text
     for read in (graph.placements, lambda: graph.devices):
         with pytest.raises(ow.InvalidStateError, match="for the sizes of n; run it first"):
@@ -271,12 +272,12 @@ def test_explain_lists_combinations(context: ow.MLContext) -> None:
     for n in (3, 5):
         context.compute(graph, {"x": rows(n)})
     text = graph.explain()
-    assert "\ncompiled for n = 3; n = 5\n" in text
+    assert "\nready for n = 3; n = 5\n" in text
     assert "\nwhat runs where for n = 5:\n" in text
     assert graph.devices == (context.device.name,)
     for n in range(10, 20):
         context.compute(graph, {"x": rows(n)})
-    assert "\ncompiled for … (12 combinations); n = 12; " in graph.explain()
+    assert "\nready for … (12 combinations); n = 12; " in graph.explain()
 
 
 def test_tune_and_diff_take_the_sizes_of_inputs_or_of_the_last_run() -> None:

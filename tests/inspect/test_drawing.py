@@ -141,12 +141,23 @@ def test_draw_shows_names_in_shapes_and_sizes_of_last_run(tmp_path: Path) -> Non
     graph = builder.build({"y": builder.concat([x, x], 0)})
     root = parsed(graph.draw())
     assert {"float32[n, '<b>']", "float32[2*n, '<b>']", "not compiled yet"} <= {*texts(root)}
-    assert "compiled for each combination of sizes when it first runs" in graph.draw(tmp_path / "graph.html")
+    assert "compiled when it first runs" in graph.draw(tmp_path / "graph.html")
     assert graph._repr_html_().startswith("<svg")
     graph.context.compute(graph, {"x": np.ones((5, 3), "float32")})
     root = parsed(graph.draw())
     assert {"float32[n, '<b>']", "ONNX Runtime"} <= {*texts(root)}
     assert root.findtext(f"{SVG}title") == "graph from x to y: n = 5, '<b>' = 3"
+
+
+def test_draw_segments_with_names() -> None:
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu", drafts=True))
+    x = builder.input("x", "float32", ["n", 4])
+    values, kinds = both(builder.relu(x), label="own")
+    graph = builder.build({"y": builder.concat([values, values], 0), "kinds": kinds})
+    graph.context.compute(graph, {"x": np.ones((5, 4), "float32")})
+    root = parsed(graph.draw())
+    assert {"segment 0", "segment 1", "segment 2", "float32[n, 4]", "float32[2*n, 4]"} <= {*texts(root)}
+    check_apart(root)
 
 
 def test_draw_composite_divided_by_segments() -> None:

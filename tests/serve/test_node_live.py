@@ -66,6 +66,17 @@ def test_against_the_server(tmp_path: Path) -> None:
     assert re.search(r"^# pass 15$", out, re.MULTILINE), out
 
 
+def test_node_example_with_sizes(tmp_path: Path) -> None:
+    """The program in docs/sizes.md prints what its comment says."""
+    page = (node_js.ROOT / "docs" / "sizes.md").read_text(encoding="utf-8")
+    program = page.partition("```js\n")[2].partition("```")[0]
+    client_files.write_clients(tmp_path / "clients")
+    (tmp_path / "program.mjs").write_text(program)
+    with Server(port=0, device="cpu", drafts=True) as server:
+        out = node_js.run([str(tmp_path / "program.mjs")], environment(server))
+    assert out.strip() == program.strip().rpartition("// ")[2]
+
+
 @pytest.mark.parametrize("mode", ["strict", "lazy"])
 def test_sizes_with_names(mode: str) -> None:
     with Server(port=0, device="cpu", drafts=True) as server:

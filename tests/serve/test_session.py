@@ -610,5 +610,5 @@ def test_formulas_have_a_limited_number_of_terms(drafter: Client) -> None:
     ]
     start = time.monotonic()
     error = drafter.sync(log)["error"]
-    assert "a formula of sizes must have at most 10000 terms, got 10648" in error["message"]
+    assert "a formula of sizes must have at most 1000 terms, got 10648" in error["message"]
     assert time.monotonic() - start < 60

@@ -22,5 +22,9 @@ const { dispatches, messages } = await stats({ url: "http://127.0.0.1:8801" });
 console.log(dispatches + (messages["dispatch"] ?? 0));
 await install({ addInitScript: async ({ content }: { content: string }) => content.length }, { url: "http://127.0.0.1:8801", mode: "lazy" });
 await install({ evaluateOnNewDocument: async (script: string) => script.length });
+builder.input("z", { dataType: "float32", shape: ["n", { name: "m", maxSize: 8 }, 4] });
+console.log(graph.computeShapes?.({ x: [2, 3] })["y"]?.length, y.shape.map((size) => size + 1));
+// @ts-expect-error: only inputs have names
+await context.createTensor({ dataType: "float32", shape: ["n"] });
 // @ts-expect-error: no page
 await install({});

@@ -118,8 +118,8 @@ class MLGraph:
         """The graph as text, followed by how each operation runs: native, composed of several kernels, decomposed, …
 
         If the graph has several segments, the number of its segment precedes each operation, and the last line says how the
-        segments share memory. A graph with names is compiled for each combination of sizes when it first runs: the text lists
-        them, and says what runs where for the last one.
+        segments share memory. A graph with names is compiled when it first runs: the text lists the sizes that it has run, and
+        says what runs where for the last ones.
 
         >>> import opweave as ow
         >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))

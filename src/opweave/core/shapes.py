@@ -157,8 +157,8 @@ class Window:
         reach = (self.count - 1) * self.stride + window_extent(self.taps, self.dilation)
         needed = reach - self.before - self.size
         if isinstance(needed, Size):
-            window = self.taps, self.before, self.ending, self.stride, self.dilation
-            if is_same_size(self.count, conv_size(self.size, *window)):
+            room = self.size + self.before + self.ending - window_extent(self.taps, self.dilation)
+            if is_same_size(self.count, room // self.stride + 1):
                 return self.ending  # no window begins in the rest
         return max(needed, 0)
 

@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from itertools import count as numbers
 from math import gcd, inf, isinf
+from numbers import Integral
 from typing import Any, Literal, NoReturn, Protocol, Self, TypeAlias, TypeVar
 
 from ..support.errors import ValidationError
@@ -31,8 +32,8 @@ Dimension: TypeAlias = "int | Size"
 MAX_PATHS = 64
 """Maximum number of ways through a function that `explore` tries; no operation of WebNN has more than 20."""
 
-MAX_TERMS = 10_000
-"""Maximum number of terms of a product. Products of sums grow with the power of the rank, and builders may be of strangers."""
+MAX_TERMS = 1000
+"""Maximum number of terms of a formula. Products of sums grow with the power of the rank, and builders may be of strangers."""
 
 _unknown_numbers = numbers(1)
 
@@ -244,9 +245,7 @@ class Size:
         terms = _terms_of(other)
         if terms is None:
             return NotImplemented
-        count = len(self.terms) * len(terms)
-        if count > MAX_TERMS:
-            raise ValidationError(f"a formula of sizes must have at most {MAX_TERMS} terms, got {count}")
+        _check_terms(len(self.terms) * len(terms))
         product: _Terms = {}
         for left, a in self.terms:
             for right, b in terms.items():
@@ -354,7 +353,13 @@ def _size(terms: _Terms) -> Dimension:
     kept = {key: factor for key, factor in terms.items() if factor}
     if kept.keys() <= {()}:
         return kept.get((), 0)
+    _check_terms(len(kept))
     return Size("", tuple(sorted(kept.items(), key=lambda item: (-len(item[0]), [_order(atom) for atom in item[0]]))))
+
+
+def _check_terms(count: int) -> None:
+    if count > MAX_TERMS:
+        raise ValidationError(f"a formula of sizes must have at most {MAX_TERMS} terms, got {count}")
 
 
 def _order(atom: _Atom) -> tuple[str, str]:

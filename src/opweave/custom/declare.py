@@ -13,6 +13,7 @@ import numpy as np
 from ..core.dtypes import ANY
 from ..core.graph import Builder, Desc, Operand, map_operands, title
 from ..core.operation import Limits
+from ..core.sizes import Size
 from ..kernels.expression import descs_of, program_of
 from ..ops.recorder import Recorder
 from ..support.errors import NO_RESULT, MLError, SignatureError, require, user_code
@@ -175,10 +176,11 @@ def _desc_of(desc: Any) -> Desc:
     _require_result(isinstance(desc, Desc), f"{RULE_RETURNS}, got {short_repr(desc)}")
     is_plain = isinstance(desc.data_type, str) and desc.data_type in ANY and isinstance(desc.shape, tuple)
     _require_result(
-        is_plain and all(isinstance(size, (int, np.integer)) and not isinstance(size, bool) for size in desc.shape),
+        is_plain
+        and all(isinstance(size, (int, np.integer, Size)) and not isinstance(size, bool) for size in desc.shape),
         f"the shape rule must return a data type of WebNN and a tuple of integers, got {short_repr(desc)}",
     )
-    return Desc(desc.data_type, tuple(map(int, desc.shape)))
+    return Desc(desc.data_type, tuple(size if isinstance(size, Size) else int(size) for size in desc.shape))
 
 
 def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> CustomOp[Any]:

@@ -37,12 +37,13 @@ def _explain_versions(graph: MLGraph, state: DynamicGraphState) -> str:
         backend = graph.context.backend
         rivals = [f"{rival.name} where it is measured to be faster" for rival in backend.rivals]
         engines = ", or ".join([next(iter(backend.tunable(recorded_graph(graph)))), *rivals])
-        combination = "size of" if len(state.names) == 1 else "combination of sizes of"
-        when = f"compiled for each {combination} {', '.join(map(printable, state.names))} when it first runs"
+        names = ", ".join(map(printable, state.names))
+        many = "each size" if len(state.names) == 1 else "each combination of sizes"
+        when = f"compiled when it first runs, for {'many sizes' if backend.takes_names else many} of {names}"
         return "\n".join([*lines, f"engine: {engines}", "", when])
     texts = [sizes_text(version.sizes) for version in versions]
     omitted = [f"… ({count_of(len(texts), 'combination')})"] if len(texts) > MAX_LISTED else []
-    lines.append(f"compiled for {'; '.join([*omitted, *texts[-MAX_LISTED:]])}")
+    lines.append(f"ready for {'; '.join([*omitted, *texts[-MAX_LISTED:]])}")
     return "\n".join([*lines, *_lines(versions[-1].check_alive(), versions[-1])])
 
 

@@ -40,6 +40,7 @@ class Program:
         untried: the engines that are expected to be faster and are not verified, with the reasons.
         operands: the operand of each value, inputs first.
         outputs: index into `operands` for each output.
+        symbolic: for operands of a program for certain sizes, those with names, which its nodes have.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Program:
     ) -> None:
         self.choice = choice
         self.untried: Mapping[str, str] = {}
+        self.symbolic: Mapping[Operand, Operand] = {}
         self.graph, self.origin, self.placements, self.space = graph, origin, placements, space
         self._ranges = ranges
         numbers = {operand: number for number, operand in enumerate(graph.inputs.values())}
@@ -122,7 +124,18 @@ class Program:
             parts.append(
                 CompiledSegment(runner, part.space, part.device, part.nodes, part.compiled, reads, writes, part.title)
             )
-        return Program(graph, self.origin, parts, self.placements, self.space, ranges, self.choice)
+        program = Program(graph, self.origin, parts, self.placements, self.space, ranges, self.choice)
+        program.symbolic = {static: operand for operand, static in statics.items()}
+        return program
+
+    @property
+    def named_graph(self) -> Graph:
+        """The legalised graph, whose inputs and outputs are operands of its nodes."""
+        inputs, outputs = (
+            {name: self.symbolic.get(operand, operand) for name, operand in operands.items()}
+            for operands in (self.graph.inputs, self.graph.outputs)
+        )
+        return Graph(inputs, outputs, self.graph.nodes)
 
     # Running ---------------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from .. import ops
 from ..core.graph import Desc, Graph
+from ..core.sizes import values_at, variables_of
 from ..memory import Life, plan
 
 MIN_ELEMENT_BYTES = 4
@@ -16,10 +20,11 @@ MAX_PLANNED = 128
 """Most intermediates for an estimate with fragmentation: the plan takes quadratic time."""
 
 
-def intermediate_bytes(graph: Graph) -> int:
+def intermediate_bytes(graph: Graph, sizes: Mapping[str, int] = MappingProxyType({})) -> int:
     """Estimate the memory of all intermediates of a run. Intermediates whose lifetimes do not overlap share memory.
 
-    Fused operations take less. Engines fold constants, so results of constants alone stay in memory.
+    Fused operations take less. Engines fold constants, so results of constants alone stay in memory. `sizes` are those of
+    names; dimensions that do not follow from them count as 1.
     """
     outputs, last = set(graph.outputs.values()), len(graph.nodes)
     used = {operand: step for step, node in enumerate(graph.nodes) for operand in node.operands}
@@ -29,13 +34,14 @@ def intermediate_bytes(graph: Graph) -> int:
         is_varying = not varying.isdisjoint(node.operands)
         if (gates := GATES.get(node.op)) is not None:
             first = node.outputs[0].desc  # [directions, batches, hidden_size]
-            lives.append(Life(gates * node.attributes["steps"] * _bytes(first), step, step))
+            steps = values_at(node.attributes["steps"], sizes)
+            lives.append(Life(gates * steps * _bytes(first, sizes), step, step))
         for result in node.outputs:
             if is_varying:
                 varying.add(result)
             if result not in outputs or not is_varying:
                 end = used.get(result, step)
-                lives.append(Life(_bytes(result.desc), *((step, end) if is_varying else (0, last))))
+                lives.append(Life(_bytes(result.desc, sizes), *((step, end) if is_varying else (0, last))))
     return _peak(lives)
 
 
@@ -55,5 +61,7 @@ def _peak(lives: list[Life]) -> int:
     return peak
 
 
-def _bytes(desc: Desc) -> int:
-    return max(desc.byte_length, desc.element_count * MIN_ELEMENT_BYTES)
+def _bytes(desc: Desc, sizes: Mapping[str, int]) -> int:
+    shape = values_at(tuple([size for size in desc.shape if sizes.keys() >= {*variables_of(size)}]), sizes)
+    static = Desc(desc.data_type, shape)
+    return max(static.byte_length, static.element_count * MIN_ELEMENT_BYTES)

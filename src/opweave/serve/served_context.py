@@ -256,9 +256,11 @@ class ServedContext:
         reserved = GRAPH_BYTES + static_bytes
         self._budget.reserve(reserved, INTERMEDIATES)
         try:
-            program = state.version("dispatch", inputs).check_alive()
+            version = state.version("dispatch", inputs)
+            program = version.check_alive()
             # Decompositions add intermediates.
-            more_bytes = max(program.plan.peak - static_bytes, intermediate_bytes(program.graph) - static_bytes, 0)
+            legal_bytes = intermediate_bytes(program.named_graph, version.sizes)
+            more_bytes = max(program.plan.peak - static_bytes, legal_bytes - static_bytes, 0)
             self._budget.reserve(more_bytes, INTERMEDIATES)
         except MLError:
             self._budget.release(reserved)

@@ -15,6 +15,26 @@ interface MLOperandDescriptor {
   shape: readonly number[];
 }
 
+/** A dimension of an input that is known only when the graph runs, on `opweave serve --drafts`. */
+interface MLDynamicDimension {
+  name: string;
+  minSize?: number;
+  maxSize?: number;
+}
+
+interface MLInputDescriptor {
+  dataType: MLOperandDataType;
+  shape: readonly (number | string | MLDynamicDimension)[];
+}
+
+/**
+ * The types of `MLOperand.shape`'s elements. A program for `opweave serve --drafts` adds names:
+ * `declare global { interface MLSizes { name: string } }`.
+ */
+interface MLSizes {
+  number: number;
+}
+
 interface MLTensorDescriptor extends MLOperandDescriptor {
   readable?: boolean;
   writable?: boolean;
@@ -69,11 +89,13 @@ interface MLTensor {
 
 interface MLOperand {
   readonly dataType: MLOperandDataType;
-  readonly shape: readonly number[];
+  readonly shape: readonly MLSizes[keyof MLSizes][];
 }
 
 interface MLGraph {
   readonly devices: readonly string[];
+  /** Only on `opweave serve --drafts`. */
+  computeShapes?(inputShapes: Record<string, readonly number[]>): Record<string, number[]>;
   destroy(): void;
 }
 
@@ -89,7 +111,7 @@ declare var MLGraph: { prototype: MLGraph };
 declare var MLGraphBuilder: { prototype: MLGraphBuilder; new (context: MLContext): MLGraphBuilder };
 
 interface MLGraphBuilder {
-  input(name: string, descriptor: MLOperandDescriptor): MLOperand;
+  input(name: string, descriptor: MLInputDescriptor): MLOperand;
   constant(descriptor: MLOperandDescriptor, buffer: AllowSharedBufferSource): MLOperand;
   constant(dataType: MLOperandDataType, value: MLNumber): MLOperand;
   constant(tensor: MLTensor): MLOperand;

@@ -120,7 +120,7 @@ class Sketch:
         return self.picture.boxes[self.homes[value][0]].lane
 
 
-NOT_COMPILED = "compiled for each combination of sizes when it first runs"
+NOT_COMPILED = "compiled when it first runs"
 
 
 @dataclass
@@ -137,18 +137,18 @@ def picture(graph: Graph, program: Program | None) -> Picture:
         return _sketch(
             graph,
             [_Unit(node, None, 0, [node]) for node in graph.nodes],
-            [DrawnLane(("not compiled yet", "compiled for each combination", "of sizes when it first runs"))],
+            [DrawnLane(("not compiled yet", NOT_COMPILED))],
         ).picture
     placements = dict(zip(graph.nodes, program.placements, strict=True))
     has_segments = len(program.steps) > 1
     if has_segments:
         units = _units(program, placements)
-        legal = program.graph
+        legal = program.named_graph
         lanes = [_lane([placement for _, placement in program.parts(step)], step.segment) for step in program.steps]
     else:
         units = [_Unit(node, placement, 0, [node]) for node, placement in placements.items()]
         legal, lanes = graph, [_lane(list(placements.values()))]
-    copied = {(number + 1, operand) for number, operand in program.crossings()}
+    copied = {(number + 1, program.symbolic.get(operand, operand)) for number, operand in program.crossings()}
     return _sketch(legal, units, lanes, copied, has_segments).picture
 
 
