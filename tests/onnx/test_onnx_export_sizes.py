@@ -58,7 +58,7 @@ class Named:
         assume(sizes)
         chosen = draw(st.lists(st.sampled_from(sizes), min_size=1, max_size=2, unique=True))
         self.sizes = {f"n{size}": size for size in chosen}
-        self.names = {size: Size(f"n{size}") for size in chosen}
+        self.names: dict[int, Any] = {size: Size(f"n{size}") for size in chosen}
         self.builder = ow.MLGraphBuilder(CONTEXT)
         named = {name: self._argument(name, value) for name, value in arguments.items()}
         result = op(self.builder, **named)
@@ -165,7 +165,7 @@ NETWORKS: dict[str, tuple[Any, list[tuple[str, Shape]], list[list[Any]]]] = {
         [["(n + 1) // 2", "-((-h) // 3)"]],
     ),
     "mean": (lambda b, x: b.mul(b.reduce_mean(x, axes=[0]), 2), [(F, ["n", 8])], [[8]]),
-    "broadcast": (lambda b, x, y: b.add(x, y), [(F, ["n", "h"]), (F, ["w", "h"])], [[None, "h"]]),
+    "broadcast": (lambda b, x, y: b.add(x, y), [(F, ["n", "h"]), (F, ["w", "h"])], [["broadcast(n, w)", "h"]]),
     "gather": (lambda b, x, i: b.gather(x, i), [(F, ["n", 8]), ("int64", ["h"])], [["h", 8]]),
     "scale": (
         lambda b, x: b.quantize_linear(x, np.full((1, 8), 0.1, F), np.full((1, 8), 3, "int8")),

@@ -408,7 +408,8 @@ class DynamicGraphState(GraphState):
     @property
     def names(self) -> list[str]:
         """The names in the shapes of inputs, in order."""
-        sizes = [size for desc in self.inputs.values() for size in desc.shape if isinstance(size, Size)]
+        dimensions: list[Any] = [size for desc in self.inputs.values() for size in desc.shape]
+        sizes = [size for size in dimensions if isinstance(size, Size)]
         return list(dict.fromkeys(size.name for size in sizes))
 
     @property

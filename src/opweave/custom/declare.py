@@ -180,7 +180,8 @@ def _desc_of(desc: Any) -> Desc:
         and all(isinstance(size, (int, np.integer, Size)) and not isinstance(size, bool) for size in desc.shape),
         f"the shape rule must return a data type of WebNN and a tuple of integers, got {short_repr(desc)}",
     )
-    return Desc(desc.data_type, tuple(size if isinstance(size, Size) else int(size) for size in desc.shape))
+    shape: Any = tuple(size if isinstance(size, Size) else int(size) for size in desc.shape)
+    return Desc(desc.data_type, shape)
 
 
 def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> CustomOp[Any]:

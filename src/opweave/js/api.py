@@ -68,7 +68,9 @@ def save(
     try:
         module = JsModule(webnn_only(recorded), path.name, weights_path.name, title)
         text = module.text()
-    except ValidationError as error:  # sizes with names
+    except ValidationError as error:
+        if not recorded.has_names:
+            raise
         advice = "save(..., input_shapes={...}) saves it for certain sizes"
         raise NotSupportedError(f"save: {error}; {advice}") from error
     with ExitStack() as stack:

@@ -130,6 +130,8 @@ def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, di
     try:
         values, _ = ort.emit(ctx, legalise(fold_empty(graph)[0], supports, engine, has_results=True)[0])
     except ValidationError as error:
+        if not graph.has_names:
+            raise
         advice = "save(..., input_shapes={...}) saves it for certain sizes"
         raise NotSupportedError(f"save: {error}; {advice}") from error
     results = {renamed[name]: (values[name], operand.desc) for name, operand in graph.outputs.items()}
