@@ -48,7 +48,7 @@ def _explain_versions(graph: MLGraph, state: DynamicGraphState) -> str:
 
 
 def _lines(program: Program, state: GraphState) -> list[str]:
-    """What runs where in a static graph."""
+    """The engine, and what runs where, in a static graph."""
     has_segments = len(program.steps) > 1
     rows = [(p.node, p.device, p.how, p.detail) for p in program.placements]
     cells = [(str(p.segment), *row) if has_segments else row for p, row in zip(program.placements, rows, strict=True)]

@@ -214,7 +214,7 @@ class OnnxRuntime(Backend):
                     ctx.round(value)
                 values[operand] = Value(value.name, operand.data_type, operand.shape)
                 ctx.sizes[value.name] = operand.desc.byte_length
-                ctx.size_values.note(value, operand.shape)
+                ctx.note_sizes(value, operand.shape)
             done[node] = "native" if ctx.has_kernels and len(ctx.nodes) - before <= 1 else "composed"
         return map_operands(graph.outputs, lookup), done
 

@@ -29,11 +29,11 @@ from .records import (
     opset_of,
     value_info,
 )
-from .size_values import SizeValues, has_sizes
 
 if TYPE_CHECKING:
     from ...core.graph import Desc, Graph, Node
     from .. import How, Precision
+    from .size_values import SizeValues
 
 T = TypeVar("T")
 
@@ -171,7 +171,11 @@ class Emitter:
         self._makers: dict[str, OnnxNode] = {}
         self._moves_first: set[str] = set()
         self._names: set[str] = set()
-        self.size_values = SizeValues(self)
+        self._computed_sizes: SizeValues | None = None
+        if portable:
+            from .size_values import SizeValues  # imported late, since models that run get sizes as inputs
+
+            self._computed_sizes = SizeValues(self)
         # Values that depend on constants only: the engine folds them.
         self._foldable: set[str] = set()
         self._count = 0
@@ -242,9 +246,9 @@ class Emitter:
         A list of sizes, some of which have names, becomes an input of the model, which gets its numbers in each run. A
         portable model computes them.
         """
-        if has_sizes(value):
-            if self.portable:
-                return self.cast(self.size_values.tensor(value), data_type)
+        if isinstance(value, Size) or (isinstance(value, (list, tuple)) and not is_static(value)):
+            if self._computed_sizes is not None:
+                return self.cast(self._computed_sizes.tensor(value), data_type)
             return self._add_sizes(value, data_type)
         array = np.array(value, data_type, order="C")
         key = (data_type, array.shape, array.tobytes())
@@ -380,8 +384,13 @@ class Emitter:
         self._inputs.append(value_info(name, desc.data_type, dims))
         self.sizes[name] = desc.byte_length
         value = Value(name, desc.data_type, desc.shape)
-        self.size_values.note(value, desc.shape)
+        self.note_sizes(value, desc.shape)
         return value
+
+    def note_sizes(self, value: Value, shape: Sequence[int]) -> None:
+        """Note the dimensions of a value, from which a portable model computes sizes with names."""
+        if self._computed_sizes is not None:
+            self._computed_sizes.note(value, shape)
 
     def _dims(self, shape: Sequence[Any]) -> list[int | str | None]:
         """Dimensions as ONNX has them: sizes have their text, but for unknown sizes and formulas that look like a name."""

@@ -4,41 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ...core.sizes import Dimension, Size, is_unknown
 from ...support.errors import ValidationError
 
-if TYPE_CHECKING:
-    from .emit import Emitter, Value
 
+class _Emits(Protocol):
+    """An `Emitter`: its values are those of nodes and constants."""
 
-def has_sizes(value: Any) -> bool:
-    """Whether a number or a sequence of numbers has a size that is known only when the model runs."""
-    return isinstance(value, Size) or (isinstance(value, (list, tuple)) and Size in map(type, value))
+    def emit(self, op_type: str, *inputs: Any, **attributes: Any) -> Any: ...
+    def constant(self, value: Any, data_type: str = "int64") -> Any: ...
 
 
 class SizeValues:
     """Values of ONNX nodes for sizes, as vectors of int64 with one element. Equal sizes are computed once."""
 
-    def __init__(self, ctx: Emitter) -> None:
+    def __init__(self, ctx: _Emits) -> None:
         self._ctx = ctx
-        self._places: dict[Size, tuple[Value, int]] = {}
-        self._values: dict[Dimension, Value] = {}
+        self._places: dict[Size, tuple[Any, int]] = {}
+        self._values: dict[Dimension, Any] = {}
 
-    def note(self, value: Value, shape: Iterable[Dimension]) -> None:
+    def note(self, value: Any, shape: Iterable[Dimension]) -> None:
         """Note that a value has these dimensions: the first value that has a size is asked for it."""
         for axis, size in enumerate(shape):
             if isinstance(size, Size):
                 self._places.setdefault(size, (value, axis))
 
-    def tensor(self, sizes: Dimension | Sequence[Dimension]) -> Value:
+    def tensor(self, sizes: Dimension | Sequence[Dimension]) -> Any:
         """A scalar for a size, a vector for a sequence."""
         ctx = self._ctx
         if isinstance(sizes, (int, Size)):
-            scalar: Value = ctx.emit("Squeeze", self._vector(sizes), shape=())
-            return scalar
-        parts: list[Value] = []
+            return ctx.emit("Squeeze", self._vector(sizes), shape=())
+        parts: list[Any] = []
         numbers: list[Dimension] = []
         for size in [*sizes, None]:
             if isinstance(size, int):
@@ -51,10 +49,9 @@ class SizeValues:
                 parts.append(self._vector(size))
         if len(parts) == 1:
             return parts[0]
-        joined: Value = ctx.emit("Concat", *parts, axis=0, shape=(len(sizes),))
-        return joined
+        return ctx.emit("Concat", *parts, axis=0, shape=(len(sizes),))
 
-    def _vector(self, size: Dimension) -> Value:
+    def _vector(self, size: Dimension) -> Any:
         if isinstance(size, int):
             return self._ctx.constant([size])
         if size not in self._values:
@@ -62,17 +59,17 @@ class SizeValues:
             self._values[size] = self._formula(size) if place is None else self._dimension(*place)
         return self._values[size]
 
-    def _dimension(self, value: Value, axis: int) -> Value:
+    def _dimension(self, value: Any, axis: int) -> Any:
         return self._emit("Shape", value, start=axis, end=axis + 1)
 
-    def _formula(self, size: Size) -> Value:
+    def _formula(self, size: Size) -> Any:
         terms = []
         for atoms, factor in size.terms:
             factors = [*map(self._atom, atoms), *([self._ctx.constant([factor])] if factor != 1 or not atoms else [])]
             terms.append(reduce(partial(self._emit, "Mul"), factors))
         return reduce(partial(self._emit, "Add"), terms)
 
-    def _atom(self, atom: Any) -> Value:
+    def _atom(self, atom: Any) -> Any:
         size = Size("", (((atom,), 1),))
         if size in self._places or size in self._values:
             return self._vector(size)
@@ -82,7 +79,7 @@ class SizeValues:
         self._values[size] = value
         return value
 
-    def _call(self, kind: str, a: Value, b: Value) -> Value:
+    def _call(self, kind: str, a: Any, b: Any) -> Any:
         if kind == "//":  # Div rounds towards zero
             return self._emit("Div", self._emit("Sub", a, self._emit("Mod", a, b)), b)
         if kind == "broadcast":
@@ -91,6 +88,5 @@ class SizeValues:
         takes_first = self._emit("Greater" if kind == "max" else "Less", a, b, data_type="bool")
         return self._emit("Where", takes_first, a, b)
 
-    def _emit(self, op_type: str, *inputs: Value, data_type: str = "int64", **attributes: Any) -> Value:
-        value: Value = self._ctx.emit(op_type, *inputs, data_type=data_type, shape=(1,), **attributes)
-        return value
+    def _emit(self, op_type: str, *inputs: Any, data_type: str = "int64", **attributes: Any) -> Any:
+        return self._ctx.emit(op_type, *inputs, data_type=data_type, shape=(1,), **attributes)
