@@ -77,7 +77,8 @@ class Named:
     def _operand(self, array: np.ndarray) -> ow.MLOperand:
         name = f"x{len(self.feed)}"
         self.feed[name] = array
-        return self.builder.input(name, of_array(array.dtype), [self.names.get(size, size) for size in array.shape])
+        shape: list[Any] = [self.names.get(size, size) for size in array.shape]
+        return self.builder.input(name, of_array(array.dtype), shape)
 
     def feed_for(self, sizes: Mapping[str, int]) -> dict[str, np.ndarray] | None:
         """Arrays of other sizes with the values of the call; None if the operation does not accept these sizes."""
