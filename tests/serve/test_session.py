@@ -611,3 +611,19 @@ def test_formulas_have_a_limited_number_of_terms(drafter: Client) -> None:
     error = drafter.sync(log)["error"]
     assert "a formula of sizes must have at most 1000 terms, got 10648" in error["message"]
     assert time.monotonic() - start < 60
+
+
+def test_constant_bytes_are_read_before_the_payload(drafter: Client) -> None:
+    log: list[Any] = [
+        ["input", 1, ["x", named("n", 4)], {}],
+        ["constant", 2, [{"dataType": "uint32", "shape": [2], "bytes": [1, 0, 0, 0, 3, 0, 0, 0]}], {}],
+        ["splitDynamic", 3, [{"$": 1}, {"$": 2}], {"axis": 1}],
+    ]
+    assert drafter.sync(log)["operands"][2] == [named("n", 1), named("n", 3)]
+
+
+@pytest.mark.parametrize("numbers", [[1], [256] * 8, [1.5] * 8, "12345678"], ids=str)
+def test_constant_rejects_wrong_bytes(numbers: Any, drafter: Client) -> None:
+    answer = drafter.sync([["constant", 9, [{"dataType": "uint32", "shape": [2], "bytes": numbers}], {}]])
+    assert answer["status"] == 400
+    assert "the bytes of a constant must not be" in answer["text"]

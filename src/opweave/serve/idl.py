@@ -88,12 +88,24 @@ DRAFTS: dict[str, Operation] = {op.name: _operation(op) for op in Operations.dra
 
 
 def table() -> str:
-    """The table for the JavaScript file: `ENUMS`, and one line for adjacent operations with the same signature.
+    """The tables for the JavaScript file: `ENUMS`, and one line for adjacent operations with the same signature.
 
     A line is `names;arguments;options`, or `names;arguments;options;[]` for operations that return several operands.
     """
     enums = (f"{name}:{json.dumps(values, separators=(',', ':'))}," for name, values in ENUMS.items())
-    return "\n".join(["const ENUMS={", *enums, "};", "const OPERATIONS=`", *_lines(), "`;"])
+    return "\n".join(
+        [
+            "const ENUMS={",
+            *enums,
+            "};",
+            "const OPERATIONS=`",
+            *_lines(OPERATIONS),
+            "`;",
+            "const DRAFTS=`",
+            *_lines(DRAFTS),
+            "`;",
+        ]
+    )
 
 
 TYPES = {"o": "MLOperand", "u": "number", "i": "number", "d": "number", "f": "number", "b": "boolean", "n": "MLNumber"}
@@ -117,18 +129,19 @@ def types() -> str:
     enums = {name: values for name, values in ENUMS.items() if name != "PowerPreference"}
     lines = [f"type ML{name} = {' | '.join(map(json.dumps, values))};" for name, values in enums.items()]
     lines += ["", "interface MLGraphBuilder {"]
-    for op in OPERATIONS.values():
+    for op in (*OPERATIONS.values(), *DRAFTS.values()):
         arguments = [f"{name}: {type_of(kind)}" for name, kind in op.arguments.items()]
         members = "; ".join(["label?: string", *(f"{name}?: {type_of(kind)}" for name, kind in op.options.items())])
         result = "MLOperand[]" if op.several else "MLOperand"
-        lines.append(f"  {op.name}({', '.join([*arguments, f'options?: {{ {members} }}'])}): {result};")
+        optional = "?" if op in DRAFTS.values() else ""  # only on `opweave serve --drafts`
+        lines.append(f"  {op.name}{optional}({', '.join([*arguments, f'options?: {{ {members} }}'])}): {result};")
     return "\n".join([*lines, "}", ""])
 
 
-def _lines() -> Iterator[str]:
+def _lines(operations: Mapping[str, Operation]) -> Iterator[str]:
     def rest(op: Operation) -> str:
         parts = (" ".join(f"{name}:{kind}" for name, kind in part.items()) for part in (op.arguments, op.options))
         return ";".join([*parts, "[]"] if op.several else parts)
 
-    for signature, ops in groupby(OPERATIONS.values(), rest):
+    for signature, ops in groupby(operations.values(), rest):
         yield f"{' '.join(op.name for op in ops)};{signature}"

@@ -18,8 +18,8 @@ from .messages import MAX_SAFE_INTEGER, ProtocolError, number
 
 @cache
 def operations() -> dict[str, Op[..., Any]]:
-    """The operations by their names in JavaScript."""
-    return {camel_case(name): op for name, op in Operations.listing().items()}
+    """The operations by their names in JavaScript, those of drafts too: builders refuse these where they are not offered."""
+    return {camel_case(name): op for name, op in (Operations.listing() | Operations.drafts()).items()}
 
 
 @cache
@@ -30,7 +30,7 @@ def _parameters(op: Op[..., Any]) -> dict[str, str]:
 @cache
 def _words() -> re.Pattern[str]:
     """A pattern for names of operations and parameters that differ in JavaScript."""
-    names = {name for op in Operations.listing().values() for name in (op.name, *op.parameters)}
+    names = {name for op in operations().values() for name in (op.name, *op.parameters)}
     names |= {"data_type", "data_types"}
     return re.compile(rf"\b({'|'.join(sorted(name for name in names if '_' in name))})\b")
 

@@ -129,9 +129,11 @@ class ServedBuilder:
         match name, arguments:
             case "input", [text, {"dataType": data_type, "shape": shape}]:
                 return self._builder.input(text, data_type, [*map(_dimension, shape)] if type(shape) is list else shape)
-            case "constant", [{"dataType": data_type, "shape": shape}]:
+            case "constant", [{"dataType": data_type, "shape": shape, **more}]:
                 self._builder._check_open()
                 constant = self.constant(number, data_type, shape)
+                if "bytes" in more:
+                    _fill(constant.array, more["bytes"])
                 return self._builder.constant(constant.desc.data_type, constant.desc.shape, constant.array)
             case "constantTensor", [int(tensor)]:
                 constant = self._constant_tensor(tensor)
@@ -182,6 +184,14 @@ class ServedBuilder:
 def has_names(graph: MLGraph) -> bool:
     """Whether the sizes of a graph are known only when it runs."""
     return isinstance(state_of(graph), DynamicGraphState)
+
+
+def _fill(array: np.ndarray, numbers: Any) -> None:
+    """Write the bytes of a small constant, whose payload may come later."""
+    fits = type(numbers) is list and len(numbers) == array.nbytes
+    if not fits or not all(type(number) is int and 0 <= number < 256 for number in numbers):
+        raise ProtocolError(f"the bytes of a constant must not be {short_repr(numbers)}")
+    array.reshape(-1).view(np.uint8)[:] = numbers
 
 
 def _dimension(size: Any) -> Any:

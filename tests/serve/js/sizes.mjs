@@ -5,7 +5,11 @@ import { test } from "node:test";
 
 const { ml } = await import(`${process.env.OPWEAVE_PACKAGE}/node.mjs`);
 
-assert.equal("computeShapes" in MLGraph.prototype, false); // until a server offers it
+const DRAFTS = [
+  [MLGraph, "computeShapes"],
+  [MLGraphBuilder, "reshapeDynamic"],
+];
+for (const [Interface, name] of DRAFTS) assert.equal(name in Interface.prototype, false); // until a server offers it
 const context = await ml.createContext();
 const float32 = (...shape) => ({ dataType: "float32", shape });
 const tensor = (...shape) => context.createTensor({ ...float32(...shape), readable: true, writable: true });
@@ -116,4 +120,28 @@ test("static graphs have computeShapes(), too", async () => {
   const x = builder.input("x", float32(2, 3));
   const graph = await builder.build({ y: builder.transpose(x) });
   assert.deepEqual(graph.computeShapes({ x: [2, 3] }), { y: [3, 2] });
+});
+
+test("operations of the draft compute shapes", async () => {
+  const builder = new MLGraphBuilder(context);
+  const x = builder.input("x", float32("n", 4));
+  const sizes = builder.shape(x, { label: "sizes" });
+  assert.deepEqual([sizes.dataType, sizes.shape], ["uint32", [2]]);
+  const flat = builder.reshapeDynamic(x, builder.reduceProduct(sizes, { keepDimensions: true }));
+  assert.deepEqual(flat.shape, ["4*n"]);
+  const halves = builder.constant({ dataType: "uint32", shape: [2] }, Uint32Array.of(1, 3));
+  const parts = builder.splitDynamic(x, halves, { axis: 1 });
+  assert.deepEqual(
+    parts.map(({ shape }) => shape),
+    [
+      ["n", 1],
+      ["n", 3],
+    ],
+  );
+  const graph = await builder.build({ flat, last: parts[1] });
+  const [input, flattened, last] = await Promise.all([tensor(2, 4), tensor(8), tensor(2, 3)]);
+  context.writeTensor(input, Float32Array.from({ length: 8 }, (_, at) => at));
+  context.dispatch(graph, { x: input }, { flat: flattened, last });
+  assert.deepEqual([...new Float32Array(await context.readTensor(flattened))], [0, 1, 2, 3, 4, 5, 6, 7]);
+  assert.deepEqual([...new Float32Array(await context.readTensor(last))], [1, 2, 3, 5, 6, 7]);
 });

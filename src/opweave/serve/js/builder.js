@@ -126,10 +126,13 @@ function shapesOfOutputs(graph, shapes) {
   return graph.shapes.get(key);
 }
 
+const MAX_SIZES_BYTES = 4096; // of a constant that may be sizes
 const MAX_SHAPES = 1024; // combinations of sizes that a graph remembers
 
 // What only drafts have is there once a server offers it.
 function defineDrafts() {
+  if ("computeShapes" in MLGraph.prototype) return;
+  defineOperations(DRAFTS, true);
   const attributes = { enumerable: true, writable: true, configurable: true };
   Object.defineProperty(MLGraph.prototype, "computeShapes", { value: computeShapes, ...attributes });
 }
@@ -198,7 +201,10 @@ function constantOfBuffer(builder, descriptor, buffer) {
   checkBuffer(source, { dataType, shape }, "constant: buffer");
   const message = { m: "const", c: context.c, b: builder.id, id: context.lastId + 1, dataType, shape };
   context.connection.send({ ...message, bin: source.bytes.length }, unshared(source));
-  return note(builder, "constant", [{ dataType, shape }], { dataType, shape });
+  // Operations of drafts read small integers when they are validated, which may be before the payload has come.
+  const isSize = context.drafts && !dataType.startsWith("float") && source.bytes.length <= MAX_SIZES_BYTES;
+  const bytes = isSize ? { bytes: [...source.bytes] } : {};
+  return note(builder, "constant", [{ dataType, shape, ...bytes }], { dataType, shape });
 }
 
 function constantOfNumber(builder, type, value) {
@@ -279,6 +285,7 @@ function broadcast(a, b) {
 
 // The number of results of an operation: the first has the number of the entry, the others follow.
 const RESULTS = {
+  splitDynamic: ([, splits]) => described(splits).shape[0],
   split: ([, splits]) => (typeof splits === "number" ? splits : splits.length),
   gru: (_, { returnSequence }) => (returnSequence ? 2 : 1),
   lstm: (_, { returnSequence }) => (returnSequence ? 3 : 2),
@@ -286,7 +293,7 @@ const RESULTS = {
 };
 
 // A method of the builder from a line of the table.
-function operation(name, form, args, members, several) {
+function operation(name, form, args, members, several, isDraft) {
   const method = {
     [name](...given) {
       const builder = thisOf(this, MLGraphBuilder);
@@ -316,7 +323,7 @@ function operation(name, form, args, members, several) {
       const made = Array.from({ length: count }, (_, at) =>
         create(MLOperand, { builder, id: id + at, isResult: true }),
       );
-      const known = knownResult(name, form, values, builder.context.limits);
+      const known = !isDraft && knownResult(name, form, values, builder.context.limits);
       if (known) Object.assign(slots.get(made[0]), { dataType: known.dataType, shape: Object.freeze(known.shape) });
       const chosen = Object.fromEntries(Object.entries(options).map(([key, value]) => [key, encoded(value)]));
       builder.pending.push({
@@ -332,7 +339,11 @@ function operation(name, form, args, members, several) {
   return method;
 }
 
-for (const line of OPERATIONS.trim().split("\n")) {
+function defineOperations(table, isDraft) {
+  for (const line of table.trim().split("\n")) defineLine(line, isDraft);
+}
+
+function defineLine(line, isDraft) {
   const [names, args, options, several] = line.trim().split(";");
   const read = (part) =>
     part
@@ -345,7 +356,14 @@ for (const line of OPERATIONS.trim().split("\n")) {
   const members = [["label", usvString], ...read(options)];
   if (options.includes("outputShapeRounding")) members.push(["roundingType", conversion("RoundingType")]);
   for (const name of names.split(" ")) {
-    const value = operation(name, `${args};${options}`, read(args), members, Boolean(several));
-    Object.defineProperty(MLGraphBuilder.prototype, name, { value, writable: true, configurable: true });
+    const value = operation(name, `${args};${options}`, read(args), members, Boolean(several), isDraft);
+    Object.defineProperty(MLGraphBuilder.prototype, name, {
+      value,
+      writable: true,
+      configurable: true,
+      enumerable: isDraft, // `expose` makes the others enumerable
+    });
   }
 }
+
+defineOperations(OPERATIONS, false);
