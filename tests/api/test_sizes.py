@@ -6,15 +6,17 @@ from weakref import ref
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from support.threads import together
 
 import opweave as ow
 from opweave.compile import driver
+from opweave.composites import scaled_dot_product_attention
 from opweave.context.graph import program_of, state_of
 from opweave.context.graph_state import MAX_VERSIONS, DynamicGraphState
 from opweave.core.graph import Graph
 from opweave.core.sizes import Guards, Size, explore, interval
+from opweave.ops import Operations
 from opweave.run.program import Program
 
 N, M = Size("n"), Size("m")
@@ -297,3 +299,137 @@ def test_tune_and_diff_take_the_sizes_of_inputs_or_of_the_last_run() -> None:
     assert difference.title == "graph, n = 7"
     assert [row.title for row in difference.rows] == ["mul", "concat 'joined'"]
     assert ow.diff(graph, doubling(context)).title == "two graphs, n = 3"
+
+
+# Operations ----------------------------------------------------------------------------------------------------------
+
+
+@ow.composite
+def weighted(b: Operations, x: ow.MLOperand) -> ow.MLOperand:
+    total: ow.MLOperand = b.slice(x, [0, 0], [1, x.shape[1]])
+    for k in range(1, x.shape[0]):
+        total = total * 0.5 + b.slice(x, [k, 0], [1, x.shape[1]])
+    return total
+
+
+@ow.expression
+def unrolled(x: ow.expr.Traced) -> ow.expr.Traced:
+    total = x
+    for _ in range(x.shape[0]):
+        total = total * 0.5
+    return total
+
+
+@ow.op
+def stacked(self: object, x: ow.MLOperand, count: int) -> ow.Desc:
+    return ow.Desc(x.data_type, (x.shape[0] * count, *x.shape[1:]))
+
+
+@stacked.kernel("cpu")
+def _(x: np.ndarray, count: int, out: np.ndarray) -> None:
+    out[...] = np.concatenate([x] * count)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "witness"),
+    [
+        (weighted, (1, M), lambda a: sum(row * 0.5 ** (len(a) - 1 - k) for k, row in enumerate(a))[None]),
+        (unrolled, (N, M), lambda a: a * 0.5 ** len(a)),
+        (lambda x: stacked(x, N), (N * N, M), lambda a: np.concatenate([a] * len(a))),
+        (lambda x: x / x.builder.constant(np.float32(1)), (N, M), lambda a: a),
+        (lambda x: scaled_dot_product_attention(*[x.reshape([1, 1, *x.shape])] * 3), (1, 1, N, M), None),
+    ],
+    ids=["loop of a composite", "loop of a formula", "kernel", "constant", "default that asks for a number"],
+)
+def test_operations_take_sizes(context: ow.MLContext, op: Any, shape: tuple[Any, ...], witness: Any) -> None:
+    builder = ow.MLGraphBuilder(context)
+    result = op(builder.input("x", "float32", ["n", "m"]))
+    assert result.shape == shape
+    graph = builder.build({"y": result})
+    for n, m in [(3, 2), (1, 4), (5, 2)]:
+        a = np.random.rand(n, m).astype("float32")
+        y = context.compute(graph, {"x": a})["y"]
+        assert y.shape == tuple(size if isinstance(size, int) else size.at({"n": n, "m": m}) for size in shape)
+        if witness is not None:
+            assert_allclose(y, witness(a), rtol=1e-6)
+
+
+INDICES = [
+    np.s_[1:, ..., 0],
+    -1,
+    np.s_[:-1],
+    np.s_[:3],
+    np.s_[-2:],
+    np.s_[::-1],
+    np.s_[::2],
+    np.s_[::-2],
+    np.s_[1:-1:2],
+]
+
+
+@pytest.mark.parametrize("index", [*INDICES, np.s_[None, 0], ..., 2, np.s_[:, 1]], ids=str)
+def test_index_agrees_with_numpy(index: Any) -> None:
+    context = ow.ml.create_context(device="reference", drafts=True)
+    builder = ow.MLGraphBuilder(context)
+    part = builder.input("x", "float32", ["n", 3])[index]
+    graph = builder.build({"y": builder.identity(part)})
+    for n in range(7):
+        a = np.random.rand(n, 3).astype("float32")
+        try:
+            wanted = a[index]
+        except IndexError:
+            with pytest.raises(ow.ValidationError, match="slice"):
+                context.compute(graph, {"x": a})
+        else:
+            assert_array_equal(context.compute(graph, {"x": a})["y"], wanted)
+            assert wanted.shape == tuple(size if isinstance(size, int) else size.at({"n": n}) for size in part.shape)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (len, "asked for n as a number"),
+        (list, "asked for n as a number"),
+        (lambda x: x[N - 2], "whether the index n - 2 counts from the end depends on sizes"),
+        (lambda x: x[3:1:-1], r"index slice\(3, 1, -1\) of axis 0 goes backwards, and depends on its size, n"),
+        (lambda x: x[0.5], "an operand is indexed with integers"),
+        (lambda x: x.pad([-N - 1, 0], [0, 0]), r"pad: beginning_padding\[0\] must be in .*, got -n - 1"),
+        (lambda x: x.split(N), "split: .* asked for n as a number|split: the number of results depends on sizes"),
+        (
+            lambda x: x.gather_nd(x.builder.input("i", "int32", ["k"])),
+            "gather_nd: the rank of the result depends on sizes",
+        ),
+        (
+            lambda x: x.builder.concat([x, x.builder.input("y", "float32", ["m", 4])], 0),
+            "inputs must differ in the size of axis 0",
+        ),
+    ],
+)
+def test_sizes_refused(call: Any, message: str) -> None:
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))
+    with pytest.raises(ow.ValidationError, match=message):
+        call(builder.input("x", "float32", ["n", 3]))
+
+
+def test_attribute_of_a_run_is_checked(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": builder.pad(builder.input("x", "float32", ["n"]), [N - 3], [0], label="p")})
+    with pytest.raises(
+        ow.ValidationError, match=r"pad 'p': beginning_padding\[?0?\]? must be in \[0, 4294967295\], got -2"
+    ):
+        graph.compute_shapes({"x": [1]})
+    assert graph.compute_shapes({"x": [4]}) == {"y": (5,)}
+
+
+def test_build_refuses_a_size_of_no_input(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", ["n"])
+    with pytest.raises(
+        ow.ValidationError, match=r"build: expand 'e': the size 'k' is no dimension of the inputs \['x'\]"
+    ):
+        builder.build({"y": builder.expand(x, [Size("k"), N], label="e")})
+
+
+def test_explore_refuses_too_many_ways() -> None:
+    with pytest.raises(ow.ValidationError, match="more than 64 combinations"):
+        explore(lambda: [Size(f"n{k}") > 4 for k in range(7)])

@@ -10,6 +10,7 @@ from ..core.dtypes import FLOATS, DataType
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N
 from ..core.shapes import broadcast, broadcasts_to
+from ..core.sizes import may_equal
 from ..ops.constants import constant
 from ..ops.reduction import narrow, widen
 from ..support.errors import require
@@ -47,7 +48,7 @@ def integer_matmul(
     >>> integer_matmul(a, b, np.uint8(0), np.int8(0)).tolist()
     [[-763]]
     """
-    fits = a.shape[-1] == b.shape[-2]
+    fits = may_equal(a.shape[-1], b.shape[-2])
     require(fits, f"the last dimension of a must be the last but one of b, got {a.desc} and {b.desc}")
     for name, zero_point, operand in (("a", a_zero_point, a), ("b", b_zero_point, b)):
         stretched = broadcasts_to(zero_point.shape, operand.shape)

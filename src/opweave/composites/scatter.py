@@ -174,7 +174,7 @@ def _in_parts(
     lanes = positions.shape[2]
     reduce = getattr(b, {"add": "reduce_sum", "mul": "reduce_product"}.get(reduction, f"reduce_{reduction}"))
     neutral = constant(b, _neutral(reduction, updates.data_type), updates.data_type)
-    part = max(isqrt(MAX_PAIRS // min(outer * inner, MAX_PAIRS)), 1, -(-count // MAX_PARTS))
+    part = max(isqrt(MAX_PAIRS // min(max(outer * inner, 1), MAX_PAIRS)), 1, -(-count // MAX_PARTS))
     for start in range(0, count, part):
         size = min(part, count - start)
         targets, chosen = positions, updates

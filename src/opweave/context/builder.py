@@ -305,6 +305,13 @@ class MLGraphBuilder(Operations):
                 f"build: output {name!r} is not the result of an operation: {short_repr(operand)}",
             )
         graph = Graph.reaching(outputs)
+        if self.has_names:
+            from ..core.specialise import check_sizes  # graphs without names do without its imports
+
+            try:
+                check_sizes(graph)
+            except ValidationError as error:
+                raise ValidationError(f"build: {error}") from None
         self._built = True
         context = self.context
         self._context = ref(context)  # operands and builder form a cycle, and stay until a garbage collection

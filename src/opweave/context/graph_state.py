@@ -513,13 +513,17 @@ class DynamicGraphState(GraphState):
         recorded = self.recorded
         if recorded is None or not self.context.backend.takes_names:
             return self._compile(graph)
+        from ..core.specialise import specialise
+
         ranges = input_ranges(graph)
         for guards, program in self._open:
             if guards.hold(sizes):
                 return program.at(sizes, ranges)
         guards = Guards(sizes)
-        with guards.deciding():
-            program = self._compile(recorded)
+        with guards.deciding():  # formulas of sizes, and defaults that depend on sizes, are those of these answers
+            symbols = {name: Size(name) for name in sizes if not name.startswith("?")}
+            shapes = [desc.shape for desc in self.inputs.values()]
+            program = self._compile(specialise(recorded, shapes, symbols, self.context.backend.max_byte_length))
         with self.lock:
             self._open = [(guards, program), *self._open[: MAX_OPEN - 1]]
         return program.at(sizes, ranges)

@@ -7,14 +7,14 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, get_args, get_origin
 
-from ..support.errors import ValidationError
+from ..support.errors import ValidationError, require
 from ..support.names import either, short_repr
 from ..support.records import record
 from . import dtypes
 from .dtypes import ANY, DataType
 from .graph import Desc, Operand
 from .shapes import tuple_of
-from .sizes import Size
+from .sizes import Size, interval
 
 Number: TypeAlias = int | float
 """`MLNumber`: an integer of any size or a float, NaN and infinities included."""
@@ -26,8 +26,10 @@ Converter: TypeAlias = Callable[[str, Any], Any]
 
 def _integer(low: int, high: int) -> Converter:
     def convert(name: str, value: Any) -> int:
-        if type(value) is Size:
-            return value  # type: ignore[return-value]  # stands for an integer until the graph runs
+        if type(value) is Size:  # stands for an integer until the graph runs
+            least, greatest = interval(value)
+            require(greatest >= low and least <= high, f"{name} must be in [{low}, {high}], got {value}")
+            return value  # type: ignore[return-value]
         number = value if type(value) is int else _whole(value)
         if number is None:
             raise ValidationError(f"{name} must be an integer, got {short_repr(value)}")

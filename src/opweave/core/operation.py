@@ -24,6 +24,7 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
@@ -37,7 +38,7 @@ from . import dtypes
 from .conversion import Converter, converter
 from .dtypes import ANY, DataType
 from .graph import MAX_RANK, Builder, Desc, Operand, check_desc, title
-from .sizes import explore, unknown_size
+from .sizes import UnknownSizeError, is_static
 from .value_ranges import ValueRange
 
 P = ParamSpec("P")
@@ -80,9 +81,9 @@ class Limits:
 
 
 _FOR_CALLS = (
-    "add", "alternative", "cast", "casts", "default", "defaults", "examples", "explicit_arguments", "fillers", "flags",
-    "forget_calls", "function", "infer", "inline", "positional", "positional_flags", "range_functions", "sequences", "source",
-    "templates", "value_ranges",
+    "add", "alternative", "cast", "casts", "convert", "default", "defaults", "examples", "explicit_arguments", "fillers",
+    "flags", "forget_calls", "function", "infer", "inline", "positional", "positional_flags", "range_functions", "sequences",
+    "source", "templates", "value_ranges",
 )  # fmt: skip
 """Attributes of operations for calls, back ends and Opweave's declarations, which `dir` does not list."""
 
@@ -292,11 +293,16 @@ class Op(Generic[P, R]):
         for name, like in self.casts.items():
             if attributes[name] is not None:
                 attributes[name] = dtypes.cast_number(attributes[name], inputs[like].data_type)
+
+        def evaluate(inputs: Mapping[str, Any], attributes: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+            return self._evaluate(builder, inputs, attributes, label)
+
         if builder.has_names:
-            ways = explore(lambda: self._evaluate(builder, inputs, dict(attributes), label))
-            attributes, result = ways[0][0], _join([result for _, result in ways])
+            from .inference import infer_for_all_sizes  # graphs without names do without it
+
+            attributes, result = infer_for_all_sizes(evaluate, inputs, attributes)
         else:
-            attributes, result = self._evaluate(builder, inputs, attributes, label)
+            attributes, result = evaluate(inputs, attributes)
         self._check_results(limits, descs_of(result))
         return attributes, result
 
@@ -305,12 +311,13 @@ class Op(Generic[P, R]):
     ) -> tuple[dict[str, Any], Desc | Sequence[Desc]]:
         for name, fill in self.fillers.items():
             if attributes[name] is None:
-                attributes[name] = call_with(fill, {**inputs, **attributes})
+                with suppress(UnknownSizeError):  # such as a scale of 1 / sqrt(size), which the graph's sizes will give
+                    attributes[name] = call_with(fill, {**inputs, **attributes})
         result: Desc | Sequence[Desc] = self.function(builder, **inputs, **attributes, label=label)
         for desc in descs_of(result):
             check_desc(desc, builder._max_byte_length, "the result", builder.takes_empty)
         for name, values in self.value_ranges({**inputs, **attributes}) if self.range_functions else ():
-            if inputs[name].is_constant:
+            if inputs[name].is_constant and is_static((values.low, values.high)):
                 values.check(name, inputs[name].value)
         return attributes, result
 
@@ -355,6 +362,10 @@ class Op(Generic[P, R]):
             absent = value is None and name in self.defaults and self.defaults[name] is None
             attributes[name] = None if absent else self._converters[name](name, value)
         return inputs, attributes
+
+    def convert(self, attribute: str, value: Any) -> Any:
+        """The value of an attribute, converted by its annotation."""
+        return self._converters[attribute](attribute, value)
 
     def _number_type(self, name: str, arguments: Mapping[str, Any]) -> DataType | None:
         """The data type for a number passed as `name`: the data type of an operand with which `name` must agree."""
@@ -405,22 +416,6 @@ class Op(Generic[P, R]):
 def descs_of(result: Desc | Sequence[Desc]) -> tuple[Desc, ...]:
     """All descriptors that the function of an operation returns."""
     return (result,) if isinstance(result, Desc) else tuple(result)
-
-
-def _join(results: Sequence[Desc | Sequence[Desc]]) -> Desc | Sequence[Desc]:
-    """The descriptor that holds for all sizes: dimensions that differ are sizes without a formula."""
-    first = results[0]
-    if not isinstance(first, Desc):
-        return tuple(_join(descs) for descs in zip(*results, strict=True))  # type: ignore[misc]
-    shapes = dict.fromkeys(result.shape for result in results if isinstance(result, Desc))
-    if len(shapes) == 1:
-        return first
-    require(
-        len(set(map(len, shapes))) == 1,
-        f"the rank of the result depends on sizes: {' or '.join(str(list(shape)) for shape in shapes)}",
-    )
-    sizes = [dict.fromkeys(column) for column in zip(*shapes, strict=True)]
-    return Desc(first.data_type, tuple(next(iter(size)) if len(size) == 1 else unknown_size() for size in sizes))
 
 
 def _first(value: Any) -> Operand:

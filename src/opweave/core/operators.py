@@ -11,6 +11,7 @@ from ..support.errors import ValidationError, require
 from ..support.names import listing, short_repr
 from .dtypes import DataType, completable
 from .questions import is_value
+from .sizes import Size, interval, larger, smaller
 
 if TYPE_CHECKING:
     from ..ops.signatures import ArrayMethods
@@ -114,15 +115,14 @@ class Operators(Described, ArrayMethods):
                 shape.append(1)
                 continue
             axis = len(starts)
-            picked = _positions(item, axis, self.shape[axis], self._takes_empty)
+            start, size, step = _window(item, axis, self.shape[axis], self._takes_empty)
             if isinstance(item, slice):
-                shape.append(len(picked))
-            if picked.step < 0:
+                shape.append(-(-size // abs(step)))
+            if step < 0:
                 backwards.append(axis)
-                picked = picked[::-1]
-            starts.append(picked.start)
-            sizes.append(picked[-1] - picked.start + 1 if picked else 0)
-            strides.append(picked.step)
+            starts.append(start)
+            sizes.append(size)
+            strides.append(abs(step))
         result = self
         if tuple(sizes) != self.shape or any(stride != 1 for stride in strides):
             result = result.slice(starts, sizes, strides=strides)
@@ -140,8 +140,16 @@ class Operators(Described, ArrayMethods):
         return (self[i] for i in range(self.shape[0]))
 
 
+_NO_INDEX = (
+    "an operand is indexed with integers, slices, None and '...', got {}; "
+    "gather(x, indices, axis=…) and where(condition, a, b) select by values"
+)
+
+
 def _infix(name: str, swap: bool) -> Callable[[Operators, Any], Any]:
     def method(self: Operators, other: Any) -> Any:
+        if isinstance(other, Size):
+            other = operator.index(other)
         if not is_value(other):
             return NotImplemented
         return self._apply(name, other, self) if swap else self._apply(name, self, other)
@@ -152,6 +160,50 @@ def _infix(name: str, swap: bool) -> Callable[[Operators, Any], Any]:
 for _name, _operation in INFIX.items():  # type checkers see `ArrayMethods`
     setattr(Operators, f"__{_name}__", _infix(_operation, swap=False))
     setattr(Operators, f"__r{_name}__", _infix(_operation, swap=True))
+
+
+def _window(item: Any, axis: int, size: Any, takes_empty: bool) -> tuple[Any, Any, int]:
+    """The first position that an integer or a slice picks from an axis, the extent of the positions, and the step.
+
+    With a negative step, the positions are picked in reverse order. Where sizes are known only when a graph runs, its `slice`
+    checks that the positions exist.
+    """
+    values = (item.start, item.stop) if isinstance(item, slice) else (item,)
+    if not isinstance(size, Size) and not any(isinstance(value, Size) for value in values):
+        picked = _positions(item, axis, size, takes_empty)
+        upwards = picked if picked.step > 0 else picked[::-1]
+        return upwards.start, upwards[-1] - upwards.start + 1 if upwards else 0, picked.step
+    for value in values:
+        is_integer = isinstance(value, Size) or (hasattr(value, "__index__") and not isinstance(value, bool))
+        require(is_integer or (value is None and isinstance(item, slice)), _NO_INDEX.format(short_repr(item)))
+    if not isinstance(item, slice):
+        return _from_start(item, size), 1, 1
+    step = 1 if item.step is None else operator.index(item.step)
+    require(step != 0, f"index {short_repr(item)} of axis {axis}: slice step cannot be zero")
+    if step < 0:
+        whole = item.start is None and item.stop is None
+        require(whole, f"index {short_repr(item)} of axis {axis} goes backwards, and depends on its size, {size}")
+        start = larger(size - 1, 0) % -step
+        return start, size - start, step
+    start, first = (0, 0) if item.start is None else _bounds(item.start, size)
+    _, stop = (size, size) if item.stop is None else _bounds(item.stop, size)
+    return first, larger(stop - start, 0), step
+
+
+def _bounds(position: Any, size: Any) -> tuple[Any, Any]:
+    """The bound of a slice, counted from the start of an axis and at least 0; and the same, but at most `size`."""
+    start = _from_start(position, size)
+    if start is position:
+        return start, smaller(start, size)
+    start = larger(start, 0)
+    return start, start
+
+
+def _from_start(position: Any, size: Any) -> Any:
+    """A position from the start of an axis; the axis has `size` elements, and negative positions count from its end."""
+    low, high = interval(position if isinstance(position, Size) else operator.index(position))
+    require(low >= 0 or high < 0, f"whether the index {position} counts from the end depends on sizes")
+    return position if low >= 0 else size + position
 
 
 def _positions(item: Any, axis: int, size: int, takes_empty: bool) -> range:
@@ -170,10 +222,7 @@ def _positions(item: Any, axis: int, size: int, takes_empty: bool) -> range:
     except TypeError:
         position = None
     if position is None:
-        raise ValidationError(
-            f"an operand is indexed with integers, slices, None and '...', got {short_repr(item)}; "
-            "gather(x, indices, axis=…) and where(condition, a, b) select by values"
-        )
+        raise ValidationError(_NO_INDEX.format(short_repr(item)))
     require(
         -size <= position < size, f"index {short_repr(position)} is out of range for axis {axis} with {size} elements"
     )

@@ -96,7 +96,7 @@ def check_window(padding: Sequence[int], strides: Sequence[int], dilations: Sequ
     if len(padding) != 4:
         raise ValidationError(f"padding must have 4 values, got {list(padding)}")
     for name, pair in (("strides", strides), ("dilations", dilations)):
-        if len(pair) != 2 or min(pair) <= 0:
+        if len(pair) != 2 or any(number <= 0 for number in pair):
             raise ValidationError(f"{name} must be 2 positive integers, got {list(pair)}")
 
 

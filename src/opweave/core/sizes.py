@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from itertools import count as numbers
-from math import gcd, inf, isinf
+from math import ceil, floor, gcd, inf, isinf
 from numbers import Integral
 from typing import Any, Literal, NoReturn, Protocol, Self, TypeAlias, TypeVar
 
@@ -75,10 +75,12 @@ class _Atom:
             divisor = self.arguments[1]
             low, high = interval(self.arguments[0])
             return (low if isinf(low) else low // divisor), (high if isinf(high) else high // divisor)
-        if self.kind == "//":
+        if self.kind in _INFIX:
             return -inf, inf
-        bounds = [interval(argument) for argument in self.arguments] or [(0, inf)]
-        return min(low for low, _ in bounds), max(high for _, high in bounds)
+        if not self.arguments:
+            return 0, inf
+        lows, highs = zip(*map(interval, self.arguments), strict=True)
+        return min(lows), max(highs)
 
 
 def _broadcast(*sizes: int) -> int:
@@ -109,6 +111,7 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
 
 _SOURCES = {
     "//": "({}) // ({})",
+    "&": "({}) & ({})",
     "/": "quotient({}, {})",
     "%": "remainder({}, {})",
     "<": "int(({}) < ({}))",
@@ -117,12 +120,13 @@ _SOURCES = {
 }
 """The source of calls; others call the function of their name. `/` truncates, as the integer division of WebNN does."""
 
-_INFIX = ("//", "/", "%", "<", "==")
+_INFIX = ("//", "/", "%", "<", "==", "&")
 
 _Interval: TypeAlias = tuple[float, float]
 _INTERVALS: dict[str, Callable[..., _Interval]] = {
     "max": lambda *bounds: (max(low for low, _ in bounds), max(high for _, high in bounds)),
     "min": lambda *bounds: (min(low for low, _ in bounds), min(high for _, high in bounds)),
+    "&": lambda a, b: (0 if a[0] >= 0 or b[0] >= 0 else -inf, inf),
     "<": lambda a, b: (0, 1),
     "==": lambda a, b: (0, 1),
     "where": lambda condition, a, b: (min(a[0], b[0]), max(a[1], b[1])),
@@ -134,6 +138,24 @@ _INTERVALS: dict[str, Callable[..., _Interval]] = {
 
 _Term: TypeAlias = tuple[tuple[_Atom, ...], int]
 _Terms: TypeAlias = dict[tuple[_Atom, ...], int]
+
+
+def _of_numbers(function: Callable[[Any, Any], Any]) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """The methods of an operator, and of its reflection, that ask for the number of a size."""
+    return (
+        lambda self, other: function(operator.index(self), other),
+        lambda self, other: function(other, operator.index(self)),
+    )
+
+
+def _with_float(function: Callable[[Any, Any], Any], size: Size, other: object) -> Any:
+    return function(operator.index(size), other) if isinstance(other, float) else NotImplemented
+
+
+def _compare_float(
+    compare: Callable[[Any, Any], Any], size: Size, other: float, to_integer: Callable[[float], int]
+) -> bool:
+    return bool(compare(0.0, other) if isinf(other) else compare(size, to_integer(other)))
 
 
 class Size:
@@ -224,13 +246,15 @@ class Size:
 
     def __add__(self, other: Any) -> Any:
         terms = _terms_of(other)
-        return NotImplemented if terms is None else _sum(dict(self.terms), terms)
+        return _with_float(operator.add, self, other) if terms is None else _sum(dict(self.terms), terms)
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
         terms = _terms_of(other)
-        return NotImplemented if terms is None else _sum(dict(self.terms), {key: -f for key, f in terms.items()})
+        if terms is None:
+            return _with_float(operator.sub, self, other)
+        return _sum(dict(self.terms), {key: -f for key, f in terms.items()})
 
     def __rsub__(self, other: Any) -> Any:
         return -self + other
@@ -244,7 +268,7 @@ class Size:
     def __mul__(self, other: Any) -> Any:
         terms = _terms_of(other)
         if terms is None:
-            return NotImplemented
+            return _with_float(operator.mul, self, other)
         _check_terms(len(self.terms) * len(terms))
         product: _Terms = {}
         for left, a in self.terms:
@@ -261,6 +285,19 @@ class Size:
     def __rfloordiv__(self, other: Any) -> Any:
         return NotImplemented if _terms_of(other) is None else _divide(_plain(other), self)
 
+    def __pow__(self, other: Any) -> Any:
+        if not isinstance(other, int) or other < 0:
+            return NotImplemented
+        power: Any = 1
+        for _ in range(other):
+            power = power * self
+        return power
+
+    def __and__(self, other: Any) -> Any:
+        return NotImplemented if _terms_of(other) is None else _call("&", self, _plain(other))
+
+    __rand__ = __and__
+
     def __mod__(self, other: Any) -> Any:
         return NotImplemented if _terms_of(other) is None else self - self // other * other
 
@@ -273,6 +310,13 @@ class Size:
     def __rdivmod__(self, other: Any) -> Any:
         return other // self, other % self
 
+    # Operations with other results ask for the number.
+    __truediv__, __rtruediv__ = _of_numbers(operator.truediv)
+    __or__, __ror__ = _of_numbers(operator.or_)
+    __xor__, __rxor__ = _of_numbers(operator.xor)
+    __lshift__, __rlshift__ = _of_numbers(operator.lshift)
+    __rshift__, __rrshift__ = _of_numbers(operator.rshift)
+
     # Comparison ------------------------------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:
@@ -281,15 +325,23 @@ class Size:
         return NotImplemented if _terms_of(other) is None else _decide("zero", self - other)
 
     def __lt__(self, other: Any) -> bool:
+        if isinstance(other, float):
+            return _compare_float(operator.lt, self, other, ceil)
         return NotImplemented if _terms_of(other) is None else _decide("negative", self - other)
 
     def __le__(self, other: Any) -> bool:
+        if isinstance(other, float):
+            return _compare_float(operator.le, self, other, floor)
         return NotImplemented if _terms_of(other) is None else _decide("negative", self - other - 1)
 
     def __gt__(self, other: Any) -> bool:
+        if isinstance(other, float):
+            return _compare_float(operator.gt, self, other, floor)
         return NotImplemented if _terms_of(other) is None else _decide("negative", other - self)
 
     def __ge__(self, other: Any) -> bool:
+        if isinstance(other, float):
+            return _compare_float(operator.ge, self, other, ceil)
         return NotImplemented if _terms_of(other) is None else _decide("negative", other - self - 1)
 
     def __bool__(self) -> bool:
@@ -315,12 +367,19 @@ def _atoms_of(size: Size) -> Iterator[_Atom]:
                     yield from _atoms_of(argument)
 
 
+def sizes_in(value: Any) -> list[Size]:
+    """The sizes in an attribute, or in nested tuples."""
+    if isinstance(value, tuple):
+        return [size for item in value for size in sizes_in(item)]
+    return [value] if isinstance(value, Size) else []
+
+
 def is_unknown(size: object) -> bool:
     """Whether a dimension is a size without a formula."""
-    if not isinstance(size, Size):
+    if type(size) is not Size or len(size.terms) > 1:
         return False
-    ((atoms, factor), *more) = size.terms
-    return not more and factor == 1 and [atom.kind for atom in atoms] == ["unknown"]
+    atoms, factor = size.terms[0]
+    return factor == 1 and len(atoms) == 1 and atoms[0].kind == "unknown"
 
 
 def source_of(dimension: Dimension) -> str:
@@ -458,6 +517,13 @@ def values_at(value: Any, sizes: Mapping[str, int]) -> Any:
     return value.at(sizes) if isinstance(value, Size) else value
 
 
+def numbered(value: Any) -> Any:
+    """An attribute or a shape, with numbers in place of sizes; this scope must know their numbers."""
+    if isinstance(value, tuple):
+        return tuple(numbered(item) for item in value)
+    return operator.index(value) if isinstance(value, Size) else value
+
+
 def is_static(shape: Iterable[Any]) -> bool:
     """Whether all dimensions are numbers."""
     return Size not in map(type, shape)
@@ -486,12 +552,14 @@ def is_same_shape(left: Sequence[Dimension], right: Sequence[Dimension]) -> bool
 
 def may_equal(left: Dimension, right: Dimension) -> bool:
     """Whether dimensions are equal for some sizes, as far as formulas tell."""
-    return left == right if type(left) is type(right) is int else _answer("zero", left - right) is not False
+    if type(left) is type(right) is int:
+        return left == right
+    return left is right or _answer("zero", left - right) is not False
 
 
 def may_be(left: Sequence[Dimension], right: Sequence[Dimension]) -> bool:
     """Whether shapes are equal for some sizes, as far as formulas tell."""
-    return tuple(left) == tuple(right) or (len(left) == len(right) and all(map(may_equal, left, right)))
+    return left is right or (len(left) == len(right) and all(map(may_equal, left, right)))
 
 
 def interval(dimension: Dimension) -> tuple[float, float]:
@@ -547,6 +615,8 @@ def _least(atom: _Atom) -> float:
     least = [lower_bound(argument) for argument in atom.arguments]
     if atom.kind == "max":
         return max(least)
+    if atom.kind == "&":
+        return 0 if max(least) >= 0 else -inf
     if atom.kind in ("min", "broadcast"):
         return min(least)
     if atom.kind == "where":
@@ -623,6 +693,11 @@ def variables_of(dimension: Dimension) -> list[str]:
     return list(dict.fromkeys(atom.text for atom in atoms if not atom.arguments))
 
 
+def variables_in(value: Any) -> set[str]:
+    """The names of the sizes that an attribute, or nested tuples, depend on, with those without a formula."""
+    return {name for size in sizes_in(value) for name in variables_of(size)}
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Decisions
 
@@ -672,8 +747,12 @@ def _primitive(size: Size) -> Size:
     return reduced
 
 
+class UnknownSizeError(ValidationError):
+    """A function asked for the number or the order of sizes that are known only when a graph runs."""
+
+
 def _refuse(question: str) -> NoReturn:
-    raise ValidationError(f"sizes are known only when the graph runs, but a function asked for {question}")
+    raise UnknownSizeError(f"sizes are known only when the graph runs, but a function asked for {question}")
 
 
 @contextmanager
@@ -784,6 +863,7 @@ def explore(function: Callable[[], T]) -> list[T]:
     Where guards give the answers, the only result.
 
     Raises:
+        UnknownSizeError: the function asks for a number, or compares too much.
         ValidationError: the function fails whatever the sizes are; the error is that of the first way.
     """
     if isinstance(_scope.get(), Guards):
@@ -796,6 +876,8 @@ def explore(function: Callable[[], T]) -> list[T]:
         with _deciding(path):
             try:
                 results.append(function())
+            except UnknownSizeError:
+                raise
             except ValidationError as error:
                 errors.append(error)
         answers = path.answers
@@ -804,6 +886,8 @@ def explore(function: Callable[[], T]) -> list[T]:
         if not answers:
             break
         answers[-1] = False
+    else:
+        _refuse(f"more than {MAX_PATHS} combinations of comparisons")
     if not results:
         raise errors[0]
     return results

@@ -9,7 +9,7 @@ from ..support.errors import ValidationError
 from .graph import Builder, Desc, Graph, Node, Operand, map_operands
 from .operation import descs_of
 from .shapes import Shape
-from .sizes import Size, at, is_unknown, values_at
+from .sizes import Size, at, is_unknown, sizes_in, values_at, variables_in
 
 
 def sizes_of(descs: Mapping[str, Desc], shapes: Mapping[str, Shape], subject: str) -> dict[str, int]:
@@ -46,12 +46,12 @@ def sizes_of(descs: Mapping[str, Desc], shapes: Mapping[str, Shape], subject: st
     return sizes
 
 
-def specialise(graph: Graph, shapes: Sequence[Shape], sizes: dict[str, int], max_byte_length: int) -> Graph:
+def specialise(graph: Graph, shapes: Sequence[Shape], sizes: dict[str, Any], max_byte_length: int) -> Graph:
     """The graph for inputs of these shapes: the functions of the operations check them again.
 
     Args:
         graph: the graph with names.
-        shapes: of the inputs, in order.
+        shapes: of the inputs, in order. Shapes with names give the formulas for the answers of `Guards.deciding`.
         sizes: the size of each name. Sizes without a formula are added.
         max_byte_length: the largest tensor, in bytes.
 
@@ -68,8 +68,7 @@ def specialise(graph: Graph, shapes: Sequence[Shape], sizes: dict[str, int], max
 
     try:
         for node in graph.nodes:
-            attributes = {name: values_at(value, sizes) for name, value in node.attributes.items()}
-            outputs = builder.add(node, map_operands(node.inputs, follow), attributes)
+            outputs = builder.add(node, map_operands(node.inputs, follow), sizes)
             for symbolic, static in zip(node.outputs, outputs, strict=True):
                 copies[symbolic] = static
                 _check_rank(node, symbolic.desc, static.desc)
@@ -84,6 +83,18 @@ def specialise(graph: Graph, shapes: Sequence[Shape], sizes: dict[str, int], max
         listed = ", ".join(f"{name} = {size}" for name, size in sizes.items() if not name.startswith("?"))
         raise type(error)(f"{error}; the sizes are {listed}") from None
     return Graph.reaching({name: copies[operand] for name, operand in graph.outputs.items()})
+
+
+def check_sizes(graph: Graph) -> None:
+    """Require that each size in an attribute depends on names of the graph's inputs, and on results of nodes before."""
+    available = variables_in(tuple(operand.shape for operand in graph.inputs.values()))
+    for node in graph.nodes:
+        used = variables_in(tuple(node.attributes.values()))
+        for name in sorted(used - available):
+            raise ValidationError(
+                f"{node.title}: the size {name!r} is no dimension of the inputs {list(graph.inputs)}, which the outputs need"
+            )
+        available |= variables_in(tuple(output.shape for output in node.outputs))
 
 
 def node_at(node: Node, sizes: Mapping[str, int]) -> Node:
@@ -118,8 +129,12 @@ class _Checking(Builder):
         super().__init__()
         self._max_byte_length = max_byte_length
 
-    def add(self, node: Node, inputs: Mapping[str, Any], attributes: dict[str, Any]) -> tuple[Operand, ...]:
+    def add(self, node: Node, inputs: Mapping[str, Any], sizes: Mapping[str, Any]) -> tuple[Operand, ...]:
         try:
+            attributes = {
+                name: node.op.convert(name, values_at(value, sizes)) if sizes_in(value) else value
+                for name, value in node.attributes.items()
+            }
             filled, result = node.op.infer(self, inputs, attributes, node.label)
         except ValidationError as error:
             raise type(error)(f"{node.title}: {error}") from None

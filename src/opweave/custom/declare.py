@@ -95,6 +95,7 @@ def composite(function: Callable[..., Declared]) -> CustomOp[Declared]:
     def rule(builder: Builder, **arguments: Any) -> tuple[Desc, ...] | Desc:
         scratch = _Scratch()
         scratch.takes_empty = builder.takes_empty
+        scratch.has_names = builder.has_names
         stand_ins = map_operands({name: arguments[name] for name in operation.operands}, scratch.stand_in)
         attributes = {name: arguments[name] for name in operation.attributes}
         with user_code(function, f"while building the composite {title(operation.name, arguments['label'])}"):

@@ -11,11 +11,12 @@ from weakref import WeakSet
 import numpy as np
 
 from ..core.conversion import Converter
-from ..core.graph import Builder, Desc, Operand, iter_operands
+from ..core.graph import Builder, Desc, Operand, iter_operands, map_operands
 from ..core.operation import Limits, Op, call_with
+from ..core.sizes import numbered
 from ..expr.array import Traced as Traced
 from ..kernels import Kernel
-from ..kernels.expression import descs_of, program_of
+from ..kernels.expression import program_of
 from ..kernels.host import HostKernel
 from ..ops import Operations
 from ..support import lazy_imports
@@ -378,7 +379,9 @@ def _decomposition(op: CustomOp[Any]) -> Callable[..., Any]:
 
         operands = {name: arguments[name] for name in op.operands}
         attributes = {name: arguments[name] for name in op.attributes}
-        program = program_of(op, descs_of(operands), attributes)
+        # Operations on whole arrays depend on sizes, such as the numbers of a line of positions.
+        descs = map_operands(operands, lambda operand: Desc(operand.data_type, numbered(operand.shape)))
+        program = program_of(op, descs, {name: numbered(value) for name, value in attributes.items()})
         results = decompose(program, builder, list(iter_operands(operands)))
         return results if len(results) > 1 else results[0]
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core.conversion import Converter
 from ..core.dtypes import DataType
+from ..core.sizes import Size
 from ..support.errors import ValidationError, require
 from ..support.names import short_repr
 
@@ -103,6 +104,8 @@ def plain_converter(kind: str) -> Converter:
                 plain = float(plain)
             except OverflowError:
                 raise ValidationError(f"{name} must be in the range of float64, got {short_repr(value)}") from None
+        if kind == "int" and isinstance(value, Size):
+            return value
         python_type = {"int": int, "float": float, "bool": bool, "str": str}[kind]
         if not isinstance(plain, python_type) or (kind == "int" and isinstance(plain, bool)):
             raise ValidationError(f"{name} must be of type {kind}, got {short_repr(value)}")

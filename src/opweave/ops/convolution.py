@@ -254,7 +254,9 @@ def resample2d(
     """
     _check_scales(scales)
     assert sizes is not None  # its default is declared below
-    require(len(sizes) == 2 and min(sizes) > 0, f"sizes must be 2 positive integers, got {list(sizes)}")
+    require(
+        len(sizes) == 2 and all(size > 0 for size in sizes), f"sizes must be 2 positive integers, got {list(sizes)}"
+    )
     _check_pair(axes, input.rank)
     require(all(input.shape[axis] for axis in axes), f"axes {list(axes)} of {input.desc} must have elements to sample")
     new = dict(zip(axes, sizes, strict=True))
@@ -282,7 +284,9 @@ def _(input: Operand, scales: Sequence[float], axes: Sequence[int]) -> tuple[int
     )
     ratios = [scale.as_integer_ratio() for scale in single]
     sizes = tuple(input.shape[axis] * above // below for axis, (above, below) in zip(axes, ratios, strict=True))
-    require(min(sizes) >= 1, f"scales must give sizes of at least 1, got {list(scales)} for {input.desc}")
+    require(
+        all(size >= 1 for size in sizes), f"scales must give sizes of at least 1, got {list(scales)} for {input.desc}"
+    )
     return sizes
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..core.dtypes import ANY, INDICES
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N, op
+from ..core.sizes import may_be
 from ..support.errors import require
 from .constants import constant
 
@@ -52,7 +53,7 @@ def _check_aligned(input: Operand, indices: Operand, axis: int) -> None:
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     aligned_shape = (*input.shape[:axis], indices.shape[axis], *input.shape[axis + 1 :])
     require(
-        indices.shape == aligned_shape,
+        may_be(indices.shape, aligned_shape),
         f"indices must have the shape of {input.desc} except for axis {axis}, got {indices.desc}",
     )
     _check_elements(input, indices, input.shape[axis])
@@ -99,10 +100,12 @@ def _(b: Operations, input: Operand, indices: Operand, axis: int) -> Operand:
 
 
 def _slice_shape(input: Operand, indices: Operand) -> tuple[int, ...]:
-    *counts, coordinates = indices.shape
-    require(coordinates > 0, f"the last dimension of indices must be at least 1, got {indices.desc}")
+    *counts, size = indices.shape
+    require(size > 0, f"the last dimension of indices must be at least 1, got {indices.desc}")
+    # A size that is known only when the graph runs is compared with each number.
+    coordinates = next((count for count in range(input.rank + 1) if count == size), None)
     require(
-        coordinates <= input.rank,
+        coordinates is not None,
         f"the last dimension of indices must be at most the rank of input, {input.rank}, got {indices.desc}",
     )
     _check_elements(input, indices, *input.shape[:coordinates])
@@ -156,7 +159,7 @@ def scatter_elements(
     """
     _check_aligned(input, indices, axis)
     require(
-        updates.shape == indices.shape,
+        may_be(updates.shape, indices.shape),
         f"updates must have the shape of indices, {list(indices.shape)}, got {updates.desc}",
     )
     return input.desc

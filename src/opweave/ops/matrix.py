@@ -9,6 +9,7 @@ from ..core.dtypes import FLOATS, DataType
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N, op
 from ..core.shapes import broadcast, broadcasts_to
+from ..core.sizes import may_equal
 from ..support.errors import require
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def matmul(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
     >>> ow.ops.matmul(np.ones([8, 2, 3], "float32"), np.ones([3, 4], "float32")).shape
     (8, 2, 4)
     """
-    fits = a.shape[-1] == b.shape[-2]
+    fits = may_equal(a.shape[-1], b.shape[-2])
     require(fits, f"the last dimension of a must be the last but one of b, got {a.desc} and {b.desc}")
     batches = broadcast(a.shape[:-2], b.shape[:-2], names="the stacks a and b")
     return Desc(a.data_type, (*batches, a.shape[-2], b.shape[-1]))
@@ -73,7 +74,7 @@ def gemm(
     """
     rows, inner = reversed(a.shape) if a_transpose else a.shape
     depth, columns = reversed(b.shape) if b_transpose else b.shape
-    require(inner == depth, f"a and b must have the same inner dimension, got {inner} and {depth}")
+    require(may_equal(inner, depth), f"a and b must have the same inner dimension, got {inner} and {depth}")
     if c is not None:
         fits = broadcasts_to(c.shape, (rows, columns))
         require(fits, f"c must broadcast to [{rows}, {columns}], got {c.desc}")

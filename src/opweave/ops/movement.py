@@ -11,6 +11,7 @@ from ..core.dtypes import ANY
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N, op
 from ..core.shapes import broadcasts_to, check_axes
+from ..core.sizes import may_be
 from ..support.errors import require
 from .constants import constant
 
@@ -56,7 +57,7 @@ def concat(self: Builder, inputs: Sequence[Operand], axis: int, *, label: str = 
     require(axis < first.rank, f"axis must be in [0, {first.rank}), got {axis}")
     rest = [size for i, size in enumerate(first.shape) if i != axis]
     for k, input in enumerate(inputs):
-        fits = input.rank == first.rank and rest == [size for i, size in enumerate(input.shape) if i != axis]
+        fits = input.rank == first.rank and may_be([size for i, size in enumerate(input.shape) if i != axis], rest)
         require(
             fits and input.data_type == first.data_type,
             f"inputs must differ in the size of axis {axis} only, got {first.desc} and inputs[{k}] {input.desc}",

@@ -69,7 +69,7 @@ def _pool2d(
 
 
 def _check_dimensions(window_dimensions: Sequence[int]) -> None:
-    valid = len(window_dimensions) == 2 and min(window_dimensions) > 0
+    valid = len(window_dimensions) == 2 and all(size > 0 for size in window_dimensions)
     require(valid, f"window_dimensions must be 2 positive integers, got {list(window_dimensions)}")
 
 
@@ -93,7 +93,7 @@ def _(
     sizes = []
     for a, *window in zip("hw", window_dimensions, padding[::2], padding[1::2], strides, dilations, strict=True):
         sizes.append(conv_size(input.shape[layout.index(a)], *window, ceil=output_shape_rounding == "ceil"))
-    fits = min(sizes) > 0
+    fits = all(size > 0 for size in sizes)
     require(fits, f"a window of {list(window_dimensions)} must fit into the padded input, got {input.desc}")
     return tuple(sizes)
 

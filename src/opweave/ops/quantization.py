@@ -9,6 +9,7 @@ from ..core.dtypes import FLOATS, INFO, QUANTIZED, DataType
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, op
 from ..core.shapes import blockwise_broadcasts_to
+from ..core.sizes import may_be
 from ..support.errors import require
 from .reduction import narrow, widen
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def _check_blocks(input: Operand, scale: Operand, zero_point: Operand) -> None:
     require(
-        scale.shape == zero_point.shape,
+        may_be(scale.shape, zero_point.shape),
         f"zero_point must have the shape of scale, got {zero_point.desc} and {scale.desc}",
     )
     require(

@@ -33,7 +33,9 @@ LARGE_MEAN = 16.0
 def _is_native(node: Node) -> bool:
     """Whether the engine folds the normalisation into the weights of a preceding convolution, or computes it accurately."""
     input, mean, variance, axis = (node.arguments[name] for name in ("input", "mean", "variance", "axis"))
-    if not all(operand.is_constant for operand in node.operands if operand is not input):
+    # By name: the input may be the mean, too.
+    others = [operand for name, operand in node.inputs.items() if name != "input" and operand is not None]
+    if not all(operand.is_constant for operand in others):
         return False
     before = input.node
     if before is not None and before.op is conv2d and before.attributes["input_layout"][axis] == "c":

@@ -12,6 +12,7 @@ from typing import Any
 from ....composites import quantization as composites
 from ....core.dtypes import INFO
 from ....core.graph import Operand
+from ....core.sizes import is_static
 from ....ops import quantization as ops
 from ... import Precision
 from .. import kernels
@@ -190,5 +191,8 @@ def _(
     **sizes: Any,
 ) -> Value:
     level = INT8_LEVEL if accuracy == "int8" and ctx.precision != "ieee" else FLOAT_LEVEL
-    sizes |= {"K": input.dims[-1], "N": weight.dims[0], "accuracy_level": level}
+    columns = int(weight.dims[0])
+    sizes |= {"K": input.dims[-1], "N": columns, "accuracy_level": level}
+    if bias is not None and not is_static(bias.dims):  # the engine compares its size with N
+        bias = ctx.emit("Reshape", bias, ctx.constant([columns]), shape=(columns,))
     return ctx.emit("MatMulNBits", input, weight, scale, zero_point, None, bias, domain=MICROSOFT, **sizes)

@@ -1,0 +1,134 @@
+"""Descriptors of results whose sizes are known only when a graph runs.
+
+The function of an operation runs once for each answer to its comparisons of sizes. A function that asks for numbers, as loops
+over an axis do, runs for some sizes instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from random import Random
+from typing import Any, TypeAlias
+
+from ..support.errors import ValidationError, require
+from .graph import Desc, Operand, iter_operands, map_operands
+from .operation import descs_of
+from .sizes import Dimension, Size, UnknownSizeError, at, explore, sizes_in, unknown_size, values_at, variables_in
+
+Results: TypeAlias = "Desc | Sequence[Desc]"
+Evaluate: TypeAlias = Callable[[Mapping[str, Any], dict[str, Any]], tuple[dict[str, Any], Results]]
+"""Takes operands and attributes, and returns the attributes with their defaults, and the descriptors of the results."""
+
+SAMPLES = 3
+"""Combinations of sizes for which a function that asks for numbers must succeed."""
+
+MAX_TRIALS = 64
+"""Maximum number of combinations that are tried."""
+
+
+def infer_for_all_sizes(
+    evaluate: Evaluate, inputs: Mapping[str, Any], attributes: dict[str, Any]
+) -> tuple[dict[str, Any], Results]:
+    """The attributes and the descriptors that hold for all sizes. A default that depends on sizes stays absent.
+
+    Raises:
+        ValidationError: no sizes are valid; or the function asks for numbers, and accepts none of those that are tried.
+    """
+    try:
+        ways = explore(lambda: evaluate(inputs, dict(attributes)))
+    except UnknownSizeError as error:
+        return attributes, _infer_by_samples(evaluate, inputs, attributes, error)
+    for name, value in ways[0][0].items():
+        if attributes[name] is None and not sizes_in(value) and all(other[name] == value for other, _ in ways):
+            attributes[name] = value
+    return attributes, _join([result for _, result in ways])
+
+
+def _join(results: Sequence[Results]) -> Results:
+    """The descriptor that holds for all sizes: dimensions that differ are sizes without a formula."""
+    first = results[0]
+    if not isinstance(first, Desc):
+        _check_counts(results)
+        return tuple(_join(descs) for descs in zip(*results, strict=True))  # type: ignore[misc]
+    shapes = dict.fromkeys(result.shape for result in results if isinstance(result, Desc))
+    if len(shapes) == 1:
+        return first
+    _check_ranks(list(shapes))
+    sizes = [dict.fromkeys(column) for column in zip(*shapes, strict=True)]
+    return Desc(first.data_type, tuple(next(iter(size)) if len(size) == 1 else unknown_size() for size in sizes))
+
+
+def _check_counts(results: Sequence[Results]) -> None:
+    counts = sorted({len(descs_of(result)) for result in results})
+    require(len(counts) == 1, f"the number of results depends on sizes: {' or '.join(map(str, counts))}")
+
+
+def _check_ranks(shapes: Sequence[Sequence[Dimension]]) -> None:
+    listed = " or ".join(dict.fromkeys(str(list(shape)) for shape in shapes))
+    require(len(set(map(len, shapes))) == 1, f"the rank of the result depends on sizes: {listed}")
+
+
+# Samples -------------------------------------------------------------------------------------------------------------
+
+
+def _infer_by_samples(
+    evaluate: Evaluate, inputs: Mapping[str, Any], attributes: dict[str, Any], error: UnknownSizeError
+) -> Results:
+    """Fit the results for some sizes: each dimension is one of the operands' in all of them, a number, or unknown."""
+    shapes = tuple(operand.shape for operand in iter_operands(inputs))
+    candidates = sizes_in((*shapes, *attributes.values()))
+    samples: list[Mapping[str, int]] = []
+    results: list[Results] = []
+    said: ValidationError | None = None
+    for sizes in islice(_combinations(sorted(variables_in(tuple(candidates)))), MAX_TRIALS):
+        try:
+            numbers = {name: values_at(value, sizes) for name, value in attributes.items()}
+            results.append(evaluate(map_operands(inputs, partial(_operand_at, sizes)), numbers)[1])
+        except ValidationError as refusal:
+            said = refusal
+        else:
+            samples.append(sizes)
+        if len(samples) == SAMPLES:
+            break
+    if not results:
+        raise type(error)(f"{error}; with numbers, it says: {said}")
+    _check_counts(results)
+    columns = list(zip(*map(descs_of, results), strict=True))
+    fitted = tuple(
+        Desc(descs[0].data_type, _fit([desc.shape for desc in descs], candidates, samples)) for descs in columns
+    )
+    return fitted[0] if isinstance(results[0], Desc) else fitted
+
+
+def _combinations(names: Sequence[str]) -> Iterator[Mapping[str, int]]:
+    """Different primes first, then equal numbers, then random ones; the same in each process."""
+    primes = (5, 7, 11, 13, 17, 19, 23, 29)
+    for k in range(2):
+        yield {name: primes[(n + 3 * k) % len(primes)] for n, name in enumerate(names)}
+    for number in (4, 1, 2, 12):
+        yield dict.fromkeys(names, number)
+    random = Random(1)
+    while True:
+        yield {name: random.randint(1, 16) for name in names}
+
+
+def _operand_at(sizes: Mapping[str, int], operand: Operand) -> Operand:
+    desc = Desc(operand.data_type, values_at(operand.shape, sizes))
+    return Operand(operand.builder, desc, name=operand.name, value=operand.value)
+
+
+def _fit(
+    shapes: Sequence[Sequence[int]], candidates: Sequence[Size], samples: Sequence[Mapping[str, int]]
+) -> tuple[Any, ...]:
+    _check_ranks(shapes)
+
+    has_all_changed = all(len({sample[name] for sample in samples}) > 1 for name in samples[0])
+
+    def fit(numbers: tuple[int, ...]) -> Any:
+        sizes: dict[Dimension, None] = dict.fromkeys([*candidates, numbers[0]] if has_all_changed else ())
+        matches = [size for size in sizes if numbers == tuple(at(size, sample) for sample in samples)]
+        return matches[0] if len(matches) == 1 else unknown_size()
+
+    return tuple(map(fit, zip(*shapes, strict=True)))
