@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from ....composites import normalization as composites
-from ....core.graph import Node
+from ....core.graph import Node, iter_operands
 from ....ops import normalization as ops
 from ....ops.convolution import conv2d
 from ..backend import ort
@@ -34,7 +34,7 @@ def _is_native(node: Node) -> bool:
     """Whether the engine folds the normalisation into the weights of a preceding convolution, or computes it accurately."""
     input, mean, variance, axis = (node.arguments[name] for name in ("input", "mean", "variance", "axis"))
     # By name: the input may be the mean, too.
-    others = [operand for name, operand in node.inputs.items() if name != "input" and operand is not None]
+    others = list(iter_operands({name: operand for name, operand in node.inputs.items() if name != "input"}))
     if not all(operand.is_constant for operand in others):
         return False
     before = input.node
