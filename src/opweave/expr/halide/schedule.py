@@ -142,7 +142,10 @@ class LoopSchedule:
         inner, tasks = steps[at], steps[:at]
         if at == along and unit:
             extent, inside = -(-extent // unit), inside * unit
-        count = _chunk(extent, -(-grain // inside), self.vector if at == along and not unit else 1)
+        if isinstance(extent, Size):
+            count = _part_of(extent, math.prod(loop.extent for loop in loops[at:]), grain)
+        else:
+            count = _chunk(extent, -(-grain // inside), self.vector if at == along and not unit else 1)
         if isinstance(count, Size) or count < extent:
             outer, inner = self._split(inner, count)
             tasks.append(outer)
@@ -181,6 +184,8 @@ class LoopSchedule:
             self._parallel_rows(columnar)
         for function, (*outer, along) in self.nest.rows.values():
             function.compute_at(f, self._deepest(outer))
+            if isinstance(along.extent, Size):  # memory for each task rather than for each row
+                function.store_in(hl.MemoryType.Stack)
             self._vectorize(function, self.variables[along], along)
         for reduction in self.reductions:
             for function in reduction.functions:
@@ -207,19 +212,18 @@ class LoopSchedule:
     def _parallel_rows(self, columnar: bool) -> None:
         """Divide the outermost loop into tasks."""
         f, first = self.function, self.order[0]
-        total = math.prod(estimate(loop.extent) for loop in self.order) * (1 + self.nest.operations)
+        total = math.prod(loop.extent for loop in self.order) * (1 + self.nest.operations)
         for reduction in self.reductions:
-            results = math.prod(estimate(loop.extent) for loop in reduction.loops)
-            total += results * estimate(reduction.size) * (2 + operations(reduction.node.body))
-        tasks = task_count(total)
+            results = math.prod(loop.extent for loop in reduction.loops)
+            total += results * reduction.size * (2 + operations(reduction.node.body))
+        tasks = task_count(estimate(total))
         if tasks == 1 and not isinstance(first.extent, Size):
             return
         unit = self.rows if self.rows and len(self.order) == 2 else 1
         if first is self.loops[-1]:
             unit = self.width if columnar else self.streams or unit
         steps = -(-first.extent // unit)
-        wanted = -(-estimate(steps) * TASK_OPERATIONS // total)
-        count = _chunk(steps, wanted, 1) if isinstance(steps, Size) else -(-steps // tasks)
+        count = _part_of(steps, total, TASK_OPERATIONS) if isinstance(steps, Size) else -(-steps // tasks)
         task = self.level[first]
         if isinstance(count, Size) or count > 1:
             task, self.level[first] = self._split(task, count)
@@ -242,10 +246,13 @@ class LoopSchedule:
                 update.unroll(step)
 
 
+def _part_of(extent: int, total: int, grain: int) -> int:
+    """The part of an extent that is a task, if the whole extent is `total`, and a task at least `grain`."""
+    return -(-extent // largest(1, total // grain))
+
+
 def _chunk(extent: int, wanted: int, multiple: int) -> int:
     """The size of a task: about `wanted`, a multiple of `multiple`, and preferably a divisor of `extent`."""
-    if isinstance(extent, Size):
-        return -(-extent // largest(1, extent // wanted))
     if wanted >= extent:
         return extent
     wanted = -(-wanted // multiple) * multiple
