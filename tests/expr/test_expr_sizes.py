@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import opweave as ow
 import opweave.expr as ex
 from opweave.core.graph import Desc
 from opweave.core.sizes import Guards, Size, values_at
@@ -19,6 +20,7 @@ from opweave.expr.evaluate import evaluate
 from opweave.expr.fingerprint import fingerprint, identify
 from opweave.expr.simplify import simplify
 from opweave.expr.specialise import formula_at
+from opweave.kernels.expression import program_of
 from opweave.support.cache import Cache
 from opweave.support.errors import OperationError, ValidationError
 
@@ -297,6 +299,19 @@ def test_tracing_records_what_a_formula_compares() -> None:
     assert guards.hold({"n": 4, "m": 2})
     assert not guards.hold({"n": 5, "m": 2})
     assert not guards.hold({"n": 3, "m": 3})
+
+
+def test_names_that_may_be_0_are_decided() -> None:
+    @ow.expression
+    def shifted(x: Traced, by: Any) -> Traced:
+        return x + by
+
+    for number, holds in ((0, {0}), (3, {2, 5})):
+        guards = Guards({"n": 2, "k": number})
+        with guards.deciding():
+            program = program_of(shifted, {"x": Desc("float32", (N + Size("k"),))}, {"by": Size("k")})  # type: ignore[arg-type]
+        assert {k for k in (0, 2, 5) if guards.hold({"n": 2, "k": k})} == holds
+        assert str(formula_at(program, {"n": 2, "k": number})).endswith(f"x0[i] + {float(number)}")
 
 
 def test_broadcast_of_sizes_is_decided_by_the_scope() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..core.dtypes import DataType
-from ..core.graph import Node, Operand, iter_operands, map_operands
+from ..core.graph import Desc, Node, Operand, iter_operands, map_operands
 from ..core.operation import Op, call_with
 from ..core.sizes import Guards, Size, current_guards, is_symbolic
 from ..expr import ir
@@ -36,15 +36,19 @@ def program_of(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mappin
         if guards is None:
             return _trace(op, inputs, attributes)
         cache = _guarded_traces.setdefault(guards, Cache(MAX_TRACES))
-        attributes = {name: _positive(value) for name, value in attributes.items()}
+        inputs, attributes = map_operands(inputs, _positive), _positive(attributes)
     key = op, op.formula, tuple(inputs.items()), tuple(attributes.items())
     return cache.make(key, lambda: _trace(op, inputs, attributes))
 
 
 def _positive(value: Any) -> Any:
-    """An attribute, with numbers in place of sizes that depend on a name of 0: formulas assume that names are at least 1."""
+    """Numbers in place of sizes that depend on a name of 0 in this scope: expressions assume that names are at least 1."""
     if isinstance(value, tuple):
         return tuple(map(_positive, value))
+    if isinstance(value, Mapping):
+        return {name: _positive(item) for name, item in value.items()}
+    if isinstance(value, Desc):
+        return Desc(value.data_type, _positive(value.shape)) if is_symbolic(value.shape) else value
     if isinstance(value, Size) and not all(Size(name) > 0 for name in value.names):
         return int(value)
     return value
@@ -86,7 +90,8 @@ def program_of_nodes(
 
         for node in nodes:
             assert node.op.formula is not None, node
-            returned = call_with(node.op.formula, {**map_operands(node.inputs, values.__getitem__), **node.attributes})
+            attributes = node.attributes if current_guards() is None else _positive(node.attributes)
+            returned = call_with(node.op.formula, {**map_operands(node.inputs, values.__getitem__), **attributes})
             results = returned if isinstance(returned, (tuple, list)) else (returned,)
             for operand, result in zip(node.outputs, results, strict=True):
                 values[operand] = array = in_data_type(result, operand.data_type)
@@ -97,7 +102,10 @@ def program_of_nodes(
         return tuple(values[operand] for operand in outputs)
 
     name = "+".join(node.op.name for node in nodes[:4]) + ("+…" if len(nodes) > 4 else "")
-    program = trace_named(call_formula, name, [operand.desc for operand in inputs], _names(nodes, inputs))
+    descs = [operand.desc for operand in inputs]
+    if current_guards() is not None:
+        descs = list(map(_positive, descs))
+    program = trace_named(call_formula, name, descs, _names(nodes, inputs))
     return program, inputs, unrounded
 
 
