@@ -13,7 +13,9 @@ import pytest
 
 import opweave as ow
 import opweave.expr as ex
-from opweave.core.graph import Desc
+from opweave.compile.fuse import move_to_loops
+from opweave.compile.loops import EXPRESSION
+from opweave.core.graph import Builder, Desc, Graph, Operand
 from opweave.core.sizes import Guards, Size, values_at
 from opweave.expr import Traced, ir, kernels, trace
 from opweave.expr.evaluate import evaluate
@@ -408,7 +410,9 @@ def test_cached_code_runs_without_halide() -> None:
     code = """
 import sys
 import numpy as np
-from opweave.core.graph import Desc
+from opweave.compile.fuse import move_to_loops
+from opweave.compile.loops import EXPRESSION
+from opweave.core.graph import Builder, Desc, Graph, Operand
 from opweave.core.sizes import Size
 from opweave.expr import kernels, reduce_sum, trace
 kernel = kernels.compile(trace(lambda x: reduce_sum(x, [1]) + x.shape[0], "f", [Desc("float32", (Size("n"), Size("m")))]))
@@ -421,3 +425,39 @@ print(out.tolist(), "halide" in sys.modules, kernel.detail.endswith("any sizes")
     ]
     assert [r.stdout.split("] ")[1].split() for r in results] == [["True", "True"], ["False", "True"]]
     assert all(r.stdout.startswith("[8.0, 8.0, 8.0]") for r in results)
+
+
+@ow.expression
+def scaled_powers(x: Any, y: Any) -> Any:
+    return ex.exp(x) * y + x.shape[0]
+
+
+@ow.expression
+def next_odd(x: Any) -> Any:
+    return x * 2 + 1
+
+
+def test_graph_fuses_expressions_with_sizes() -> None:
+    context = ow.ml.create_context(device="cpu", drafts=True)
+    builder = ow.MLGraphBuilder(context)
+    x, y = builder.input("x", "float32", ["n", "m"]), builder.input("y", "float32", ["m"])
+    graph = builder.build({"z": next_odd(scaled_powers(x, y))})
+    for n, m in ((3, 4), (5, 7), (1, 1), (100, 65)):
+        a, b = np.random.rand(n, m).astype("float32"), np.random.rand(m).astype("float32")
+        z = context.compute(graph, {"x": a, "y": b})["z"]
+        np.testing.assert_allclose(z, (np.exp(a) * b + n) * 2 + 1, rtol=1e-5)
+    assert all("2 operations in one loop" in placement.detail for placement in graph.placements())
+
+
+def test_chains_with_sizes_become_loops_by_estimate() -> None:
+    builder = Builder()
+    result = Operand(builder, Desc("float32", (N, 64)), name="x")  # type: ignore[arg-type]
+    for _ in range(3):
+        result = ow.ops.mul(builder, ow.ops.relu(builder, result), ow.ops.sigmoid(builder, result))
+    graph = Graph.reaching({"y": ow.ops.softmax(builder, result, 1)})
+    for n, kinds in ((4, ["engine"] * 10), (100_000, [EXPRESSION] * 9 + ["engine"])):
+        guards = Guards({"n": n})
+        with guards.deciding():
+            moved = move_to_loops(graph, dict.fromkeys(graph.nodes, "engine"), "engine", 2, 5000)
+        assert list(moved.values()) == kinds
+        assert all(guards.hold({"n": other}) for other in (1, 8, 10_000))

@@ -30,7 +30,7 @@ def formula_at(program: Formula, sizes: Mapping[str, int]) -> Formula:
     """
     if not program.has_sizes:
         return program
-    copies = _Copies(sizes)
+    copies = _StaticNodes(sizes)
     inputs = tuple(map(copies.input, program.inputs))
     for stored in program.stored:
         copies.arrays[stored] = Stored(tuple(map(copies.variable, stored.axes)), *unify(copies.copy(stored.body)))
@@ -47,7 +47,7 @@ def formula_at(program: Formula, sizes: Mapping[str, int]) -> Formula:
     return Formula(program.name, inputs, outputs, checks)
 
 
-class _Copies:
+class _StaticNodes:
     """Nodes with numbers in place of sizes."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:

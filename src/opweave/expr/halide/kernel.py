@@ -81,9 +81,9 @@ class HalideKernel:
     @property
     def _interface(self) -> Interface:
         inputs, outputs = interface_of(self.program)
-        return [self._known(desc) for desc in inputs], [self._known(desc) for desc in outputs]
+        return [self._static(desc) for desc in inputs], [self._static(desc) for desc in outputs]
 
-    def _known(self, desc: Desc) -> Desc:
+    def _static(self, desc: Desc) -> Desc:
         return Desc(desc.data_type, values_at(desc.shape, self.sizes)) if self.sizes else desc
 
     def at(self, sizes: Mapping[str, int]) -> HalideKernel:
@@ -218,24 +218,24 @@ class _KernelCalls:
         types = [*inputs, *outputs, *(data_type for data_type, _ in compiled.stored)]
         headers: list[list[_Header]] = [[] for _ in types]
 
-        def known(dimensions: Sequence[int]) -> tuple[int, ...]:
+        def numbers_of(dimensions: Sequence[int]) -> tuple[int, ...]:
             return tuple([size if size >= 0 else values[~size] for size in dimensions])
 
         def header_of(position: int, shape: tuple[int, ...]) -> _Header:
-            header = _header(types[position], known(shape))
+            header = _header(types[position], numbers_of(shape))
             headers[position].append(header)
             return header
 
         for entry, (_, reads, numbers, writes) in zip(part.entries, compiled.calls, strict=True):
             arguments = [
                 *(header_of(*array) for array in reads),
-                *map(ctypes.c_int32, known(numbers)),
+                *map(ctypes.c_int32, numbers_of(numbers)),
                 *(header_of(*array) for array in writes),
             ]
             pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
             self._pointers.append((pointers, arguments))
             self._calls.append((entry, ctypes.addressof(pointers)))
-        self._stored = [np.empty(known(shape), data_type) for data_type, shape in compiled.stored]
+        self._stored = [np.empty(numbers_of(shape), data_type) for data_type, shape in compiled.stored]
         for array, described in zip(self._stored, headers[outer:], strict=True):
             for header in described:
                 header.host = _address(array)
