@@ -210,7 +210,7 @@ def test_calls_that_are_wrong() -> None:
     for call, rule in (
         (lambda: add_one(one, one, label="a"), "takes 1 positional argument, got 2"),
         (lambda: add_one(one, x=one, label="a"), "x is given twice"),
-        (lambda: add_one(np.zeros(0, "float32"), label="a"), r"x must have dimensions in \[1, 2147483647\], got \[0\]"),
+        (lambda: add_one(np.zeros((1,) * 9, "float32"), label="a"), "x must have at most 8 dimensions, got 9"),
         (lambda: add_one(np.float64([1]), label="a"), "x: float64 is not a data type of WebNN"),
         (lambda: add_one(3, label="a"), "at least one operand must be an array"),
     ):

@@ -503,7 +503,7 @@ def test_small_fallback_operations_get_no_threads(size: int, monkeypatch: pytest
     make = sessions.session_options
 
     def noted(*given: Any, **options: Any) -> Any:
-        taken.append(options["threads"])
+        taken.append(given[2])
         return make(*given, **options)
 
     monkeypatch.setattr(engine_model, "session_options", noted)

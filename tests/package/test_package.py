@@ -353,6 +353,7 @@ def test_links_from_the_api_to_packages_that_build_on_it() -> None:
     found = {name: link for name, link in vars(lazy_imports).items() if isinstance(link, lazy_imports.Link)}
     assert {name: link.home for name, link in found.items()} == {
         "array_namespace": "array_api",
+        "infer_for_all_sizes": "core.inference",
         "call_custom": "lazy.custom_call",
         "check": "inspect.check",
         "composite_names": "composites",

@@ -523,7 +523,10 @@ class DynamicGraphState(GraphState):
         with guards.deciding():  # formulas of sizes, and defaults that depend on sizes, are those of these answers
             symbols = {name: Size(name) for name in sizes if not name.startswith("?")}
             shapes = [desc.shape for desc in self.inputs.values()]
-            program = self._compile(specialise(recorded, shapes, symbols, self.context.backend.max_byte_length))
+            inferred = specialise(recorded, shapes, symbols, self.context.backend.max_byte_length)
+            program = self._compile(inferred)
+        users = dict(zip(inferred.nodes, recorded.nodes, strict=True))
+        program.origin = {node: users[origin] for node, origin in program.origin.items()}
         with self.lock:
             self._open = [(guards, program), *self._open[: MAX_OPEN - 1]]
         return program.at(sizes, ranges)

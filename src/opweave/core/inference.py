@@ -12,6 +12,7 @@ from itertools import islice
 from random import Random
 from typing import Any, TypeAlias
 
+from ..support import lazy_imports
 from ..support.errors import ValidationError, require
 from .graph import Desc, Operand, iter_operands, map_operands
 from .operation import descs_of
@@ -28,6 +29,7 @@ MAX_TRIALS = 64
 """Maximum number of combinations that are tried."""
 
 
+@lazy_imports.infer_for_all_sizes.provide
 def infer_for_all_sizes(
     evaluate: Evaluate, inputs: Mapping[str, Any], attributes: dict[str, Any]
 ) -> tuple[dict[str, Any], Results]:

@@ -32,7 +32,7 @@ from weakref import WeakKeyDictionary
 from ..support import hints
 from ..support.cache import Cache
 from ..support.errors import SignatureError, ValidationError, require
-from ..support.lazy_imports import on_arrays
+from ..support.lazy_imports import infer_for_all_sizes, on_arrays
 from ..support.names import count_of, either, listing, short_repr
 from . import dtypes
 from .conversion import Converter, converter
@@ -298,8 +298,6 @@ class Op(Generic[P, R]):
             return self._evaluate(builder, inputs, attributes, label)
 
         if builder.has_names:
-            from .inference import infer_for_all_sizes  # graphs without names do without it
-
             attributes, result = infer_for_all_sizes(evaluate, inputs, attributes)
         else:
             attributes, result = evaluate(inputs, attributes)

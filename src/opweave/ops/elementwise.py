@@ -80,19 +80,19 @@ modulus_floor = _binary.named(
     "modulus_floor",
     "Remainder of `a` / `b` with the sign of `b`, element by element, as Python's `%`.\n\n"
     "An integer modulo 0 is 0, a float modulo 0 NaN. On GPUs, the remainder of floats is 0 for quotients from 2**46.",
-    ">>> import opweave as ow\n"
+    ">>> import numpy as np, opweave as ow\n"
     '>>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))\n'
     '>>> graph = builder.build({"y": builder.modulus_floor(builder.input("x", "int32", [3]), 3)})\n'
-    '>>> graph.context.compute(graph, {"x": [7, -7, 3]})["y"].tolist()\n[1, 2, 0]',
+    '>>> graph.context.compute(graph, {"x": np.int32([7, -7, 3])})["y"].tolist()\n[1, 2, 0]',
 )
 modulus_truncate = _binary.named(
     "modulus_truncate",
     "Remainder of `a` / `b` with the sign of `a`, element by element, as `%` in C.\n\n"
     "An integer modulo 0 is 0, a float modulo 0 NaN. On GPUs, the remainder of floats is 0 for quotients from 2**46.",
-    ">>> import opweave as ow\n"
+    ">>> import numpy as np, opweave as ow\n"
     '>>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))\n'
     '>>> graph = builder.build({"y": builder.modulus_truncate(builder.input("x", "int32", [3]), 3)})\n'
-    '>>> graph.context.compute(graph, {"x": [7, -7, 3]})["y"].tolist()\n[1, -1, 0]',
+    '>>> graph.context.compute(graph, {"x": np.int32([7, -7, 3])})["y"].tolist()\n[1, -1, 0]',
 )
 
 

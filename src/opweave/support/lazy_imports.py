@@ -42,6 +42,9 @@ class Link:
 on_arrays = Link("lazy.call")
 """An operation called on arrays: `(op, args, kwargs)`."""
 
+infer_for_all_sizes = Link("core.inference")
+"""Infers the results of an operation whose operands have names in their shapes: `(evaluate, inputs, attributes)`."""
+
 call_custom = Link("lazy.custom_call")
 """A custom operation called with anything but a builder: `(op, args, kwargs)`."""
 

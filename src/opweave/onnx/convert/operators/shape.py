@@ -115,6 +115,7 @@ def _(b: MLGraphBuilder, start: Tensor, limit: Tensor, delta: Tensor, *, types: 
     # Ranges of numbers are folded. Their length has a name here: count the elements before each one.
     is_known = not any(isinstance(constant_or_same(value), MLOperand) for value in (start, limit, delta))
     unsupported_if(not is_known, "WebNN has no operation for it")
+    unsupported_if(dtype_of(types[0]).kind not in "iu", "its numbers are no integers")
     (first,), (end,), (step,) = (integers(value, "the range") for value in (start, limit, delta))
     unsupported_if(isinstance(step, Size) or step == 0, "its step is not a number")
     count, data_type = -((first - end) // step), DATA_TYPES[types[0]]
