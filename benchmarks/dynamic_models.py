@@ -23,7 +23,7 @@ TAIL = 1.4
 """The exponent of Zipf's law, by which calls draw shapes. Of 60 calls, the most frequent shape has 16 to 20, and 15 to 25
 shapes come once."""
 
-DOMAIN = "com.example"
+DOMAIN = "com.example.benchmark"
 """Of the operator that `swish` computes."""
 
 
