@@ -121,7 +121,7 @@ HABITS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "camelCase of a class": (lambda b, x: ow.mlGraphBuilder, "did you mean 'MLGraphBuilder'?"),
     "a dynamic dimension": (
         lambda b, x: b.input("z", "float32", [None, 3]),
-        r"shape must be a sequence of integers, got \[None, 3\]; graphs have no dynamic dimensions",
+        r"shape must be a sequence of integers, got \[None, 3\]; only inputs have sizes with names",
     ),
     "operands that are not a list": (
         lambda b, x: b.concat(x, x, axis=0),
@@ -209,9 +209,9 @@ top_k swiglu TopK LogSoftmax RMSNormalization topk: opweave.composites.
 MatMul Relu Gemm ReduceMean ReduceProd IsNaN IsInf Where CumSum Pad Slice Reshape Erf GRU ScatterND: did you mean
 Conv ConvTranspose Clip Not And Less LessOrEqual Trilu Resize GlobalAveragePool AveragePool Greater ReduceL2: did you mean
 InstanceNormalization DequantizeLinear LpPool Round Neg ArgMax QuantizeLinear GatherND: did you mean
-concatenate permute maximum negative astype clip squeeze argmax isnan mean sum prod cat mm bmm take: did you mean
+concatenate permute maximum negative astype clip argmax isnan mean sum prod cat mm bmm take: did you mean
 less_equal true_divide tril eq gt not_ view layer_norm batch_norm interpolate masked_fill movedim sqr: did you mean
-unsqueeze expand_dims: x[None]
+expand_dims: x[None]
 square: x * x
 silu: x.sigmoid()
 zeros ones_like arange: builder.constant(numpy.

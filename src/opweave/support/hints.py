@@ -316,7 +316,7 @@ def _of_attribute(op: Any, name: str, value: Any, text: str, shape: tuple[int, .
         return ""
     if "must be a sequence" in text:
         default = op.defaults.get(name)
-        return f"; write {name}={items * (len(default) if isinstance(default, tuple) else 1)}"
+        return f"; write {name}={short_repr(items * (len(default) if isinstance(default, tuple) else 1))}"
     if "must be an integer" in text and len(items) == 1:
         return f"; write {name}={items[0]}"
     if shape is None or min(items) >= 0:
