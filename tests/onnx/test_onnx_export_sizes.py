@@ -29,6 +29,7 @@ EVERYTHING: dict[str, Op[..., Any]] = Operations.listing() | {
 NEEDS_NUMBERS = {
     "average_pool2d": "windows with dilations, or that are rounded up",
     "conv_transpose2d": "output sizes that are numbers",
+    "gather_nd": "a number of coordinates with a name",
     "gru": "a hidden size or a number of steps with a name",
     "l2_pool2d": "windows with dilations, or that are rounded up",
     "lstm": "a hidden size or a number of steps with a name",
@@ -38,6 +39,7 @@ NEEDS_NUMBERS = {
     "reduce_sum": "integers",
     "reduce_sum_square": "integers",
     "resample2d": "the elements of rows that become so many, unless a row grows by a whole number",
+    "scatter_nd": "a number of coordinates with a name",
 }
 """Operations that cannot be saved for all sizes with names, and what needs the number of a size."""
 
