@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 from ..support import lazy_imports
 from ..support.errors import ValidationError, require
-from .graph import Desc, Operand, iter_operands, map_operands
-from .operation import descs_of
+from .graph import Desc, Graph, Node, Operand, iter_operands, map_operands
+from .operation import call_with, descs_of
 from .sizes import Dimension, Size, UnknownSizeError, at, explore, sizes_in, unknown_size, values_at, variables_in
 
 Results: TypeAlias = "Desc | Sequence[Desc]"
@@ -46,6 +46,28 @@ def infer_for_all_sizes(
         if attributes[name] is None and not sizes_in(value) and all(other[name] == value for other, _ in ways):
             attributes[name] = value
     return attributes, _join([result for _, result in ways])
+
+
+def with_defaults(graph: Graph) -> Graph:
+    """A graph whose defaults that depend on sizes are formulas, where all valid sizes have the same one."""
+    copies: dict[Operand, Operand] = {}
+
+    def follow(operand: Operand) -> Operand:
+        return copies.get(operand, operand)
+
+    nodes = []
+    for node in graph.nodes:
+        attributes = dict(node.attributes)
+        for name, fill in node.op.fillers.items():
+            if attributes[name] is None:
+                ways = explore(partial(call_with, fill, {**node.inputs, **attributes}))
+                attributes[name] = ways[0] if all(way == ways[0] for way in ways) else None
+        inputs = map_operands(node.inputs, follow)
+        copy = Node(node.op, inputs, attributes, node.label, node.serial)
+        copy.outputs = tuple(Operand(output.builder, output.desc, node=copy) for output in node.outputs)
+        copies.update(zip(node.outputs, copy.outputs, strict=True))
+        nodes.append(copy)
+    return Graph(graph.inputs, map_operands(graph.outputs, follow), tuple(nodes))
 
 
 def _join(results: Sequence[Results]) -> Results:

@@ -79,6 +79,10 @@ def save(
     choices = get_args(Operators)
     require(operators in choices, f"save: operators must be one of {list(choices)}, got {short_repr(operators)}")
     source = recorded_graph(graph) if input_shapes is None else state_of(graph).static_graph("save", input_shapes)
+    if source.has_names:
+        from ..core.inference import with_defaults
+
+        source = with_defaults(source)
     model, weights = to_onnx(source, operators)
     total = sum(array.nbytes for array in weights.values())
     # The data file goes beside the target of a link, not beside the link.
