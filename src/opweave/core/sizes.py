@@ -534,6 +534,21 @@ def is_symbolic(value: Any) -> bool:
     return isinstance(value, Size) or (isinstance(value, tuple) and any(map(is_symbolic, value)))
 
 
+def match_sizes(pairs: Iterable[tuple[Iterable[Any], Iterable[int]]]) -> dict[str, int] | None:
+    """The size of each name, given pairs of a shape with names and a shape of the same rank; None if they do not fit.
+
+    >>> n = Size("n")
+    >>> match_sizes([((n, 3), (2, 3)), ((n,), (2,))]), match_sizes([((n, n), (2, 3))])
+    ({'n': 2}, None)
+    """
+    sizes: dict[str, int] = {}
+    for named, shape in pairs:
+        for declared, size in zip(named, shape, strict=True):
+            if (sizes.setdefault(declared.name, size) if isinstance(declared, Size) else declared) != size:
+                return None
+    return sizes
+
+
 def is_same_size(left: Dimension, right: Dimension) -> bool:
     """Whether dimensions are equal for all sizes, as far as formulas tell."""
     difference = left - right

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..core.sizes import Guards, Size
+from ..core.sizes import Guards, Size, match_sizes
 from ..support.errors import ValidationError
 from .tracer import TracedFunction
 
@@ -31,7 +31,7 @@ class NamedFunctions:
         """The function for these arrays, if one that was traced with names is valid for them."""
         shapes = shapes_of(leaves)
         for named, guards, traced in self._traced:
-            sizes = _sizes_of(named, shapes)
+            sizes = match_sizes(zip(named, shapes, strict=True))
             if sizes is not None and guards.hold(sizes):
                 return traced.at(leaves)
         return None
@@ -78,12 +78,3 @@ def _with_names(seen: Sequence[Shapes]) -> tuple[Shapes, dict[str, int]]:
 
     columns = zip(*seen, strict=True)
     return tuple(tuple(named(column) for column in zip(*shapes, strict=True)) for shapes in columns), sizes
-
-
-def _sizes_of(named: Shapes, shapes: Shapes) -> dict[str, int] | None:
-    sizes: dict[str, int] = {}
-    for declared_shape, shape in zip(named, shapes, strict=True):
-        for declared, size in zip(declared_shape, shape, strict=True):
-            if (sizes.setdefault(declared.name, size) if isinstance(declared, Size) else declared) != size:
-                return None
-    return sizes

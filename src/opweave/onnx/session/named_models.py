@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...core.sizes import Guards, Size
+from ...core.sizes import Guards, Size, match_sizes
 from ...support.records import record
 from ..convert.shape_keys import Shapes
 
@@ -53,12 +53,10 @@ class NamedModel:
         return self.compiled.at(sizes) if sizes is not None and self.guards.hold(sizes) else None
 
     def _sizes(self, shapes: Shapes) -> dict[str, int] | None:
-        sizes: dict[str, int] = {}
+        pairs = []
         for name, shape in shapes.items():
             named = self.shapes.get(name)
             if shape is None or named is None or len(named) != len(shape):
                 return None
-            for declared, size in zip(named, shape, strict=True):
-                if (sizes.setdefault(declared.name, size) if isinstance(declared, Size) else declared) != size:
-                    return None
-        return sizes
+            pairs.append((named, shape))
+        return match_sizes(pairs)
