@@ -36,6 +36,7 @@ OTHERS = {
     "composites": "kernels for composites against their parts; writes docs/composites.md",
     "cuda": "networks with CUDA beside PyTorch; writes docs/benchmarks-gpu.md",
     "cuda_models": "ONNX models from packages with CUDA beside ONNX Runtime; writes docs/benchmarks-gpu.md",
+    "cuda_networks": "architectures with CUDA beside torch.compile; writes docs/benchmarks-gpu.md",
     "cuda_tune": "tiles of CUDA's tensor cores; writes the table that they are chosen by, beside cuBLAS and cuDNN",
     "engines": "the engine that is chosen for models beside both engines; writes docs/engines.md",
     "decoder": "language models as ONNX files beside ONNX Runtime, token by token",

@@ -129,6 +129,9 @@ CUDA_BUILDS = {"plcmos_v2, 64 frames": Budget(1.0, "s")}
 CUDA_MODEL = Budget(3.0, "s")
 """On an H200 with CUDA: the time to build a model of the gate, without the cache on disk."""
 
+CUDA_NETWORK = {"time": Budget(1.0), "build": Budget(5.0, "s")}
+"""On an H200 with CUDA: a call of an architecture, from arrays to arrays, beside torch.compile; seconds to build."""
+
 CONTRACTIONS = Budget(1.1)
 """On an H200 with CUDA: the geometric mean of the ratios of contractions to PyTorch, for each precision."""
 

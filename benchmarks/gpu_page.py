@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import conclusions, cuda, cuda_models, webgpu
+from . import conclusions, cuda, cuda_models, cuda_networks, webgpu
 from .page import DOCS
 from .record import read
 
@@ -15,6 +15,8 @@ def page() -> str:
     sections += [cuda.section(read(cuda.RECORD, cuda.Row))] if cuda.RECORD.exists() else []
     if cuda_models.RECORD.exists():
         sections.append(cuda_models.section(read(cuda_models.RECORD, cuda_models.Row)))
+    if cuda_networks.RECORD.exists():
+        sections.append(cuda_networks.section(read(cuda_networks.RECORD, cuda_networks.Row)))
     return conclusions.completed(PAGE.name, "\n".join(["# On a GPU\n", *sections]))
 
 

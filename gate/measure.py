@@ -24,7 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from benchmarks.measure import PAUSE_SECONDS, RESTS, after_rests, per_call, stat
 
 from . import catalog
 from .verdict import compare
+
+if TYPE_CHECKING:
+    import opweave as ow
 
 ROUNDS = 3
 """How often each shape is run while memory is measured: a session may compile shapes that recur, and keep what it compiled."""
@@ -209,7 +212,6 @@ def on_device(device: str, entry: catalog.Entry, packages: Path) -> dict[str, An
         "difference": the largest one of the first results, and of those of the last call.
     """
     import opweave as ow
-    from opweave.onnx.session.compiled import CompiledModel
 
     with entry.path(packages) as path, TemporaryDirectory(prefix="opweave-gate-") as cache:
         os.environ["OPWEAVE_CACHE"] = cache
@@ -223,21 +225,29 @@ def on_device(device: str, entry: catalog.Entry, packages: Path) -> dict[str, An
         build = time.perf_counter() - start
         clock = median(per_call(partial(session.run, None, feed), 1) for _ in range(CALLS))
         last = session.run(None, feed)
+    kernels, elsewhere = placements_of(session)
+    return {
+        "build": build,
+        "clock": clock * 1e3,
+        "kernels": kernels,
+        "elsewhere": elsewhere,
+        "difference": max(compare(a, b) for given in (first, last) for a, b in zip(given, expected, strict=True)),
+    }
+
+
+def placements_of(session: ow.InferenceSession) -> tuple[int, list[str]]:
+    """Return how many kernels the last program of a session has, and what of it does not run on the session's device."""
+    from opweave.onnx.session.compiled import CompiledModel
+
     found = session._parts.shape_cache.last()
     assert found is not None
     compiled = found[1]
     assert isinstance(compiled, CompiledModel)
     elsewhere = [node.node.op_type for part in compiled.sections if part.kind == "fallback" for node in part.nodes]
     for number in range(len(compiled.sections)):
-        elsewhere += [p.op.name for p in compiled.placements[number] if p.device != context.device.name]
+        elsewhere += [p.op.name for p in compiled.placements[number] if p.device != session.context.device.name]
     runners: list[Any] = [step.part.runner for step in compiled.program.steps if step.part]
-    return {
-        "build": build,
-        "clock": clock * 1e3,
-        "kernels": sum(len(getattr(runner, "steps", ())) for runner in runners),
-        "elsewhere": elsewhere,
-        "difference": max(compare(a, b) for given in (first, last) for a, b in zip(given, expected, strict=True)),
-    }
+    return sum(len(getattr(runner, "steps", ())) for runner in runners), elsewhere
 
 
 def timed(call: Run, feed: dict[str, np.ndarray], count: int) -> float:

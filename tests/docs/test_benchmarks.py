@@ -6,8 +6,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -22,6 +25,7 @@ from benchmarks import (
     conclusions,
     cuda,
     cuda_models,
+    cuda_networks,
     engines,
     gpu_page,
     hot_paths,
@@ -371,6 +375,65 @@ def test_models_with_cuda_hold_by_results_and_by_the_time_to_build() -> None:
     assert held == ["yes", "NO", "yes", "NO"]  # in the order of the catalogue: ddddocr old has a limit of its own
     assert "| 0.02 | 1 DynamicQuantizeLSTM, 2 ConvInteger | yes |" in text
     assert text.endswith("Not measured:\n\n- Magika: too slow\n")
+
+
+def network_row(name: str, **changes: Any) -> cuda_networks.Row:
+    values = {"build": 1.0, "ours": 0.8, "theirs": 1.0, "ratio": [0.7, 0.8, 0.9], "kernels": 5, "elsewhere": []}
+    return cuda_networks.Row(name, **values | {"difference": 1e-6, "reference": 1e-6} | changes)
+
+
+def test_networks_with_cuda_name_limits_that_they_exceed() -> None:
+    rows = [
+        network_row("bert/tf32", difference=9e-3),
+        network_row("bert/float32", ratio=[0.9, 1.1, 1.2]),
+        network_row("slow/float32", ratio=[1.01, 1.1, 1.2], build=5.5),
+        network_row("wrong/float32", difference=3e-3, elsewhere=["Resize", "Resize"]),
+        network_row("noisy/float32", difference=3e-3, reference=2e-3),
+    ]
+    text = cuda_networks.section(Record("Python", "a GPU", rows=rows, failures={"t5": "TypeError: x"}))
+    held = {
+        line.split(" | ")[0].strip("| "): line.rstrip(" |").rpartition(" | ")[2]
+        for line in text.splitlines()
+        if " ms | " in line
+    }
+    assert held == {
+        "bert/float32": "yes",
+        "noisy/float32": "yes",
+        "slow/float32": "time, build",
+        "wrong/float32": "elsewhere, error",
+        "bert/tf32": "yes",
+    }
+    assert list(held)[-1] == "bert/tf32"
+    assert "| 2 Resize | elsewhere, error |" in text
+    assert text.endswith("Not measured:\n\n- t5: TypeError: x\n")
+
+
+def test_networks_benchmark_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[str] = []
+
+    def in_process(module: str, what: str, device: str, name: str, *rest: str, timeout: float) -> dict[str, object]:
+        measured.append(name)
+        if name == "fails" and measured.count(name) == 1:
+            raise RuntimeError("ends with 1\nKeyError: 'x'")
+        return {"rows": [asdict(network_row(f"{name}/{precision}")) for precision in cuda_networks.PRECISIONS]}
+
+    monkeypatch.setattr(cuda_networks, "in_process", in_process)
+    monkeypatch.setattr(
+        cuda_networks, "architectures", lambda: SimpleNamespace(CATALOG=dict.fromkeys(["bert", "fails"]))
+    )
+    target = tmp_path / "results.json"
+    run = partial(
+        cuda_networks.main, device="cpu", only=None, keep=target, render=None, jobs=2, minutes=60, again=False
+    )
+    run()
+    record = read(target, cuda_networks.Row)
+    assert [row.name for row in record.rows] == ["bert/float32", "bert/tf32"]
+    assert record.failures == {"fails": "KeyError: 'x'"}
+    run()
+    record = read(target, cuda_networks.Row)
+    assert sorted(measured) == ["bert", "fails", "fails"]
+    assert len(record.rows) == 4
+    assert not record.failures
 
 
 def test_models_benchmark_continues_after_failing_model(
