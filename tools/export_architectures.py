@@ -194,7 +194,15 @@ CATALOG: dict[str, Architecture] = {
     "dpt": _sight("dpt", 384, "AutoModelForDepthEstimation", num_hidden_layers=12),
     "swin2sr": _sight("swin2sr", 64, "AutoModelForImageToImage"),
     # Images: boxes.
-    "detr": _sight("detr", 320, "AutoModelForObjectDetection", use_timm_backbone=False, use_pretrained_backbone=False),
+    "detr": _sight(
+        "detr",
+        320,
+        "AutoModelForObjectDetection",
+        use_timm_backbone=False,
+        use_pretrained_backbone=False,
+        backbone=None,
+        backbone_config={"model_type": "resnet", "out_features": ["stage4"]},
+    ),
     "rt_detr": _sight("rt_detr", 320, "AutoModelForObjectDetection"),
     "yolos": _sight("yolos", 512, "AutoModelForObjectDetection", num_hidden_layers=6),
     # Several frames.
