@@ -467,6 +467,16 @@ def count(function: Callable[..., Any], *descs: Desc) -> tuple[int, list[Mapping
     return len(made), [{"groups": math.prod(k.workgroups), "barrier": "Barrier" in k.source} for k in made]
 
 
+@pytest.mark.parametrize("results", [1, 3, 40, 63, 64, 200])
+@pytest.mark.parametrize("count", [40, 1000, 16_384, 16_385, 25_088, 32_768, 32_769, 100_352])
+def test_no_invocation_computes_long_reduction_alone(results: int, count: int) -> None:
+    array = np.zeros((results, count), np.float32)
+    for function in (lambda x: ex.reduce_sum(x, [1]), lambda x: x - ex.reduce_mean(x, [1], keep_dimensions=True)):
+        (first, *_) = kernels(program_of(function, array), ALL)
+        # A workgroup has as many invocations as a quarter of the elements, from 32 to 256.
+        assert first.invocations[0] * first.workgroups[0] >= results * min(max(count // 8, 32), 256), first.source
+
+
 def test_forms_of_kernels() -> None:
     """Rows are one kernel; what is reduced along other axes is stored; huge reductions are made in parts."""
     softmax = lambda x, axis: ex.exp(x) / ex.reduce_sum(ex.exp(x), [axis], keep_dimensions=True)  # noqa: E731

@@ -29,7 +29,7 @@ MIN_RESULTS = 4096
 MIN_ROWS = 64
 """This many rows keep a device busy with one workgroup each."""
 MAX_ROW_ELEMENTS = 1 << 14
-"""Maximum length of a row if there are fewer rows than `MIN_ROWS`."""
+"""Maximum length of a row if there are fewer rows than `MIN_ROWS`; a row that has one result may be longer."""
 MAX_UNROLLED_ELEMENTS = 32
 """Reductions of up to this many elements are unrolled: their loops are slow on GPUs."""
 
@@ -65,7 +65,8 @@ def row_axes(axes: tuple[Index, ...], bodies: Sequence[Expr], lanes: int) -> tup
         return None  # a word would belong to two rows
     longest = max(length, *(size_of(node.variables) for node in outside))
     enough = MAX_SERIAL_ELEMENTS if length == 1 or size_of(rows) > MANY_ROWS else MAX_INLINE_ELEMENTS
-    return rows if longest > enough and (longest <= MAX_ROW_ELEMENTS or size_of(rows) >= MIN_ROWS) else None
+    is_busy = length == 1 or longest <= MAX_ROW_ELEMENTS or size_of(rows) >= MIN_ROWS
+    return rows if longest > enough and is_busy else None
 
 
 def _is_short(node: Reduce) -> bool:
