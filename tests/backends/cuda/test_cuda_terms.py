@@ -72,6 +72,31 @@ def test_matmul(left: tuple[int, ...], right: tuple[int, ...], kind: Kind) -> No
     )
 
 
+def cut_off(array: np.ndarray) -> np.ndarray:
+    """Elements as tensor cores read them: without the last 13 bits."""
+    return (array.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1.37, 1e30])
+@pytest.mark.parametrize("draw", ["uniform", "standard_normal", "lognormal"])
+def test_tf32_constants_make_up_for_bits_that_tensor_cores_cut_off(draw: str, scale: float) -> None:
+    random = np.random.default_rng(5)
+    x, constant = (np.abs(getattr(random, draw)(size=200_000)).astype(np.float32) for _ in range(2))
+    constant *= np.float32(scale)
+    products = (x * constant.astype(np.float64)).sum()
+    cut = (cut_off(x) * cut_off(constant).astype(np.float64)).sum() / products - 1
+    made_up = (cut_off(x) * cut_off(terms.in_tf32(constant)).astype(np.float64)).sum() / products - 1
+    assert cut < -5e-4
+    assert abs(made_up) < 5e-5
+
+
+def test_tf32_constants_keep_infinities_nan_and_small_whole_numbers() -> None:
+    values = np.float32([np.inf, -np.inf, 3.4028235e38, -3.4028235e38, 0, -0.0, 1, -1, 2, 4, 1e-45])
+    np.testing.assert_array_equal(terms.in_tf32(values)[:-1], values[:-1])
+    np.testing.assert_array_equal(np.signbit(terms.in_tf32(values)), np.signbit(values))
+    assert np.isnan(terms.in_tf32(np.uint32([0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000]).view(np.float32))).all()
+
+
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize(
     ("kind", "transposes", "count"),
@@ -97,7 +122,7 @@ def test_tf32_terms_of_transposed_operands_are_read_in_place(kind: Kind, count: 
         b.transpose(q, permutation=[0, 2, 1, 3]), b.transpose(k, permutation=[0, 2, 3, 1])
     )
     arrays = array(2, 33, 3, 20), array(2, 40, 3, 20)
-    tolerance = 2e-2 if kind == "float16" else 1e-5
+    tolerance = 2e-2 if kind == "float16" else None
     check_kernels(
         heads, *arrays, constants=(), kernels=["triton"] * count, features=features(kind), tolerance=tolerance
     )
@@ -374,7 +399,7 @@ def test_graphs(monkeypatch: pytest.MonkeyPatch, small_tiles: None, always: None
     graph = builder.build({"y": builder.relu(builder.matmul(a, b, label="scores"))})
     feeds = {"a": array(40, 64), "b": array(64, 36)}
     found = context.compute(graph, feeds)["y"]
-    np.testing.assert_allclose(found, np.maximum(feeds["a"] @ feeds["b"], 0), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found, np.maximum(feeds["a"] @ feeds["b"], 0), rtol=2e-3, atol=2e-2)
     assert "kernels 0 to 1" in graph.explain()
     profile = graph.profile(feeds, detail=True)
     assert "scores" in str(profile)
