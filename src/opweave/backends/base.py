@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
 from .. import memory
-from ..core.dtypes import DataType
+from ..core.dtypes import ANY, DataType
 from ..core.graph import Graph, Node
 from ..memory.spaces import HOST, Memory, TensorSpace
 from ..support.records import record
@@ -177,6 +177,10 @@ class Backend(RuleTable, ABC):
     """Whether chains of element-wise operations run faster as one compiled loop than as kernels of the engine."""
     takes_names = False
     """Whether what it compiles runs all sizes for which comparisons of sizes have the same answers (`core.sizes.Guards`)."""
+    computes: frozenset[str] = frozenset(ANY)
+    """Data types of operands and results for which it has rules; `stand_in_for_types` runs the other nodes."""
+    stand_in_for_types: str | None = None
+    """Name of the host back end that runs nodes with data types beyond the specification that this one lacks."""
     families: str = ""
     """Module that imports all rules, loaded on first use; empty if rules are registered otherwise."""
     claims: str = ""
@@ -190,7 +194,11 @@ class Backend(RuleTable, ABC):
         super().__init__()
         self._with_rivals: dict[tuple[Any, ...], Backend] = {}
         # Weak keys: the back end may live as long as a device, while operations of users come and go.
-        self._limits: WeakKeyDictionary[Op[..., Any], Mapping[str, Limits]] = WeakKeyDictionary()
+        # Of the specification's data types, and of all.
+        self._limits: tuple[WeakKeyDictionary[Op[..., Any], Mapping[str, Limits]], ...] = (
+            WeakKeyDictionary(),
+            WeakKeyDictionary(),
+        )
         self._variants: dict[tuple[int | None, Precision, bool], Backend] = {}
 
     def load(self) -> None:
@@ -340,10 +348,17 @@ class Backend(RuleTable, ABC):
 
     def rule(self, node: Node) -> Rule | None:
         """Return the rule that implements `node`, or None."""
+        if not self.computes_types_of(node):
+            return None
         for rule in self.rules.get(node.op, ()):
             if rule.when is None or rule.accepts(node, self.precision):
                 return rule
         return None
+
+    def computes_types_of(self, node: Node) -> bool:
+        """Whether all operands and results of a node have data types that the back end computes with."""
+        computes = self.computes
+        return all(o.data_type in computes for o in node.operands) and all(o.data_type in computes for o in node.outputs)
 
     def supports(self, node: Node) -> bool:
         return self.rule(node) is not None
@@ -366,20 +381,24 @@ class Backend(RuleTable, ABC):
         """Data types that `operand` of `op` may have here; None for all that the specification allows."""
         return None
 
-    def limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
-        """Return the limits of the specification, narrowed to the data types of this back end."""
-        limits = self._limits.get(op)
+    def limits(self, op: Op[..., Any], takes_all: bool = False) -> Mapping[str, Limits]:
+        """Return the limits of the specification, narrowed to the data types of this back end.
+
+        With `takes_all`, they have data types beyond the specification, too, which may run on the host.
+        """
+        cached = self._limits[takes_all]
+        limits = cached.get(op)
         if limits is None:
-            limits = self._limits[op] = self._narrow_limits(op)
+            limits = cached[op] = self._narrow_limits(op, op.widened_limits if takes_all else op.limits)
         return limits
 
-    def _narrow_limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
+    def _narrow_limits(self, op: Op[..., Any], limits: Mapping[str, Limits]) -> Mapping[str, Limits]:
         from dataclasses import replace
 
-        narrowed = dict(op.limits)
-        for name, limit in op.limits.items():
+        narrowed = dict(limits)
+        for name, limit in limits.items():
             supported = self.data_types(op, name)
             if supported is not None and not isinstance(limit.data_types, str):
-                kept = tuple(t for t in limit.data_types if t in supported)
+                kept = tuple(t for t in limit.data_types if t in supported or t not in ANY)
                 narrowed[name] = replace(limit, data_types=kept)
         return narrowed

@@ -6,12 +6,12 @@ decomposition, and the host for operations that a device lacks. On the host, a b
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ..backends import Backend
-from ..core.graph import Node
+from ..core.graph import Node, is_beyond
 from ..expr import kernels
 from ..support.errors import NotSupportedError
 from .loops import EXPRESSION, formula_of
@@ -37,12 +37,20 @@ class Chooser:
     Args:
         host: the host's back end; `backend` itself if that runs on the host.
         stand_in: the host's back end for what `host` cannot run in any way; None if there is none.
+        type_stand_ins: the host's back ends for data types beyond the specification that `host` lacks, in order.
         fallback: whether the host runs operations that the device lacks, or they are errors.
     """
 
     def __init__(
-        self, backend: Backend, device: str, host: Backend, stand_in: Backend | None, fallback: Literal["auto", "error"]
+        self,
+        backend: Backend,
+        device: str,
+        host: Backend,
+        stand_in: Backend | None,
+        fallback: Literal["auto", "error"],
+        type_stand_ins: Sequence[Backend] = (),
     ) -> None:
+        self._type_stand_ins = type_stand_ins
         self._backend, self._device, self._host, self._stand_in = backend, device, host, stand_in
         self._fallback = fallback
         self._kinds: dict[Node, Hashable] = {}
@@ -66,6 +74,12 @@ class Chooser:
         yield Implementation(self._host.name, f"{self._host.name} has no rule for it" if refusal is None else refusal)
         if any(device in op.kernels for device in HOST_KERNELS):
             yield Implementation(node.serial)  # kernels stand alone
+        if is_beyond(node):
+            for other in self._type_stand_ins:
+                yield Implementation(other.name, "" if other.supports(node) else f"{other.name} has no rule for it")
+            if op.decomposition is not None:
+                yield Implementation(None)
+            return
         if op.formula is not None and not op.is_alternative:
             yield Implementation(EXPRESSION, self._why_no_loop(node))
         if op.decomposition is not None:

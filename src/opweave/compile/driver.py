@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..backends import KEEPS_FLOAT32, Backend, How, Placement, PowerPreference, Runner, discover
-from ..core.graph import Graph, Node, Operand, map_operands
+from ..core.graph import Graph, Node, Operand, is_beyond, map_operands
 from ..core.sizes import guarded_sizes
 from ..core.specialise import node_at
 from ..core.value_ranges import input_ranges
@@ -112,10 +112,11 @@ def _compile_for(
     else:
         host = _set_precision(next(other for other in discover().values() if other.space.is_host), backend)
     stand_in = None if host.stand_in is None else _set_precision(discover()[host.stand_in], backend)
-    engines = {engine.name: (engine, "cpu") for engine in (stand_in, host) if engine} | {
+    others = _type_stand_ins(host) if any(map(is_beyond, full.nodes)) else []
+    engines = {engine.name: (engine, "cpu") for engine in (*others, stand_in, host) if engine} | {
         backend.name: (backend, device)
     }
-    chooser = Chooser(backend, device, host, stand_in, fallback)
+    chooser = Chooser(backend, device, host, stand_in, fallback, others)
     legal, origin = full, sources
     if any(chooser.kind(node) is None for node in full.nodes):
         legal, parents = legalise(full, lambda node: chooser.kind(node) is not None, backend.name)
@@ -176,6 +177,16 @@ def _set_precision(engine: Backend, backend: Backend) -> Backend:
     device = engine.device_named("cpu")
     is_able = device is not None and backend.precision in device.precisions
     return engine.with_precision(backend.precision if is_able else "float32")
+
+
+def _type_stand_ins(host: Backend) -> list[Backend]:
+    """The host's back ends for data types that `host` lacks, in order."""
+    others: list[Backend] = []
+    name = host.stand_in_for_types
+    while name is not None:
+        others.append(_set_precision(discover()[name], host))
+        name = others[-1].stand_in_for_types
+    return others
 
 
 def _sub_graph(graph: Graph, part: Segment[Node, Operand], alone: bool) -> tuple[Graph, list[Operand], list[Operand]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 
 from .. import ops
-from ..core.graph import Graph, Node
+from ..core.graph import Graph, Node, is_beyond
 from ..core.sizes import estimate
 from .loops import EXPRESSION, fits, is_pointwise, may_fit, work
 from .partition import LoopFusion, partition
@@ -42,7 +42,9 @@ def move_to_loops(
     """
     expressions = {node for node in graph.nodes if kinds[node] == EXPRESSION}
     # Nodes of the engine that could be compiled loops.
-    able = {node for node in graph.nodes if kinds[node] == engine and node.op.formula is not None}
+    able = {
+        node for node in graph.nodes if kinds[node] == engine and node.op.formula is not None and not is_beyond(node)
+    }
     winners = {node for node in able if wins(node, engine)}
     is_large = any(estimate(output.desc.element_count) >= MIN_ELEMENTS for n in graph.nodes for output in n.outputs)
     if not is_large and not winners and not expressions:

@@ -15,7 +15,7 @@ from ..core.dtypes import DataType
 from ..core.graph import Desc, Graph, MLOperand, Operand, check_desc
 from ..core.operation import Limits, Op
 from ..core.sizes import Size, is_static
-from ..memory.arrays import as_array, constant_array, describe, fit
+from ..memory.arrays import as_array, constant_array, describe, fit, unpacked
 from ..ops import Operations
 from ..support import hints
 from ..support.errors import InvalidStateError, ValidationError, require, require_drafts
@@ -63,7 +63,7 @@ class MLGraphBuilder(Operations):
         self._context: Callable[[], MLContext | None] = lambda: context
         self._device = context.device.name
         self._max_byte_length = context.backend.max_byte_length
-        self._takes_drafts = self.takes_empty = context.drafts
+        self._takes_drafts = self.takes_empty = self.takes_all_types = context.drafts
         self._built = False
         self.size_hints: dict[str, SizeHint] = {}
 
@@ -92,7 +92,7 @@ class MLGraphBuilder(Operations):
     def _limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
         if op.is_draft:
             require_drafts(self._takes_drafts, "the operation")
-        return self.context.backend.limits(op)
+        return self.context.backend.limits(op, self.takes_all_types)
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:
         """Return a constant for an array, or for a number or nested sequences of numbers in the given data type.
@@ -106,7 +106,7 @@ class MLGraphBuilder(Operations):
                 require(exact, f"{short_repr(value)} is not a value of {data_type}")
             return self.constant(data_type, value)
         if isinstance(value, Sequence):
-            value = np.array(value, data_type)
+            value = np.array(value, dtypes.numpy_type(data_type))
         return self.constant(value)
 
     @hints.no_dictionaries
@@ -140,7 +140,7 @@ class MLGraphBuilder(Operations):
             if self._takes_drafts:
                 desc, hints_of_names = convert_named_desc(data_type, shape)
             else:
-                desc = convert_desc(data_type, shape)
+                desc = convert_desc(data_type, shape, self.takes_all_types)
             self._check_open()  # after the conversions, as in Web IDL
             require(name != "", "name must not be empty")
             check_desc(desc, self._max_byte_length, takes_empty=self.takes_empty)
@@ -192,19 +192,20 @@ class MLGraphBuilder(Operations):
                     require(tensor.constant, f"the tensor {tensor.desc} was not made by create_constant_tensor")
                     return self._operand_type(self, tensor.desc, value=own_memory(self.context, tensor, "tensor"))
                 case (str() as data_type, shape, buffer) if not isinstance(shape, (str, int)):
-                    desc, array = convert_desc(data_type, shape), as_array(buffer, "buffer")
+                    desc, array = convert_desc(data_type, shape, self.takes_all_types), as_array(buffer, "buffer")
                     self._check_open()  # after the conversions, as in Web IDL
                     check_desc(desc, self._max_byte_length, takes_empty=self.takes_empty)
-                    return self._operand_type(self, desc, value=constant_array(fit(array, "buffer", desc)))
+                    return self._operand_type(self, desc, value=constant_array(fit(unpacked(array, desc), "buffer", desc)))
                 case (str() as data_type, (int() | float() | np.number()) as number) if not isinstance(number, bool):
-                    checked = dtypes.check(data_type)
+                    checked = dtypes.check(data_type, self.takes_all_types)
                     self._check_open()
                     plain = number.item() if isinstance(number, np.number) else number
                     value = dtypes.cast_number(plain, checked)
-                    return self._operand_type(self, Desc(checked, ()), value=np.array(value, checked))
+                    array = np.array(value, dtypes.numpy_type(checked))
+                    return self._operand_type(self, Desc(checked, ()), value=array)
                 case (array,) if not isinstance(array, (str, bytes, bytearray, int, float)):
                     data = as_array(array, "array")
-                    desc = describe(data, "array")
+                    desc = describe(data, "array", self.takes_all_types)
                     self._check_open()
                     check_desc(desc, self._max_byte_length, takes_empty=self.takes_empty)
                     return self._operand_type(self, desc, value=constant_array(data))

@@ -401,7 +401,7 @@ class ContextTensors:
     # Helpers ---------------------------------------------------------------------------------------------------------
 
     def _check_desc(self, data_type: object, shape: object) -> Desc:
-        desc = convert_desc(data_type, shape)
+        desc = convert_desc(data_type, shape, self._state.drafts)
         return check_desc(desc, self._backend.max_byte_length, takes_empty=self._state.drafts)
 
     def _adopt(self, desc: Desc, array: np.ndarray, *, pinned: bool = False, **flags: bool) -> MLTensor:

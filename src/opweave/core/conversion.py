@@ -11,7 +11,7 @@ from ..support.errors import ValidationError, require
 from ..support.names import either, short_repr
 from ..support.records import record
 from . import dtypes
-from .dtypes import ANY, DataType
+from .dtypes import ANY, INFO, DataType
 from .graph import Desc, Operand
 from .shapes import tuple_of
 from .sizes import Size, interval
@@ -96,6 +96,18 @@ def _data_type(name: str, value: Any) -> DataType:
         raise ValidationError(f"{name} must be {either(ANY)}, got {short_repr(value)}{hint}") from None
 
 
+def _any_data_type(name: str, value: Any) -> DataType:
+    try:
+        return dtypes.check(value, takes_all=True)
+    except ValidationError:
+        hint = dtypes.suggestion_of(value)
+        raise ValidationError(f"{name} must be {either(tuple(INFO))}, got {short_repr(value)}{hint}") from None
+
+
+DATA_TYPE, ANY_DATA_TYPE = _data_type, _any_data_type
+"""Converters of attributes that are data types: of the specification's, and of all."""
+
+
 def _choice(options: tuple[Any, ...]) -> Converter:
     texts = {option for option in options if isinstance(option, str)}
 
@@ -157,9 +169,9 @@ _CONVERTERS: dict[str, Converter] = {
 }
 
 
-def convert_desc(data_type: object, shape: object) -> Desc:
+def convert_desc(data_type: object, shape: object, takes_all: bool = False) -> Desc:
     """A descriptor with its types converted; `check_desc` checks the number of dimensions and their sizes."""
-    checked = dtypes.check(data_type)
+    checked = dtypes.check(data_type, takes_all)
     dimensions = [_whole(size) for size in tuple_of(shape, "shape")] if _is_sequence(shape) else [None]
     sizes = tuple(size for size in dimensions if size is not None)
     if len(sizes) != len(dimensions):
@@ -176,7 +188,7 @@ NAMES_NEED = "only inputs have sizes with names, in a context of create_context(
 
 def convert_named_desc(data_type: object, shape: object) -> tuple[Desc, dict[str, SizeHint]]:
     """The descriptor of an input whose dimensions may have names, and the hints for these names."""
-    checked = dtypes.check(data_type)
+    checked = dtypes.check(data_type, takes_all=True)
     if not _is_sequence(shape):
         raise ValidationError(f"shape must be a sequence of integers and names, got {short_repr(shape)}")
     hints: dict[str, SizeHint] = {}

@@ -352,7 +352,7 @@ class Graph:
         return "\n".join(lines)
 
 
-_FOR_PASSES = ("drafts", "has_names", "listing", "original_of", "size_hints", "takes_empty")
+_FOR_PASSES = ("drafts", "has_names", "listing", "original_of", "size_hints", "takes_all_types", "takes_empty")
 """Attributes of builders for passes, which `dir` does not list."""
 
 
@@ -368,6 +368,8 @@ class Builder:
     """The largest tensor, in bytes (`maxTensorByteLength`)."""
     takes_empty: bool = False
     """Whether dimensions may be 0, a draft."""
+    takes_all_types: bool = True
+    """Whether operands may have data types beyond the specification, which drafts and ONNX models have."""
     _operand_type: type[Operand] = Operand
     _kind = "a builder"
 
@@ -405,7 +407,7 @@ class Builder:
         return operand
 
     def _limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
-        return op.limits
+        return op.widened_limits if self.takes_all_types else op.limits
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:
         """A constant for an array, or for a number (or nested sequences of numbers) in the data type `data_type`."""
@@ -428,6 +430,12 @@ class Builder:
         """Add a new node, and return its results, or those of its replacement."""
         self._serial = node.serial
         return node.outputs
+
+
+def is_beyond(node: Node) -> bool:
+    """Whether an operand or a result of a node has a data type beyond the specification."""
+    known = dtypes.ANY
+    return any(o.data_type not in known for o in node.operands) or any(o.data_type not in known for o in node.outputs)
 
 
 def add_like(builder: Builder, node: Node, follow: Callable[[Operand], Operand], label: str) -> tuple[Operand, ...]:

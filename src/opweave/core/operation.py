@@ -35,7 +35,7 @@ from ..support.errors import SignatureError, ValidationError, require
 from ..support.lazy_imports import infer_for_all_sizes, on_arrays
 from ..support.names import count_of, either, listing, short_repr
 from . import dtypes
-from .conversion import Converter, converter
+from .conversion import ANY_DATA_TYPE, DATA_TYPE, Converter, converter
 from .dtypes import ANY, DataType
 from .graph import MAX_RANK, Builder, Desc, Operand, check_desc, title
 from .sizes import UnknownSizeError, is_static
@@ -83,7 +83,7 @@ class Limits:
 _FOR_CALLS = (
     "add", "alternative", "cast", "casts", "convert", "default", "defaults", "examples", "explicit_arguments", "fillers",
     "flags", "forget_calls", "function", "infer", "inline", "positional", "positional_flags", "range_functions", "sequences",
-    "source", "templates", "value_ranges",
+    "source", "templates", "value_ranges", "narrow", "widened_limits", "widens",
 )  # fmt: skip
 """Attributes of operations for calls, back ends and Opweave's declarations, which `dir` does not list."""
 
@@ -104,6 +104,8 @@ class Op(Generic[P, R]):
         kernels: the user's kernels, by name of the device.
         updates: the operand whose memory a result may use, by index of the result.
         is_draft: whether only drafts of the specification have the operation; contexts need `drafts=True` for it.
+        widens: whether its limits also allow data types beyond the specification, unlike those of users' kernels.
+        narrow: operands and results that may have data types of at most 8 bits that nothing computes with (`widened_limits`).
     """
 
     def __init__(self, function: Callable[..., Any], name: str, doc: str, limits: Mapping[str, Limits]) -> None:
@@ -142,6 +144,9 @@ class Op(Generic[P, R]):
         self.kernels: dict[str, Any] = {}
         self.range_functions: dict[str, Callable[..., ValueRange]] = {}
         self.updates: dict[int, str] = {}
+        self.narrow: frozenset[str] = frozenset()
+        self.widens = True
+        self._all_limits: dict[str, Limits] | None = None
 
     def __repr__(self) -> str:
         return f"<Op {self.name}>"
@@ -152,6 +157,19 @@ class Op(Generic[P, R]):
     def __reduce__(self) -> str:
         """Pickled and copied by name, as functions are."""
         return self.__qualname__
+
+    @property
+    def widened_limits(self) -> Mapping[str, Limits]:
+        """The limits with data types beyond the specification, which ONNX models and drafts have (`dtypes.widened`)."""
+        if not self.widens:
+            return self.limits
+        if self._all_limits is None:
+            self._all_limits = {name: self._widen(name, limit) for name, limit in self.limits.items()}
+        return self._all_limits
+
+    def _widen(self, name: str, limit: Limits) -> Limits:
+        types = limit.data_types
+        return limit if isinstance(types, str) else Limits(dtypes.widened(types, name in self.narrow), limit.ranks)
 
     def named(self, name: str, doc: str, example: str = "", /, **limits: Limits) -> Op[P, R]:
         """Make another operation of the same function, with other `limits`.
@@ -358,7 +376,10 @@ class Op(Generic[P, R]):
         for name in self.attributes:
             value = arguments[name]
             absent = value is None and name in self.defaults and self.defaults[name] is None
-            attributes[name] = None if absent else self._converters[name](name, value)
+            convert = self._converters[name]
+            if convert is DATA_TYPE and builder.takes_all_types:
+                convert = ANY_DATA_TYPE
+            attributes[name] = None if absent else convert(name, value)
         return inputs, attributes
 
     def convert(self, attribute: str, value: Any) -> Any:
@@ -429,7 +450,7 @@ def _operand(builder: Builder, name: str, value: Any, number_type: DataType | No
         return value
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if number_type is None and hasattr(value, "__array__"):
-        number_type = dtypes.of_array(value.__array__().dtype)
+        number_type = dtypes.of_array(value.__array__().dtype, builder.takes_all_types)
     if number_type is None or not (is_number or hasattr(value, "__array__")):
         raise ValidationError(f"{name} must be an operand, got {short_repr(value)}{hints.of_operand(value)}")
     return builder._as_operand(value, number_type)

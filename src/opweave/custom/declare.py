@@ -204,4 +204,5 @@ def _declare(function: Callable[..., Any], limits: Mapping[str, Limits]) -> Cust
         return descs if is_tuple else descs[0]
 
     operation: CustomOp[Any] = CustomOp(rule, function, skip=1, limits=limits, annotated=True)
+    operation.widens = False
     return operation

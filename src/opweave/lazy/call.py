@@ -250,7 +250,7 @@ def _name(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], value
 
 
 class _CallRecorder(Operations):
-    takes_empty = True
+    takes_empty, takes_all_types = True, False
 
     def __init__(self, context: MLContext) -> None:
         super().__init__()

@@ -43,7 +43,7 @@ def is_named_tuple(value: Any) -> bool:
 def is_array(value: Any) -> bool:
     """Whether a value of an unusual type is an array."""
     if isinstance(value, np.generic):
-        return value.dtype.name in dtypes.INFO
+        return value.dtype.name in dtypes.ANY
     return not isinstance(value, type) and (isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import memory
 from ..core import dtypes
+from ..core.casts import cast_array
 from ..core.graph import Desc
 from ..support.errors import OperationError, ValidationError
 
@@ -69,15 +70,15 @@ def fit(array: np.ndarray, subject: str, desc: Desc) -> np.ndarray:
     Uint8Array and ArrayBuffer do in the specification.
     """
     # Messages are made only for errors, because every write, read and compute calls this.
-    if array.dtype == desc.data_type and array.shape == desc.shape:
+    if array.dtype == (wanted := dtypes.numpy_type(desc.data_type)) and array.shape == desc.shape:
         return array
     if array.dtype == np.uint8 and array.ndim == 1 and desc.data_type != "uint8":
         if array.nbytes != desc.byte_length:
             raise ValidationError(f"{subject} must have {desc.byte_length} bytes for {desc}, got {array.nbytes}")
         if not array.flags.c_contiguous:
             raise ValidationError(f"{subject} must be contiguous to be taken as the bytes of {desc}")
-        return array.view(desc.data_type).reshape(desc.shape)
-    if array.dtype != desc.data_type:
+        return array.view(wanted).reshape(desc.shape)
+    if array.dtype != wanted:
         raise ValidationError(
             f"{subject} must hold {desc.data_type} in native byte order, got {array.dtype.str} ({array.dtype.name})"
             f"; array.astype({desc.data_type!r}) converts it"
@@ -87,6 +88,26 @@ def fit(array: np.ndarray, subject: str, desc: Desc) -> np.ndarray:
     if not array.flags.c_contiguous:
         raise ValidationError(f"{subject} must be contiguous to be taken for {desc}")
     return array.reshape(desc.shape)
+
+
+def unpacked(array: np.ndarray, desc: Desc) -> np.ndarray:
+    """The elements of less than 8 bits in a flat uint8 array, which has several in each byte, the first in the lowest bits.
+
+    Other arrays, and bytes that do not fit `desc`, are returned as they are.
+
+    >>> unpacked(np.uint8([0xE1, 0x03]), Desc("int4", (3,))).tolist()
+    [1, -2, 3]
+    """
+    bits = dtypes.INFO[desc.data_type].bits
+    count = desc.element_count
+    if bits >= 8 or array.dtype != np.uint8 or array.ndim != 1 or array.nbytes != -(-count * bits // 8) or count == 1:
+        return array
+    parts = [array >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
+    codes = np.stack(parts, -1).reshape(-1)[:count]
+    memory.copies.add(codes.nbytes, "elements of less than 8 bits")
+    if dtypes.INFO[desc.data_type].kind == "f":
+        return codes.view(dtypes.numpy_type(desc.data_type))
+    return cast_array(codes, desc.data_type)
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:
@@ -139,9 +160,9 @@ def is_immutable(array: np.ndarray) -> bool:
         return False
 
 
-def describe(array: np.ndarray, subject: str) -> Desc:
-    """The descriptor of an array, whose data type must be WebNN's, in native byte order."""
+def describe(array: np.ndarray, subject: str, takes_all: bool = False) -> Desc:
+    """The descriptor of an array in native byte order; its data type must be WebNN's, or with `takes_all` any."""
     try:
-        return Desc(dtypes.of_array(array.dtype), array.shape)
+        return Desc(dtypes.of_array(array.dtype, takes_all), array.shape)
     except ValidationError as error:
         raise ValidationError(f"{subject}: {error}") from None

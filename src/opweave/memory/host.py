@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ..core.dtypes import ANY
+from ..core.dtypes import numpy_type
 from ..core.graph import Desc
 from ..support.errors import OperationError, ValidationError
 
@@ -34,16 +34,13 @@ def allocate(desc: Desc) -> np.ndarray:
     except MemoryError:
         raise OperationError(f"there is no memory for {desc}: {desc.byte_length} bytes") from None
     start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + desc.byte_length].view(desc.data_type).reshape(desc.shape)
-
-
-_NUMPY_TYPES = {name: np.dtype(name) for name in ANY}  # a lookup is faster than NumPy's parsing of a name
+    return raw[start : start + desc.byte_length].view(numpy_type(desc.data_type)).reshape(desc.shape)
 
 
 def empty(desc: Desc) -> np.ndarray:
     """A new array, not initialised, with NumPy's alignment."""
     try:
-        return np.empty(desc.shape, _NUMPY_TYPES[desc.data_type])
+        return np.empty(desc.shape, numpy_type(desc.data_type))
     except MemoryError:
         raise OperationError(f"there is no memory for {desc}: {desc.byte_length} bytes") from None
 

@@ -80,6 +80,17 @@ for _name, _op in _LISTING.items():
     setattr(Operations, _name, _op)
     if _op.positional[0] not in _op.sequences:
         setattr(Operators, _name, _method(_op))
+_NARROW = {
+    **dict.fromkeys("expand gather gather_elements gather_nd identity pad reshape reverse slice split tile".split(), ["input"]),
+    **dict.fromkeys("transpose triangular scatter_elements scatter_nd squeeze unsqueeze dequantize_linear".split(), ["input"]),
+    "cast": ["input", "output"],
+    "concat": ["inputs"],
+    "quantize_linear": ["zero_point", "output"],
+    "where": ["true_value"],
+}
+"""Operands and results that may have narrow types: of operations that move elements, cast and (de)quantise."""
+for _name, _operands in _NARROW.items():
+    _DECLARED[_name].narrow = frozenset(_operands)
 for _name in _NAMES_OF_DRAFTS.split():
     _op = _DECLARED[_name]
     _op.is_draft, _op.__doc__ = True, complete(_op)

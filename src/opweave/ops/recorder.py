@@ -26,10 +26,10 @@ class Recorder(Operations):
         match args:
             case (str() as data_type, (int() | float() | np.number()) as number):
                 plain = number.item() if isinstance(number, np.number) else number
-                return self._as_operand(cast_number(plain, check(data_type)), data_type)
+                return self._as_operand(cast_number(plain, check(data_type, takes_all=True)), data_type)
             case (array,) if hasattr(array, "__array__"):
                 values = np.asarray(array)
-                return self._as_operand(values, describe(values, "constant: array").data_type)
+                return self._as_operand(values, describe(values, "constant: array", takes_all=True).data_type)
         types = ", ".join(type(value).__name__ for value in args)
         hint = of_operand(args[0]) if len(args) == 1 else ""
         raise ValidationError(f"constant: takes (array) or (data_type, number) in a decomposition, got ({types}){hint}")

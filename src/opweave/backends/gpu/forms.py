@@ -75,6 +75,9 @@ def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Formula | 
 def refusal_of(node: Node, backend: Backend, features: Features) -> str | None:
     """The reason why a node cannot run; empty if it can; None if its decomposition may."""
     descs = [o.desc for o in (*node.operands, *node.outputs)]
+    lacking = dict.fromkeys(d.data_type for d in descs if d.data_type not in backend.computes)
+    if lacking:
+        return f"kernels of this device have no {' and no '.join(lacking)}"
     if not features.int64 and any(d.data_type in ("int64", "uint64") for d in descs):
         return "shaders of this device have no 64-bit integers"
     if is_users_kernel(node, backend):

@@ -7,8 +7,10 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...core.graph import Graph, Node, Operand, map_operands
+from ...core.dtypes import ANY, INFO
+from ...core.graph import Graph, Node, Operand, is_beyond, map_operands
 from ...core.sizes import in_scope
+from ...ops.quantization import dequantize_linear
 from ...support.errors import ValidationError
 from .. import Backend, Device, How, ModelSource, PowerPreference, Rule, RuleFunction
 from .provider_faults import why_not
@@ -28,6 +30,8 @@ class OnnxRuntime(Backend):
     # The engine runs one kernel for each operation.
     gains_from_loops = True
     takes_names = True
+    stand_in_for_types = "reference"
+    computes = frozenset(name for name, info in INFO.items() if info.bits >= 8 and name != "float8_e8m0fnu")
     plugin: Plugin | None = None
     """Device of a plug-in provider that runs the graphs; None for the CPU."""
 
@@ -70,7 +74,9 @@ class OnnxRuntime(Backend):
         backend = copy(self)  # shares the rules
         backend.plugin, backend._variants = plugin, {}
         backend.gains_from_loops = backend.takes_names = False
+        backend.computes = frozenset(ANY)
         backend.name, backend.stand_in = f"{self.name}:{plugin.short_provider}", OnnxRuntime.name
+        backend.stand_in_for_types = OnnxRuntime.name
         return backend
 
     def without_arena(self) -> OnnxRuntime:
@@ -93,7 +99,29 @@ class OnnxRuntime(Backend):
         return pool_threads(self.threads)
 
     def rule(self, node: Node) -> Rule | None:
-        return None if self.plugin and why_not(self.plugin.provider, node) else super().rule(node)
+        rule = None if self.plugin and why_not(self.plugin.provider, node) else super().rule(node)
+        return rule if rule is None or not is_beyond(node) or self._has_kernels(node, rule) else None
+
+    def computes_types_of(self, node: Node) -> bool:
+        if node.op is dequantize_linear and not self.plugin:
+            # The engine packs elements of 4 bits, so that only constants are exchanged.
+            packed = [operand for operand in node.operands if operand.data_type in ("int4", "uint4")]
+            return all(operand.is_constant for operand in packed) and node.outputs[0].data_type in self.computes
+        return super().computes_types_of(node)
+
+    def _has_kernels(self, node: Node, rule: Rule) -> bool:
+        """Whether the engine has kernels for all that a rule emits for a node, of its data types or wider ones."""
+        from .emit import Emitter
+
+        ctx = Emitter(precision=self.precision)
+        names = {operand: f"x{k}" for k, operand in enumerate(dict.fromkeys(node.operands))}
+        values = {
+            operand: ctx.add_constant(operand.value) if operand.is_constant else ctx.add_input(name, operand.desc)
+            for operand, name in names.items()
+        }
+        ctx.graph, ctx.node, ctx.has_kernels, ctx.lacks_kernels = Graph({}, {}, (node,)), node, True, False
+        rule((ctx,), {**map_operands(node.inputs, values.__getitem__), **node.attributes})
+        return not ctx.lacks_kernels
 
     def why_not(self, node: Node) -> str | None:
         reason = self.plugin is not None and why_not(self.plugin.provider, node)
@@ -198,7 +226,7 @@ class OnnxRuntime(Backend):
             return values[operand]
 
         for node in graph.nodes:
-            ctx.node, ctx.has_kernels, before = node, True, len(ctx.nodes)
+            ctx.node, ctx.has_kernels, ctx.lacks_kernels, before = node, True, False, len(ctx.nodes)
             rule = self._in_files.get(node.op) if ctx.portable else None
             rule = rule or self.rule(node)
             assert rule is not None, node

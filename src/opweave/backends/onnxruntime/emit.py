@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 
 from ... import memory
-from ...core.dtypes import ONNX_TYPES, name_of
+from ...core.dtypes import ONNX_TYPES, name_of, numpy_type
 from ...core.sizes import Size, is_longer, is_same_size, is_static, is_unknown
 from . import kernels
 from .barriers import keep_casts_apart, keep_outputs_apart
@@ -27,6 +27,7 @@ from .records import (
     external_data,
     field,
     opset_of,
+    packed_bytes,
     value_info,
 )
 
@@ -39,8 +40,17 @@ T = TypeVar("T")
 
 MICROSOFT = "com.microsoft"
 
-# Wider types to try, in this order, where the engine has no kernel for an integer type.
-_WIDER = {"int8": ("int32", "int64"), "uint8": ("int32", "uint32", "int64"), "int32": ("int64",), "uint32": ("int64",)}
+# Wider types to try, in this order, where the engine has no kernel for a type.
+_WIDER = {
+    "int8": ("int32", "int64"),
+    "uint8": ("int32", "uint32", "int64"),
+    "int16": ("int32", "int64"),
+    "uint16": ("int32", "uint32", "int64"),
+    "int32": ("int64",),
+    "uint32": ("int64",),
+    "float16": ("float32",),
+    "bfloat16": ("float32",),
+}
 
 # Kernels that are wrong for int64 if two numbers differ in bit 31 but not above:
 # https://github.com/microsoft/onnxruntime/pull/32475. Comparisons and Where are correct.
@@ -125,6 +135,8 @@ class Emitter:
     node: Node
     has_kernels: bool
     """Whether the engine has kernels of the same data type for all nodes emitted for `node`."""
+    lacks_kernels: bool
+    """Whether it also has none of a wider type for one of them."""
     disabled_optimizers: set[str]
     """Optimiser passes that the session must not run."""
     sizes: dict[str, int]
@@ -250,7 +262,7 @@ class Emitter:
             if self._computed_sizes is not None:
                 return self.cast(self._computed_sizes.tensor(value), data_type)
             return self._add_sizes(value, data_type)
-        array = np.array(value, data_type, order="C")
+        array = np.array(value, numpy_type(data_type), order="C")
         key = (data_type, array.shape, array.tobytes())
         if key not in self._values:
             self._values[key] = self.add_constant(array, INLINE_BYTES_OF_RULES)
@@ -299,6 +311,8 @@ class Emitter:
             return self._bools[value.name]
         name = self.fresh()
         encoded = field(5, attribute("to", ONNX_TYPES[data_type]))
+        if data_type.startswith("float8"):
+            encoded += field(5, attribute("saturate", 0))  # the default is 1
         self._append("Cast", [value.name], [name], encoded)
         if value.data_type == "bool":
             self._bools[name] = value
@@ -441,7 +455,7 @@ class Emitter:
             proto = b"".join(field(1, size) for size in array.shape)
             proto += field(2, ONNX_TYPES[name_of(array.dtype)]) + field(8, name)
             if name in self._inline:
-                proto += field(9, array.tobytes())
+                proto += field(9, packed_bytes(array))
             else:
                 place = external_data(name, array, files)
                 if "offset" not in place:
@@ -514,9 +528,9 @@ class Emitter:
         if have is None or data_type in have:
             return "float32" if data_type == "float16" and not domain and self._are_wide(inputs) else data_type
         self.has_kernels = False
-        if data_type == "float16":
-            return "float32" if "float32" in have else data_type
-        return next((wide for wide in _WIDER.get(data_type, ()) if wide in have), data_type)
+        wide = next((wide for wide in _WIDER.get(data_type, ()) if wide in have), data_type)
+        self.lacks_kernels |= wide == data_type
+        return wide
 
     def _are_wide(self, inputs: Sequence[Value | None]) -> bool:
         """Whether all computed float16 operands also exist as float32."""

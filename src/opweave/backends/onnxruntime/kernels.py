@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import cache
 
+from ...core.dtypes import SPELLINGS
+
 PROVIDER = "CPUExecutionProvider"
-_NAMES = {"float": "float32", "double": "float64"}
+_NAMES = {"float": "float32", "double": "float64", **SPELLINGS}
 
 
 @cache

@@ -62,7 +62,9 @@ def hand_over(
     `readers` are (operator, inputs, outputs) of all nodes, including sub-graphs. With None, the engine copies the weights:
     kernels may run on another device.
     """
-    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in weights.items()}
+    from .values import to_engine
+
+    values = {name: onnxruntime.OrtValue(to_engine(array)) for name, array in weights.items()}
     if not values:
         return values
     # For the engine's optimiser, which reads weights to fold and reorder them ...

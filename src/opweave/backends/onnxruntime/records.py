@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ... import memory
-from ...core.dtypes import ONNX_TYPES
+from ...core.dtypes import INFO, ONNX_TYPES
 from ...core.sizes import Size
 from ...support.records import record
 from ...support.varint import varint
@@ -75,6 +75,23 @@ def external_data(name: str, array: np.ndarray, files: Any) -> dict[str, str]:
     if match is None:
         return {"location": name}
     return {"location": match[0][1:], "offset": str(match[1]), "length": str(array.nbytes)}
+
+
+def packed_bytes(array: np.ndarray) -> bytes:
+    """The bytes of an array as ONNX stores them: elements of less than 8 bits share bytes, the first in the lowest bits.
+
+    >>> import ml_dtypes
+    >>> packed_bytes(np.array([1, -2, 3], ml_dtypes.int4)).hex()
+    'e103'
+    """
+    info = INFO.get(array.dtype.name)  # type: ignore[call-overload]
+    if info is None or info.bits >= 8:
+        return array.tobytes()
+    codes = array.reshape(-1).view(np.uint8) & ((1 << info.bits) - 1)
+    count = 8 // info.bits
+    codes = np.pad(codes, (0, -len(codes) % count)).reshape(-1, count)
+    result: bytes = np.bitwise_or.reduce(codes << np.arange(0, 8, info.bits, dtype=np.uint8), 1).tobytes()
+    return result
 
 
 def _dimension(size: int | str | None) -> bytes:

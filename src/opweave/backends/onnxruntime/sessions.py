@@ -27,6 +27,7 @@ from .options import (
     session_options as session_options,
 )
 from .rounding import rounds_input
+from .values import PLAIN_TYPES, to_engine
 
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions
@@ -202,6 +203,8 @@ class OrtSession(Runner):
         self.parameters = parameters
         self._inputs = [f"i{k}" for k in range(inputs)]
         self._outputs = [f"o{k}" for k in range(outputs)]
+        ends = (*self._native.inputs_meta, *self._native.outputs_meta)
+        self.is_plain = all(end.type in PLAIN_TYPES for end in ends)
         self._done = done
 
     def at(self, sizes: Mapping[str, int]) -> OrtSession:
@@ -226,11 +229,13 @@ class OrtSession(Runner):
         if self.updates:
             count_copies(self.updates, inputs, outputs)
 
-    def returning(self, outputs: Sequence[int]) -> Returning:
-        """Return a function from arrays to these outputs, in new memory of the engine.
+    def returning(self, outputs: Sequence[int]) -> Returning | None:
+        """Return a function from arrays to these outputs, in new memory of the engine; None for types that NumPy lacks.
 
         Without a binding, the overhead for small networks is half of that of `run`.
         """
+        if not self.is_plain:
+            return None
         names = [self._outputs[k] for k in outputs]
         return engine_call(self._native, self._inputs, names, self.parameters, self.updates, error_of)
 
@@ -238,11 +243,14 @@ class OrtSession(Runner):
         # Bypass the Python wrappers of bindings and values, too.
         binding = engine.SessionIOBinding(self._native)
         for slot, array in zip(self._inputs, inputs, strict=True):
-            binding.bind_input(slot, array)  # in place, since arrays are contiguous
+            if array.dtype.isbuiltin == 1:
+                binding.bind_input(slot, array)  # in place, since arrays are contiguous
+            else:
+                binding.bind_ortvalue_input(slot, to_engine(array))
         for name, array in self.parameters.items():
             binding.bind_input(name, array)
         for slot, array in zip(self._outputs, outputs, strict=True):
-            binding.bind_ortvalue_output(slot, _to_engine(array, CPU))
+            binding.bind_ortvalue_output(slot, _to_engine(array, CPU) if array.dtype.isbuiltin == 1 else to_engine(array))
         return binding
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:

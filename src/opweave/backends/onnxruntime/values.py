@@ -10,25 +10,34 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ... import memory
-from ...core.dtypes import ONNX_TYPES
+from ...core.dtypes import INFO, ONNX_TYPES
 from .constants import is_plain
 from .native import CPU
+from .records import packed_bytes
 
 _NAMES = {"float32": "float", "float64": "double"}  # other types have NumPy's names
 
-PLAIN_TYPES = frozenset(f"tensor({_NAMES.get(name, name)})" for name in ONNX_TYPES)
+PLAIN_TYPES = frozenset(
+    f"tensor({_NAMES.get(name, name)})" for name in ONNX_TYPES if name == "bool" or INFO[name].is_numpys  # type: ignore[index]
+)
 
 
 def to_engine(array: np.ndarray) -> Any:
-    """Return the engine's tensor for an array. NumPy's own types share the memory; others are copied, and counted."""
+    """Return the engine's tensor for an array. It shares the memory, unless elements have less than 8 bits: the engine packs
+    these, so that they are copied, and counted.
+    """
     if is_plain(array):
         return engine.OrtValue.ortvalue_from_numpy(array, CPU)
-    from onnx import numpy_helper
-
-    tensor = numpy_helper.from_array(array)
-    value = engine.OrtValue.ortvalue_from_shape_and_onnx_type(array.shape, tensor.data_type, CPU)
-    ctypes.memmove(value.data_ptr(), tensor.raw_data, len(tensor.raw_data))
-    memory.copies.add(len(tensor.raw_data), "data types that NumPy does not have")
+    info = INFO[array.dtype.name]  # type: ignore[index]
+    if info.is_numpys:  # with a byte order that is written out
+        return engine.OrtValue.ortvalue_from_numpy(array.view(info.name), CPU)
+    if info.bits >= 8:
+        stored = array.view(np.uint16 if info.bits == 16 else np.uint8)
+        return engine.OrtValue.ortvalue_from_numpy_with_onnx_type(stored, info.onnx)
+    packed = packed_bytes(array)
+    value = engine.OrtValue.ortvalue_from_shape_and_onnx_type(array.shape, info.onnx, CPU)
+    ctypes.memmove(value.data_ptr(), packed, len(packed))
+    memory.copies.add(len(packed), "elements of less than 8 bits")
     return value
 
 

@@ -27,7 +27,7 @@ class OpenVino(Backend):
     name = "openvino"
     families = "opweave.backends.openvino.rules.families"
     needs_trial = True
-    stand_in = "onnxruntime"
+    stand_in = stand_in_for_types = "onnxruntime"
 
     def devices(self) -> list[Device]:
         return devices.devices(self.name)

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...core.casts import cast_array, compute_form
+from ...core.dtypes import INFO
 from ...core.graph import Graph, Node, Operand, map_operands
 from ...support.errors import OperationError
+from ...ops.elementwise import cast
 from .. import Backend, Device, How, PowerPreference, Runner
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ class Reference(Backend):
     name = "reference"
     families = "opweave.backends.reference.rules.families"
     expressions = "numpy"
+    computes = frozenset(INFO)
 
     def devices(self) -> list[Device]:
         text = f"NumPy {np.__version__}, float64 inside: slow and exact"
@@ -42,9 +46,12 @@ class Reference(Backend):
     def evaluate(self, node: Node, arrays: Mapping[Operand, Array]) -> tuple[Array, ...]:
         """Run one node on arrays of the declared data types; an error if intermediate results do not fit into memory."""
 
+        # Narrow values are moved as they are, also the bits of NaN; rules that compute with them take them so, too.
+        is_raw = node.op is cast or any(INFO[operand.data_type].is_narrow for operand in node.operands)
+
         def widen(operand: Operand) -> Array:
             array = arrays[operand]
-            return array.astype(np.float64) if array.dtype.kind == "f" else array
+            return array if is_raw or INFO[operand.data_type].kind != "f" else compute_form(array).astype(np.float64)
 
         rule = self.rule(node)
         assert rule is not None, node
@@ -54,7 +61,7 @@ class Reference(Backend):
             except MemoryError as error:
                 raise OperationError(f"{node.title}: there is not enough memory: {error}") from error
             results = result if isinstance(result, tuple) else (result,)
-            rounded = tuple(np.asarray(r).astype(o.data_type) for r, o in zip(results, node.outputs, strict=True))
+            rounded = tuple(cast_array(np.asarray(r), o.data_type) for r, o in zip(results, node.outputs, strict=True))
         for array, output in zip(rounded, node.outputs, strict=True):
             assert array.shape == output.shape, f"{node.title}: {array.shape} computed, {output.desc} declared"
         return rounded

@@ -147,7 +147,7 @@ def _of_tensor(
         require(place.number < len(descs), f"there are {len(descs)} operands")
         descs, is_sequence = descs[place.number : place.number + 1], False
     if pointer and field is None:
-        require(wanted is None or wanted in dtypes.INFO, f"{wanted!r} is not a data type of WebNN ({_DATA_TYPES})")
+        require(wanted is None or wanted in dtypes.ANY, f"{wanted!r} is not a data type of WebNN ({_DATA_TYPES})")
         for desc in descs:
             require(wanted in (None, desc.data_type), f"the function takes {wanted}, got {desc}")
         return SignatureArgument(item, "tensors" if is_sequence else "tensor", place=place, descs=descs)

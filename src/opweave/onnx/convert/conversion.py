@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...context.builder import MLGraphBuilder
-from ...core.dtypes import FLOATS
+from ...core.dtypes import ANY, INFO, is_float
 from ...core.graph import MLOperand
 from ...support.hints import meant
 from ...support.names import count_of
@@ -36,7 +36,8 @@ def convert(
     converter = model.converter(node)
     if converter is None:
         raise Unsupported("WebNN has no operation for it")
-    types = [_element_type(name, value) for name, value in zip(node.input[:], values, strict=True)]
+    is_own = converter.op is None
+    types = [_element_type(name, value, is_own) for name, value in zip(node.input[:], values, strict=True)]
     takes_names = converter.op is None and node.op_type in TAKES_NAMES
     inputs = [_argument(builder, value, takes_names) for value in values]
     if not any(isinstance(value, MLOperand) for value in inputs):
@@ -59,12 +60,13 @@ def convert(
     }
 
 
-def _element_type(name: str, value: Value | None) -> int:
-    """The ONNX element type of an input, 0 if it is absent."""
+def _element_type(name: str, value: Value | None, takes_all: bool) -> int:
+    """The ONNX element type of an input, 0 if it is absent. Users' operations take the specification's types only."""
     if value is None:
         return 0
     element_type = value.element_type
-    if element_type not in DATA_TYPES and not (isinstance(value, Dynamic) and element_type == 0):
+    is_allowed = element_type in DATA_TYPES and (takes_all or DATA_TYPES[element_type] in ANY)
+    if not is_allowed and not (isinstance(value, Dynamic) and element_type == 0):
         raise Unsupported(f"its input {name!r} is {TensorProto.DataType.Name(element_type).lower()}")
     if isinstance(value, Dynamic):
         raise Unsupported(f"its input {name!r} has a shape that is known only when the graph runs")
@@ -145,7 +147,7 @@ def result_types(
     output_types = {data_type_of(result) for result in results if result is not None}
     if output_types == set(input_types[:1]) and output_types.isdisjoint(("uint8", "bool")):
         return {}
-    floats = set(FLOATS)
+    floats = {name for name in INFO if is_float(name)}
     output_types -= {"bool"}
     return {} if output_types <= floats and len(output_types | floats.intersection(input_types)) <= 1 else infer()
 

@@ -78,11 +78,11 @@ class Trace:
 
 
 class _NamedBuilder(MLGraphBuilder):
-    """A builder whose inputs may have names in their shapes, without the switch for drafts."""
+    """A builder with names in shapes and all data types, without the switch for drafts."""
 
     def __init__(self, context: MLContext) -> None:
         super().__init__(context)
-        self._takes_drafts = True
+        self._takes_drafts = self.takes_empty = self.takes_all_types = True
 
 
 class Tracer:
@@ -205,7 +205,7 @@ class Tracer:
         ):  # the shape that is passed may be more precise than the declared one
             type = tensor_type(element_type, shape)
             dtype = dtype_of(element_type)
-            if is_fixed(shape) and 0 in shape and dtype.kind in "biuf":
+            if is_fixed(shape) and 0 in shape and dtype.kind not in "OUS":
                 return Constant(np.zeros(shape, dtype))  # an empty tensor has no values that could vary
         return self._placeholder(info.name, type, element_type, shape)
 

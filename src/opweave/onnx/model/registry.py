@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ...core.dtypes import INFO, DataType
+from ...core.casts import cast_array
+from ...core.dtypes import INFO, DataType, name_of
 from ...core.graph import MLOperand
 from ...core.sizes import Size
 from .protobuf import GraphProto, NodeProto, TensorProto, domain_of
@@ -285,14 +286,14 @@ def operand(b: MLGraphBuilder, value: Tensor) -> MLOperand:
 
 def data_type_of(value: Tensor) -> str:
     """The data type of an operand or array."""
-    return value.data_type if isinstance(value, MLOperand) else str(value.dtype)
+    return value.data_type if isinstance(value, MLOperand) else name_of(value.dtype)
 
 
 def as_type(b: MLGraphBuilder, value: Tensor, data_type: DataType) -> Tensor:
     """`value` in another data type; arrays stay arrays."""
     if isinstance(value, MLOperand):
         return value if value.data_type == data_type else b.cast(value, data_type)
-    return value.astype(data_type, copy=False)
+    return cast_array(value, data_type)
 
 
 def shape_of(value: Tensor) -> tuple[int, ...]:

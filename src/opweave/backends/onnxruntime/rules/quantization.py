@@ -42,7 +42,7 @@ def _emit(ctx: Emitter, op_type: str, form: Form, input: Value, scale: Value, ze
 
 def _widen(ctx: Emitter, integer: str, input: Value, scale: Value, zero_point: Value) -> list[Value]:
     """Cast the operands to floats that hold sums of two `integer` values exactly, and reshape them so that they broadcast."""
-    wide = "float32" if integer in BYTES else "float64"
+    wide = "float32" if INFO[integer].bits <= 16 else "float64"  # type: ignore[index]
     shape, part = merge_axes(input.dims, scale.dims)
     shaped = ctx.reshape(input, shape), ctx.reshape(scale, part), ctx.reshape(zero_point, part)
     return [ctx.cast(value, wide) for value in shaped]
@@ -82,7 +82,7 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     _keep_int8_apart(ctx, input.data_type)
     input, zero_point = _to_unsigned(ctx, input, zero_point)
     forms, zeros = native_forms(input.dims, scale.dims), ctx.array_of(zero_point)
-    if forms and input.data_type in BYTES:
+    if forms and INFO[input.data_type].bits <= 16:  # type: ignore[index]
         return _emit(ctx, "DequantizeLinear", forms[0], input, scale, zero_point)
     if input.data_type == "int32" and zeros is not None and not zeros.any():
         # Without zero points only: the kernel subtracts them in int32, which may overflow.
@@ -143,14 +143,18 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     _keep_int8_apart(ctx, zero_point.data_type)
     # The kernels for blocks and for float16 convert to int32 before they saturate, which is wrong for large values.
     forms = [form for form in native_forms(input.dims, scale.dims) if "block_size" not in form[2]]
-    if forms and zero_point.data_type in BYTES:
+    if forms and zero_point.data_type in (*BYTES, "int16", "uint16"):
         x, s = ctx.cast(input, "float32"), ctx.cast(scale, "float32")
         ctx.disabled_optimizers.add(ROUNDS_WEIGHTS)
         x = _keep_apart(ctx, x, s, zero_point)
         return _emit(ctx, "QuantizeLinear", forms[0], x, s, zero_point)
     x, s, z = _widen(ctx, zero_point.data_type, input, scale, zero_point)
-    shifted = ctx.emit("Add", ctx.emit("Round", ctx.emit("Div", x, s)), z)
     info = INFO[ctx.output.data_type]
+    if info.kind == "f":
+        shifted = ctx.emit("Add", ctx.emit("Div", x, s), z)
+        y = ctx.emit("Cast", shifted, data_type=ctx.output.data_type, to=info.onnx, saturate=1)
+        return ctx.reshape(Value(y.name, y.data_type, shifted.shape or merge_axes(input.dims, scale.dims)[0]), ctx.output.shape)
+    shifted = ctx.emit("Add", ctx.emit("Round", ctx.emit("Div", x, s)), z)
     return _finish(ctx, ctx.emit("Clip", shifted, ctx.scalar(info.lowest, shifted), ctx.scalar(info.highest, shifted)))
 
 

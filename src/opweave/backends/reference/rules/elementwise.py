@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from ....core.casts import cast_array
 from ....core.conversion import Number
 from ....core.dtypes import DataType
 from ....ops import elementwise as ops
@@ -70,7 +71,7 @@ def _(input: Array) -> Array:
 
 @reference.lower(ops.cast)
 def _(input: Array, data_type: DataType) -> Array:
-    return input.astype(data_type)
+    return cast_array(input, data_type)
 
 
 @reference.lower(ops.clamp)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....core.casts import compute_form
+from ....core.dtypes import INFO
 from ....ops import quantization as ops
 from ..backend import Array, reference
 
@@ -16,12 +18,15 @@ def _repeat_blocks(operand: Array, shape: tuple[int, ...]) -> Array:
 
 @reference.lower(ops.dequantize_linear)
 def _(input: Array, scale: Array, zero_point: Array) -> Array:
-    s, z = _repeat_blocks(scale, input.shape), _repeat_blocks(zero_point, input.shape)
-    return (input.astype(np.float64) - z.astype(np.float64)) * s
+    x, s, z = (compute_form(operand).astype(np.float64) for operand in (input, scale, zero_point))
+    return (x - _repeat_blocks(z, input.shape)) * _repeat_blocks(s, input.shape)
 
 
 @reference.lower(ops.quantize_linear)
 def _(input: Array, scale: Array, zero_point: Array) -> Array:
-    s, z = _repeat_blocks(scale, input.shape), _repeat_blocks(zero_point, input.shape)
-    range_ = np.iinfo(zero_point.dtype)
-    return np.clip(np.rint(input / s) + z.astype(np.float64), range_.min, range_.max)
+    x, s, z = (compute_form(operand).astype(np.float64) for operand in (input, scale, zero_point))
+    steps = x / _repeat_blocks(s, input.shape)
+    info = INFO[zero_point.dtype.name]  # type: ignore[index]
+    if info.kind == "f":  # rounded to its numbers where it is stored
+        return np.clip(steps + _repeat_blocks(z, input.shape), -info.largest, info.largest)
+    return np.clip(np.rint(steps) + _repeat_blocks(z, input.shape), info.lowest, info.highest)

@@ -11,7 +11,8 @@ import numpy as np
 
 from .... import ops
 from ....context.builder import MLGraphBuilder
-from ....core.dtypes import FLOATS, INFO
+from ....core import dtypes
+from ....core.dtypes import INFO, DataType
 from ....core.graph import MLOperand
 from ....core.operation import Op
 from ...model.protobuf import TensorProto
@@ -33,7 +34,7 @@ from ...model.registry import (
 
 def is_float(value: Tensor) -> bool:
     """Whether the elements are floats."""
-    return data_type_of(value) in FLOATS
+    return dtypes.is_float(data_type_of(value))
 
 
 def is_unsigned(value: MLOperand) -> bool:
@@ -174,25 +175,62 @@ def _(
     x: MLOperand,
     *,
     to: int,
-    saturate: int = 1,  # like `round_mode`, for 8-bit floats, which WebNN lacks
+    saturate: int = 1,
     round_mode: str = "up",
     types: list[int],
 ) -> Tensor:
+    return convert_type(b, x, types[0], to, saturate, round_mode)
+
+
+@converts("CastLike")
+def _(
+    b: MLGraphBuilder,
+    x: MLOperand,
+    like: Tensor,
+    *,
+    saturate: int = 1,
+    round_mode: str = "up",
+    types: list[int],
+) -> Tensor:
+    return convert_type(b, x, types[0], types[1], saturate, round_mode)
+
+
+def convert_type(
+    b: MLGraphBuilder, x: MLOperand, source: int, to: int, saturate: int = 1, round_mode: str = "up"
+) -> MLOperand:
+    """Cast to an ONNX element type: `saturate` is for floats of 8 bits, `round_mode` for float8e8m0."""
     data_type = DATA_TYPES.get(to)
     if data_type is None:
         raise Unsupported(f"WebNN has no {TensorProto.DataType.Name(to).lower()}")
-    if types[0] == to:
-        return x
+    if source == to:
+        return b.identity(x)
     if to == TensorProto.BOOL:
         return b.not_equal(x, 0)
     # A bool is stored as uint8, so that only the declared type changes: the result is another operand with the same bytes.
-    return b.identity(x) if x.data_type == data_type else b.cast(x, data_type)
+    if x.data_type == data_type:
+        return b.identity(x)
+    info = INFO[data_type]
+    if info.is_narrow and info.bits == 8:
+        if data_type == "float8_e8m0fnu":
+            unsupported_if(round_mode != "up", f"it rounds {round_mode}")
+            x = b.cast(x, "float32")  # float16 has no bounds as large
+        if saturate:
+            x = saturated(b, x, data_type)
+    return b.cast(x, data_type)
+
+
+def saturated(b: MLGraphBuilder, x: MLOperand, data_type: DataType) -> MLOperand:
+    """Clamp numbers to the range of a float of 8 bits."""
+    largest = INFO[data_type].largest
+    if INFO[x.data_type].is_narrow or not is_float(x):
+        x = b.cast(x, "float32")
+    return b.clamp(x, min_value=2.0**-127 if data_type == "float8_e8m0fnu" else -largest, max_value=largest)
 
 
 @converts("BitCast")
 def _(b: MLGraphBuilder, x: MLOperand, *, to: int) -> Tensor:
     data_type = DATA_TYPES.get(to)
-    if data_type is None or (x.data_type != data_type and (data_type in FLOATS or is_float(x))):
+    if data_type is None or (x.data_type != data_type and (dtypes.is_float(data_type) or is_float(x))):
         raise Unsupported("WebNN can reinterpret bits only between its integer types")
     # Integers of the same size keep their bits.
     return b.identity(x) if x.data_type == data_type else b.cast(x, data_type)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ....composites.quantization import EXACT_TERMS, integer_matmul, matmul_n_bits
 from ....context.builder import MLGraphBuilder
-from ....core.dtypes import FLOATS
+from ....core.dtypes import INFO, is_float, numpy_type
 from ....core.graph import MLOperand
 from ...model.protobuf import TensorProto
 from ...model.registry import (
@@ -56,14 +56,14 @@ class QuantizedBlocks:
         self, b: MLGraphBuilder, x: MLOperand, scale: Tensor, zero_point: Tensor | None, data_type: str = "uint8"
     ) -> MLOperand:
         """Quantise `x`; the result has `data_type` if there is no zero point."""
-        return b.quantize_linear(x, *self._align(b, x.shape, scale, zero_point, data_type))
+        return b.quantize_linear(x, *self.align(b, x.shape, scale, zero_point, data_type))
 
     def dequantize(self, b: MLGraphBuilder, x: Tensor, scale: Tensor, zero_point: Tensor | None) -> MLOperand:
         """Dequantise the integers `x`."""
         y = operand(b, x)
-        return b.dequantize_linear(y, *self._align(b, y.shape, scale, zero_point, y.data_type))
+        return b.dequantize_linear(y, *self.align(b, y.shape, scale, zero_point, y.data_type))
 
-    def _align(
+    def align(
         self, b: MLGraphBuilder, whole: Sequence[int], scale: Tensor, zero_point: Tensor | None, data_type: str
     ) -> tuple[MLOperand, MLOperand]:
         """Scale and zero point as WebNN takes them, for a tensor of shape `whole`."""
@@ -71,7 +71,7 @@ class QuantizedBlocks:
         for part, size in zip(shape_of(s), whole, strict=True):
             if part not in (1, size) and (not block or part * block != size):
                 raise Unsupported(f"blocks of {block} do not divide an axis of {size} into {part}")
-        z = np.zeros(shape_of(s), data_type) if zero_point is None else _align(b, zero_point, whole, self.axis)
+        z = np.zeros(shape_of(s), numpy_type(data_type)) if zero_point is None else _align(b, zero_point, whole, self.axis)
         return operand(b, s), operand(b, z)
 
 
@@ -90,10 +90,15 @@ def _(
     precision: int = 0,
     saturate: int = 1,  # for 8-bit floats
 ) -> MLOperand:
-    if y_zero_point is None and output_dtype not in (0, TensorProto.UINT8, TensorProto.INT8):
-        raise Unsupported("it quantises to a type other than int8 and uint8")
-    unsupported_if(precision not in (0, 1), "it divides in another precision than float32")
-    result_type = "int8" if output_dtype == TensorProto.INT8 else "uint8"
+    result_type = DATA_TYPES.get(output_dtype, "uint8") if y_zero_point is None else data_type_of(y_zero_point)
+    computed_type = DATA_TYPES.get(precision) if precision else "float32"
+    unsupported_if(computed_type is None or not is_float(computed_type), "it divides in a type that is no float")
+    x = b.cast(x, "float32") if INFO[x.data_type].kind != "f" else x
+    if INFO[result_type].kind == "f" and not saturate:
+        scale, zero = blocks.align(b, x.shape, y_scale, y_zero_point, result_type)
+        unsupported_if(blocks.block_size, "its blocks are divided without saturation")
+        steps = b.div(b.cast(x, "float32"), b.cast(scale, "float32"))
+        return b.cast(b.add(steps, b.cast(zero, "float32")), result_type)
     return blocks.quantize(b, x, y_scale, y_zero_point, result_type)
 
 
@@ -109,7 +114,7 @@ def _(
 ) -> MLOperand:
     y = blocks.dequantize(b, x, x_scale, x_zero_point)
     result_type = DATA_TYPES.get(output_dtype) if output_dtype else y.data_type
-    unsupported_if(result_type not in FLOATS, "its result is neither float32 nor float16")
+    unsupported_if(result_type is None or not is_float(result_type), "its result is no float")
     return y if result_type == y.data_type else b.cast(y, result_type)
 
 
