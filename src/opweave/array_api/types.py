@@ -49,7 +49,7 @@ def as_dtype(value: Any, name: str) -> DType:
 
 def data_type_of(dtype: DType) -> DataType:
     """Return WebNN's data type; uint8 for bool."""
-    return "uint8" if dtype == bool else INFO[dtype.name].name  # type: ignore[index]
+    return "uint8" if dtype == bool else INFO[dtype.name].name
 
 
 def isdtype(dtype: Any, kind: Any) -> Any:

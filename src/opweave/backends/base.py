@@ -358,7 +358,9 @@ class Backend(RuleTable, ABC):
     def computes_types_of(self, node: Node) -> bool:
         """Whether all operands and results of a node have data types that the back end computes with."""
         computes = self.computes
-        return all(o.data_type in computes for o in node.operands) and all(o.data_type in computes for o in node.outputs)
+        return all(o.data_type in computes for o in node.operands) and all(
+            o.data_type in computes for o in node.outputs
+        )
 
     def supports(self, node: Node) -> bool:
         return self.rule(node) is not None

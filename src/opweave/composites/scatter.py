@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from ..core.dtypes import ANY, FLOATS, INDICES, INFO
+from ..core.dtypes import ANY, INDICES, INFO, is_float
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
 from ..core.shapes import broadcasts_to
@@ -105,7 +105,7 @@ def _narrow(b: Operations, result: Operand, input: Operand) -> Operand:
     """Convert a result to the data type of `input`; 8-bit integers keep the lowest bits."""
     if result.data_type == input.data_type:
         return result
-    if input.data_type in FLOATS:
+    if is_float(input.data_type):
         return b.cast(result, input.data_type)
     info = INFO[input.data_type]
     lowest, highest = int(info.lowest), int(info.highest)
@@ -192,7 +192,7 @@ def _in_parts(
 def _neutral(reduction: Reduction, data_type: Any) -> float:
     if reduction in ("add", "mul"):
         return 0 if reduction == "add" else 1
-    if data_type in FLOATS:
+    if is_float(data_type):
         return float("inf" if reduction == "min" else "-inf")
     return INFO[data_type].highest if reduction == "min" else INFO[data_type].lowest
 

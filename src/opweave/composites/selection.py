@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
-from ..core.dtypes import ANY, FLOATS, INFO, DataType
+from ..core.dtypes import ANY, FLOATS, INFO, DataType, is_float
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
 from ..ops.constants import constant
@@ -64,7 +64,7 @@ top_k.default("axis")(last_axis)
 def _(b: Operations, input: Operand, k: int, axis: int, largest: bool, index_type: DataType) -> tuple[Operand, Operand]:
     # Comparisons with NaN are false, or not defined on GPUs. Infinity replaces NaN as the key; `is_first` orders the two.
     keys, is_first = input, None
-    if input.data_type in FLOATS:
+    if is_float(input.data_type):
         is_nan = b.is_nan(input)
         keys = b.where(is_nan, constant(b, float("inf"), input.data_type), input)
         is_first = is_nan if largest else b.logical_not(is_nan)
@@ -118,7 +118,7 @@ def _one_by_one(b: Operations, keys: Operand, is_first: Operand | None, k: int, 
 
 
 def _worst(data_type: DataType, largest: bool) -> float:
-    if data_type in FLOATS:
+    if is_float(data_type):
         return float("-inf" if largest else "inf")
     return INFO[data_type].lowest if largest else INFO[data_type].highest
 
@@ -177,7 +177,7 @@ def _(b: Operations, indices: Operand, depth: int, axis: int, on: float, off: fl
 
 
 def _number(value: float, data_type: DataType) -> float:
-    return value if data_type in FLOATS else int(value)
+    return value if is_float(data_type) else int(value)
 
 
 @declare(input=Limits(FLOATS, ranks=(1, N)))

@@ -195,7 +195,9 @@ class MLGraphBuilder(Operations):
                     desc, array = convert_desc(data_type, shape, self.takes_all_types), as_array(buffer, "buffer")
                     self._check_open()  # after the conversions, as in Web IDL
                     check_desc(desc, self._max_byte_length, takes_empty=self.takes_empty)
-                    return self._operand_type(self, desc, value=constant_array(fit(unpacked(array, desc), "buffer", desc)))
+                    return self._operand_type(
+                        self, desc, value=constant_array(fit(unpacked(array, desc), "buffer", desc))
+                    )
                 case (str() as data_type, (int() | float() | np.number()) as number) if not isinstance(number, bool):
                     checked = dtypes.check(data_type, self.takes_all_types)
                     self._check_open()

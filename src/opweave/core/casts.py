@@ -8,15 +8,14 @@ their lowest bits; floats become them by rounding to the nearest integer, ties t
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from .dtypes import INFO, TypeInfo, numpy_type
+from .dtypes import INFO, POWERS, TypeInfo, numpy_type
+
 
 def compute_form(array: np.ndarray) -> np.ndarray:
     """An array in a data type that NumPy computes with: float32 for floats of `ml_dtypes`, int8 or uint8 for its integers."""
-    info = INFO.get(array.dtype.name)  # type: ignore[call-overload]
+    info = INFO.get(array.dtype.name)
     if info is None or info.is_numpys:
         return array
     result: np.ndarray = array.astype(np.float32 if info.kind == "f" else np.int8 if info.kind == "i" else np.uint8)
@@ -30,7 +29,7 @@ def cast_array(array: np.ndarray, data_type: str) -> np.ndarray:
     >>> cast_array(x, "float8_e4m3fn").tolist(), cast_array(x[:2], "int4").tolist()
     ([2.5, 3.5, nan, nan], [2, 4])
     """
-    info: TypeInfo = INFO[data_type]  # type: ignore[index]
+    info: TypeInfo = INFO[data_type]
     target = numpy_type(data_type)
     if array.dtype == target:
         return array
@@ -44,8 +43,8 @@ def cast_array(array: np.ndarray, data_type: str) -> np.ndarray:
             values = values.astype(np.float64)
         if info.bits == 16:
             return (_to_odd(values) if values.dtype.itemsize > 4 else values).astype(target)
-        if info.name == "float8_e8m0fnu":
-            return _to_powers(values).astype(np.float32).astype(target)
+        if info.name == POWERS:
+            values = _to_powers(values).astype(np.float32)
         return values.astype(target)
 
 
@@ -71,7 +70,7 @@ def _to_odd(values: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(values), bits, cut | is_inexact).astype(np.uint32).view(np.float32)
 
 
-def _to_powers(values: np.ndarray) -> Any:
+def _to_powers(values: np.ndarray) -> np.ndarray:
     """Round up to powers of two from 2**-127 to 2**127; 0, infinities and negative numbers become NaN."""
     values = values.astype(np.float64)
     is_number = (values > 0) & np.isfinite(values)

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from functools import cache
 from inspect import signature
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 from ..support.errors import ValidationError
 from ..support.names import short_repr
 from ..support.records import record
+
+if TYPE_CHECKING:
+    import numpy as np
 
 DataType = Literal["float32", "float16", "int32", "uint32", "int64", "uint64", "int8", "uint8"]
 
@@ -69,7 +72,7 @@ class TypeInfo:
         return (1 << (self.bits - (self.kind == "i"))) - 1
 
 
-INFO: dict[DataType, TypeInfo] = {
+INFO: dict[str, TypeInfo] = {
     info.name: info
     for info in (
         TypeInfo("float32", "f", 32, 1),
@@ -82,7 +85,7 @@ INFO: dict[DataType, TypeInfo] = {
         TypeInfo("uint8", "u", 8, 2),
         # Beyond the specification. `DataType` has the specification's only: it is the annotation of public parameters.
         *(
-            TypeInfo(*row)  # type: ignore[arg-type]
+            TypeInfo(*row)
             for row in (
                 ("float64", "f", 64, 11),
                 ("int16", "i", 16, 5),
@@ -103,11 +106,15 @@ INFO: dict[DataType, TypeInfo] = {
     )
 }
 
-BEYOND: tuple[DataType, ...] = tuple(name for name in INFO if name not in ANY)
+BEYOND: tuple[DataType, ...] = tuple(info.name for info in INFO.values() if info.name not in ANY)
 """Data types that the specification lacks: those of drafts, and those that ONNX models bring."""
 
 DRAFTS = ("bfloat16", "int4", "uint4", "float8_e4m3fn")
 """Data types of drafts and proposals of the group (https://github.com/webmachinelearning/webnn/issues/956)."""
+
+FLOAT64: str = "float64"
+POWERS: str = "float8_e8m0fnu"
+"""Names that code compares with: the float wider than those of the specification, and the type of powers of two."""
 
 SPELLINGS: dict[str, str] = {
     "float8e4m3": "float8_e4m3fn",
@@ -125,24 +132,24 @@ ONNX_TYPES: dict[str, int] = {**{name: info.onnx for name, info in INFO.items()}
 
 
 @cache
-def numpy_type(name: str) -> Any:
+def numpy_type(name: str) -> np.dtype[Any]:
     """The NumPy data type of a name; it loads `ml_dtypes` only for types that NumPy lacks.
 
     >>> numpy_type("int16"), numpy_type("bfloat16")
     (dtype('int16'), dtype(bfloat16))
     """
-    import numpy as np
+    import numpy
 
-    if name in INFO and not INFO[name].is_numpys:  # type: ignore[index]
+    if name in INFO and not INFO[name].is_numpys:
         import ml_dtypes  # registers its names with NumPy
 
         assert ml_dtypes.__name__
-    return np.dtype(name)
+    return numpy.dtype(name)
 
 
 def is_float(data_type: str) -> bool:
     """Whether values of a data type are floats of any width."""
-    return INFO[data_type].kind == "f"  # type: ignore[index]
+    return INFO[data_type].kind == "f"
 
 
 @cache
@@ -158,7 +165,7 @@ def widened(data_types: tuple[DataType, ...], takes_narrow: bool = False) -> tup
         more += [f"{sign}16"] if {f"{sign}8", f"{sign}32"} <= {*data_types} else []
     if takes_narrow:
         more += [name for name in BEYOND if INFO[name].is_narrow]
-    return (*data_types, *(INFO[name].name for name in more))  # type: ignore[index]
+    return (*data_types, *(INFO[name].name for name in more))
 
 
 @cache
@@ -183,7 +190,11 @@ def of_array(dtype: Any, takes_all: bool = False) -> DataType:
     if name not in (INFO if takes_all else ANY):
         wide = {"float64": "float32", "bfloat16": "float32", "bool": "uint8"}.get(name)
         hint = f"; array.astype({wide!r}) converts it" if wide else ""
-        rule = f"a data type of WebNN or ONNX ({', '.join(INFO)})" if takes_all else f"a data type of WebNN ({', '.join(ANY)})"
+        rule = (
+            f"a data type of WebNN or ONNX ({', '.join(INFO)})"
+            if takes_all
+            else f"a data type of WebNN ({', '.join(ANY)})"
+        )
         raise ValidationError(f"{name} is not {rule}{hint}")
     if not dtype.isnative:
         raise ValidationError(

@@ -106,7 +106,7 @@ def conversion(source: Type, target: Type, precision: Precision) -> Rule:
 
 def _saturate(x: Array, dtype: np.dtype[Any]) -> Any:
     """Truncate floats to integers, clamped to the range of `dtype`; NaN becomes 0."""
-    info = INFO[dtype.name]  # type: ignore[index]
+    info = INFO[dtype.name]
     limit = x.dtype.type(2.0 ** (info.bits - (info.kind == "i")))  # `highest` itself may not be a float
     inside = (x > x.dtype.type(info.lowest)) & (x < limit)
     whole = np.where(inside, x, x.dtype.type(0)).astype(dtype)

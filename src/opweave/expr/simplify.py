@@ -277,7 +277,7 @@ def _without_cast(parts: tuple[Expr, ...]) -> tuple[Expr, ...]:
     for cast, other in (parts, parts[::-1]):
         if isinstance(cast, Cast) and isinstance(other, Const) and cast.type == "int64":
             inner = cast.parts[0]
-            info = INFO.get("int32" if inner.type == "index" else inner.type)  # type: ignore[arg-type]
+            info = INFO.get("int32" if inner.type == "index" else inner.type)
             is_known = not isinstance(other.value, Size)
             if info is not None and info.kind != "f" and is_known and info.lowest <= other.value <= info.highest:
                 number = Const(other.value, inner.type)

@@ -80,13 +80,16 @@ for _name, _op in _LISTING.items():
     setattr(Operations, _name, _op)
     if _op.positional[0] not in _op.sequences:
         setattr(Operators, _name, _method(_op))
-_NARROW = {
-    **dict.fromkeys("expand gather gather_elements gather_nd identity pad reshape reverse slice split tile".split(), ["input"]),
-    **dict.fromkeys("transpose triangular scatter_elements scatter_nd squeeze unsqueeze dequantize_linear".split(), ["input"]),
-    "cast": ["input", "output"],
-    "concat": ["inputs"],
-    "quantize_linear": ["zero_point", "output"],
-    "where": ["true_value"],
+_MOVES = """
+expand gather gather_elements gather_nd identity pad reshape reverse scatter_elements scatter_nd slice split squeeze tile
+transpose triangular unsqueeze
+"""
+_NARROW: dict[str, tuple[str, ...]] = dict.fromkeys(_MOVES.split(), ("input",)) | {
+    "cast": ("input", "output"),
+    "concat": ("inputs",),
+    "dequantize_linear": ("input",),
+    "quantize_linear": ("zero_point", "output"),
+    "where": ("true_value",),
 }
 """Operands and results that may have narrow types: of operations that move elements, cast and (de)quantise."""
 for _name, _operands in _NARROW.items():

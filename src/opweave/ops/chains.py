@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..core.dtypes import FLOATS, INFO, DataType
+from ..core.dtypes import INFO, DataType, is_float
 from ..core.graph import Node, Operand, map_operands
 from ..core.operation import Op, call_with
 from ..core.shapes import Shape
@@ -100,9 +100,9 @@ def _require_host(name: str, operand: Operand, reader: Node | None) -> None:
     rule = "must be computed from shapes and integer constants"
     if operand.is_input:
         origin = f"input {operand.name!r}"
-    elif node is not None and (node.op not in _RULES or desc.data_type in FLOATS):
+    elif node is not None and (node.op not in _RULES or is_float(desc.data_type)):
         origin = f"the result of {node.title}, {desc}"
-    elif desc.data_type in FLOATS:
+    elif is_float(desc.data_type):
         origin = f"a constant {desc}"
     elif node is None and not isinstance(operand.value, np.ndarray):
         origin = f"a constant {desc} in the memory of a device"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from ..core.dtypes import FLOATS, cast_number
+from ..core.dtypes import FLOATS, cast_number, is_float
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, op
 from ..core.shapes import (
@@ -311,4 +311,4 @@ def _(b: Operations, input: Operand, mode: str, sizes: Sequence[int], axes: Sequ
         total = low * (denominator - weight) + high * weight
         divisor *= denominator
     mean = total / divisor
-    return b.cast(mean if input.data_type in FLOATS else b.round_even(mean), input.data_type)
+    return b.cast(mean if is_float(input.data_type) else b.round_even(mean), input.data_type)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from .. import expr
 from ..core.conversion import Number
-from ..core.dtypes import ANY, FLOATS, LOGICAL, SIGNED, DataType
+from ..core.dtypes import ANY, FLOATS, LOGICAL, SIGNED, DataType, is_float
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, Op, op
 from ..core.shapes import broadcast
@@ -359,9 +359,10 @@ for _op in (
 
 def truncated_remainder(f: Any, a: Any, b: Any) -> Any:
     """The remainder with the sign of a."""
-    if a.data_type not in FLOATS:
+    if not is_float(a.data_type):
         return f.where(f.equal(b, 0), b, a - a / b * b)
-    return f.cast(_float_remainder(f, f.cast(a, "float32"), f.cast(b, "float32")), a.data_type)
+    wide = "float64" if a.data_type == "float64" else "float32"
+    return f.cast(_float_remainder(f, f.cast(a, wide), f.cast(b, wide)), a.data_type)
 
 
 def floored_remainder(f: Any, a: Any, b: Any) -> Any:

@@ -101,18 +101,23 @@ def _repeat_blocks(b: Operations, operand: Operand, shape: tuple[int, ...]) -> O
 def _(b: Operations, input: Operand, scale: Operand, zero_point: Operand) -> Operand:
     s, z = (_repeat_blocks(b, operand, input.shape) for operand in (scale, zero_point))
     # Subtract in an integer type that is wide enough; float32 would round 32-bit integers.
-    exact: DataType = "int32" if INFO[input.data_type].bits == 8 else "int64"
+    info, factor = INFO[input.data_type], widen(b, s)
+    exact: DataType = "float32" if info.kind == "f" else "int32" if info.bits <= 16 else "int64"
     difference = b.cast(input, exact) - b.cast(z, exact)
-    return narrow(b, b.cast(difference, "float32") * widen(b, s), scale)
+    return narrow(b, b.cast(difference, factor.data_type) * factor, scale)
 
 
 @quantize_linear.decompose
 def _(b: Operations, input: Operand, scale: Operand, zero_point: Operand) -> Operand:
     s, z = (_repeat_blocks(b, operand, input.shape) for operand in (scale, zero_point))
     info = INFO[zero_point.data_type]
-    steps = b.round_even(widen(b, input) / widen(b, s))
-    if info.bits == 8:
-        shifted = steps + b.cast(z, "float32")
+    quotient = widen(b, input) / widen(b, s)
+    if info.kind == "f":
+        shifted = quotient + b.cast(z, quotient.data_type)
+        return b.cast(b.clamp(shifted, min_value=-info.largest, max_value=info.largest), zero_point.data_type)
+    steps = b.round_even(quotient)
+    if info.bits <= 16:
+        shifted = steps + b.cast(z, steps.data_type)
     else:
         # Add in int64, because float32 would round. Beyond 2**33, the result saturates with any zero point.
         steps = b.clamp(steps, min_value=-(2.0**33), max_value=2.0**33)

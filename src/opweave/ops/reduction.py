@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from .. import expr
-from ..core.dtypes import ANY, FLOATS, WIDE, DataType
+from ..core.dtypes import ANY, FLOATS, INFO, WIDE, DataType
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N, Op, op
 from ..core.shapes import reduced_shape
@@ -176,13 +176,13 @@ reduce_sum_square = _reduce.named(
 
 
 def widen(b: Operations, input: Operand) -> Operand:
-    """Convert float16 to float32: sums and squares of float16 overflow, or lose precision, before their mean does."""
-    return b.cast(input, "float32") if input.data_type == "float16" else input
+    """Convert 16-bit floats to float32: sums and squares overflow, or lose precision, before their mean does."""
+    return b.cast(input, "float32") if INFO[input.data_type].bits == 16 else input
 
 
 def narrow(b: Operations, result: Operand, input: Operand) -> Operand:
     """Convert the result of a computation on `widen(b, input)` to the data type of `input`."""
-    return b.cast(result, "float16") if input.data_type == "float16" else result
+    return b.cast(result, input.data_type) if INFO[input.data_type].bits == 16 else result
 
 
 @reduce_l1.decompose

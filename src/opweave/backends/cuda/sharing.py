@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import INFO
 from ...core.graph import Desc
 from ...memory import dlpack
 from ...support.errors import ValidationError, require
@@ -99,7 +98,7 @@ def _check_layout(
     read_only: bool,
     owner: Any,
 ) -> Lent:
-    require(data_type in INFO, f"tensor_from: WebNN has no data type {data_type}")
+    require(data_type in ANY, f"tensor_from: WebNN has no data type {data_type}")
     desc = Desc(data_type, tuple(shape))  # type: ignore[arg-type]
     expected = list(accumulate((1, *desc.shape[:0:-1]), mul))[::-1]
     is_contiguous = strides is None or all(

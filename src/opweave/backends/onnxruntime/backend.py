@@ -7,7 +7,7 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...core.dtypes import ANY, INFO
+from ...core.dtypes import ANY, INFO, POWERS
 from ...core.graph import Graph, Node, Operand, is_beyond, map_operands
 from ...core.sizes import in_scope
 from ...ops.quantization import dequantize_linear
@@ -31,7 +31,7 @@ class OnnxRuntime(Backend):
     gains_from_loops = True
     takes_names = True
     stand_in_for_types = "reference"
-    computes = frozenset(name for name, info in INFO.items() if info.bits >= 8 and name != "float8_e8m0fnu")
+    computes = frozenset(name for name, info in INFO.items() if info.bits >= 8 and name != POWERS)
     plugin: Plugin | None = None
     """Device of a plug-in provider that runs the graphs; None for the CPU."""
 
@@ -119,7 +119,12 @@ class OnnxRuntime(Backend):
             operand: ctx.add_constant(operand.value) if operand.is_constant else ctx.add_input(name, operand.desc)
             for operand, name in names.items()
         }
-        ctx.graph, ctx.node, ctx.has_kernels, ctx.lacks_kernels = Graph({}, {}, (node,)), node, True, False
+        ctx.graph, ctx.node, ctx.has_kernels, ctx.lacks_kernels = (
+            Graph({}, {str(k): o for k, o in enumerate(node.outputs)}, (node,)),
+            node,
+            True,
+            False,
+        )
         rule((ctx,), {**map_operands(node.inputs, values.__getitem__), **node.attributes})
         return not ctx.lacks_kernels
 

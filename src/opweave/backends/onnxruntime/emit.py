@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 
 from ... import memory
-from ...core.dtypes import ONNX_TYPES, name_of, numpy_type
+from ...core.dtypes import BEYOND, FLOAT64, ONNX_TYPES, name_of, numpy_type
 from ...core.sizes import Size, is_longer, is_same_size, is_static, is_unknown
 from . import kernels
 from .barriers import keep_casts_apart, keep_outputs_apart
@@ -309,6 +309,8 @@ class Emitter:
             return value
         if data_type == "bool" and value.name in self._bools:
             return self._bools[value.name]
+        # Rules compute float64 in float64, or not at all.
+        self.lacks_kernels |= value.data_type == "float64" and self.node.outputs[0].data_type == FLOAT64
         name = self.fresh()
         encoded = field(5, attribute("to", ONNX_TYPES[data_type]))
         if data_type.startswith("float8"):
@@ -525,7 +527,10 @@ class Emitter:
         if data_type == "float32" or (data_type == "float16" and self._has_halves):
             return data_type  # every operator has a kernel; reading the registry would take megabytes
         have = kernels.data_types(op_type, domain)
-        if have is None or data_type in have:
+        if have is None:
+            self.lacks_kernels |= data_type in BEYOND
+            return data_type
+        if data_type in have:
             return "float32" if data_type == "float16" and not domain and self._are_wide(inputs) else data_type
         self.has_kernels = False
         wide = next((wide for wide in _WIDER.get(data_type, ()) if wide in have), data_type)

@@ -42,9 +42,9 @@ class ProviderSession(OrtSession):
         super().run(inputs, outputs)
         self._count(inputs, outputs)
 
-    def returning(self, outputs: Sequence[int]) -> Returning:
+    def returning(self, outputs: Sequence[int]) -> Returning | None:
         call = super().returning(outputs)
-        if self.copies_nothing:
+        if call is None or self.copies_nothing:
             return call
 
         def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

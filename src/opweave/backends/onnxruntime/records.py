@@ -84,7 +84,7 @@ def packed_bytes(array: np.ndarray) -> bytes:
     >>> packed_bytes(np.array([1, -2, 3], ml_dtypes.int4)).hex()
     'e103'
     """
-    info = INFO.get(array.dtype.name)  # type: ignore[call-overload]
+    info = INFO.get(array.dtype.name)
     if info is None or info.bits >= 8:
         return array.tobytes()
     codes = array.reshape(-1).view(np.uint8) & ((1 << info.bits) - 1)

@@ -250,7 +250,9 @@ class OrtSession(Runner):
         for name, array in self.parameters.items():
             binding.bind_input(name, array)
         for slot, array in zip(self._outputs, outputs, strict=True):
-            binding.bind_ortvalue_output(slot, _to_engine(array, CPU) if array.dtype.isbuiltin == 1 else to_engine(array))
+            binding.bind_ortvalue_output(
+                slot, _to_engine(array, CPU) if array.dtype.isbuiltin == 1 else to_engine(array)
+            )
         return binding
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:

@@ -18,7 +18,7 @@ from .records import packed_bytes
 _NAMES = {"float32": "float", "float64": "double"}  # other types have NumPy's names
 
 PLAIN_TYPES = frozenset(
-    f"tensor({_NAMES.get(name, name)})" for name in ONNX_TYPES if name == "bool" or INFO[name].is_numpys  # type: ignore[index]
+    f"tensor({_NAMES.get(name, name)})" for name in ONNX_TYPES if name == "bool" or INFO[name].is_numpys
 )
 
 
@@ -28,7 +28,7 @@ def to_engine(array: np.ndarray) -> Any:
     """
     if is_plain(array):
         return engine.OrtValue.ortvalue_from_numpy(array, CPU)
-    info = INFO[array.dtype.name]  # type: ignore[index]
+    info = INFO[array.dtype.name]
     if info.is_numpys:  # with a byte order that is written out
         return engine.OrtValue.ortvalue_from_numpy(array.view(info.name), CPU)
     if info.bits >= 8:

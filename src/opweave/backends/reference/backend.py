@@ -11,8 +11,8 @@ import numpy as np
 from ...core.casts import cast_array, compute_form
 from ...core.dtypes import INFO
 from ...core.graph import Graph, Node, Operand, map_operands
-from ...support.errors import OperationError
 from ...ops.elementwise import cast
+from ...support.errors import OperationError
 from .. import Backend, Device, How, PowerPreference, Runner
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ class Reference(Backend):
 
     def evaluate(self, node: Node, arrays: Mapping[Operand, Array]) -> tuple[Array, ...]:
         """Run one node on arrays of the declared data types; an error if intermediate results do not fit into memory."""
-
         # Narrow values are moved as they are, also the bits of NaN; rules that compute with them take them so, too.
         is_raw = node.op is cast or any(INFO[operand.data_type].is_narrow for operand in node.operands)
 

@@ -18,7 +18,7 @@ from .mathematics import HalideExpr, f32, hl
 
 _NUMBERS: dict[Type, Callable[[Any], HalideExpr]] = {
     **dict.fromkeys(FLOATS, f32),  # the arithmetic of float16 is float32
-    **{name: getattr(hl, f"{info.kind}{info.bits}") for name, info in INFO.items() if info.kind != "f"},
+    **{name: getattr(hl, f"{INFO[name].kind}{INFO[name].bits}") for name in INTEGERS},
     "index": hl.i32,
     "bool": lambda value: hl.cast(hl.Bool(), bool(value)),
 }
@@ -215,7 +215,7 @@ def cast(value: HalideExpr, source: Type, target: Type) -> HalideExpr:
 
 def _saturate(value: HalideExpr, target: Type) -> HalideExpr:
     """Truncate a float to an integer, clamped to the range of `target`; NaN becomes 0."""
-    info = INFO["int32" if target == "index" else target]  # type: ignore[index]
+    info = INFO["int32" if target == "index" else target]
     above, below = float(info.highest + 1), float(info.lowest)  # powers of 2, exact in float32
     inside = (value < f32(above)) & (value > f32(below - 1 if info.bits < 32 else below))
     whole = hl.cast(arithmetic_type(target), hl.select(inside, value, f32(0)))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ....composites import activation as composites
-from ....core.dtypes import FLOATS, INFO
+from ....core.dtypes import INFO, is_float
 from ....core.graph import Graph, Operand
 from ....core.shapes import broadcasts_to
 from ....ops import activation as ops, convolution, elementwise, matrix, movement, pooling, recurrent, reduction
@@ -41,7 +41,7 @@ def _slope_fits(input: Operand, slope: Operand) -> bool:
     """Whether the PRelu kernel is correct: it computes 0 * slope for an input of 0, which is NaN for NaN and infinity."""
     if not broadcasts_to(slope.shape, input.shape):
         return False
-    return input.data_type in FLOATS and slope.is_constant and bool(np.isfinite(slope.value).all())
+    return is_float(input.data_type) and slope.is_constant and bool(np.isfinite(slope.value).all())
 
 
 ort.rename({ops.prelu: "PRelu"}, when=_slope_fits)
@@ -53,7 +53,7 @@ def _(ctx: Emitter, input: Value, slope: Value) -> Value:
     return ctx.emit("Where", is_below, ctx.emit("Mul", slope, input), input)
 
 
-ort.rename({ops.relu: "Relu"}, when=lambda input: input.data_type in FLOATS)
+ort.rename({ops.relu: "Relu"}, when=lambda input: is_float(input.data_type))
 
 
 @ort.lower(ops.relu, when=lambda input: input.data_type == "int64")

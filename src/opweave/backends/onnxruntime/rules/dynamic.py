@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....core.conversion import Number
-from ....core.dtypes import FLOATS
+from ....core.dtypes import is_float
 from ....core.graph import Operand
 from ....core.sizes import Size, is_static
 from ....ops import dynamic as ops
@@ -89,7 +89,7 @@ def _(ctx: Emitter, input: Value, sizes: Value, mode: str, axes: Sequence[int]) 
     # Engines interpolate over the last two axes only.
     order = [axis for axis in range(4) if axis not in axes] + list(axes)
     x = ctx.transpose(input, order)
-    is_integer = mode == "linear" and input.data_type not in FLOATS
+    is_integer = mode == "linear" and not is_float(input.data_type)
     others = ctx.emit("Slice", ctx.emit("Shape", x, data_type="int64"), ctx.constant([0]), ctx.constant([2]))
     shape = ctx.emit("Concat", others, ctx.cast(sizes, "int64"), axis=0)
     y = ctx.emit(

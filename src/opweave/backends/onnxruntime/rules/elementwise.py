@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from ....core import dtypes
 from ....core.conversion import Number
-from ....core.dtypes import FLOATS, INFO, DataType
+from ....core.dtypes import INFO, DataType
 from ....core.graph import Operand
 from ....ops import elementwise as ops
 from ..backend import ort
@@ -20,7 +21,7 @@ ort.rename({ops.abs: "Abs", ops.neg: "Neg"})
 
 
 def is_float(a: Operand) -> bool:
-    return a.data_type in FLOATS
+    return dtypes.is_float(a.data_type)
 
 
 @ort.lower(ops.div, when=is_float)
@@ -50,17 +51,23 @@ def _is_unit_or_zero(ctx: Emitter, b: Value) -> Value:
     return ctx.emit("And", above, ctx.emit("Less", b, ctx.scalar(2, b), data_type="bool"))
 
 
-@ort.lower(ops.modulus_floor)
+def _is_not_wide(a: Operand) -> bool:
+    return (
+        a.data_type != dtypes.FLOAT64
+    )  # the kernel for float64 raises an error for remainders that it should return as NaN
+
+
+@ort.lower(ops.modulus_floor, when=_is_not_wide)
 def _(ctx: Emitter, a: Value, b: Value) -> Value:
-    if a.data_type not in FLOATS:
+    if not dtypes.is_float(a.data_type):
         return ctx.emit("Mod", a, _safe_divisor(ctx, b))
     rest = ctx.emit("Mod", a, b, fmod=1)  # with the sign of a
     return choose(ctx, _differ_in_sign(ctx, rest, b, rest), ctx.emit("Add", rest, b), rest)
 
 
-@ort.lower(ops.modulus_truncate)
+@ort.lower(ops.modulus_truncate, when=_is_not_wide)
 def _(ctx: Emitter, a: Value, b: Value) -> Value:
-    if a.data_type in FLOATS:
+    if dtypes.is_float(a.data_type):
         return ctx.emit("Mod", a, b, fmod=1)
     divisor = _safe_divisor(ctx, b)
     rest = ctx.emit("Mod", a, divisor)  # with the sign of b; fmod=1 would compute in float64
@@ -129,7 +136,7 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
     return choose(ctx, is_fraction, zero, result)
 
 
-ort.rename({ops.sign: "Sign"}, when=lambda input: input.data_type not in ("float32", "int64"))
+ort.rename({ops.sign: "Sign"}, when=lambda input: input.data_type not in ("float32", "float64", "int64"))
 
 
 @ort.lower(ops.sign)
@@ -146,8 +153,26 @@ def _(ctx: Emitter, input: Value) -> Value:
     return input
 
 
+_CAST_WRONGLY: dict[str, tuple[float, float]] = {"float8_e4m3fn": (448, 480), "float8_e5m2": (57344, 61440)}
+"""Types with their largest number, and from where on numbers would be infinite or NaN. The engine makes 448 of numbers from
+480 to 496, and NaN instead of infinity of those from 61440 to 65536."""
+
+
+def _beyond_range(ctx: Emitter, input: Value, largest: float, limit: float) -> Value:
+    """`input` with twice the numbers from `limit` on, which the kernel casts as it should."""
+    source = ctx.node.inputs["input"]
+    assert isinstance(source, Operand)
+    if source.node is not None and source.node.op is ops.clamp and source.node.attributes["max_value"] == largest:
+        return input
+    x = input if dtypes.is_float(input.data_type) else ctx.cast(input, "float32")
+    is_beyond = ctx.emit("GreaterOrEqual", ctx.emit("Abs", x), ctx.scalar(limit, x), data_type="bool")
+    return ctx.emit("Where", is_beyond, ctx.emit("Add", x, x), x, shape=input.shape)
+
+
 @ort.lower(ops.cast)
 def _(ctx: Emitter, input: Value, data_type: DataType) -> Value:
+    if data_type in _CAST_WRONGLY:
+        input = _beyond_range(ctx, input, *_CAST_WRONGLY[data_type])
     result = ctx.cast(input, data_type)
     ctx.round(result)
     return result

@@ -36,13 +36,13 @@ def _emit(ctx: Emitter, op_type: str, form: Form, input: Value, scale: Value, ze
     shape, part, attributes = form
     z = None if zero_point is None else ctx.reshape(zero_point, part)
     operands: list[Any] = [ctx.reshape(input, shape), ctx.reshape(scale, part), z]
-    y = ctx.emit(op_type, *operands, data_type=ctx.output.data_type, shape=shape, **attributes)
-    return ctx.reshape(y, ctx.output.shape)
+    result = scale.data_type if zero_point is None or op_type == "DequantizeLinear" else zero_point.data_type
+    return _finish(ctx, ctx.emit(op_type, *operands, data_type=result, shape=shape, **attributes))
 
 
 def _widen(ctx: Emitter, integer: str, input: Value, scale: Value, zero_point: Value) -> list[Value]:
     """Cast the operands to floats that hold sums of two `integer` values exactly, and reshape them so that they broadcast."""
-    wide = "float32" if INFO[integer].bits <= 16 else "float64"  # type: ignore[index]
+    wide = "float32" if INFO[integer].bits <= 16 else "float64"
     shape, part = merge_axes(input.dims, scale.dims)
     shaped = ctx.reshape(input, shape), ctx.reshape(scale, part), ctx.reshape(zero_point, part)
     return [ctx.cast(value, wide) for value in shaped]
@@ -82,7 +82,11 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     _keep_int8_apart(ctx, input.data_type)
     input, zero_point = _to_unsigned(ctx, input, zero_point)
     forms, zeros = native_forms(input.dims, scale.dims), ctx.array_of(zero_point)
-    if forms and INFO[input.data_type].bits <= 16:  # type: ignore[index]
+    if scale.data_type == "bfloat16":  # the kernels take scales of float32 and float16
+        scale = ctx.cast(scale, "float32")
+    elif scale.data_type == "float64":
+        forms = []
+    if scale.data_type != "float64" and forms and INFO[input.data_type].bits <= 16:
         return _emit(ctx, "DequantizeLinear", forms[0], input, scale, zero_point)
     if input.data_type == "int32" and zeros is not None and not zeros.any():
         # Without zero points only: the kernel subtracts them in int32, which may overflow.
@@ -153,7 +157,7 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     if info.kind == "f":
         shifted = ctx.emit("Add", ctx.emit("Div", x, s), z)
         y = ctx.emit("Cast", shifted, data_type=ctx.output.data_type, to=info.onnx, saturate=1)
-        return ctx.reshape(Value(y.name, y.data_type, shifted.shape or merge_axes(input.dims, scale.dims)[0]), ctx.output.shape)
+        return ctx.reshape(Value(y.name, y.data_type, tuple(merge_axes(input.dims, scale.dims)[0])), ctx.output.shape)
     shifted = ctx.emit("Add", ctx.emit("Round", ctx.emit("Div", x, s)), z)
     return _finish(ctx, ctx.emit("Clip", shifted, ctx.scalar(info.lowest, shifted), ctx.scalar(info.highest, shifted)))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import inf
 
 from ....composites import selection as composites
-from ....core.dtypes import FLOATS
+from ....core.dtypes import FLOATS, is_float
 from ..backend import ort
 from ..emit import Emitter, Value
 from .shared import is_single
@@ -26,7 +26,7 @@ _WIDER = {"float16": ("float32", 1e30), "float32": ("float64", 1e300)}
 def _(ctx: Emitter, input: Value, k: int, axis: int, largest: bool, index_type: str) -> tuple[Value, Value]:
     keys, shape = input, ctx.output.shape
     # Before version 1.32, the kernel's order of NaN is arbitrary, so infinity replaces NaN in keys.
-    if input.data_type in FLOATS:
+    if is_float(input.data_type):
         data_type, beyond = _WIDER[input.data_type]
         wide = ctx.cast(input, data_type)
         numbers = ctx.emit("Min", wide, ctx.scalar(beyond, wide))

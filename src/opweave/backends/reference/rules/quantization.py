@@ -26,7 +26,7 @@ def _(input: Array, scale: Array, zero_point: Array) -> Array:
 def _(input: Array, scale: Array, zero_point: Array) -> Array:
     x, s, z = (compute_form(operand).astype(np.float64) for operand in (input, scale, zero_point))
     steps = x / _repeat_blocks(s, input.shape)
-    info = INFO[zero_point.dtype.name]  # type: ignore[index]
+    info = INFO[zero_point.dtype.name]
     if info.kind == "f":  # rounded to its numbers where it is stored
         return np.clip(steps + _repeat_blocks(z, input.shape), -info.largest, info.largest)
     return np.clip(np.rint(steps) + _repeat_blocks(z, input.shape), info.lowest, info.highest)

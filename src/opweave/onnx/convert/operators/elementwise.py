@@ -211,7 +211,7 @@ def convert_type(
         return b.identity(x)
     info = INFO[data_type]
     if info.is_narrow and info.bits == 8:
-        if data_type == "float8_e8m0fnu":
+        if data_type == dtypes.POWERS:
             unsupported_if(round_mode != "up", f"it rounds {round_mode}")
             x = b.cast(x, "float32")  # float16 has no bounds as large
         if saturate:
@@ -224,7 +224,7 @@ def saturated(b: MLGraphBuilder, x: MLOperand, data_type: DataType) -> MLOperand
     largest = INFO[data_type].largest
     if INFO[x.data_type].is_narrow or not is_float(x):
         x = b.cast(x, "float32")
-    return b.clamp(x, min_value=2.0**-127 if data_type == "float8_e8m0fnu" else -largest, max_value=largest)
+    return b.clamp(x, min_value=2.0**-127 if data_type == dtypes.POWERS else -largest, max_value=largest)
 
 
 @converts("BitCast")

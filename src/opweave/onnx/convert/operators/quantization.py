@@ -12,7 +12,6 @@ from ....composites.quantization import EXACT_TERMS, integer_matmul, matmul_n_bi
 from ....context.builder import MLGraphBuilder
 from ....core.dtypes import INFO, is_float, numpy_type
 from ....core.graph import MLOperand
-from ...model.protobuf import TensorProto
 from ...model.registry import (
     DATA_TYPES,
     MICROSOFT,
@@ -71,7 +70,11 @@ class QuantizedBlocks:
         for part, size in zip(shape_of(s), whole, strict=True):
             if part not in (1, size) and (not block or part * block != size):
                 raise Unsupported(f"blocks of {block} do not divide an axis of {size} into {part}")
-        z = np.zeros(shape_of(s), numpy_type(data_type)) if zero_point is None else _align(b, zero_point, whole, self.axis)
+        z = (
+            np.zeros(shape_of(s), numpy_type(data_type))
+            if zero_point is None
+            else _align(b, zero_point, whole, self.axis)
+        )
         return operand(b, s), operand(b, z)
 
 

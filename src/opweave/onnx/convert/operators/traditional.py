@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....context.builder import MLGraphBuilder
-from ....core.dtypes import FLOATS, INFO
+from ....core.dtypes import INFO, is_float
 from ....core.graph import MLOperand
 from ...model.protobuf import TensorProto
 from ...model.registry import (
@@ -75,7 +75,7 @@ def _(b: MLGraphBuilder, X: MLOperand, *, norm: str = "MAX", types: list[int]) -
 @converts("Binarizer", domain=TRADITIONAL)
 def _(b: MLGraphBuilder, X: MLOperand, *, threshold: float = 0.0, types: list[int]) -> Tensor:
     _check_numbers(types)
-    if X.data_type in FLOATS:
+    if is_float(X.data_type):
         return b.cast(b.greater(X, np.float32(threshold)), X.data_type)
     info = INFO[X.data_type]
     lowest, highest = int(info.lowest), int(info.highest)
