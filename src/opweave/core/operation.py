@@ -308,6 +308,10 @@ class Op(Generic[P, R]):
         """Check arguments, and return the attributes with their defaults, and the descriptors of the results."""
         limits = builder._limits(self)
         self._check_limits(limits, inputs)
+        if not self.widens:
+            for name, operand in ((n, o) for n, o in inputs.items() if isinstance(o, Operand)):
+                if operand.data_type not in ANY:
+                    raise ValidationError(f"{name} must be {either(ANY)}, got {operand.desc}")
         for name, like in self.casts.items():
             if attributes[name] is not None:
                 attributes[name] = dtypes.cast_number(attributes[name], inputs[like].data_type)

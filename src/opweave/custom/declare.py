@@ -64,6 +64,7 @@ def expression(function: Callable[..., Declared]) -> CustomOp[Declared]:
 
     check_function(function)
     operation: CustomOp[Declared] = CustomOp(rule, function, skip=0, limits={})
+    operation.widens = False
     operation.expression(function)
     return operation
 

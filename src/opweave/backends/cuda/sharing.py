@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.dtypes import ANY
 from ...core.graph import Desc
 from ...memory import dlpack
 from ...support.errors import ValidationError, require

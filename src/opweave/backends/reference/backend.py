@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.casts import cast_array, compute_form
-from ...core.dtypes import INFO
-from ...core.graph import Graph, Node, Operand, map_operands
+from ...core.dtypes import INFO, DataType, is_float, numpy_type
+from ...core.graph import Desc, Graph, Node, Operand, is_beyond, iter_operands, map_operands
 from ...ops.elementwise import cast
 from ...support.errors import OperationError
 from .. import Backend, Device, How, PowerPreference, Runner
@@ -43,6 +43,12 @@ class Reference(Backend):
     ) -> _Interpreter:
         return _Interpreter(self, graph)
 
+    def supports(self, node: Node) -> bool:
+        if super().supports(node):
+            return True
+        has_formula = node.op.formula is not None and not node.op.is_alternative
+        return has_formula and is_beyond(node) and not any(INFO[o.data_type].is_narrow for o in node.operands)
+
     def evaluate(self, node: Node, arrays: Mapping[Operand, Array]) -> tuple[Array, ...]:
         """Run one node on arrays of the declared data types; an error if intermediate results do not fit into memory."""
         # Narrow values are moved as they are, also the bits of NaN; rules that compute with them take them so, too.
@@ -53,10 +59,10 @@ class Reference(Backend):
             return array if is_raw or INFO[operand.data_type].kind != "f" else compute_form(array).astype(np.float64)
 
         rule = self.rule(node)
-        assert rule is not None, node
         with np.errstate(all="ignore"):
             try:
-                result = rule((), {**map_operands(node.inputs, widen), **node.attributes})
+                inputs = map_operands(node.inputs, widen)
+                result = rule((), {**inputs, **node.attributes}) if rule is not None else _compute_formula(node, inputs)
             except MemoryError as error:
                 raise OperationError(f"{node.title}: there is not enough memory: {error}") from error
             results = result if isinstance(result, tuple) else (result,)
@@ -64,6 +70,32 @@ class Reference(Backend):
         for array, output in zip(rounded, node.outputs, strict=True):
             assert array.shape == output.shape, f"{node.title}: {array.shape} computed, {output.desc} declared"
         return rounded
+
+
+_COMPUTED: Mapping[str, DataType] = {
+    "float64": "float32", "bfloat16": "float32", "int16": "int32", "uint16": "uint32"
+}  # fmt: skip
+"""Data types beyond the specification -> those of the expressions that compute them."""
+
+
+def _compute_formula(node: Node, inputs: Mapping[str, Any]) -> tuple[Array, ...]:
+    """Evaluate the formula of an operation, with floats in float64: formulas know the specification's data types only."""
+    from ...expr.evaluate import evaluate
+    from ...kernels.expression import program_of
+
+    def desc_of(operand: Operand) -> Desc:
+        return Desc(_COMPUTED.get(operand.data_type, operand.data_type), operand.shape)
+
+    def array_of(operand: Any, array: Array) -> Array:
+        return array if array.dtype == np.float64 else array.astype(numpy_type(desc_of(operand).data_type), copy=False)
+
+    program = program_of(node.op, map_operands(node.inputs, desc_of), node.attributes)
+    arrays = [array_of(o, a) for o, a in zip(iter_operands(node.inputs), iter_operands(inputs), strict=True)]
+    results = tuple(
+        np.empty(o.desc.shape, np.float64 if is_float(o.desc.data_type) else o.desc.data_type) for o in program.outputs
+    )
+    evaluate(program, arrays, results, precision="float64")
+    return results
 
 
 def _rule_of(function: Callable[..., Array], operands: Sequence[str]) -> Callable[..., Array]:

@@ -12,6 +12,7 @@ import numpy as np
 from .... import ops
 from ....context.builder import MLGraphBuilder
 from ....core import dtypes
+from ....core.casts import cast_array
 from ....core.dtypes import INFO, DataType
 from ....core.graph import MLOperand
 from ....core.operation import Op
@@ -185,14 +186,18 @@ def _(
 @converts("CastLike")
 def _(
     b: MLGraphBuilder,
-    x: MLOperand,
+    x: Tensor,
     like: Tensor,
     *,
     saturate: int = 1,
     round_mode: str = "up",
     types: list[int],
 ) -> Tensor:
-    return convert_type(b, x, types[0], types[1], saturate, round_mode)
+    if isinstance(x, np.ndarray) and types[1] != TensorProto.BOOL:
+        target = INFO[DATA_TYPES[types[1]]]
+        if not target.is_narrow and (target.kind == "f" or not is_float(x)):
+            return cast_array(x, target.name)  # a number for what reads it, such as the value of Pad
+    return convert_type(b, operand(b, x), types[0], types[1], saturate, round_mode)
 
 
 def convert_type(
