@@ -92,7 +92,8 @@ class MLGraphBuilder(Operations):
     def _limits(self, op: Op[..., Any]) -> Mapping[str, Limits]:
         if op.is_draft:
             require_drafts(self._takes_drafts, "the operation")
-        return self.context.backend.limits(op, self.takes_all_types)
+        backend = self.context.backend
+        return backend.limits(op, takes_all=True) if self.takes_all_types else backend.limits(op)
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:
         """Return a constant for an array, or for a number or nested sequences of numbers in the given data type.

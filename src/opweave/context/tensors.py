@@ -285,7 +285,7 @@ class ContextTensors:
         is_array = isinstance(array, np.ndarray) or hasattr(array, "__dlpack__")
         require(is_array, f"tensor_from takes an array, got {type(array).__name__}")
         array = as_array(array, "tensor_from: array")
-        array_desc = describe(array, "tensor_from")
+        array_desc = describe(array, "tensor_from", self._state.drafts)
         desc = self._check_desc(array_desc.data_type, array_desc.shape)
         array = self._space.adopt(array, desc)
         if writable is None:

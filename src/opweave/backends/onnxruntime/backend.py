@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from ...core.dtypes import ANY, INFO, POWERS
 from ...core.graph import Graph, Node, Operand, is_beyond, map_operands
 from ...core.sizes import in_scope
-from ...ops.quantization import dequantize_linear
 from ...support.errors import ValidationError
 from .. import Backend, Device, How, ModelSource, PowerPreference, Rule, RuleFunction
 from .provider_faults import why_not
@@ -103,10 +102,14 @@ class OnnxRuntime(Backend):
         return rule if rule is None or not is_beyond(node) or self._has_kernels(node, rule) else None
 
     def computes_types_of(self, node: Node) -> bool:
+        if not is_beyond(node):
+            return True
+        from ...ops.quantization import dequantize_linear
+
         if node.op is dequantize_linear and not self.plugin:
             # The engine packs elements of 4 bits, so that only constants are exchanged.
-            packed = [operand for operand in node.operands if operand.data_type in ("int4", "uint4")]
-            return all(operand.is_constant for operand in packed) and node.outputs[0].data_type in self.computes
+            others = [o for o in node.operands if not (o.is_constant and INFO[o.data_type].name in ("int4", "uint4"))]
+            return all(o.data_type in self.computes for o in (*others, *node.outputs))
         return super().computes_types_of(node)
 
     def _has_kernels(self, node: Node, rule: Rule) -> bool:

@@ -11,7 +11,6 @@ import numpy as np
 from ...core.casts import cast_array, compute_form
 from ...core.dtypes import INFO, DataType, is_float, numpy_type
 from ...core.graph import Desc, Graph, Node, Operand, is_beyond, iter_operands, map_operands
-from ...ops.elementwise import cast
 from ...support.errors import OperationError
 from .. import Backend, Device, How, PowerPreference, Runner
 
@@ -51,6 +50,8 @@ class Reference(Backend):
 
     def evaluate(self, node: Node, arrays: Mapping[Operand, Array]) -> tuple[Array, ...]:
         """Run one node on arrays of the declared data types; an error if intermediate results do not fit into memory."""
+        from ...ops.elementwise import cast
+
         # Narrow values are moved as they are, also the bits of NaN; rules that compute with them take them so, too.
         is_raw = node.op is cast or any(INFO[operand.data_type].is_narrow for operand in node.operands)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from ...core.dtypes import ONNX_TYPES
+from ...core.dtypes import INFO, ONNX_TYPES
 from ...support.errors import import_extra
 
 M = TypeVar("M")
@@ -94,7 +94,9 @@ else:
 
 KNOWN_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
 
-PLAIN: dict[int, str] = {element_type: name for name, element_type in ONNX_TYPES.items()}
+PLAIN: dict[int, str] = {
+    element_type: name for name, element_type in ONNX_TYPES.items() if name == "bool" or INFO[name].is_numpys
+}
 """Element type -> NumPy's name, for types whose raw bytes NumPy reads without conversion."""
 
 _DTYPES = {element_type: np.dtype(name) for element_type, name in PLAIN.items()}
