@@ -41,6 +41,7 @@ def run(device: str, arrays: list[np.ndarray], build: Build) -> list[np.ndarray]
 def values(data_type: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
     """Random elements, among them those that casts and comparisons treat in a special way."""
     random, info = np.random.default_rng(seed), INFO[data_type]
+    numbers: np.ndarray
     if info.kind == "f":
         numbers = random.standard_normal(shape) * 3
         special: list[float] = [0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 2.5, 0.5, -1.5, 1e30, -1e30, 470, 700, -70000]

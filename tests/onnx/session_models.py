@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from support.onnx import DOUBLE, FLOAT, model, node
+from support.onnx import FLOAT, STRING, model, node
 
 import opweave as ow
 
@@ -26,9 +26,9 @@ def sum_model(shape: Sequence[Any] = ("batch", 3)) -> onnx.ModelProto:
 
 
 def mixed_model(shape: Sequence[Any] = (4, 64)) -> onnx.ModelProto:
-    """WebNN, then fallback (WebNN has no float64), and that twice."""
-    nodes = [node("Relu", "x", "a"), node("Cast", "a", "d", to=DOUBLE), node("Cast", "d", "b", to=FLOAT)]
-    nodes += [node("Add", "b x", "c"), node("Cast", "c", "e", to=DOUBLE), node("Cast", "e", "f", to=FLOAT)]
+    """WebNN, then fallback (WebNN has no strings), and that twice."""
+    nodes = [node("Relu", "x", "a"), node("Cast", "a", "d", to=STRING), node("Cast", "d", "b", to=FLOAT)]
+    nodes += [node("Add", "b x", "c"), node("Cast", "c", "e", to=STRING), node("Cast", "e", "f", to=FLOAT)]
     nodes += [node("Neg", "f", "z")]
     return model(nodes, [("x", FLOAT, shape)], [("z", FLOAT, shape)])
 

@@ -30,14 +30,19 @@ OWN = "ONNX Runtime, uncompiled"
 RNG = np.random.default_rng(5)
 
 
-def dense(rows: int | str, width: int = 8, cast: int | None = None, quantised: bool = False) -> onnx.ModelProto:
-    """softmax(x @ w), in float32, or in another type in between, or quantised."""
+def dense(
+    rows: int | str, width: int = 8, cast: int | None = None, has_text: bool = False, quantised: bool = False
+) -> onnx.ModelProto:
+    """softmax(x @ w), perhaps in another type, or written as text and read again before the softmax, or quantised."""
     nodes = []
     weights = {"w": RNG.standard_normal((width, width), np.float32)}
     if cast is not None:
         nodes += [node("Cast", "x", "a", to=cast), node("Cast", "w", "v", to=cast)]
         nodes += [node("MatMul", "a v", "p"), node("Softmax", "p", "s")]
         nodes += [node("Cast", "s", "y", to=TensorProto.FLOAT)]
+    elif has_text:
+        nodes += [node("MatMul", "x w", "p"), node("Cast", "p", "t", to=TensorProto.STRING)]
+        nodes += [node("Cast", "t", "s", to=TensorProto.FLOAT), node("Softmax", "s", "y")]
     elif quantised:
         weights |= {"scale": np.float32(0.05), "zero": np.uint8(128)}
         nodes += [node("QuantizeLinear", "x scale zero", "q")]
@@ -52,18 +57,14 @@ def dense(rows: int | str, width: int = 8, cast: int | None = None, quantised: b
 
 
 def divided(rows: int | str, width: int = 8) -> onnx.ModelProto:
-    """A product in float64, which WebNN has not, between operations in float32."""
-    return dense(rows, width, cast=TensorProto.DOUBLE)
+    """Text, which WebNN has not, between a product and a softmax."""
+    return dense(rows, width, has_text=True)
 
 
 def normalised(channels: int = 4, size: int = 512, fallback: bool = False) -> onnx.ModelProto:
     """A response normalisation, perhaps after an operator that WebNN has not."""
     shape = f"float[1, {channels}, {size}, {size}]"
-    before = (
-        "i = IsNaN (x) f = Cast<to: int = 11> (i) g = Cast<to: int = 1> (f) a = Add (x, g)"
-        if fallback
-        else "a = Relu (x)"
-    )
+    before = "f = Cast<to: int = 8> (x) a = Cast<to: int = 1> (f)" if fallback else "a = Relu (x)"
     text = f'<ir_version: 8, opset_import: ["": 17]> g ({shape} x) => ({shape} y) {{ {before} y = LRN<size: int = 3> (a) }}'
     return parse_model(text)
 

@@ -13,6 +13,7 @@ from ... import memory
 from ...context.context import MLContext
 from ...context.tensor import MLTensor, memory_of
 from ...context.tensors import own_memory
+from ...core.dtypes import ANY
 from ...core.shapes import MAX_DIMENSION
 from ...memory.arrays import as_array, contiguous
 from ...memory.spaces import Memory, TensorSpace
@@ -210,7 +211,7 @@ class Argument:
     @property
     def fits_tensor(self) -> bool:
         """Whether an `MLTensor` can hold the value."""
-        return self.element_type in DATA_TYPES
+        return DATA_TYPES.get(self.element_type) in ANY
 
 
 def shape_text(dims: Sequence[int | str | None]) -> str:
