@@ -518,6 +518,12 @@ def _() -> None:
     assert inspect.signature(ow.MLContext.create_exportable_tensor).parameters["usage"].default is None
 
 
+@demonstrates("addition", "MLGraphBuilder: data types of drafts and of ONNX")
+def _() -> None:
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))
+    assert builder.input("x", "bfloat16", [2]).relu().data_type == "bfloat16"  # type: ignore[arg-type]
+
+
 @demonstrates("addition", "MLGraphBuilder: dimensions of 0")
 def _() -> None:
     builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))

@@ -116,7 +116,7 @@ class MLGraphBuilder(Operations):
 
         Args:
             name: the name of the input in `dispatch` and `compute`; not empty. Inputs of one graph need different names.
-            data_type: one of the eight data types of WebNN.
+            data_type: one of the eight data types of WebNN; with `drafts=True`, also bfloat16 and others.
             shape: dimensions, each in [1, 2**31 - 1]; `[]` for a scalar. In a context with `drafts=True`, dimensions may be 0,
                 and a dimension that is known only when the graph runs has a name: the same name means the same size in the
                 whole graph. `{"name": "n", "min_size": 1, "max_size": 4096}` says which sizes to expect.

@@ -117,7 +117,7 @@ class ContextTensors:
         """Create a tensor of zeros (https://www.w3.org/TR/webnn/#api-mlcontext-createtensor).
 
         Args:
-            data_type: one of the eight data types of WebNN.
+            data_type: one of the eight data types of WebNN; with `drafts=True`, also bfloat16 and others.
             shape: dimensions, each in [1, 2**31 - 1], or from 0 with `drafts=True`; `[]` for a scalar.
             readable: whether its contents may be read.
             writable: whether its contents may be written.
@@ -164,7 +164,7 @@ class ContextTensors:
         """Create a tensor of zeros that `export_to_gpu` can export to `gpu_device`, like every tensor on a WebGPU device.
 
         Args:
-            data_type: one of the eight data types of WebNN.
+            data_type: one of the eight data types of WebNN; with `drafts=True`, also bfloat16 and others.
             shape: dimensions, each in [1, 2**31 - 1], or from 0 with `drafts=True`; `[]` for a scalar.
             gpu_device: the `wgpu.GPUDevice` of the context: that of `ml.create_context(gpu_device=device)`.
             readable: whether its contents may be read.
@@ -209,7 +209,7 @@ class ContextTensors:
         """Create a tensor for `builder.constant(tensor)` (https://www.w3.org/TR/webnn/#api-mlcontext-createconstanttensor).
 
         Args:
-            data_type: one of the eight data types of WebNN.
+            data_type: one of the eight data types of WebNN; with `drafts=True`, also bfloat16 and others.
             shape: dimensions, each in [1, 2**31 - 1], or from 0 with `drafts=True`; `[]` for a scalar.
             input_data: an array of that data type and shape (or flat), or a buffer of that size; copied once.
 
