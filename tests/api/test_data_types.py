@@ -15,6 +15,7 @@ import opweave as ow
 from opweave import composites, ops
 from opweave.core.casts import cast_array, compute_form
 from opweave.core.dtypes import BEYOND, DRAFTS, INFO, numpy_type
+from opweave.memory.dlpack import take
 
 NARROW = [name for name in BEYOND if INFO[name].is_narrow]
 WIDE = [name for name in BEYOND if name not in NARROW]
@@ -399,3 +400,26 @@ def test_devices_without_a_type_run_the_node_on_the_host(data_type: str) -> None
     with np.errstate(all="ignore"):
         assert_equal(result["y"], cast_array(compute_form(x) + compute_form(x), data_type))
     assert_equal(result["z"], x.astype(np.float32))
+
+
+@pytest.mark.parametrize("data_type", BEYOND)
+def test_tensors_are_exported_by_dlpack(data_type: str) -> None:
+    x = values(data_type, (3, 8))
+    tensor = context().tensor_from(x)
+    if INFO[data_type].bits < 8:
+        with pytest.raises(BufferError, match="less than 8 bits"):
+            tensor.__dlpack__(max_version=(1, 0))
+        return
+    taken = take(tensor, None)
+    assert (taken.data_type, taken.shape, taken.address) == (data_type, (3, 8), x.ctypes.data)
+    assert take(context().tensor_from(x), None).read_only is False
+
+
+def test_bfloat16_of_pytorch_is_shared() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    theirs = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
+    tensor = context().tensor_from(theirs)
+    assert tensor.data_type == "bfloat16"
+    back = torch.from_dlpack(tensor)
+    assert back.dtype == torch.bfloat16
+    assert back.data_ptr() == theirs.data_ptr()

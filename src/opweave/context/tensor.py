@@ -9,6 +9,7 @@ from weakref import WeakSet, ref
 
 import numpy as np
 
+from ..core.dtypes import INFO
 from ..core.graph import Desc
 from ..core.operators import Described
 from ..support import hints
@@ -228,7 +229,8 @@ class MLTensor(Described):
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self.numpy().__dlpack__(**options)
+        array = self.numpy()
+        return array.__dlpack__(**options) if INFO[self.data_type].is_numpys else _capsule(self._desc, array, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         device: tuple[int, int] = self._memory().__dlpack_device__()
@@ -237,6 +239,27 @@ class MLTensor(Described):
     def __repr__(self) -> str:
         flags = [name for name in ("readable", "writable", "constant", "destroyed") if getattr(self, name)]
         return f"<MLTensor {', '.join([str(self._desc), *flags])}>"
+
+
+def _capsule(
+    desc: Desc,
+    array: np.ndarray,
+    *,
+    stream: int | None = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
+    """The DLPack capsule of an array in a data type that NumPy itself does not export."""
+    from ..memory import dlpack
+
+    here = (dlpack.CPU, 0)
+    if stream is not None or (dl_device is not None and tuple(dl_device) != here):
+        raise BufferError(f"the tensor {desc} is in the memory of the host, which has no streams")
+    shared = array.copy() if copy else array
+    read_only = not shared.flags.writeable
+    address = shared.__array_interface__["data"][0]
+    return dlpack.capsule(address, desc, here, shared, read_only=read_only, max_version=max_version)
 
 
 class DeviceTensor(MLTensor):

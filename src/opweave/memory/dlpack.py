@@ -39,6 +39,10 @@ READ_ONLY = 1
 
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6}
 _KINDS = {code: kind for kind, code in _CODES.items()}
+_FLOATS_OF_8_BITS = {
+    "float8_e4m3fn": 10, "float8_e4m3fnuz": 11, "float8_e5m2": 12, "float8_e5m2fnuz": 13, "float8_e8m0fnu": 14
+}  # fmt: skip
+"""Codes that say the whole type (`DLDataTypeCode`, since version 1.1)."""
 _NAME, _NAME_VERSIONED = b"dltensor", b"dltensor_versioned"  # capsules keep their addresses
 _USED = {_NAME: b"used_dltensor", _NAME_VERSIONED: b"used_dltensor_versioned"}
 
@@ -124,7 +128,10 @@ def capsule(
     kind = INFO[desc.data_type]
     strides = list(accumulate((1, *desc.shape[:0:-1]), mul))[::-1] if desc.shape else []
     shape_array, strides_array = (c_int64 * desc.rank)(*desc.shape), (c_int64 * desc.rank)(*strides)
-    code = _CODES[desc.data_type.rstrip("0123456789")]
+    if kind.bits < 8:
+        raise BufferError(f"the tensor {desc} has elements of less than 8 bits in a byte each, which DLPack cannot say")
+    code = _FLOATS_OF_8_BITS.get(desc.data_type)
+    code = _CODES[desc.data_type.rstrip("0123456789")] if code is None else code
     tensor = _DlpackTensor(address, device, desc.rank, code, kind.bits, 1, shape_array, strides_array, 0)
     deleter = ctypes.cast(_DELETE, c_void_p)
     managed: _Managed | _Versioned
@@ -163,7 +170,8 @@ class ImportedTensor:
         self.address = (tensor.data or 0) + tensor.byte_offset
         kind = _KINDS.get(tensor.code, f"kind {tensor.code} of ")
         size = "" if kind == "bool" else tensor.bits
-        self.data_type = f"{kind}{size}" + (f"x{tensor.lanes}" if tensor.lanes != 1 else "")
+        whole = next((name for name, code in _FLOATS_OF_8_BITS.items() if code == tensor.code), f"{kind}{size}")
+        self.data_type = whole + (f"x{tensor.lanes}" if tensor.lanes != 1 else "")
         self.shape = tuple(tensor.shape[: tensor.rank])
         self.strides = tuple(tensor.strides[: tensor.rank]) if tensor.strides else None
         self.device = (tensor.device[0], tensor.device[1])
