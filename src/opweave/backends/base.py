@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from .. import memory
 from ..core.dtypes import ANY, DataType
-from ..core.graph import Graph, Node
+from ..core.graph import Graph, Node, is_widening
 from ..memory.spaces import HOST, Memory, TensorSpace
 from ..support.records import record
 from .discovery import discover
@@ -179,6 +179,8 @@ class Backend(RuleTable, ABC):
     """Whether what it compiles runs all sizes for which comparisons of sizes have the same answers (`core.sizes.Guards`)."""
     computes: frozenset[str] = frozenset(ANY)
     """Data types of operands and results for which it has rules; `stand_in_for_types` runs the other nodes."""
+    stores: frozenset[str] = frozenset()
+    """Data types of `dtypes.WIDENED` that it casts to and from the type that computes them, and does not compute itself."""
     stand_in_for_types: str | None = None
     """Name of the host back end that runs nodes with data types beyond the specification that this one lacks."""
     families: str = ""
@@ -356,7 +358,9 @@ class Backend(RuleTable, ABC):
         return None
 
     def computes_types_of(self, node: Node) -> bool:
-        """Whether all operands and results of a node have data types that the back end computes with."""
+        """Whether all operands and results of a node have data types that the back end computes with, or casts between."""
+        if self.stores and is_widening(node):
+            return {node.operands[0].data_type, node.outputs[0].data_type} <= self.stores | self.computes
         computes = self.computes
         return all(o.data_type in computes for o in node.operands) and all(
             o.data_type in computes for o in node.outputs

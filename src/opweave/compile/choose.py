@@ -6,15 +6,16 @@ decomposition, and the host for operations that a device lacks. On the host, a b
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ..backends import Backend
 from ..core.graph import Node, is_beyond
 from ..expr import kernels
 from ..support.errors import NotSupportedError
 from .loops import EXPRESSION, formula_of
+from .widen import may_widen, widened
 
 HOST_KERNELS = ("cpu", "wasm")
 """The devices of users' kernels that run on the host, the preferred one first."""
@@ -64,7 +65,9 @@ class Chooser:
         reason = backend.why_not(node)
         yield Implementation(backend.name, "" if reason == "" else reason or "there is no kernel")
         obstacle = "" if reason is None else "its parts would have the same data types"
-        if node.op.decomposition is not None:
+        if may_widen(node, backend):
+            yield Implementation(None)
+        elif node.op.decomposition is not None:
             yield Implementation(None, obstacle)
         yield from self._host_candidates(node)
 
@@ -97,6 +100,11 @@ class Chooser:
         has_parts = not node.op.is_derived or refusal(formula_of(node)) is None
         return "no compiler is installed, and the engine has kernels for its parts" if has_parts else ""
 
+    def decomposition_of(self, node: Node) -> Callable[..., Any] | None:
+        """The function that replaces a node of kind None."""
+        is_on_device = self._backend is not self._host
+        return widened(node) if is_on_device and may_widen(node, self._backend) else node.op.decomposition
+
     def choose(self, node: Node) -> Implementation | None:
         """Return the first candidate that applies; None if there is none.
 
@@ -124,6 +132,8 @@ class Chooser:
 
     def reason(self, node: Node) -> str:
         """The reason why the device cannot run a node; empty if it can run the node or its parts."""
+        if self._backend is not self._host and may_widen(node, self._backend):
+            return ""
         return "" if self._kinds.get(node) == self._backend.name else self._backend.why_not(node) or ""
 
     def kinds(self, nodes: Iterable[Node]) -> dict[Node, Hashable]:

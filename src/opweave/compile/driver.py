@@ -119,7 +119,12 @@ def _compile_for(
     chooser = Chooser(backend, device, host, stand_in, fallback, others)
     legal, origin = full, sources
     if any(chooser.kind(node) is None for node in full.nodes):
-        legal, parents = legalise(full, lambda node: chooser.kind(node) is not None, backend.name)
+        legal, parents = legalise(
+            full,
+            lambda node: chooser.kind(node) is not None,
+            backend.name,
+            decomposition_of=chooser.decomposition_of,
+        )
         origin = {node: sources[parent] for node, parent in parents.items()}
     kinds = chooser.kinds(legal.nodes)
     most = limits.limit(limits.WORK_VARIABLE, limits.MAX_WORK) // 2  # the other half is for the loop itself

@@ -147,6 +147,10 @@ def numpy_type(name: str) -> np.dtype[Any]:
     return numpy.dtype(name)
 
 
+WIDENED: dict[str, DataType] = {"bfloat16": "float32", "int16": "int32", "uint16": "uint32"}
+"""Data types of 16 bits beyond the specification -> those that compute them where only these are computed."""
+
+
 def is_float(data_type: str) -> bool:
     """Whether values of a data type are floats of any width."""
     return INFO[data_type].kind == "f"

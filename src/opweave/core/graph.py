@@ -438,6 +438,14 @@ def is_beyond(node: Node) -> bool:
     return any(o.data_type not in known for o in node.operands) or any(o.data_type not in known for o in node.outputs)
 
 
+def is_widening(node: Node) -> bool:
+    """Whether a node casts between a data type of 16 bits beyond the specification and the one that computes it."""
+    if node.op.name != "cast":
+        return False
+    source, target = node.operands[0].data_type, node.outputs[0].data_type
+    return dtypes.WIDENED.get(source) == target or dtypes.WIDENED.get(target) == source
+
+
 def add_like(builder: Builder, node: Node, follow: Callable[[Operand], Operand], label: str) -> tuple[Operand, ...]:
     """Add a copy of another builder's node; `follow` maps its operands to operands of `builder`."""
     descs = tuple(output.desc for output in node.outputs)

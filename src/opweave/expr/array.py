@@ -551,6 +551,11 @@ def cast(x: Operand, data_type: DataType) -> Traced:
     return Traced(array.shape, Cast(array.body, target))
 
 
+def cast_to_storage(array: Traced, data_type: DataType) -> Traced:
+    """Cast to a data type that is only stored (`dtypes.WIDENED`), from the one that computes it."""
+    return Traced(array.shape, Cast(array.body, data_type))
+
+
 def round_float16(array: Traced) -> Traced:
     """Round the elements of a float16 array before they are read, not only when they are stored."""
     return array if is_rounded(array) else Traced(array.shape, Cast(Cast(array.body, "float32"), "float16"))

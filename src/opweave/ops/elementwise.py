@@ -13,6 +13,7 @@ from ..core.dtypes import ANY, FLOATS, LOGICAL, SIGNED, DataType, is_float
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, Op, op
 from ..core.shapes import broadcast
+from ..expr.array import cast_to_storage
 from ..support.errors import require
 from .constants import constant
 
@@ -254,7 +255,10 @@ def cast(self: Builder, input: Operand, data_type: DataType, *, label: str = "")
     return Desc(data_type, input.shape)
 
 
-cast.expression(on_arguments(expr.cast))
+@cast.expression
+def _(input: expr.Traced, data_type: DataType) -> expr.Traced:
+    # Users' expressions have the specification's data types only.
+    return expr.cast(input, data_type) if data_type in ANY else cast_to_storage(input, data_type)
 
 
 @op(input=Limits(ANY))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from ...core.dtypes import ANY, DataType
+from ...core.dtypes import ANY, WIDENED, DataType
 from ...core.graph import Node
 from .. import Backend
 from .table import gpu
@@ -23,6 +23,7 @@ class GpuBackend(Backend):
     """A back end for GPUs, with the shared rules and its own; `title` is its name in `explain()`."""
 
     title: str
+    stores = frozenset(WIDENED)
 
     def load(self) -> None:
         from . import rules as rules  # the import fills the table

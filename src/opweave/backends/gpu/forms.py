@@ -76,7 +76,7 @@ def refusal_of(node: Node, backend: Backend, features: Features) -> str | None:
     """The reason why a node cannot run; empty if it can; None if its decomposition may."""
     descs = [o.desc for o in (*node.operands, *node.outputs)]
     lacking = dict.fromkeys(d.data_type for d in descs if d.data_type not in backend.computes)
-    if lacking:
+    if lacking and not backend.computes_types_of(node):
         return f"kernels of this device have no {' and no '.join(lacking)}"
     if not features.int64 and any(d.data_type in ("int64", "uint64") for d in descs):
         return "shaders of this device have no 64-bit integers"

@@ -18,6 +18,9 @@ from .types import computed_type, literal
 _WRAPPED = frozenset({"add", "sub", "mul", "div", "pow", "neg", "abs", "floor_div", "shift_left"})
 """Functions whose results may leave the range of 8-bit integers."""
 
+_NARROW: dict[str, int] = {"int8": 8, "uint8": 8, "int16": 16, "uint16": 16}
+"""Integers of fewer bits than they are computed in."""
+
 _SYMBOLS = {name: function.symbol for name, function in FUNCTIONS.items()} | {
     "logical_and": "&&",
     "logical_or": "||",
@@ -62,10 +65,11 @@ def call_of(name: str, arguments: Sequence[str]) -> str:
 
 
 def wrap(text: str, type: Type) -> str:
-    """Wrap a 32-bit integer to an 8-bit type; other types are unchanged."""
-    if type == "uint8":
-        return f"{operand(text)} & 255u"
-    return f"extractBits({argument(text)}, 0u, 8u)" if type == "int8" else text
+    """Wrap a 32-bit integer to a type of 8 or 16 bits; other types are unchanged."""
+    bits = _NARROW.get(type, 0)
+    if bits and type.startswith("u"):
+        return f"{operand(text)} & {(1 << bits) - 1}u"
+    return f"extractBits({argument(text)}, 0u, {bits}u)" if bits else text
 
 
 def call(name: str, type: Type, arguments: Sequence[str], dialect: Dialect) -> str:
@@ -106,6 +110,11 @@ def _call(name: str, type: Type, arguments: Sequence[str], dialect: Dialect) -> 
     return f"{first} {_SYMBOLS[name]} {others[0]}"
 
 
+def is_bfloat16(source: str, target: str) -> bool:
+    """Whether a cast is from or to bfloat16, which is only cast from and to float32."""
+    return "bfloat16" in (source, target)
+
+
 def cast(text: str, source: Type, target: Type, dialect: Dialect) -> str:
     """Convert an element to another type, with the semantics of `ir.Cast`."""
     to = computed_type(target)
@@ -115,6 +124,8 @@ def cast(text: str, source: Type, target: Type, dialect: Dialect) -> str:
         return text if source == "bool" else f"!({same})" if source in FLOATS else same.replace("==", "!=")
     if source == "bool":
         return call_of("select", (literal(0, target, dialect), literal(1, target, dialect), text))
+    if is_bfloat16(source, target):
+        return text if source == "bfloat16" else call_of("rounded_to_bfloat", (text,))  # type: ignore[comparison-overlap]
     if source in FLOATS:
         if target in FLOATS:
             return call_of("rounded_to_half", (text,)) if (source, target) == ("float32", "float16") else text

@@ -363,6 +363,21 @@ fn rounded_to_half(x: f32) -> f32 {
     return half_value(half_bits(x));
 }
 
+// The bits of the bfloat16 nearest to x, ties to even.
+fn bfloat_bits(x: f32) -> u32 {
+    let pattern = bitcast<u32>(x);
+    let rounded = (pattern + 0x7fffu + ((pattern >> 16u) & 1u)) >> 16u;
+    return select(rounded, (pattern >> 16u) | 0x40u, is_nan(x));
+}
+
+fn bfloat_value(pattern: u32) -> f32 {
+    return bitcast<f32>(pattern << 16u);
+}
+
+fn rounded_to_bfloat(x: f32) -> f32 {
+    return bfloat_value(bfloat_bits(x));
+}
+
 // i64(x), in two parts: Mesa's compiler (at least 22.3) folds `i64(x) < 2` to false.
 fn widened(x: i32) -> i64 {
     return (i64(x >> 1u) << 1u) | i64(x & 1);

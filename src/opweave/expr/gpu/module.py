@@ -8,7 +8,7 @@ from ..ir import Input, Stored, Type
 from . import mathematics
 from .dialect import IDS, BufferBinding, Dialect, DialectSource, KernelEntry, Part, Variable
 from .kernel import Buffer, Features, GpuKernel
-from .types import TypeLayout, bits, computed_type, is_plain, layout, literal, unpack
+from .types import HALVES, TypeLayout, bits, computed_type, is_plain, layout, literal, unpack
 
 
 class GpuModule:
@@ -53,6 +53,8 @@ class GpuModule:
         name, data_type, lay = self.names[source], source.desc.data_type, self.layout(source)
         if lay.lanes == 1:
             type = computed_type(data_type)
+            if lay.element == "u16" and data_type in HALVES:
+                return f"{HALVES[data_type]}_value(u32({name}[{flat}]))"
             return f"{name}[{flat}]" if lay.element == type else f"{type}({name}[{flat}])"
         return unpack(name, flat if flat == "flat" else f"u32({flat})", data_type, lay.lanes)
 
@@ -61,6 +63,8 @@ class GpuModule:
         self.write(target)
         lay = self.layout(target)
         assert lay.lanes == 1, f"{target.desc} has {lay.lanes} elements in a word"
+        if lay.element == "u16" and target.desc.data_type in HALVES:
+            value = f"{HALVES[target.desc.data_type]}_bits({value})"
         if lay.element != computed_type(target.desc.data_type):
             value = f"{lay.element}({value})"
         return f"{self.names[target]}[{flat}] = {value};"

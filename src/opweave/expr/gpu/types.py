@@ -12,10 +12,10 @@ from ..ir import Type
 from .dialect import DialectLibrary
 from .kernel import Features
 
-_COMPUTED: dict[Type, str] = {
-    **dict.fromkeys(("float32", "float16"), "f32"),  # float16 arithmetic is float32
-    **dict.fromkeys(("int32", "int8", "index"), "i32"),
-    **dict.fromkeys(("uint32", "uint8"), "u32"),
+_COMPUTED: dict[str, str] = {
+    **dict.fromkeys(("float32", "float16", "bfloat16"), "f32"),  # float16 arithmetic is float32
+    **dict.fromkeys(("int32", "int16", "int8", "index"), "i32"),
+    **dict.fromkeys(("uint32", "uint16", "uint8"), "u32"),
     "int64": "i64",
     "uint64": "u64",
     "bool": "bool",
@@ -27,6 +27,10 @@ def computed_type(type: Type) -> str:
     return _COMPUTED[type]
 
 
+HALVES: dict[str, str] = {"float16": "half", "bfloat16": "bfloat"}
+"""Floats of 16 bits -> the name that their library functions begin with, which convert bits."""
+
+
 @dataclass(frozen=True, slots=True)
 class TypeLayout:
     """The memory layout of a buffer's elements: `lanes` elements are packed into one `element`."""
@@ -36,9 +40,15 @@ class TypeLayout:
 
 
 def layout(data_type: DataType, features: Features) -> TypeLayout:
-    """The layout of a data type. Four 8-bit elements, or two float16, share a word if buffers cannot have such elements."""
+    """The layout of a data type. Four 8-bit elements, or two of 16 bits, share a word if buffers cannot have such elements.
+
+    Elements of bfloat16 are their bits.
+    """
     if data_type == "float16":
         return TypeLayout("f16") if features.float16 else TypeLayout("u32", 2)
+    if INFO[data_type].bits == 16:
+        signed = data_type.startswith("int")
+        return TypeLayout("i16" if signed else "u16") if features.dialect.has_bytes else TypeLayout("u32", 2)
     if INFO[data_type].bits == 8:
         return TypeLayout("i8" if data_type == "int8" else "u8") if features.dialect.has_bytes else TypeLayout("u32", 4)
     return TypeLayout(computed_type(data_type))
@@ -87,6 +97,7 @@ def unpack(name: str, number: str, data_type: DataType, lanes: int, *, atomic: b
     word = f"{name}[{number} / {lanes}u]"
     word = f"atomicLoad(&{word})" if atomic else word
     shift = f"{number} % {lanes}u * {32 // lanes}u"
-    if data_type == "float16":
-        return f"half_value(({word} >> ({shift})) & 0xffffu)"
-    return f"extractBits({f'bitcast<i32>({word})' if data_type == 'int8' else word}, {shift}, 8u)"
+    if data_type in HALVES:
+        return f"{HALVES[data_type]}_value(({word} >> ({shift})) & 0xffffu)"
+    signed = data_type.startswith("int")
+    return f"extractBits({f'bitcast<i32>({word})' if signed else word}, {shift}, {32 // lanes}u)"

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...core.dtypes import DataType
+from ...core.dtypes import INFO, DataType
 from ..ir import Expr, Index, Input, Load, Source, Stored, walk
 from ..printing import inline
 from .elements import call_of, wrap
 from .kernel import Buffer, Features
 from .module import GpuModule
+from .types import HALVES
 
 MAX_WORKGROUPS = 65535
 """Maximum number of workgroups in a dimension, on every device."""
 
 
 def pattern_of(text: str, data_type: DataType) -> str:
-    """The bits of a packed element (int8, uint8, or float16 without `f16`) as u32 text."""
-    return call_of("half_bits", (text,)) if data_type == "float16" else f"(u32({text}) & 255u)"
+    """The bits of a packed element, of 8 or 16 bits, as u32 text."""
+    if data_type in HALVES:
+        return call_of(f"{HALVES[data_type]}_bits", (text,))
+    return f"(u32({text}) & {(1 << INFO[data_type].bits) - 1}u)"
 
 
 def convert(body: Expr, data_type: DataType, text: str) -> str:
