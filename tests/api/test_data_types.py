@@ -388,18 +388,71 @@ def test_numbers_become_constants_of_any_type() -> None:
     }
 
 
-@pytest.mark.parametrize("data_type", WIDE)
-def test_devices_without_a_type_run_the_node_on_the_host(data_type: str) -> None:
-    if not any(device.name == "gpu-software" and device.available for device in ow.devices()):
-        pytest.skip("there is no software adapter for WebGPU")
-    x = values(data_type, (4, 8))
-    builder = ow.MLGraphBuilder(context("gpu-software"))
+# GPUs -----------------------------------------------------------------------------------------------------------------
+
+GPU = "gpu-software"
+needs_gpu = pytest.mark.skipif(
+    not any(device.name == GPU and device.available for device in ow.devices()),
+    reason="there is no software adapter for WebGPU",
+)
+
+ON_GPUS: dict[str, Build] = {
+    **{name: build for name, build in MOVES.items() if name not in ("gather_nd", "scatter_nd")},
+    "add": lambda b, x: b.add(x, b.reverse(x)),
+    "mul": lambda b, x: b.mul(x, b.reverse(x)),
+    "div": lambda b, x: b.div(x, b.reverse(x)),
+    "max": lambda b, x: b.max(x, b.reverse(x)),
+    "greater": lambda b, x: b.greater(x, b.reverse(x)),
+    "chain": lambda b, x: b.sub(b.mul(b.add(x, x), x), b.reverse(x)),
+    "reduce_max": lambda b, x: b.reduce_max(x, axes=[1]),
+    "constant": lambda b, x: b.add(x, b.constant(cast_array(np.arange(16), x.data_type))),
+    "to float32": lambda b, x: b.cast(x, "float32"),
+    "to uint8": lambda b, x: b.cast(b.clamp(x, min_value=0, max_value=9), "uint8"),
+    "from float32": lambda b, x: b.cast(b.add(b.cast(x, "float32"), 0.0), x.data_type),
+}
+
+
+@needs_gpu
+@pytest.mark.parametrize("data_type", ["bfloat16", "int16", "uint16"])
+@pytest.mark.parametrize("name", ON_GPUS)
+def test_gpus_compute_types_of_16_bits(name: str, data_type: str) -> None:
+    x = values(data_type, (4, 16))
+    if data_type == "bfloat16":  # shaders may take NaN for any number
+        x = cast_array(np.nan_to_num(x.astype(np.float32), nan=3, posinf=3, neginf=-3).clip(-100, 100), data_type)
+    gpu, reference = (run(device, [x], ON_GPUS[name]) for device in (GPU, "reference"))
+    for got, expected in zip(gpu, reference, strict=True):
+        assert_equal(got, expected)
+    builder = ow.MLGraphBuilder(context(GPU))
     operand = builder.input("x", data_type, x.shape)  # type: ignore[arg-type]
-    graph = builder.build({"y": builder.add(operand, operand), "z": builder.cast(operand, "float32")})
-    result = context("gpu-software").compute(graph, {"x": x})
-    with np.errstate(all="ignore"):
-        assert_equal(result["y"], cast_array(compute_form(x) + compute_form(x), data_type))
-    assert_equal(result["z"], x.astype(np.float32))
+    results = ON_GPUS[name](builder, operand)
+    results = results if isinstance(results, tuple) else (results,)
+    builder.build({f"y{k}": result for k, result in enumerate(results)}, fallback="error")
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", ["softmax", "matmul", "layer_normalization", "conv2d", "reduce_sum", "fast_gelu"])
+def test_gpus_compute_networks_in_bfloat16(name: str) -> None:
+    x = cast_array(np.random.default_rng(2).standard_normal((4, 16)), "bfloat16")
+    (got,), (expected,) = (run(device, [x], COMPUTE[name]) for device in (GPU, "reference"))
+    limit = 2.0**-7 * np.abs(expected.astype(np.float32)).max()
+    np.testing.assert_allclose(got.astype(np.float32), expected.astype(np.float32), rtol=2.0**-7, atol=limit)
+
+
+@needs_gpu
+@pytest.mark.parametrize("data_type", ["float64", "float8_e4m3fn", "int4"])
+def test_devices_run_nodes_with_types_that_they_lack_on_the_host(data_type: str) -> None:
+    x = values(data_type, (4, 8))
+    builder = ow.MLGraphBuilder(context(GPU))
+    operand = builder.input("x", data_type, x.shape)  # type: ignore[arg-type]
+    graph = builder.build({"y": builder.cast(builder.transpose(operand), "float32"), "z": builder.reverse(operand)})
+    result = context(GPU).compute(graph, {"x": x})
+    np.testing.assert_array_equal(result["y"], x.T.astype(np.float32))
+    np.testing.assert_array_equal(result["z"].astype(np.float32), x[::-1, ::-1].astype(np.float32))
+    assert f"kernels of this device have no {data_type}" in graph.explain()
+    builder = ow.MLGraphBuilder(context(GPU))
+    turned = builder.transpose(builder.input("x", data_type, x.shape), label="turn")  # type: ignore[arg-type]
+    with pytest.raises(ow.NotSupportedError, match=f"transpose 'turn': .*no {data_type}.*fallback is 'error'"):
+        builder.build({"y": turned}, fallback="error")
 
 
 @pytest.mark.parametrize("data_type", BEYOND)

@@ -30,6 +30,7 @@ from .fuse import move_to_loops
 from .legalise import cut_out, legalise
 from .loops import EXPRESSION, fits, work
 from .partition import LoopFusion, Segment, partition
+from .widen import may_widen
 
 log = logging.getLogger("opweave")
 
@@ -107,10 +108,7 @@ def _compile_for(
 ) -> Program:
     """Compile `full`, the graph without empty operands; `sources` maps its nodes to those of the user's `graph`."""
     backend = choice.backend
-    if backend.space.is_host:
-        host = backend
-    else:
-        host = _set_precision(next(other for other in discover().values() if other.space.is_host), backend)
+    host = _host_of(backend)
     stand_in = None if host.stand_in is None else _set_precision(discover()[host.stand_in], backend)
     others = _type_stand_ins(host) if any(map(is_beyond, full.nodes)) else []
     engines = {engine.name: (engine, "cpu") for engine in (*others, stand_in, host) if engine} | {
@@ -182,6 +180,21 @@ def _set_precision(engine: Backend, backend: Backend) -> Backend:
     device = engine.device_named("cpu")
     is_able = device is not None and backend.precision in device.precisions
     return engine.with_precision(backend.precision if is_able else "float32")
+
+
+def can_run(node: Node, backend: Backend) -> bool:
+    """Whether something runs a node with data types beyond the specification: the back end, the host, or its parts."""
+    host = _host_of(backend)
+    if may_widen(node, backend) or node.op.decomposition is not None or node.op.kernels:
+        return True
+    return any(other.supports(node) for other in (backend, host, *_type_stand_ins(host)))
+
+
+def _host_of(backend: Backend) -> Backend:
+    """The back end that runs on the host what `backend` lacks: itself, if it is on the host."""
+    if backend.space.is_host:
+        return backend
+    return _set_precision(next(other for other in discover().values() if other.space.is_host), backend)
 
 
 def _type_stand_ins(host: Backend) -> list[Backend]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...context.builder import MLGraphBuilder
 from ...core.dtypes import ANY, INFO, is_float
-from ...core.graph import MLOperand
+from ...core.graph import MLOperand, Node, is_beyond
 from ...support.hints import meant
 from ...support.names import count_of
 from ..model.booleans import as_declared, bool_as_uint8
@@ -47,8 +47,11 @@ def convert(
             for value in inputs
         ]
     keywords = keywords_of(converter, node, types, model.opsets)
+    before = builder._serial
     result = converter.function(builder, *inputs, **keywords)
     results = result if isinstance(result, tuple) else (result,)
+    if is_own:
+        _check_nodes(builder, results, before)
     if len(results) < len(node.output):
         names = [name for name in node.output if name]
         raise Unsupported(f"only {len(results)} of the outputs {names} can be made")
@@ -58,6 +61,25 @@ def convert(
         for name, item in zip(outputs, results, strict=False)
         if name
     }
+
+
+def _check_nodes(builder: MLGraphBuilder, results: Sequence[Any], before: int) -> None:
+    """Require that something runs the new nodes behind results, those after the node number `before`."""
+    pending = [result.node for result in results if isinstance(result, MLOperand)]
+    seen: set[Node] = set()
+    while pending:
+        node = pending.pop()
+        if node is None or node.serial <= before or node in seen:
+            continue
+        seen.add(node)
+        pending += [operand.node for operand in node.operands]
+        if is_beyond(node):
+            from ...compile.driver import can_run  # models of other types do without its imports
+
+            types = dict.fromkeys(operand.data_type for operand in (*node.operands, *node.outputs))
+            unsupported_if(
+                not can_run(node, builder.context.backend), f"nothing computes {node.op.name} of {', '.join(types)}"
+            )
 
 
 def _element_type(name: str, value: Value | None, takes_all: bool) -> int:
