@@ -430,6 +430,18 @@ def test_gpus_compute_types_of_16_bits(name: str, data_type: str) -> None:
 
 
 @needs_gpu
+@pytest.mark.parametrize("data_type", ["int16", "uint16"])
+def test_gpus_saturate_at_the_range_of_16_bits(data_type: str) -> None:
+    x, scale = np.float32([[-1e9, -3.5, 2.5, 1e9]]), np.float32([[0.5]])
+    zero_point = np.array([[3]], data_type)
+    image = np.full((1, 1, 2, 2), 1, data_type)
+    pool: Build = lambda b, x: b.max_pool2d(x, window_dimensions=[1, 1], padding=[1, 1, 1, 1])  # noqa: E731
+    for arrays, build in (([x, scale, zero_point], lambda b, *o: b.quantize_linear(*o)), ([image], pool)):
+        (got,), (expected,) = (run(device, arrays, build) for device in (GPU, "reference"))
+        np.testing.assert_array_equal(got, expected)
+
+
+@needs_gpu
 @pytest.mark.parametrize("name", ["softmax", "matmul", "layer_normalization", "conv2d", "reduce_sum", "fast_gelu"])
 def test_gpus_compute_networks_in_bfloat16(name: str) -> None:
     x = cast_array(np.random.default_rng(2).standard_normal((4, 16)), "bfloat16")

@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import ops
 from ..backends import Backend
-from ..core.dtypes import WIDENED
+from ..core.dtypes import INFO, WIDENED
 from ..core.graph import Node, Operand, is_beyond, is_widening, map_operands
 
 
@@ -19,6 +19,9 @@ def may_widen(node: Node, backend: Backend) -> bool:
 
 def widened(node: Node) -> Callable[..., Any]:
     """The decomposition that casts the operands of a node to wider types, and the results back, which wraps or rounds."""
+    if node.op is ops.quantize_linear and node.op.decomposition is not None:  # it saturates at the range of the result
+        parts: Callable[..., Any] = node.op.decomposition
+        return parts
 
     def widen(b: ops.Operations, operand: Operand) -> Operand:
         wide = WIDENED.get(operand.data_type)
@@ -33,6 +36,9 @@ def widened(node: Node) -> Callable[..., Any]:
         inputs = map_operands({name: arguments[name] for name in node.op.operands}, lambda operand: widen(b, operand))
         results = node.op(b, **{**arguments, **inputs})
         outputs = results if isinstance(results, (tuple, list)) else (results,)
+        info = INFO[node.outputs[0].data_type]
+        if node.op is ops.max_pool2d and info.kind == "i":  # of padding alone, it is the lowest value of the type
+            outputs = (b.clamp(outputs[0], min_value=info.lowest),)
         return tuple(
             result if result.data_type == output.data_type else b.cast(result, output.data_type)
             for result, output in zip(outputs, node.outputs, strict=True)
