@@ -2,14 +2,14 @@
 
 A graph grows by calls of operations, which the samples of the tests make for the base sizes. Their dimensions, and attributes
 of the same numbers, become names and formulas of names. Each call is built with symbols, and with the numbers of several
-combinations of sizes.
+combinations of sizes. `fuzz.dynamic` adds the draft's operations, and the chains that they read.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,13 +20,14 @@ from support.composite_cases import CASES
 
 import opweave as ow
 from fuzz.builder import RandomMake, spoiled
+from fuzz.dynamic import LIMITS, Drafts
 from fuzz.frame import MEMORY, Campaign, Finding
 from fuzz.graphs import TOLERANCES, disagreement
 from opweave.core.graph import Graph
 from opweave.core.operation import Op
 from opweave.core.sizes import Dimension, Size, at, is_unknown, values_at, variables_in
 from opweave.core.specialise import specialise
-from opweave.ops import Operations
+from opweave.ops import Operations, dynamic, elementwise, indexing, logical, movement
 
 COMBINATIONS = 5
 """Combinations of sizes of a graph. A call is right for the first one, unless it is spoiled."""
@@ -39,6 +40,24 @@ ATTEMPTS = 3
 
 DRAWS = 40
 """Combinations that are drawn for a graph that none of its own allows."""
+
+DRAFTS = 0.3
+"""The share of calls of the draft's operations, with their chains."""
+
+REFUSALS = f"the (rank|number) of the results? depends on sizes|{LIMITS}"
+"""Messages of documented limits, for calls that some sizes allow."""
+
+EXACT = frozenset(
+    {
+        *(
+            op
+            for module in (elementwise, logical, movement, indexing, dynamic)
+            for op in vars(module).values()
+            if isinstance(op, Op)
+        ),
+    }
+)
+"""Operations whose results are equal bit for bit on all engines' programs: no sum is reordered."""
 
 DIMENSIONS = re.compile(
     "new_shape|sizes|starts|beginning_padding|ending_padding|splits|repetitions|output_sizes|window_dimensions|strides|"
@@ -113,10 +132,21 @@ EXTRAS: dict[Any, Callable[[Any], Call]] = {
 
 @dataclass
 class Value:
-    """A value of the graph: with symbols, and for each combination that the graph allows so far."""
+    """A value of the graph: with symbols, and for each combination that the graph allows so far.
+
+    Attributes:
+        operand: the operand with symbols.
+        twins: the operand of each static graph; None where the combination is not allowed.
+        numbers: the arrays in each combination, if it is one of a chain that gives sizes.
+        wraps: the combinations in which an integer of its chain wraps around.
+        is_exact: whether operations alone gave it whose results do not depend on the order of sums.
+    """
 
     operand: Any
     twins: list[Any]
+    numbers: list[np.ndarray | None] | None = None
+    wraps: set[int] = field(default_factory=set)
+    is_exact: bool = True
 
     @property
     def desc(self) -> tuple[str, tuple[int, ...]] | None:
@@ -161,6 +191,21 @@ def draw_call(rng: random.Random, shapes: Sequence[tuple[int, ...]]) -> tuple[Op
 
 
 @dataclass
+class Attempt:
+    """A call that some combinations allow.
+
+    Attributes:
+        operands: the results with symbols.
+        results: those of each combination that allows the call.
+        errors: the messages of the others.
+    """
+
+    operands: tuple[Any, ...]
+    results: dict[int, tuple[Any, ...]]
+    errors: dict[int, str]
+
+
+@dataclass
 class Growth:
     """A graph that grows: with symbols, and with the numbers of each combination.
 
@@ -193,6 +238,7 @@ class Growth:
         self.builders = [ow.MLGraphBuilder(self.static) for _ in range(COMBINATIONS)]
         self.sizes = [{} for _ in self.builders]
         self.errors = [""] * COMBINATIONS
+        self.drafts = Drafts(self)
         self.numbers = np.random.default_rng(self.rng.getrandbits(64))
 
     @property
@@ -292,9 +338,9 @@ class Growth:
         ]
         return Call(*args, **kwargs), calls, set(substitutes.values())
 
-    def source(self, array: np.ndarray, symbols: dict[int, Dimension]) -> Value:
+    def source(self, array: np.ndarray, symbols: dict[int, Dimension], is_input: bool = False) -> Value:
         """A new input, or a constant."""
-        if self.chance(0.2) or not array.size:
+        if not is_input and (self.chance(0.2) or not array.size):
             twins = [builder.constant(array) if array.size else array for builder in self.builders]
             return Value(self.builder.constant(array) if array.size else array, twins)
         shape = [self.dimension(size, symbols) for size in array.shape]
@@ -317,49 +363,118 @@ class Growth:
 
     def grow(self) -> bool:
         """Try to add a call, and return whether there is one more."""
+        if self.chance(DRAFTS):
+            return self.drafts.grow()
         shapes = [value.desc[1] for value in self.values if value.desc is not None]
         op, call = draw_call(self.rng, shapes)
         if op.name in Operations.listing() and self.chance(0.04):
             call = spoiled(self.rng, op, call)
-        for attempt in range(ATTEMPTS):
+        if label := self.label():
+            call.kwargs["label"] = label
+        for trial in range(ATTEMPTS):
             symbolic, statics, read = self.arguments(op, call)
-            text = f"{op.name}({symbolic})"
-            results, errors = {}, {}
-            for k, static in zip(self.allowed, statics, strict=True):
-                try:
-                    results[k] = _tuple(op(self.builders[k], *static.args, **static.kwargs))
-                except ow.ValidationError as error:
-                    errors[k] = str(error)
-            try:
-                made = _tuple(op(self.builder, *symbolic.args, **symbolic.kwargs))
-            except ow.ValidationError as error:
-                if results and not re.search("the (rank|number) of the results? depends on sizes", str(error)):
-                    k = next(iter(results))
-                    raise Finding(
-                        f"{op.name} is refused: {error}\n{text}\nfor {self.sizes[k]} it gives "
-                        f"{', '.join(str(r.desc) for r in results[k])}"
-                    ) from error
+            calls = dict(zip(self.allowed, statics, strict=True))
+            attempt = self.attempt(
+                op,
+                partial(_call, op, self.builder, symbolic),
+                lambda k, calls=calls: _call(op, self.builders[k], calls[k]),  # type: ignore[misc]
+                f"{op.name}({symbolic})",
+            )
+            if attempt is None:
                 return False
-            if not results:
-                self.is_doubtful |= not self.is_ever_valid(made)
-                return False
-            self.check_shapes(text, made, results)
-            if any(r.desc.element_count > ELEMENTS for rs in results.values() for r in rs):
-                return False
-            if len(results) > 1 or len(results) == len(statics) or attempt == ATTEMPTS - 1:
+            if len(attempt.results) > 1 or not attempt.errors or trial == ATTEMPTS - 1:
                 break
-        if len(self.allowed) > 1 and len(results) == 1 and not self.chance(0.1):
+        if len(self.allowed) > 1 and len(attempt.results) == 1 and not self.chance(0.1):
             return False
-        for k, message in errors.items():
+        self.keep(op, attempt, read, all(self.values[k].is_exact for k in read))
+        return True
+
+    def label(self) -> str:
+        """A label, or none."""
+        return f"node {len(self.names)}" if self.chance(0.5) else ""
+
+    def attempt(
+        self,
+        op: Op[..., Any],
+        symbolic: Callable[[], Any],
+        static: Callable[[int], Any],
+        text: str,
+        may_wrap: Collection[int] = (),
+    ) -> Attempt | None:
+        """Make a call with symbols, and with the numbers of all combinations that are allowed.
+
+        Args:
+            op: the operation.
+            symbolic: adds the call to the graph with names.
+            static: adds the call to the static graph of a combination.
+            text: the call, for messages.
+            may_wrap: combinations whose integers wrap around. Formulas may differ from sizes there; that is an error of
+                the run.
+
+        Returns: None if the call is refused for all sizes, or too large.
+        """
+        results: dict[int, tuple[Any, ...]] = {}
+        errors: dict[int, str] = {}
+        for k in self.allowed:
+            try:
+                results[k] = _tuple(static(k))
+            except ow.ValidationError as error:
+                errors[k] = str(error)
+        try:
+            operands = _tuple(symbolic())
+        except ow.ValidationError as error:
+            if results and not re.search(REFUSALS, str(error)):
+                k = next(iter(results))
+                raise Finding(
+                    f"{op.name} is refused: {error}\n{text}\nfor {self.sizes[k]} it gives "
+                    f"{', '.join(str(r.desc) for r in results[k])}"
+                ) from error
+            return None
+        if not results:
+            self.is_doubtful |= not self.is_ever_valid(operands)
+            return None
+        for k in set(may_wrap) & results.keys():
+            try:
+                self.check_shapes(text, operands, {k: results[k]})
+            except Finding:
+                del results[k]
+                errors[k] = op.name
+        if not results:
+            return None
+        self.check_shapes(text, operands, results)
+        if any(r.desc.element_count > ELEMENTS for rs in results.values() for r in rs):
+            return None
+        return Attempt(operands, results, errors)
+
+    def keep(self, op: Op[..., Any], attempt: Attempt, read: set[int], is_exact: bool) -> list[Value]:
+        """Add the results of a call to the values."""
+        for k, message in attempt.errors.items():
             self.errors[k] = message
-        for number, operand in enumerate(made):
-            twins = [results[k][number] if k in results else None for k in range(COMBINATIONS)]
-            self.values.append(Value(operand, twins))
+        values = []
+        for number, operand in enumerate(attempt.operands):
+            twins = [attempt.results[k][number] if k in attempt.results else None for k in range(COMBINATIONS)]
+            values.append(Value(operand, twins, is_exact=is_exact and op in EXACT))
             self.declared |= variables_in(operand.shape)
-        self.needed |= variables_in(tuple(made[0].node.attributes.values()))
+        self.values += values
+        self.needed |= variables_in(tuple(attempt.operands[0].node.attributes.values()))
         self.read |= read
         self.names.append(op.name)
-        return True
+        return values
+
+    def refuse(self, call: Callable[[], Any], message: str) -> None:
+        """Require that the builder refuses a call."""
+        try:
+            call()
+        except ow.ValidationError as error:
+            if not str(error).startswith(message):
+                raise Finding(f"the message is {error}, and should begin with: {message}") from error
+        else:
+            raise Finding(f"the builder accepts a call, and should say: {message}")
+
+    def constant_value(self, array: np.ndarray) -> Value:
+        """A constant of a chain."""
+        twins = [builder.constant(array) for builder in self.builders]
+        return Value(self.builder.constant(array), twins, [array] * COMBINATIONS)
 
     def check_shapes(self, text: str, made: Sequence[Any], results: dict[int, Sequence[Any]]) -> None:
         """Require that formulas give the dimensions of all combinations."""
@@ -386,6 +501,10 @@ class Growth:
                 continue
             return True
         return False
+
+
+def _call(op: Op[..., Any], builder: Any, call: Call) -> Any:
+    return op(builder, *call.args, **call.kwargs)
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:
@@ -454,7 +573,7 @@ def _run(growth: Growth, ends: dict[str, Value], outputs: dict[str, Any], device
             _require_error(partial(growth.dynamic.compute, graph, feeds), message, "compute", names)
             continue
         for name, array in growth.dynamic.compute(graph, feeds).items():
-            if difference := _difference(array, results[name], device):
+            if difference := _difference(array, results[name], device, ends[name].is_exact):
                 raise Finding(f"{name} for {names}: {difference}")
 
 
@@ -466,6 +585,8 @@ def _require_error(call: Callable[[], Any], message: str, subject: str, sizes: d
     else:
         raise Finding(f"{subject} accepts {sizes}; the static graph says: {message}")
     message = _without_numbers(message)
+    if subject == "compute_shapes" and not re.search("; the sizes are .+ = ", text):
+        raise Finding(f"{subject} for {sizes} names no sizes: {text}")
     rule, has_sizes, listed = text.removeprefix(f"{subject}: ").rpartition("; the sizes are ")
     rule, message = rule or text.removeprefix(f"{subject}: "), message.removeprefix(f"{subject}: ")
     if not (message.startswith(rule) or rule.startswith(message)):
@@ -479,12 +600,12 @@ def _without_numbers(message: str) -> str:
     return re.sub(r"#\d+'", "'", message)
 
 
-def _difference(got: np.ndarray, wanted: np.ndarray, device: str) -> str:
+def _difference(got: np.ndarray, wanted: np.ndarray, device: str, is_exact: bool) -> str:
     if (got.dtype, got.shape) != (wanted.dtype, wanted.shape):
         return f"it is {got.dtype}{list(got.shape)} instead of {wanted.dtype}{list(wanted.shape)}"
     if got.tobytes() == wanted.tobytes():
         return ""
-    if device == "reference" or got.dtype.kind != "f":
+    if device == "reference" or got.dtype.kind != "f" or is_exact:
         return f"it is {got.ravel()[:8]} instead of {wanted.ravel()[:8]}"
     return disagreement(got, wanted, TOLERANCES[got.dtype.name])
 

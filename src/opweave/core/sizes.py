@@ -87,8 +87,9 @@ def _broadcast(*sizes: int) -> int:
     return next((size for size in sizes if size != 1), 1)
 
 
-def _truncated_quotient(a: int, b: int) -> int:
-    return 0 if b == 0 else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+def _truncated_quotient(a: Any, b: Any) -> Any:
+    # Sizes have an order, but no absolute value: guards decide comparisons.
+    return 0 if b == 0 else (-a if a < 0 else a) // (-b if b < 0 else b) * (1 if (a < 0) == (b < 0) else -1)
 
 
 def _floored_remainder(a: int, b: int) -> int:
