@@ -458,8 +458,10 @@ class Drafts:
 
         def fixed(k: int) -> Any:
             first, end, delta = (int(part.numbers[k].item()) for part in parts)  # type: ignore[index]
-            if delta == 0 or len(range(first, end, delta)) > MAX_RANGE:
-                raise ow.ValidationError("range")
+            if delta == 0:
+                raise ow.ValidationError("delta must not be 0")
+            if (end - first) // delta > MAX_RANGE:
+                raise Abandoned
             return _data(self.g.builders[k], np.array(list(range(first, end, delta)), object).astype(data_type))
 
         operands = [part.operand for part in parts]

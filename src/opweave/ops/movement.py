@@ -11,7 +11,7 @@ from ..core.dtypes import ANY
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N, op
 from ..core.shapes import broadcasts_to, check_axes
-from ..core.sizes import may_be
+from ..core.sizes import Dimension, choose, is_equal, is_less, may_be
 from ..support.errors import require
 from .constants import constant
 
@@ -121,15 +121,20 @@ def pad(
         _check_length(name, padding, input.rank)
         counts = list(zip(padding, input.shape, strict=True))
         require(
-            mode != "reflection" or all(count < size or count == size == 0 for count, size in counts),
+            mode != "reflection" or all(_is_inner(count, size) for count, size in counts),
             f"{name} of a reflection must be smaller than the dimensions, {list(input.shape)}, got {list(padding)}",
         )
         require(
-            mode != "edge" or all(size or not count for count, size in counts),
+            mode != "edge" or all(choose(size, 1, is_equal(count, 0)) for count, size in counts),
             f"{name} must be 0 where a dimension has no edge to repeat, {list(input.shape)}, got {list(padding)}",
         )
     padded = zip(beginning_padding, input.shape, ending_padding, strict=True)
     return Desc(input.data_type, tuple(before + size + after for before, size, after in padded))
+
+
+def _is_inner(count: int, size: int) -> Dimension:
+    """Whether a dimension has enough elements for a reflection. One condition for each side: two would have 2**16 answers."""
+    return choose(is_less(count, size), 1, choose(size, 0, is_equal(count, 0)))
 
 
 pad.cast("value", like="input")
