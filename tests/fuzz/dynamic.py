@@ -124,7 +124,7 @@ class Drafts:
             if twin is None:
                 value.numbers.append(None)
                 continue
-            arrays = mapped(lambda v, k=k: v.numbers[k])  # type: ignore[misc]
+            arrays = mapped(lambda v, k=k: v.at(k))  # type: ignore[misc]
             result = evaluate(op, arrays, attributes)
             value.numbers.append(result)
             if op is elementwise.cast:
@@ -196,7 +196,7 @@ class Drafts:
         count = source.operand.shape[0]
         if count == 0:
             return self.constant([target], "int64")
-        numbers = source.numbers[0].tolist()  # type: ignore[index]
+        numbers = source.at(0).tolist()
         matches = [k for k, number in enumerate(numbers) if number == target]
         k = self.r.choice(matches) if matches and self.g.chance(0.8) else self.r.randrange(count)
         single = self.single(source, k)
@@ -219,12 +219,12 @@ class Drafts:
 
     def corrected(self, x: Value, target: int) -> Value:
         """A function of a vector of one element, which is `target` at the base sizes."""
-        number = int(x.numbers[0].item())  # type: ignore[index]
+        number = int(x.at(0).item())
         if number == target and self.g.chance(0.5):
             return x
         if number < 0 or number > 2**31 or self.g.chance(0.5):
             x = self.chain(elementwise.cast, x, self.r.choice(INTEGERS))
-            number = int(x.numbers[0].item())  # type: ignore[index]
+            number = int(x.at(0).item())
         data_type = x.operand.data_type
         info = np.iinfo(data_type)
 
@@ -269,7 +269,7 @@ class Drafts:
             x = self.chain(self.r.choice(ops), self.chain(movement.concat, pair, 0), keep_dimensions=True)
         elif kind == "product" and number > 0 and target % number == 0 and fits(target // number):
             return self.chain(elementwise.mul, x, self.constant([target // number], data_type))
-        number = int(x.numbers[0].item())  # type: ignore[index]
+        number = int(x.at(0).item())
         if number == target:
             return x
         difference = target - number
@@ -285,7 +285,7 @@ class Drafts:
             return (
                 self.chain(movement.slice, self.shape(), [0], [0]) if self.g.chance(0.5) else self.constant([], "int32")
             )
-        whole = [v for v in self.vectors() if v.numbers[0].tolist() == list(targets)]  # type: ignore[index]
+        whole = [v for v in self.vectors() if v.at(0).tolist() == list(targets)]
         if whole and self.g.chance(0.6):
             return self.r.choice(whole)
         if self.g.chance(0.1) and len(targets) < 9 and all(0 <= t < 128 for t in targets):
@@ -296,7 +296,7 @@ class Drafts:
         """A vector of vectors, in one integer type that holds the values at the base sizes."""
         if self.g.chance(0.15) and len(parts) == 1:
             return parts[0]
-        numbers = [int(n) for part in parts for n in part.numbers[0].flat]  # type: ignore[index]
+        numbers = [int(n) for part in parts for n in part.at(0).flat]
         types = [t for t in INTEGERS if all(np.iinfo(t).min <= n <= np.iinfo(t).max for n in numbers)]
         data_type = self.r.choice(types or ["int64"])
         same = [
@@ -345,7 +345,7 @@ class Drafts:
         label = self.g.label()
 
         def fixed(k: int) -> Any:
-            numbers = [[int(n) for n in chain.numbers[k].flat] for chain in chains]  # type: ignore[index]
+            numbers = [[int(n) for n in chain.at(k).flat] for chain in chains]
             return static(self.g.builders[k], x.twins[k], *numbers, **attributes)
 
         def symbolic() -> Any:
@@ -457,7 +457,7 @@ class Drafts:
         label = self.g.label()
 
         def fixed(k: int) -> Any:
-            first, end, delta = (int(part.numbers[k].item()) for part in parts)  # type: ignore[index]
+            first, end, delta = (int(part.at(k).item()) for part in parts)
             if delta == 0:
                 raise ow.ValidationError("delta must not be 0")
             if (end - first) // delta > MAX_RANGE:
@@ -467,9 +467,11 @@ class Drafts:
         operands = [part.operand for part in parts]
         (result,) = self.add(dynamic.range, label, lambda: self.g.builder.range(*operands, label=label), fixed, parts)
         if all(isinstance(size, int) for size in result.operand.shape) and not result.wraps:
-            arrays = [tuple(part.numbers[k] for part in parts) for k in range(len(result.twins))]  # type: ignore[index]
+            arrays = [
+                [part.at(k) for part in parts] if result.twins[k] is not None else [] for k in range(len(result.twins))
+            ]
             result.numbers = [
-                None if twin is None else np.arange(*(int(n.item()) for n in row)).astype(data_type)  # type: ignore[union-attr]
+                None if twin is None else np.arange(*(int(n.item()) for n in row)).astype(data_type)
                 for twin, row in zip(result.twins, arrays, strict=True)
             ]
 
@@ -534,7 +536,8 @@ class Drafts:
                 parts.insert(self.r.randint(0, len(parts)), self.constant([1], "uint32"))
             new_shape = self.joined(parts)
         else:
-            targets, left = [], prod(x.twins[0].shape)
+            targets: list[int] = []
+            left = prod(x.twins[0].shape)
             while left > 1 and len(targets) < 4:
                 factor = self.r.choice([k for k in range(1, left + 1) if left % k == 0])
                 targets.append(factor)

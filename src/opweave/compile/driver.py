@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Literal
@@ -151,7 +151,7 @@ def _compile_for(
             for segment in compiled:
                 segment.runner.complete()
     reasons = {node: "" if has_empty(node) else chooser.reason(node) for node in graph.nodes}
-    placements = _placements(reasons, legal, origin, compiled, host_device)
+    placements = _placements(graph, reasons, legal, origin, compiled, host_device)
     program = Program(legal, origin, compiled, placements, backend.space, input_ranges(graph), choice.reason)
     program.untried = choice.untried
     return program
@@ -333,22 +333,8 @@ class _KernelRunner(Runner):
 # Placements
 
 
-def _size_nodes(nodes: Iterable[Node]) -> set[Node]:
-    """The nodes that only give sizes to operations of drafts; the sizes are numbers when the graph runs."""
-    readers: dict[Node, list[Node]] = {}
-    ordered = list(nodes)
-    for node in ordered:
-        for operand in node.operands:
-            if operand.node is not None:
-                readers.setdefault(operand.node, []).append(node)
-    result: set[Node] = set()
-    for node in reversed(ordered):
-        if node in readers and all(reader.op.is_draft or reader in result for reader in readers[node]):
-            result.add(node)
-    return result
-
-
 def _placements(
+    graph: Graph,
     reasons: Mapping[Node, str],
     legal: Graph,
     origin: Mapping[Node, Node],
@@ -364,12 +350,14 @@ def _placements(
     replacements: dict[Node, list[Node]] = {node: [] for node in reasons}
     for node in legal.nodes:
         replacements[origin[node]].append(node)
-    placements, sizes = [], _size_nodes(reasons)
+    placements, computing = [], graph.computing_nodes()
     for node, nodes in replacements.items():
         number = homes[nodes[0]][0] if nodes else 0
         how: How = "decomposed"
         # A graph that becomes empty has no parts: its outputs are copies of inputs and constants.
-        detail = "no elements" if all(map(is_empty, node.outputs)) else "not run" if node in sizes else "its operand"
+        detail = (
+            "no elements" if all(map(is_empty, node.outputs)) else "its operand" if node in computing else "not run"
+        )
         device = parts[number].device if parts else host_device
         if nodes:
             part = parts[number]

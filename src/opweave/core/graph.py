@@ -311,6 +311,17 @@ class Graph:
         """Whether a dimension of an input is known only when the graph runs."""
         return not all(is_static(operand.shape) for operand in self.inputs.values())
 
+    def computing_nodes(self) -> set[Node]:
+        """The nodes whose values an output depends on. Of the others, only shapes and numbers of the host are needed."""
+        operands = set(self.outputs.values())
+        nodes: set[Node] = set()
+        for node in reversed(self.nodes):
+            if not operands.isdisjoint(node.outputs):
+                nodes.add(node)
+                read = {name: value for name, value in node.inputs.items() if name not in node.op.size_operands}
+                operands.update(iter_operands(read))
+        return nodes
+
     def in_place(self) -> dict[str, str]:
         """For each output that may use the memory of an input (`Op.in_place`): the name of that input."""
         names: dict[Any, str] = {operand: name for name, operand in self.inputs.items()}

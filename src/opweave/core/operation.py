@@ -83,7 +83,7 @@ class Limits:
 _FOR_CALLS = (
     "add", "alternative", "cast", "casts", "convert", "default", "defaults", "examples", "explicit_arguments", "fillers",
     "flags", "forget_calls", "function", "infer", "inline", "positional", "positional_flags", "range_functions", "sequences",
-    "source", "templates", "value_ranges", "narrow", "widened_limits", "widens",
+    "narrow", "size_operands", "source", "templates", "value_ranges", "widened_limits", "widens",
 )  # fmt: skip
 """Attributes of operations for calls, back ends and Opweave's declarations, which `dir` does not list."""
 
@@ -106,6 +106,7 @@ class Op(Generic[P, R]):
         is_draft: whether only drafts of the specification have the operation; contexts need `drafts=True` for it.
         widens: whether its limits also allow data types beyond the specification, unlike those of users' kernels.
         narrow: operands and results that may have data types of at most 8 bits that nothing computes with (`widened_limits`).
+        size_operands: the operands that no device reads: the operation needs their shapes, or numbers that the host computes.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, doc: str, limits: Mapping[str, Limits]) -> None:
@@ -147,6 +148,7 @@ class Op(Generic[P, R]):
         self.narrow: frozenset[str] = frozenset()
         self.widens = True
         self._all_limits: dict[str, Limits] | None = None
+        self.size_operands: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return f"<Op {self.name}>"

@@ -69,10 +69,15 @@ class InputRange:
 
 
 def input_ranges(graph: Graph) -> list[InputRange]:
-    """The ranges of a graph's inputs, each once: many operations may take the same input."""
+    """The ranges of a graph's inputs, each once: many operations may take the same input.
+
+    A node of which only the shape is needed does not read its inputs.
+    """
     places: dict[Any, tuple[int, str]] = {operand: (k, name) for k, (name, operand) in enumerate(graph.inputs.items())}
     ranges: dict[tuple[int, int, int], InputRange] = {}
-    for node in graph.nodes:
+    ranged = [node for node in graph.nodes if node.op.range_functions]
+    computing = graph.computing_nodes() if ranged else set()
+    for node in filter(computing.__contains__, ranged):
         for name, values in node.op.value_ranges(node.arguments):
             if (place := places.get(node.inputs[name])) is not None:
                 input_range = InputRange(*place, f"{node.title}: {name}", values)

@@ -470,3 +470,17 @@ def tile_dynamic(self: Builder, input: Operand, repetitions: Operand, *, label: 
 @tile_dynamic.decompose
 def _(b: Operations, input: Operand, repetitions: Operand) -> Operand:
     return b.tile(input, _sizes("repetitions", repetitions))
+
+
+shape.size_operands = frozenset({"input"})
+range.size_operands = frozenset(range.operands)
+for _op in (
+    reshape_dynamic,
+    expand_dynamic,
+    slice_dynamic,
+    pad_dynamic,
+    split_dynamic,
+    resample2d_dynamic,
+    tile_dynamic,
+):
+    _op.size_operands = frozenset(_op.operands) - {"input"}

@@ -125,7 +125,7 @@ def pad(
             f"{name} of a reflection must be smaller than the dimensions, {list(input.shape)}, got {list(padding)}",
         )
         require(
-            mode != "edge" or all(choose(size, 1, is_equal(count, 0)) for count, size in counts),
+            mode != "edge" or all(choose(is_equal(count, 0), 1, size) for count, size in counts),
             f"{name} must be 0 where a dimension has no edge to repeat, {list(input.shape)}, got {list(padding)}",
         )
     padded = zip(beginning_padding, input.shape, ending_padding, strict=True)
@@ -134,7 +134,7 @@ def pad(
 
 def _is_inner(count: int, size: int) -> Dimension:
     """Whether a dimension has enough elements for a reflection. One condition for each side: two would have 2**16 answers."""
-    return choose(is_less(count, size), 1, choose(size, 0, is_equal(count, 0)))
+    return choose(is_equal(count, 0), 1, is_less(count, size))
 
 
 pad.cast("value", like="input")

@@ -88,10 +88,12 @@ def _for_any_size(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
     >>> n = Size("n")
     >>> _for_any_size((n, 64, 576), (n, 18, 32, 64)), _for_any_size((2, n, 3), (2 * n, 3))
     ([0, 18, 32, 64], [-1, 3])
+    >>> _for_any_size((1,), ())
+    []
     """
     if is_static(old) and is_static(new):
         # The first two dimensions are merged.
-        if len(new) == len(old) - 1 and list(new[1:]) == list(old[2:]):
+        if len(old) > 1 and len(new) == len(old) - 1 and list(new[1:]) == list(old[2:]):
             return [-1, *new[1:]]
         if len(new) > 1 and list(new) == [1, *old]:
             return [1, -1, *new[2:]]
