@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import opweave as ow
+from opweave.composites import rotary_embedding
 from opweave.core.dtypes import ANY, FLOATS, INTEGERS
 from opweave.core.operation import Op
 from opweave.ops import Operations, chains, elementwise
@@ -626,6 +627,59 @@ def test_wrapped_sizes_that_contradict_the_formula_are_refused() -> None:
         ow.ValidationError, match=r"m\*n is 4295098369, but an integer type of the operands makes it 131073"
     ):
         graph.compute_shapes({"x": [2**16 + 1, 2**16 + 1]})
+
+
+def test_node_of_which_only_the_shape_is_read_does_not_check_its_input(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [1, "n", 4])
+    tables = [builder.input(name, "float32", ["rows", 2]) for name in ("cosines", "sines")]
+    turned = rotary_embedding(builder, x, *tables, heads=1, positions=builder.input("positions", "int64", [1, "n"]))
+    feeds = {"x": np.ones((1, 3, 4), "float32"), "positions": np.array([[0, 7, 1]])}
+    feeds |= dict.fromkeys(("cosines", "sines"), np.ones((2, 2), "float32"))
+    graph = builder.build({"shape": builder.shape(turned)})
+    assert context.compute(graph, feeds)["shape"].tolist() == [1, 3, 4]
+    reading = ow.MLGraphBuilder(context)
+    x = reading.input("x", "float32", [1, "n", 4])
+    tables = [reading.input(name, "float32", ["rows", 2]) for name in ("cosines", "sines")]
+    turned = rotary_embedding(reading, x, *tables, heads=1, positions=reading.input("positions", "int64", [1, "n"]))
+    graph = reading.build({"shape": reading.shape(turned), "turned": turned})
+    with pytest.raises(ow.ValidationError, match=r"positions must be in \[0, 1\]"):
+        context.compute(graph, feeds)
+
+
+def test_range_of_a_chain_in_another_part_of_the_graph() -> None:
+    context = context_on("cpu")
+
+    @ow.op
+    def negated(self: Any, x: ow.MLOperand) -> ow.Desc:
+        return x.desc
+
+    @negated.kernel("cpu")
+    def _(x: np.ndarray, out: np.ndarray) -> None:
+        out[...] = -x.astype("int64")
+
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", ["n"])
+    count = builder.shape(x) + np.uint32([1])
+    doubled = builder.cast(count * np.uint32([2]), "int64")
+    data = negated(builder, doubled)
+    numbers = builder.range(0, builder.reduce_min(doubled), 1)
+    graph = builder.build({"count": doubled, "y": builder.mul(numbers, data), "x": negated(builder, x)})
+    for n in (2, 4):
+        results = context.compute(graph, {"x": np.ones(n, "float32")})
+        assert results["y"].tolist() == [-k * 2 * (n + 1) for k in range(2 * (n + 1))]
+
+
+@pytest.mark.parametrize("mode", ["reflection", "edge"])
+def test_paddings_of_eight_names(context: ow.MLContext, mode: Any) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [f"n{k}" for k in range(8)])
+    padding = builder.shape(x) / np.uint32(2)
+    graph = builder.build({"y": builder.pad_dynamic(x, padding, padding, mode=mode)})
+    array = np.arange(2 * 3 * 3, dtype="float32").reshape(2, 3, 3, 1, 1, 1, 1, 1)
+    widths = [(size // 2, size // 2) for size in array.shape]
+    expected = np.pad(array, widths, "reflect" if mode == "reflection" else "edge")
+    assert np.array_equal(context.compute(graph, {"x": array})["y"], expected)
 
 
 def test_drafts_need_the_switch() -> None:

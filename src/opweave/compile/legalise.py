@@ -41,6 +41,10 @@ class _Rewriter(Recorder):
     def original_of(self, operand: Operand) -> Operand:
         return self._originals.get(operand, operand)
 
+    def stand_for(self, operand: Operand, original: Operand) -> None:
+        """Note that an operand replaces another one."""
+        self._originals[operand] = original
+
     def _place(self, node: Node) -> tuple[Operand, ...]:
         op = node.op
         if self._prefix:
@@ -78,7 +82,7 @@ class _Rewriter(Recorder):
             )
         for output, original in zip(outputs, node.outputs, strict=True):
             if output not in node.operands:  # as a decomposition that changes nothing returns
-                self._originals[output] = original
+                self.stand_for(output, original)
         return outputs
 
     def add_all(self, nodes: Iterable[Node], replaced: dict[Operand, Operand]) -> None:
@@ -125,6 +129,8 @@ def legalise(
     for name, operand in graph.inputs.items():
         replaced[operand] = rewriter.inputs[name] = Operand(rewriter, operand.desc, name=name)
         rewriter.has_names = rewriter.has_names or not is_static(operand.shape)
+        if operand.node is not None:  # a part of a graph
+            rewriter.stand_for(replaced[operand], operand)
     rewriter.add_all(graph.nodes, replaced)
     outputs_by_name = map_operands(graph.outputs, replaced.__getitem__)
     if has_results:

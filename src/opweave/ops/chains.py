@@ -83,8 +83,10 @@ def values_of(name: str, operand: Operand) -> list[Any]:
 
 
 def _resolve(operand: Operand) -> Operand:
-    """The operand before its node was decomposed."""
-    original = operand.builder.original_of(operand)
+    """The operand before its node was decomposed, and before its graph was divided into parts."""
+    original, latest = operand.builder.original_of(operand), operand
+    while original is not latest:
+        original, latest = original.builder.original_of(original), original
     return original if original.node is not None and original.node.op in _RULES else operand
 
 
