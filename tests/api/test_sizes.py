@@ -15,7 +15,7 @@ from opweave.composites import scaled_dot_product_attention
 from opweave.context.graph import program_of, state_of
 from opweave.context.graph_state import MAX_VERSIONS, DynamicGraphState
 from opweave.core.graph import Graph
-from opweave.core.sizes import Guards, Size, explore, interval, truncated_quotient, truncated_remainder
+from opweave.core.sizes import Guards, Size, at, explore, interval, truncated_quotient, truncated_remainder
 from opweave.ops import Operations
 from opweave.run.program import Program
 
@@ -30,11 +30,11 @@ def context(request: pytest.FixtureRequest) -> ow.MLContext:
 def test_quotients_of_formulas_in_a_scope_with_guards() -> None:
     guards = Guards({"n": 3})
     with guards.deciding():
-        assert [truncated_quotient(N - 8, 2).at({"n": N}), truncated_quotient(8 - N, -2).at({"n": N})] == [
+        assert [at(truncated_quotient(N - 8, 2), {"n": N}), at(truncated_quotient(8 - N, -2), {"n": N})] == [
             -((8 - N) // 2),
             -((8 - N) // 2),
         ]
-        assert truncated_remainder(N - 8, 3).at({"n": N}) == N - 8 + 3 * ((8 - N) // 3)
+        assert at(truncated_remainder(N - 8, 3), {"n": N}) == N - 8 + 3 * ((8 - N) // 3)
     assert guards.hold({"n": 5}), "8 - n is positive, too"
     assert not guards.hold({"n": 9})
 
