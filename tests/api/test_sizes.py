@@ -1,10 +1,12 @@
 """Dimensions with names: formulas of sizes, what `build` refuses, and what `dispatch` refuses."""
 
 import gc
+from pathlib import Path
 from typing import Any
 from weakref import ref
 
 import numpy as np
+import onnxruntime
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from support.threads import together
@@ -15,7 +17,7 @@ from opweave.composites import scaled_dot_product_attention
 from opweave.context.graph import program_of, state_of
 from opweave.context.graph_state import MAX_VERSIONS, DynamicGraphState
 from opweave.core.graph import Graph
-from opweave.core.sizes import Guards, Size, at, explore, interval, truncated_quotient, truncated_remainder
+from opweave.core.sizes import Guards, Size, at, explore, interval, is_unknown, truncated_quotient, truncated_remainder
 from opweave.ops import Operations
 from opweave.run.program import Program
 
@@ -440,6 +442,72 @@ def test_build_refuses_a_size_of_no_input(context: ow.MLContext) -> None:
         ow.ValidationError, match=r"build: expand 'e': the size 'k' is no dimension of the inputs \['x'\]"
     ):
         builder.build({"y": builder.expand(x, [Size("k"), N], label="e")})
+
+
+def test_names_that_look_like_sizes_without_a_formula(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", ["n"])
+    shortened = _shortened(builder, x)
+    assert is_unknown(shortened.shape[0])
+    other = builder.input("y", "float32", [str(shortened.shape[0])])
+    assert other.shape != shortened.shape
+    graph = builder.build({"x": builder.neg(shortened), "y": builder.neg(other)})
+    inputs = {"x": np.ones(5, "float32"), "y": np.ones(2, "float32")}
+    assert {name: array.shape for name, array in context.compute(graph, inputs).items()} == {"x": (3,), "y": (2,)}
+
+
+def _shortened(builder: Any, x: Any) -> Any:
+    """A value whose size is n // 2 + 1 or n, without a formula."""
+
+    @ow.op
+    def shortened(self: Any, x: ow.MLOperand) -> ow.Desc:
+        return ow.Desc(x.data_type, (x.shape[0] // 2 + 1,) if x.shape[0] > 3 else x.shape)
+
+    @shortened.kernel("cpu")
+    def _(x: np.ndarray, out: np.ndarray) -> None:
+        out[...] = x[: len(out)]
+
+    return shortened(builder, x)
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16", "int32", "uint8", "int64"])
+def test_sizes_are_data(context: ow.MLContext, data_type: Any) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", data_type, ["n", "m"])
+    n, m = x.shape
+    graph = builder.build({"a": x + n, "b": (n * m - 1) - x, "c": builder.max(x, n // 2), "d": x * 1})
+    for shape in ((2, 3), (4, 1), (1, 5)):
+        array = np.arange(np.prod(shape)).reshape(shape).astype(data_type)
+        results = context.compute(graph, {"x": array})
+        expected = [array + shape[0], np.array(array.size - 1, data_type) - array, np.maximum(array, shape[0] // 2)]
+        for name, witness in zip("abc", expected, strict=True):
+            assert results[name].dtype == data_type
+            assert_array_equal(results[name], witness)
+
+
+def test_size_that_is_no_value_of_the_data_type(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "uint8", ["n"])
+    graph = builder.build({"y": builder.add(x, x.shape[0], label="a")})
+    assert context.compute(graph, {"x": np.ones(255, "uint8")})["y"].tolist() == [0] * 255
+    with pytest.raises(ow.ValidationError, match=r"sizes: 256 is not a value of uint8; the sizes are n = 256"):
+        graph.compute_shapes({"x": [256]})
+
+
+def test_saved_model_computes_sizes_that_are_data(tmp_path: Path) -> None:
+    context = ow.ml.create_context(device="reference", drafts=True)
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", ["n", "m"])
+    graph = builder.build({"mean": builder.reduce_sum(x) / (x.shape[0] * x.shape[1]), "rows": x + x.shape[0]})
+    ow.onnx.save(graph, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    for shape in ((2, 3), (5, 1)):
+        array = np.random.default_rng(1).random(shape, "float32")
+        mean, rows = session.run(None, {"x": array})
+        assert_allclose(mean, array.mean(), rtol=1e-6)
+        assert_array_equal(rows, array + np.float32(shape[0]))
+    with pytest.raises(ow.NotSupportedError, match=r"sizes: .*m\*n as a number; save\(\.\.\., input_shapes="):
+        ow.js.save(graph, tmp_path / "model.js")
 
 
 def test_explore_refuses_too_many_ways() -> None:

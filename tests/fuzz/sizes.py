@@ -25,7 +25,7 @@ from fuzz.frame import MEMORY, Campaign, Finding
 from fuzz.graphs import TOLERANCES, disagreement
 from opweave.core.graph import Graph
 from opweave.core.operation import Op
-from opweave.core.sizes import Dimension, Size, at, is_unknown, values_at, variables_in
+from opweave.core.sizes import Dimension, Size, UnknownName, at, is_unknown, unknown_name, values_at, variables_in
 from opweave.core.specialise import specialise
 from opweave.ops import Operations, dynamic, elementwise, indexing, logical, movement
 
@@ -246,6 +246,8 @@ class Growth:
         self.sizes = [{} for _ in self.builders]
         self.errors = [""] * COMBINATIONS
         self.drafts = Drafts(self)
+        # Names that look like those of sizes without a formula are names like others.
+        self.prefix = "?" if self.chance(0.02) else "n"
         self.numbers = np.random.default_rng(self.rng.getrandbits(64))
 
     @property
@@ -260,7 +262,7 @@ class Growth:
 
     def name(self, base: int, like: Dimension | None = None) -> Size:
         """A new name; its numbers are mostly those of `like`, if that is given."""
-        name = f"n{sum(not n.startswith('?') for n in self.sizes[0])}"
+        name = f"{self.prefix}{sum(not isinstance(n, UnknownName) for n in self.sizes[0])}"
         for sizes in self.sizes:
             number = self.rng.choice([base, base, base + 1, 1, 2, self.rng.randint(1, 6)]) if self.chance(0.96) else 0
             if like is not None and not self.chance(0.1):
@@ -272,7 +274,7 @@ class Growth:
     def symbol(self, number: int, symbols: dict[int, Dimension]) -> Dimension:
         """What stands for a dimension of a call."""
         if number not in symbols:
-            names = [Size(n) for n, size in self.sizes[0].items() if size == number and not n.startswith("?")]
+            names = [Size(n) for n, size in self.sizes[0].items() if size == number and not isinstance(n, UnknownName)]
             if self.chance(0.12 if number > 1 else 0.9):
                 symbols[number] = number
             elif names and self.chance(0.7):
@@ -492,8 +494,8 @@ class Growth:
                 raise Finding(f"{text} has {len(made)} results, and {len(numbers)} for {self.sizes[k]}")
             for operand, twin in zip(made, numbers, strict=True):
                 for size, number in zip(operand.shape, twin.shape, strict=False):
-                    if is_unknown(size):
-                        self.sizes[k].setdefault(str(size), number)
+                    if (unknown := unknown_name(size)) is not None:
+                        self.sizes[k].setdefault(unknown, number)
                 shape = tuple(at(size, self.sizes[k]) for size in operand.shape)
                 if (operand.data_type, shape) != (twin.data_type, twin.shape):
                     raise Finding(f"{text} is {operand.desc}, and {twin.desc} for {self.sizes[k]}")

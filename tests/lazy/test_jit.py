@@ -601,6 +601,41 @@ def test_jit_traces_anew_where_a_function_decides_by_a_size(compiled: list[Any])
     assert len(compiled) == 4  # 1, 2, names up to 4, names from 5
 
 
+def test_jit_compiles_nothing_where_sizes_are_data(compiled: list[Any]) -> None:
+    factors = ow.array([1.0, 2.0])
+
+    @ow.jit
+    def spread(x: Any) -> Any:
+        n, m = x.shape
+        return x / n, m - x, ow.ops.mul(x, n * m - 1), (x * factors + n) ** 2
+
+    for call, (n, m) in enumerate([(2, 2), (4, 2), (3, 2), (7, 2), (5, 2)]):
+        x = np.random.default_rng(call).random((n, m), "float32")
+        expected = [x / np.float32(n), np.float32(m) - x, x * np.float32(n * m - 1), (x * [1, 2] + n) ** 2]
+        for result, witness in zip(spread(x), expected, strict=True):
+            assert_allclose(result.numpy(), witness, rtol=1e-6)
+        assert len(compiled) == min(call + 1, 3)
+    assert "sizes with names: [size0, 2], first for size0 = 3" in spread.explain()
+
+
+def test_jit_says_why_shapes_are_compiled_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
+    @ow.jit
+    def total(x: Any) -> Any:
+        if isinstance(x.shape[0], ow.Size):
+            raise RuntimeError("no names here")
+        return x + 1
+
+    with caplog.at_level("INFO", "opweave"):
+        for n in range(1, 6):
+            total(np.ones(n, "float32"))
+    reason = "shapes are compiled one by one: no names here"
+    assert [record.getMessage() for record in caplog.records if "one by one" in record.getMessage()] == [
+        f"jit {total._name!r}: {reason}"
+    ]
+    assert f"  {reason}" in total.explain().splitlines()
+    assert "  traced for: [1], [2], [3], [4], [5]" in total.explain().splitlines()
+
+
 def test_jit_takes_numbers_of_sizes() -> None:
     @ow.jit
     def mean(x: Any) -> Any:

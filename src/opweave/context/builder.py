@@ -17,6 +17,7 @@ from ..core.operation import Limits, Op
 from ..core.sizes import Size, is_static
 from ..memory.arrays import as_array, constant_array, describe, fit, unpacked
 from ..ops import Operations
+from ..ops.constants import constant, has_sizes
 from ..support import hints
 from ..support.errors import InvalidStateError, ValidationError, require, require_drafts
 from ..support.names import count_of, printable, short_repr
@@ -106,6 +107,8 @@ class MLGraphBuilder(Operations):
                 exact = dtypes.cast_number(value, data_type) == value
                 require(exact, f"{short_repr(value)} is not a value of {data_type}")
             return self.constant(data_type, value)
+        if has_sizes(value):
+            return constant(self, value, data_type)
         if isinstance(value, Sequence):
             value = np.array(value, dtypes.numpy_type(data_type))
         return self.constant(value)

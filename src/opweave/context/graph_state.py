@@ -20,7 +20,7 @@ from ..backends.submission import Submission
 from ..core.graph import Graph
 from ..core.operators import Operators
 from ..core.shapes import Shape
-from ..core.sizes import Guards, Size
+from ..core.sizes import Guards, Size, UnknownName
 from ..core.value_ranges import input_ranges
 from ..memory.arrays import as_array, contiguous, fit
 from ..memory.spaces import HOST, TensorSpace
@@ -521,7 +521,7 @@ class DynamicGraphState(GraphState):
                 return program.at(sizes, ranges)
         guards = Guards(sizes)
         with guards.deciding():  # formulas of sizes, and defaults that depend on sizes, are those of these answers
-            symbols = {name: Size(name) for name in sizes if not name.startswith("?")}
+            symbols = {name: Size(name) for name in sizes if not isinstance(name, UnknownName)}
             shapes = [desc.shape for desc in self.inputs.values()]
             inferred = specialise(recorded, shapes, symbols, self.context.backend.max_byte_length)
             program = self._compile(inferred)

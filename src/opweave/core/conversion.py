@@ -20,6 +20,8 @@ Number: TypeAlias = int | float
 """`MLNumber`: an integer of any size or a float, NaN and infinities included."""
 Long: TypeAlias = "int"
 """The IDL's `long`; a plain `int` annotation means `unsigned long`, which nearly all attributes are."""
+Integer: TypeAlias = "int"
+"""A signed or unsigned integer of 64 bits, for operations that no user calls."""
 
 Converter: TypeAlias = Callable[[str, Any], Any]
 
@@ -164,6 +166,7 @@ _CONVERTERS: dict[str, Converter] = {
     "Number": _number,
     "DataType": _data_type,
     "Sequence[int]": _sequence(_UNSIGNED_LONG),
+    "Sequence[Integer]": _sequence(_integer(-(2**63), 2**64 - 1)),
     "Sequence[float]": _sequence(_double),
     "int | Sequence[int]": _either(_UNSIGNED_LONG, _sequence(_UNSIGNED_LONG)),
 }

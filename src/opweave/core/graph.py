@@ -120,6 +120,7 @@ class MLOperand(Questionable, Operators):
 
     __slots__ = ("__weakref__", "_builder", "_desc", "_name", "_node", "_value")
     _kind = "an operand"
+    _takes_sizes = True
 
     def __init__(
         self, builder: Builder, desc: Desc, *, node: Node | None = None, name: str = "", value: Any = None

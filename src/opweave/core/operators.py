@@ -55,6 +55,8 @@ class Operators(Described, ArrayMethods):
 
     __slots__ = ()
     _kind = "an array"
+    _takes_sizes = False
+    """Whether a size that is known only when a graph runs may be an operand; arrays are computed with its number."""
 
     def __dir__(self) -> list[str]:
         return listing(self)
@@ -148,7 +150,7 @@ _NO_INDEX = (
 
 def _infix(name: str, swap: bool) -> Callable[[Operators, Any], Any]:
     def method(self: Operators, other: Any) -> Any:
-        if isinstance(other, Size):
+        if isinstance(other, Size) and not self._takes_sizes:
             other = operator.index(other)
         if not is_value(other):
             return NotImplemented

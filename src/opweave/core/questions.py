@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..support.errors import ValidationError, caller_line
+from .sizes import Size
 
 CHOOSE = "{}where(condition, a, b) chooses by values"
 
@@ -62,8 +63,11 @@ _OF_DESCRIPTORS: dict[str, Callable[[Any], Any]] = {
 
 
 def is_value(other: object) -> bool:
-    """Whether an infix operator may take `other`: a number, an array, or an operand, which has `__array__` for its error."""
-    return isinstance(other, (float, int)) or hasattr(other, "__array__")
+    """Whether an infix operator may take `other`: a number, a size, an array, or an operand.
+
+    Operands have `__array__` for its error.
+    """
+    return isinstance(other, (float, int, Size)) or hasattr(other, "__array__")
 
 
 class Questionable:

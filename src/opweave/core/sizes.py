@@ -38,6 +38,21 @@ MAX_TERMS = 1000
 _unknown_numbers = numbers(1)
 
 
+class UnknownName(str):
+    """The name of a size without a formula, in sizes by name. No name of a user is equal to it."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UnknownName) and str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(("unknown", str.__str__(self)))
+
+
 class _Atom:
     """A factor of a term: a name, a call, or a size without a formula. Atoms are equal if kind and text are."""
 
@@ -57,7 +72,7 @@ class _Atom:
     def source(self) -> str:
         """The value in Python, of the sizes `s`."""
         if not self.arguments:
-            return f"s[{self.text!r}]"
+            return f"s[unknown({self.text!r})]" if self.kind == "unknown" else f"s[{self.text!r}]"
         arguments = [source_of(argument) for argument in self.arguments]
         template = _SOURCES.get(self.kind)
         return f"{self.kind}({', '.join(arguments)})" if template is None else template.format(*arguments)
@@ -100,7 +115,8 @@ def _truncated_remainder(a: int, b: int) -> int:
     return a - b * _truncated_quotient(a, b) if b else 0
 
 
-_FUNCTIONS: dict[str, Callable[..., int]] = {
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "unknown": UnknownName,
     "broadcast": _broadcast,
     "max": max,
     "min": min,
@@ -377,10 +393,16 @@ def sizes_in(value: Any) -> list[Size]:
 
 def is_unknown(size: object) -> bool:
     """Whether a dimension is a size without a formula."""
+    return unknown_name(size) is not None
+
+
+def unknown_name(size: object) -> UnknownName | None:
+    """The name of a size without a formula; None for others."""
     if type(size) is not Size or len(size.terms) > 1:
-        return False
+        return None
     atoms, factor = size.terms[0]
-    return factor == 1 and len(atoms) == 1 and atoms[0].kind == "unknown"
+    name = atoms[0].text if factor == 1 and len(atoms) == 1 else ""
+    return name if isinstance(name, UnknownName) else None
 
 
 def source_of(dimension: Dimension) -> str:
@@ -503,7 +525,7 @@ def broadcast_size(*sizes: Any) -> Any:
 
 def unknown_size() -> Any:
     """A size without a formula, such as the one that depends on which of two branches a function took."""
-    return _size({(_Atom("unknown", f"?{next(_unknown_numbers)}"),): 1})
+    return _size({(_Atom("unknown", UnknownName(f"?{next(_unknown_numbers)}")),): 1})
 
 
 def at(dimension: Dimension, sizes: Mapping[str, int]) -> int:

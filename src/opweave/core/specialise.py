@@ -9,7 +9,7 @@ from ..support.errors import ValidationError
 from .graph import Builder, Desc, Graph, Node, Operand, map_operands
 from .operation import descs_of
 from .shapes import Shape
-from .sizes import Size, at, is_unknown, sizes_in, values_at, variables_in
+from .sizes import Size, UnknownName, at, sizes_in, unknown_name, values_at, variables_in
 
 
 def sizes_of(descs: Mapping[str, Desc], shapes: Mapping[str, Shape], subject: str) -> dict[str, int]:
@@ -73,14 +73,14 @@ def specialise(graph: Graph, shapes: Sequence[Shape], sizes: dict[str, Any], max
                 copies[symbolic] = static
                 _check_rank(node, symbolic.desc, static.desc)
                 for size, number in zip(symbolic.shape, static.shape, strict=True):
-                    if is_unknown(size):
-                        sizes.setdefault(str(size), number)
+                    if (unknown := unknown_name(size)) is not None:
+                        sizes.setdefault(unknown, number)
                     elif node.op.is_draft and (expected := at(size, sizes)) != number:
                         raise ValidationError(
                             f"{node.title}: {size} is {expected}, but an integer type of the operands makes it {number}"
                         )
     except ValidationError as error:
-        listed = ", ".join(f"{name} = {size}" for name, size in sizes.items() if not name.startswith("?"))
+        listed = ", ".join(f"{name} = {size}" for name, size in sizes.items() if not isinstance(name, UnknownName))
         raise type(error)(f"{error}; the sizes are {listed}") from None
     return Graph.reaching({name: copies[operand] for name, operand in graph.outputs.items()})
 

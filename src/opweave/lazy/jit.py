@@ -23,7 +23,7 @@ from ..core.graph import Operand
 from ..memory.arrays import as_array, describe
 from ..support.cache import Cache, exact
 from ..support.errors import MLError, NoValueError, ValidationError, require, user_line, with_user_line
-from ..support.names import short_repr
+from ..support.names import count_of, short_repr
 from .array import Array
 from .named_functions import NamedFunctions, Shapes
 from .tracer import JitTracer, TracedFunction, is_array, is_named_tuple
@@ -62,7 +62,8 @@ def jit(function: Callable[..., Any] | None = None, /, *, static: Sequence[str] 
         The function, which returns an `opweave.Array` in place of each operand that the traced function returned.
 
     On a CPU, sizes that differ get names at the third combination of shapes, and further sizes compile nothing. `x.shape` then
-    has an `opweave.Size` where the size changes.
+    has an `opweave.Size` where the size changes. If a function cannot be traced with names, a message of the level INFO in the
+    log `opweave` says why, and so does `explain`.
 
     Arrays that are not arguments (globals, members of `self`) become constants of the graph. NumPy arrays among them are
     read-only while the graph is cached, so that they cannot change unnoticed, and so are the arrays that they are views of.
@@ -124,6 +125,21 @@ class Jitted(Generic[P, R]):
         """Return the number of calls with and without a cached graph, and the maximum and current number of graphs."""
         counts = self.graphs.statistics
         return CacheInfo(counts.hits, counts.misses, GRAPHS, counts.entries)
+
+    def explain(self) -> str:
+        """Say for which shapes the function was traced, and why sizes that change have no names, if they have none.
+
+        >>> import numpy as np, opweave as ow
+        >>> @ow.jit
+        ... def total(x):
+        ...     return sum(x[k] for k in range(x.shape[0]))
+        >>> with ow.ml.create_context(device="reference"):
+        ...     _ = total(np.ones((2, 3), "float32"))
+        >>> print(total.explain())
+        jit 'total', 1 graph
+        """
+        named = [str(functions) for _, functions in self._named.items()]
+        return "\n".join([f"jit {self._name!r}, {count_of(len(self.graphs), 'graph')}", *named])
 
     def clear_cache(self) -> None:
         """Drop all graphs; the next call traces again."""
@@ -200,7 +216,7 @@ class Jitted(Generic[P, R]):
             named = self._named.make(form, NamedFunctions)
             return (
                 named.find(leaves)
-                or named.trace(leaves, lambda shapes: self._trace(context, args, kwargs, shapes))
+                or named.trace(leaves, lambda shapes: self._trace(context, args, kwargs, shapes), f"jit {self._name!r}")
                 or self._trace(context, args, kwargs)
             )
 

@@ -16,6 +16,11 @@ MAX_TRACES = 4
 """Maximum number of traces with names of calls that differ in their shapes only. Functions that ask for the number of a size
 need one for each number, and are then traced without names."""
 
+MAX_LISTED = 8
+"""Maximum number of combinations of shapes that are listed."""
+
+_ONE_BY_ONE = "shapes are compiled one by one"
+
 Shapes = tuple[tuple[Any, ...], ...]
 
 
@@ -26,6 +31,14 @@ class NamedFunctions:
         self._seen: list[Shapes] = []
         self._traced: list[tuple[Shapes, Guards, TracedFunction]] = []
         self._traces = 0
+        self._obstacle = ""
+
+    def __str__(self) -> str:
+        """The shapes that are compiled, and why sizes have no names."""
+        lines = [f"  sizes with names: {_text(named)}, first for {_sizes(guards)}" for named, guards, _ in self._traced]
+        shapes = [*map(_text, self._seen[:MAX_LISTED]), *(["…"] if len(self._seen) > MAX_LISTED else [])]
+        lines.append(f"  traced for: {', '.join(shapes)}")
+        return "\n".join([*lines, *([f"  {_ONE_BY_ONE}: {self._obstacle}"] if self._obstacle else [])])
 
     def find(self, leaves: Sequence[Any]) -> TracedFunction | None:
         """The function for these arrays, if one that was traced with names is valid for them."""
@@ -36,10 +49,18 @@ class NamedFunctions:
                 return traced.at(leaves)
         return None
 
-    def trace(self, leaves: Sequence[Any], trace: Callable[[Shapes], TracedFunction]) -> TracedFunction | None:
-        """Trace the function with names for the sizes that differ between calls; None if it is too early, or impossible."""
+    def trace(
+        self, leaves: Sequence[Any], trace: Callable[[Shapes], TracedFunction], title: str
+    ) -> TracedFunction | None:
+        """Trace the function with names for the sizes that differ between calls; None if it is too early, or impossible.
+
+        A line of the log says why it is impossible; `title` is for the log.
+        """
         self._seen.append(shapes_of(leaves))
-        if len(self._seen) < FEWEST_SHAPES or self._traces >= MAX_TRACES:
+        if len(self._seen) < FEWEST_SHAPES:
+            return None
+        if self._traces >= MAX_TRACES:
+            self._note(title, f"the function asks for numbers of sizes, after {MAX_TRACES} traces with names")
             return None
         self._traces += 1
         named, sizes = _with_names(self._seen)
@@ -47,13 +68,34 @@ class NamedFunctions:
         try:
             with guards.deciding():
                 traced = trace(named)
-        except Exception:  # the function needs numbers in place of names; without names, its own errors come again
+        except (
+            Exception
+        ) as error:  # the function needs numbers in place of names; its own errors come again without names
+            self._note(title, str(error).removeprefix(f"{title}: "))
             return None
         self._traced.insert(0, (named, guards, traced))
         try:
             return traced.at(leaves)
-        except ValidationError:
+        except ValidationError as error:
+            self._note(title, str(error))
             return None
+
+    def _note(self, title: str, obstacle: str) -> None:
+        """Say once why shapes are compiled one by one."""
+        if obstacle != self._obstacle:
+            import logging  # here, since it would be 2 ms of `import opweave`
+
+            self._obstacle = obstacle
+            logging.getLogger("opweave").info("%s: %s: %s", title, _ONE_BY_ONE, obstacle)
+
+
+def _text(shapes: Shapes) -> str:
+    listed = ", ".join(str(list(shape)) for shape in shapes)
+    return listed if len(shapes) == 1 else f"({listed})"
+
+
+def _sizes(guards: Guards) -> str:
+    return ", ".join(f"{name} = {size}" for name, size in guards.sizes.items())
 
 
 def shapes_of(leaves: Sequence[Any]) -> Shapes:

@@ -38,7 +38,7 @@ from ..core.sizes import (
     without_deciding,
 )
 from ..support.errors import ValidationError
-from . import dynamic, elementwise, indexing, logical, movement, reduction
+from . import constants, dynamic, elementwise, indexing, logical, movement, reduction
 
 MAX_ELEMENTS = 2**16
 """Maximum number of elements of a value on the host, an estimate: a shape has 8, the parts of a split are 8192."""
@@ -276,6 +276,7 @@ def _clamp(input: Values, min_value: int | None, max_value: int | None) -> Value
 
 _RULES: Mapping[Op[..., Any], Callable[..., Any]] = {
     dynamic.shape: lambda input: np.array(input.shape, object),
+    constants.sizes: lambda values, output_shape: np.array(values, object).reshape(output_shape),
     dynamic.range: _range,
     **dict.fromkeys((movement.reshape, dynamic.squeeze, dynamic.unsqueeze), _reshape),
     **dict.fromkeys((dynamic.reshape_to_2d, dynamic.reshape_dynamic, elementwise.identity, elementwise.cast), _reshape),

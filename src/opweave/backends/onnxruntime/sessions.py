@@ -211,7 +211,7 @@ class OrtSession(Runner):
         """The same session, with the parameters for these sizes."""
         runner = copy(self)
         runner.parameters = {
-            name: np.array(values_at(value[1], sizes), value[0]) if isinstance(value, tuple) else value
+            name: np.array(values_at(value[1], sizes)).astype(value[0]) if isinstance(value, tuple) else value
             for name, value in self.parameters.items()
         }
         return runner

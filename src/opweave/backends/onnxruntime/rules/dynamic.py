@@ -8,19 +8,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....core.conversion import Number
-from ....core.dtypes import is_float
+from ....core.dtypes import DataType, is_float
 from ....core.graph import Operand
 from ....core.sizes import Size, is_static
 from ....ops import dynamic as ops
+from ....ops.constants import sizes
 from ....ops.movement import PaddingMode
 from ..backend import ort
 from ..emit import Emitter, Value
 
 
-@ort.lower(ops.shape, when=lambda input: not is_static(input.shape))
+@ort.lower(sizes, when=lambda values: not is_static(values))
+def _(ctx: Emitter, values: Sequence[int], data_type: DataType, shape: Sequence[int]) -> Value:
+    constant = ctx.constant(list(values), data_type) if shape else ctx.constant(values[0], data_type)
+    return constant if len(shape) < 2 else ctx.emit("Reshape", constant, ctx.constant(shape), shape=shape)
+
+
+@ort.lower_in_files(ops.shape)
 def _(ctx: Emitter, input: Value) -> Value:
-    if not ctx.portable:
-        return ctx.constant(list(input.dims), "uint32")
     return ctx.cast(ctx.emit("Shape", input, data_type="int64"), "uint32")
 
 
