@@ -17,7 +17,7 @@ import numpy as np
 import opweave as ow
 from opweave.core.dtypes import INTEGERS
 from opweave.core.operation import Op
-from opweave.core.sizes import Size
+from opweave.core.sizes import Size, at
 from opweave.ops import Operations, dynamic, elementwise, indexing, logical, movement, reduction
 
 if TYPE_CHECKING:
@@ -351,7 +351,7 @@ class Drafts:
         def symbolic() -> Any:
             return op(self.g.builder, x.operand, *[chain.operand for chain in chains], **attributes, label=label)
 
-        if chains and self.g.chance(0.03):
+        if chains and all(chain.operand.shape[0] for chain in chains) and self.g.chance(0.03):
             self.require_refusal(op, x, chains, attributes)
         return self.add(op, label, symbolic, fixed, [x, *chains])
 
@@ -362,7 +362,7 @@ class Drafts:
         data = self.g.source(
             np.zeros(operands[k].shape, operands[k].data_type), {size: size for size in operands[k].shape}, True
         )
-        operands[k] = data.operand + operands[k] if operands[k].shape[0] else data.operand
+        operands[k] = data.operand + operands[k]
         self.g.refuse(
             lambda: op(self.g.builder, x.operand, *operands, **attributes, label="from data"),
             f"{op.name} 'from data': {op.positional[k + 1]} must be computed from shapes and integer constants",
@@ -382,6 +382,11 @@ class Drafts:
     def shape_as_data(self) -> None:
         """Sizes that are data: a float of a size, times a value."""
         x = self.operand(lambda desc: desc[0] in ("float32", "float16"), lambda: self.array().astype("float32"))
+        sizes = [size for size in x.operand.shape if isinstance(size, Size)]
+        if sizes and self.g.chance(0.4):
+            size = self.r.choice(sizes) * self.r.randint(1, 2) + self.r.randint(-1, 1)
+            self.binary(x, size)
+            return
         part = self.single(self.shape(), 0) if self.g.chance(0.5) else self.element(self.r.randint(1, 6))
         data_type = x.operand.data_type
         label = self.g.label()
@@ -400,6 +405,20 @@ class Drafts:
             lambda: op(self.g.builder, x.operand, factor.operand, label=label),
             lambda k: op(self.g.builders[k], x.twins[k], factor.twins[k], label=label),
             [x, factor],
+            is_same=True,
+        )
+
+    def binary(self, x: Value, size: Any) -> None:
+        """An operation on a value and a size, which the static graph has the number of."""
+        label = self.g.label()
+        op = self.r.choice([elementwise.mul, elementwise.add, elementwise.sub, elementwise.max])
+        self.g.needed |= size.names
+        self.add(
+            op,
+            label,
+            lambda: op(self.g.builder, x.operand, size, label=label),
+            lambda k: op(self.g.builders[k], x.twins[k], at(size, self.g.sizes[k]), label=label),
+            [x],
             is_same=True,
         )
 

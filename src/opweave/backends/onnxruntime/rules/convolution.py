@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ....core.shapes import nearest_positions, sample_positions, smallest_size
-from ....core.sizes import is_same_size, is_static
+from ....core.sizes import Dimension, is_same_size, is_static
 from ....ops import convolution as ops
 from ..backend import ort
 from ..emit import Emitter, Value
@@ -95,13 +95,45 @@ def _nearest(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int]]) -> Valu
     if all(is_same_size(size % x.dims[axis], 0) for axis, size in changed):
         # For integer scales, this mode lets the engine's optimiser keep its blocked layout between convolutions.
         return _resize(ctx, x, shape, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
-    if all(engine_agrees(x.dims[axis], size) for axis, size in changed):
+    has_numbers = all(is_static((x.dims[axis], size)) for axis, size in changed)
+    if has_numbers and all(engine_agrees(x.dims[axis], size) for axis, size in changed):
         mode, nearest = "half_pixel", "round_prefer_floor"
         return _resize(ctx, x, shape, mode="nearest", coordinate_transformation_mode=mode, nearest_mode=nearest)
     y = x
     for axis, size in changed:
-        y = ctx.emit("Gather", y, ctx.constant(nearest_positions(int(x.dims[axis]), int(size))), axis=axis)
+        y = ctx.emit("Gather", y, _nearest_positions(ctx, x.dims[axis], size), axis=axis)
     return y
+
+
+def _nearest_positions(ctx: Emitter, old: Dimension, new: Dimension) -> Value:
+    """The nearest of `old` elements for each of `new` elements; the model computes them if they depend on sizes."""
+    if isinstance(old, int) and isinstance(new, int):
+        return ctx.constant(nearest_positions(old, new))
+    # ceil(p - 1/2) for p = ((2 i + 1) old - new) / (2 new), which no clamping changes. All terms are 0 or more.
+    numerators = ctx.emit("Add", ctx.emit("Mul", _count(ctx, new), ctx.constant(4 * old)), ctx.constant(2 * old - 1))
+    positions: Value = ctx.emit("Div", numerators, ctx.constant(4 * new))
+    return positions
+
+
+def _count(ctx: Emitter, count: Dimension) -> Value:
+    numbers: Value = ctx.emit("Range", ctx.constant(0), ctx.constant(count), ctx.constant(1))
+    return numbers
+
+
+def _linear_positions(ctx: Emitter, old: Dimension, new: Dimension) -> tuple[Value, Value, Value, Dimension]:
+    """The elements before and behind each of `new` elements, the weight of the latter, and the sum of both weights."""
+    if isinstance(old, int) and isinstance(new, int):
+        numerators, total = sample_positions(old, new)
+        before, part = np.divmod(numerators, total)
+        return ctx.constant(before), ctx.constant(before + (part > 0)), ctx.constant(part, "float64"), total
+    total = 2 * new
+    places = ctx.emit("Add", ctx.emit("Mul", _count(ctx, new), ctx.constant(2 * old)), ctx.constant(old - new))
+    places = ctx.emit("Min", ctx.emit("Max", places, ctx.constant(0)), ctx.constant(total * (old - 1)))
+    first = ctx.emit("Div", places, ctx.constant(total))
+    rest = ctx.emit("Sub", places, ctx.emit("Mul", first, ctx.constant(total)))
+    # The last element has no other behind it, and a rest of 0.
+    second = ctx.emit("Min", ctx.emit("Add", first, ctx.constant(1)), ctx.constant(old - 1))
+    return first, second, ctx.cast(rest, "float64"), total
 
 
 def _linear_of_integers(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int]]) -> Value:
@@ -109,14 +141,14 @@ def _linear_of_integers(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int
 
     Weights are integers, and the sum is divided last, so all steps are exact in float64.
     """
-    total, divisor = ctx.cast(x, "float64"), 1
+    result = ctx.cast(x, "float64")
+    divisor: Dimension = 1
     for axis, size in changed:
-        numerators, denominator = sample_positions(int(x.dims[axis]), int(size))
-        before, part = np.divmod(numerators, denominator)
-        weight = part.reshape([-1 if a == axis else 1 for a in range(4)])
-        low, high = (ctx.emit("Gather", total, ctx.constant(at), axis=axis) for at in (before, before + (part > 0)))
-        low = ctx.emit("Mul", low, ctx.constant(denominator - weight, "float64"))
-        high = ctx.emit("Mul", high, ctx.constant(weight, "float64"))
-        total = ctx.emit("Add", low, high)
-        divisor *= denominator
-    return ctx.cast(ctx.emit("Round", ctx.emit("Div", total, ctx.scalar(divisor, total))), x.data_type)
+        before, behind, weight, total = _linear_positions(ctx, x.dims[axis], size)
+        weight = ctx.emit("Reshape", weight, ctx.constant([-1 if a == axis else 1 for a in range(4)]))
+        low, high = (ctx.emit("Gather", result, places, axis=axis) for places in (before, behind))
+        low = ctx.emit("Mul", low, ctx.emit("Sub", ctx.constant(total, "float64"), weight))
+        result = ctx.emit("Add", low, ctx.emit("Mul", high, weight))
+        divisor *= total
+    quotient = ctx.emit("Div", result, ctx.constant(divisor, "float64"))
+    return ctx.cast(ctx.emit("Round", quotient), x.data_type)
