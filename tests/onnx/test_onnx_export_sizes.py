@@ -38,7 +38,6 @@ NEEDS_NUMBERS = {
     "reduce_product": "integers",
     "reduce_sum": "integers",
     "reduce_sum_square": "integers",
-    "resample2d": "the elements of rows that become so many, unless a row grows by a whole number",
     "scatter_nd": "a number of coordinates with a name",
 }
 """Operations that cannot be saved for all sizes with names, and what needs the number of a size."""
@@ -155,6 +154,16 @@ NETWORKS: dict[str, tuple[Any, list[tuple[str, Shape]], list[list[Any]]]] = {
     "global": (lambda b, x: b.average_pool2d(x), [(F, ["n", 3, "h", "w"])], [["n", 3, 1, 1]]),
     "norm": (lambda b, x: b.l2_pool2d(x), [(F, ["n", 3, "h", "w"])], [["n", 3, 1, 1]]),
     "grow": (lambda b, x: b.resample2d(x, scales=[2, 3]), [(F, ["n", 3, "h", "w"])], [["n", 3, "2*h", "3*w"]]),
+    "resize": (
+        lambda b, x: b.resample2d(x, sizes=[x.shape[3] + 1, 5], mode="linear"),
+        [(F, ["n", 3, "h", "w"])],
+        [["n", 3, "w + 1", 5]],
+    ),
+    "resize by neighbours": (
+        lambda b, x: b.resample2d(x, sizes=[x.shape[3] + 1, 5], axes=[1, 3]),
+        [("uint8", ["n", 3, "h", "w"])],
+        [["n", "w + 1", "h", 5]],
+    ),
     "heads": (
         lambda b, x: b.transpose(b.reshape(x, [x.shape[0], x.shape[1], 4, 2]), permutation=[0, 2, 1, 3]),
         [(F, ["n", "h", 8])],

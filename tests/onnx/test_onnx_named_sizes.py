@@ -112,11 +112,47 @@ def test_names_with_two_sizes_are_two_names(loaded: list[bytes]) -> None:
     assert len(loaded) == 2
 
 
+RESIZED: dict[str, tuple[dict[str, Any], dict[str, np.ndarray]]] = {
+    "double": ({"mode": "nearest", "nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"}, {}),
+    "triple by half pixels": ({"mode": "nearest"}, {"scales": np.float32([1, 1, 3, 1])}),
+    "double by interpolation": ({"mode": "linear"}, {}),
+    "like another": ({"mode": "linear"}, {"sizes": np.int64([])}),
+    "like another, as PyTorch does": (
+        {"mode": "linear", "coordinate_transformation_mode": "pytorch_half_pixel"},
+        {"sizes": np.int64([])},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESIZED)
+def test_resize_is_compiled_once_for_all_sizes(name: str, loaded: list[bytes]) -> None:
+    attributes, constants = RESIZED[name]
+    inputs = {"x": "float32[1, 2, h, w]"}
+    if "sizes" in constants:
+        nodes = [
+            node("Shape", "z", "s"),
+            node("Concat", "lead s", "t", axis=0),
+            node("Resize", "x  t", "y", **attributes),
+        ]
+        del nodes[2].input[:]
+        nodes[2].input.extend(["x", "", "", "t"])
+        proto = model(nodes, {**inputs, "z": "float32[p, q]"}, {"y": ""}, {"lead": np.int64([1, 2])}, opset=17)
+        shapes = [((4, 5), (7, 3)), ((6, 3), (9, 11)), ((8, 9), (2, 5)), ((5, 4), (30, 31))]
+        check(proto, ({"x": [1, 2, *old], "z": list(new)} for old, new in shapes), fallback="error")
+    else:
+        nodes = [node("Resize", "x", "y", **attributes)]
+        nodes[0].input.extend(["", "scales"])
+        scales = constants.get("scales", np.float32([1, 1, 2, 2]))
+        proto = model(nodes, inputs, {"y": ""}, {"scales": scales}, opset=17)
+        check(proto, ({"x": [1, 2, h, w]} for h, w in [(2, 3), (5, 7), (3, 4), (9, 2)]), fallback="error")
+    assert len(loaded) == 1
+
+
 def test_sizes_that_decide_are_compiled_anew(loaded: list[bytes]) -> None:
-    """Resize computes positions from numbers of sizes."""
-    nodes = [node("Resize", "x  scales", "y", mode="nearest", nearest_mode="floor")]
-    nodes[0].input.insert(1, "")
-    proto = model(nodes, {"x": "float32[1, 1, h, 3]"}, {"y": ""}, {"scales": np.float32([1, 1, 2, 2])}, opset=17)
+    """Resize computes positions from numbers of sizes where ONNX Runtime's float32 decides."""
+    nodes = [node("Resize", "x", "y", mode="nearest", nearest_mode="floor")]
+    nodes[0].input.extend(["", "scales"])
+    proto = model(nodes, {"x": "float32[1, 1, h, 3]"}, {"y": ""}, {"scales": np.float32([1, 1, 1.5, 2])}, opset=17)
     check(proto, ({"x": [1, 1, h, 3]} for h in (2, 5, 3, 2)), fallback="error")
     assert 1 <= len(loaded) <= 3
 

@@ -95,7 +95,7 @@ def _element_type(name: str, value: Value | None, takes_all: bool) -> int:
     return element_type
 
 
-TAKES_NAMES = frozenset({"ConstantOfShape", "Expand", "Pad", "Range", "Reshape", "Slice", "Split", "Tile"})
+TAKES_NAMES = frozenset({"ConstantOfShape", "Expand", "Pad", "Range", "Reshape", "Resize", "Slice", "Split", "Tile"})
 """Operators whose converters take sizes that are known only when the graph runs."""
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ....context.builder import MLGraphBuilder
 from ....core.shapes import nearest_positions
+from ....core.sizes import is_same_size, is_static
 from ...model.registry import (
     Tensor,
     Unsupported,
@@ -104,6 +106,10 @@ def _(
         return result
     rank = len(shape_of(X))
     along = range(rank) if axes is None else [normalize_axis(axis, rank) for axis in axes]
+    if keep_aspect_ratio_policy == "stretch" and not antialias:
+        named = _resize_names(b, X, along, scales, sizes, mode, coordinate_transformation_mode, nearest_mode)
+        if named is not None:
+            return named
     if scales is not None and shape_of(scales)[0]:
         resized = _by_scales(X, scales, along)
     else:
@@ -114,7 +120,47 @@ def _(
 
 @converts("Upsample", moved=["scales"])
 def _upsample(b: MLGraphBuilder, X: Tensor, scales: Tensor | None = None, *, mode: str = "nearest") -> Tensor:
-    return _resize(b, X, _by_scales(X, scales, range(len(shape_of(X)))), mode, "asymmetric", "simple")
+    along = range(len(shape_of(X)))
+    named = _resize_names(b, X, along, scales, None, mode, "asymmetric", "simple")
+    return _resize(b, X, _by_scales(X, scales, along), mode, "asymmetric", "simple") if named is None else named
+
+
+def _resize_names(
+    b: MLGraphBuilder,
+    X: Tensor,
+    along: Sequence[int],
+    scales: Tensor | None,
+    sizes: Tensor | None,
+    mode: str,
+    coordinates: str,
+    nearest_mode: str,
+) -> Tensor | None:
+    """The result for sizes with names, where WebNN's positions are ONNX's for all of them; None if numbers are needed."""
+    shape: list[Any] = list(shape_of(X))
+    if scales is not None and shape_of(scales)[0]:
+        factors = constant_of(scales, "the list of scales").reshape(-1).tolist()
+        if len(factors) != len(along) or not all(factor >= 1 and factor.is_integer() for factor in factors):
+            return None
+        targets = {axis: shape[axis] * int(factor) for axis, factor in zip(along, factors, strict=True)}
+    else:
+        wanted = integers(sizes, "the sizes")
+        if len(wanted) != len(along):
+            return None
+        targets = dict(zip(along, wanted, strict=True))
+    if is_static((*shape, *targets.values())):
+        return None
+    targets = {axis: size for axis, size in targets.items() if not is_same_size(size, shape[axis])}
+    is_multiple = all(is_same_size(size % shape[axis], 0) for axis, size in targets.items())
+    if mode == "nearest":
+        # By whole factors, no position is at the border between two elements, where the engine's float32 might decide.
+        rounding = {"asymmetric": ("floor", "simple"), "half_pixel": tuple(_ROUNDINGS)[:2]}.get(coordinates, ())
+        return _resample(b, X, targets, "nearest-neighbor") if is_multiple and nearest_mode in rounding else None
+    is_same = coordinates == "half_pixel" or (
+        coordinates == "pytorch_half_pixel" and all(size > 1 for size in targets.values())
+    )
+    if mode != "linear" or not is_same or not is_float(X) or not all(size > 0 for size in targets.values()):
+        return None
+    return _resample(b, X, targets, "linear")
 
 
 def _by_scales(X: Tensor, scales: Tensor | None, along: Sequence[int]) -> list[_ResizedAxis]:
@@ -199,7 +245,7 @@ def _resample(b: MLGraphBuilder, X: Tensor, sizes: dict[int, int], mode: str) ->
     lead = 4 - len(shape)  # the number of axes of size 1 to add before the others
     if lead < 0 or len(sizes) > 2:
         return None
-    targets = {axis + lead: size for axis, size in sizes.items()}
+    targets: dict[int, Any] = {axis + lead: size for axis, size in sizes.items()}
     padded = [1] * lead + shape
     for axis in (3, 2):  # resample2d takes two axes; if only one is resized, the other keeps its size
         if len(targets) < 2:
