@@ -96,6 +96,9 @@ class Runner(ABC):
         """Like `returning`, for arrays by name whose shapes the engine checks; None if that is impossible or insufficient."""
         return None
 
+    takes_all_sizes = False
+    """Whether the runner, compiled with names, runs sizes other than those that `at` was called with."""
+
     def at(self, sizes: Mapping[str, int]) -> Runner:
         """Return the runner for these sizes, if the back end takes names; it shares what was compiled."""
         return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Literal
@@ -26,13 +26,16 @@ from ..support.processors import processors
 from .choose import HOST_KERNELS, Chooser
 from .empty import fold_empty, has_empty, is_empty
 from .engines import EngineChoice, choose_engine
-from .fuse import move_to_loops
+from .fuse import move_to_engine, move_to_loops
 from .legalise import cut_out, legalise
 from .loops import EXPRESSION, fits, work
 from .partition import LoopFusion, Segment, partition
 from .widen import may_widen
 
 log = logging.getLogger("opweave")
+
+IN_ENGINE = "a loop between operations of the engine would take longer"
+"""Reason to decompose an operation that could be a compiled loop."""
 
 
 def compile(
@@ -124,10 +127,25 @@ def _compile_for(
             decomposition_of=chooser.decomposition_of,
         )
         origin = {node: sources[parent] for node, parent in parents.items()}
-    kinds = chooser.kinds(legal.nodes)
     most = limits.limit(limits.WORK_VARIABLE, limits.MAX_WORK) // 2  # the other half is for the loop itself
-    if fuse and choice.fuse and host.gains_from_loops and kernels.is_compiled():
-        kinds = move_to_loops(legal, kinds, host.name, host.threads or processors(), most)
+
+    def kinds_of(graph: Graph) -> dict[Node, Hashable]:
+        kinds = chooser.kinds(graph.nodes)
+        if fuse and choice.fuse and host.gains_from_loops and kernels.is_compiled():
+            kinds = move_to_loops(graph, kinds, host.name, host.threads or processors(), most)
+        return kinds
+
+    def runs_in_engine(node: Node) -> bool:
+        return chooser.kind(node) == host.name
+
+    kinds = kinds_of(legal)
+    reasons = {node: "" if has_empty(node) else chooser.reason(node) for node in graph.nodes}
+    if host.gains_from_loops and (moved := move_to_engine(legal, kinds, host.name, runs_in_engine, most)):
+        exceptions = dict.fromkeys(moved, runs_in_engine)
+        legal, parents = legalise(legal, lambda node: True, backend.name, exceptions=exceptions)
+        reasons.update({origin[node]: IN_ENGINE for node in moved})
+        origin = {node: origin[parent] for node, parent in parents.items()}
+        kinds = kinds_of(legal)
     parts = partition(legal, kinds, LoopFusion(EXPRESSION, fits, work, most))
     host_device = device if backend is host else "cpu"
 
@@ -150,7 +168,6 @@ def _compile_for(
         if wait:
             for segment in compiled:
                 segment.runner.complete()
-    reasons = {node: "" if has_empty(node) else chooser.reason(node) for node in graph.nodes}
     placements = _placements(graph, reasons, legal, origin, compiled, host_device)
     program = Program(legal, origin, compiled, placements, backend.space, input_ranges(graph), choice.reason)
     program.untried = choice.untried

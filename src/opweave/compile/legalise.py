@@ -6,6 +6,7 @@ The label of a node from a decomposition begins with the label of the node that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from ..core.graph import Desc, Graph, Node, Operand, add_like, map_operands
@@ -30,9 +31,11 @@ class _Rewriter(Recorder):
         supports: Callable[[Node], bool],
         backend: str,
         decomposition_of: Callable[[Node], Decomposition | None],
+        exceptions: Mapping[Node, Callable[[Node], bool]],
     ) -> None:
         super().__init__()
-        self.supports, self.backend, self.decomposition_of = supports, backend, decomposition_of
+        self._supports, self.backend, self.decomposition_of = supports, backend, decomposition_of
+        self._exceptions = exceptions
         self.origin: dict[Node, Node] = {}
         self._originals: dict[Operand, Operand] = {}
         self._source: Node
@@ -49,7 +52,7 @@ class _Rewriter(Recorder):
         op = node.op
         if self._prefix:
             node.label = f"{self._prefix}/{node.label or op.name}"
-        if self.supports(node):
+        if self._exceptions.get(self._source, self._supports)(node):
             self.origin[node] = self._source
             return super()._place(node)
         decomposition = self.decomposition_of(node)
@@ -112,17 +115,18 @@ def legalise(
     *,
     has_results: bool = False,
     decomposition_of: Callable[[Node], Decomposition | None] = _own_decomposition,
+    exceptions: Mapping[Node, Callable[[Node], bool]] = MappingProxyType({}),
 ) -> tuple[Graph, Mapping[Node, Node]]:
     """The graph in which every node satisfies `supports`, and for each of its nodes the one that it comes from.
 
     `backend` is for messages. With `has_results`, outputs that are inputs or constants after a decomposition become an
     `identity` of them: builders of WebNN require results of operations. `decomposition_of` returns the function by which a
-    node is replaced.
+    node is replaced. `exceptions` has a predicate instead of `supports` for some nodes of `graph`, and what they become.
 
     Raises:
         NotSupportedError: a node has neither a rule nor a decomposition.
     """
-    rewriter = _Rewriter(supports, backend, decomposition_of)
+    rewriter = _Rewriter(supports, backend, decomposition_of, exceptions)
     # Inputs and constants get a stand-in of the rewriter, so that operators on them build here: the builder that they come
     # from is closed by now.
     replaced = {operand: Operand(rewriter, operand.desc, value=operand.value) for operand in graph.constants}

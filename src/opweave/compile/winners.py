@@ -100,6 +100,23 @@ def elements(node: Node) -> int | None:
     return operands[-1].desc.element_count if len({operand.shape for operand in operands}) == 1 else None
 
 
+@cache
+def _gains(engine: str) -> dict[Op[..., Any], dict[str, float]]:
+    """Largest gain of expressions over an engine, by operation and form."""
+    gains: dict[Op[..., Any], dict[str, float]] = {}
+    for winner in winners():
+        if winner.engine == engine:
+            forms = gains.setdefault(operation(winner.op), {})
+            forms[winner.form] = max(winner.gain, forms.get(winner.form, 0))
+    return gains
+
+
+def slowness(node: Node, engine: str) -> float:
+    """The time of an engine's kernel as a multiple of a loop's, as far as the table says; else 1."""
+    gains = _gains(engine).get(node.op)
+    return 1 if gains is None else gains.get(form(node), 1)
+
+
 def wins(node: Node, engine: str) -> bool:
     """Whether the expression of a node is faster than an engine's kernel."""
     sizes = _sizes(engine).get(node.op)

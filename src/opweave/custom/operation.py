@@ -375,13 +375,14 @@ def _decomposition(op: CustomOp[Any]) -> Callable[..., Any]:
     """Return the decomposition of an operation with an expression: the formula in operations on whole arrays."""
 
     def decomposition(builder: Operations, /, **arguments: Any) -> Any:
-        from ..expr.decompose import decompose
+        from ..expr.decompose import decompose, has_constants_with_sizes
 
         operands = {name: arguments[name] for name in op.operands}
         attributes = {name: arguments[name] for name in op.attributes}
-        # Operations on whole arrays depend on sizes, such as the numbers of a line of positions.
-        descs = map_operands(operands, lambda operand: Desc(operand.data_type, numbered(operand.shape)))
-        program = program_of(op, descs, {name: numbered(value) for name, value in attributes.items()})
+        program = program_of(op, map_operands(operands, lambda operand: operand.desc), attributes)
+        if has_constants_with_sizes(program):
+            descs = map_operands(operands, lambda operand: Desc(operand.data_type, numbered(operand.shape)))
+            program = program_of(op, descs, {name: numbered(value) for name, value in attributes.items()})
         results = decompose(program, builder, list(iter_operands(operands)))
         return results if len(results) > 1 else results[0]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core.dtypes import FLOATS, INFO, WIDE, DataType
 from ..core.graph import MAX_RANK, Desc, Operand
-from ..core.sizes import estimate
+from ..core.sizes import estimate, is_symbolic
 from ..support.errors import NotSupportedError
 from .evaluate import evaluate, slots_of
 from .ir import INTEGERS, Call, Cast, Const, Expr, Formula, Index, Load, Output, Reduce, Source, Type, walk
@@ -53,6 +53,35 @@ def refusal(program: Formula) -> str | None:
     return None
 
 
+def has_constants_with_sizes(program: Formula) -> bool:
+    """Whether a decomposition has constants that depend on sizes which are known only at a run.
+
+    >>> from opweave import expr
+    >>> from opweave.core.graph import Desc
+    >>> from opweave.core.sizes import Size
+    >>> from opweave.expr.tracing import trace
+    >>> x = Desc("float32", (Size("n"), 3))
+    >>> has_constants_with_sizes(trace(lambda x: x * 2, "twice", [x]))
+    False
+    >>> has_constants_with_sizes(trace(lambda x: expr.compute(x.shape, lambda i, j: x[i, j] + i), "ramp", [x]))
+    True
+    """
+    for _, body in _definitions(program):
+        nodes = _nodes(body)
+        dependent = _dependent(nodes)
+        for node in nodes:
+            variables = [*node.free, *(node.variables if isinstance(node, Reduce) else ())]
+            if isinstance(node, Const):
+                numbers: list[Any] = [node.value]
+            elif isinstance(node, Load):
+                numbers = [number for start, _, stride in _slices(node) or () for number in (start, stride)]
+            else:
+                numbers = [] if node in dependent else [variable.extent for variable in variables]
+            if any(map(is_symbolic, numbers)):
+                return True
+    return False
+
+
 def decompose(program: Formula, builder: Operations, operands: Sequence[Operand]) -> tuple[Operand, ...]:
     """Build the outputs of a program from WebNN operations; `NotSupportedError` if whole arrays cannot express it."""
     reason = refusal(program)
@@ -71,6 +100,15 @@ def _definitions(program: Formula) -> list[tuple[tuple[Index, ...], Expr]]:
 def _nodes(body: Expr) -> list[Expr]:
     """The nodes that become operands; the indices of loads do not."""
     return walk(body, enter=lambda node: () if isinstance(node, Load) else node.parts)
+
+
+def _dependent(nodes: Sequence[Expr]) -> set[Expr]:
+    """The nodes that depend on an input."""
+    dependent: set[Expr] = set()
+    for node in nodes:
+        if isinstance(node, Load) or not dependent.isdisjoint(node.parts):
+            dependent.add(node)
+    return dependent
 
 
 def _slices(load: Load) -> list[tuple[int, Index | None, int]] | None:
@@ -121,10 +159,7 @@ class _Writer:
     def value(self) -> Operand:
         """Build the body. Axes that the body does not depend on have size 1."""
         nodes = _nodes(self.body)
-        dependent: set[Expr] = set()  # nodes that depend on an input
-        for node in nodes:
-            if isinstance(node, Load) or not dependent.isdisjoint(node.parts):
-                dependent.add(node)
+        dependent = _dependent(nodes)
         constant_nodes = {part for node in dependent if not isinstance(node, Load) for part in node.parts} | {self.body}
         for node in nodes:
             if node in dependent:

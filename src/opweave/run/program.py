@@ -9,6 +9,7 @@ caller needs neither.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 from ..backends import Aliases, Measured, Returning, Runner, TakingFeeds
@@ -87,7 +88,10 @@ class Program:
         self._spaces = (*(item for item in used if item is not HOST), HOST)
         self._layouts: dict[tuple[tuple[Space, ...], Aliases], Layout] = {}
         self._constants: dict[tuple[int, Space], Memory] = {}
-        # The runner of a single step that has the program's own inputs and outputs.
+        self._find_direct()
+
+    def _find_direct(self) -> None:
+        """Find the runner of a single step that has the program's own inputs and outputs."""
         self._direct: Runner | None = None
         self._in_place: set[tuple[int, int]] | None = None  # the pairs that it updates, if it copies none
         if len(self.steps) == 1:
@@ -113,19 +117,16 @@ class Program:
                 static = statics[operand] = Operand(builder, desc, node=operand.node, name=operand.name)
             return static
 
-        graph = Graph(
+        # Numbers of values are those of the program with names: no node is looked at.
+        program = copy(self)
+        program.graph = Graph(
             map_operands(self.graph.inputs, follow), map_operands(self.graph.outputs, follow), self.graph.nodes
         )
-        parts = []
-        for part in (step.part for step in self.steps):
-            assert part is not None
-            reads, writes = list(map(follow, part.reads)), list(map(follow, part.writes))
-            runner = part.runner.at(sizes)
-            parts.append(
-                CompiledSegment(runner, part.space, part.device, part.nodes, part.compiled, reads, writes, part.title)
-            )
-        program = Program(graph, self.origin, parts, self.placements, self.space, ranges, self.choice)
+        program.operands = tuple(map(follow, self.operands))
+        program.steps = tuple(step.at(sizes, follow) for step in self.steps)
         program.symbolic = {static: operand for operand, static in statics.items()}
+        program._ranges, program._layouts = ranges, {}
+        program._find_direct()
         return program
 
     @property
@@ -184,6 +185,11 @@ class Program:
             return call(inputs)
 
         return check_and_call
+
+    @property
+    def takes_all_sizes(self) -> bool:
+        """Whether `returning` of a program for certain sizes also runs others that it was compiled for."""
+        return self._direct is not None and self._direct.takes_all_sizes and self.space is HOST and not self._ranges
 
     def taking_feeds(self, outputs: Sequence[int]) -> TakingFeeds | None:
         """`returning` for arrays by name, whose shapes the engine checks; None if the engine does not do that."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from ..backends import Runner
 from ..core.graph import Builder, Desc, Node, Operand
+from ..core.sizes import at
 from ..memory.spaces import Cell, Memory, Space
 from ..support.errors import OperationError
 from ..support.records import record
@@ -72,6 +73,17 @@ class Step:
         """The step for other slots."""
         numbers = self.segment, self.read_bytes, self.written_bytes
         return Step(self.title, self.space, reads, writes, self.bind, *numbers, self.part)
+
+    def at(self, sizes: Mapping[str, int], follow: Callable[[Operand], Operand]) -> Step:
+        """The step for certain sizes; `follow` returns an operand with numbers in place of sizes."""
+        part = self.part
+        assert part is not None
+        part = CompiledSegment(
+            part.runner.at(sizes), part.space, part.device, part.nodes, part.compiled,
+            list(map(follow, part.reads)), list(map(follow, part.writes)), part.title,
+        )  # fmt: skip
+        bytes_at = at(self.read_bytes, sizes), at(self.written_bytes, sizes)
+        return Step(self.title, self.space, self.reads, self.writes, part.runner.bind, self.segment, *bytes_at, part)
 
     def tie(self, memory: Sequence[Memory]) -> Callable[[], None]:
         """Bind the step to its slots of a run's memory. Errors name the operations."""

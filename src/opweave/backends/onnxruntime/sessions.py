@@ -201,6 +201,7 @@ class OrtSession(Runner):
         self._loaded, self._session, self._native = loaded, loaded.session, loaded.session.native
         self._again, self.threads, self.updates = again, threads, updates
         self.parameters = parameters
+        self.takes_all_sizes = not any(isinstance(value, tuple) for value in parameters.values())
         self._inputs = [f"i{k}" for k in range(inputs)]
         self._outputs = [f"o{k}" for k in range(outputs)]
         ends = (*self._native.inputs_meta, *self._native.outputs_meta)
@@ -209,6 +210,8 @@ class OrtSession(Runner):
 
     def at(self, sizes: Mapping[str, int]) -> OrtSession:
         """The same session, with the parameters for these sizes."""
+        if self.takes_all_sizes:
+            return self
         runner = copy(self)
         runner.parameters = {
             name: np.array(values_at(value[1], sizes)).astype(value[0]) if isinstance(value, tuple) else value

@@ -201,8 +201,9 @@ def _keep(parts: SessionParts, call: SessionCall, values: CallValues, model: Mod
         deciding = cache.deciding & feed.keys()
         same = None if call.output_names is None else list(call.output_names)
         declared = (parts.inputs_by_name, parts.outputs) if is_only else None
+        accepts = cache.accepts(model)
         repeat = RepeatedCall(
-            model, feed, same, names, deciding, parts.ranges, parts.in_place, values.targets, declared
+            model, feed, same, names, deciding, parts.ranges, parts.in_place, values.targets, declared, accepts
         )
         parts.repeats.keep(repeat, {name: feed[name] for name in call.feed})
 

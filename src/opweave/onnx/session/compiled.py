@@ -28,6 +28,7 @@ from ..model.registry import DATA_TYPES
 from ..model.scopes import used_names
 from ..model.values import Constant, Dynamic, Tensor, Value, shape_of, type_of
 from .model_program import Fallback, ModelProgram, Result, Wrapper
+from .named_models import NamedModel
 
 _BUILDER = Builder()
 """Builder of operands outside WebNN graphs: values of unknown shape, and constant outputs."""
@@ -39,7 +40,14 @@ class CompiledModel(ModelProgram):
     With `whole`, a fallback node is an error, since ONNX Runtime alone runs such a model as fast, and no operations are fused
     into loops of Opweave's compiler. `choice` is the engine chosen among several, with the reason, or empty. `untried` has
     unverified engines that may be faster, with the reason by name.
+
+    Attributes:
+        is_shared: whether it shares what was compiled with models for other shapes.
+        named: the model that it is a version of, if its program returns results for all shapes of that model, too.
     """
+
+    is_shared = False
+    named: NamedModel | None = None
 
     def __init__(
         self,
@@ -99,10 +107,16 @@ class CompiledModel(ModelProgram):
     def at(self, sizes: Mapping[str, int]) -> CompiledModel:
         """The model for these sizes, if it was compiled with names; it shares what was compiled."""
         model = copy(self)
+        model.is_shared = True
         model.set_program(
             self.program.at(sizes, ()), self._wrappers, [_result_at(result, sizes) for result in self._results]
         )
         return model
+
+    @property
+    def takes_all_sizes(self) -> bool:
+        """Whether the program, compiled with names, returns results for other sizes, too."""
+        return self.gives_values_as_is and self.program.takes_all_sizes
 
     def custom(self, number: int) -> list[Placement]:
         """Placements of the custom operations of a section."""

@@ -53,9 +53,14 @@ class ModelProgram:
         self._takes_values_as_is = not any(wrappers)
         self._gives_values_as_is = all(result is None or result[1].kind != "b" for result in results)
 
+    @property
+    def gives_values_as_is(self) -> bool:
+        """Whether the values of inputs and outputs are those of the program."""
+        return self._takes_values_as_is and self._gives_values_as_is
+
     def returning(self, wanted: Sequence[int]) -> Returning:
         """A function that runs the model on checked values, and returns outputs in new memory: those at positions `wanted`."""
-        call = self.program.returning(wanted) if self._takes_values_as_is and self._gives_values_as_is else None
+        call = self.program.returning(wanted) if self.gives_values_as_is else None
         return call or partial(self.run, outputs=[None] * len(self.outputs), wanted=wanted)
 
     def ordered_run(self) -> Callable[[Mapping[str, Any]], Callable[[], list[Any]]]:

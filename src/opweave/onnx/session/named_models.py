@@ -50,7 +50,17 @@ class NamedModel:
     def at(self, shapes: Shapes, values: Mapping[str, bytes]) -> CompiledModel | None:
         """The model for a call; None if it was compiled for other calls."""
         sizes = self._sizes(shapes) if values == self.values else None
-        return self.compiled.at(sizes) if sizes is not None and self.guards.hold(sizes) else None
+        if sizes is None or not self.guards.hold(sizes):
+            return None
+        model = self.compiled.at(sizes)
+        if model.takes_all_sizes:
+            model.named = self
+        return model
+
+    def accepts(self, shapes: Shapes) -> bool:
+        """Whether the model was compiled for these shapes, too."""
+        sizes = self._sizes(shapes)
+        return sizes is not None and self.guards.hold(sizes)
 
     def _sizes(self, shapes: Shapes) -> dict[str, int] | None:
         pairs = []

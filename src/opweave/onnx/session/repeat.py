@@ -49,16 +49,22 @@ class RepeatedCall:
     """A successful call of a session, to be repeated on other arrays of `feed`'s types.
 
     A repetition must have the same values of the `deciding` inputs, which determine shapes. `declared` has the inputs and the
-    outputs of the model by name, if shapes may differ. `used` is the number of the last call that used it, counted by
-    `Repeats`.
+    outputs of the model by name, if shapes may differ. `accepts` tells whether the engine's program for these shapes also runs
+    others, given in the order of `names`; targets take the full path then. `used` is the number of the last call that used it,
+    counted by `Repeats`.
+
+    Attributes:
+        accepted: with `accepts`, the shapes of calls, the last used ones last.
     """
 
     __slots__ = (
+        "_accepts",
         "_apart",
         "_asked",
         "_declared",
         "_in_place",
         "_inputs",
+        "_latest",
         "_other_outputs",
         "_others",
         "_outputs",
@@ -67,6 +73,7 @@ class RepeatedCall:
         "_taken",
         "_values",
         "_wanted",
+        "accepted",
         "model",
         "used",
     )
@@ -82,7 +89,11 @@ class RepeatedCall:
         in_place: Mapping[str, str] = NOTHING_SHARED,
         targets: Mapping[str, Any] = NOTHING_SHARED,
         declared: tuple[Mapping[str, Argument], Mapping[str, Argument]] | None = None,
+        accepts: Callable[[Mapping[str, tuple[int, ...]]], bool] | None = None,
     ) -> None:
+        self._accepts = accepts
+        self._latest: tuple[tuple[int, ...], ...] | None = None
+        self.accepted: dict[tuple[tuple[int, ...], ...], None] = {}
         self.model, self._asked, self._ranges, self._in_place = model, asked, ranges, in_place
         self._declared = declared
         self.used = 0
@@ -116,6 +127,7 @@ class RepeatedCall:
         if type(feed) is not dict or len(feed) != len(self._inputs):
             return None
         inputs: list[np.ndarray] = []
+        is_other = False
         for name, dtype, shape in self._inputs:
             value = feed.get(name)
             if type(value) is not np.ndarray:
@@ -125,15 +137,20 @@ class RepeatedCall:
             if array.dtype != dtype or not (flags.c_contiguous and flags.aligned):
                 return None
             if array.shape != shape and (name, array.shape) not in self._others:
-                if self._declared is None or not self._declared[0][name].takes(array.shape):
+                if self._accepts is not None:
+                    is_other = True
+                elif self._declared is None or not self._declared[0][name].takes(array.shape):
                     return None
-                _note(self._others, name, array.shape)
+                else:
+                    _note(self._others, name, array.shape)
             inputs.append(array)
         if self._values and any(feed[name].tobytes() != content for name, content in self._values):
             return None
         for value_range in self._ranges:
             if not value_range.fits(feed):
                 return None
+        if self._accepts is not None and ((is_other and out is not None) or not self._accept(inputs)):
+            return None
         try:
             if out is None:
                 return self._return(inputs if len(inputs) == self._taken else inputs[: self._taken])
@@ -142,6 +159,29 @@ class RepeatedCall:
             if self.model.is_open:  # the full path may compile the model instead
                 return None
             raise
+
+    def _accept(self, inputs: Sequence[np.ndarray]) -> bool:
+        """Whether the program runs inputs of these shapes, which may differ from those of the recorded call."""
+        accepted, shapes = self.accepted, tuple([array.shape for array in inputs])
+        if shapes in accepted:
+            if self._latest != shapes:
+                self._latest = shapes
+                accepted.pop(shapes, None)
+                accepted[shapes] = None
+            return True
+        assert self._accepts is not None
+        if not self._accepts({name: shape for (name, _, _), shape in zip(self._inputs, shapes, strict=True)}):
+            return False
+        if len(accepted) >= MAX_SHAPES:
+            accepted.clear()
+        accepted[shapes], self._latest = None, shapes
+        return True
+
+    @property
+    def accepted_shapes(self) -> list[dict[str, tuple[int, ...]]]:
+        """`accepted` by the names of inputs."""
+        names = [name for name, _, _ in self._inputs]
+        return [dict(zip(names, shapes, strict=True)) for shapes in tuple(self.accepted)]
 
     def _run_into(self, feed: dict[str, np.ndarray], inputs: list[np.ndarray], out: Any) -> list[Any] | None:
         """`run` with targets; `inputs` are the checked arrays of `feed`, in order."""

@@ -10,7 +10,7 @@ later calls use the compiled model.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
@@ -53,7 +53,7 @@ from .choice import (
     threads_of,
 )
 from .model_program import Fallback, ModelProgram
-from .repeat import Repeats
+from .repeat import RepeatedCall, Repeats
 from .room import MAX_COMPILED, Room
 from .symbolic import must_be_traced, open_program
 
@@ -265,6 +265,11 @@ class ShapeCache:
             with report_work(f"compiling the model for {text_of(sizes)}"):
                 return self._compile(shapes, feed)
 
+    def accepts(self, model: ModelProgram) -> Callable[[Shapes], bool] | None:
+        """A function that tells whether the program of a call runs other shapes, too; None if each has its own program."""
+        named = getattr(model, "named", None)
+        return None if named is None or self.tuned else named.accepts
+
     def drop(self, compiled: CompiledModel) -> None:
         """Forget a compiled model that has failed."""
         with self._lock:
@@ -359,11 +364,31 @@ class ShapeCache:
 
     def _note_repeats(self) -> None:
         """Record the uses of compiled models by repeated calls, which bypass `select`."""
+        for repeat in self.repeats.by_use():
+            self._note_accepted(repeat)
         keys = {id(model): key for key, model in self.compiled.items()}
         for repeat in self.repeats.by_use():
             if (key := keys.get(id(repeat.model))) is not None and repeat.used >= self._last_used[key]:
                 self.compiled.get(key)
                 self._last_used[key] = repeat.used
+
+    def _note_accepted(self, repeat: RepeatedCall) -> None:
+        """Add models for the shapes of calls that ran in a program for other shapes."""
+        named: NamedModel | None = getattr(repeat.model, "named", None)
+        for shapes in repeat.accepted_shapes[-MAX_COMPILED:]:
+            ordered = {argument.name: shapes[argument.name] for argument in self._inputs}
+            key: Key = (*ordered.items(), *(sorted(named.values.items()) if named else ()))
+            compiled = self.compiled.get(key)
+            if compiled is None and named is not None:
+                compiled = named.at(ordered, named.values)
+            if compiled is None:
+                continue
+            if key not in self.compiled and len(self.compiled) >= MAX_COMPILED:
+                oldest, _ = self.compiled.items()[0]
+                self.compiled.pop(oldest)
+                self._last_used.pop(oldest, None)
+            self.compiled.put(key, compiled)
+            self._last_used[key] = max(repeat.used, self._last_used.get(key, 0))
 
     def _use(self, key: Key) -> CompiledModel | None:
         compiled = self.compiled.get(key)
@@ -562,6 +587,7 @@ class ShapeCache:
     def shapes_in_use(self) -> list[Shapes]:
         """The compiled shapes, and the shapes of recent calls."""
         with self._lock:
+            self._note_repeats()
             keys = [key for cache in (self.compiled, self._recent) for key, _ in cache.items()]
         plain = (tuple((name, value) for name, value in key if not isinstance(value, bytes)) for key in keys)
         return [dict(sizes) for sizes in dict.fromkeys(plain)]
@@ -629,8 +655,9 @@ class ShapeCache:
 
         If calls cycle through one more shape than fits, dropping the least recently used would compile every shape again.
         """
-        self._note_repeats()
-        while self.compiled and not self._fits(len(self.compiled) + 1):
+        if self._is_full(compiled):
+            self._note_repeats()
+        while self._is_full(compiled):
             oldest, _ = self.compiled.items()[0]
             dropped = oldest if self._is_idle(oldest) else next(reversed(self._last_used))
             self.compiled.pop(dropped)
@@ -639,3 +666,9 @@ class ShapeCache:
         self.compiled.put(key, compiled)
         self._last_used[key] = self.repeats.count
         self._recent.pop(key)
+
+    def _is_full(self, compiled: CompiledModel) -> bool:
+        """Whether another model must be dropped to keep a new one. Models that share their weights take next to no memory."""
+        if not self.compiled or compiled.is_shared:
+            return len(self.compiled) >= MAX_COMPILED
+        return not self._fits(1 + sum(not model.is_shared for _, model in self.compiled.items()))
