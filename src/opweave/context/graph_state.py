@@ -17,10 +17,10 @@ import numpy as np
 
 from .. import memory
 from ..backends.submission import Submission
-from ..core.graph import Graph
+from ..core.graph import Desc, Graph
 from ..core.operators import Operators
 from ..core.shapes import Shape
-from ..core.sizes import Guards, Size, UnknownName
+from ..core.sizes import Guards, Size, UnknownName, is_symbolic, values_at
 from ..core.value_ranges import input_ranges
 from ..memory.arrays import as_array, contiguous, fit
 from ..memory.spaces import HOST, TensorSpace
@@ -28,13 +28,16 @@ from ..support import hints, lazy_imports
 from ..support.cache import Cache
 from ..support.errors import InvalidStateError, ValidationError, require
 from ..support.names import printable, short_repr
+from ..support.records import record
 from .tensor import Locks, MLTensor, guard_of, locks_of
 from .tensors import check_alive, check_own, own_memory, state_of
 
 if TYPE_CHECKING:
     from ..backends import Aliases
     from ..compile.uses import Use
-    from ..core.graph import Desc
+    from ..core.graph import Operand
+    from ..core.specialise import SizeLimits
+    from ..core.value_ranges import InputRange
     from ..run.program import Program
     from .context import MLContext
 
@@ -58,7 +61,6 @@ class GraphState:
 
     Attributes:
         is_fused: the argument `fuse` of `build`.
-        recorded: the operations as the user built them; None once the graph is destroyed, like the program.
         bindings: bindings by the arguments of `dispatch`. An entry lives until one of its tensors goes away, so keys made of
             identities stay unique.
         unbinding: the method that removes a binding by its key.
@@ -66,7 +68,8 @@ class GraphState:
         template: the graph as a call in larger graphs, for `lazy.deferred_context`; `forget` drops the larger graphs.
         use: counts the calls of the graph, if other engines may be verified for it.
 
-    The state of a static graph for certain sizes shares the bindings and the lock of the graph with names, its `owner`.
+    The state of a static graph for certain sizes may make the graph when it is asked for; `descs` has its inputs and outputs
+    then, of which none is updated in place. It shares the bindings and the lock of the graph with names, its `owner`.
     """
 
     __slots__ = (
@@ -74,6 +77,7 @@ class GraphState:
         "_arrays",
         "_constants",
         "_in_place",
+        "_recorded",
         "bindings",
         "context",
         "forget",
@@ -82,7 +86,6 @@ class GraphState:
         "lock",
         "outputs",
         "program",
-        "recorded",
         "sizes",
         "template",
         "unbinding",
@@ -92,28 +95,45 @@ class GraphState:
     def __init__(
         self,
         context: MLContext,
-        graph: Graph,
+        graph: Graph | Callable[[], Graph],
         program: Program | None,
         is_fused: bool,
         owner: GraphState | None = None,
         sizes: Mapping[str, int] = NO_SIZES,
+        descs: tuple[dict[str, Desc], dict[str, Desc]] | None = None,
     ) -> None:
         self.context, self.is_fused, self.sizes = context, is_fused, sizes
-        self.recorded: Graph | None = graph
+        self._recorded: Graph | Callable[[], Graph] | None = graph
         self.program: Program | None = program
-        self.inputs: dict[str, Desc] = {name: operand.desc for name, operand in graph.inputs.items()}
-        self.outputs: dict[str, Desc] = {name: operand.desc for name, operand in graph.outputs.items()}
+        if isinstance(graph, Graph):
+            operands = graph.inputs, graph.outputs
+            inputs, outputs = ({name: operand.desc for name, operand in each.items()} for each in operands)
+            self._in_place = graph.in_place()
+        else:
+            assert descs is not None
+            (inputs, outputs), self._in_place = descs, {}
+        self.inputs: dict[str, Desc] = inputs
+        self.outputs: dict[str, Desc] = outputs
         self._arrays = [(name, np.dtype(desc.data_type), desc.shape) for name, desc in self.inputs.items()]
-        self._constants = memory.merged_ranges(operand.value for operand in graph.constants)
-        self._in_place = graph.in_place()
+        constants = graph.constants if owner is None and isinstance(graph, Graph) else ()
+        self._constants = memory.merged_ranges(operand.value for operand in constants)
         self.lock = RLock()
         self.bindings: Cache[tuple[Any, ...], DispatchBinding] = Cache(MAX_BINDINGS, raw=True)
         self.unbinding: WeakMethod[Callable[[tuple[Any, ...]], None]] = WeakMethod(self._unbind)
         if owner is not None:
+            self._constants = owner._constants  # they are the same
             self.lock, self.bindings, self.unbinding = owner.lock, owner.bindings, owner.unbinding
         self.template: Any = None
         self.forget: Callable[[], object] | None = None
         self.use: Use | None = None
+
+    @property
+    def recorded(self) -> Graph | None:
+        """The operations as the user built them; None once the graph is destroyed, like the program."""
+        graph = self._recorded
+        if graph is not None and not isinstance(graph, Graph):
+            graph = self._recorded = graph()
+        return graph
 
     def watch(self) -> None:
         """Count the uses of the graph, if it has engines that have not been tried."""
@@ -156,7 +176,7 @@ class GraphState:
 
     def check_not_destroyed(self) -> None:
         """Raise `InvalidStateError` if the graph is destroyed or its context lost."""
-        if self.recorded is None:  # as in all graphs of a lost context
+        if self._recorded is None:  # as in all graphs of a lost context
             check_alive(self.context)
             raise InvalidStateError("the graph is destroyed")
 
@@ -193,7 +213,7 @@ class GraphState:
     def destroy(self) -> None:
         """Release the program and the bindings."""
         with self.lock:
-            self.program = self.recorded = self.template = None
+            self.program = self._recorded = self.template = None
             self.bindings.clear()
             forget, self.forget = self.forget, None
         if forget is not None:
@@ -378,6 +398,24 @@ class GraphState:
         return arrays
 
 
+@record
+class OpenProgram:
+    """A program that was compiled with names.
+
+    Attributes:
+        guards: the answers for which it is valid.
+        graph: the graph with names, as the answers make it.
+        limits: of sizes; None if the operations must be checked with each of them.
+        ranges: of the values of inputs, for all sizes if there are `limits`.
+    """
+
+    guards: Guards
+    program: Program
+    graph: Graph
+    limits: SizeLimits | None
+    ranges: Sequence[InputRange]
+
+
 class DynamicGraphState(GraphState):
     """The state of a graph with names.
 
@@ -390,7 +428,7 @@ class DynamicGraphState(GraphState):
     def __init__(self, context: MLContext, graph: Graph, compile: Callable[[Graph], Program], is_fused: bool) -> None:
         super().__init__(context, graph, None, is_fused)
         self._compile = compile
-        self._open: list[tuple[Guards, Program]] = []
+        self._open: list[OpenProgram] = []
         self.versions: Cache[tuple[Shape, ...], GraphState] = Cache(
             MAX_VERSIONS, raw=True, on_drop=partial(_release, self.bindings)
         )
@@ -499,36 +537,68 @@ class DynamicGraphState(GraphState):
         with self.versions.turn(key):  # threads with the same sizes wait for the result
             if (version := self.versions.get(key)) is not None:
                 return version
-            graph, sizes = self._specialise(subject, key)
-            program, names = self._program_for(graph, sizes), set(self.names)
-            named = {name: size for name, size in sizes.items() if name in names}
-            version = GraphState(self.context, graph, program, self.is_fused, self, named)
+            version = self._open_version(subject, key) or self._checked_version(subject, key)
             version.watch()
             with self.lock:
                 self.check_not_destroyed()
                 return self.versions.put(key, version)
+
+    def _open_version(self, subject: str, key: tuple[Shape, ...]) -> GraphState | None:
+        """The state for sizes that need no check of operations: all comparisons have the same answers as for earlier sizes."""
+        if not self._open:
+            return None
+        from ..core.specialise import sizes_of
+
+        self.check_not_destroyed()
+        sizes = sizes_of(self.inputs, dict(zip(self.inputs, key, strict=True)), subject)
+        for item in self._open:
+            if item.limits is None or not item.guards.hold(sizes) or not item.limits.hold(sizes):
+                continue
+            descs = self._descs_at(item.graph.inputs, sizes), self._descs_at(item.graph.outputs, sizes)
+            program = item.program.at(sizes, item.ranges)
+            graph = partial(self.static_graph, subject, {name: desc.shape for name, desc in descs[0].items()})
+            return GraphState(self.context, graph, program, self.is_fused, self, sizes, descs)
+        return None
+
+    @staticmethod
+    def _descs_at(operands: Mapping[str, Operand], sizes: Mapping[str, int]) -> dict[str, Desc]:
+        return {name: Desc(o.data_type, values_at(o.shape, sizes)) for name, o in operands.items()}
+
+    def _checked_version(self, subject: str, key: tuple[Shape, ...]) -> GraphState:
+        """The state for sizes with which all operations are checked."""
+        graph, sizes = self._specialise(subject, key)
+        program, names = self._program_for(graph, sizes), set(self.names)
+        named = {name: size for name, size in sizes.items() if name in names}
+        return GraphState(self.context, graph, program, self.is_fused, self, named)
 
     def _program_for(self, graph: Graph, sizes: dict[str, int]) -> Program:
         """The program for a static graph: one that was compiled with names, if it is valid for these sizes."""
         recorded = self.recorded
         if recorded is None or not self.context.backend.takes_names:
             return self._compile(graph)
-        from ..core.specialise import specialise
+        from ..core.specialise import SizeLimits, specialise
 
         ranges = input_ranges(graph)
-        for guards, program in self._open:
-            if guards.hold(sizes):
-                return program.at(sizes, ranges)
-        guards = Guards(sizes)
+        for item in self._open:
+            if item.guards.hold(sizes):
+                return item.program.at(sizes, ranges)
+        guards, max_byte_length = Guards(sizes), self.context.backend.max_byte_length
         with guards.deciding():  # formulas of sizes, and defaults that depend on sizes, are those of these answers
             symbols = {name: Size(name) for name in sizes if not isinstance(name, UnknownName)}
             shapes = [desc.shape for desc in self.inputs.values()]
-            inferred = specialise(recorded, shapes, symbols, self.context.backend.max_byte_length)
+            inferred = specialise(recorded, shapes, symbols, max_byte_length)
             program = self._compile(inferred)
         users = dict(zip(inferred.nodes, recorded.nodes, strict=True))
         program.origin = {node: users[origin] for node, origin in program.origin.items()}
+        # Operations of drafts compute sizes that have no formula, or whose formula does not hold for their integer type.
+        is_plain = not any(node.op.is_draft or node.op.updates for node in inferred.nodes) and len(sizes) == len(
+            symbols
+        )
+        has_limits = is_plain and not is_symbolic(tuple((r.values.low, r.values.high) for r in input_ranges(inferred)))
+        limits = SizeLimits(inferred, max_byte_length) if has_limits else None
         with self.lock:
-            self._open = [(guards, program), *self._open[: MAX_OPEN - 1]]
+            item = OpenProgram(guards, program, inferred, limits, ranges)
+            self._open = [item, *self._open[: MAX_OPEN - 1]]
         return program.at(sizes, ranges)
 
     def bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:

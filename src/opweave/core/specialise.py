@@ -6,10 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..support.errors import ValidationError
-from .graph import Builder, Desc, Graph, Node, Operand, map_operands
+from .graph import MAX_DIMENSION, Builder, Desc, Graph, Node, Operand, map_operands
 from .operation import descs_of
 from .shapes import Shape
-from .sizes import Size, UnknownName, at, sizes_in, unknown_name, values_at, variables_in
+from .sizes import (
+    Size,
+    UnknownName,
+    at,
+    function_of,
+    is_static,
+    sizes_in,
+    source_of,
+    unknown_name,
+    values_at,
+    variables_in,
+)
 
 
 def sizes_of(descs: Mapping[str, Desc], shapes: Mapping[str, Shape], subject: str) -> dict[str, int]:
@@ -83,6 +94,35 @@ def specialise(graph: Graph, shapes: Sequence[Shape], sizes: dict[str, Any], max
         listed = ", ".join(f"{name} = {size}" for name, size in sizes.items() if not isinstance(name, UnknownName))
         raise type(error)(f"{error}; the sizes are {listed}") from None
     return Graph.reaching({name: copies[operand] for name, operand in graph.outputs.items()})
+
+
+class SizeLimits:
+    """The limits of shapes and attributes of a graph with names, as a function of the sizes.
+
+    Where all comparisons of the operations have the same answers as for sizes that were checked, nothing else can fail.
+
+    >>> x = Operand(Builder(), Desc("float32", (Size("n") - 2,)), name="x")
+    >>> limits = SizeLimits(Graph({"x": x}, {"x": x}, ()), 16)
+    >>> [limits.hold({"n": n}) for n in (2, 3, 6, 7)]
+    [False, True, True, False]
+    """
+
+    def __init__(self, graph: Graph, max_byte_length: int) -> None:
+        operands = [*graph.inputs.values(), *(output for node in graph.nodes for output in node.outputs)]
+        descs = dict.fromkeys(operand.desc for operand in operands if not is_static(operand.shape))
+        arguments = sizes_in(tuple(value for node in graph.nodes for value in node.attributes.values()))
+        least = dict.fromkeys(arguments, 0) | {size: 1 for desc in descs for size in sizes_in(desc.shape)}
+        bounds: dict[Any, tuple[int, int]] = {size: (low, MAX_DIMENSION) for size, low in least.items()}
+        for desc in descs:
+            for count, limit in ((desc.element_count, MAX_DIMENSION), (desc.byte_length, max_byte_length)):
+                low, high = bounds.get(count, (1, limit))
+                bounds[count] = low, min(high, limit)
+        self._bounds = list(bounds.values())
+        self._values = function_of([source_of(size) for size in bounds])
+
+    def hold(self, sizes: Mapping[str, int]) -> bool:
+        """Whether a graph with these sizes, without dimensions of 0, is within the limits."""
+        return all(low <= value <= high for value, (low, high) in zip(self._values(sizes), self._bounds, strict=True))
 
 
 def check_sizes(graph: Graph) -> None:
