@@ -48,6 +48,7 @@ OTHERS = {
     "serve": "navigator.ml in Node.js and Chromium; writes docs/web.md",
     "serving": "a model behind Ray Serve beside ONNX Runtime there; writes docs/serving.md",
     "libraries": "libraries that call ONNX Runtime beside the same on Opweave; writes docs/onnxruntime.md",
+    "sizes": "graphs whose sizes recur or are new beside ONNX Runtime; writes docs/sizes.md",
     "small": "sessions of small models beside ONNX Runtime's, after pauses; writes docs/benchmarks-small.md",
     "traffic": "models with dynamic dimensions in traffic beside ONNX Runtime; writes docs/benchmarks-traffic.md",
     "verification": "calls of a model while another engine is verified; writes docs/engines.md",

@@ -71,8 +71,12 @@ BUDGETS = {
     "shapes in turn": Budget(2, "us more"),
     "session": Budget(1.05),
     "short session": Budget(2, "us more"),
+    "repeated sizes": Budget(2, "us more"),
+    "new sizes": Budget(1.2),
+    "new sizes, an operation": Budget(50, "us more"),
 }
-"""Of docs/benchmarks.md, and of comparisons with another revision; sessions: of models with many shapes, and of small ones."""
+"""Of docs/benchmarks.md, and of comparisons with another revision; sessions: of models with many shapes, and of small ones;
+sizes: of docs/sizes.md, as a multiple of ONNX Runtime's time for calls of 10 ms and more, and for each operation of others."""
 
 TRAFFIC = {
     "total": Budget(1.05),
@@ -82,6 +86,9 @@ TRAFFIC = {
 }
 """Of a sequence of calls with many shapes, as multiples of ONNX Runtime's times: of all calls but the first; of all calls; of
 the calls but the first; and of that second call with a shape whose lower quartile is the largest."""
+
+CUSTOM_TRAFFIC = {"total": Budget(1.15)}
+"""The same of a model with custom operations, which ONNX Runtime runs as operators of ONNX."""
 
 LIBRARIES = {"memory": Budget(1.1)}
 """Of a library inside `replacing_onnxruntime()`, as a multiple of what it takes on ONNX Runtime."""

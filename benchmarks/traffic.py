@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from .budgets import TRAFFIC
+from .budgets import CUSTOM_TRAFFIC, TRAFFIC
 from .dynamic_models import MODELS, DynamicModel, Sizes, register
 from .measure import RESTS, Parts, Ratio, Way, alternate, in_process, per_call, tell
 from .page import DOCS, Table, machine, replace_part, yes
@@ -61,25 +61,25 @@ class Traffic:
         pause: seconds before each call.
         seconds: the median time of all calls but the first, in Opweave and in ONNX Runtime.
         ratios: by the names of `TRAFFIC`; those that the calls allow.
-        has_budget: whether the ratios have limits.
+        is_custom: whether the model has custom operations, and the limits of `CUSTOM_TRAFFIC`.
     """
 
     model: str
     pause: float
     seconds: tuple[float, float]
     ratios: Mapping[str, Ratio]
-    has_budget: bool = True
+    is_custom: bool = False
 
     @property
     def holds(self) -> bool:
         """Whether all ratios are within the limits."""
-        return not self.has_budget or all(TRAFFIC[name].holds(ratio=ratio) for name, ratio in self.ratios.items())
+        limits = CUSTOM_TRAFFIC if self.is_custom else TRAFFIC
+        return all(limits[name].holds(ratio=ratio) for name, ratio in self.ratios.items() if name in limits)
 
     def cells(self) -> list[str]:
         """The row as text, see `HEADER`."""
         figures = [str(self.ratios.get(name, "")) for name in TRAFFIC]
-        holds = yes(self.holds) if self.has_budget else "no budget"
-        return [self.model, f"{self.pause * 1e3:.0f} ms", f"{self.seconds[1] * 1e3:.3g} ms", *figures, holds]
+        return [self.model, f"{self.pause * 1e3:.0f} ms", f"{self.seconds[1] * 1e3:.3g} ms", *figures, yes(self.holds)]
 
 
 def second_calls(sizes: Sequence[Sizes]) -> list[int]:
@@ -138,7 +138,7 @@ def measure(
         pause,
         (all_but_first[0], all_but_first[1]),
         ratios(ours, theirs, model.sizes(seed, calls)),
-        has_budget=model.beside is None,
+        is_custom=model.beside is not None,
     )
 
 
@@ -225,12 +225,14 @@ def turn_rows(found: Mapping[str, Mapping[str, Sequence[float]]]) -> Iterator[Ro
 
 def markdown(rows: Sequence[Traffic], turns: Sequence[Row], calls: int, pairs: int, seed: int) -> str:
     """The tables of docs/benchmarks-traffic.md."""
-    limits = ", ".join(f"{name} {budget}" for name, budget in TRAFFIC.items())
+    limits, custom = (
+        ", ".join(f"{name} {budget}" for name, budget in each.items()) for each in (TRAFFIC, CUSTOM_TRAFFIC)
+    )
     return f"""On: {machine()}; {calls} calls with seed {seed}, {pairs} pairs of processes.
 
 {Table(HEADER, [row.cells() for row in rows], range(2, len(HEADER) - 1))}
 
-Limits: {limits}.
+Limits: {limits}; with a custom operation: {custom}.
 
 {Table(ROW_HEADER, [row.cells() for row in turns])}"""
 

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import dynamic_models, measure, small, traffic
-from benchmarks.budgets import TRAFFIC
+from benchmarks.budgets import CUSTOM_TRAFFIC, TRAFFIC
 from benchmarks.measure import Ratio
 from benchmarks.page import replace_part
 from benchmarks.traffic import Report, Traffic, ratios, second_calls
@@ -103,8 +103,11 @@ def test_traffic_holds_by_the_lower_quartile(name: str) -> None:
     beyond = within | {name: Ratio(TRAFFIC[name].limit + 0.01, 9, 9)}
     assert Traffic("m", 0.03, (1e-3, 2e-3), within).cells()[-1] == "yes"
     assert Traffic("m", 0.03, (1e-3, 2e-3), beyond).cells()[-1] == "NO"
-    custom = Traffic("m", 0.03, (1e-3, 2e-3), beyond, has_budget=False)
-    assert (custom.holds, custom.cells()[-1]) == (True, "no budget")
+    limit = CUSTOM_TRAFFIC["total"].limit
+    for low, holds in ((limit, True), (limit + 0.01, False)):
+        figures = {"total": Ratio(low, low, low), "with the first": Ratio(9, 9, 9)}
+        custom = Traffic("m", 0.03, (1e-3, 2e-3), figures, is_custom=True)
+        assert (custom.holds, custom.cells()[-1]) == (holds, "yes" if holds else "NO")
     assert custom.cells()[:3] == ["m", "30 ms", "2 ms"]
 
 

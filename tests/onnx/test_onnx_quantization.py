@@ -222,8 +222,8 @@ def test_network(dtype: str, per_channel: bool, tmp_path: Path, monkeypatch: pyt
     model, feed = _network(dtype, per_channel)
     optimised, make = tmp_path / "optimised.onnx", sessions.session_options
 
-    def options(*arguments: Any) -> onnxruntime.SessionOptions:
-        made = make(*arguments)
+    def options(*arguments: Any, **others: Any) -> onnxruntime.SessionOptions:
+        made = make(*arguments, **others)
         made.optimized_model_filepath = str(optimised)
         return made
 

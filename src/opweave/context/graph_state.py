@@ -423,11 +423,13 @@ class DynamicGraphState(GraphState):
         versions: the states of static graphs, by the shapes of the inputs in order; the last used one comes last.
     """
 
-    __slots__ = ("_compile", "_open", "_shapes", "versions")
+    __slots__ = ("_compile", "_latest", "_open", "_shapes", "versions")
 
     def __init__(self, context: MLContext, graph: Graph, compile: Callable[[Graph], Program], is_fused: bool) -> None:
         super().__init__(context, graph, None, is_fused)
         self._compile = compile
+        # The last used entry of `versions`, which saves a look-up.
+        self._latest: tuple[tuple[Shape, ...] | None, GraphState | None] = (None, None)
         self._open: list[OpenProgram] = []
         self.versions: Cache[tuple[Shape, ...], GraphState] = Cache(
             MAX_VERSIONS, raw=True, on_drop=partial(_release, self.bindings)
@@ -462,7 +464,7 @@ class DynamicGraphState(GraphState):
         versions = self.versions.items()
         self.versions.clear()
         self._shapes.clear()
-        self._open = []
+        self._open, self._latest = [], (None, None)
         for _, version in versions:
             version.destroy()
 
@@ -479,7 +481,10 @@ class DynamicGraphState(GraphState):
         """The state of the static graph for tensors or arrays, compiled if it is new."""
         try:
             key = tuple([inputs[name].shape for name in self.inputs])
-            if (version := self.versions.get(key)) is not None and len(inputs) == len(key):
+            latest_key, latest = self._latest
+            if latest is not None and key == latest_key and len(inputs) == len(key):
+                return latest
+            if len(inputs) == len(key) and (version := self._find(key)) is not None:
                 return version
         except (AttributeError, KeyError, TypeError):
             pass  # nested lists, or an error that the checks explain
@@ -488,7 +493,14 @@ class DynamicGraphState(GraphState):
             raise ValidationError(f"{subject}: inputs must map names to {values}, got {short_repr(inputs)}")
         hints.require_names(f"{subject}: inputs", inputs, self.inputs)
         key = tuple([_shape_of(inputs[name]) for name in self.inputs])
-        return self.versions.get(key) or self._compile_for(subject, key)
+        return self._find(key) or self._compile_for(subject, key)
+
+    def _find(self, key: tuple[Shape, ...]) -> GraphState | None:
+        """The state for these shapes, which is the last used one then; None if it is new."""
+        version = self.versions.get(key)
+        if version is not None:
+            self._latest = key, version
+        return version
 
     def version_for(self, subject: str, input_shapes: Mapping[str, Sequence[int]] | None) -> GraphState:
         """The state of the static graph for these shapes, compiled if it is new; None for those of the last run."""
@@ -496,7 +508,7 @@ class DynamicGraphState(GraphState):
         if input_shapes is None:
             return self._last(subject)
         key = self._key(subject, input_shapes)
-        return self.versions.get(key) or self._compile_for(subject, key)
+        return self._find(key) or self._compile_for(subject, key)
 
     def static_graph(self, subject: str, input_shapes: Mapping[str, Sequence[int]] | None) -> Graph:
         """The static graph for these shapes, not compiled; None for those of the last run."""
@@ -535,13 +547,14 @@ class DynamicGraphState(GraphState):
 
     def _compile_for(self, subject: str, key: tuple[Shape, ...]) -> GraphState:
         with self.versions.turn(key):  # threads with the same sizes wait for the result
-            if (version := self.versions.get(key)) is not None:
+            if (version := self._find(key)) is not None:
                 return version
             version = self._open_version(subject, key) or self._checked_version(subject, key)
             version.watch()
             with self.lock:
                 self.check_not_destroyed()
-                return self.versions.put(key, version)
+                self._latest = key, self.versions.put(key, version)
+                return version
 
     def _open_version(self, subject: str, key: tuple[Shape, ...]) -> GraphState | None:
         """The state for sizes that need no check of operations: all comparisons have the same answers as for earlier sizes."""
