@@ -61,6 +61,7 @@ class GraphState:
 
     Attributes:
         is_fused: the argument `fuse` of `build`.
+        constant_ranges: the memory of the constants.
         bindings: bindings by the arguments of `dispatch`. An entry lives until one of its tensors goes away, so keys made of
             identities stay unique.
         unbinding: the method that removes a binding by its key.
@@ -75,10 +76,10 @@ class GraphState:
     __slots__ = (
         "__weakref__",
         "_arrays",
-        "_constants",
         "_in_place",
         "_recorded",
         "bindings",
+        "constant_ranges",
         "context",
         "forget",
         "inputs",
@@ -106,8 +107,7 @@ class GraphState:
         self._recorded: Graph | Callable[[], Graph] | None = graph
         self.program: Program | None = program
         if isinstance(graph, Graph):
-            operands = graph.inputs, graph.outputs
-            inputs, outputs = ({name: operand.desc for name, operand in each.items()} for each in operands)
+            inputs, outputs = _descs_of(graph.inputs), _descs_of(graph.outputs)
             self._in_place = graph.in_place()
         else:
             assert descs is not None
@@ -116,12 +116,12 @@ class GraphState:
         self.outputs: dict[str, Desc] = outputs
         self._arrays = [(name, np.dtype(desc.data_type), desc.shape) for name, desc in self.inputs.items()]
         constants = graph.constants if owner is None and isinstance(graph, Graph) else ()
-        self._constants = memory.merged_ranges(operand.value for operand in constants)
+        self.constant_ranges = memory.merged_ranges(operand.value for operand in constants)
         self.lock = RLock()
         self.bindings: Cache[tuple[Any, ...], DispatchBinding] = Cache(MAX_BINDINGS, raw=True)
         self.unbinding: WeakMethod[Callable[[tuple[Any, ...]], None]] = WeakMethod(self._unbind)
         if owner is not None:
-            self._constants = owner._constants  # they are the same
+            self.constant_ranges = owner.constant_ranges  # they are the same
             self.lock, self.bindings, self.unbinding = owner.lock, owner.bindings, owner.unbinding
         self.template: Any = None
         self.forget: Callable[[], object] | None = None
@@ -263,7 +263,7 @@ class GraphState:
         """Require that outputs share memory only with inputs that may be updated in place; return the pairs that do."""
         shared = memory.in_place(inputs, outputs, self._in_place) if self._in_place else {}
         unshared = {name: array for name, array in inputs.items() if name not in shared.values()} if shared else inputs
-        space.check_overlap(unshared, outputs, self._constants)
+        space.check_overlap(unshared, outputs, self.constant_ranges)
         if not shared:
             return ()
         sources, targets = list(self.inputs), list(self.outputs)
@@ -636,6 +636,10 @@ def _release(bindings: Cache[tuple[Any, ...], DispatchBinding], version: GraphSt
 def _shape_of(value: Any) -> Shape:
     shape = getattr(value, "shape", None)
     return tuple(shape) if isinstance(shape, tuple) else np.shape(value)
+
+
+def _descs_of(operands: Mapping[str, Operand]) -> dict[str, Desc]:
+    return {name: operand.desc for name, operand in operands.items()}
 
 
 class DispatchBinding:

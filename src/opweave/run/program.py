@@ -118,16 +118,27 @@ class Program:
             return static
 
         # Numbers of values are those of the program with names: no node is looked at.
-        program = copy(self)
-        program.graph = Graph(
+        graph = Graph(
             map_operands(self.graph.inputs, follow), map_operands(self.graph.outputs, follow), self.graph.nodes
         )
-        program.operands = tuple(map(follow, self.operands))
-        program.steps = tuple(step.at(sizes, follow) for step in self.steps)
-        program.symbolic = {static: operand for operand, static in statics.items()}
-        program._ranges, program._layouts = ranges, {}
-        program._find_direct()
-        return program
+        operands = tuple(map(follow, self.operands))
+        steps = tuple(step.at(sizes, follow) for step in self.steps)
+        symbolic = {static: operand for operand, static in statics.items()}
+        return copy(self).replace(graph, operands, steps, symbolic, ranges)
+
+    def replace(
+        self,
+        graph: Graph,
+        operands: tuple[Operand, ...],
+        steps: tuple[Step, ...],
+        symbolic: Mapping[Operand, Operand],
+        ranges: Sequence[InputRange],
+    ) -> Program:
+        """Replace operands and steps by those for certain sizes, in a copy that nothing uses yet."""
+        self.graph, self.operands, self.steps, self.symbolic = graph, operands, steps, symbolic
+        self._ranges, self._layouts = ranges, {}
+        self._find_direct()
+        return self
 
     @property
     def named_graph(self) -> Graph:
