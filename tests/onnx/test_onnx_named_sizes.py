@@ -1,6 +1,7 @@
 """Sessions that must compile a model, and compile it once for all shapes: own operations, and `fallback="error"`."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from support.onnx import model, node
 
 import opweave as ow
 from opweave.backends.onnxruntime import sessions
+from opweave.onnx.session.shape_cache import ShapeCache
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {"w": RNG.normal(size=(8, 8)).astype("float32"), "b": np.float32(np.arange(8))}
@@ -165,3 +167,85 @@ def test_wrong_sizes_are_errors_of_the_operation() -> None:
     with pytest.raises(ow.MLError, match="broadcast"):
         session.run(None, {"x": x, "z": np.ones((2, 2), "float32")})
     assert session.run(None, {"x": x, "z": x[:1]})[0].shape == (3, 2)
+
+
+def dense() -> ow.InferenceSession:
+    proto = model(NODES["dense"], {"x": "float32[n, 8]"}, {"y": "float32[n, 8]"}, WEIGHTS, opset=17)
+    return ow.InferenceSession(proto.SerializeToString(), fallback="error")
+
+
+def dense_of(x: np.ndarray) -> np.ndarray:
+    result: np.ndarray = np.maximum(x @ WEIGHTS["w"] + WEIGHTS["b"], 0)
+    return result
+
+
+def test_further_sizes_take_the_path_of_repeated_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[Any] = []
+    select = ShapeCache.select
+
+    def note(*args: Any) -> Any:
+        chosen.append(args)
+        return select(*args)
+
+    monkeypatch.setattr(ShapeCache, "select", note)
+    session = dense()
+    for n in (4, 6, 3, 4, 30, 1, 6):
+        x = RNG.normal(size=(n, 8)).astype("float32")
+        assert_allclose(session.run(None, {"x": x})[0], dense_of(x), rtol=1e-4, atol=1e-5)
+    assert len(chosen) == 1
+    assert list(session.shapes()) == [f"x [{n}, 8]" for n in (3, 4, 30, 1, 6)]
+
+
+def test_further_sizes_are_checked() -> None:
+    session = dense()
+    for n in (4, 6):
+        session.run(None, {"x": np.ones((n, 8), "float32")})
+    for shape, message in (((4, 7), r"\[4, 7\]"), ((4, 8, 1), r"\[4, 8, 1\]"), ((8,), r"\[8\]")):
+        with pytest.raises(ow.ValidationError, match=message):
+            session.run(None, {"x": np.ones(shape, "float32")})
+    assert session.run(None, {"x": np.ones((0, 8), "float32")})[0].shape == (0, 8)
+    assert session.run(None, {"x": np.ones((5, 8), "float32")})[0].shape == (5, 8)
+
+
+def test_further_sizes_write_into_targets() -> None:
+    session = dense()
+    for n in (4, 6, 4, 9, 6):
+        x, y = RNG.normal(size=(n, 8)).astype("float32"), np.full((n, 8), np.nan, "float32")
+        assert session.run(None, {"x": x}, out={"y": y})[0] is y
+        assert_allclose(y, dense_of(x), rtol=1e-4, atol=1e-5)
+        assert_allclose(session.run(None, {"x": x[:2]})[0], y[:2], rtol=1e-4, atol=1e-5)
+        with pytest.raises(ow.ValidationError, match="y"):
+            session.run(None, {"x": x}, out={"y": np.empty((n + 1, 8), "float32")})
+
+
+def test_further_sizes_of_one_name_are_the_same_in_all_inputs(loaded: list[bytes]) -> None:
+    proto = model([node("Add", "x z", "y")], {"x": "float32[n, 2]", "z": "float32[n, 2]"}, {"y": ""}, opset=17)
+    session = ow.InferenceSession(proto.SerializeToString(), fallback="error")
+    for x, z in ((3, 3), (4, 4), (5, 5), (1, 5), (5, 1), (4, 4)):
+        (y,) = session.run(None, {"x": np.full((x, 2), 2, "float32"), "z": np.full((z, 2), 3, "float32")})
+        assert_allclose(y, np.full((max(x, z), 2), 5))
+    with pytest.raises(ow.MLError):
+        session.run(None, {"x": np.ones((4, 2), "float32"), "z": np.ones((5, 2), "float32")})
+
+
+def test_models_for_all_sizes_have_one_copy_of_the_weights(loaded: list[bytes]) -> None:
+    """A session keeps few shapes of a large model compiled; those that share its weights are not counted."""
+    weights = {"w": np.zeros((8, 2_000_000), "float32")}
+    declared = {"x": "float32[n, 8]"}, {"y": "float32[n, 2000000]"}
+    proto = model([node("MatMul", "x w", "y")], *declared, weights, opset=17)
+    session = ow.InferenceSession(proto.SerializeToString(), fallback="error")
+    out = np.empty((12, 2_000_000), "float32")
+    for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12):
+        session.run(None, {"x": np.ones((n, 8), "float32")}, out={"y": out[:n]})
+    assert len(session.shapes()) == 12
+    assert len(loaded) == 1
+
+
+def test_tuned_shapes_keep_their_program(cache_folder: Path) -> None:
+    session = dense()
+    for n in (4, 6, 5):
+        session.run(None, {"x": np.ones((n, 8), "float32")})
+    session.tune(seconds=0)
+    for n in (4, 6, 5, 7, 8):
+        x = RNG.normal(size=(n, 8)).astype("float32")
+        assert_allclose(session.run(None, {"x": x})[0], dense_of(x), rtol=1e-4, atol=1e-5)

@@ -498,9 +498,11 @@ class ShapeCache:
                 log(NOTSET, INFO, "shapes are compiled one by one: %s", error)
                 return None
             decided = {name: np.asarray(value).tobytes() for name, value in values.items()}
-            compiled = model.at(sizes)
+            entry = named_models.NamedModel(named, decided, guards, model)
+            compiled = entry.at(shapes, decided)
+            assert compiled is not None, "the model was compiled for these sizes"
             with self._lock:
-                self._named = [named_models.NamedModel(named, decided, guards, model), *self._named[: MAX_NAMED - 1]]
+                self._named = [entry, *self._named[: MAX_NAMED - 1]]
         with self._lock:
             self._keep(self._key(shapes, values), compiled)
         return compiled
