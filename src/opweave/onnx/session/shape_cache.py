@@ -364,11 +364,11 @@ class ShapeCache:
 
     def _note_repeats(self) -> None:
         """Record the uses of compiled models by repeated calls, which bypass `select`."""
-        for repeat in self.repeats.by_use():
-            self._note_accepted(repeat)
         keys = {id(model): key for key, model in self.compiled.items()}
         for repeat in self.repeats.by_use():
-            if (key := keys.get(id(repeat.model))) is not None and repeat.used >= self._last_used[key]:
+            if repeat.accepted:
+                self._note_accepted(repeat)
+            elif (key := keys.get(id(repeat.model))) is not None and repeat.used >= self._last_used[key]:
                 self.compiled.get(key)
                 self._last_used[key] = repeat.used
 
