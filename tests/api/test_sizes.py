@@ -513,3 +513,92 @@ def test_saved_model_computes_sizes_that_are_data(tmp_path: Path) -> None:
 def test_explore_refuses_too_many_ways() -> None:
     with pytest.raises(ow.ValidationError, match="more than 64 combinations"):
         explore(lambda: [Size(f"n{k}") > 4 for k in range(7)])
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The calls in which the operations of a graph are checked with sizes."""
+    from opweave.core import specialise
+
+    calls: list[Any] = []
+    check = specialise.specialise
+
+    def note(*args: Any) -> Graph:
+        calls.append(args)
+        return check(*args)
+
+    monkeypatch.setattr(specialise, "specialise", note)
+    return calls
+
+
+def test_sizes_with_known_answers_are_not_checked_again(context: ow.MLContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = counted(monkeypatch)
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", ["rows", 4])
+    y = builder.concat([x, builder.relu(x)], 0)
+    tail = builder.slice(x, [2, 0], [x.shape[0] - 2, 4])
+    graph = builder.build({"y": builder.reshape(y, [y.shape[0], 2, 2]), "tail": tail})
+    for rows in (5, 7, 3, 5, 40):
+        array = np.random.default_rng(rows).normal(size=(rows, 4)).astype("float32")
+        results = context.compute(graph, {"x": array})
+        assert_array_equal(results["y"], np.concatenate([array, np.maximum(array, 0)]).reshape(-1, 2, 2))
+        assert_array_equal(results["tail"], array[2:])
+    if context.backend.takes_names:
+        assert len(calls) == 2  # with numbers and with names, for the first sizes
+    assert context.compute(graph, {"x": np.ones((2, 4), "float32")})["tail"].shape == (0, 4)
+    with pytest.raises(ow.ValidationError, match="slice"):
+        context.compute(graph, {"x": np.ones((1, 4), "float32")})
+
+
+def test_limits_hold_for_sizes_that_are_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ow.ml.create_context(device="cpu", drafts=True)
+    monkeypatch.setattr(type(context.backend), "max_byte_length", 4000)
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", ["n", 4])
+    graph = builder.build({"y": builder.concat([x, x], 0)})
+    for rows in (5, 9, 125):
+        assert context.compute(graph, {"x": np.ones((rows, 4), "float32")})["y"].shape == (2 * rows, 4)
+    with pytest.raises(ow.ValidationError, match=r"concat: .*at most 4000 bytes.*n = 126"):
+        context.compute(graph, {"x": np.ones((126, 4), "float32")})
+
+
+def test_graph_of_sizes_that_were_not_checked_is_made_when_it_is_needed(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", ["n", 4])
+    graph = builder.build({"y": builder.softmax(builder.neg(x), 1)})
+    for rows in (5, 9):
+        context.compute(graph, {"x": np.ones((rows, 4), "float32")})
+    assert "float32[9, 4]" in str(state_of(graph).version_for("explain", {"x": [9, 4]}).recorded)
+    assert "for n = 9" in graph.explain()
+    assert graph.profile(input_shapes={"x": [9, 4]}, repeat=1).steps
+    tensors = (
+        {"x": context.tensor_from(np.ones((9, 4), "float32"))},
+        {"y": context.create_tensor("float32", [9, 4], readable=True)},
+    )
+    context.dispatch(graph, *tensors)
+    assert_allclose(tensors[1]["y"].numpy(), np.full((9, 4), 0.25), rtol=1e-6)
+    graph.destroy()
+    with pytest.raises(ow.InvalidStateError, match="destroyed"):
+        context.dispatch(graph, *tensors)
+
+
+def test_deferred_graphs_take_sizes_that_were_not_checked() -> None:
+    context = ow.ml.create_context(device="cpu", drafts=True, deferred=True)
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": builder.input("x", "float32", ["n"]).neg()})
+    for size in (3, 5, 3, 5, 5, 5, 5):
+        x, y = (
+            context.tensor_from(np.arange(size, dtype="float32")),
+            context.create_tensor("float32", [size], readable=True),
+        )
+        for _ in range(3):
+            context.dispatch(graph, {"x": x}, {"y": y})
+        assert_array_equal(y.numpy(), -np.arange(size, dtype="float32"))
+
+
+def test_ranges_of_values_hold_for_all_sizes(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    table = builder.constant(np.arange(10, dtype="float32"))
+    graph = builder.build({"y": builder.gather(table, builder.input("i", "int32", ["n"]))})
+    for size in (2, 3, 5):
+        indices = np.arange(size, dtype="int32")
+        assert_array_equal(context.compute(graph, {"i": indices})["y"], indices)
