@@ -17,4 +17,5 @@ from . import (
     reduction as reduction,
     resampling as resampling,
     rotary as rotary,
+    selection as selection,
 )
