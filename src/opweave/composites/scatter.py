@@ -56,8 +56,9 @@ def scatter_reduce(
         reduction: "add", "mul", "min" or "max".
 
     Returns: An operand of the data type and shape of `input`: a copy of it in which, for axis 0 and rank 2 and the
-        reduction "add", `output[indices[i, j], j] += updates[i, j]`. The order of additions is not specified, nor what
-        NaN gives with "min" or "max". Integers wrap around.
+        reduction "add", `output[indices[i, j], j] += updates[i, j]` in the order of the updates along the axis, so
+        results are the same on every device; float16 is rounded once, at the end, and float32 after each update.
+        Integers wrap around. With "min" and "max", NaN gives NaN, but kernels of ONNX Runtime and OpenVINO may lose it.
     Raises: `axis` is out of range, or the shapes do not fit.
 
     ONNX's ScatterElements with a reduction, PyTorch's `scatter_reduce`.

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
 
-from ....expr import Traced, compute
+from .... import expr
+from ....composites.scatter import scatter_reduce
+from ....core.dtypes import FLOATS
+from ....expr import Traced, cast, clamp, compute, logical_and, where
+from ....expr.gpu import Workgroups
+from ....expr.ir import Input, Reduction
+from ....expr.reductions import neutral
 from ....ops import indexing as ops
 from ..table import gpu
-from .positions import position_from
-from .results import Scatter
+from .positions import broadcast, position_from
+from .reduction import widen
+from .results import Scatter, Staged, Stages
+
+TILE = 256
+"""Elements of a scatter with a reduction that a workgroup computes."""
 
 
 @gpu.lower(ops.gather)
@@ -63,3 +74,95 @@ def _(input: Traced, indices: Traced, updates: Traced) -> Scatter:
         return *_coordinates(indices, p[:end], input.shape), *p[end:]
 
     return Scatter(input, updates.shape, at, lambda *p: updates[p])
+
+
+# Scatter with a reduction --------------------------------------------------------------------------------------------
+
+_REDUCTIONS: dict[str, tuple[Callable[..., Traced], Reduction]] = {
+    "add": (expr.sum_over, "sum"),
+    "mul": (expr.product_over, "product"),
+    "min": (expr.min_over, "min"),
+    "max": (expr.max_over, "max"),
+}
+
+
+@gpu.lower(scatter_reduce)
+def _(input: Traced, indices: Traced, updates: Traced, axis: int, reduction: str) -> Traced | Staged:
+    """Each element of the result looks for its updates, so that their order is the same on every device."""
+    index_at, count = broadcast(indices), updates.shape[axis]
+
+    def update(p: Sequence[Traced], k: Traced) -> tuple[Traced, Traced]:
+        """Whether the update `k` of the line through `p` refers to `p`, and its value."""
+        key = [clamp(place, 0, size - 1) for place, size in zip(p, updates.shape, strict=True)]
+        key[axis] = k
+        refers = position_from(index_at(*key), input.shape[axis]) == p[axis]
+        for d, (size, whole) in enumerate(zip(updates.shape, input.shape, strict=True)):
+            if d != axis and size < whole:
+                refers = logical_and(refers, p[d] < size)
+        return refers, updates[tuple(key)]
+
+    if input.data_type in FLOATS:
+        combine = getattr(expr, reduction)
+        return Staged(lambda stages: [_in_order(stages, input, count, update, combine)])
+    over, name = _REDUCTIONS[reduction]
+    wide = "int32" if input.data_type in ("int8", "uint8") else input.data_type
+    nothing = Traced((), neutral(name, wide))
+
+    def element(*p: Traced) -> Traced:
+        def term(k: Traced) -> Traced:
+            refers, value = update(p, k)
+            return where(refers, cast(value, wide), nothing)
+
+        result: Traced = getattr(expr, reduction)(cast(input[p], wide), over(count, term))
+        return result if wide == input.data_type else cast(_wrapped(result, input.data_type), input.data_type)
+
+    return compute(input.shape, element)
+
+
+def _wrapped(x: Traced, data_type: str) -> Traced:
+    """The lowest 8 bits of integers, as signed or unsigned ones."""
+    return (x + 128) % 256 - 128 if data_type == "int8" else x % 256
+
+
+def _in_order(
+    stages: Stages,
+    input: Traced,
+    count: int,
+    update: Callable[[Sequence[Traced], Traced], tuple[Traced, Traced]],
+    combine: Callable[..., Traced],
+) -> Traced:
+    """Combine elements with their updates one after the other, in as few kernels as the device's loops allow."""
+    shape, total = input.shape, prod(input.shape)
+    tile = min(TILE, total)
+
+    def program_of(before: Traced, start: int, end: int, target: Input) -> Workgroups:
+        program = Workgroups([-(-total // tile)], width=tile)
+        results = program.private_array([tile])
+
+        def place(t: Traced) -> list[Traced]:
+            flat, places = clamp(program.positions[0] * tile + t, 0, total - 1), []
+            for size in reversed(shape[1:]):
+                places.append(flat % size)
+                flat = flat // size
+            return [flat, *reversed(places)]
+
+        def combined(t: Traced, k: Traced) -> Traced:
+            refers, value = update(place(t), k)
+            return where(refers, combine(program[results][t], widen(value)), program[results][t])
+
+        program.fill(results, lambda t: widen(before[tuple(place(t))]))
+        with program.repeat(end - start) as number:
+            program.fill(results, lambda t: combined(t, number + start))
+        program.write(target, [tile], place, lambda t: program[results][t])
+        return program
+
+    result = stages.array(input.data_type, shape)
+    most = stages.features.max_iterations
+    iterations = program_of(input, 0, count, result).iterations(stages.features)
+    part = count if iterations <= most else max(1, count * most // iterations - 1)
+    before = input
+    for start in range(0, count, part):
+        end = min(start + part, count)
+        target = result if end == count else stages.array("float32", shape)
+        before = stages.add(program_of(before, start, end, target), target, f"updates {start} to {end}")
+    return before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....composites.scatter import scatter_reduce
 from ....ops import indexing as ops
 from ..backend import Array, reference
 
@@ -46,3 +47,17 @@ def _(input: Array, indices: Array, updates: Array) -> Array:
     output = input.copy()
     output[_coordinates(indices, input.shape)] = updates
     return output
+
+
+_COMBINE = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+@reference.lower(scatter_reduce)
+def _(input: Array, indices: Array, updates: Array, axis: int, reduction: str) -> Array:
+    # Updates in their order, each sum rounded to float32, as on all devices: here, too, not float64 is the definition.
+    wide = np.dtype("float32") if input.dtype.kind == "f" else input.dtype
+    output = input.astype(wide)
+    places = list(np.ogrid[tuple(slice(size) for size in updates.shape)])
+    places[axis] = _positions(np.broadcast_to(indices, updates.shape), input.shape[axis])
+    _COMBINE[reduction].at(output, tuple(places), updates.astype(wide))
+    return output.astype(input.dtype)
