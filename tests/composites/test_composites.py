@@ -94,6 +94,7 @@ def floats(*shape: int) -> np.ndarray:
 
 Q = floats(1, 4, 16)
 HOW: dict[CustomOp[Any], tuple[str, Call]] = {
+    composites.compress: ("decomposed", Call(floats(4), np.uint8([0, 1, 0, 1]), 3)),
     composites.depth_to_space: ("native", Call(floats(1, 4, 2, 2), 2)),
     composites.fast_gelu: ("native", Call(floats(2, 4), floats(4))),
     composites.geglu: ("decomposed", Call(floats(2, 4), floats(2, 4))),
@@ -111,6 +112,8 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
         Call(floats(2, 16), np.zeros((3, 1, 8), "uint8"), floats(3, 1), block_size=16),
     ),
     composites.multi_head_attention: ("native", Call(Q, Q, Q, heads=2, causal=True)),
+    composites.non_max_suppression: ("composed", Call(floats(1, 5, 4), floats(1, 2, 5), 3)),
+    composites.non_zero: ("decomposed", Call(floats(4), 3)),
     composites.one_hot: ("decomposed", Call(np.int64([0, 1]), 3)),
     composites.quick_gelu: ("native", Call(floats(2, 4))),
     composites.ragged_gru: ("native", Call(floats(3, 2, 4), floats(1, 6, 4), floats(1, 6, 2), np.int32([1, 3]))),
@@ -123,8 +126,10 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.skip_rms_norm: ("decomposed", Call(floats(2, 4), floats(2, 4), floats(4))),
     composites.space_to_depth: ("native", Call(floats(1, 1, 2, 2), 2)),
     composites.swiglu: ("decomposed", Call(floats(2, 4), floats(2, 4))),
+    composites.tensor_scatter: ("decomposed", Call(floats(2, 4), floats(2, 2), np.int64([0, 1]))),
     composites.thresholded_relu: ("native", Call(floats(2, 4))),
     composites.top_k: ("native", Call(np.int64([3, 1, 2]), 2)),
+    composites.unique: ("decomposed", Call(floats(4), 3)),
 }
 """Each composite, how the engine does it, and a call that shows it."""
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 from hypothesis import settings
+from onnx.reference import ReferenceEvaluator
 from samples import Call, Make
 
 import opweave as ow
@@ -148,7 +150,7 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
     else:
         axis = make.integer(0, x.ndim - 1)
     k, largest = make.integer(1, min(x.shape[axis], 7)), make.boolean()
-    keys = np.where(np.isnan(x), np.inf, x) if x.dtype.kind == "f" else x
+    keys = np.unique(x, return_inverse=True)[1].reshape(x.shape)  # NaN is the largest number
     if largest:  # a stable sort that goes down
         order = x.shape[axis] - 1 - np.flip(np.argsort(np.flip(keys, axis), axis, kind="stable"), axis)
     else:
@@ -261,6 +263,81 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
     wanted = wide(x).copy() if x.dtype.kind == "f" else x.copy()
     COMBINE[reduction].at(wanted, tuple(places), updates.astype(wanted.dtype))
     return Call(x, indices, updates, axis, reduction=reduction), [wanted.astype(x.dtype)]
+
+
+@case(composites.tensor_scatter, ALL)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    shape = make.shape(2, 5)
+    axis, mode = make.integer(1, len(shape) - 1), make.choice(("linear", "circular"))
+    size, count = shape[axis], make.integer(1, shape[axis])
+    past, update = make.array("x", shape), make.array("x", (*shape[:axis], count, *shape[axis + 1 :]))
+    start = make.random.integers(-9, 9, shape[:1]).astype(make.choice(("int32", "int64"))) if make.boolean() else None
+    wanted = past.copy()
+    for batch in range(shape[0]):
+        first = 0 if start is None else int(start[batch])
+        if mode == "linear":
+            first = min(max(first, 0), size - count)
+        for k in range(count):
+            np.moveaxis(wanted[batch], axis - 1, 0)[(first + k) % size] = np.moveaxis(update[batch], axis - 1, 0)[k]
+    return Call(past, update, start, axis, mode=mode), [wanted]
+
+
+@case(composites.non_zero, ALL)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = make.array("x", make.shape(1, 4), -1, 1, special=True)
+    count = make.integer(1, x.size)
+    return Call(x, count), list(_cut(np.stack(np.nonzero(x)), count, 1, -1))
+
+
+def _cut(array: np.ndarray, count: int, axis: int, fill: float) -> tuple[np.ndarray, np.ndarray]:
+    """The first `count` slices along an axis, or more of `fill`; and how many there are."""
+    kept = np.take(array, range(min(count, array.shape[axis])), axis)
+    padding = [(0, count - kept.shape[axis] if d == axis else 0) for d in range(array.ndim)]
+    return np.pad(kept, padding, constant_values=fill), np.int64([kept.shape[axis]])
+
+
+@case(composites.compress, ALL)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = make.array("x", make.shape(1, 4), special=True)
+    axis = make.integer(0, x.ndim - 1) if make.boolean() else None
+    condition = make.random.integers(0, 3, make.integer(1, x.size if axis is None else x.shape[axis])).astype("uint8")
+    count = make.integer(1, condition.size)
+    wanted = _cut(np.compress(condition != 0, x, axis), count, axis or 0, 0)
+    return Call(x, condition, count, axis), list(wanted)
+
+
+@case(composites.unique, ALL)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x, is_sorted = make.array("x", make.shape(1, 3), -1, 1, special=True), make.boolean()
+    count = make.integer(1, x.size)
+    values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
+    if not is_sorted:
+        order = np.argsort(first)
+        values, first, counts = values[order], first[order], counts[order]
+        inverse = np.argsort(order)[inverse]
+    (values, number), (first, _), (counts, _) = (
+        _cut(a, count, 0, f) for a, f in ((values, 0), (first, -1), (counts, 0))
+    )
+    inverse = np.minimum(inverse.reshape(-1), count)
+    return Call(x, count, sorted=is_sorted), [values, first, inverse, counts, number]
+
+
+@case(composites.non_max_suppression)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    batches, classes, count = make.integer(1, 2), make.integer(1, 3), make.integer(1, 12)
+    boxes, scores = make.array("x", (batches, count, 4), 0, 8), make.array("x", (batches, classes, count), -1, 1)
+    most, iou, is_center = make.integer(1, 14), make.choice((0.0, 0.31, 0.57, 1.0)), make.boolean()
+    threshold = make.choice((None, -0.5, 0.0, 0.25))
+    inputs = [boxes.astype("float32"), scores.astype("float32"), np.int64([most]), np.float32([iou])]
+    names = ["boxes", "scores", "most", "iou"]
+    if threshold is not None:
+        inputs.append(np.float32([threshold]))
+        names.append("threshold")
+    node = onnx.helper.make_node("NonMaxSuppression", names, ["y"], center_point_box=int(is_center))
+    (selected,) = ReferenceEvaluator(node).run(None, dict(zip(names, inputs, strict=True)))
+    wanted = _cut(selected, batches * classes * min(most, count), 0, -1)
+    options = {"iou_threshold": iou, "score_threshold": threshold, "center_point_box": is_center}
+    return Call(boxes, scores, most, **options), list(wanted)
 
 
 @case(composites.depth_to_space, ALL)

@@ -27,18 +27,21 @@ from .normalization import (
     skip_layer_norm,
     skip_rms_norm,
 )
+from .placement import compress, non_zero, tensor_scatter, unique
 from .quantization import integer_matmul, matmul_n_bits, pack_bits, pack_blocks
 from .recurrent import ragged_gru, ragged_lstm
 from .rotary import rotary_embedding
 from .scatter import scatter_reduce
 from .selection import hard_max, one_hot, top_k
+from .suppression import non_max_suppression
 
 __all__ = [
-    "depth_to_space", "fast_gelu", "geglu", "group_normalization", "group_query_attention", "hard_max",
+    "compress", "depth_to_space", "fast_gelu", "geglu", "group_normalization", "group_query_attention", "hard_max",
     "integer_matmul", "local_response_normalization", "log_softmax", "matmul_n_bits", "multi_head_attention",
-    "one_hot", "pack_bits", "pack_blocks", "quick_gelu", "ragged_gru", "ragged_lstm", "rms_norm", "rms_normalization",
-    "rotary_embedding", "scaled_dot_product_attention", "scatter_reduce", "skip_layer_norm", "skip_rms_norm",
-    "space_to_depth", "swiglu", "thresholded_relu", "top_k",
+    "non_max_suppression", "non_zero", "one_hot", "pack_bits", "pack_blocks", "quick_gelu", "ragged_gru",
+    "ragged_lstm", "rms_norm", "rms_normalization", "rotary_embedding", "scaled_dot_product_attention",
+    "scatter_reduce", "skip_layer_norm", "skip_rms_norm", "space_to_depth", "swiglu", "tensor_scatter",
+    "thresholded_relu", "top_k", "unique",
 ]  # fmt: skip
 
 

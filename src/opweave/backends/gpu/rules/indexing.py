@@ -7,8 +7,8 @@ from math import prod
 
 from .... import expr
 from ....composites.scatter import scatter_reduce
-from ....core.dtypes import FLOATS
-from ....expr import Traced, cast, clamp, compute, logical_and, where
+from ....core.dtypes import FLOATS, DataType
+from ....expr import Traced, cast, clamp, compute, ir, logical_and, where
 from ....expr.gpu import Workgroups
 from ....expr.ir import Input, Reduction
 from ....expr.reductions import neutral
@@ -105,7 +105,8 @@ def _(input: Traced, indices: Traced, updates: Traced, axis: int, reduction: str
         combine = getattr(expr, reduction)
         return Staged(lambda stages: [_in_order(stages, input, count, update, combine)])
     over, name = _REDUCTIONS[reduction]
-    wide = "int32" if input.data_type in ("int8", "uint8") else input.data_type
+    data_type = ir.storage(input.data_type)
+    wide: DataType = "int32" if data_type in ("int8", "uint8") else data_type
     nothing = Traced((), neutral(name, wide))
 
     def element(*p: Traced) -> Traced:
@@ -114,7 +115,7 @@ def _(input: Traced, indices: Traced, updates: Traced, axis: int, reduction: str
             return where(refers, cast(value, wide), nothing)
 
         result: Traced = getattr(expr, reduction)(cast(input[p], wide), over(count, term))
-        return result if wide == input.data_type else cast(_wrapped(result, input.data_type), input.data_type)
+        return result if wide == data_type else cast(_wrapped(result, data_type), data_type)
 
     return compute(input.shape, element)
 
@@ -156,7 +157,7 @@ def _in_order(
         program.write(target, [tile], place, lambda t: program[results][t])
         return program
 
-    result = stages.array(input.data_type, shape)
+    result = stages.array(ir.storage(input.data_type), shape)
     most = stages.features.max_iterations
     iterations = program_of(input, 0, count, result).iterations(stages.features)
     part = count if iterations <= most else max(1, count * most // iterations - 1)

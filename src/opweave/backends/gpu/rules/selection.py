@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import prod
-from typing import TypeAlias
+from math import inf, prod
 
 from ....composites import selection as composites
+from ....composites.placement import tensor_scatter
+from ....composites.suppression import LOWEST, non_max_suppression
 from ....core.dtypes import FLOATS, DataType
-from ....expr import Traced, cast, clamp, compute, equal, greater, is_nan, lesser, logical_and, logical_or, sum_over, where
+from ....expr import (
+    Traced,
+    arg_max_over,
+    cast,
+    clamp,
+    compute,
+    equal,
+    greater,
+    is_nan,
+    lesser,
+    logical_and,
+    logical_or,
+    max as larger_of,
+    min as lesser_of,
+    sum_over,
+    where,
+)
 from ....expr.array import as_array
 from ....expr.ir import Cast
+from ....expr.tracing import of_input
 from ..table import gpu
 from .positions import reshape_array
-from .results import Scatter, Staged, Stages
+from .reduction import widen
+from .results import ResultStage, Scatter, Staged, Stages, source_of
 
 CHUNK = 512
 """Fewest elements whose ranks are counted together: the comparisons of a chunk grow with its square. An estimate."""
 
 SHARE = 4
 """A chunk has at least SHARE * k elements, so that each level leaves at most 1 / SHARE of them."""
-
-Element: TypeAlias = Callable[..., Traced]
 
 
 @gpu.lower(composites.top_k)
@@ -124,3 +140,141 @@ def _is_before(that: Traced, s: Traced, this: Traced, r: Traced, largest: bool) 
         only = logical_and(that_is_nan if largest else this_is_nan, logical_and(any_nan, ~both))
         beyond = where(any_nan, only, beyond)
     return logical_or(beyond, logical_and(same, s < r))
+
+
+# Boxes ---------------------------------------------------------------------------------------------------------------
+
+
+@gpu.lower(non_max_suppression)
+def _(
+    boxes: Traced,
+    scores: Traced,
+    max_output_boxes: int,
+    iou_threshold: float,
+    score_threshold: float | None,
+    center_point_box: bool,
+) -> Staged:
+    batches, classes, count = scores.shape
+    groups, most = batches * classes, min(max_output_boxes, count)
+
+    def plan(stages: Stages) -> list[Traced]:
+        sides = stages.store(_sides(widen(boxes), center_point_box), "the sides")
+        values = widen(scores)
+
+        # A row of the state: the scores of the boxes that are left, -inf for others; the chosen boxes; the number of the step.
+        def start(g: Traced, p: Traced) -> Traced:
+            key = _key(values[g // classes, g % classes, clamp(p, 0, count - 1)], score_threshold)
+            return where(p < count, key, where(p < count + most, -1.0, 0.0))
+
+        shape = (groups, count + most + 1)
+        old = stages.store(compute(shape, start), "the scores", fold=False)
+        new, best = stages.array("float32", shape), stages.array("int32", (groups,))
+        largest = compute((groups,), lambda g: cast(arg_max_over(count, lambda j: old[g, j]), "int32"))
+
+        def step(g: Traced, p: Traced) -> Traced:
+            chosen = _position(of_input(best)[g], count)
+            is_left = old[g, chosen] > -inf
+            box, batch = clamp(p, 0, count - 1), g // classes
+            overlaps = _overlaps(*([sides[batch, k, at] for k in range(5)] for at in (box, chosen)), iou_threshold)
+            score = where(logical_or(box == chosen, overlaps), -inf, old[g, p])
+            number = old[g, count + most]
+            pick = where(is_left, cast(of_input(best)[g], "float32"), -1.0)
+            picked = where(cast(p - count, "float32") == number, pick, old[g, p])
+            return where(p < count, score, where(p < count + most, picked, number + 1))
+
+        states = source_of(old), new
+        kernels = [
+            ResultStage(best, largest, "the best box"),
+            ResultStage(new, compute(shape, step), "the boxes that are left"),
+        ]
+        stages.repeat(kernels, most, states)
+        return _in_rows(stages, of_input(states[most % 2]), classes, count, most)
+
+    return Staged(plan)
+
+
+def _key(score: Traced, score_threshold: float | None) -> Traced:
+    """The score of a candidate, -inf for others."""
+    drops = is_nan(score)
+    if score_threshold is not None:
+        drops = logical_or(drops, score <= score_threshold)
+    return where(drops, -inf, larger_of(score, LOWEST))
+
+
+def _sides(boxes: Traced, center_point_box: bool) -> Traced:
+    """The lowest and the highest y, the lowest and the highest x, and the area of boxes [batches, 5, boxes]."""
+    batches, count, _ = boxes.shape
+
+    def element(batch: Traced, k: Traced, box: Traced) -> Traced:
+        a, c, d, e = (boxes[batch, box, n] for n in range(4))
+        if center_point_box:
+            x, y, half_width, half_height = a, c, d * 0.5, e * 0.5
+            y1, y2, x1, x2 = y - half_height, y + half_height, x - half_width, x + half_width
+        else:
+            y1, y2, x1, x2 = lesser_of(a, d), larger_of(a, d), lesser_of(c, e), larger_of(c, e)
+        result = (x2 - x1) * (y2 - y1)
+        for number, side in enumerate((y1, y2, x1, x2)):
+            result = where(k == number, side, result)
+        return result
+
+    return compute((batches, 5, count), element)
+
+
+def _overlaps(one: list[Traced], other: list[Traced], iou_threshold: float) -> Traced:
+    """Whether the intersection of boxes, divided by their union, is greater than `iou_threshold`."""
+    height = lesser_of(one[1], other[1]) - larger_of(one[0], other[0])
+    width = lesser_of(one[3], other[3]) - larger_of(one[2], other[2])
+    both = width * height
+    union = one[4] + other[4] - both
+    has_areas = height > 0
+    for value in (width, both, one[4], other[4], union):
+        has_areas = logical_and(has_areas, value > 0)
+    return logical_and(has_areas, both / union > iou_threshold)
+
+
+def _in_rows(stages: Stages, state: Traced, classes: int, count: int, most: int) -> list[Traced]:
+    """The chosen boxes of all groups as rows of batch, class and box, and their number."""
+    groups = state.shape[0]
+    total = groups * most
+    picked = stages.store(compute((groups, most), lambda g, m: cast(state[g, count + m], "int32")), "the chosen boxes")
+
+    def is_chosen(g: Traced, m: Traced) -> Traced:
+        return where(picked[g, m] >= 0, as_array(1, "int32"), 0)
+
+    counts = stages.store(compute((groups,), lambda g: sum_over(most, lambda m: is_chosen(g, m))), "their numbers")
+    firsts = compute((groups,), lambda g: sum_over(groups, lambda h: where(h < g, counts[h], as_array(0, "int32"))))
+    first = stages.store(firsts, "the first rows")
+
+    def at(g: Traced, m: Traced, c: Traced) -> tuple[Traced, Traced]:
+        # A row that is dropped takes what is no box.
+        return _position(where(picked[g, m] >= 0, first[g] + cast(m, "int32"), total), total + 1), c
+
+    def value(g: Traced, m: Traced, c: Traced) -> Traced:
+        group = where(c == 0, cast(g // classes, "int32"), cast(g % classes, "int32"))
+        return where(c == 2, picked[g, m], group)
+
+    none = compute((total + 1, 3), lambda *_: as_array(-1, "int32"))
+    rows = stages.add(Scatter(none, (groups, most, 3), at, value), stages.array("int32", (total + 1, 3)), "the rows")
+    selected = stages.store(compute((total, 3), lambda r, c: cast(rows[r, c], "int64")), "the result")
+    number = compute((1,), lambda _: cast(sum_over(groups, lambda g: counts[g]), "int64"))
+    return [selected, stages.store(number, "the number of boxes")]
+
+
+# A part of a cache ---------------------------------------------------------------------------------------------------
+
+
+@gpu.lower(tensor_scatter)
+def _(past: Traced, update: Traced, start: Traced | None, axis: int, mode: str) -> Scatter:
+    size, count = past.shape[axis], update.shape[axis]
+
+    def at(*p: Traced) -> tuple[Traced, ...]:
+        place = p[axis]
+        if start is not None:
+            first = clamp(start[p[0]], 0, size - count) if mode == "linear" else start[p[0]] % size
+            place = _position(first, size) + place
+            if mode == "circular":
+                place = place % size
+            place = clamp(place, 0, size - 1)
+        return *p[:axis], place, *p[axis + 1 :]
+
+    return Scatter(past, update.shape, at, lambda *p: update[p])

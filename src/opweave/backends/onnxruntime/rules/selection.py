@@ -1,4 +1,4 @@
-"""ONNX Runtime rules: hard_max and top_k.
+"""ONNX Runtime rules: hard_max, top_k and non_max_suppression.
 
 `one_hot` has no rule because the engine's OneHot takes 1.6 times as long as the decomposition.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import inf
 
 from ....composites import selection as composites
+from ....composites.suppression import LOWEST, non_max_suppression
 from ....core.dtypes import FLOATS, is_float
 from ..backend import ort
 from ..emit import Emitter, Value
@@ -36,3 +37,33 @@ def _(ctx: Emitter, input: Value, k: int, axis: int, largest: bool, index_type: 
     if keys is not input:
         values = ctx.emit("GatherElements", input, positions, axis=axis, shape=shape)
     return values, ctx.cast(positions, index_type)
+
+
+@ort.lower(non_max_suppression)
+def _(
+    ctx: Emitter,
+    boxes: Value,
+    scores: Value,
+    max_output_boxes: int,
+    iou_threshold: float,
+    score_threshold: float | None,
+    center_point_box: bool,
+) -> tuple[Value, Value]:
+    # NaN is not greater than a threshold, and without one, the order of NaN is arbitrary.
+    wide = ctx.cast(scores, "float32")
+    if score_threshold is None:
+        wide = ctx.emit("Max", wide, ctx.scalar(LOWEST, wide))
+    limits = [
+        ctx.constant([value], "float32")
+        for value in (iou_threshold, -inf if score_threshold is None else score_threshold)
+    ]
+    most = ctx.parameter([min(max_output_boxes, boxes.dims[1])])
+    coordinates = ctx.cast(boxes, "float32")
+    selected = ctx.emit(
+        "NonMaxSuppression", coordinates, wide, most, *limits, data_type="int64", center_point_box=int(center_point_box)
+    )
+    size = ctx.parameter(list(ctx.output.shape))
+    none = ctx.emit("Expand", ctx.constant(-1), size)
+    rows = ctx.emit("Slice", ctx.emit("Concat", selected, none, axis=0), ctx.constant([0, 0]), size)
+    count = ctx.emit("Slice", ctx.emit("Shape", selected, data_type="int64"), ctx.constant([0]), ctx.constant([1]))
+    return rows, count

@@ -13,4 +13,5 @@ from . import (
     quantization as quantization,
     recurrent as recurrent,
     reduction as reduction,
+    selection as selection,
 )
