@@ -293,7 +293,7 @@ def _cut(array: np.ndarray, count: int, axis: int, fill: float) -> tuple[np.ndar
     """The first `count` slices along an axis, or more of `fill`; and how many there are."""
     kept = np.take(array, range(min(count, array.shape[axis])), axis)
     padding = [(0, count - kept.shape[axis] if d == axis else 0) for d in range(array.ndim)]
-    return np.pad(kept, padding, constant_values=fill), np.int64([kept.shape[axis]])
+    return np.pad(kept, padding, constant_values=fill), np.array([kept.shape[axis]])
 
 
 @case(composites.compress, ALL)

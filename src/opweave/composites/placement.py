@@ -1,4 +1,4 @@
-"""Writing a part of a cache, and results of which only the number depends on data: positions, selections, distinct elements."""
+"""Writing a part of a cache, and results of which only the number depends on data."""
 
 from __future__ import annotations
 

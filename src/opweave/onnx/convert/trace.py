@@ -40,6 +40,7 @@ from ..model.registry import DATA_TYPES, NotConstant, Unsupported, key_of
 from ..model.scopes import all_nodes
 from ..model.values import Constant, Dynamic, NamedSizes, Tensor, Value, shape_of, type_of
 from . import operators as operators  # importing `operators` registers the converters
+from .bounded import Bounded, bound
 from .control import CONTROL, check_ends
 from .conversion import convert
 from .fold import fold
@@ -105,6 +106,7 @@ class Tracer:
         self.model, self.context, self._types = model, context, types or {}
         self.builder = _NamedBuilder(context)
         self.trace = Trace()
+        self.bounded: dict[str, Bounded] = {}  # values whose size depends on data, by name
         self._shapes, self._values, self._available = shapes, values or {}, available
         self._folded_bytes = 0
         self._expanded = 0  # the number of nodes that were replaced by others
@@ -132,7 +134,7 @@ class Tracer:
         _label_nodes(self.trace)
         return self.trace
 
-    # Used by `control` and `labels` ----------------------------------------------------------------------------------
+    # Used by `control`, `labels` and `bounded` -------------------------------------------------------------------------
 
     @property
     def opset(self) -> int:
@@ -166,6 +168,14 @@ class Tracer:
         """Add a constant, and return its name."""
         self.trace.values[name] = array if isinstance(array, NamedSizes) else Constant(array)
         return name
+
+    def add_dynamic(self, name: str, type: TypeProto | None) -> None:
+        """Add a value of unknown shape."""
+        self.trace.values[name] = Dynamic(self._types.get(name) or type)
+
+    def infer(self, node: NodeProto, values: Sequence[Value | None]) -> Mapping[str, TypeProto]:
+        """The types of a node's outputs."""
+        return self._infer(node, values)
 
     def initializers(self, graph: GraphProto) -> list[tuple[str, np.ndarray]]:
         """The names and arrays of a sub-graph's initializers."""
@@ -289,6 +299,8 @@ class Tracer:
             ):
                 subject = f"{checks.title_of(inner)} inside of it is your operation {own.name}, which the engine lacks"
                 raise NotSupportedError(f"{checks.title_of(node)} falls back ({reason}), and {subject}")
+        if operation is None and (steps := bound(self, node)):
+            return steps
         if steps := self._expand(node, values):
             return steps
         self._fall_back(node, values)

@@ -98,8 +98,8 @@ def _first_of_chunks(
         inside = None if is_exact else c * chunk + r < count
         if places is None:
             return inside
-        known = places[o, position(c, r), i] >= 0
-        return known if inside is None else logical_and(inside, known)
+        is_place = places[o, position(c, r), i] >= 0
+        return is_place if inside is None else logical_and(inside, is_place)
 
     def rank(o: Traced, c: Traced, r: Traced, i: Traced) -> Traced:
         this = values[o, position(c, r), i]
@@ -175,7 +175,8 @@ def _(
             chosen = _position(of_input(best)[g], count)
             is_left = old[g, chosen] > -inf
             box, batch = clamp(p, 0, count - 1), g // classes
-            overlaps = _overlaps(*([sides[batch, k, at] for k in range(5)] for at in (box, chosen)), iou_threshold)
+            one, other = ([sides[batch, k, at] for k in range(5)] for at in (box, chosen))
+            overlaps = _overlaps(one, other, iou_threshold)
             score = where(logical_or(box == chosen, overlaps), -inf, old[g, p])
             number = old[g, count + most]
             pick = where(is_left, cast(of_input(best)[g], "float32"), -1.0)

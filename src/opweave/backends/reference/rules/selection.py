@@ -18,7 +18,8 @@ def _(
     center_point_box: bool,
 ) -> tuple[Array, Array]:
     batches, classes, count = scores.shape
-    most, rows = min(max_output_boxes, count), []
+    most = min(max_output_boxes, count)
+    rows: list[tuple[int, int, int]] = []
     for batch in range(batches):
         sides = _sides(boxes[batch].astype(np.float64), center_point_box)
         for group in range(classes):

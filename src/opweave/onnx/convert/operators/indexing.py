@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from ....composites import one_hot, scatter_reduce, top_k
+from ....composites import one_hot, scatter_reduce, tensor_scatter, top_k
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
 from ...model.protobuf import TensorProto
 from ...model.registry import (
     Tensor,
+    Unsupported,
     as_type,
     check_count,
+    constant_or_same,
     converts,
     integer,
     normalize_axis,
@@ -151,3 +153,38 @@ def _(
     count = k if K is None else integer(K, "the number of elements")  # an attribute until opset 9
     values, positions = top_k(b, x, count, normalize_axis(axis, x.rank), largest=bool(largest))
     return values, positions
+
+
+@converts("TensorScatter")
+def _(
+    b: MLGraphBuilder,
+    past: Tensor,
+    update: Tensor,
+    write_indices: Tensor | None = None,
+    *,
+    axis: int = -2,
+    mode: str = "linear",
+) -> MLOperand:
+    unsupported_if(mode not in ("linear", "circular"), f"its mode is {mode!r}")
+    along = normalize_axis(axis, len(shape_of(past)))
+    start = None if write_indices is None else operand(b, as_type(b, write_indices, "int64"))
+    return tensor_scatter(b, operand(b, past), operand(b, update), start, along, mode=mode)
+
+
+DEPENDS = "the size of its result depends on data"
+
+
+@converts("Compress")
+def _(b: MLGraphBuilder, input: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
+    selects = constant_or_same(condition)
+    if isinstance(selects, MLOperand):
+        raise Unsupported(DEPENDS)
+    (positions,) = np.nonzero(selects)
+    unsupported_if(not positions.size, "its output is empty")
+    flat = reshape(b, input, [prod(shape_of(input))]) if axis is None else input
+    return b.gather(flat, positions, axis=normalize_axis(axis or 0, len(shape_of(flat))))
+
+
+@converts("NonZero", "Unique", "NonMaxSuppression")
+def _(b: MLGraphBuilder, *inputs: Tensor | None, axis: int = 0, sorted: int = 1, center_point_box: int = 0) -> Tensor:
+    raise Unsupported(DEPENDS)
