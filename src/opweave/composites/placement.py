@@ -274,11 +274,11 @@ def _(b: Operations, input: Operand, count: int, sorted: bool) -> tuple[Operand,
     distinct = b.where(exists, b.gather(flat, first), constant(b, 0, input.data_type))
     inverse = b.scatter_elements(b.expand(zero, [size]), order, groups, axis=0)
     counts = _counts(b, groups, count, size)
-    return distinct, *(b.cast(each, "int64") for each in (first, inverse, counts, number))
+    return distinct, *(b.cast(result, "int64") for result in (first, inverse, counts, number))
 
 
 def _counts(b: Operations, groups: Operand, count: int, size: int) -> Operand:
-    """How often each number below `count` occurs in `groups`."""
+    """Count the elements of each group below `count`."""
     from .scatter import scatter_reduce
 
     ones, zeros = b.expand(constant(b, 1, "int32"), [size]), b.expand(constant(b, 0, "int32"), [count + 1])

@@ -43,7 +43,7 @@ MIN_OPSET = 10
 
 
 @dataclass(frozen=True)
-class Bounded:
+class PaddedValue:
     """A padded value: the name of the `operand`, that of the `count` of results along `axis`."""
 
     operand: str
@@ -92,7 +92,7 @@ def _source(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
         padded = f"{prefix}{name}"
         tracer.trace.values[padded] = Tensor(array, element_type)
         names.append(padded)
-        cuts.append(_cut(tracer, node, name, Bounded(padded, count, axis), types.get(name)))
+        cuts.append(_cut(tracer, node, name, PaddedValue(padded, count, axis), types.get(name)))
     whole = NodeProto(op_type=node.op_type, name=node.name, input=node.input, output=[*names, count])
     return [TracedNode(whole, "webnn", None), *cuts]
 
@@ -112,7 +112,7 @@ def _attributes(node: NodeProto) -> dict[str, Any]:
     return {attribute.name: attribute_value(attribute) for attribute in node.attribute}
 
 
-def _cut(tracer: Tracer, node: NodeProto, name: str, bounded: Bounded, type: TypeProto | None) -> TracedNode:
+def _cut(tracer: Tracer, node: NodeProto, name: str, bounded: PaddedValue, type: TypeProto | None) -> TracedNode:
     """The step on the processor that makes the value itself."""
     from .trace import TracedNode
 
@@ -130,17 +130,17 @@ def _follow(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
     from .trace import TracedNode
 
     bounds = [tracer.bounded.get(name) for name in node.input]
-    counts = {each.count for each in bounds if each is not None}
+    counts = {item.count for item in bounds if item is not None}
     if len(counts) != 1 or node.op_type not in _FOLLOWERS:
         return []
-    names = [name if each is None else each.operand for name, each in zip(node.input, bounds, strict=True)]
+    names = [name if item is None else item.operand for name, item in zip(node.input, bounds, strict=True)]
     values = [tracer.trace.values[name] if name else None for name in names]
     shapes = [shape_of(value) for value in values]
     if any(value is not None and shape is None for value, shape in zip(values, shapes, strict=True)):
         return []
-    axes = [None if each is None else each.axis for each in bounds]
+    axes = [None if item is None else item.axis for item in bounds]
     rule = _FOLLOWERS[node.op_type]
-    axis = rule(_Call(_attributes(node), values, [shape or () for shape in shapes], axes))
+    axis = rule(PaddedCall(_attributes(node), values, [shape or () for shape in shapes], axes))
     prefix = tracer.fresh(node)
     padded = {name: f"{prefix}{name}" for name in node.output if name}
     whole = NodeProto()
@@ -148,7 +148,7 @@ def _follow(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
     whole.input[:] = names
     whole.output[:] = [padded.get(name, "") for name in node.output]
     outputs = convert(tracer.builder, whole, values, tracer.model, lambda: tracer.infer(whole, values))
-    first = next(each for each in bounds if each is not None)
+    first = next(item for item in bounds if item is not None)
     size = (shape_of(tracer.trace.values[first.operand]) or ())[first.axis]
     for value in outputs.values():
         shape = shape_of(value)
@@ -165,7 +165,7 @@ def _follow(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
             value = outputs[other]
             assert isinstance(value, Tensor)
             inferred.tensor_type.elem_type = value.element_type
-        cuts.append(_cut(tracer, node, name, Bounded(other, first.count, axis), inferred))
+        cuts.append(_cut(tracer, node, name, PaddedValue(other, first.count, axis), inferred))
     return [TracedNode(whole, "webnn", None), *cuts]
 
 
@@ -247,7 +247,7 @@ _SOURCES: Mapping[str, Callable[..., Results]] = {
 
 
 @dataclass
-class _Call:
+class PaddedCall:
     """A call with padded operands: attributes, values and shapes of the inputs, and the axis of results, None for others."""
 
     attributes: Mapping[str, Any]
@@ -276,7 +276,7 @@ class _Call:
         return normalize_axis(self.attributes.get("axis", default), rank)
 
 
-def _elementwise(call: _Call) -> int:
+def _elementwise(call: PaddedCall) -> int:
     """Results are on the same axis, counted from the last one, and the other operands are the same for all results."""
     ends = {len(shape) - axis for shape, axis in zip(call.shapes, call.axes, strict=True) if axis is not None}
     unsupported_if(len(ends) != 1, "results are on several axes")
@@ -286,7 +286,7 @@ def _elementwise(call: _Call) -> int:
     return max(map(len, call.shapes)) - end
 
 
-def _gather(call: _Call) -> int:
+def _gather(call: PaddedCall) -> int:
     along = call.axis(0, len(call.shapes[0]))
     data, indices = call.axes
     if data is None:
@@ -296,7 +296,7 @@ def _gather(call: _Call) -> int:
     return data if data < along else data - 1 + len(call.shapes[1])
 
 
-def _gather_elements(call: _Call) -> int:
+def _gather_elements(call: PaddedCall) -> int:
     data, indices = call.axes
     along = call.axis(0, len(call.shapes[0]))
     unsupported_if(data == along or (data is not None and data != indices), "it selects results")
@@ -305,42 +305,42 @@ def _gather_elements(call: _Call) -> int:
     return indices
 
 
-def _gather_nd(call: _Call) -> int:
+def _gather_nd(call: PaddedCall) -> int:
     axis, batches = call.only(1), call.attributes.get("batch_dims", 0)
     unsupported_if(axis >= len(call.shapes[1]) - 1 or axis < batches, "it joins results")
     return axis
 
 
-def _unsqueeze(call: _Call) -> int:
+def _unsqueeze(call: PaddedCall) -> int:
     axis, axes = call.only(0), call.integers(1, "axes") or []
     rank = len(call.shapes[0]) + len(axes)
-    added = {normalize_axis(each, rank) for each in axes}
+    added = {normalize_axis(item, rank) for item in axes}
     return [d for d in range(rank) if d not in added][axis]
 
 
-def _squeeze(call: _Call) -> int:
+def _squeeze(call: PaddedCall) -> int:
     axis, axes, rank = call.only(0), call.integers(1, "axes"), len(call.shapes[0])
     unsupported_if(axes is None, "it may remove the axis of results")
-    removed = {normalize_axis(each, rank) for each in axes or []}
+    removed = {normalize_axis(item, rank) for item in axes or []}
     unsupported_if(axis in removed, "it removes the axis of results")
-    return axis - sum(each < axis for each in removed)
+    return axis - sum(item < axis for item in removed)
 
 
-def _slice(call: _Call) -> int:
+def _slice(call: PaddedCall) -> int:
     axis, rank = call.only(0), len(call.shapes[0])
     starts = call.integers(1, "starts") or []
     axes = call.integers(3, "axes")
-    along = {normalize_axis(each, rank) for each in (range(len(starts)) if axes is None else axes)}
+    along = {normalize_axis(item, rank) for item in (range(len(starts)) if axes is None else axes)}
     unsupported_if(axis in along, "it cuts the axis of results")
     return axis
 
 
-def _transpose(call: _Call) -> int:
+def _transpose(call: PaddedCall) -> int:
     axis, rank = call.only(0), len(call.shapes[0])
     return list(call.attributes.get("perm") or range(rank)[::-1]).index(axis)
 
 
-def _concat(call: _Call) -> int:
+def _concat(call: PaddedCall) -> int:
     axes, along = set(call.axes), call.axis(0, len(call.shapes[0]))
     unsupported_if(len(axes) != 1 or along in axes, "it joins results with others")
     (axis,) = axes
@@ -348,41 +348,41 @@ def _concat(call: _Call) -> int:
     return axis
 
 
-def _split(call: _Call) -> int:
+def _split(call: PaddedCall) -> int:
     axis, along = call.only(0), call.axis(0, len(call.shapes[0]))
     unsupported_if(axis == along, "it divides results")
     return axis
 
 
-def _along_axis(call: _Call) -> int:
+def _along_axis(call: PaddedCall) -> int:
     """An operation along another axis, which stays."""
     axis, along = call.only(0), call.axis(-1, len(call.shapes[0]))
     unsupported_if(axis == along, "it combines results")
     return axis
 
 
-def _from_axis(call: _Call) -> int:
+def _from_axis(call: PaddedCall) -> int:
     """An operation over all axes from one on."""
     axis, along = call.only(0), call.axis(-1, len(call.shapes[0]))
     unsupported_if(axis >= along, "it combines results")
     return axis
 
 
-def _reduce(call: _Call) -> int:
+def _reduce(call: PaddedCall) -> int:
     axis, axes, rank = call.only(0), call.integers(1, "axes"), len(call.shapes[0])
     unsupported_if(not axes, "it combines results")
-    along = {normalize_axis(each, rank) for each in axes or []}
+    along = {normalize_axis(item, rank) for item in axes or []}
     unsupported_if(axis in along, "it combines results")
-    return axis if call.attributes.get("keepdims", 1) else axis - sum(each < axis for each in along)
+    return axis if call.attributes.get("keepdims", 1) else axis - sum(item < axis for item in along)
 
 
-def _arg_max(call: _Call) -> int:
+def _arg_max(call: PaddedCall) -> int:
     axis, along = call.only(0), call.axis(0, len(call.shapes[0]))
     unsupported_if(axis == along, "it combines results")
     return axis if call.attributes.get("keepdims", 1) or axis < along else axis - 1
 
 
-def _reshape(call: _Call) -> int:
+def _reshape(call: PaddedCall) -> int:
     """All of the sizes before and behind the axis of results stay, as products."""
     axis, shape, target = call.only(0), call.shapes[0], call.integers(1, "shape") or []
     if not call.attributes.get("allowzero", 0):
@@ -396,13 +396,13 @@ def _reshape(call: _Call) -> int:
     raise Unsupported("it joins results")
 
 
-def _product(call: _Call) -> int:
+def _product(call: PaddedCall) -> int:
     axis, rank = call.only(0), len(call.shapes[0])
     unsupported_if(len(call.shapes[1]) != 2 or axis == rank - 1, "it combines results")
     return axis
 
 
-def _gemm(call: _Call) -> int:
+def _gemm(call: PaddedCall) -> int:
     axis = call.only(0)
     unsupported_if(axis != int(bool(call.attributes.get("transA", 0))), "it combines results")
     if len(call.shapes) > 2 and len(call.shapes[2]) == 2:
@@ -410,13 +410,13 @@ def _gemm(call: _Call) -> int:
     return 0
 
 
-def _batch(call: _Call) -> int:
+def _batch(call: PaddedCall) -> int:
     """Batches are apart."""
     unsupported_if(call.only(0) != 0, "it combines results")
     return 0
 
 
-def _flatten(call: _Call) -> int:
+def _flatten(call: PaddedCall) -> int:
     axis, rank = call.only(0), len(call.shapes[0])
     along = call.attributes.get("axis", 1)
     along = along + rank if along < 0 else along
@@ -424,7 +424,7 @@ def _flatten(call: _Call) -> int:
     return 0
 
 
-def _roi_align(call: _Call) -> int:
+def _roi_align(call: PaddedCall) -> int:
     unsupported_if(list(call.axes) != [None, 0, 0], "an operand differs between results")
     return 0
 
@@ -438,7 +438,7 @@ _ELEMENTWISE = (
     "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor",
 )  # fmt: skip
 
-_FOLLOWERS: Mapping[str, Callable[[_Call], int]] = {
+_FOLLOWERS: Mapping[str, Callable[[PaddedCall], int]] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
     **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"), _reduce),
     **dict.fromkeys(("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"), _reduce),

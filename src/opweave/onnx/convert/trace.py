@@ -40,7 +40,7 @@ from ..model.registry import DATA_TYPES, NotConstant, Unsupported, key_of
 from ..model.scopes import all_nodes
 from ..model.values import Constant, Dynamic, NamedSizes, Tensor, Value, shape_of, type_of
 from . import operators as operators  # importing `operators` registers the converters
-from .bounded import Bounded, bound
+from .bounded import PaddedValue, bound
 from .control import CONTROL, check_ends
 from .conversion import convert
 from .fold import fold
@@ -106,7 +106,7 @@ class Tracer:
         self.model, self.context, self._types = model, context, types or {}
         self.builder = _NamedBuilder(context)
         self.trace = Trace()
-        self.bounded: dict[str, Bounded] = {}  # values whose size depends on data, by name
+        self.bounded: dict[str, PaddedValue] = {}  # values whose size depends on data, by name
         self._shapes, self._values, self._available = shapes, values or {}, available
         self._folded_bytes = 0
         self._expanded = 0  # the number of nodes that were replaced by others
