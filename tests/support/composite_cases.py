@@ -324,7 +324,7 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
 
 @case(composites.non_max_suppression)
 def _(make: Make) -> tuple[Call, Sequence[Any]]:
-    batches, classes, count = make.integer(1, 2), make.integer(1, 3), make.integer(1, 12)
+    batches, classes, count = make.integer(1, 2), make.integer(1, 3), make.integer(1, 23)
     boxes, scores = make.array("x", (batches, count, 4), 0, 8), make.array("x", (batches, classes, count), -1, 1)
     most, iou, is_center = make.integer(1, 14), make.choice((0.0, 0.31, 0.57, 1.0)), make.boolean()
     threshold = make.choice((None, -0.5, 0.0, 0.25))

@@ -273,6 +273,7 @@ class PaddedCall:
         return [int(item) for item in value.array.reshape(-1)]
 
     def axis(self, default: int, rank: int) -> int:
+        """The attribute `axis`, in [0, rank)."""
         return normalize_axis(self.attributes.get("axis", default), rank)
 
 
