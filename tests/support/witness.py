@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from scipy import special
 
 Array = np.ndarray
 
@@ -20,8 +19,15 @@ def wide(array: Array) -> Array:
     return array.astype(np.float64)
 
 
+def _special() -> Any:
+    """SciPy's special functions, which the environment for CUDA lacks."""
+    from scipy import special
+
+    return special
+
+
 def sigmoid(x: Array) -> Array:
-    return np.asarray(special.expit(wide(x)))
+    return np.asarray(_special().expit(wide(x)))
 
 
 def silu(x: Array) -> Array:
@@ -32,15 +38,15 @@ def gelu(x: Array, approximate: str = "none") -> Array:
     x = np.asarray(x, np.float64)
     if approximate == "tanh":
         return np.asarray(x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
-    return np.asarray(x / 2 * special.erfc(-x / np.sqrt(2)))
+    return np.asarray(x / 2 * _special().erfc(-x / np.sqrt(2)))
 
 
 def softmax(x: Array, axis: int = -1) -> Array:
-    return np.asarray(special.softmax(np.asarray(x, np.float64), axis))
+    return np.asarray(_special().softmax(np.asarray(x, np.float64), axis))
 
 
 def log_softmax(x: Array, axis: int = -1) -> Array:
-    return np.asarray(special.log_softmax(np.asarray(x, np.float64), axis))
+    return np.asarray(_special().log_softmax(np.asarray(x, np.float64), axis))
 
 
 def layer_norm(x: Array, scale: Array | None, bias: Array | None, epsilon: float) -> Array:
