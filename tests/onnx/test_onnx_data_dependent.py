@@ -212,3 +212,48 @@ def test_operations_that_combine_results_are_computed_on_the_results_alone(op: s
     }
     model = model_of(steps, {"x": X, "marks": MARKS}, ["r1"], {k: v for k, v in constants.items() if k in names})
     check(model, {"x": X, "marks": MARKS}, device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_gathers_of_the_largest_run_whole(device: str) -> None:
+    """The forms in which exporters write them: elements, slices, coordinates with batches, classes of flat positions."""
+    rows, size, classes, k = 300, 8, 7, 25
+    constants: dict[str, np.ndarray] = {
+        "head": RNG.normal(size=(size, classes)).astype("float32"),
+        "last": np.int64([-1]),
+        "first": np.int64([0]),
+        "k": np.int64([k]),
+        "as features": np.int64([1, k, size]),
+        "as scores": np.int64([1, k, classes]),
+        "batch": np.zeros((1, k, 1), np.int64),
+        "flat": np.int64([1, -1]),
+        "classes": np.array(classes),
+    }
+    steps: list[Step] = [
+        ("MatMul", ["x", "head"], ["scores"], {}),
+        ("ReduceMax", ["scores"], ["best"], {"axes": [-1], "keepdims": 0}),
+        ("TopK", ["best", "k"], ["values", "places"], {"axis": 1}),
+        ("Unsqueeze", ["places", "last"], ["column"], {}),
+        ("Expand", ["column", "as features"], ["wide"], {}),
+        ("GatherElements", ["x", "wide"], ["r0"], {"axis": 1}),
+        ("Expand", ["column", "as scores"], ["of scores"], {}),
+        ("GatherElements", ["scores", "of scores"], ["r1"], {"axis": 1}),
+        ("GatherND", ["x", "column"], ["r2"], {"batch_dims": 1}),
+        ("Concat", ["batch", "column"], ["pairs"], {"axis": 2}),
+        ("GatherND", ["x", "pairs"], ["r3"], {}),
+        ("Squeeze", ["places", "first"], ["line"], {}),
+        ("Gather", ["x", "line"], ["r4"], {"axis": 1}),
+        ("Reshape", ["r1", "flat"], ["all"], {}),
+        ("TopK", ["all", "k"], ["r5", "positions"], {"axis": -1}),
+        ("Div", ["positions", "classes"], ["row"], {}),
+        ("Mod", ["positions", "classes"], ["r6"], {}),
+        ("Unsqueeze", ["row", "last"], ["rows"], {}),
+        ("Expand", ["rows", "as features"], ["wide rows"], {}),
+        ("GatherElements", ["r0", "wide rows"], ["r7"], {"axis": 1}),
+    ]
+    inputs = {"x": RNG.normal(size=(1, rows, size)).astype("float32")}
+    model = model_of(steps, inputs, [f"r{number}" for number in range(8)], constants)
+    session = check(model, inputs, device)
+    whole = ow.InferenceSession(model, context_on(device), fallback="error")
+    for result, expected in zip(whole.run(None, inputs), session.run(None, inputs), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
