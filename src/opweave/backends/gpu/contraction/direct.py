@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from ....expr.gpu.dialect import Part
 from ....expr.gpu.writing import workgroup_number
 from .elements import ElementReader
-from .problem import Matrix, Problem, ProblemWindow, is_spread
+from .problem import Matrix, Problem, ProblemWindow, is_spread, unravel
 from .text import entry, quarter, return_if, stack_offset, statement, window_start, window_tap
 
 # For an NVIDIA H200; `python -m benchmarks webgpu gpu` lists the kernel that each contraction has, and its time.
@@ -67,7 +69,7 @@ def narrow(problem: Problem, a: ElementReader, b: ElementReader) -> tuple[list[P
         f"let pixel = {pixel};",
         f"let batch = {batch};",
         f"let weights = {stack_offset(filter, 'stack', problem.stacks)};",
-        *_origin(image, problem, layout.size[1]),
+        *_origin(image, problem),
         *(f"var sum_{k} = {'vec4<f32>()' if width > 1 else '0.0f'};" for k in range(outputs)),
         *(statement(f"for (var c = 0u; c < {problem.channels}u; c++)", products) if loop else products),
         *_put_groups(f"batch * {pixels}u + pixel", nchw, outputs, width),
@@ -88,11 +90,11 @@ def _put_groups(position: str, nchw: bool, outputs: int, width: int) -> list[str
     return [f"put(stack, {f'{k}u, {position}' if nchw else f'{position}, {k}u'}, sum_{k});" for k in range(outputs)]
 
 
-def _origin(image: Matrix | ProblemWindow, problem: Problem, width: int) -> list[str]:
+def _origin(image: Matrix | ProblemWindow, problem: Problem) -> list[str]:
     offset = stack_offset(image, "stack", problem.stacks)
     if isinstance(image, Matrix):
         return [f"let origin = {offset} + (batch * {problem.layout.pixels}u + pixel) * {image.stride}u;"]
-    start = window_start(image, "window", f"pixel / {width}u", f"pixel % {width}u")
+    start = window_start(image, "window", unravel("pixel", problem.layout.size, True))
     return [*start, f"let origin = i32(batch * {image.batch}u + {offset});"]
 
 
@@ -105,8 +107,8 @@ def _taps(problem: Problem, x: ElementReader, w: ElementReader, channel: int | N
         conditions: list[str] = []
         at = f"origin + {number} * {image.step}u"
         if isinstance(image, ProblemWindow):
-            y, x_ = (str(n * step) for n, step in zip(divmod(tap, image.kernel[1]), image.dilations, strict=True))
-            lines, conditions, offset = window_tap(image, "window", "tap", y, x_)
+            places = zip(np.unravel_index(tap, image.kernel), image.dilations, strict=True)
+            lines, conditions, offset = window_tap(image, "window", "tap", [str(n * step) for n, step in places])
             at = f"u32(origin + {offset}) + {number} * {image.step}u"
         body = [f"let value = {x.load(quarter(at, x.width), x.width)};"]
         for k in range(problem.outputs):

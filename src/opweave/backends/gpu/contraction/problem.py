@@ -69,32 +69,34 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class ProblemWindow:
-    """An image read through the windows of a convolution. Its lines are the positions (batch, y, x) of the result.
+    """An image read through the windows of a convolution. Its lines are the positions (batch, *axes) of the result.
+
+    The tuples have a number for each spatial axis: [width], [height, width] or [depth, height, width].
 
     Attributes:
-        size: height and width of the image.
-        output: height and width of the result.
+        size: sizes of the image.
+        output: sizes of the result.
         batch: stride of the images.
         pixel: stride of the pixels.
         step: stride of the channels.
-        kernel: height and width of the window.
-        before: padding at the top and at the left.
-        transposed: whether the operation is conv_transpose2d.
+        kernel: sizes of the window.
+        before: padding before the first pixel.
+        transposed: whether the convolution is transposed.
         inside: whether all windows are inside the image.
         stack: as in `Matrix`.
     """
 
     source: Input
-    size: tuple[int, int]
-    output: tuple[int, int]
+    size: tuple[int, ...]
+    output: tuple[int, ...]
     batches: int
     batch: int
     pixel: int
     step: int
-    kernel: tuple[int, int]
-    strides: tuple[int, int]
-    dilations: tuple[int, int]
-    before: tuple[int, int]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    before: tuple[int, ...]
     transposed: bool
     inside: bool
     stack: tuple[tuple[int, int], ...] = ()
@@ -114,22 +116,23 @@ class OperandLayout:
     """The memory layout of the result of a contraction.
 
     Attributes:
-        kind: "matrix" [..., rows, columns]; "nchw" (rows are channels, columns are positions); "nhwc" (the reverse).
-        spread: distance between positions of one phase, [height, width]. Each phase is a separate stack.
+        kind: "matrix" [..., rows, columns]; a layout like "nchw" or "ncdhw" (rows are channels, columns are positions), or
+            like "nhwc" (the reverse).
+        spread: distance between positions of one phase along each spatial axis. Each phase is a separate stack.
         shift: offset of the first position of the result.
-        grid: positions of a phase, [height, width]; some may be outside the result.
+        grid: positions of a phase along each spatial axis; some may be outside the result.
     """
 
     kind: str
     shape: tuple[int, ...]
-    spread: tuple[int, int] = (1, 1)
-    shift: tuple[int, int] = (0, 0)
-    grid: tuple[int, int] = (0, 0)
+    spread: tuple[int, ...] = ()
+    shift: tuple[int, ...] = ()
+    grid: tuple[int, ...] = ()
 
     @property
-    def size(self) -> tuple[int, int]:
-        height, width = self.shape[2:] if self.kind == "nchw" else self.shape[1:3]
-        return height, width
+    def size(self) -> tuple[int, ...]:
+        """The size of each spatial axis."""
+        return self.shape[2:] if has_channels_first(self.kind) else self.shape[1:-1]
 
     @property
     def pixels(self) -> int:
@@ -160,7 +163,7 @@ class Problem:
     @property
     def rows_are_channels(self) -> bool:
         """Whether rows are output channels and columns are positions; else the reverse."""
-        return self.layout.kind == "nchw"
+        return has_channels_first(self.layout.kind)
 
     @property
     def filter(self) -> Matrix:
@@ -185,9 +188,9 @@ class Problem:
         """Whether each aligned group of four columns is contiguous and aligned in the result."""
         if self.layout.phases > 1:
             return False
-        if self.layout.kind == "nchw":
+        if self.rows_are_channels:
             return self.layout.pixels % 4 == 0
-        width = self.columns * self.stacks if self.layout.kind == "nhwc" else self.columns
+        width = self.columns if self.layout.kind == "matrix" else self.columns * self.stacks
         return self.columns % 4 == 0 and width % 4 == 0
 
     @property
@@ -203,27 +206,28 @@ class Problem:
         """Positions (as text, with the size of the axis) that may be outside even if row and column are inside."""
         if self.layout.phases == 1:
             return []
-        at, (height, width) = self._places(stack, row, column), self.layout.size
-        return [(at["h"], height), (at["w"], width)]
+        at = self._places(stack, row, column)
+        return [(at[axis], size) for axis, size in zip(spatial_axes(self.layout.kind), self.layout.size, strict=True)]
 
     def _places(self, stack: str, row: str, column: str) -> dict[str, str]:
         """The position along each axis of a convolution's result, as text, by letter of the layout."""
         layout, groups = self.layout, self.groups
         position, channel = (column, row) if self.rows_are_channels else (row, column)
-        height, width = layout.size if layout.phases == 1 else layout.grid
+        sizes = layout.size if layout.phases == 1 else layout.grid
         is_single = layout.shape[0] == 1
-        batch = "0u" if is_single else f"{position} / {height * width}u"
-        y = f"{position} / {width}u" if is_single else f"{position} / {width}u % {height}u"
-        x = f"{position} % {width}u"
+        batch = "0u" if is_single else f"{position} / {prod(sizes)}u"
+        places = unravel(position, sizes, is_single)
         if groups > 1:
             group = stack if layout.phases == 1 else f"{stack} % {groups}u"
             channel = f"({group} * {self.outputs}u + {channel})"
         if layout.phases > 1:
             phase = stack if groups == 1 else f"{stack} / {groups}u"
-            (down, right), (above, before) = layout.spread, layout.shift
-            y = f"({y} * {down}u + {phase} / {right}u - {above}u)"
-            x = f"({x} * {right}u + {phase} % {right}u - {before}u)"
-        return {"n": batch, "c": channel, "h": y, "w": x}
+            offsets = unravel(phase, layout.spread, True)
+            places = [
+                f"({place} * {step}u + {offset} - {first}u)"
+                for place, step, offset, first in zip(places, layout.spread, offsets, layout.shift, strict=True)
+            ]
+        return {"n": batch, "c": channel, **dict(zip(spatial_axes(layout.kind), places, strict=True))}
 
     def flat_index(self, stack: str, row: str, column: str) -> str:
         layout = self.layout
@@ -235,7 +239,8 @@ class Problem:
         batch, channel = places["n"], places["c"]
         position = column if self.rows_are_channels else row
         if layout.phases > 1:
-            pixel = f"{places['h']} * {layout.size[1]}u + {places['w']}"
+            axes = spatial_axes(layout.kind)
+            pixel = ravel([places[axis] for axis in axes], [f"{size}u" for size in layout.size])
             position = pixel if batch == "0u" else f"{batch} * {pixels}u + {pixel}"
         else:
             pixel = position if batch == "0u" else f"{position} % {pixels}u"
@@ -255,6 +260,44 @@ class Problem:
         line = f"({stack} * {self.rows}u + {row})" if self.stacks > 1 else row
         sizes = zip(strides_of(layout.shape[:-1]), layout.shape[:-1], strict=True)
         return [*("0u" if n == 1 else f"{line} / {s}u % {n}u" for s, n in sizes), column]
+
+
+def has_channels_first(layout: str) -> bool:
+    return layout.startswith("nc")
+
+
+def spatial_axes(layout: str) -> str:
+    """The spatial axes of a layout: "hw" of "nchw" and "nhwc"."""
+    return layout.replace("n", "").replace("c", "")
+
+
+def unravel(position: str, sizes: Sequence[int], is_bounded: bool, number: str = "{}u") -> list[str]:
+    """Split a position into one for each axis of `sizes`, as text.
+
+    The first is not reduced if `is_bounded`: the position is less than the product of the sizes. `number` formats constants.
+
+    >>> unravel("p", (2, 3, 4), True)
+    ['p / 12u', 'p / 4u % 3u', 'p % 4u']
+    """
+    texts = []
+    for axis, (size, below) in enumerate(zip(sizes, strides_of(tuple(sizes)), strict=True)):
+        is_last = axis == len(sizes) - 1
+        text = position if is_last else f"{position} / {number.format(below)}"
+        is_whole = is_bounded and axis == 0 and not is_last
+        texts.append(text if is_whole else f"{text} % {number.format(size)}")
+    return texts
+
+
+def ravel(positions: Sequence[str], sizes: Sequence[int | str]) -> str:
+    """The inverse of `unravel`.
+
+    >>> ravel(["z", "y", "x"], (2, 3, 4))
+    '(z * 3 + y) * 4 + x'
+    """
+    text, *others = positions
+    for axis, (position, size) in enumerate(zip(others, sizes[1:], strict=True)):
+        text = f"{f'({text})' if axis else text} * {size} + {position}"
+    return text
 
 
 def strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -311,39 +354,40 @@ def convolution(
     taps = dict(zip(filter_layout, filter.desc.shape, strict=True))
     inner = dict(zip(filter_layout, strides_of(filter.desc.shape), strict=True))
     is_transposed = output_sizes is not None
-    windows = list(zip("hw", padding[::2], padding[1::2], strides, dilations, strict=True))
-    height, width = output_sizes or (conv_size(sizes[axis], taps[axis], *rest) for axis, *rest in windows)
+    axes = spatial_axes(input_layout)
+    windows = list(zip(axes, padding[::2], padding[1::2], strides, dilations, strict=True))
+    output = tuple(output_sizes or (conv_size(sizes[axis], taps[axis], *rest) for axis, *rest in windows))
     # Groups divide the input channels of transposed filters, and the output channels of others.
     channels = sizes["c"] // groups
     outputs = taps["o"] if is_transposed else taps["o"] // groups
     group = channels * inner["i"] if is_transposed else outputs * inner["o"]
     weights = Matrix(filter, outputs, inner["o"], inner["i"], inner["w"], ((groups, group),))
-    size, kernel = (sizes["h"], sizes["w"]), (taps["h"], taps["w"])
+    size, kernel = tuple(sizes[axis] for axis in axes), tuple(taps[axis] for axis in axes)
     stack = ((groups, channels * steps["c"]),)
     pixels: Matrix | ProblemWindow
-    is_plain = kernel == tuple(strides) == (1, 1) and not any(padding) and size == (height, width)
-    if is_plain and (sizes["n"] == 1 or input_layout == "nhwc"):
+    is_plain = max(*kernel, *strides) == 1 and not any(padding) and size == output
+    if is_plain and (sizes["n"] == 1 or not has_channels_first(input_layout)):
         pixels = Matrix(image, sizes["n"] * prod(size), steps["w"], steps["c"], stack=stack)
     else:
         pixels = ProblemWindow(
             image,
             size,
-            output=(height, width),
+            output=output,
             batches=sizes["n"],
             batch=steps["n"],
             pixel=steps["w"],
             step=steps["c"],
             kernel=kernel,
-            strides=(strides[0], strides[1]),
-            dilations=(dilations[0], dilations[1]),
-            before=(padding[0], padding[2]),
+            strides=tuple(strides),
+            dilations=tuple(dilations),
+            before=tuple(padding[::2]),
             transposed=is_transposed,
             inside=not is_transposed and not any(padding),
             stack=stack,
         )
-    shape = {"n": sizes["n"], "c": outputs * groups, "h": height, "w": width}
+    shape = {"n": sizes["n"], "c": outputs * groups, **dict(zip(axes, output, strict=True))}
     layout = OperandLayout(input_layout, tuple(shape[letter] for letter in input_layout))
-    a, b = (weights, pixels) if input_layout == "nchw" else (pixels, weights)
+    a, b = (weights, pixels) if has_channels_first(input_layout) else (pixels, weights)
     return Problem(a, b, groups, a.lines, b.lines, prod(kernel), channels, layout)
 
 
@@ -351,7 +395,10 @@ def is_spread(problem: Problem) -> bool:
     """Whether this is a strided transposed convolution, most of whose taps multiply padding."""
     image = problem.image
     return (
-        isinstance(image, ProblemWindow) and image.transposed and image.strides != (1, 1) and image.dilations == (1, 1)
+        isinstance(image, ProblemWindow)
+        and image.transposed
+        and max(image.strides) > 1
+        and max(image.dilations) == 1
     )
 
 
@@ -362,11 +409,11 @@ def divide_by_phases(problem: Problem, constant: GpuConstant) -> tuple[Problem, 
     """
     filter, image = problem.filter, problem.image
     assert isinstance(image, ProblemWindow)
-    (down, right), kernel = image.strides, image.kernel
-    taps = (-(-kernel[0] // down), -(-kernel[1] // right))
-    sizes = zip(problem.layout.size, image.strides, image.before, strict=True)
-    grid_height, grid_width = ((size - 1 + pad) // step - pad // step + 1 for size, step, pad in sizes)
-    phases, groups, channels, lines = down * right, problem.stacks, problem.channels, filter.lines
+    kernel, steps = image.kernel, image.strides
+    taps = tuple(-(-size // step) for size, step in zip(kernel, steps, strict=True))
+    sizes = zip(problem.layout.size, steps, image.before, strict=True)
+    grid = tuple((size - 1 + pad) // step - pad // step + 1 for size, step, pad in sizes)
+    phases, groups, channels, lines = prod(steps), problem.stacks, problem.channels, filter.lines
     padded = -(-lines // 4) * 4
     shape = (phases, groups, prod(taps), channels, padded)
     strides = strides_of(shape)
@@ -374,17 +421,17 @@ def divide_by_phases(problem: Problem, constant: GpuConstant) -> tuple[Problem, 
     weights_matrix = Matrix(source, padded, 1, padded, strides[2], ((phases, strides[0]), (groups, strides[1])))
     spread = replace(
         image,
-        output=(grid_height, grid_width),
+        output=grid,
         kernel=taps,
-        strides=(1, 1),
-        before=(image.before[0] // down, image.before[1] // right),
+        strides=(1,) * len(steps),
+        before=tuple(pad // step for pad, step in zip(image.before, steps, strict=True)),
         stack=((phases, 0), *image.stack),
     )
-    shift = image.before[0] % down, image.before[1] % right
-    layout = replace(problem.layout, spread=image.strides, shift=shift, grid=spread.output)
+    shift = tuple(pad % step for pad, step in zip(image.before, steps, strict=True))
+    layout = replace(problem.layout, spread=steps, shift=shift, grid=grid)
     group = filter.stack[0][1] if groups > 1 else 0
-    steps = (group, kernel[1] * filter.tap, filter.tap, filter.step, filter.stride)
-    weights = constant.then(_in_phases, (groups, *kernel, channels, lines), steps, (down, right), taps, padded)
+    filter_strides = (group, *(below * filter.tap for below in strides_of(kernel)), filter.step, filter.stride)
+    weights = constant.then(_in_phases, (groups, *kernel, channels, lines), filter_strides, steps, taps, padded)
     # The filter's lines are padded; the problem has only the real channels.
     rows, columns = (lines, spread.lines) if problem.rows_are_channels else (spread.lines, lines)
     whole = replace(problem, stacks=phases * groups, rows=rows, columns=columns, taps=prod(taps), layout=layout)
@@ -393,21 +440,21 @@ def divide_by_phases(problem: Problem, constant: GpuConstant) -> tuple[Problem, 
 
 def _in_phases(
     array: np.ndarray,
-    sizes: tuple[int, int, int, int, int],
+    sizes: tuple[int, ...],
     steps: tuple[int, ...],
-    strides: tuple[int, int],
-    taps: tuple[int, int],
+    strides: tuple[int, ...],
+    taps: tuple[int, ...],
     padded: int,
 ) -> np.ndarray:
     """The filter of each phase, with lines padded by zeros to `padded`.
 
-    `sizes` and `steps` (in elements) belong to the filter's axes [groups, height, width, channels, lines].
+    `sizes` and `steps` (in elements) belong to the filter's axes [groups, *kernel, channels, lines].
     """
-    groups, height, width, channels, lines = sizes
-    down, right = strides
+    groups, *kernel, channels, lines = sizes
     source = strided_view(array, sizes, steps)
-    result = np.zeros((down, right, groups, *taps, channels, padded), array.dtype)
-    for y in range(height):
-        for x in range(width):
-            result[y % down, x % right, :, y // down, x // right, :, :lines] = source[:, y, x]
-    return result.reshape(down * right, groups, prod(taps), channels, padded)
+    result = np.zeros((*strides, groups, *taps, channels, padded), array.dtype)
+    for tap in np.ndindex(*kernel):
+        pairs = list(zip(tap, strides, strict=True))
+        phase, place = (at % step for at, step in pairs), (at // step for at, step in pairs)
+        result[(*phase, slice(None), *place, slice(None), slice(lines))] = source[(slice(None), *tap)]
+    return result.reshape(prod(strides), groups, prod(taps), channels, padded)

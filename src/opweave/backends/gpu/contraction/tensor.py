@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 
 from ....expr import ir
 from ....expr.gpu import Buffer, Features, GpuKernel
@@ -22,9 +22,9 @@ from ..triton_kernel import mask_argument, triton_kernel
 from .direct import is_narrow
 from .epilogue import Epilogue
 from .gemv import is_thin
-from .problem import Matrix, Problem, ProblemWindow, is_float32
+from .problem import Matrix, Problem, ProblemWindow, is_float32, ravel, strides_of, unravel
 from .terms import DIVIDED, in_three
-from .text import python, stack_offset
+from .text import python, stack_offset, window_axes
 
 MIN_LINES = 16
 """Fewest rows, columns and terms of a tile."""
@@ -63,7 +63,7 @@ def suits(problem: Problem, features: Features) -> bool:
     if features.tensor_cores is None or is_thin(problem) or is_narrow(problem):
         return False
     image = problem.image
-    if isinstance(image, ProblemWindow) and image.transposed and image.strides != (1, 1):
+    if isinstance(image, ProblemWindow) and image.transposed and max(image.strides) > 1:
         return False  # unless `divide_by_phases` was applied
     types = {side.source.desc.data_type for side in (problem.left, problem.right)}
     small = min(problem.rows, problem.columns, problem.terms) < MIN_LINES
@@ -143,17 +143,19 @@ class Operand:
         if isinstance(matrix, Matrix):
             yield f"{side}_start = {offset} + {line} * {matrix.stride}"
             return
-        (height, width), (above, before), (down, right) = matrix.output, matrix.before, matrix.strides
         back = "+" if matrix.transposed else "-"
         batch, position = "0", line
         if matrix.batches > 1:
-            batch, position = f"{line} // {height * width} * {matrix.batch}", f"{line} % {height * width}"
-        yield f"{side}_y = {position} // {width} * {down} {back} {above}"
-        yield f"{side}_x = {position} % {width} * {right} {back} {before}"
-        pixel = f"({side}_y * {matrix.size[1]} + {side}_x)"
+            batch, position = f"{line} // {prod(matrix.output)} * {matrix.batch}", f"{line} % {prod(matrix.output)}"
+        names = [f"{side}_{axis}" for axis in window_axes(matrix)]
+        places = unravel(position, matrix.output, True, "{}")
+        for name, place, step, before in zip(names, places, matrix.strides, matrix.before, strict=True):
+            yield f"{name} = {python(place)} * {step} {back} {before}"
+        pixel = f"({ravel(names, matrix.size)})"
         # Triton vectorises loads if it sees that pixels are adjacent.
-        if (down, right, width) == (1, 1, matrix.size[1]):
-            pixel = f"({position} {back} {above * width + before})"
+        if max(matrix.strides) == 1 and matrix.output[1:] == matrix.size[1:]:
+            pads = zip(matrix.before, strides_of(matrix.size), strict=True)
+            pixel = f"({position} {back} {sum(before * below for before, below in pads)})"
         yield f"{side}_start = {offset} + {batch} + {pixel} * {matrix.pixel}"
 
     def load(self) -> Iterator[str]:
@@ -164,14 +166,15 @@ class Operand:
             if self.term == "channel" and self.problem.taps > 1:
                 offset += f" + {tap} * {matrix.tap}"
         else:
-            (height, width), (down, right) = matrix.size, matrix.dilations
             ahead = "-" if matrix.transposed else "+"
-            yield f"{side}_down = {tap} // {matrix.kernel[1]} * {down}"
-            yield f"{side}_right = {tap} % {matrix.kernel[1]} * {right}"
-            offset += f" {ahead} ({side}_down * {width} + {side}_right) * {matrix.pixel}"
+            names = [f"{side}_{name}" for name in ("deep", "down", "right")[-len(matrix.size) :]]
+            places = unravel(tap, matrix.kernel, True, "{}")
+            for name, place, step in zip(names, places, matrix.dilations, strict=True):
+                yield f"{name} = {python(place)} * {step}"
+            offset += f" {ahead} ({ravel(names, matrix.size)}) * {matrix.pixel}"
             if not matrix.inside:
-                for name, moved, size in (("y", "down", height), ("x", "right", width)):
-                    at = f"{side}_{name} {ahead} {side}_{moved}"
+                for axis, moved, size in zip(window_axes(matrix), names, matrix.size, strict=True):
+                    at = f"{side}_{axis} {ahead} {moved}"
                     conditions += [f"{at} >= 0", f"{at} < {size}"]
         mask = mask_argument(conditions)
         loaded = {f"{side}_tile": side}

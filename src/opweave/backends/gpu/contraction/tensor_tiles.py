@@ -82,7 +82,7 @@ def kind_of(problem: Problem, features: Features) -> str:
 def _reading(right: Matrix | ProblemWindow) -> str:
     if isinstance(right, Matrix):
         return "terms" if right.step == 1 else "columns"
-    is_strided = right.transposed or right.strides[1] != 1
+    is_strided = right.transposed or right.strides[-1] != 1
     return "strided windows" if is_strided and right.step != 1 else "windows"
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ....expr.gpu.dialect import DialectFunction, KernelEntry, Variable
-from .problem import Matrix, ProblemWindow
+from .problem import Matrix, ProblemWindow, ravel
 
 
 def part(text: str) -> str:
@@ -64,23 +64,33 @@ def stack_offset(matrix: Matrix | ProblemWindow, stack: str, stacks: int) -> str
     return " + ".join(parts) or "0u"
 
 
-def window_start(window: ProblemWindow, name: str, y: str, x: str) -> list[str]:
-    """Define `{name}_y` and `{name}_x`, the origin of the window for the result at (y, x)."""
+def window_axes(window: ProblemWindow) -> str:
+    """The letters of a window's axes in names of variables: "yx" or "zyx", say."""
+    return "zyx"[-len(window.size) :]
+
+
+def window_start(window: ProblemWindow, name: str, positions: Sequence[str]) -> list[str]:
+    """Define `{name}_y`, `{name}_x`, …, the origin of the window for the result at `positions`."""
     lines = []
-    for axis, text, stride, before in zip("yx", (y, x), window.strides, window.before, strict=True):
+    for axis, text, stride, before in zip(
+        window_axes(window), positions, window.strides, window.before, strict=True
+    ):
         start = f"i32({text})" if window.transposed or stride == 1 else f"i32({text}) * {stride}"
         moved = f" {'+' if window.transposed else '-'} {before}" if before else ""
         lines.append(f"let {name}_{axis} = {start}{moved};")
     return lines
 
 
-def window_tap(window: ProblemWindow, start: str, name: str, y: str, x: str) -> tuple[list[str], list[str], str]:
+def window_tap(
+    window: ProblemWindow, start: str, name: str, distances: Sequence[str]
+) -> tuple[list[str], list[str], str]:
     """The pixel at a tap of a window: statements, the conditions that the pixel exists, and its offset in the image.
 
-    `start` is the `name` passed to `window_start`. `y` and `x` are the distances of the tap from the top left, as i32 text.
+    `start` is the `name` passed to `window_start`. `distances` are those of the tap from the first one, as i32 text.
     """
     lines, conditions = [], []
-    for axis, moved, size, stride in zip("yx", (y, x), window.size, window.strides, strict=True):
+    axes = window_axes(window)
+    for axis, moved, size, stride in zip(axes, distances, window.size, window.strides, strict=True):
         at = f"{start}_{axis}" if moved == "0" else f"{start}_{axis} {'-' if window.transposed else '+'} {moved}"
         if window.transposed and stride > 1:
             lines.append(f"let {name}_{axis}_spread = {at};")
@@ -89,6 +99,6 @@ def window_tap(window: ProblemWindow, start: str, name: str, y: str, x: str) -> 
             at = f"{name}_{axis}_spread / {stride}"
         lines.append(f"let {name}_{axis}_at = {at};")
         conditions.append(f"u32({name}_{axis}_at) < {size}u")
-    pixel = f"({name}_y_at * {window.size[1]} + {name}_x_at)"
+    pixel = f"({ravel([f'{name}_{axis}_at' for axis in axes], window.size)})"
     offset = f"{pixel} * {window.pixel}" if window.pixel > 1 else pixel
     return lines, [] if window.inside else conditions, offset

@@ -16,7 +16,7 @@ from math import prod
 from ....expr.gpu.dialect import Dialect, Part, Variable
 from ....expr.gpu.writing import MAX_WORKGROUPS, workgroup_number
 from .elements import ElementReader
-from .problem import Matrix, Problem, ProblemWindow
+from .problem import Matrix, Problem, ProblemWindow, strides_of, unravel
 from .text import entry, part, plus, quarter, return_if, stack_offset, statement, times, window_start, window_tap
 
 UNROLLED_TERMS = 4
@@ -233,24 +233,24 @@ class TileSide:
 
 def _window(m: ProblemWindow, name: str, line: str, base: list[str]) -> list[str]:
     """Define the origin of the window of a line; `base` holds the name of the stack's offset, or nothing."""
-    height, width = m.output
     p = f"{name}_position"
-    y = f"{p} / {width}u" if m.batches == 1 else f"{p} / {width}u % {height}u"
-    terms = [*base, *([times(f"({p} / {height * width}u)", m.batch)] if m.batches > 1 else [])]
+    terms = [*base, *([times(f"({p} / {prod(m.output)}u)", m.batch)] if m.batches > 1 else [])]
     return [
         f"let {p} = {line};",
-        *window_start(m, name, y, f"{p} % {width}u"),
+        *window_start(m, name, unravel(p, m.output, m.batches == 1)),
         f"let {name}_image = i32({' + '.join(terms) or '0u'});",
     ]
 
 
 def _tap(m: ProblemWindow, name: str, key: str, tap: str) -> list[str]:
     """Define `{key}_at`, the pixel at a tap of a window, and `{key}_in`, the condition that the pixel exists."""
-    (height, width), (down, right) = m.kernel, m.dilations
-    y = f"i32({tap}) / {width}" if width > 1 else f"i32({tap})"
-    y = "0" if height == 1 else f"({y}) * {down}" if down > 1 else y
-    x = "0" if width == 1 else f"(i32({tap}) % {width}) * {right}" if right > 1 else f"i32({tap}) % {width}"
-    lines, conditions, offset = window_tap(m, name, key, y, x)
+    distances = []
+    for axis, (size, below, dilation) in enumerate(zip(m.kernel, strides_of(m.kernel), m.dilations, strict=True)):
+        text = f"i32({tap})" if below == 1 else f"i32({tap}) / {below}"
+        if axis or len(m.kernel) == 1:
+            text = f"{text} % {size}"
+        distances.append("0" if size == 1 else f"({text}) * {dilation}" if dilation > 1 else text)
+    lines, conditions, offset = window_tap(m, name, key, distances)
     lines.append(f"let {key}_at = {name}_image + {offset};")
     if conditions:
         lines.append(f"let {key}_in = {' && '.join(conditions)};")
