@@ -17,6 +17,7 @@ from ..support.hints import operation
 from ..support.lazy_imports import composite_names
 from .activation import fast_gelu, geglu, quick_gelu, swiglu, thresholded_relu
 from .attention import group_query_attention, multi_head_attention, scaled_dot_product_attention
+from .convolve import conv_transpose, convolution
 from .movement import depth_to_space, space_to_depth
 from .normalization import (
     group_normalization,
@@ -28,6 +29,7 @@ from .normalization import (
     skip_rms_norm,
 )
 from .placement import compress, non_zero, tensor_scatter, unique
+from .pool import average_pool, max_pool, max_pool_with_indices
 from .quantization import integer_matmul, matmul_n_bits, pack_bits, pack_blocks
 from .recurrent import ragged_gru, ragged_lstm
 from .rotary import rotary_embedding
@@ -36,12 +38,12 @@ from .selection import hard_max, one_hot, top_k
 from .suppression import non_max_suppression
 
 __all__ = [
-    "compress", "depth_to_space", "fast_gelu", "geglu", "group_normalization", "group_query_attention", "hard_max",
-    "integer_matmul", "local_response_normalization", "log_softmax", "matmul_n_bits", "multi_head_attention",
-    "non_max_suppression", "non_zero", "one_hot", "pack_bits", "pack_blocks", "quick_gelu", "ragged_gru",
-    "ragged_lstm", "rms_norm", "rms_normalization", "rotary_embedding", "scaled_dot_product_attention",
-    "scatter_reduce", "skip_layer_norm", "skip_rms_norm", "space_to_depth", "swiglu", "tensor_scatter",
-    "thresholded_relu", "top_k", "unique",
+    "average_pool", "compress", "conv_transpose", "convolution", "depth_to_space", "fast_gelu", "geglu",
+    "group_normalization", "group_query_attention", "hard_max", "integer_matmul", "local_response_normalization",
+    "log_softmax", "matmul_n_bits", "max_pool", "max_pool_with_indices", "multi_head_attention", "non_max_suppression",
+    "non_zero", "one_hot", "pack_bits", "pack_blocks", "quick_gelu", "ragged_gru", "ragged_lstm", "rms_norm",
+    "rms_normalization", "rotary_embedding", "scaled_dot_product_attention", "scatter_reduce", "skip_layer_norm",
+    "skip_rms_norm", "space_to_depth", "swiglu", "tensor_scatter", "thresholded_relu", "top_k", "unique",
 ]  # fmt: skip
 
 

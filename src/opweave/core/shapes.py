@@ -91,13 +91,19 @@ def reduced_shape(shape: Sequence[int], axes: Sequence[int], keep_dimensions: bo
     return tuple(size for axis, size in enumerate(shape) if axis not in axes)
 
 
-def check_window(padding: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> None:
-    """Check the options of a sliding window: 4 paddings, and a positive stride and dilation for height and width."""
-    if len(padding) != 4:
-        raise ValidationError(f"padding must have 4 values, got {list(padding)}")
-    for name, pair in (("strides", strides), ("dilations", dilations)):
-        if len(pair) != 2 or any(number <= 0 for number in pair):
-            raise ValidationError(f"{name} must be 2 positive integers, got {list(pair)}")
+def check_window(padding: Sequence[int], strides: Sequence[int], dilations: Sequence[int], axes: int = 2) -> None:
+    """Check the options of a sliding window: two paddings, a positive stride and a positive dilation for each axis."""
+    if len(padding) != 2 * axes:
+        raise ValidationError(f"padding must have {2 * axes} values, got {list(padding)}")
+    check_positive(axes, strides=strides, dilations=dilations)
+
+
+def check_positive(count: int, **lists: Sequence[int]) -> None:
+    """Require lists of `count` positive integers."""
+    for name, numbers in lists.items():
+        if len(numbers) != count or any(number <= 0 for number in numbers):
+            plural = "s" if count > 1 else ""
+            raise ValidationError(f"{name} must be {count} positive integer{plural}, got {list(numbers)}")
 
 
 def conv_size(
@@ -141,7 +147,7 @@ class Window:
 
     @classmethod
     def along(cls, image: Sequence[int], pool: Mapping[str, Any]) -> list[Self]:
-        """The windows along the [height, width] of an image, given the attributes of a pooling operation."""
+        """The windows along the spatial axes of an image, given the attributes of a pooling operation."""
         names = ("window_dimensions", "strides", "dilations", "output_sizes")
         paddings = pool["padding"][::2], pool["padding"][1::2]
         columns = zip(image, *paddings, *(pool[name] for name in names), strict=True)
@@ -161,6 +167,13 @@ class Window:
             if is_same_size(self.count, room // self.stride + 1):
                 return self.ending  # no window begins in the rest
         return max(needed, 0)
+
+    @property
+    def covers_edges(self) -> bool:
+        """Whether each window that crosses an edge contains the element at that edge, so that none is empty."""
+        return (
+            self.dilation == 1 and self.before < self.taps and (self.count - 1) * self.stride - self.before < self.size
+        )
 
 
 def conv_transpose_size(input: int, filter: int, before: int, after: int, stride: int, dilation: int) -> int:

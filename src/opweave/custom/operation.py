@@ -276,7 +276,8 @@ class CustomOp(Op[..., Any], Generic[Declared]):
     def _check_form(self, function: Callable[..., Any], leading: int) -> None:
         require(callable(function), f"{self.name}: expected a function, got {short_repr(function)}")
         allowed = (*self.operands, *self.attributes)
-        unknown = [name for name in list(inspect.signature(function).parameters)[leading:] if name not in allowed]
+        parameters = list(inspect.signature(function).parameters.values())[leading:]
+        unknown = [p.name for p in parameters if p.name not in allowed and p.kind is not p.VAR_KEYWORD]
         renamed = "every operation has an argument 'label', which names it in messages; rename the attribute"
         require("label" not in unknown, f"{self.name}: {renamed}")
         require(not unknown, f"{self.name}: the function takes {unknown}; the operation has {list(allowed)}")
@@ -305,7 +306,7 @@ class CustomOp(Op[..., Any], Generic[Declared]):
         annotation = parameter.annotation.removesuffix(" | None")
         if re.fullmatch(r"(int|float|bool|str)", annotation):
             return plain_converter(annotation)
-        if annotation == "DataType" or annotation.startswith("Literal["):
+        if annotation == "DataType" or annotation.startswith(("Literal[", "Sequence[int]")):
             return super()._converter(parameter)
         return lambda name, value: tuple(value) if isinstance(value, list) else value
 

@@ -395,10 +395,7 @@ def is_spread(problem: Problem) -> bool:
     """Whether this is a strided transposed convolution, most of whose taps multiply padding."""
     image = problem.image
     return (
-        isinstance(image, ProblemWindow)
-        and image.transposed
-        and max(image.strides) > 1
-        and max(image.dilations) == 1
+        isinstance(image, ProblemWindow) and image.transposed and max(image.strides) > 1 and max(image.dilations) == 1
     )
 
 

@@ -72,9 +72,7 @@ def window_axes(window: ProblemWindow) -> str:
 def window_start(window: ProblemWindow, name: str, positions: Sequence[str]) -> list[str]:
     """Define `{name}_y`, `{name}_x`, …, the origin of the window for the result at `positions`."""
     lines = []
-    for axis, text, stride, before in zip(
-        window_axes(window), positions, window.strides, window.before, strict=True
-    ):
+    for axis, text, stride, before in zip(window_axes(window), positions, window.strides, window.before, strict=True):
         start = f"i32({text})" if window.transposed or stride == 1 else f"i32({text}) * {stride}"
         moved = f" {'+' if window.transposed else '-'} {before}" if before else ""
         lines.append(f"let {name}_{axis} = {start}{moved};")

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import mul
 from typing import Any
 
+from ....composites import pool as composites
 from ....core.dtypes import FLOATS, INFO
 from ....core.shapes import Window
 from ....expr import Traced, clamp, max_over, sqrt, sum_over
 from ....expr.ir import storage
 from ....ops import pooling as ops
+from ..contraction.problem import spatial_axes
 from ..table import gpu
-from .positions import compute_by_letter, sizes_of
+from .positions import channels_first, compute_by_letter, sizes_of
 from .reduction import narrow, widen
 
 
@@ -25,16 +29,16 @@ class _PooledAxis(Window):
         """The stride; 1 for a single window, whose stride is unused and may overflow int32."""
         return self.stride if self.count > 1 else 1
 
-    def position(self, window: Traced, tap: Traced) -> Traced:
+    def position(self, window: Traced, tap: Traced | int) -> Traced:
         """The position of a tap of a window; outside [0, size) in the padding."""
         return window * self.step + tap * self.dilation - self.before
 
-    @property
-    def covers_edges(self) -> bool:
-        """Whether each window that crosses an edge contains the element at that edge."""
-        return (
-            self.dilation == 1 and self.before < self.taps and (self.count - 1) * self.stride - self.before < self.size
-        )
+    def elements_with_padding(self, window: Traced) -> Traced | int:
+        """The number of taps in the image and its padding, beyond which a partial last window may reach."""
+        if self.after <= self.ending:
+            return self.taps
+        end = (self.size + self.ending - 1 - self.position(window, 0)) // self.dilation + 1
+        return clamp(end, None, self.taps)
 
     def elements(self, window: Traced) -> Traced | int:
         if self.before == self.after == 0:
@@ -47,20 +51,20 @@ class _PooledAxis(Window):
 
 @dataclass(frozen=True, slots=True)
 class _PoolProblem:
-    """Windows over the height (`down`) and the width (`right`) of an image."""
+    """Windows over the spatial axes of an image, by letter of the layout."""
 
     input: Traced
     layout: str
-    down: _PooledAxis
-    right: _PooledAxis
+    axes: dict[str, _PooledAxis]
 
     @property
-    def taps(self) -> tuple[int, int]:
-        return self.down.taps, self.right.taps
+    def taps(self) -> tuple[int, ...]:
+        return tuple(axis.taps for axis in self.axes.values())
 
-    def key(self, p: Mapping[str, Traced], i: Traced, j: Traced) -> tuple[Traced, ...]:
+    def key(self, p: Mapping[str, Traced], *taps: Traced) -> tuple[Traced, ...]:
         """The position in the image of a tap of the window at `p`."""
-        there = {**p, "h": self.down.position(p["h"], i), "w": self.right.position(p["w"], j)}
+        places = zip(self.axes.items(), taps, strict=True)
+        there = {**p, **{letter: axis.position(p[letter], tap) for (letter, axis), tap in places}}
         return tuple(there[letter] for letter in self.layout)
 
 
@@ -69,39 +73,55 @@ _Element = Callable[[dict[str, Traced]], Traced]
 
 
 def _average(pool: _PoolProblem) -> _Element:
+    return _mean(pool, lambda axis, window: axis.elements(window))
+
+
+def _average_with_padding(pool: _PoolProblem) -> _Element:
+    return _mean(pool, lambda axis, window: axis.elements_with_padding(window))
+
+
+def _mean(pool: _PoolProblem, count: Callable[[_PooledAxis, Traced], Traced | int]) -> _Element:
     x = widen(pool.input)  # float16 cannot hold the counts of elements
 
     def element(p: dict[str, Traced]) -> Traced:
-        total = sum_over(pool.taps, lambda i, j: x.padded(0)[pool.key(p, i, j)])
-        return narrow(total / (pool.down.elements(p["h"]) * pool.right.elements(p["w"])), pool.input)
+        total = sum_over(pool.taps, lambda *taps: x.padded(0)[pool.key(p, *taps)])
+        return narrow(total / reduce(mul, [count(axis, p[letter]) for letter, axis in pool.axes.items()]), pool.input)
 
     return element
 
 
 def _l2(pool: _PoolProblem) -> _Element:
     squares = pool.input * pool.input
-    return lambda p: sqrt(sum_over(pool.taps, lambda i, j: squares.padded(0)[pool.key(p, i, j)]))
+    return lambda p: sqrt(sum_over(pool.taps, lambda *taps: squares.padded(0)[pool.key(p, *taps)]))
 
 
 def _max(pool: _PoolProblem) -> _Element:
     data_type = storage(pool.input.data_type)
     lowest = -math.inf if data_type in FLOATS else INFO[data_type].lowest
     # Reading the edge's element in place of the padding needs no condition, if each window contains that element anyway.
-    covers = pool.down.covers_edges and pool.right.covers_edges
+    covers = all(axis.covers_edges for axis in pool.axes.values())
     access = pool.input.clamped if covers else pool.input.padded(lowest)
-    return lambda p: max_over(pool.taps, lambda i, j: access[pool.key(p, i, j)])
+    return lambda p: max_over(pool.taps, lambda *taps: access[pool.key(p, *taps)])
 
 
 def _rule(element_of: Callable[[_PoolProblem], _Element]) -> Callable[..., Traced]:
-    def rule(input: Traced, layout: str, **options: Any) -> Traced:
+    def rule(input: Traced, layout: str = "", **options: Any) -> Traced:
+        layout = layout or channels_first(input.rank - 2)
         sizes = sizes_of(input, layout)
-        down, right = _PooledAxis.along([sizes["h"], sizes["w"]], options)
-        element = element_of(_PoolProblem(input, layout, down, right))
-        return compute_by_letter(layout, {**sizes, "h": down.count, "w": right.count}, element)
+        letters = spatial_axes(layout)
+        windows = _PooledAxis.along([sizes[letter] for letter in letters], options)
+        axes = dict(zip(letters, windows, strict=True))
+        element = element_of(_PoolProblem(input, layout, axes))
+        return compute_by_letter(layout, {**sizes, **{letter: axes[letter].count for letter in letters}}, element)
 
     return rule
 
 
 gpu.lower(ops.average_pool2d)(_rule(_average))
 gpu.lower(ops.l2_pool2d)(_rule(_l2))
-gpu.lower(ops.max_pool2d)(_rule(_max))
+gpu.lower(ops.max_pool2d, composites.max_pool)(_rule(_max))
+
+
+@gpu.lower(composites.average_pool)
+def _(input: Traced, include_padding: bool, **options: Any) -> Traced:
+    return _rule(_average_with_padding if include_padding else _average)(input, **options)

@@ -8,6 +8,11 @@ from ....expr import Traced, clamp, compute, where
 from ....expr.ir import Cast
 
 
+def channels_first(axes: int) -> str:
+    """The layout of images with so many spatial axes: "ncw", "nchw" or "ncdhw"."""
+    return f"nc{'dhw'[-axes:]}"
+
+
 def sizes_of(array: Traced, layout: str) -> dict[str, int]:
     return dict(zip(layout, array.shape, strict=True))
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from ....composites import convolve as composites
 from ....expr import Traced
 from ....ops import convolution as convolutions, matrix
 from ..contraction.problem import Problem, convolution, product
 from ..table import gpu
-from .positions import along
+from .positions import along, channels_first
 from .results import Products, source_of, view_of
 
 TAKE_VIEWS = frozenset({matrix.matmul, matrix.gemm})
@@ -42,8 +44,21 @@ def _(
 
 @gpu.lower(convolutions.conv2d, convolutions.conv_transpose2d)
 def _(input: Traced, filter: Traced, bias: Traced | None, input_layout: str, **options: Any) -> Products:
-    options.pop("output_padding", None)  # implied by output_sizes
-    problem = convolution(source_of(input), source_of(filter), input_layout=input_layout, **options)
+    return _convolution(input, filter, bias, input_layout, options)
+
+
+@gpu.lower(composites.convolution, composites.conv_transpose)
+def _(input: Traced, filter: Traced, bias: Traced | None, **options: Any) -> Products:
+    axes = channels_first(input.rank - 2).removeprefix("nc")
+    channels = "io" if "output_sizes" in options else "oi"
+    return _convolution(input, filter, bias, f"nc{axes}", {**options, "filter_layout": f"{channels}{axes}"})
+
+
+def _convolution(
+    input: Traced, filter: Traced, bias: Traced | None, input_layout: str, options: Mapping[str, Any]
+) -> Products:
+    others = {name: value for name, value in options.items() if name != "output_padding"}  # implied by output_sizes
+    problem = convolution(source_of(input), source_of(filter), input_layout=input_layout, **others)
     if bias is None:
         return Products(problem)
     channel = (input_layout.index("c"),)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ....composites import convolve as composites
 from ....core.shapes import nearest_positions, sample_positions, smallest_size
 from ....core.sizes import Dimension, is_same_size, is_static
 from ....ops import convolution as ops
@@ -35,6 +36,40 @@ def _(
     is_transposed = ctx.node.op is ops.conv_transpose2d
     x = ctx.relayout(input, input_layout, "nchw")
     w = ctx.relayout(filter, filter_layout, "iohw" if is_transposed else "oihw")
+    y = _convolve(ctx, x, w, bias, filter_layout.index("o"), padding, strides, dilations, groups, attributes)
+    return ctx.relayout(y, "nchw", input_layout)
+
+
+@ort.lower(composites.convolution, composites.conv_transpose)
+def _(
+    ctx: Emitter,
+    input: Value,
+    filter: Value,
+    bias: Value | None,
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    **attributes: Any,
+) -> Value:
+    outputs = 1 if "output_sizes" in attributes else 0
+    return _convolve(ctx, input, filter, bias, outputs, padding, strides, dilations, groups, attributes)
+
+
+def _convolve(
+    ctx: Emitter,
+    x: Value,
+    w: Value,
+    bias: Value | None,
+    outputs: int,
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    attributes: Mapping[str, Any],
+) -> Value:
+    """Convolve an image [n, c, *axes]. `outputs` is the axis of the output channels of the node's own filter."""
+    is_transposed = "output_sizes" in attributes
     output_padding = None
     if is_transposed:
         windows = zip(x.dims[2:], w.dims[2:], padding[::2], padding[1::2], strides, dilations, strict=True)
@@ -44,15 +79,15 @@ def _(
         ctx,
         "ConvTranspose" if is_transposed else "Conv",
         *(x, w, bias),
-        axis=filter_layout.index("o"),
+        axis=outputs,
         kernel_shape=w.dims[2:] if is_static(w.dims[2:]) else None,
-        pads=[padding[i] for i in (0, 2, 1, 3)],
+        pads=[*padding[::2], *padding[1::2]],
         strides=strides,
         dilations=dilations,
         output_padding=output_padding,
         group=groups,
     )
-    return ctx.relayout(y, "nchw", input_layout)
+    return y
 
 
 def engine_agrees(input: int, output: int) -> bool:

@@ -8,12 +8,13 @@ window that contains only -inf would be the lowest finite float.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from ....composites import pool as composites
 from ....core.shapes import Window
 from ....core.sizes import is_same_size
 from ....ops import pooling as ops
@@ -35,6 +36,11 @@ class _Axis(Window):
         return (self.positions >= 0) & (self.positions < int(self.size))
 
     @property
+    def inside_padding(self) -> np.ndarray:
+        """Which positions are in the input or in its padding; a partial last window may have others."""
+        return self.positions < int(self.size) + int(self.ending)
+
+    @property
     def is_whole(self) -> bool:
         """Whether a single window covers the input exactly."""
         return is_same_size(self.taps, self.size) and self.dilation == 1 and not (self.before or self.after)
@@ -49,10 +55,13 @@ class _Axis(Window):
 
 
 def _on_nchw(rule: Callable[[Emitter, Value, list[_Axis]], Value]) -> Callable[..., Value]:
-    def rule_of_layout(ctx: Emitter, input: Value, layout: str, **attributes: Any) -> Value:
-        x = ctx.relayout(input, layout, "nchw")
+    """Wrap a rule for images with channels first. Those of composites have no layout, and up to three spatial axes."""
+
+    def rule_of_layout(ctx: Emitter, input: Value, layout: str = "", **attributes: Any) -> Value:
+        x = ctx.relayout(input, layout, "nchw") if layout else input
         y = rule(ctx, x, _Axis.along(x.dims[2:], attributes))
-        return ctx.relayout(Value(y.name, y.data_type, (*x.dims[:2], *attributes["output_sizes"])), "nchw", layout)
+        y = Value(y.name, y.data_type, (*x.dims[:2], *attributes["output_sizes"]))
+        return ctx.relayout(y, "nchw", layout) if layout else y
 
     return rule_of_layout
 
@@ -79,13 +88,33 @@ def _pool(ctx: Emitter, op_type: str, x: Value, axes: Sequence[_Axis], fill: flo
 
 @ort.lower(ops.average_pool2d)
 @_on_nchw
-def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
+def _mean(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
     y = _pool(ctx, "AveragePool", x, axes, 0)
     if not all(a.regular for a in axes):  # the explicit padding was counted
-        counts = np.multiply.outer(*(a.inside.sum(1) for a in axes))
-        with np.errstate(divide="ignore"):
-            y = ctx.emit("Mul", y, ctx.constant(prod(int(a.taps) for a in axes) / counts, x.data_type))
+        y = _divide_by(ctx, y, axes, [a.inside.sum(1) for a in axes])
     return y
+
+
+def _divide_by(ctx: Emitter, y: Value, axes: Sequence[_Axis], counts: Sequence[np.ndarray]) -> Value:
+    """Correct a mean of all taps to that of some, which are counted for each window along each axis."""
+    taps = prod(int(axis.taps) for axis in axes)
+    counted = reduce(np.multiply.outer, counts)
+    if (counted == taps).all():
+        return y
+    with np.errstate(divide="ignore"):
+        quotient: Value = ctx.emit("Mul", y, ctx.constant(taps / counted, y.data_type))
+    return quotient
+
+
+@_on_nchw
+def _mean_with_padding(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
+    y = _pool(ctx, "AveragePool", x, axes, 0, count_include_pad=1)
+    return _divide_by(ctx, y, axes, [a.inside_padding.sum(1) for a in axes])
+
+
+@ort.lower(composites.average_pool)
+def _(ctx: Emitter, input: Value, include_padding: bool, **attributes: Any) -> Value:
+    return (_mean_with_padding if include_padding else _mean)(ctx, input, **attributes)
 
 
 # The engine's LpPool takes 50 times as long.
@@ -98,7 +127,7 @@ def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
     return ctx.cast(ctx.emit("Sqrt", total), x.data_type)
 
 
-@ort.lower(ops.max_pool2d)
+@ort.lower(ops.max_pool2d, composites.max_pool)
 @_on_nchw
 def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
     if x.data_type in ("int64", "uint64"):
@@ -115,7 +144,7 @@ def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
 def _fill(ctx: Emitter, y: Value, axes: Sequence[_Axis], lowest: float) -> Value:
     if all(axis.regular for axis in axes):
         return y
-    filled = np.logical_and.outer(*(axis.inside.any(1) for axis in axes))
+    filled = reduce(np.logical_and.outer, [axis.inside.any(1) for axis in axes])
     if filled.all():
         return y
     return ctx.emit("Where", ctx.constant(filled, "bool"), y, ctx.scalar(lowest, y))

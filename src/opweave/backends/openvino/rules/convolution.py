@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ....composites import convolve as composites
 from ....core.graph import Operand
 from ....core.shapes import conv_transpose_size, nearest_positions
 from ....ops import convolution as ops
@@ -27,11 +28,42 @@ def _(
     bias: Value | None,
     **attributes: Any,
 ) -> Value:
-    is_transposed = ctx.node.op is ops.conv_transpose2d
     x = ctx.relayout(input, input_layout, "nchw")
-    w = ctx.relayout(filter, filter_layout, "iohw" if is_transposed else "oihw")
+    w = ctx.relayout(filter, filter_layout, "iohw" if ctx.node.op is ops.conv_transpose2d else "oihw")
+    y = _convolve(ctx, x, w, bias, padding, strides, dilations, groups, attributes)
+    return ctx.relayout(y, "nchw", input_layout)
+
+
+@openvino.lower(composites.convolution, composites.conv_transpose)
+def _(
+    ctx: Emitter,
+    input: Value,
+    filter: Value,
+    bias: Value | None,
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    **attributes: Any,
+) -> Value:
+    return _convolve(ctx, input, filter, bias, padding, strides, dilations, groups, attributes)
+
+
+def _convolve(
+    ctx: Emitter,
+    x: Value,
+    w: Value,
+    bias: Value | None,
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    attributes: Mapping[str, Any],
+) -> Value:
+    """Convolve an image [n, c, *axes]."""
+    is_transposed = "output_sizes" in attributes
     is_grouped = groups > 1
-    if not is_transposed and w.shape[2:] == (1, 1) and max(strides) > 1 and any(padding):
+    if not is_transposed and max(w.shape[2:]) == 1 and max(strides) > 1 and any(padding):
         # The engine moves the strides of 1x1 filters to the operation before, except for grouped convolutions.
         is_grouped = True
     if not is_transposed and (ctx.precision == "bfloat16" or ctx.node in ctx.dequantised.products):
@@ -53,8 +85,8 @@ def _(
         w = ctx.reshape(w, [groups, w.shape[0] // groups, *w.shape[1:]])
     y = ctx.emit(name, x, w, **window)
     if bias is not None:
-        y = ctx.emit("add", y, ctx.reshape(bias, [1, *bias.shape, 1, 1]))
-    return ctx.relayout(y, "nchw", input_layout)
+        y = ctx.emit("add", y, ctx.reshape(bias, [1, *bias.shape, *[1] * (w.rank - 2 - is_grouped)]))
+    return y
 
 
 def _cut(
@@ -71,7 +103,8 @@ def _cut(
     (https://github.com/pytorch/pytorch/pull/188426).
     """
     before, after, steps, sizes = list(padding[::2]), list(padding[1::2]), list(strides), list(x.shape[2:])
-    for axis in (0, 1):
+    axes = range(len(steps))
+    for axis in axes:
         extent = (taps[axis] - 1) * dilations[axis] + 1
         rest = before[axis] + sizes[axis] + after[axis] - extent
         if steps[axis] == 1 or rest >= steps[axis]:
@@ -79,12 +112,12 @@ def _cut(
         steps[axis] = 1
         sizes[axis] -= max(0, rest - after[axis])
         after[axis] = max(0, after[axis] - rest)
-    cut = [axis for axis in (0, 1) if sizes[axis] < x.shape[2 + axis]]
+    cut = [axis for axis in axes if sizes[axis] < x.shape[2 + axis]]
     if cut:
         ends, ones = [sizes[axis] for axis in cut], [1] * len(cut)
-        axes = [2 + axis for axis in cut]
-        x = ctx.emit("slice", x, *map(ctx.constant, ([0] * len(cut), ends, ones, axes)))
-    return x, [before[0], after[0], before[1], after[1]], steps
+        places = [2 + axis for axis in cut]
+        x = ctx.emit("slice", x, *map(ctx.constant, ([0] * len(cut), ends, ones, places)))
+    return x, [pad for pair in zip(before, after, strict=True) for pad in pair], steps
 
 
 def _interpolate(ctx: Emitter, input: Value, axes: Sequence[int], mode: str, **attributes: Any) -> Value:

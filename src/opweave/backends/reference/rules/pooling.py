@@ -2,49 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from ....composites import pool as composites
 from ....core.shapes import Window
 from ....ops import pooling as ops
 from ..backend import Array, reference
 from .convolution import relayout, windows
 
 Windows: TypeAlias = Callable[[Array, float], Array]
-"""Returns the windows over an image, [n, c, output h, output w, window h, window w]; the number fills the padding."""
+"""Returns the windows over an image, [n, c, *axes of the output, *axes of the window]; the number fills the padding."""
 
 
 def _on_windows(rule: Callable[[Array, Windows], Array]) -> Callable[..., Array]:
-    """Wrap a rule, which takes an nchw image and the function that returns its windows, for images of any layout."""
+    """Wrap a rule, which takes an nchw image and the function that returns its windows, for images of any layout.
 
-    def rule_of_layout(input: Array, layout: str, **attributes: Any) -> Array:
+    Images of composites have no layout, and up to three spatial axes.
+    """
+
+    def rule_of_layout(input: Array, layout: str = "", **attributes: Any) -> Array:
         def view(x: Array, fill: float) -> Array:
             axes = Window.along(x.shape[2:], attributes)
             pads = [(0, 0), (0, 0), *((axis.before, axis.after) for axis in axes)]
             padded = np.pad(x, pads, constant_values=fill)
-            every = windows(padded, attributes["window_dimensions"], attributes["strides"], attributes["dilations"])
-            return every[:, :, : axes[0].count, : axes[1].count]
+            # The dilation of a single tap means nothing, and may be huge.
+            every = windows(padded, [a.taps for a in axes], attributes["strides"], [a.dilation for a in axes])
+            return every[(slice(None), slice(None), *(slice(axis.count) for axis in axes))]
 
+        if not layout:
+            return rule(input, view)
         return relayout(rule(relayout(input, layout, "nchw"), view), "nchw", layout)
 
     return rule_of_layout
 
 
+def _taps(x: Array) -> tuple[int, ...]:
+    """The last axes, those of the windows of an image."""
+    return tuple(range(x.ndim, 2 * x.ndim - 2))
+
+
 @reference.lower(ops.average_pool2d)
 @_on_windows
-def _(x: Array, view: Windows) -> Array:
-    return view(x, 0).sum((4, 5)) / view(np.ones_like(x), 0).sum((4, 5))
+def _mean(x: Array, view: Windows) -> Array:
+    return view(x, 0).sum(_taps(x)) / view(np.ones_like(x), 0).sum(_taps(x))
+
+
+@reference.lower(composites.average_pool)
+def _(input: Array, padding: Sequence[int], include_padding: bool, **attributes: Any) -> Array:
+    if include_padding:
+        input = np.pad(input, [(0, 0), (0, 0), *zip(padding[::2], padding[1::2], strict=True)])
+        padding = [0] * len(padding)
+    return _mean(input, padding=padding, **attributes)
 
 
 @reference.lower(ops.l2_pool2d)
 @_on_windows
 def _(x: Array, view: Windows) -> Array:
-    return np.sqrt(view(x * x, 0).sum((4, 5)))
+    return np.sqrt(view(x * x, 0).sum(_taps(x)))
 
 
-@reference.lower(ops.max_pool2d)
+@reference.lower(ops.max_pool2d, composites.max_pool)
 @_on_windows
 def _(x: Array, view: Windows) -> Array:
-    return view(x, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min).max((4, 5))
+    return view(x, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min).max(_taps(x))

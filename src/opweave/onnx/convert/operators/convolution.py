@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from .... import composites
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
 from ....core.shapes import conv_transpose_size
@@ -24,6 +25,8 @@ def convolution(
     window: WindowAttributes = PLAIN,
 ) -> MLOperand:
     axes = window.of_filter(X, W)
+    if len(axes) > 2:
+        return composites.convolution(b, X, W, B, groups=group, **options(axes))
     y = b.conv2d(with_two_axes(b, X), with_two_axes(b, W), groups=group, bias=B, **options(axes))
     return without_added_axis(b, y, X)
 
@@ -55,6 +58,8 @@ def _(
             axis = replace(axis, before=before, after=after)
         axes.append(axis)
         sizes.append(smallest - axis.before - axis.after if result_sizes is None else result_sizes[position])
+    if len(axes) > 2:
+        return composites.conv_transpose(b, X, W, B, groups=group, output_sizes=sizes, **options(axes))
     y = b.conv_transpose2d(
         with_two_axes(b, X), with_two_axes(b, W), groups=group, bias=B, output_sizes=sizes, **options(axes)
     )

@@ -1,6 +1,7 @@
 """Sliding windows of convolutions and poolings, as ONNX describes them.
 
-WebNN has windows over two axes. An input with one spatial axis gets another of size 1 before it.
+WebNN has windows over two axes. An input with one spatial axis gets another of size 1 before it; composites have windows over
+three axes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def with_two_axes(b: MLGraphBuilder, value: Tensor) -> Tensor:
 
 def without_added_axis(b: MLGraphBuilder, y: MLOperand, like: Tensor) -> MLOperand:
     """The result `y` with as many axes as the input `like`."""
-    return y if len(shape_of(like)) == 4 else b.reshape(y, [*y.shape[:2], y.shape[3]])
+    return y if len(shape_of(like)) > 3 else b.reshape(y, [*y.shape[:2], y.shape[3]])
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,10 @@ class WindowAttributes:
     strides: Sequence[int] | None = None
 
     def over(self, X: Tensor, taps: Sequence[int]) -> list[WindowAxis]:
-        """The windows along the two axes of `with_two_axes(b, X)`; `taps` are the sizes of a window."""
+        """The windows along the axes of `with_two_axes(b, X)`, two or three; `taps` are the sizes of a window."""
         sizes = shape_of(X)[2:]
         rank = len(sizes)
-        unsupported_if(rank not in (1, 2), f"WebNN has windows over two axes, not over {rank}")
+        unsupported_if(rank not in (1, 2, 3), f"Opweave has windows over at most three axes, not over {rank}")
         strides, dilations = list(self.strides or [1] * rank), list(self.dilations or [1] * rank)
         pads = list(self.pads or [0] * 2 * rank)
         if self.auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER", ""):
