@@ -17,7 +17,7 @@ from ..support.hints import operation
 from ..support.lazy_imports import composite_names
 from .activation import fast_gelu, geglu, quick_gelu, swiglu, thresholded_relu
 from .attention import group_query_attention, multi_head_attention, scaled_dot_product_attention
-from .convolve import conv_transpose, convolution
+from .convolve import col2im, conv_transpose, convolution, deform_columns, deform_conv
 from .movement import depth_to_space, space_to_depth
 from .normalization import (
     group_normalization,
@@ -29,7 +29,7 @@ from .normalization import (
     skip_rms_norm,
 )
 from .placement import compress, non_zero, tensor_scatter, unique
-from .pool import average_pool, max_pool, max_pool_with_indices
+from .pool import average_pool, lp_pool, max_pool, max_pool_with_indices, max_unpool
 from .quantization import integer_matmul, matmul_n_bits, pack_bits, pack_blocks
 from .recurrent import ragged_gru, ragged_lstm
 from .rotary import rotary_embedding
@@ -38,12 +38,13 @@ from .selection import hard_max, one_hot, top_k
 from .suppression import non_max_suppression
 
 __all__ = [
-    "average_pool", "compress", "conv_transpose", "convolution", "depth_to_space", "fast_gelu", "geglu",
-    "group_normalization", "group_query_attention", "hard_max", "integer_matmul", "local_response_normalization",
-    "log_softmax", "matmul_n_bits", "max_pool", "max_pool_with_indices", "multi_head_attention", "non_max_suppression",
-    "non_zero", "one_hot", "pack_bits", "pack_blocks", "quick_gelu", "ragged_gru", "ragged_lstm", "rms_norm",
-    "rms_normalization", "rotary_embedding", "scaled_dot_product_attention", "scatter_reduce", "skip_layer_norm",
-    "skip_rms_norm", "space_to_depth", "swiglu", "tensor_scatter", "thresholded_relu", "top_k", "unique",
+    "average_pool", "col2im", "compress", "conv_transpose", "convolution", "deform_columns", "deform_conv",
+    "depth_to_space", "fast_gelu", "geglu", "group_normalization", "group_query_attention", "hard_max",
+    "integer_matmul", "local_response_normalization", "log_softmax", "lp_pool", "matmul_n_bits", "max_pool",
+    "max_pool_with_indices", "max_unpool", "multi_head_attention", "non_max_suppression", "non_zero", "one_hot",
+    "pack_bits", "pack_blocks", "quick_gelu", "ragged_gru", "ragged_lstm", "rms_norm", "rms_normalization",
+    "rotary_embedding", "scaled_dot_product_attention", "scatter_reduce", "skip_layer_norm", "skip_rms_norm",
+    "space_to_depth", "swiglu", "tensor_scatter", "thresholded_relu", "top_k", "unique",
 ]  # fmt: skip
 
 

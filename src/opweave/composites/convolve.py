@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from math import prod
 from typing import TYPE_CHECKING
 
 from ..core.dtypes import FLOATS
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits
-from ..core.shapes import check_window, conv_size, conv_transpose_size, window_extent
+from ..core.shapes import check_positive, check_window, conv_size, conv_transpose_size, window_extent
+from ..expr import Traced, cast, clamp, compute, floor, logical_and, sum_over, where
+from ..expr.ir import storage
 from ..support.errors import require
 from .declare import declare
 
 if TYPE_CHECKING:
-    from ..expr import Traced
     from ..ops import Operations
 
 IMAGES = (3, 5)
@@ -47,6 +50,17 @@ def _check_filter(input: Operand, filter: Operand, groups: int) -> None:
             all(size > 0 for size in spatial(operand)),
             f"the {name} must have spatial axes of at least 1, got {operand.desc}",
         )
+
+
+def _output_sizes(
+    input: Operand, filter: Operand, padding: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> list[int]:
+    """Return the sizes of the spatial axes of the result of a convolution, which must be at least 1."""
+    windows = zip(spatial(input), spatial(filter), padding[::2], padding[1::2], strides, dilations, strict=True)
+    sizes = [conv_size(*window) for window in windows]
+    fits = all(size > 0 for size in sizes)
+    require(fits, f"the filter must fit into the padded input, got {filter.desc} and {input.desc}")
+    return sizes
 
 
 @declare(input=Limits(FLOATS, ranks=IMAGES), filter=Limits("input", ranks="input"), bias=Limits("input", ranks=(1, 1)))
@@ -97,11 +111,7 @@ def convolution(
     require(channels == inputs * groups, f"the filter has {inputs} input channels{per_group}, the input {channels}")
     require(outputs % groups == 0, f"groups must divide the {outputs} output channels, got {groups}")
     check_shape([outputs], bias=bias)
-    windows = zip(spatial(input), spatial(filter), padding[::2], padding[1::2], strides, dilations, strict=True)
-    sizes = [conv_size(*window) for window in windows]
-    fits = all(size > 0 for size in sizes)
-    require(fits, f"the filter must fit into the padded input, got {filter.desc} and {input.desc}")
-    return Desc(input.data_type, (batches, outputs, *sizes))
+    return Desc(input.data_type, (batches, outputs, *_output_sizes(input, filter, padding, strides, dilations)))
 
 
 convolution.default("padding")(no_padding)
@@ -273,3 +283,304 @@ def _(
     w = b.reverse(b.reshape(w, [groups * o, c // groups, *taps]), axes=list(range(2, 2 + len(taps))))
     pads = [max(pad, 0) for pair in zip(begins, ends, strict=True) for pad in pair]
     return convolution(x, w, bias, padding=pads, dilations=dilations, groups=groups)
+
+
+@declare(
+    input=Limits(FLOATS, ranks=(4, 4)),
+    filter=Limits("input", ranks=(4, 4)),
+    offset=Limits("input", ranks=(4, 4)),
+    mask=Limits("input", ranks=(4, 4)),
+    bias=Limits("input", ranks=(1, 1)),
+)
+def deform_conv(
+    self: Builder,
+    input: Operand,
+    filter: Operand,
+    offset: Operand,
+    mask: Operand | None = None,
+    bias: Operand | None = None,
+    *,
+    padding: Sequence[int] = (0, 0, 0, 0),
+    strides: Sequence[int] = (1, 1),
+    dilations: Sequence[int] = (1, 1),
+    groups: int = 1,
+    offset_groups: int = 1,
+    label: str = "",
+) -> Desc:
+    """Convolve a batch of images with a bank of filters whose taps are moved by offsets that are computed.
+
+    An element between pixels is interpolated linearly; pixels outside the image are 0.
+
+    Args:
+        input: float32 or float16 [batches, input channels, height, width].
+        filter: [output channels, input channels / groups, height, width].
+        offset: [batches, offset_groups * filter height * filter width * 2, output height, output width]: how far each tap is
+            moved down and to the right.
+        mask: [batches, offset_groups * filter height * filter width, output height, output width], factors of the taps.
+        bias: [output channels], added to the result.
+        padding: rows and columns of zeros around the input: [top, bottom, left, right].
+        strides: [vertical, horizontal], each at least 1.
+        dilations: [vertical, horizontal], each at least 1.
+        groups: number of groups of input and output channels that are convolved separately.
+        offset_groups: number of groups of input channels, each with offsets and a mask of its own.
+
+    Returns: An operand of the data type of `input` [batches, output channels, output height, output width], sizes as in
+        `convolution`. An offset that is NaN or infinite moves a tap out of the image.
+    Raises: options out of range, channels that do not fit, or a filter larger than the padded input.
+
+    ONNX's DeformConv; Zhu et al., Deformable ConvNets v2 (2018), arXiv:1811.11168.
+
+    >>> image = np.float32([[1, 2], [3, 4]]).reshape(1, 1, 2, 2)
+    >>> half = np.zeros([1, 2, 2, 2], "float32")
+    >>> half[:, 1] = 0.5
+    >>> deform_conv(image, np.ones([1, 1, 1, 1], "float32"), half).tolist()
+    [[[[1.5, 1.0], [3.5, 2.0]]]]
+    """
+    check_window(padding, strides, dilations)
+    _check_filter(input, filter, groups)
+    (batches, channels), (outputs, inputs) = input.shape[:2], filter.shape[:2]
+    per_group = f" for each of {groups} groups, {inputs * groups} in all" if groups > 1 else ""
+    require(channels == inputs * groups, f"the filter has {inputs} input channels{per_group}, the input {channels}")
+    require(outputs % groups == 0, f"groups must divide the {outputs} output channels, got {groups}")
+    require(
+        offset_groups > 0 and channels % offset_groups == 0,
+        f"offset_groups must divide the {channels} input channels, got {offset_groups}",
+    )
+    check_shape([outputs], bias=bias)
+    sizes = _output_sizes(input, filter, padding, strides, dilations)
+    moved = offset_groups * prod(spatial(filter))
+    rule = "two numbers, and one of the mask, for each tap of a group and position of the result"
+    check_shape([batches, moved * 2, *sizes], rule, offset=offset)
+    check_shape([batches, moved, *sizes], rule, mask=mask)
+    return Desc(input.data_type, (batches, outputs, *sizes))
+
+
+@deform_conv.decompose
+def _(
+    b: Operations,
+    input: Operand,
+    filter: Operand,
+    offset: Operand,
+    mask: Operand | None,
+    bias: Operand | None,
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    offset_groups: int,
+) -> Operand:
+    """Sample the pixels of all taps as channels, which a filter of 1x1 adds up."""
+    outputs, inputs, *taps = filter.shape
+    options = {"taps": taps, "padding": padding, "strides": strides, "dilations": dilations}
+    columns = deform_columns(input, offset, mask, offset_groups=offset_groups, **options)
+    return b.conv2d(columns, b.reshape(filter, [outputs, inputs * prod(taps), 1, 1]), groups=groups, bias=bias)
+
+
+@declare(input=Limits(FLOATS, ranks=(4, 4)), offset=Limits("input", ranks=(4, 4)), mask=Limits("input", ranks=(4, 4)))
+def deform_columns(
+    self: Builder,
+    input: Operand,
+    offset: Operand,
+    mask: Operand | None = None,
+    *,
+    taps: Sequence[int],
+    padding: Sequence[int] = (0, 0, 0, 0),
+    strides: Sequence[int] = (1, 1),
+    dilations: Sequence[int] = (1, 1),
+    offset_groups: int = 1,
+    label: str = "",
+) -> Desc:
+    """Sample the pixels that the taps of `deform_conv` read, as channels.
+
+    Args:
+        input: float32 or float16 [batches, channels, height, width].
+        offset: [batches, offset_groups * taps * 2, output height, output width]: how far each tap is moved down and to the
+            right.
+        mask: [batches, offset_groups * taps, output height, output width], factors of the taps.
+        taps: [height, width] of the filter.
+        padding: rows and columns of zeros around the input: [top, bottom, left, right].
+        strides: [vertical, horizontal], each at least 1.
+        dilations: [vertical, horizontal], each at least 1.
+        offset_groups: number of groups of channels, each with offsets and a mask of its own.
+
+    Returns: An operand of the data type of `input` [batches, channels * taps, output height, output width]; channels count by
+        channel and then by tap. An offset that is NaN or infinite moves a tap out of the image, where pixels are 0.
+    Raises: options out of range, or offsets of another shape.
+
+    >>> image = np.float32([[1, 2], [3, 4]]).reshape(1, 1, 2, 2)
+    >>> deform_columns(image, np.zeros([1, 8, 1, 1], "float32"), taps=[2, 2]).ravel().tolist()
+    [1.0, 2.0, 3.0, 4.0]
+    """
+    check_window(padding, strides, dilations)
+    check_positive(2, taps=taps)
+    batches, channels = input.shape[:2]
+    require(
+        offset_groups > 0 and channels % offset_groups == 0,
+        f"offset_groups must divide the {channels} channels, got {offset_groups}",
+    )
+    windows = zip(spatial(input), taps, padding[::2], padding[1::2], strides, dilations, strict=True)
+    sizes = [conv_size(*window) for window in windows]
+    fits = all(size > 0 for size in sizes)
+    require(fits, f"taps {list(taps)} must fit into the padded input, got {input.desc}")
+    moved = offset_groups * prod(taps)
+    check_shape([batches, moved * 2, *sizes], offset=offset)
+    check_shape([batches, moved, *sizes], mask=mask)
+    return Desc(input.data_type, (batches, channels * prod(taps), *sizes))
+
+
+@deform_columns.expression
+def _(
+    input: Traced,
+    offset: Traced,
+    mask: Traced | None,
+    taps: Sequence[int],
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    offset_groups: int,
+) -> Traced:
+    (batches, channels, height, width), count = input.shape, prod(taps)
+    per_group = channels // offset_groups
+
+    def element(n: Traced, column: Traced, y: Traced, x: Traced) -> Traced:
+        channel, tap = column // count, column % count
+        moved = channel // per_group * count + tap
+        rows = cast(y * strides[0] + tap // taps[1] * dilations[0] - padding[0], "float32")
+        columns = cast(x * strides[1] + tap % taps[1] * dilations[1] - padding[2], "float32")
+        down = rows + cast(offset[n, moved * 2, y, x], "float32")
+        right = columns + cast(offset[n, moved * 2 + 1, y, x], "float32")
+        is_inside = logical_and(
+            logical_and(down > -1, down < height), logical_and(right > -1, right < width)
+        )  # false for NaN
+        # Outside, any position will do: the result is 0.
+        down, right = where(is_inside, down, 0), where(is_inside, right, 0)
+        top, left = floor(down), floor(right)
+        i, j = cast(top, "int32"), cast(left, "int32")
+        below, after = down - top, right - left
+
+        def pixel(row: Traced, column: Traced) -> Traced:
+            return cast(input.padded(0)[n, channel, row, column], "float32")
+
+        above = pixel(i, j) * (1 - after) + pixel(i, j + 1) * after
+        under = pixel(i + 1, j) * (1 - after) + pixel(i + 1, j + 1) * after
+        value = where(is_inside, above * (1 - below) + under * below, 0)
+        if mask is not None:
+            value = value * cast(mask[n, moved, y, x], "float32")
+        return cast(value, storage(input.data_type))
+
+    return compute((batches, channels * count, *offset.shape[2:]), element)
+
+
+@declare(input=Limits(FLOATS, ranks=(3, 3)))
+def col2im(
+    self: Builder,
+    input: Operand,
+    image_sizes: Sequence[int],
+    window_dimensions: Sequence[int],
+    *,
+    padding: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    label: str = "",
+) -> Desc:
+    """Add up blocks that overlap in an image: the inverse of the rearrangement of windows as columns.
+
+    Args:
+        input: float32 or float16 [batches, channels * taps, windows]; its second axis counts by channel and then by tap.
+        image_sizes: the sizes of the image, one for each spatial axis, up to three.
+        window_dimensions: the sizes of a block; their product is the number of taps.
+        padding: elements around the image that are dropped: [before, after, before, after, …]. Default: none.
+        strides: distances of blocks along each axis, at least 1. Default: 1.
+        dilations: distances of the elements of a block, at least 1. Default: 1.
+
+    Returns: An operand of the data type of `input` [batches, channels, *image_sizes].
+    Raises: options out of range, or an input of another number of taps or windows.
+
+    ONNX's Col2Im, PyTorch's `fold`.
+
+    >>> col2im(np.float32([[[1, 2], [3, 4]]]), [3], [2]).tolist()
+    [[[1.0, 5.0, 4.0]]]
+    """
+    axes = len(image_sizes)
+    require(1 <= axes <= 3, f"image_sizes must have 1 to 3 values, got {list(image_sizes)}")
+    check_positive(axes, image_sizes=image_sizes, window_dimensions=window_dimensions)
+    counts = _block_counts(image_sizes, window_dimensions, padding, strides, dilations)
+    batches, columns, windows = input.shape
+    taps = prod(window_dimensions)
+    require(
+        columns % taps == 0, f"axis 1 of the input must be a multiple of the {taps} taps of a block, got {input.desc}"
+    )
+    require(
+        windows == prod(counts),
+        f"the last axis of the input must be {prod(counts)}, the number of blocks, got {input.desc}",
+    )
+    return Desc(input.data_type, (batches, columns // taps, *image_sizes))
+
+
+@col2im.default("padding")
+def _(image_sizes: Sequence[int]) -> tuple[int, ...]:
+    return (0,) * (2 * len(image_sizes))
+
+
+@col2im.default("strides")
+def _(image_sizes: Sequence[int]) -> tuple[int, ...]:
+    return (1,) * len(image_sizes)
+
+
+@col2im.default("dilations")
+def _(image_sizes: Sequence[int]) -> tuple[int, ...]:
+    return (1,) * len(image_sizes)
+
+
+def _block_counts(
+    image_sizes: Sequence[int],
+    window_dimensions: Sequence[int],
+    padding: Sequence[int] | None,
+    strides: Sequence[int] | None,
+    dilations: Sequence[int] | None,
+) -> list[int]:
+    """Check the options of `col2im`, and return the number of blocks along each axis. The defaults are filled in."""
+    assert padding is not None
+    assert strides is not None
+    assert dilations is not None
+    check_window(padding, strides, dilations, len(image_sizes))
+    windows = zip(image_sizes, window_dimensions, padding[::2], padding[1::2], strides, dilations, strict=True)
+    counts = [conv_size(*window) for window in windows]
+    fits = all(count > 0 for count in counts)
+    require(
+        fits,
+        f"a block of {list(window_dimensions)} must fit into the padded image of {list(image_sizes)}, dilations "
+        f"{list(dilations)}",
+    )
+    return counts
+
+
+@col2im.expression
+def _(
+    input: Traced,
+    image_sizes: Sequence[int],
+    window_dimensions: Sequence[int],
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> Traced:
+    counts = _block_counts(image_sizes, window_dimensions, padding, strides, dilations)
+    taps, data_type = prod(window_dimensions), storage(input.data_type)
+
+    def element(n: Traced, channel: Traced, *position: Traced) -> Traced:
+        def term(*tap: Traced) -> Traced:
+            """The element of a block at this position, if a block begins so far before it."""
+            row, column, exists = channel, None, []
+            for axis, (at, step) in enumerate(zip(position, tap, strict=True)):
+                row = row * window_dimensions[axis] + step
+                before = at + padding[2 * axis] - step * dilations[axis]
+                block = before // strides[axis]
+                exists += [before % strides[axis] == 0, block >= 0, block < counts[axis]]
+                block = clamp(block, 0, counts[axis] - 1)
+                column = block if column is None else column * counts[axis] + block
+            value = cast(input[n, row, column], "float32")
+            return where(reduce(logical_and, exists), value, 0)
+
+        return cast(sum_over(window_dimensions, term), data_type)
+
+    return compute((input.shape[0], input.shape[1] // taps, *image_sizes), element)

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..core.dtypes import ANY, FLOATS, INFO, DataType
-from ..core.graph import Builder, Desc, Operand
+from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits
 from ..core.shapes import Window, check_positive, check_window, conv_size
+from ..core.value_ranges import ValueRange
 from ..expr import Traced, arg_max_over, cast, clamp, compute, max as maximum, min as minimum, store, where
 from ..expr.ir import storage
+from ..ops.constants import constant
 from ..ops.pooling import RoundingType
 from ..support.errors import require
 from .convolve import IMAGES, no_padding, ones, spatial
@@ -114,8 +116,8 @@ def average_pool(
 
     >>> average_pool(np.float32([[[1, 3, 8]]]), window_dimensions=[2]).tolist()
     [[[2.0, 5.5]]]
-    >>> average_pool(np.float32([[[1, 3]]]), window_dimensions=[3], padding=[1, 0], include_padding=True).round(3).tolist()
-    [[[1.333]]]
+    >>> average_pool(np.float32([[[1, 5]]]), window_dimensions=[3], padding=[1, 0], include_padding=True).tolist()
+    [[[2.0]]]
     """
     return Desc(input.data_type, _pooled_shape(input, window_dimensions, padding, strides, dilations, output_sizes))
 
@@ -331,3 +333,97 @@ class _WindowPositions(Window):
             tap = minimum(maximum(tap, first), last)
             return clamp(self._start(window) + tap * self.dilation, 0, self.size - 1)
         return self._start(window) + tap * self.dilation
+
+
+@declare(input=Limits(FLOATS, ranks=IMAGES))
+def lp_pool(
+    self: Builder,
+    input: Operand,
+    p: int = 2,
+    *,
+    window_dimensions: Sequence[int] | None = None,
+    padding: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    output_shape_rounding: RoundingType = "floor",
+    output_sizes: Sequence[int] | None = None,
+    label: str = "",
+) -> Desc:
+    """Take the p-norm of each window of each channel, over one, two or three spatial axes.
+
+    Args:
+        input: float32 or float16 [batches, channels, *axes], with up to three axes.
+        p: at least 1.
+        window_dimensions: the size of the window along each axis. Default: that of the input (global pooling).
+        padding: zeros around the input that windows may cover: [before, after, before, after, …]. Default: none.
+        strides: for each axis, at least 1. Default: 1.
+        dilations: for each axis, at least 1. Default: 1.
+        output_shape_rounding: whether a partial last window is left out ("floor") or included ("ceil").
+        output_sizes: the sizes of the axes of the result, each one of the two roundings; overrides `output_shape_rounding`.
+
+    Returns: `sum(abs(x) ** p) ** (1 / p)` of each window, in the data type of `input` [batches, channels, *axes], where a size
+        is 1 + (size + paddings - (window size - 1) * dilation - 1) / stride, rounded.
+    Raises: options out of range, or a window larger than the padded input.
+
+    ONNX's LpPool. `l2_pool2d` has layouts, too.
+
+    >>> lp_pool(np.float32([[[3, -4, 3]]]), window_dimensions=[2]).tolist()
+    [[[5.0, 5.0]]]
+    >>> lp_pool(np.float32([[[3, -4, 12]]]), 1, window_dimensions=[2]).tolist()
+    [[[7.0, 16.0]]]
+    """
+    require(p >= 1, f"p must be at least 1, got {p}")
+    return Desc(input.data_type, _pooled_shape(input, window_dimensions, padding, strides, dilations, output_sizes))
+
+
+_fill_window(lp_pool)
+
+
+@lp_pool.decompose
+def _(b: Operations, input: Operand, p: int, **options: Any) -> Operand:
+    # All elements of a window count if its padding does, so the sum is the mean times their number.
+    windows = Window.along(spatial(input), options)
+    options["padding"] = [pad for window in windows for pad in (window.before, max(window.after, window.ending))]
+    x = b.cast(input, "float32")
+    powers = x * x if p == 2 else b.abs(x) if p == 1 else b.pow(b.abs(x), float(p))
+    mean: Operand = average_pool(powers, include_padding=True, **options)
+    total = mean * math.prod(options["window_dimensions"])
+    return b.cast(total if p == 1 else b.sqrt(total) if p == 2 else b.pow(total, 1 / p), input.data_type)
+
+
+@declare(input=Limits(ANY, ranks=IMAGES), indices=Limits(("int32", "int64"), ranks="input"))
+def max_unpool(
+    self: Builder, input: Operand, indices: Operand, output_sizes: Sequence[int], *, label: str = ""
+) -> Desc:
+    """Put maxima back where they were, and zeros everywhere else: the inverse of `max_pool_with_indices`.
+
+    Args:
+        input: any data type [batches, channels, *axes], with up to three axes.
+        indices: int32 or int64, the shape of `input`: positions in the result, which count all of its elements.
+        output_sizes: the sizes of the axes of the result.
+
+    Returns: An operand of the data type of `input` [batches, channels, *output_sizes]. Where several elements have one
+        position, the result is one of them.
+    Raises: `output_sizes` out of range, or indices of another shape.
+
+    ONNX's MaxUnpool, PyTorch's `max_unpool2d`.
+
+    >>> max_unpool(np.float32([[[5, 6]]]), np.int64([[[1, 2]]]), [4]).tolist()
+    [[[0.0, 5.0, 6.0, 0.0]]]
+    """
+    check_positive(input.rank - 2, output_sizes=output_sizes)
+    check_shape(input.shape, "that of input", indices=indices)
+    return Desc(input.data_type, (*input.shape[:2], *output_sizes))
+
+
+@max_unpool.value_range("indices")
+def _(input: Operand, output_sizes: Sequence[int]) -> ValueRange:
+    return ValueRange(0, math.prod((*input.shape[:2], *output_sizes)) - 1, "the elements of the result")
+
+
+@max_unpool.decompose
+def _(b: Operations, input: Operand, indices: Operand, output_sizes: Sequence[int]) -> Operand:
+    shape, count = [*input.shape[:2], *output_sizes], math.prod(input.shape)
+    zeros = b.expand(constant(b, 0, input.data_type), [math.prod(shape)])
+    result = b.scatter_elements(zeros, b.reshape(indices, [count]), b.reshape(input, [count]), axis=0)
+    return b.reshape(result, shape)

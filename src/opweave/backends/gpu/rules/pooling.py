@@ -12,7 +12,7 @@ from typing import Any
 from ....composites import pool as composites
 from ....core.dtypes import FLOATS, INFO
 from ....core.shapes import Window
-from ....expr import Traced, clamp, max_over, sqrt, sum_over
+from ....expr import Traced, abs, clamp, max_over, pow, sqrt, sum_over
 from ....expr.ir import storage
 from ....ops import pooling as ops
 from ..contraction.problem import spatial_axes
@@ -95,6 +95,17 @@ def _l2(pool: _PoolProblem) -> _Element:
     return lambda p: sqrt(sum_over(pool.taps, lambda *taps: squares.padded(0)[pool.key(p, *taps)]))
 
 
+def _norm(pool: _PoolProblem, p: int) -> _Element:
+    x = abs(widen(pool.input))
+    powers = x * x if p == 2 else x if p == 1 else pow(x, float(p))
+
+    def element(at: dict[str, Traced]) -> Traced:
+        total = sum_over(pool.taps, lambda *taps: powers.padded(0)[pool.key(at, *taps)])
+        return narrow(sqrt(total) if p == 2 else total if p == 1 else pow(total, 1 / p), pool.input)
+
+    return element
+
+
 def _max(pool: _PoolProblem) -> _Element:
     data_type = storage(pool.input.data_type)
     lowest = -math.inf if data_type in FLOATS else INFO[data_type].lowest
@@ -120,6 +131,11 @@ def _rule(element_of: Callable[[_PoolProblem], _Element]) -> Callable[..., Trace
 gpu.lower(ops.average_pool2d)(_rule(_average))
 gpu.lower(ops.l2_pool2d)(_rule(_l2))
 gpu.lower(ops.max_pool2d, composites.max_pool)(_rule(_max))
+
+
+@gpu.lower(composites.lp_pool)
+def _(input: Traced, p: int, **options: Any) -> Traced:
+    return _rule(lambda pool: _norm(pool, p))(input, **options)
 
 
 @gpu.lower(composites.average_pool)

@@ -90,6 +90,59 @@ def _convolve(
     return y
 
 
+@ort.lower(composites.deform_conv)
+def _(
+    ctx: Emitter,
+    input: Value,
+    filter: Value,
+    offset: Value,
+    mask: Value | None,
+    bias: Value | None,
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    offset_groups: int,
+) -> Value:
+    return ctx.emit(
+        "DeformConv",
+        *(input, filter, offset, bias, mask),
+        kernel_shape=filter.dims[2:] if is_static(filter.dims[2:]) else None,
+        pads=[*padding[::2], *padding[1::2]],
+        strides=strides,
+        dilations=dilations,
+        group=groups,
+        offset_group=offset_groups,
+    )
+
+
+def _is_right(image_sizes: Sequence[int], window_dimensions: Sequence[int], dilations: Sequence[int]) -> bool:
+    """Whether the engine's Col2Im is right: with dilations, it is so over two axes only."""
+    pairs = zip(window_dimensions, dilations, strict=True)
+    return len(image_sizes) == 2 or all(taps == 1 or dilation == 1 for taps, dilation in pairs)
+
+
+@ort.lower(composites.col2im, when=_is_right)
+def _(
+    ctx: Emitter,
+    input: Value,
+    image_sizes: Sequence[int],
+    window_dimensions: Sequence[int],
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> Value:
+    return ctx.emit(
+        "Col2Im",
+        input,
+        ctx.constant(list(image_sizes)),
+        ctx.constant(list(window_dimensions)),
+        pads=[*padding[::2], *padding[1::2]],
+        strides=strides,
+        dilations=dilations,
+    )
+
+
 def engine_agrees(input: int, output: int) -> bool:
     """Whether the engine, which computes positions in float32, chooses the nearest elements of the specification.
 

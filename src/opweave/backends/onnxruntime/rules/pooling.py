@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from ....composites import pool as composites
+from ....core.dtypes import FLOATS
+from ....core.graph import Operand
 from ....core.shapes import Window
 from ....core.sizes import is_same_size
 from ....ops import pooling as ops
@@ -139,6 +141,40 @@ def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
     else:
         y = _fill(ctx, _pool(ctx, "MaxPool", x, axes, -np.inf), axes, -np.inf)
     return ctx.cast(y, x.data_type)
+
+
+_WITH_INDICES = (*FLOATS, "int8", "uint8")
+"""Data types of the kernel that returns positions, too; float16 is converted to float32."""
+
+
+def _has_indices(input: Operand, **attributes: Any) -> bool:
+    axes = _Axis.along(input.shape[2:], attributes)
+    return input.data_type in _WITH_INDICES and all(axis.is_whole or axis.regular for axis in axes)
+
+
+@ort.lower(composites.max_pool_with_indices, when=_has_indices)
+def _(ctx: Emitter, input: Value, order: str, index_type: str, **attributes: Any) -> tuple[Value, Value]:
+    axes, shape = _Axis.along(input.dims[2:], attributes), ctx.output.shape
+    values, positions = ctx.emit(
+        "MaxPool",
+        ctx.cast(input, "float32") if input.data_type == "float16" else input,
+        outputs=2,
+        shape=shape,
+        kernel_shape=[a.taps for a in axes],
+        pads=[*(a.before for a in axes), *(a.after for a in axes)],
+        strides=[a.stride for a in axes],
+        dilations=[a.dilation for a in axes] if any(a.dilation > 1 for a in axes) else None,
+        storage_order=int(order == "column-major"),
+    )
+    return ctx.cast(values, input.data_type), ctx.cast(Value(positions.name, "int64", shape), index_type)
+
+
+@ort.lower(composites.max_unpool, when=lambda input: input.data_type in FLOATS)
+def _(ctx: Emitter, input: Value, indices: Value) -> Value:
+    axes, shape = len(input.dims) - 2, ctx.output.shape
+    ones = [1] * axes
+    positions = ctx.cast(indices, "int64")
+    return ctx.emit("MaxUnpool", input, positions, ctx.constant(shape), shape=shape, kernel_shape=ones, strides=ones)
 
 
 def _fill(ctx: Emitter, y: Value, axes: Sequence[_Axis], lowest: float) -> Value:

@@ -64,6 +64,15 @@ def _(x: Array, view: Windows) -> Array:
     return np.sqrt(view(x * x, 0).sum(_taps(x)))
 
 
+@reference.lower(composites.lp_pool)
+def _(input: Array, p: int, **attributes: Any) -> Array:
+    @_on_windows
+    def norm(x: Array, view: Windows) -> Array:
+        return np.asarray((view(np.abs(x) ** p, 0).sum(_taps(x))) ** (1 / p))
+
+    return norm(input, **attributes)
+
+
 @reference.lower(ops.max_pool2d, composites.max_pool)
 @_on_windows
 def _(x: Array, view: Windows) -> Array:

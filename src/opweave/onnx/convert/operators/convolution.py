@@ -9,7 +9,7 @@ from .... import composites
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
 from ....core.shapes import conv_transpose_size
-from ...model.registry import MICROSOFT, Tensor, converts, shape_of
+from ...model.registry import MICROSOFT, Tensor, converts, integers, shape_of, unsupported_if
 from .activation import activate
 from .windows import PLAIN, WindowAttributes, halve, options, with_two_axes, without_added_axis
 
@@ -85,3 +85,39 @@ def _(
     if activation == "Clip" and len(parameters) == 2:
         return b.clamp(y, min_value=float(parameters[0]), max_value=float(parameters[1]))
     return activate(b, y, activation, parameters)
+
+
+@converts("DeformConv")
+def _(
+    b: MLGraphBuilder,
+    X: Tensor,
+    W: Tensor,
+    offset: Tensor,
+    B: Tensor | None = None,
+    mask: Tensor | None = None,
+    *,
+    group: int = 1,
+    offset_group: int = 1,
+    window: WindowAttributes = PLAIN,
+) -> MLOperand:
+    rank = len(shape_of(X)) - 2
+    unsupported_if(rank != 2, f"Opweave has deformable convolutions over two axes, not over {rank}")
+    axes = replace(window, auto_pad="NOTSET").of_filter(X, W)
+    return composites.deform_conv(b, X, W, offset, mask, B, groups=group, offset_groups=offset_group, **options(axes))
+
+
+@converts("Col2Im")
+def _(
+    b: MLGraphBuilder,
+    input: Tensor,
+    image_shape: Tensor,
+    block_shape: Tensor,
+    *,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> MLOperand:
+    image, block = integers(image_shape, "image_shape"), integers(block_shape, "block_shape")
+    axes = len(image)
+    padding = None if pads is None else [pad for pair in zip(pads[:axes], pads[axes:], strict=True) for pad in pair]
+    return composites.col2im(b, input, image, block, padding=padding, strides=strides, dilations=dilations)
