@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 
-from .. import ops
+from .. import composites, ops
 from ..core.graph import Graph, Node, Operand, is_beyond
 from ..core.sizes import estimate, is_static
 from ..support.errors import NotSupportedError
@@ -46,7 +46,10 @@ after each of them take the engine 0.4 to 0.9 of the time with up to 2**16 eleme
 NODE_ELEMENTS = 2**12
 """Number of elements that the engine writes in the time that it takes to start an operation."""
 
-_HEAVY = {ops.conv2d, ops.conv_transpose2d, ops.gemm, ops.matmul, ops.batch_normalization}
+_HEAVY = {
+    *(ops.conv2d, ops.conv_transpose2d, ops.gemm, ops.matmul, ops.batch_normalization),
+    *(composites.convolution, composites.conv_transpose),
+}
 """Operations into which engines fuse the next one."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..core.dtypes import FLOATS
 from ..core.graph import Builder, Desc, Operand, check_shape
@@ -43,9 +43,9 @@ def no_padding(input: Operand) -> tuple[int, ...]:
     return (0,) * (2 * (input.rank - 2))
 
 
-def _check_filter(input: Operand, filter: Operand, groups: int) -> None:
+def _check_filter(groups: int, **operands: Operand) -> None:
     require(groups > 0, f"groups must be greater than 0, got {groups}")
-    for name, operand in (("filter", filter), ("input", input)):
+    for name, operand in operands.items():
         require(
             all(size > 0 for size in spatial(operand)),
             f"the {name} must have spatial axes of at least 1, got {operand.desc}",
@@ -105,7 +105,7 @@ def convolution(
     assert strides is not None
     assert dilations is not None
     check_window(padding, strides, dilations, input.rank - 2)
-    _check_filter(input, filter, groups)
+    _check_filter(groups, filter=filter)
     (batches, channels), (outputs, inputs) = input.shape[:2], filter.shape[:2]
     per_group = f" for each of {groups} groups, {inputs * groups} in all" if groups > 1 else ""
     require(channels == inputs * groups, f"the filter has {inputs} input channels{per_group}, the input {channels}")
@@ -131,7 +131,8 @@ def _(
     groups: int,
 ) -> Operand:
     """Convolve with `conv2d`: an image of one axis has one row; the taps along the depth are channels."""
-    options = {"padding": padding, "strides": strides, "dilations": dilations, "groups": groups, "bias": bias}
+    options: dict[str, Any] = {"padding": padding, "strides": strides, "dilations": dilations}
+    options |= {"groups": groups, "bias": bias}
     if input.rank == 4:
         return b.conv2d(input, filter, **options)
     if input.rank == 3:
@@ -209,7 +210,7 @@ def conv_transpose(
     check_window(padding, strides, dilations, axes)
     for name, values in (("output_padding", output_padding), ("output_sizes", output_sizes)):
         require(len(values) == axes, f"{name} must have {axes} values, got {list(values)}")
-    _check_filter(input, filter, groups)
+    _check_filter(groups, filter=filter, input=input)
     (batches, channels), (inputs, outputs) = input.shape[:2], filter.shape[:2]
     require(channels == inputs, f"the filter must have {channels} input channels as the input, got {inputs}")
     require(channels % groups == 0, f"groups must divide the {channels} input channels, got {groups}")
@@ -337,7 +338,7 @@ def deform_conv(
     [[[[1.5, 1.0], [3.5, 2.0]]]]
     """
     check_window(padding, strides, dilations)
-    _check_filter(input, filter, groups)
+    _check_filter(groups, filter=filter)
     (batches, channels), (outputs, inputs) = input.shape[:2], filter.shape[:2]
     per_group = f" for each of {groups} groups, {inputs * groups} in all" if groups > 1 else ""
     require(channels == inputs * groups, f"the filter has {inputs} input channels{per_group}, the input {channels}")

@@ -262,6 +262,8 @@ def max_pool_with_indices(
     >>> maxima.tolist(), positions.tolist()
     ([[[3.0, 3.0], [5.0, 6.0]]], [[[1, 1], [3, 5]]])
     """
+    has_elements = all(size > 0 for size in spatial(input))
+    require(has_elements, f"the input must have spatial axes of at least 1, got {input.desc}")
     shape = _pooled_shape(input, window_dimensions, padding, strides, dilations, output_sizes)
     return Desc(input.data_type, shape), Desc(index_type, shape)
 

@@ -182,6 +182,16 @@ def _(call: BatchCall) -> Axis:
     return call.axis_outside(_axes_but(call, "nc"))
 
 
+@_rule(composites.average_pool, composites.lp_pool, composites.max_pool)
+def _(call: BatchCall) -> Axis:
+    return call.axis_outside(range(2, call.operand("input").rank))
+
+
+@_rule(composites.convolution, composites.conv_transpose)
+def _(call: BatchCall) -> Axis:
+    return call.axis_outside(range(1, call.operand("input").rank))
+
+
 def _axes_but(call: BatchCall, letters: str) -> list[int]:
     """The axes of the layout whose letters are not in `letters`."""
     layout: str = call.node.attributes.get("layout") or call["input_layout"]

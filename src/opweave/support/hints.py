@@ -49,7 +49,7 @@ WEBNN_NAMES = {
     "close": "destroy",
     "compile": "build",
     "concatenate": "concat",
-    "convolution": "conv2d",
+    "conv": "conv2d",
     "cumsum": "cumulative_sum",
     "device_type": "device",
     "dim": "rank",

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from ...composites.convolve import conv_transpose, convolution
 from ...core.graph import Graph, Node, Operand
 from ...core.sizes import is_static
 from ...ops.convolution import conv2d, conv_transpose2d
@@ -16,7 +17,7 @@ from ...ops.quantization import dequantize_linear
 BYTES = ("int8", "uint8")
 """Data types that the engine dequantises, besides constants of int32."""
 
-_PRODUCTS = (conv2d, conv_transpose2d, gemm, matmul)
+_PRODUCTS = (conv2d, conv_transpose2d, convolution, conv_transpose, gemm, matmul)
 
 Shape = Sequence[int]
 Form = tuple[Shape, Shape, dict[str, Any]]

@@ -56,8 +56,8 @@ FAULTS: Mapping[str, Mapping[str, tuple[Fault, ...]]] = {
     },
     "QNNExecutionProvider": {
         "matmul": ((_has_many_axes, "more than four dimensions"),),
-        "max_pool2d": ((_is_padded, "padded maxima"),),
-        "conv_transpose2d": ((_has_output_padding, "padded outputs"),),
+        **dict.fromkeys(("max_pool", "max_pool2d", "max_pool_with_indices"), ((_is_padded, "padded maxima"),)),
+        **dict.fromkeys(("conv_transpose", "conv_transpose2d"), ((_has_output_padding, "padded outputs"),)),
     },
 }
 """(predicate of nodes, reason) pairs, by provider and operation."""

@@ -65,10 +65,11 @@ class OpenVino(Backend):
         """Return the reason why kernels of the context's precision are wrong for a node."""
         if self.precision != "bfloat16":
             return ""
+        from ...composites.convolve import convolution
         from ...ops.convolution import conv2d
         from . import kernel_faults
 
-        return kernel_faults.why_not(node, 2) if node.op is conv2d else ""
+        return kernel_faults.why_not(node, 2) if node.op in (conv2d, convolution) else ""
 
     def with_threads(self, threads: int) -> Backend:
         return self._variant(threads, self.precision)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...composites.convolve import conv_transpose, convolution
 from ...core.dtypes import FLOATS, name_of
 from ...memory.host import address_range, array_at
 from ...ops.activation import linear, relu
@@ -45,7 +46,7 @@ _NOT_FOLDED = "DisableConstantFolding_0"
 _BESIDE = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "prelu")
 """Operations with a constant that kernels of products fuse as an epilogue."""
 
-_CONVOLUTIONS, _PRODUCTS = (conv2d, conv_transpose2d), (matmul, gemm)
+_CONVOLUTIONS, _PRODUCTS = (conv2d, conv_transpose2d, convolution, conv_transpose), (matmul, gemm)
 _TAKEN = (add, sub, mul, div, linear, batch_normalization, relu, clamp)
 
 _SMALL = ("int8", "uint8", "bool")

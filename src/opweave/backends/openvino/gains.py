@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...composites import convolve
 from ...core.graph import Graph, Node
 from ...ops import convolution, matrix, normalization, recurrent
 from ...support.formatting import size
@@ -48,11 +49,11 @@ def gains(graph: Graph) -> tuple[bool, str]:
 
 def _products(node: Node) -> int:
     arguments = node.arguments
-    if node.op is convolution.conv2d:
-        filter, channels = arguments["filter"].desc, arguments["filter_layout"].index("o")
+    if node.op in (convolution.conv2d, convolve.convolution):
+        filter, channels = arguments["filter"].desc, arguments.get("filter_layout", "oi").index("o")
         return int(node.outputs[0].desc.element_count * filter.element_count // filter.shape[channels])
-    if node.op is convolution.conv_transpose2d:
-        filter, channels = arguments["filter"].desc, arguments["filter_layout"].index("i")
+    if node.op in (convolution.conv_transpose2d, convolve.conv_transpose):
+        filter, channels = arguments["filter"].desc, arguments.get("filter_layout", "io").index("i")
         return int(arguments["input"].desc.element_count * filter.element_count // filter.shape[channels])
     if node.op is matrix.matmul or node.op is matrix.gemm:
         depth = arguments["a"].shape[-2 if arguments.get("a_transpose") else -1]

@@ -10,20 +10,25 @@ from ...core.graph import Node
 from ...core.shapes import Window, window_extent
 from .windows import count_inside
 
+_CHANNELS = (("input", "nc"), ("filter", "oi"))
+"""Axes before the spatial ones, for convolutions without layouts."""
+
 ROW = 64
 """Bytes in a row of an AMX tile."""
 
 
 def why_not(node: Node, size: int) -> str:
-    """Return the reason why a kernel must not compute a `conv2d`; empty if it may.
+    """Return the reason why a kernel must not compute a `conv2d` or a `convolution`; empty if it may.
 
     `size` is the bytes per element of the kernel's operands: 1 or 2.
     """
     arguments = node.arguments
-    image = dict(zip(arguments["input_layout"], arguments["input"].shape, strict=True))
-    filter = dict(zip(arguments["filter_layout"], arguments["filter"].shape, strict=True))
-    counts = dict(zip(arguments["input_layout"], node.outputs[0].shape, strict=True))
-    for number, axis in enumerate("hw"):
+    axes = "dhw"[2 - node.outputs[0].rank :]
+    input_layout, filter_layout = (arguments.get(f"{name}_layout", f"{c}{axes}") for name, c in _CHANNELS)
+    image = dict(zip(input_layout, arguments["input"].shape, strict=True))
+    filter = dict(zip(filter_layout, arguments["filter"].shape, strict=True))
+    counts = dict(zip(input_layout, node.outputs[0].shape, strict=True))
+    for number, axis in enumerate(axes):
         before, after = arguments["padding"][2 * number : 2 * number + 2]
         taps, dilation = filter[axis], arguments["dilations"][number]
         window = Window(

@@ -169,9 +169,9 @@ def _recurrent(node: Node, terms: float) -> float:
 
 
 _SUMS: dict[str, Callable[[Node, float], float]] = {
-    "average_pool2d": lambda node, terms: terms + 2,
-    "conv2d": lambda node, terms: 2 * terms,
-    "conv_transpose2d": lambda node, terms: 2 * terms,
+    **dict.fromkeys(("average_pool", "average_pool2d"), lambda node, terms: terms + 2),
+    **dict.fromkeys(("conv2d", "convolution"), lambda node, terms: 2 * terms),
+    **dict.fromkeys(("conv_transpose", "conv_transpose2d"), lambda node, terms: 2 * terms),
     "cumulative_sum": lambda node, terms: max(terms - 1, 1),
     "gemm": _gemm,
     "gru": _recurrent,
@@ -203,6 +203,13 @@ def _terms(node: Node) -> int:
         sizes: dict[str, int] = dict(zip(attributes["filter_layout"], taps.shape, strict=True))
         summed = sizes["i"] if name == "conv2d" else sizes["i"] // int(attributes["groups"])
         return sizes["h"] * sizes["w"] * summed
+    if name in ("convolution", "conv_transpose"):
+        taps = inputs["filter"]
+        assert isinstance(taps, Operand)
+        summed = taps.shape[1] if name == "convolution" else taps.shape[0] // int(attributes["groups"])
+        return int(prod(taps.shape[2:])) * summed
+    if name == "average_pool":
+        return int(prod(attributes["window_dimensions"]))
     if name == "gemm":
         return shape[0 if attributes["a_transpose"] else 1]
     if name == "matmul":
@@ -223,8 +230,7 @@ def scale_of(node: Node, sizes: Mapping[str, float]) -> float:
     `sizes` are the root mean squares of the operands, by parameter.
     """
     pairs: dict[str, tuple[str, str]] = {
-        "conv2d": ("input", "filter"),
-        "conv_transpose2d": ("input", "filter"),
+        **dict.fromkeys(("conv2d", "conv_transpose2d", "convolution", "conv_transpose"), ("input", "filter")),
         "gemm": ("a", "b"),
         "matmul": ("a", "b"),
     }
@@ -239,13 +245,16 @@ def scale_of(node: Node, sizes: Mapping[str, float]) -> float:
     return size if node.op.name in _LIKE_INPUT else 0.0
 
 
-_AS_LARGE = "average_pool2d batch_normalization elu gelu hard_swish reduce_mean resample2d softplus tanh"
+_AS_LARGE = "average_pool average_pool2d batch_normalization elu gelu hard_swish reduce_mean resample2d softplus tanh"
 _LIKE_INPUT = frozenset(_AS_LARGE.split())
 """Operations whose results are as large as their input, unless terms cancel."""
 
 
 LINEAR = frozenset(
-    ["average_pool2d", "conv2d", "conv_transpose2d", "cumulative_sum", "gemm", "matmul", "reduce_mean", "reduce_sum"]
+    [
+        *("average_pool", "average_pool2d", "conv2d", "conv_transpose", "conv_transpose2d", "convolution"),
+        *("cumulative_sum", "gemm", "matmul", "reduce_mean", "reduce_sum"),
+    ]
 )
 """Operations f, sums of products or of elements, for which f(abs(operands)) = sum(abs(terms))."""
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ....composites import activation as composites
+from ....composites import activation as composites, convolve, pool
 from ....core.dtypes import INFO, is_float
 from ....core.graph import Graph, Operand
 from ....core.shapes import broadcasts_to
@@ -69,7 +69,10 @@ def _(ctx: Emitter, input: Value) -> Value:
 
 
 _SUMS = frozenset(
-    {convolution.conv2d, convolution.conv_transpose2d, matrix.gemm, matrix.matmul, recurrent.gru, recurrent.lstm}
+    {
+        *(convolution.conv2d, convolution.conv_transpose2d, convolve.convolution, convolve.conv_transpose),
+        *(matrix.gemm, matrix.matmul, recurrent.gru, recurrent.lstm),
+    }
 )
 """Operations that add many products: errors below the rounding error of the sum are negligible."""
 
@@ -79,6 +82,7 @@ _CARRIERS = frozenset(
         *(elementwise.sub, movement.concat, movement.expand, movement.pad, movement.reshape, movement.slice),
         *(reduction.reduce_max, reduction.reduce_mean, reduction.reduce_min, reduction.reduce_sum),
         *(movement.split, movement.transpose, pooling.average_pool2d, pooling.max_pool2d, convolution.resample2d),
+        *(pool.average_pool, pool.max_pool),
         *(ops.leaky_relu, ops.relu, ops.sigmoid, ops.tanh),
     }
 )

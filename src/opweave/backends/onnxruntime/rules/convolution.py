@@ -75,7 +75,7 @@ def _convolve(
         windows = zip(x.dims[2:], w.dims[2:], padding[::2], padding[1::2], strides, dilations, strict=True)
         smallest = [smallest_size(*window) for window in windows]
         output_padding = [size - least for size, least in zip(attributes["output_sizes"], smallest, strict=True)]
-    y = emit_product(
+    y: Value = emit_product(
         ctx,
         "ConvTranspose" if is_transposed else "Conv",
         *(x, w, bias),

@@ -12,6 +12,7 @@ from math import prod
 import numpy as np
 
 from ....composites import normalization as composites
+from ....composites.convolve import convolution
 from ....core.graph import Node, iter_operands
 from ....ops import normalization as ops
 from ....ops.convolution import conv2d
@@ -38,8 +39,11 @@ def _is_native(node: Node) -> bool:
     if not all(operand.is_constant for operand in others):
         return False
     before = input.node
-    if before is not None and before.op is conv2d and before.attributes["input_layout"][axis] == "c":
-        return True
+    if before is not None and before.op in (conv2d, convolution):
+        # The composite has no layout: channels are its second axis.
+        layout = before.attributes.get("input_layout", "nc")
+        if layout[axis : axis + 1] == "c":
+            return True
     deviation = np.sqrt(variance.value.astype(np.float64) + node.attributes["epsilon"])
     has_small_means = bool((np.abs(mean.value) <= LARGE_MEAN * deviation).all())
     return axis == 1 and input.data_type == "float32" and has_small_means

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....composites.convolve import conv_transpose, convolution
 from ....core.dtypes import FLOATS
 from ....core.graph import Operand
 from ....ops.convolution import conv2d, conv_transpose2d
@@ -10,7 +11,7 @@ from ....ops.matrix import gemm, matmul
 from ....ops.normalization import batch_normalization
 from ..emit import Emitter, Value
 
-SUMS = (conv2d, conv_transpose2d, gemm, matmul)
+SUMS = (conv2d, conv_transpose2d, convolution, conv_transpose, gemm, matmul)
 """Operations whose kernels fuse element-wise operations as an epilogue."""
 
 TAKEN = (add, sub, mul, div, batch_normalization)

@@ -24,8 +24,9 @@ def relayout(array: Array, layout: str, wanted: str) -> Array:
 def windows(image: Array, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Array:
     """Return the windows of an image [..., *axes] as a view [..., *axes of the output, *axes of the window]."""
     extents = [window_extent(size, dilation) for size, dilation in zip(window, dilations, strict=True)]
-    every = sliding_window_view(image, extents, tuple(range(-len(extents), 0)))
-    return every[(..., *(slice(None, None, step) for step in (*strides, *dilations)))]
+    every: Any = sliding_window_view(image, extents, tuple(range(-len(extents), 0)))
+    windows: Array = every[(..., *(slice(None, None, step) for step in (*strides, *dilations)))]
+    return windows
 
 
 def _lower(
@@ -75,7 +76,7 @@ def _(
     pairs = _pairs(padding)
     # Each input element adds the scaled filter to the padded result, which is cropped at the end.
     sizes = [before + size + after for (before, after), size in zip(pairs, output_sizes, strict=True)]
-    y = np.zeros((batches, groups, channels, *sizes))
+    y: Any = np.zeros((batches, groups, channels, *sizes))
     for tap in np.ndindex(*taps):
         part = np.einsum("ngi...,gio->ngo...", x, w[(..., *tap)], optimize=True)
         steps = zip(tap, dilations, strides, strict=True)

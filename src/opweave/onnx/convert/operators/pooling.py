@@ -32,8 +32,10 @@ def _(
         order = "column-major" if storage_order else "row-major"
         results: tuple[MLOperand, ...] = _pool(composites.max_pool_with_indices, X, axes[2 - X.rank :], order=order)
         return results
+    y: MLOperand
     if len(axes) > 2:
-        return _pool(composites.max_pool, X, axes)
+        y = _pool(composites.max_pool, X, axes)
+        return y
     return without_added_axis(b, _pool(b.max_pool2d, with_two_axes(b, X), axes), X)
 
 
@@ -50,7 +52,9 @@ def _(
     counts = [axis.count(bool(ceil_mode)) for axis in axes]
     x = operand(b, with_two_axes(b, X))
     if len(axes) > 2:
-        return _pool(composites.average_pool, x, axes, output_sizes=counts, include_padding=bool(count_include_pad))
+        includes = bool(count_include_pad)
+        y: MLOperand = _pool(composites.average_pool, x, axes, output_sizes=counts, include_padding=includes)
+        return y
     if count_include_pad:
         x, axes = _with_zeros(b, x, axes), [axis.include_padding() for axis in axes]
     axes = [axis.pad_for(count) for axis, count in zip(axes, counts, strict=True)]
