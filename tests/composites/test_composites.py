@@ -18,6 +18,7 @@ from support.composite_cases import CASES, CPU, REFERENCE, check, few, run
 from support.every_device import DEVICES, context_on
 from support.onnx_nodes import MICROSOFT, node_model, run_engine
 from support.webgpu_device import gpu_context
+from support.window_cases import MAKERS
 
 import opweave as ow
 from opweave import composites
@@ -95,6 +96,16 @@ def floats(*shape: int) -> np.ndarray:
 Q = floats(1, 4, 16)
 HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.compress: ("decomposed", Call(floats(4), np.uint8([0, 1, 0, 1]), 3)),
+    composites.average_pool: ("native", Call(floats(1, 2, 4, 4, 4), window_dimensions=[2, 2, 2])),
+    composites.col2im: ("native", Call(floats(1, 4, 4), [3, 3], [2, 2])),
+    composites.conv_transpose: ("native", Call(floats(1, 2, 3, 3, 3), floats(2, 2, 2, 2, 2))),
+    composites.convolution: ("native", Call(floats(1, 2, 4, 4, 4), floats(2, 2, 2, 2, 2))),
+    composites.deform_columns: ("expression", Call(floats(1, 2, 3, 3), floats(1, 8, 2, 2), taps=[2, 2])),
+    composites.deform_conv: ("native", Call(floats(1, 2, 3, 3), floats(2, 2, 2, 2), floats(1, 8, 2, 2))),
+    composites.lp_pool: ("decomposed", Call(floats(1, 2, 4, 4, 4), 3, window_dimensions=[2, 2, 2])),
+    composites.max_pool: ("native", Call(floats(1, 2, 4, 4, 4), window_dimensions=[2, 2, 2])),
+    composites.max_pool_with_indices: ("native", Call(floats(1, 2, 4, 4, 4), window_dimensions=[2, 2, 2])),
+    composites.max_unpool: ("native", Call(floats(1, 1, 2), np.int64([[[0, 3]]]), [4])),
     composites.depth_to_space: ("native", Call(floats(1, 4, 2, 2), 2)),
     composites.fast_gelu: ("native", Call(floats(2, 4), floats(4))),
     composites.geglu: ("decomposed", Call(floats(2, 4), floats(2, 4))),
@@ -161,7 +172,7 @@ def test_composites_are_all_tested() -> None:
     }
     assert everything == HOW.keys()
     elsewhere = {composites.integer_matmul, composites.local_response_normalization, composites.thresholded_relu}
-    assert everything - CASES.keys() == elsewhere  # these are tested in test_composite.py
+    assert everything - CASES.keys() - MAKERS.keys() == elsewhere  # these are tested in test_composite.py
 
 
 @pytest.mark.parametrize("op", HOW, ids=lambda op: op.name)

@@ -78,8 +78,10 @@ def test_conv_of_one_axis(auto_pad: str) -> None:
     check_operator("Conv", [randn(2, 4, 13), randn(6, 2, 3), randn(6)], attributes, dynamic=(0, 1, 2))
 
 
-def test_conv_of_three_axes_falls_back() -> None:
-    assert "two axes" in reasons("Conv", [randn(1, 2, 4, 4, 4), randn(3, 2, 2, 2, 2)])
+def test_conv_of_three_axes() -> None:
+    inputs = [randn(1, 2, 4, 5, 6), randn(4, 1, 2, 3, 2), randn(4)]
+    check_operator("Conv", inputs, {"group": 2, "strides": [1, 2, 1]})
+    check_operator("Conv", inputs, {"group": 2, "pads": [1, 0, 1, 0, 2, 1]}, dynamic=(0, 1, 2))
 
 
 @pytest.mark.parametrize("auto_pad", AUTO_PADS)
@@ -151,8 +153,24 @@ def test_max_pool(dtype: str) -> None:
     check_operator("MaxPool", [x], attributes)
 
 
-def test_max_pool_with_indices_falls_back() -> None:
-    assert "outputs" in reasons("MaxPool", [randn(1, 2, 6, 6)], {"kernel_shape": [2, 2]}, outputs=2)
+def test_max_pool_with_indices() -> None:
+    check_operator("MaxPool", [randn(1, 2, 6, 6)], {"kernel_shape": [2, 2]}, outputs=2)
+    check_operator("MaxPool", [randn(1, 2, 6)], {"kernel_shape": [3], "storage_order": 1, "pads": [1, 1]}, outputs=2)
+
+
+def test_max_unpool_into_larger_image() -> None:
+    """ONNX Runtime takes positions as those in the larger image; ONNX's reference has them in the image without it."""
+    x, positions, shape = randn(1, 1, 2, 2), np.int64([[[[5, 7], [13, 15]]]]), np.int64([1, 1, 5, 5])
+    attributes = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    model, feed = node_model("MaxUnpool", [x, positions, shape], attributes, dynamic=(0, 1))
+    (y,) = InferenceSession(model, CONTEXT, fallback="error").run(None, feed)
+    wanted = np.zeros((1, 1, 5, 5), "float32")
+    wanted[0, 0, 1:4:2, 1:4:2] = x[0, 0]
+    np.testing.assert_array_equal(y, wanted)
+
+
+def test_windows_of_four_axes_fall_back() -> None:
+    assert "three axes" in reasons("Conv", [randn(1, 1, 3, 3, 3, 3), randn(1, 1, 2, 2, 2, 2)])
 
 
 @pytest.mark.parametrize("p", [1, 2, 3])

@@ -79,9 +79,9 @@ def convolution(
     """Convolve a batch of images with one, two or three spatial axes with a bank of filters.
 
     Args:
-        input: float32 or float16 [batches, input channels, *axes], with up to three axes: width, or height and width, or
-            depth, height and width.
-        filter: [output channels, input channels / groups, *axes].
+        input: float32 or float16 [batches, input channels, width], [batches, input channels, height, width], or
+            [batches, input channels, depth, height, width].
+        filter: of the rank of `input`: output channels, input channels / groups, and the sizes of the window.
         bias: [output channels], added to the result.
         padding: zeros before and after each axis: [before, after, before, after, …]. Default: none.
         strides: for each axis, at least 1. Default: 1.
@@ -137,7 +137,7 @@ def _(
         return b.conv2d(input, filter, **options)
     if input.rank == 3:
         options |= {"padding": (0, 0, *padding), "strides": (1, *strides), "dilations": (1, *dilations)}
-        x, w = (b.reshape(each, [*each.shape[:2], 1, each.shape[2]]) for each in (input, filter))
+        x, w = (b.reshape(operand, [*operand.shape[:2], 1, operand.shape[2]]) for operand in (input, filter))
         y = b.conv2d(x, w, **options)
         return b.reshape(y, [*y.shape[:2], y.shape[3]])
     x = b.pad(input, [0, 0, padding[0], 0, 0], [0, 0, padding[1], 0, 0]) if any(padding[:2]) else input
@@ -181,8 +181,9 @@ def conv_transpose(
     """Transposed convolution over one, two or three spatial axes: the gradient of `convolution` with respect to its input.
 
     Args:
-        input: float32 or float16 [batches, input channels, *axes], with up to three axes.
-        filter: [input channels, output channels / groups, *axes].
+        input: float32 or float16 [batches, input channels, width], [batches, input channels, height, width], or
+            [batches, input channels, depth, height, width].
+        filter: of the rank of `input`: input channels, output channels / groups, and the sizes of the window.
         bias: [output channels], added to the result.
         padding: elements removed from the result before and after each axis: [before, after, before, after, …]. Default: none.
         strides: in the result for each axis, at least 1. Default: 1.

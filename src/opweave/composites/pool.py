@@ -99,7 +99,8 @@ def average_pool(
     Positions of a partial last window beyond the padding are ignored.
 
     Args:
-        input: float32 or float16 [batches, channels, *axes], with up to three axes.
+        input: float32 or float16 [batches, channels, width], [batches, channels, height, width], or
+            [batches, channels, depth, height, width].
         window_dimensions: the size of the window along each axis. Default: that of the input (global pooling).
         padding: elements around the input that windows may cover: [before, after, before, after, …]. Default: none.
         strides: for each axis, at least 1. Default: 1.
@@ -127,7 +128,9 @@ _fill_window(average_pool)
 
 def _in_two(b: Operations, op: str, input: Operand, options: Mapping[str, Any]) -> Operand:
     """Pool with an operation over two axes: an image of one axis has one row; of three, the depth is pooled afterwards."""
-    pool, pads, axes = getattr(b, op), options["padding"], input.rank - 2
+    pool, axes = getattr(b, op), input.rank - 2
+    # Padding for whole windows only: along one axis the last one may be partial, and left out along another.
+    pads = [pad for window in Window.along(spatial(input), options) for pad in (window.before, window.after)]
     lists = {name: tuple(options[name]) for name in ("window_dimensions", "strides", "dilations")}
     sizes = tuple(options["output_sizes"])
 
@@ -193,7 +196,8 @@ def max_pool(
     Padding, and positions of a partial last window beyond it, are ignored.
 
     Args:
-        input: any data type [batches, channels, *axes], with up to three axes.
+        input: any data type [batches, channels, width], [batches, channels, height, width], or
+            [batches, channels, depth, height, width].
         window_dimensions: the size of the window along each axis. Default: that of the input (global pooling).
         padding: elements around the input that windows may cover: [before, after, before, after, …]. Default: none.
         strides: for each axis, at least 1. Default: 1.
@@ -240,7 +244,8 @@ def max_pool_with_indices(
     """Take the maximum of each window of each channel, and tell where it is.
 
     Args:
-        input: any data type [batches, channels, *axes], with up to three axes.
+        input: any data type [batches, channels, width], [batches, channels, height, width], or
+            [batches, channels, depth, height, width].
         window_dimensions: the size of the window along each axis. Default: that of the input (global pooling).
         padding: elements around the input that windows may cover: [before, after, before, after, …]. Default: none.
         strides: for each axis, at least 1. Default: 1.
@@ -354,7 +359,8 @@ def lp_pool(
     """Take the p-norm of each window of each channel, over one, two or three spatial axes.
 
     Args:
-        input: float32 or float16 [batches, channels, *axes], with up to three axes.
+        input: float32 or float16 [batches, channels, width], [batches, channels, height, width], or
+            [batches, channels, depth, height, width].
         p: at least 1.
         window_dimensions: the size of the window along each axis. Default: that of the input (global pooling).
         padding: zeros around the input that windows may cover: [before, after, before, after, …]. Default: none.
@@ -400,7 +406,8 @@ def max_unpool(
     """Put maxima back where they were, and zeros everywhere else: the inverse of `max_pool_with_indices`.
 
     Args:
-        input: any data type [batches, channels, *axes], with up to three axes.
+        input: any data type [batches, channels, width], [batches, channels, height, width], or
+            [batches, channels, depth, height, width].
         indices: int32 or int64, the shape of `input`: positions in the result, which count all of its elements.
         output_sizes: the sizes of the axes of the result.
 

@@ -39,7 +39,7 @@ class _Axis(Window):
 
     @property
     def inside_padding(self) -> np.ndarray:
-        """Which positions are in the input or in its padding; a partial last window may have others."""
+        """Positions in the input or in its padding, as a mask; a partial last window may have others."""
         return self.positions < int(self.size) + int(self.ending)
 
     @property
