@@ -100,7 +100,6 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.col2im: ("native", Call(floats(1, 4, 4), [3, 3], [2, 2])),
     composites.conv_transpose: ("native", Call(floats(1, 2, 3, 3, 3), floats(2, 2, 2, 2, 2))),
     composites.convolution: ("native", Call(floats(1, 2, 4, 4, 4), floats(2, 2, 2, 2, 2))),
-    composites.deform_columns: ("expression", Call(floats(1, 2, 3, 3), floats(1, 8, 2, 2), taps=[2, 2])),
     composites.deform_conv: ("native", Call(floats(1, 2, 3, 3), floats(2, 2, 2, 2), floats(1, 8, 2, 2))),
     composites.lp_pool: ("decomposed", Call(floats(1, 2, 4, 4, 4), 3, window_dimensions=[2, 2, 2])),
     composites.max_pool: ("native", Call(floats(1, 2, 4, 4, 4), window_dimensions=[2, 2, 2])),

@@ -15,6 +15,7 @@ from support.window_cases import COUNT, MAKERS, WindowCase, case_of
 
 import opweave as ow
 from opweave import composites
+from opweave.composites.convolve import deform_columns
 from opweave.lazy.custom_call import CustomOp
 
 BLOCK = 20
@@ -23,7 +24,7 @@ SOFTWARE_BLOCK = 4
 """Those of a row on a GPU in software, where each set takes its own shader."""
 
 
-BY_EXPRESSION = {composites.col2im, composites.deform_columns, composites.max_pool_with_indices}
+BY_EXPRESSION = {deform_columns, composites.max_pool_with_indices}
 """Composites that read elements at computed positions, which no decomposition can."""
 
 
@@ -66,7 +67,7 @@ def test_composite_equals_engine(op: CustomOp[Any], device: str, block: int) -> 
 
 
 @pytest.mark.parametrize("block", range(0, COUNT, BLOCK))
-@pytest.mark.parametrize("op", [op for op in MAKERS if op is not composites.deform_columns], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [op for op in MAKERS if op is not deform_columns], ids=lambda op: op.name)
 def test_converted_node_equals_engine(op: CustomOp[Any], block: int) -> None:
     for number in range(block, block + BLOCK):
         case = case_of(op, number)

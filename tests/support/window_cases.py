@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from samples import Call
 
 from opweave import composites
+from opweave.composites.convolve import deform_columns
 from opweave.lazy.custom_call import CustomOp
 from support.onnx_nodes import node_model, run_engine
 
@@ -284,13 +285,11 @@ def _(random: Random) -> WindowCase:
     )
 
 
-@_case(composites.deform_columns)
+@_case(deform_columns)
 def _(random: Random) -> WindowCase:
     windows, channels, offset_groups, (x, offset), mask = _deformed(random)
     call = Call(x, offset, mask, taps=windows.taps, offset_groups=offset_groups, **windows.ours)
     # Each filter copies one tap of one channel.
     w = np.eye(channels * prod(windows.taps), dtype=np.float32).reshape(-1, channels, *windows.taps)
     attributes = {**windows.onnx, "offset_group": offset_groups}
-    return WindowCase(
-        composites.deform_columns, call, "DeformConv", [x, w, offset, None, mask], attributes, dynamic=(0, 2, 4)
-    )
+    return WindowCase(deform_columns, call, "DeformConv", [x, w, offset, None, mask], attributes, dynamic=(0, 2, 4))

@@ -7,12 +7,15 @@ from functools import reduce
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..core.dtypes import FLOATS
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits
 from ..core.shapes import check_positive, check_window, conv_size, conv_transpose_size, window_extent
 from ..expr import Traced, cast, clamp, compute, floor, logical_and, sum_over, where
 from ..expr.ir import storage
+from ..ops.constants import constant
 from ..support.errors import require
 from .declare import declare
 
@@ -586,3 +589,24 @@ def _(
         return cast(sum_over(window_dimensions, term), data_type)
 
     return compute((input.shape[0], input.shape[1] // taps, *image_sizes), element)
+
+
+@col2im.decompose
+def _(
+    b: Operations,
+    input: Operand,
+    image_sizes: Sequence[int],
+    window_dimensions: Sequence[int],
+    padding: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> Operand:
+    """Convolve with a filter for each tap that copies it there."""
+    counts = _block_counts(image_sizes, window_dimensions, padding, strides, dilations)
+    (batches, columns, _), taps = input.shape, prod(window_dimensions)
+    copies = np.tile(np.eye(taps, dtype=np.float32), (columns // taps, 1))
+    filter = constant(b, copies.reshape(columns, 1, *window_dimensions), input.data_type)
+    x = b.reshape(input, [batches, columns, *counts])
+    options = {"padding": padding, "strides": strides, "dilations": dilations, "output_sizes": image_sizes}
+    result: Operand = conv_transpose(x, filter, groups=columns // taps, **options)
+    return result

@@ -18,6 +18,7 @@ from triton_cases import SMALL, Build, F, array, check_kernels, instructions, ru
 import opweave as ow
 from benchmarks import cuda_tune
 from benchmarks.webgpu_contraction import Case
+from opweave import composites
 from opweave.backends.cuda import compiler, measured_tiles
 from opweave.backends.cuda.backend import precisions
 from opweave.backends.cuda.driver import CudaFunction
@@ -174,6 +175,33 @@ def test_conv2d(
         return b.conv2d(x, w, input_layout=layout, **options)
 
     check_kernels(conv, image, filter, constants=constants)
+
+
+@pytest.mark.parametrize("constants", [(), (1,)])
+@pytest.mark.parametrize(
+    ("batches", "channels", "size", "outputs", "options"),
+    [
+        (2, 16, (5, 6, 7), 33, {"padding": [1, 1, 1, 1, 1, 1]}),
+        (1, 3, (7, 9, 8), 32, {"padding": [2, 1, 0, 3, 1, 1], "strides": [1, 2, 2], "filter": (3, 5, 3)}),
+        (1, 20, (6, 7, 9), 32, {"dilations": [1, 2, 3], "padding": [0, 0, 2, 0, 1, 3]}),
+        (2, 32, (3, 5, 6), 64, {"groups": 2, "strides": [2, 1, 1], "padding": [1, 0, 1, 0, 1, 0]}),
+        (1, 32, (4, 6, 6), 32, {"filter": (1, 1, 1)}),
+        (1, 24, (60,), 40, {"filter": (3,), "padding": [1, 2], "dilations": [2]}),
+    ],
+)
+def test_convolution_of_any_axes(
+    batches: int, channels: int, size: tuple[int, ...], outputs: int, options: Any, constants: Any
+) -> None:
+    """One kernel on tensor cores, with bias and activation."""
+    options = dict(options)
+    taps = options.pop("filter", (3, 3, 3))
+    image, bias = array(batches, channels, *size), array(outputs)
+    filter = array(outputs, channels // options.get("groups", 1), *taps)
+
+    def conv(b: ow.MLGraphBuilder, x: Any, w: Any, bias: Any) -> Any:
+        return b.relu(composites.convolution(x, w, bias, **options))
+
+    check_kernels(conv, image, filter, bias, constants=constants)
 
 
 @pytest.mark.parametrize("held", [0, 100])

@@ -11,6 +11,7 @@ import pytest
 from triton_cases import WGMMA_TF32, F, array, check_kernels, instructions, steps_of
 
 import opweave as ow
+from opweave import composites
 from opweave.backends.cuda import compiler
 from opweave.backends.gpu.contraction import tensor_tiles
 from opweave.backends.gpu.contraction.tensor import TensorTile
@@ -59,6 +60,22 @@ def test_options(case: int, layout: Any) -> None:
     """Each phase of the strides is a convolution of its own, of one kernel."""
     build, image, filter = transposed(case, layout)
     check_kernels(build, image, filter)
+
+
+@pytest.mark.parametrize(
+    ("size", "taps", "options"),
+    [
+        ((3, 4, 3), (3, 3, 2), {"strides": [2, 1, 3], "padding": [1, 0, 1, 1, 0, 0], "output_padding": [1, 0, 2]}),
+        ((4, 3, 4), (2, 2, 2), {"strides": [2, 2, 2], "groups": 2}),
+        ((3, 4, 5), (3, 2, 3), {"dilations": [1, 2, 1], "padding": [1, 1, 0, 0, 1, 2]}),
+        ((30,), (5,), {"strides": [3]}),
+    ],
+)
+def test_transposed_convolution_of_any_axes(
+    size: tuple[int, ...], taps: tuple[int, ...], options: dict[str, Any]
+) -> None:
+    image, filter = array(2, 32, *size), array(32, 32 // options.get("groups", 1), *taps)
+    check_kernels(lambda b, x, w: composites.conv_transpose(x, w, **options), image, filter)
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
