@@ -71,6 +71,7 @@ FLOAT_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "mul": lambda a, b: a * b,
     "div": _quotient,
     "pow": _power,
+    "fmod": lambda a, b: math.nan if b == 0 or not math.isfinite(a) or math.isnan(b) else math.fmod(a, b),
     "max": lambda a, b: _either(a, b, max),
     "min": lambda a, b: _either(a, b, min),
     "abs": abs,

@@ -17,7 +17,12 @@ from ..support.hints import operation
 from ..support.lazy_imports import composite_names
 from .activation import fast_gelu, geglu, quick_gelu, swiglu, thresholded_relu
 from .attention import group_query_attention, multi_head_attention, scaled_dot_product_attention
+from .bits import bit_cast, bitwise_and, bitwise_not, bitwise_or, bitwise_xor, shift_left, shift_right
 from .convolve import col2im, conv_transpose, convolution, deform_columns, deform_conv
+from .cumulative import cumulative_product
+from .elementary import acos, acosh, asin, asinh, atan, atanh, cosh, erf_inv, expm1, log1p, sinh
+from .fourier import dft, stft
+from .linear_algebra import det, inverse
 from .movement import depth_to_space, space_to_depth
 from .normalization import (
     group_normalization,
@@ -38,13 +43,16 @@ from .selection import hard_max, one_hot, top_k
 from .suppression import non_max_suppression
 
 __all__ = [
-    "average_pool", "col2im", "compress", "conv_transpose", "convolution", "deform_columns", "deform_conv",
-    "depth_to_space", "fast_gelu", "geglu", "group_normalization", "group_query_attention", "hard_max",
-    "integer_matmul", "local_response_normalization", "log_softmax", "lp_pool", "matmul_n_bits", "max_pool",
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "average_pool", "bit_cast", "bitwise_and", "bitwise_not",
+    "bitwise_or", "bitwise_xor", "col2im", "compress", "conv_transpose", "convolution", "cosh", "cumulative_product",
+    "deform_columns", "deform_conv", "depth_to_space", "det", "dft", "erf_inv", "expm1", "fast_gelu", "geglu",
+    "group_normalization", "group_query_attention", "hard_max", "integer_matmul", "inverse",
+    "local_response_normalization", "log1p", "log_softmax", "lp_pool", "matmul_n_bits", "max_pool",
     "max_pool_with_indices", "max_unpool", "multi_head_attention", "non_max_suppression", "non_zero", "one_hot",
     "pack_bits", "pack_blocks", "quick_gelu", "ragged_gru", "ragged_lstm", "rms_norm", "rms_normalization",
-    "rotary_embedding", "scaled_dot_product_attention", "scatter_reduce", "skip_layer_norm", "skip_rms_norm",
-    "space_to_depth", "swiglu", "tensor_scatter", "thresholded_relu", "top_k", "unique",
+    "rotary_embedding", "scaled_dot_product_attention", "scatter_reduce", "shift_left", "shift_right", "sinh",
+    "skip_layer_norm", "skip_rms_norm", "space_to_depth", "stft", "swiglu", "tensor_scatter", "thresholded_relu",
+    "top_k", "unique",
 ]  # fmt: skip
 
 

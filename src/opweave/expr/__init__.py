@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import array_reductions, pointwise
-from .array import Traced, apply, cast, no_such_name as _no_such_name
+from .array import Traced, apply, bitcast, cast, no_such_name as _no_such_name
 from .array_reductions import *  # noqa: F403
 from .index_form import compute, store
 from .pointwise import *  # noqa: F403
@@ -39,6 +39,7 @@ __all__ = [
     *pointwise.__all__,
     "Traced",
     "apply",
+    "bitcast",
     "cast",
     "compute",
     "store",

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any, NoReturn, TypeAlias
 from weakref import WeakValueDictionary
 
-from ..core.dtypes import DataType, check
+from ..core.dtypes import INFO, DataType, check
 from ..core.questions import Questionable
 from ..core.shapes import broadcast
 from ..core.sizes import Size, is_same_size, is_static, lower_bound
@@ -554,6 +554,39 @@ def cast(x: Operand, data_type: DataType) -> Traced:
 def cast_to_storage(array: Traced, data_type: DataType) -> Traced:
     """Cast to a data type that is only stored (`dtypes.WIDENED`), from the one that computes it."""
     return Traced(array.shape, Cast(array.body, data_type))
+
+
+def bitcast(x: Operand, data_type: DataType) -> Traced:
+    """Reinterpret the bits of each element as another data type of the same width.
+
+    Devices may change the bits of NaN, and flush denormal floats to 0, if `x` is computed rather than read.
+
+    Args:
+        x: float32, or any integers.
+        data_type: float32, int32 or uint32 for 32 bits; for others, the signed or unsigned integers of the same width.
+
+    Returns:
+        An array of the shape of `x`.
+
+    Raises:
+        ValidationError: the widths differ, or the type has no form for bits (float16).
+
+    >>> import numpy as np, opweave as ow
+    >>> ow.expression(lambda x: ow.expr.bitcast(x, "int32"))(np.float32([1, -0.0])).tolist()
+    [1065353216, -2147483648]
+    """
+    array, target = as_array(x), check(data_type)
+    source = array.data_type
+    fits = source in INFO and INFO[source].bits == INFO[target].bits
+    require(fits, f"bitcast: the data types must have the same width, got {source} and {target}")
+    if source == target:
+        return array
+    if source in ir.INTEGERS and target in ir.INTEGERS:
+        return Traced(array.shape, Cast(array.body, target))
+    require(
+        "float16" not in (source, target), f"bitcast: float16 has no bits in expressions, got {source} and {target}"
+    )
+    return Traced(array.shape, ir.Bitcast(array.body, target))
 
 
 def round_float16(array: Traced) -> Traced:

@@ -18,7 +18,7 @@ from ..core.graph import MAX_RANK, Desc, Operand
 from ..core.sizes import estimate, is_symbolic
 from ..support.errors import NotSupportedError
 from .evaluate import evaluate, slots_of
-from .ir import INTEGERS, Call, Cast, Const, Expr, Formula, Index, Load, Output, Reduce, Source, Type, walk
+from .ir import INTEGERS, Bitcast, Call, Cast, Const, Expr, Formula, Index, Load, Output, Reduce, Source, Type, walk
 from .linear import linear
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ def _refusal_of(node: Expr) -> str | None:
         return "it reads elements at computed positions"
     if isinstance(node, Call) and node.name in _MISSING:
         return f"WebNN has no {node.name}"
+    if isinstance(node, Bitcast):
+        return "WebNN has no bitcast"
     return None
 
 

@@ -104,6 +104,16 @@ def conversion(source: Type, target: Type, precision: Precision) -> Rule:
     return lambda x: x.astype(dtype)
 
 
+def bit_conversion(source: Type, target: Type, precision: Precision) -> Rule:
+    """The rule of `ir.Bitcast`. Floats have the bits of their float32, in any precision."""
+
+    def rule(x: Array) -> Any:
+        narrow = x.astype(source, order="C", copy=False)  # float32, also where floats are computed in float64
+        return narrow.view(target).astype(dtype_of(target, precision), copy=False)
+
+    return rule
+
+
 def _saturate(x: Array, dtype: np.dtype[Any]) -> Any:
     """Truncate floats to integers, clamped to the range of `dtype`; NaN becomes 0."""
     info = INFO[dtype.name]

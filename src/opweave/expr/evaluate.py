@@ -20,7 +20,7 @@ from ..core.graph import Desc
 from ..support.errors import OperationError, require
 from . import elements
 from .elements import Array, Precision, Rule
-from .ir import Call, Cast, Const, Expr, Formula, Index, Load, Reduce, Source, walk
+from .ir import Bitcast, Call, Cast, Const, Expr, Formula, Index, Load, Reduce, Source, walk
 from .loads import Block, gather_rule, is_view, view_rule
 
 BLOCK_BYTES = 2**18
@@ -225,6 +225,8 @@ class _EvaluationStage:
                 return _Instruction(node, elements.function(node.name, node.parts[-1].type))
             case Cast():
                 return _Instruction(node, elements.conversion(node.parts[0].type, node.type, self.precision))
+            case Bitcast():
+                return _Instruction(node, elements.bit_conversion(node.parts[0].type, node.type, self.precision))
             case Reduce():
                 return _Instruction(node, self._reduction_rule(node))
         raise AssertionError(node)

@@ -8,6 +8,7 @@ once:
 - `Load`: an element of an input or of a stored intermediate;
 - `Call`: a function of `FUNCTIONS`, WebNN's element-wise operations and some integer functions;
 - `Cast`: a conversion to another data type;
+- `Bitcast`: the bits of a number as another data type of the same width;
 - `Reduce`: a sum, product, maximum, minimum, or the position of an extreme value, over its variables.
 
 Every node has a type: a data type, "bool", or "index", a position whose range is known. There is no type promotion,
@@ -157,6 +158,18 @@ class Cast(Expr):
 
     def _copy(self, parts: tuple[Expr, ...]) -> Expr:
         return Cast(parts[0], self.type)
+
+
+class Bitcast(Expr):
+    """The bits of a float32 as a 32-bit integer, or the reverse. Between integers of one width, a `Cast` keeps the bits."""
+
+    __slots__ = ()
+
+    def __init__(self, value: Expr, type: Type) -> None:
+        self._set(type, (value,))
+
+    def _copy(self, parts: tuple[Expr, ...]) -> Expr:
+        return Bitcast(parts[0], self.type)
 
 
 class Reduce(Expr):
@@ -311,7 +324,7 @@ def payload(node: Expr) -> tuple[object, ...]:
             return (node.name,)
         case Reduce():
             return node.reduction, *node.variables
-        case Cast():
+        case Cast() | Bitcast():
             return ()
         case _:
             return (node,)
@@ -416,7 +429,7 @@ class Formula:
     @cached_property
     def operations(self) -> int:
         """Number of calls and casts per output element; the body of a reduction counts once."""
-        return sum(isinstance(node, (Call, Cast)) and node.type != "index" for node in walk(*self.roots))
+        return sum(isinstance(node, (Call, Cast, Bitcast)) and node.type != "index" for node in walk(*self.roots))
 
     def __str__(self) -> str:
         from .printing import show

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from .ir import FUNCTIONS, Call, Cast, Const, Expr, Formula, Index, Input, Load, Reduce, Source, walk
+from .ir import FUNCTIONS, Bitcast, Call, Cast, Const, Expr, Formula, Index, Input, Load, Reduce, Source, walk
 
 _AXES = "ijklmnop"
 MAX_CHARACTERS = 120
@@ -128,6 +128,8 @@ class _PrintedScope:
             return f"{name}[{', '.join(parts)}]" if parts else name
         if isinstance(node, Cast):
             return f"{node.type}({parts[0]})"
+        if isinstance(node, Bitcast):
+            return f"bitcast({parts[0]}, {node.type})"
         if isinstance(node, Reduce):
             over = ", ".join(f"{self.node_names.get(v, 'r')} < {v.extent}" for v in node.variables)
             return f"{node.reduction}({over}: {parts[0]})"

@@ -53,6 +53,8 @@ FUNCTIONS: dict[str, Function] = {
     # Rounded down, with the matching remainder (Python's // and %); x // 0 and x % 0 are 0.
     "floor_div": Function(2, _WHOLE, np.floor_divide, "//", operator=operator.floordiv),
     "mod": Function(2, _WHOLE, np.remainder, "%", operator=operator.mod),
+    # The exact remainder with the sign of the first number (C's fmod); NaN for infinite numbers and divisors of 0.
+    "fmod": Function(2, FLOATS, np.fmod),
     "bit_and": Function(2, INTEGERS, np.bitwise_and, "&", operator=operator.and_),
     "bit_or": Function(2, INTEGERS, np.bitwise_or, "|", operator=operator.or_),
     "bit_xor": Function(2, INTEGERS, np.bitwise_xor, "^", operator=operator.xor),

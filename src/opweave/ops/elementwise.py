@@ -80,7 +80,8 @@ pow = _binary.named(
 modulus_floor = _binary.named(
     "modulus_floor",
     "Remainder of `a` / `b` with the sign of `b`, element by element, as Python's `%`.\n\n"
-    "An integer modulo 0 is 0, a float modulo 0 NaN. On GPUs, the remainder of floats is 0 for quotients from 2**46.",
+    "An integer modulo 0 is 0, a float modulo 0 NaN. Where "
+    "an engine composes the remainder of floats, it is 0 for quotients from 2**46.",
     ">>> import numpy as np, opweave as ow\n"
     '>>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))\n'
     '>>> graph = builder.build({"y": builder.modulus_floor(builder.input("x", "int32", [3]), 3)})\n'
@@ -89,7 +90,8 @@ modulus_floor = _binary.named(
 modulus_truncate = _binary.named(
     "modulus_truncate",
     "Remainder of `a` / `b` with the sign of `a`, element by element, as `%` in C.\n\n"
-    "An integer modulo 0 is 0, a float modulo 0 NaN. On GPUs, the remainder of floats is 0 for quotients from 2**46.",
+    "An integer modulo 0 is 0, a float modulo 0 NaN. Where "
+    "an engine composes the remainder of floats, it is 0 for quotients from 2**46.",
     ">>> import numpy as np, opweave as ow\n"
     '>>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))\n'
     '>>> graph = builder.build({"y": builder.modulus_truncate(builder.input("x", "int32", [3]), 3)})\n'
@@ -371,7 +373,11 @@ def truncated_remainder(f: Any, a: Any, b: Any) -> Any:
 
 def floored_remainder(f: Any, a: Any, b: Any) -> Any:
     """The remainder with the sign of b."""
-    rest = truncated_remainder(f, a, b)
+    return floored(f, truncated_remainder(f, a, b), b)
+
+
+def floored(f: Any, rest: Any, b: Any) -> Any:
+    """Give a remainder with the sign of the dividend the sign of the divisor b."""
     differs = f.not_equal(f.lesser(rest, 0), f.lesser(b, 0))
     return f.where(f.logical_and(f.not_equal(rest, 0), differs), rest + b, rest)
 

@@ -58,7 +58,9 @@ class Pending:
 
     @cached_property
     def calls(self) -> int:
-        return sum(isinstance(n, (ir.Call, ir.Cast)) and n.type != "index" for n in ir.walk(self.result.body))
+        return sum(
+            isinstance(n, (ir.Call, ir.Cast, ir.Bitcast)) and n.type != "index" for n in ir.walk(self.result.body)
+        )
 
     @property
     def only_moves(self) -> bool:

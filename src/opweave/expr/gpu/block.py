@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, Source, size_of, walk
+from ..ir import Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Source, size_of, walk
 from ..linear import Linear, is_sum, linear, place
 from ..printing import letter
 from ..ranges import bounds
 from . import elements
-from .elements import function, is_simple, operand
+from .elements import call_of, function, is_simple, operand
 from .mathematics import words
 from .module import GpuModule
 from .reductions import PART, State, combine_states
@@ -295,6 +295,8 @@ class Block:
             parts = [self.module.constant(part.value, part.type, opaque=True) for part in constants]
         if isinstance(node, Cast):
             return elements.cast(parts[0], node.parts[0].type, node.type, self.module.dialect)
+        if isinstance(node, Bitcast):
+            return call_of(f"bitcast<{computed_type(node.type)}>", parts)
         assert isinstance(node, Call)
         return function(node, parts, self.module.dialect)
 

@@ -337,6 +337,28 @@ fn pow_f32(a: f32, b: f32) -> f32 {
     return select(value, 1.0f, b == 0.0f || a == 1.0f);
 }
 
+// The exact remainder with the sign of a: a long division of the mantissas, eight binary digits at a time.
+fn fmod_f32(a: f32, b: f32) -> f32 {
+    let size = bitcast<u32>(a) & 0x7fffffffu;
+    let size_b = bitcast<u32>(b) & 0x7fffffffu;
+    if (size >= 0x7f800000u || size_b > 0x7f800000u || size_b == 0u) {
+        return not_a_number();
+    }
+    if (size < size_b) {
+        return a;
+    }
+    let low = max(size_b >> 23u, 1u);
+    let unit = (size_b & 0x007fffffu) | select(0u, 0x00800000u, size_b >= 0x00800000u);
+    let mantissa = (size & 0x007fffffu) | select(0u, 0x00800000u, size >= 0x00800000u);
+    var rest = mantissa % unit;
+    for (var left = max(size >> 23u, 1u) - low; left > 0u; left = left - min(left, 8u)) {
+        rest = (rest << min(left, 8u)) % unit;
+    }
+    // The unit of the last place of b, 2^(low - 150), as a product of two normal numbers.
+    let half = i32(low) / 2;
+    return with_sign((f32(rest) * power_of_two(half - 75)) * power_of_two(i32(low) - half - 75), a);
+}
+
 // Converts to the bits of a float16, rounded to nearest, ties to even.
 fn half_bits(x: f32) -> u32 {
     let size = bitcast<u32>(x) & 0x7fffffffu;

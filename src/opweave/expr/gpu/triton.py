@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.dtypes import DataType
 from ...core.graph import Desc
-from ..ir import Call, Cast, Const, Expr, Index, Load, Source, Type, walk
+from ..ir import Bitcast, Call, Cast, Const, Expr, Index, Load, Source, Type, walk
 from ..ranges import bounds
 from .triton_library import NAN, functions
 from .types import to_float32
@@ -150,6 +150,8 @@ class Statements:
             return self._load(node, parts)
         if isinstance(node, Cast):
             return _cast(parts[0], node.parts[0].type, node.type)
+        if isinstance(node, Bitcast):
+            raise UnsupportedError("bits of numbers")
         if isinstance(node, Call):
             return self._call(node, parts)
         raise UnsupportedError("reductions")

@@ -132,6 +132,10 @@ def _min(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
     return hl.select((a < b) | mathematics.is_nan(a), a, b) if type in FLOATS else hl.min(a, b)
 
 
+def _fmod(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
+    return mathematics.fmod(a, b)
+
+
 def _shift_left(type: Type, a: HalideExpr, b: HalideExpr) -> HalideExpr:
     fits, amount = _shift_amount(b)
     shifted = hl.reinterpret(a.type(), _as_unsigned(a) << amount)
@@ -175,6 +179,7 @@ _TYPED: dict[str, Callable[..., HalideExpr]] = {
     "div": _div,
     "floor_div": lambda *operands: _floor_divide(*operands)[0],
     "mod": lambda *operands: _floor_divide(*operands)[1],
+    "fmod": _fmod,
     "pow": _pow,
     "max": _max,
     "min": _min,

@@ -287,6 +287,34 @@ def pow(a: HalideExpr, b: HalideExpr) -> HalideExpr:
     return hl.select((b == f32(0)) | (a == f32(1)), f32(1), value)
 
 
+def fmod(a: HalideExpr, b: HalideExpr) -> HalideExpr:
+    """The exact remainder with the sign of `a`: a long division of the mantissas, 40 binary digits at a time."""
+    size, divisor = bits(a) & hl.u32(0x7FFFFFFF), bits(b) & hl.u32(0x7FFFFFFF)
+
+    def parts(pattern: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
+        """The exponent, at least 1, and the mantissa as an integer."""
+        exponent, digits = pattern >> hl.u32(23), pattern & hl.u32(0x007FFFFF)
+        is_normal = exponent > hl.u32(0)
+        return hl.max(exponent, hl.u32(1)), hl.select(is_normal, digits | hl.u32(0x00800000), digits)
+
+    (high, mantissa), (low, unit) = parts(size), parts(divisor)
+    wide = hl.cast(_U64, hl.max(unit, hl.u32(1)))
+    left = hl.cast(_U64, hl.select(high > low, high - low, hl.u32(0)))
+    rest = hl.cast(_U64, mantissa) % wide
+    for _ in range(7):  # exponents differ by at most 253
+        step = hl.min(left, hl.u64(40))
+        rest = (rest << step) % wide
+        left = left - step
+    # The unit of the last place of the divisor, 2 ** (low - 150), as a product of two normal numbers.
+    half = low >> hl.u32(1)
+    value = (
+        hl.cast(_F32, hl.cast(_I32, rest)) * _power_of_two(half - hl.u32(75)) * _power_of_two(low - half - hl.u32(75))
+    )
+    value = hl.select(size < divisor, a, with_sign(value, a))
+    is_known = (size < hl.u32(0x7F800000)) & (divisor < hl.u32(0x7F800001)) & (divisor > hl.u32(0))
+    return hl.select(is_known, value, f32(math.nan))
+
+
 def coefficients() -> list[float]:
     """The constants of the polynomials of this module, by which `fusion` recognises them."""
     tables = (*_EXP, *_LOG, *_TANH, *_SIGMOID, *_ERF_SMALL, *_ERF_LARGE, *_SIN, *_COS)

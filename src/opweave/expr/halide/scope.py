@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...core.dtypes import FLOATS
 from ...core.sizes import Size, lower_bound
-from ..ir import Call, Cast, Const, Expr, Index, Load, Reduce, walk
+from ..ir import Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, walk
 from ..ranges import bounds
 from . import elements
 from .mathematics import HalideExpr, hl
@@ -51,6 +51,8 @@ class LoopScope:
                 if node.type == "index" and part.type in ("uint32", "uint64"):
                     return self._unsigned_index(part, value)
                 return elements.from_half_bits(elements.half_bits(value)) if node.type == "float16" else value
+            case Bitcast():
+                return hl.reinterpret(elements.arithmetic_type(node.type), self._known[node.parts[0]])
             case Call():
                 arguments = [self._known[part] for part in node.parts]
                 return self._call(node, arguments)

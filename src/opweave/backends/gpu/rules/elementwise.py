@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .... import expr
+from ....core.dtypes import FLOATS
 from ....expr import Traced
 from ....ops import elementwise as ops
 from ..table import gpu
@@ -10,9 +11,9 @@ from ..table import gpu
 
 @gpu.lower(ops.modulus_floor)
 def _(a: Traced, b: Traced) -> Traced:
-    return ops.floored_remainder(expr, a, b)
+    return ops.floored(expr, _truncated_remainder(a, b), b)
 
 
 @gpu.lower(ops.modulus_truncate)
-def _(a: Traced, b: Traced) -> Traced:
-    return ops.truncated_remainder(expr, a, b)
+def _truncated_remainder(a: Traced, b: Traced) -> Traced:
+    return expr.apply("fmod", a, b) if a.data_type in FLOATS else ops.truncated_remainder(expr, a, b)

@@ -8,6 +8,7 @@ from . import (
     elementwise as elementwise,
     indexing as indexing,
     logical as logical,
+    mathematics as mathematics,
     matrix as matrix,
     movement as movement,
     normalization as normalization,

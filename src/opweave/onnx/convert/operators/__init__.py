@@ -9,6 +9,7 @@ from . import (
     elementwise as elementwise,
     indexing as indexing,
     logic as logic,
+    mathematics as mathematics,
     matrix as matrix,
     movement as movement,
     normalization as normalization,

@@ -1,4 +1,4 @@
-"""Element-wise ONNX operators: arithmetic, functions of one input, casts, clipping, cumulative sums and products."""
+"""Element-wise ONNX operators: arithmetic, functions of one input, casts, clipping, cumulative sums."""
 
 from __future__ import annotations
 
@@ -74,53 +74,12 @@ def _(b: MLGraphBuilder, x: MLOperand) -> Tensor:
     return b.min(x, 1) if is_unsigned(x) else b.sign(x)
 
 
-@converts("Cosh")
-def _cosh(b: MLGraphBuilder, input: MLOperand) -> MLOperand:
-    # (eˣ + e⁻ˣ) / 2. Each power is the product of two roots: for large x, eˣ overflows although eˣ / 2 does not.
-    half = b.mul(input, 0.5)
-    up, down = b.exp(half), b.exp(b.neg(half))
-    return b.add(b.mul(b.mul(up, 0.5), up), b.mul(b.mul(down, 0.5), down))
-
-
-@converts("Sinh")
-def _(b: MLGraphBuilder, input: MLOperand) -> Tensor:
-    # Not (eˣ - e⁻ˣ) / 2, which loses all digits near 0.
-    return b.mul(b.tanh(input), _cosh(b, input))
-
-
 # Functions of two inputs ---------------------------------------------------------------------------------------------
 
 
 @converts("Mod")
 def _(b: MLGraphBuilder, a: MLOperand, B: Tensor, *, fmod: int = 0) -> Tensor:
-    if is_float(a):
-        unsupported_if(fmod, "the remainder of floats is exact, and WebNN can only compose it from a rounded quotient")
-        return _float_modulo(b, a, B)
-    remainder = b.sub(a, b.mul(b.div(a, B), B))  # of the dividend's sign
-    return remainder if fmod or is_unsigned(a) else _with_sign(b, remainder, B)
-
-
-def _with_sign(b: MLGraphBuilder, remainder: MLOperand, divisor: Tensor) -> MLOperand:
-    """Give a remainder the sign of the divisor: remainder + divisor where the signs differ."""
-    if isinstance(divisor, np.ndarray) and (divisor > 0).all():
-        differs = b.lesser(remainder, 0)
-    elif isinstance(divisor, np.ndarray) and (divisor < 0).all():
-        differs = b.greater(remainder, 0)
-    else:
-        signs = b.logical_xor(b.lesser(remainder, 0), b.lesser(operand(b, divisor), 0))
-        differs = b.logical_and(signs, b.not_equal(remainder, 0))
-    return b.where(differs, b.add(remainder, divisor), remainder)
-
-
-def _float_modulo(b: MLGraphBuilder, a: MLOperand, divisor: Tensor) -> MLOperand:
-    """ONNX's a - floor(a / divisor) * divisor; if the quotient was rounded up, the sign is corrected."""
-    result = _with_sign(b, b.sub(a, b.mul(b.floor(b.div(a, divisor)), divisor)), divisor)
-    if isinstance(divisor, np.ndarray) and np.isfinite(divisor).all():
-        return result
-    # For an infinite divisor and finite a, the result is a, or the divisor if the signs differ. For infinite a, adding a - a
-    # gives NaN.
-    other = b.where(b.lesser(b.mul(a, divisor), 0), operand(b, divisor), a)
-    return b.where(b.is_infinite(operand(b, divisor)), b.add(other, b.sub(a, a)), result)
+    return b.modulus_truncate(a, B) if fmod else b.modulus_floor(a, B)
 
 
 @converts("Pow")
@@ -137,34 +96,6 @@ def _(b: MLGraphBuilder, x: MLOperand, exponent: Tensor) -> Tensor:
     bits = max(32, INFO[x.data_type].bits, INFO[y.data_type].bits)
     wide: Any = f"uint{bits}" if is_unsigned(y) else f"int{bits}"
     return b.cast(b.pow(b.cast(x, wide), as_type(b, exponent, wide)), x.data_type)
-
-
-@converts("BitShift")
-def _(b: MLGraphBuilder, x: MLOperand, distance: MLOperand, *, direction: str) -> Tensor:
-    # x << n = x * 2**n, x >> n = x / 2**n. Shifting by all bits, or by a negative number, gives 0. So does the factor 0, also
-    # as a divisor: an integer divided by 0 is 0.
-    bits = INFO[x.data_type].bits
-    powers = np.array([*(1 << bit for bit in range(bits)), 0], f"uint{bits}").astype(x.data_type)
-    lowest = 0 if is_unsigned(distance) else -1  # the index of the last power, which is 0
-    factor = b.gather(powers, b.cast(b.clamp(distance, min_value=lowest, max_value=bits), "int32"))
-    if direction == "LEFT":
-        return b.mul(x, factor)
-    if is_unsigned(x):
-        return b.div(x, factor)
-    # For negative x, x >> n = ~(~x >> n); the divisor -2**63 also leaves 0.
-    is_negative = b.lesser(x, 0)
-    quotient = b.div(b.where(is_negative, _complement(b, x), x), factor)
-    return b.where(is_negative, _complement(b, quotient), quotient)
-
-
-def _complement(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
-    info = INFO[x.data_type]
-    return b.sub(np.array(info.highest if info.kind == "u" else -1, x.data_type), x)
-
-
-@converts("BitwiseNot")
-def _(b: MLGraphBuilder, X: MLOperand) -> Tensor:
-    return _complement(b, X)
 
 
 # Casts ---------------------------------------------------------------------------------------------------------------
@@ -232,15 +163,6 @@ def saturated(b: MLGraphBuilder, x: MLOperand, data_type: DataType) -> MLOperand
     return b.clamp(x, min_value=2.0**-127 if data_type == dtypes.POWERS else -largest, max_value=largest)
 
 
-@converts("BitCast")
-def _(b: MLGraphBuilder, x: MLOperand, *, to: int) -> Tensor:
-    data_type = DATA_TYPES.get(to)
-    if data_type is None or (x.data_type != data_type and (dtypes.is_float(data_type) or is_float(x))):
-        raise Unsupported("WebNN can reinterpret bits only between its integer types")
-    # Integers of the same size keep their bits.
-    return b.identity(x) if x.data_type == data_type else b.cast(x, data_type)
-
-
 # Clip ----------------------------------------------------------------------------------------------------------------
 
 
@@ -271,34 +193,10 @@ def _bound(b: MLGraphBuilder, x: MLOperand, bound: Tensor, number: int | float |
     return b.where(b.is_nan(bound), np.array(none, x.data_type), bound) if is_float(x) else bound
 
 
-# Cumulative sums and products ----------------------------------------------------------------------------------------
+# Cumulative sums -------------------------------------------------------------------------------------------------------
 
 
 @converts("CumSum")
 def _(b: MLGraphBuilder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
     along = normalize_axis(integer(axis, "the axis"), len(x.shape))
     return b.cumulative_sum(operand(b, x), along, exclusive=bool(exclusive), reversed=bool(reverse))
-
-
-@converts("CumProd")
-def _(b: MLGraphBuilder, x: MLOperand, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    along = normalize_axis(integer(axis, "the axis"), x.rank)
-    size = x.shape[along]
-
-    def shift(value: MLOperand, distance: int) -> MLOperand:
-        """Shift `value` by `distance` along the axis, filling with ones."""
-        sizes, ones = list(value.shape), [0] * value.rank
-        sizes[along], ones[along] = size - distance, distance
-        return b.pad(b.slice(value, [0] * value.rank, sizes), ones, [0] * value.rank, value=1)
-
-    if exclusive and size == 1:
-        return np.ones(x.shape, x.data_type)
-    result = b.reverse(x, axes=[along]) if reverse else x
-    if exclusive:
-        result = shift(result, 1)
-    # Parallel prefix products: each step doubles the number of factors in a product.
-    distance = 1
-    while distance < size:
-        result = b.mul(result, shift(result, distance))
-        distance *= 2
-    return b.reverse(result, axes=[along]) if reverse else result

@@ -1,0 +1,310 @@
+"""Discrete Fourier transforms, as products with constant matrices.
+
+A long transform is factorised. For n = n1 * n2, elements n2 * i1 + i2 and frequencies k1 + n1 * k2 (Cooley and Tukey, 1965):
+
+    X[k1 + n1 * k2] = sum over i2 of w(n2)**(i2 * k2) * w(n)**(i2 * k1) * sum over i1 of w(n1)**(i1 * k1) * x[n2 * i1 + i2]
+
+Each sum is a matrix product. A transform whose prime factors are all large becomes a convolution with a chirp, whose length is
+a power of two (Bluestein, 1970). Angles are computed in float64 from exact integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.dtypes import FLOATS
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits, N
+from ..core.sizes import Size
+from ..ops.constants import constant
+from ..ops.reduction import narrow, widen
+from ..support.errors import require
+from .declare import declare
+
+if TYPE_CHECKING:
+    from ..ops import Operations
+
+MAX_LENGTH = 2**24
+"""Maximum length of a transform, whose constants are a few times as large as the result."""
+
+MAX_DIRECT = 512
+"""Maximum length of a transform that is one matrix product: its matrix has 4 MiB. An estimate."""
+
+BEST_FACTOR = 64
+"""Maximum factor that is split off a longer transform. An estimate."""
+
+
+def _second_last(input: Operand) -> int:
+    return input.rank - 2
+
+
+@declare(input=Limits(FLOATS, ranks=(2, N)))
+def dft(
+    self: Builder,
+    input: Operand,
+    length: int | None = None,
+    *,
+    axis: int | None = None,
+    inverse: bool = False,
+    onesided: bool = False,
+    label: str = "",
+) -> Desc:
+    """Compute the discrete Fourier transform along an axis.
+
+    Args:
+        input: float32 or float16 [..., 2], real and imaginary parts in the last dimension, or [..., 1] for real numbers.
+        length: the number of elements to transform: the input is cut, or continued with zeros. Default: the size of the axis,
+            or 2 * (size - 1) for the inverse of a one-sided transform.
+        axis: in [0, rank - 1), so not the last one. Default: the one before it.
+        inverse: whether to compute the inverse transform, which divides by the length.
+        onesided: whether to return only the frequencies [0, length // 2] of real numbers, which determine the others; with
+            `inverse`, whether the input has only these, so that the result is real.
+
+    Returns: An operand of the data type of `input`, and of its shape except that the axis has `length` elements, or
+        length // 2 + 1 if `onesided`, and the last dimension is 2, or 1 for the inverse of a one-sided transform. For
+        n = length, `output[k]` is the sum of `input[i] * exp(-2j * pi * i * k / n)`.
+    Raises: the last dimension is neither 1 nor 2, a one-sided transform of complex numbers, or a wrong axis or length.
+
+    ONNX's DFT.
+
+    >>> dft(np.float32([[1], [2], [3], [4]]), onesided=True).round(3).tolist()
+    [[10.0, 0.0], [-2.0, 2.0], [-2.0, 0.0]]
+    """
+    assert axis is not None
+    require(0 <= axis < input.rank - 1, f"axis must be in [0, {input.rank - 1}), got {axis}")
+    parts = input.shape[-1]
+    require(parts == 1 or parts == 2, f"the last dimension of input must be 1 or 2, got {input.desc}")
+    is_real = parts == 1
+    require(not onesided or inverse or is_real, f"a one-sided transform takes real numbers, [..., 1], got {input.desc}")
+    count = _length_of(input.shape[axis], length, inverse and onesided)
+    shape = list(input.shape)
+    shape[axis] = count // 2 + 1 if onesided and not inverse else count
+    shape[-1] = 1 if onesided and inverse else 2
+    return Desc(input.data_type, tuple(shape))
+
+
+def _length_of(size: int, length: int | None, halved: bool) -> int:
+    count = length if length is not None else 2 * (size - 1) if halved else size
+    require(count > 0, f"length must be greater than 0, got {count}")
+    require(count <= MAX_LENGTH, f"length must be at most {MAX_LENGTH}, got {count}")
+    return count
+
+
+dft.default("axis")(_second_last)
+
+
+@dft.decompose
+def _(b: Operations, input: Operand, length: int | None, axis: int, inverse: bool, onesided: bool) -> Operand:
+    halved = inverse and onesided
+    count = int(_length_of(input.shape[axis], length, halved))
+    parts = int(input.shape[-1])
+    x = _moved(b, widen(b, input), axis, input.rank - 2)
+    others = x.shape[:-2]
+    rows = prod(others)
+    x = b.reshape(x, [rows, x.shape[-2], parts])
+    x = _resized(b, x, count // 2 + 1 if halved else count)
+    if halved:
+        result = _to_real(b, x, count)
+    else:
+        result = _transformed(b, x, count, inverse, count // 2 + 1 if onesided else count)
+    result = b.reshape(result, [*others, *result.shape[1:]])
+    return narrow(b, _moved(b, result, input.rank - 2, axis), input)
+
+
+def _moved(b: Operations, x: Operand, source: int, target: int) -> Operand:
+    """Move an axis to another place."""
+    if source == target:
+        return x
+    order = [axis for axis in range(x.rank) if axis != source]
+    order.insert(target, source)
+    return b.transpose(x, permutation=order)
+
+
+def _resized(b: Operations, x: Operand, count: int) -> Operand:
+    """Cut the elements of [rows, elements, parts], or continue them with zeros."""
+    size = x.shape[1]
+    if size > count:
+        return b.slice(x, [0, 0, 0], [x.shape[0], count, x.shape[2]])
+    return b.pad(x, [0, 0, 0], [0, count - size, 0]) if size < count else x
+
+
+def _matrix(n: int, inverse: bool, inputs: int, outputs: int, is_real: bool) -> np.ndarray:
+    """The matrix of a transform of length `n`: rows are parts of the inputs, columns real and imaginary parts of outputs."""
+    turns = np.outer(np.arange(inputs), np.arange(outputs)) % n
+    angles = turns * (2 * np.pi / n) * (1 if inverse else -1)
+    scale = 1 / n if inverse else 1.0
+    cosines, sines = np.cos(angles) * scale, np.sin(angles) * scale
+    rows = np.stack([cosines, sines], -1).reshape(inputs, 2 * outputs)
+    if is_real:
+        return rows
+    of_imaginary = np.stack([-sines, cosines], -1).reshape(inputs, 2 * outputs)
+    return np.stack([rows, of_imaginary], 1).reshape(2 * inputs, 2 * outputs)
+
+
+def _product(b: Operations, x: Operand, matrix: np.ndarray, shape: Sequence[int]) -> Operand:
+    flat = b.reshape(x, [prod(x.shape[:-2]), x.shape[-2] * x.shape[-1]])
+    return b.reshape(b.matmul(flat, constant(b, matrix, "float32")), shape)
+
+
+def _transformed(b: Operations, x: Operand, n: int, inverse: bool, frequencies: int) -> Operand:
+    """Transform [rows, n, parts] to the first frequencies, [rows, frequencies, 2]."""
+    rows, _, parts = x.shape
+    if n <= MAX_DIRECT:
+        return _product(b, x, _matrix(n, inverse, n, frequencies, parts == 1), [rows, frequencies, 2])
+    first = _factor(n)
+    full = _by_chirp(b, x, n, inverse) if first == 1 else _by_factors(b, x, first, n // first, inverse)
+    return full if frequencies == n else b.slice(full, [0, 0, 0], [rows, frequencies, 2])
+
+
+def _factor(n: int) -> int:
+    """The factor to split off: the largest divisor up to `BEST_FACTOR`, or the smallest one up to `MAX_DIRECT`; 1 for none."""
+    divisors = [d for d in range(2, MAX_DIRECT + 1) if n % d == 0]
+    usual = [d for d in divisors if d <= BEST_FACTOR]
+    return usual[-1] if usual else divisors[0] if divisors else 1
+
+
+def _by_factors(b: Operations, x: Operand, n1: int, n2: int, inverse: bool) -> Operand:
+    rows, _, parts = x.shape
+    x = b.transpose(b.reshape(x, [rows, n1, n2, parts]), permutation=[0, 2, 1, 3])
+    inner = _product(b, x, _matrix(n1, inverse, n1, n1, parts == 1), [rows, n2, n1, 2])
+    turns = np.outer(np.arange(n2), np.arange(n1))
+    turned = _turned(b, inner, turns * (2 * np.pi / (n1 * n2)) * (1 if inverse else -1))
+    columns = b.reshape(b.transpose(turned, permutation=[0, 2, 1, 3]), [rows * n1, n2, 2])
+    outer = b.reshape(_transformed(b, columns, n2, inverse, n2), [rows, n1, n2, 2])
+    return b.reshape(b.transpose(outer, permutation=[0, 2, 1, 3]), [rows, n1 * n2, 2])
+
+
+def _turned(b: Operations, x: Operand, angles: np.ndarray) -> Operand:
+    """Multiply complex numbers [rows, *angles, 2] by exp(1j * angles)."""
+    return _times(b, x, np.exp(1j * angles))
+
+
+def _times(b: Operations, x: Operand, factors: np.ndarray) -> Operand:
+    """Multiply complex numbers [rows, *factors, 2] by constant complex factors."""
+    # x * c + swapped(x) * d, where swapped exchanges real and imaginary parts.
+    equal = np.stack([factors.real] * 2, -1)
+    crossed = np.stack([-factors.imag, factors.imag], -1)
+    swapped = b.reverse(x, axes=[x.rank - 1])
+    return x * constant(b, equal, "float32") + swapped * constant(b, crossed, "float32")
+
+
+def _by_chirp(b: Operations, x: Operand, n: int, inverse: bool) -> Operand:
+    """Bluestein's transform: i * k = (i**2 + k**2 - (k - i)**2) / 2 turns the sum into a convolution."""
+    size = 1 << (2 * n - 2).bit_length()
+    squares = np.array([i * i % (2 * n) for i in range(n)], np.float64)
+    chirp = np.exp(1j * squares * (np.pi / n) * (1 if inverse else -1))
+    around = np.zeros(size, complex)
+    around[:n] = chirp.conj()
+    around[size - n + 1 :] = chirp[:0:-1].conj()
+    spectrum = np.fft.fft(around)
+    if x.shape[2] == 1:
+        x = b.pad(x, [0, 0, 0], [0, 0, 1])
+    padded = _resized(b, _times(b, x, chirp), size)
+    product = _times(b, _transformed(b, padded, size, False, size), spectrum)
+    convolved = _resized(b, _transformed(b, product, size, True, size), n)
+    return _times(b, convolved, chirp / n if inverse else chirp)
+
+
+def _to_real(b: Operations, x: Operand, n: int) -> Operand:
+    """Compute the real numbers [rows, n, 1] of frequencies [rows, n // 2 + 1, parts]."""
+    rows, bins, parts = x.shape
+    if n <= MAX_DIRECT:
+        # Each frequency but the first, and the last one of an even length, stands for its conjugate, too.
+        weights = np.full((int(bins), 1), 2.0)
+        weights[0] = 1
+        if n % 2 == 0:
+            weights[-1] = 1
+        angles = (np.outer(np.arange(int(bins)), np.arange(n)) % n) * (2 * np.pi / n)
+        real, imaginary = np.cos(angles) * weights / n, -np.sin(angles) * weights / n
+        imaginary[0] = (
+            0  # the imaginary parts of the first frequency, and of the last one of an even length, do not count
+        )
+        if n % 2 == 0:
+            imaginary[-1] = 0
+        matrix = real if parts == 1 else np.stack([real, imaginary], 1).reshape(-1, n)
+        return _product(b, x, matrix, [rows, n, 1])
+    if parts == 1:
+        x = b.pad(x, [0, 0, 0], [0, 0, 1])
+    signs = np.ones((int(bins), 2))
+    signs[0, 1] = 0
+    if n % 2 == 0:
+        signs[-1, 1] = 0
+    x = x * constant(b, signs, "float32")
+    others = (n - 1) // 2
+    mirrored = b.reverse(b.slice(x, [0, 1, 0], [rows, others, 2]), axes=[1]) * constant(b, [1.0, -1.0], "float32")
+    full = _transformed(b, b.concat([x, mirrored], 1), n, True, n)
+    return b.slice(full, [0, 0, 0], [rows, n, 1])
+
+
+@declare(signal=Limits(FLOATS, ranks=(3, 3)), window=Limits("signal", ranks=(1, 1)))
+def stft(
+    self: Builder,
+    signal: Operand,
+    window: Operand | None = None,
+    *,
+    step: int,
+    frame_length: int | None = None,
+    onesided: bool = True,
+    label: str = "",
+) -> Desc:
+    """Compute Fourier transforms of overlapping frames of a signal.
+
+    Args:
+        signal: float32 or float16 [batches, length, 1], or [batches, length, 2] with real and imaginary parts.
+        window: factors for the elements of a frame, [frame_length]; default: ones.
+        step: the distance of the begins of two frames.
+        frame_length: the number of elements of a frame. Default: the length of the window, else of the signal.
+        onesided: whether to return only the frequencies [0, frame_length // 2], for real signals.
+
+    Returns: An operand of the data type of `signal` [batches, frames, frequencies, 2], where frames is
+        (length - frame_length) // step + 1.
+    Raises: the frames do not fit into the signal, the window has another length, or a one-sided transform of a complex signal.
+
+    ONNX's STFT.
+
+    >>> stft(np.ones((1, 8, 1), "float32"), step=2, frame_length=4).round(3)[0, 0].tolist()
+    [[4.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+    """
+    batches, length, parts = signal.shape
+    require(parts == 1 or parts == 2, f"the last dimension of signal must be 1 or 2, got {signal.desc}")
+    require(not onesided or parts == 1, f"a one-sided transform takes real signals, [..., 1], got {signal.desc}")
+    require(step > 0, f"step must be greater than 0, got {step}")
+    size = _frame_of(signal, window, frame_length)
+    if window is not None:
+        require(window.shape[0] == size, f"window must have {size} elements, the frame_length, got {window.desc}")
+    require(size > 0, f"frame_length must be greater than 0, got {size}")
+    require(size <= length, f"frame_length must be at most {length}, the length of the signal, got {size}")
+    frames = (length - size) // step + 1
+    return Desc(signal.data_type, (batches, frames, size // 2 + 1 if onesided else size, 2))
+
+
+def _frame_of(signal: Operand, window: Operand | None, frame_length: int | None) -> int:
+    if frame_length is not None:
+        return frame_length
+    return signal.shape[1] if window is None else window.shape[0]
+
+
+@stft.decompose
+def _(
+    b: Operations, signal: Operand, window: Operand | None, step: int, frame_length: int | None, onesided: bool
+) -> Operand:
+    batches, length, parts = signal.shape
+    size = int(_frame_of(signal, window, frame_length))
+    frames: Any = (length - size) // step + 1
+    x = widen(b, signal)
+    if frames == 1:
+        x = b.reshape(b.slice(x, [0, 0, 0], [batches, size, parts]), [batches, 1, size, parts])
+    elif step >= size and not isinstance(frames, Size):
+        # Frames that do not overlap are parts of rows of `step` elements.
+        x = _resized(b, x, frames * step)
+        x = b.slice(b.reshape(x, [batches, frames, step, parts]), [0] * 4, [batches, frames, size, parts])
+    else:
+        begins = np.arange(int(frames))[:, None] * step
+        x = b.gather(x, constant(b, begins + np.arange(size), "int32"), axis=1)
+    if window is not None:
+        x = x * b.reshape(widen(b, window), [size, 1])
+    return narrow(b, dft(b, x, axis=2, onesided=onesided), signal)
