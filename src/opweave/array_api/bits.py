@@ -1,41 +1,15 @@
-"""Bitwise functions of the standard: expressions for integers, operations for truth values."""
+"""Bitwise functions of the standard: composites for integers, operations for truth values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from .. import ops
-from ..custom import expression
+from .. import composites, ops
 from ..lazy.array import Array
 from .arguments import as_array, require_kind
 from .declare import as_operands, binary
 from .elementwise import logical_not
-
-
-@expression
-def _bits_and(a, b):  # type: ignore[no-untyped-def]
-    return a & b
-
-
-@expression
-def _bits_or(a, b):  # type: ignore[no-untyped-def]
-    return a | b
-
-
-@expression
-def _bits_xor(a, b):  # type: ignore[no-untyped-def]
-    return a ^ b
-
-
-@expression
-def _shifted_left(a, b):  # type: ignore[no-untyped-def]
-    return a << b
-
-
-@expression
-def _shifted_right(a, b):  # type: ignore[no-untyped-def]
-    return a >> b
 
 
 def _bits(of_integers: Any, of_truths: Callable[[Any, Any], Array] | None = None) -> Callable[[Any, Any], Array]:
@@ -49,18 +23,33 @@ def _bits(of_integers: Any, of_truths: Callable[[Any, Any], Array] | None = None
 
 _EITHER = "integral or bool"
 bitwise_and = binary(
-    "bitwise_and", _EITHER, _bits(_bits_and, ops.logical_and), "Bitwise AND of two arrays.", ([5, 6], 3), "[1, 2]"
+    "bitwise_and",
+    _EITHER,
+    _bits(composites.bitwise_and, ops.logical_and),
+    "Bitwise AND of two arrays.",
+    ([5, 6], 3),
+    "[1, 2]",
 )
 bitwise_or = binary(
-    "bitwise_or", _EITHER, _bits(_bits_or, ops.logical_or), "Bitwise OR of two arrays.", ([5, 6], 3), "[7, 7]"
+    "bitwise_or",
+    _EITHER,
+    _bits(composites.bitwise_or, ops.logical_or),
+    "Bitwise OR of two arrays.",
+    ([5, 6], 3),
+    "[7, 7]",
 )
 bitwise_xor = binary(
-    "bitwise_xor", _EITHER, _bits(_bits_xor, ops.logical_xor), "Bitwise XOR of two arrays.", ([5, 6], 3), "[6, 5]"
+    "bitwise_xor",
+    _EITHER,
+    _bits(composites.bitwise_xor, ops.logical_xor),
+    "Bitwise XOR of two arrays.",
+    ([5, 6], 3),
+    "[6, 5]",
 )
 bitwise_left_shift = binary(
     "bitwise_left_shift",
     "integral",
-    _bits(_shifted_left),
+    _bits(composites.shift_left),
     "Shift the bits of `x1` to the left by `x2`.",
     ([1, 3], 2),
     "[4, 12]",
@@ -68,7 +57,7 @@ bitwise_left_shift = binary(
 bitwise_right_shift = binary(
     "bitwise_right_shift",
     "integral",
-    _bits(_shifted_right),
+    _bits(composites.shift_right),
     "Shift the bits of `x1` to the right by `x2`; the sign is kept.",
     ([8, -8], 2),
     "[2, -2]",
@@ -92,7 +81,7 @@ def bitwise_invert(x: Any, /) -> Array:
     require_kind(bits, _EITHER, "bitwise_invert")
     if bits.dtype.kind == "b":
         return logical_not(bits)
-    return ops.sub((1 << 8 * bits.dtype.itemsize) - 1 if bits.dtype.kind == "u" else -1, bits)
+    return composites.bitwise_not(bits)  # type: ignore[no-any-return]
 
 
 __all__ = [

@@ -1,14 +1,11 @@
-"""Exponents, logarithms, angles and distances of the standard, as formulas of WebNN's operations.
-
-The formulas stay accurate near zero (`log1p`, `expm1`) and do not overflow early (`hypot`).
-"""
+"""Exponents, logarithms, angles and distances of the standard, as composites and formulas of WebNN's operations."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
-from .. import ops
+from .. import composites, ops
 from ..lazy.array import Array
 from .declare import as_operands, binary, unary
 from .elementwise import is_negative, with_sign_of
@@ -55,66 +52,10 @@ tanh = unary(
 )
 
 
-def _log1p(x: Array) -> Array:
-    """Compute x * log(u) / (u - 1) for u = 1 + x, rounded: the error of u cancels (Kahan; Goldberg 1991, theorem 4)."""
-    u = ops.add(x, 1.0)
-    is_limit = ops.logical_or(ops.equal(u, 1.0), ops.equal(u, math.inf))
-    return ops.mul(x, ops.where(is_limit, 1.0, ops.div(ops.log(u), ops.sub(u, 1.0))))
-
-
-def _expm1(x: Array) -> Array:
-    """Compute x * (u - 1) / log(u) for u = exp(x), rounded: the error of u cancels (Kahan; Higham 2002, section 1.14.1)."""
-    # Below -30 the result is -1. Further below, u would be 0 and log(u) infinite.
-    x = ops.max(x, -30.0)
-    u = ops.exp(x)
-    slope = ops.div(ops.sub(u, 1.0), ops.log(u))
-    slope = ops.where(ops.is_infinite(u), math.inf, ops.where(ops.equal(u, 1.0), 1.0, slope))
-    return ops.mul(x, slope)
-
-
-def _sinh(x: Array) -> Array:
-    """Compute exp(x) / 2 as exp(x / 2) / 2 * exp(x / 2) for large x, which overflows no earlier than the result."""
-    size = ops.abs(x)
-    grown = _expm1(size)
-    small = ops.mul(ops.add(grown, ops.div(grown, ops.add(grown, 1.0))), 0.5)
-    half = ops.exp(ops.mul(size, 0.5))
-    large = ops.mul(ops.mul(half, 0.5), half)
-    return with_sign_of(ops.where(ops.greater(size, 20.0), large, small), x)
-
-
-def _cosh(x: Array) -> Array:
-    half = ops.exp(ops.mul(ops.abs(x), 0.5))
-    return ops.add(ops.mul(ops.mul(half, 0.5), half), ops.div(ops.div(0.5, half), half))
-
-
-_FAR = 1e4
-"""From here on, sqrt(x^2 ± 1) = x in float32, and x^2 is still finite."""
-
-
-def _asinh(x: Array) -> Array:
-    size = ops.abs(x)
-    near = ops.add(size, ops.div(ops.mul(size, size), ops.add(ops.sqrt(ops.add(ops.mul(size, size), 1.0)), 1.0)))
-    far = ops.add(ops.log(size), math.log(2))
-    return with_sign_of(ops.where(ops.greater(size, _FAR), far, _log1p(near)), x)
-
-
-def _acosh(x: Array) -> Array:
-    above = ops.sub(x, 1.0)
-    near = ops.add(above, ops.sqrt(ops.add(ops.mul(above, 2.0), ops.mul(above, above))))
-    result = ops.where(ops.greater(x, _FAR), ops.add(ops.log(x), math.log(2)), _log1p(near))
-    # Far below 1, `near` is rounded to 0, not NaN.
-    return ops.where(ops.lesser(x, 1.0), math.nan, result)
-
-
-def _atanh(x: Array) -> Array:
-    size = ops.abs(x)
-    return with_sign_of(ops.mul(_log1p(ops.div(ops.mul(size, 2.0), ops.sub(1.0, size))), 0.5), x)
-
-
 def _logaddexp(a: Array, b: Array) -> Array:
     # The difference of equal infinities is NaN, not 0.
     apart = ops.where(ops.equal(a, b), 0.0, ops.abs(ops.sub(a, b)))
-    return ops.add(ops.max(a, b), _log1p(ops.exp(ops.neg(apart))))
+    return ops.add(ops.max(a, b), composites.log1p(ops.exp(ops.neg(apart))))
 
 
 def _hypot(x1: Array, x2: Array) -> Array:
@@ -127,54 +68,6 @@ def _hypot(x1: Array, x2: Array) -> Array:
     return ops.where(is_infinite, math.inf, result)
 
 
-def _polynomial(z: Array, *coefficients: float) -> Array:
-    """Evaluate the polynomial with these coefficients, highest power first."""
-    result: Array = ops.mul(z, coefficients[0])
-    for coefficient in coefficients[1:-1]:
-        result = ops.mul(ops.add(result, coefficient), z)
-    return ops.add(result, coefficients[-1])
-
-
-def _atan_of_size(size: Array) -> Array:
-    """Compute atan(size) for size >= 0, with intervals and polynomial of Cephes, atanf (Moshier 1992)."""
-    is_middle, is_large = ops.greater(size, math.tan(math.pi / 8)), ops.greater(size, math.tan(3 * math.pi / 8))
-    middle = ops.div(ops.sub(size, 1.0), ops.add(size, 1.0))
-    x = ops.where(is_large, ops.neg(ops.reciprocal(size)), ops.where(is_middle, middle, size))
-    start = ops.mul(ops.cast(ops.add(is_middle, is_large), "float32"), math.pi / 4)
-    z = ops.mul(x, x)
-    bend = _polynomial(z, 8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)
-    return ops.add(start, ops.add(ops.mul(ops.mul(bend, z), x), x))
-
-
-def _atan(x: Array) -> Array:
-    return with_sign_of(_atan_of_size(ops.abs(x)), x)
-
-
-def _asin_of_size(size: Array) -> Array:
-    """Compute asin(size) for size in [0, 0.5], with the polynomial of Cephes, asinf."""
-    z = ops.mul(size, size)
-    bend = _polynomial(z, 4.2163199048e-2, 2.4181311049e-2, 4.5470025998e-2, 7.4953002686e-2, 1.6666752422e-1)
-    return ops.add(ops.mul(ops.mul(bend, z), size), size)
-
-
-def _rest(size: Array) -> Array:
-    """Compute acos(size) = 2 * asin(sqrt((1 - size) / 2)) for size in [0.5, 1]; NaN beyond 1."""
-    return ops.mul(_asin_of_size(ops.sqrt(ops.mul(ops.sub(1.0, size), 0.5))), 2.0)
-
-
-def _asin(x: Array) -> Array:
-    size = ops.abs(x)
-    angle = ops.where(ops.greater(size, 0.5), ops.sub(math.pi / 2, _rest(size)), _asin_of_size(size))
-    return with_sign_of(angle, x)
-
-
-def _acos(x: Array) -> Array:
-    size = ops.abs(x)
-    rest = _rest(size)
-    outside = ops.where(ops.lesser(x, 0.0), ops.sub(math.pi, rest), rest)
-    return ops.where(ops.greater(size, 0.5), outside, ops.sub(math.pi / 2, with_sign_of(_asin_of_size(size), x)))
-
-
 def _atan2(y: Array, x: Array) -> Array:
     """Compute the angle of min / max in [0, pi / 4], and reflect it into the octant of (x, y)."""
     a, b = ops.abs(y), ops.abs(x)
@@ -182,7 +75,7 @@ def _atan2(y: Array, x: Array) -> Array:
     ratio = ops.div(ops.min(a, b), large)
     both = ops.logical_and(ops.is_infinite(a), ops.is_infinite(b))
     ratio = ops.where(ops.equal(large, 0.0), 0.0, ops.where(both, 1.0, ratio))
-    angle = _atan_of_size(ratio)
+    angle = composites.atan(ratio)
     angle = ops.where(ops.greater(a, b), ops.sub(math.pi / 2, angle), angle)
     return with_sign_of(ops.where(is_negative(x), ops.sub(math.pi, angle), angle), y)
 
@@ -190,24 +83,24 @@ def _atan2(y: Array, x: Array) -> Array:
 log1p = unary(
     "log1p",
     "real floating",
-    _in_float32(_log1p),
+    composites.log1p,
     "The logarithm of 1 + x, accurate for small x.",
     [0.0, 1.0],
     "[0.0, 0.693...]",
 )
 expm1 = unary(
-    "expm1", "real floating", _in_float32(_expm1), "exp(x) - 1, accurate for small x.", [0.0, 1.0], "[0.0, 1.718...]"
+    "expm1", "real floating", composites.expm1, "exp(x) - 1, accurate for small x.", [0.0, 1.0], "[0.0, 1.718...]"
 )
 sinh = unary(
-    "sinh", "real floating", _in_float32(_sinh), "The hyperbolic sine of each element.", [0.0, 1.0], "[0.0, 1.175...]"
+    "sinh", "real floating", composites.sinh, "The hyperbolic sine of each element.", [0.0, 1.0], "[0.0, 1.175...]"
 )
 cosh = unary(
-    "cosh", "real floating", _in_float32(_cosh), "The hyperbolic cosine of each element.", [0.0, 1.0], "[1.0, 1.543...]"
+    "cosh", "real floating", composites.cosh, "The hyperbolic cosine of each element.", [0.0, 1.0], "[1.0, 1.543...]"
 )
 asinh = unary(
     "asinh",
     "real floating",
-    _in_float32(_asinh),
+    composites.asinh,
     "The inverse hyperbolic sine of each element.",
     [0.0, 1.0],
     "[0.0, 0.881...]",
@@ -215,7 +108,7 @@ asinh = unary(
 acosh = unary(
     "acosh",
     "real floating",
-    _in_float32(_acosh),
+    composites.acosh,
     "The inverse hyperbolic cosine of each element; NaN below 1.",
     [1.0, 2.0],
     "[0.0, 1.316...]",
@@ -223,7 +116,7 @@ acosh = unary(
 atanh = unary(
     "atanh",
     "real floating",
-    _in_float32(_atanh),
+    composites.atanh,
     "The inverse hyperbolic tangent of each element; NaN outside of [-1, 1].",
     [0.0, 0.5],
     "[0.0, 0.549...]",
@@ -239,7 +132,7 @@ logaddexp = binary(
 acos = unary(
     "acos",
     "real floating",
-    _in_float32(_acos),
+    composites.acos,
     "The inverse cosine of each element, in [0, π]; NaN outside of [-1, 1].",
     [1.0, -1.0],
     "[0.0, 3.141...]",
@@ -247,7 +140,7 @@ acos = unary(
 asin = unary(
     "asin",
     "real floating",
-    _in_float32(_asin),
+    composites.asin,
     "The inverse sine of each element, in [-π/2, π/2]; NaN outside of [-1, 1].",
     [0.0, 1.0],
     "[0.0, 1.570...]",
@@ -255,7 +148,7 @@ asin = unary(
 atan = unary(
     "atan",
     "real floating",
-    _in_float32(_atan),
+    composites.atan,
     "The inverse tangent of each element, in [-π/2, π/2].",
     [0.0, 1.0],
     "[0.0, 0.785...]",

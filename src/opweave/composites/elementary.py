@@ -13,7 +13,7 @@ from typing import Any
 from ..core.dtypes import FLOATS
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits
-from ..expr import abs as magnitude, exp, log, max as greatest, min as least, sqrt, where
+from ..expr import abs as magnitude, cast, exp, log, max as greatest, min as least, sqrt, where
 from ..expr.array import Traced
 from .declare import declare
 
@@ -182,7 +182,8 @@ def atan(self: Builder, input: Operand, *, label: str = "") -> Desc:
 
 @atan.expression
 def _(input: Traced) -> Traced:
-    size = magnitude(input)
+    x = cast(input, "float32")
+    size = magnitude(x)
     is_middle, is_far = size > math.tan(math.pi / 8), size > math.tan(3 * math.pi / 8)
     # Below, around and above 1: the angle of size, of (size - 1) / (size + 1) after pi / 4, of -1 / size after pi / 2.
     reduced = where(is_far, -1 / size, where(is_middle, (size - 1) / (size + 1), size))
@@ -191,7 +192,8 @@ def _(input: Traced) -> Traced:
     square = reduced * reduced
     bend = _polynomial(square, 8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)
     angle = start + ((bend * square * reduced + low) + reduced)
-    return where(input == 0, input, _signed(angle, input))
+    data_type: Any = input.data_type
+    return cast(where(x == 0, x, _signed(angle, x)), data_type)
 
 
 @declare(input=Limits(FLOATS))
