@@ -387,6 +387,173 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
     return Call(x, packed[0], scale, packed[1], bias, minimum, bits=bits, block_size=size), [wanted]
 
 
+# Mathematics -------------------------------------------------------------------------------------------------------
+
+INTEGERS = ALL[2:]
+ELEMENTARY: dict[Any, Any] = {
+    composites.acos: np.arccos,
+    composites.acosh: np.arccosh,
+    composites.asin: np.arcsin,
+    composites.asinh: np.arcsinh,
+    composites.atan: np.arctan,
+    composites.atanh: np.arctanh,
+    composites.cosh: np.cosh,
+    composites.erf_inv: witness.erf_inv,
+    composites.expm1: np.expm1,
+    composites.log1p: np.log1p,
+    composites.sinh: np.sinh,
+}
+"""Functions of one number, and the same in float64."""
+
+
+def elementary(function: Any) -> Maker:
+    def make_one(make: Make) -> tuple[Call, Sequence[Any]]:
+        is_special = function not in (np.cosh, np.expm1, np.sinh)  # whose results exceed float16
+        x = make.array("x", make.shape(), -1 if make.boolean() else -4, 1 if make.boolean() else 4, special=is_special)
+        with np.errstate(all="ignore"):
+            return Call(x), [function(wide(x))]
+
+    return make_one
+
+
+for _op, _function in ELEMENTARY.items():
+    case(_op, rtol=1e-6, atol=1e-12)(elementary(_function))
+
+
+def pair(make: Make) -> tuple[np.ndarray, np.ndarray]:
+    shape = make.shape()
+    info = np.iinfo(make.types["x"])
+    a, b = (make.array("x", s, info.min, info.max, special=True) for s in (shape, make.broadcastable(shape)))
+    return (a, b) if make.boolean() else (b, a)
+
+
+for _op, _function in {
+    composites.bitwise_and: np.bitwise_and,
+    composites.bitwise_or: np.bitwise_or,
+    composites.bitwise_xor: np.bitwise_xor,
+}.items():
+
+    def _bits(make: Make, function: Any = _function) -> tuple[Call, Sequence[Any]]:
+        a, b = pair(make)
+        return Call(a, b), [function(a, b)]
+
+    case(_op, INTEGERS)(_bits)
+
+
+@case(composites.bitwise_not, INTEGERS)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = pair(make)[0]
+    return Call(x), [~x]
+
+
+def shift(make: Make, left: bool) -> tuple[Call, Sequence[Any]]:
+    shape = make.shape()
+    info = np.iinfo(make.types["x"])
+    a = make.array("x", shape, info.min, info.max, special=True)
+    distance = make.array("x", make.broadcastable(shape), -3, info.bits + 3)
+    numbers, distances = np.broadcast_arrays(a.astype(object), distance.astype(object))
+    wanted = np.zeros(numbers.shape, a.dtype)
+    for place in np.ndindex(numbers.shape):
+        number, bits = int(numbers[place]), int(distances[place])
+        if 0 <= bits < info.bits:
+            shifted = number << bits if left else number >> bits
+            wanted[place] = np.uint64(shifted % 2**64).astype(f"uint{info.bits}").astype(a.dtype)
+        elif number < 0 and not left:
+            wanted[place] = -1
+    return Call(a, distance), [wanted]
+
+
+@case(composites.shift_left, INTEGERS)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    return shift(make, True)
+
+
+@case(composites.shift_right, INTEGERS)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    return shift(make, False)
+
+
+@case(composites.bit_cast, ALL)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = make.array("x", make.shape())
+    same = [t for t in ALL if np.dtype(t).itemsize == x.itemsize and (t == "float16") == (x.dtype == np.float16)]
+    target = make.choice(same)
+    return Call(x, target), [x.view(target)]
+
+
+@case(composites.cumulative_product, ("float32", "float16", "int32", "uint32", "int64", "uint64"), half=1e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = make.array("x", make.shape(1, 4, 6), -2, 2)
+    axis, exclusive, reversed = make.integer(0, x.ndim - 1), make.boolean(), make.boolean()
+    factors = np.flip(x, axis) if reversed else x
+    if exclusive:
+        first = np.ones_like(np.take(x, [0], axis))
+        factors = np.concatenate([first, np.take(factors, range(x.shape[axis] - 1), axis)], axis)
+    factors = wide(factors) if x.dtype.kind == "f" else factors
+    wanted = np.cumprod(factors, axis, dtype=factors.dtype)
+    call = Call(x, axis, exclusive=exclusive, reversed=reversed)
+    return call, [np.flip(wanted, axis) if reversed else wanted]
+
+
+def well_conditioned(make: Make) -> np.ndarray:
+    """Matrices with large elements on a diagonal that is moved, so that rows must be exchanged."""
+    size = make.integer(1, 6)
+    x = make.array("x", (*make.shape(0, 2, 3), size, size), -1, 1)
+    return x + np.roll(np.eye(size, dtype=x.dtype) * (size + 1), make.integer(0, size - 1), 0)
+
+
+@case(composites.det, rtol=1e-5, atol=1e-4, half=1e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = well_conditioned(make)
+    if x.dtype == np.float16:
+        x = x / np.float16(2)
+    return Call(x), [np.linalg.det(wide(x))]
+
+
+@case(composites.inverse, rtol=1e-5, atol=1e-5, half=1e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = well_conditioned(make)
+    return Call(x), [np.linalg.inv(wide(x))]
+
+
+def transformed(x: np.ndarray, length: int | None, axis: int, inverse: bool, onesided: bool) -> np.ndarray:
+    """NumPy's transform of the numbers whose parts are in the last dimension."""
+    numbers = wide(x[..., 0]) + (1j * wide(x[..., 1]) if x.shape[-1] == 2 else 0)
+    if inverse and onesided:
+        return np.fft.irfft(numbers, length, axis)[..., None]
+    result = (np.fft.ifft if inverse else np.fft.fft)(numbers, length, axis)
+    if onesided:
+        result = np.take(result, range(result.shape[axis] // 2 + 1), axis)
+    return np.stack([result.real, result.imag], -1)
+
+
+@case(composites.dft, rtol=1e-5, atol=2e-4, half=3e-1)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    inverse, onesided = make.boolean(), make.boolean()
+    parts = 1 if onesided and not inverse else make.integer(1, 2)
+    shape = list(make.shape(1, 3))
+    axis = make.integer(0, len(shape) - 1)
+    if make.integer(0, 3) == 0:
+        shape[axis] = make.choice((60, 513, 521, 625, 1030))  # long ones are factorised, or have large prime factors
+    shape[axis] += inverse and onesided
+    x = make.array("x", (*shape, parts), -1, 1)
+    length = make.integer(1, shape[axis] + 3) if make.boolean() else None
+    options = {"axis": axis, "inverse": inverse, "onesided": onesided}
+    return Call(x, length, **options), [transformed(x, length, **options)]
+
+
+@case(composites.stft, rtol=1e-5, atol=2e-5, half=5e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    batches, length, step = make.integer(1, 3), make.integer(4, 30), make.integer(1, 12)
+    size, onesided = make.integer(1, length), make.boolean()
+    signal = make.array("x", (batches, length, 1 if onesided else make.integer(1, 2)), -1, 1)
+    window = make.array("x", (size,)) if make.boolean() else None
+    frames = np.lib.stride_tricks.sliding_window_view(wide(signal), size, 1)[:, ::step].swapaxes(2, 3)
+    frames = frames * (1 if window is None else wide(window)[:, None])
+    call = Call(signal, window, step=step, frame_length=size, onesided=onesided)
+    return call, [transformed(frames, None, 2, False, onesided)]
+
+
 # Attention -----------------------------------------------------------------------------------------------------------
 
 

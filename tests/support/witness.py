@@ -182,3 +182,8 @@ def conv2d(
     ]
     y = np.concatenate(parts, 1)
     return y if bias is None else y + bias[:, None, None]
+
+
+def erf_inv(x: Array) -> Array:
+    """The inverse of the error function."""
+    return np.asarray(special.erfinv(wide(x)))

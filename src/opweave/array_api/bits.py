@@ -81,7 +81,7 @@ def bitwise_invert(x: Any, /) -> Array:
     require_kind(bits, _EITHER, "bitwise_invert")
     if bits.dtype.kind == "b":
         return logical_not(bits)
-    return composites.bitwise_not(bits)  # type: ignore[no-any-return]
+    return composites.bitwise_not(bits)
 
 
 __all__ = [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..core.dtypes import ANY, INFO, DataType
 from ..core.graph import Builder, Desc, Operand
@@ -11,8 +13,12 @@ from ..core.shapes import broadcast
 from ..expr import bitcast
 from ..expr.array import Traced
 from ..expr.vocabulary import INTEGERS
+from ..ops.constants import constant
 from ..support.errors import require
 from .declare import declare
+
+if TYPE_CHECKING:
+    from ..ops import Operations
 
 _PAIR = {"a": Limits(INTEGERS), "b": Limits("a")}
 
@@ -105,6 +111,12 @@ def _(input: Traced) -> Traced:
     return ~input
 
 
+@bitwise_not.decompose
+def _(b: Operations, input: Operand) -> Operand:
+    info = INFO[input.data_type]
+    return constant(b, info.highest if info.kind == "u" else -1, input.data_type) - input
+
+
 @declare(**_PAIR)
 def shift_left(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
     """Shift the bits of `a` to the left by `b`: `a * 2**b`, without the bits beyond the data type.
@@ -129,6 +141,21 @@ def _(a: Traced, b: Traced) -> Traced:
     return a << b
 
 
+@shift_left.decompose
+def _(builder: Operations, a: Operand, b: Operand) -> Operand:
+    return a * _power(builder, b)
+
+
+def _power(b: Operations, distance: Operand) -> Operand:
+    """Compute 2 to the power of `distance`; 0 where the integer has no such bit, as for negative numbers."""
+    data_type, bits = distance.data_type, INFO[distance.data_type].bits
+    powers = np.array([*(1 << bit for bit in range(bits)), 0], f"uint{bits}").astype(data_type)
+    lowest = 0 if INFO[data_type].kind == "u" else -1  # the index of the last power, which is 0
+    return b.gather(
+        constant(b, powers, data_type), b.cast(b.clamp(distance, min_value=lowest, max_value=bits), "int32")
+    )
+
+
 @declare(**_PAIR)
 def shift_right(self: Builder, a: Operand, b: Operand, *, label: str = "") -> Desc:
     """Shift the bits of `a` to the right by `b`: `a / 2**b`, rounded down. The sign is kept.
@@ -151,6 +178,17 @@ def shift_right(self: Builder, a: Operand, b: Operand, *, label: str = "") -> De
 @shift_right.expression
 def _(a: Traced, b: Traced) -> Traced:
     return a >> b
+
+
+@shift_right.decompose
+def _(builder: Operations, a: Operand, b: Operand) -> Operand:
+    power = _power(builder, b)
+    if INFO[a.data_type].kind == "u":
+        return a / power
+    # For negative a, a >> n = ~(~a >> n); an integer divided by 0, or by the lowest one, is 0.
+    is_negative = builder.lesser(a, constant(builder, 0, a.data_type))
+    quotient = builder.where(is_negative, -1 - a, a) / power
+    return builder.where(is_negative, -1 - quotient, quotient)
 
 
 @declare(input=Limits(ANY))
