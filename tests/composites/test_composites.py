@@ -24,6 +24,7 @@ import opweave as ow
 from opweave import composites
 from opweave.compile.driver import compile
 from opweave.compile.legalise import legalise
+from opweave.composites.random import new_stream
 from opweave.core.graph import Graph, Node
 from opweave.core.value_ranges import ValueRange
 from opweave.lazy.custom_call import CustomOp
@@ -65,9 +66,14 @@ RUNS: dict[str, Callable[[CustomOp[Any], Call], list[np.ndarray]]] = {
 
 WHOLE = {
     *(composites.bit_cast, composites.bitwise_and, composites.bitwise_or, composites.bitwise_xor),
-    *(composites.det, composites.inverse),
+    *(composites.det, composites.inverse, composites.random_key, composites.random_normal, composites.random_uniform),
+    *(composites.bernoulli, composites.multinomial),
 }
 """Composites with an expression that operations of the specification cannot express."""
+
+
+HAVE_OPERATORS = {*(op for op in WHOLE if op.name.startswith("bitwise")), composites.det, composites.inverse}
+"""Those of them that ONNX or ONNX Runtime have an operator for."""
 
 
 def rows() -> list[Any]:
@@ -102,6 +108,7 @@ def floats(*shape: int) -> np.ndarray:
 
 
 Q = floats(1, 4, 16)
+KEY = np.uint32([1, 2, 3, 4])
 HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.compress: ("decomposed", Call(floats(4), np.uint8([0, 1, 0, 1]), 3)),
     composites.average_pool: ("native", Call(floats(1, 2, 4, 4, 4), window_dimensions=[2, 2, 2])),
@@ -119,6 +126,7 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.asinh: ("native", Call(floats(2, 4))),
     composites.atan: ("expression", Call(floats(2, 4))),
     composites.atanh: ("native", Call(floats(2, 4) / 2)),
+    composites.bernoulli: ("expression", Call(floats(2, 4), KEY)),
     composites.bit_cast: ("expression", Call(floats(2, 4), "int32")),
     composites.bitwise_and: ("native", Call(np.int32([5, 6]), np.int32([3]))),
     composites.bitwise_not: ("native", Call(np.int32([5, 6]))),
@@ -151,10 +159,14 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.multi_head_attention: ("native", Call(Q, Q, Q, heads=2, causal=True)),
     composites.non_max_suppression: ("composed", Call(floats(1, 5, 4), floats(1, 2, 5), 3)),
     composites.non_zero: ("decomposed", Call(floats(4), 3)),
+    composites.multinomial: ("composed", Call(floats(2, 4), KEY, 3)),
     composites.one_hot: ("decomposed", Call(np.int64([0, 1]), 3)),
     composites.quick_gelu: ("native", Call(floats(2, 4))),
     composites.ragged_gru: ("native", Call(floats(3, 2, 4), floats(1, 6, 4), floats(1, 6, 2), np.int32([1, 3]))),
     composites.ragged_lstm: ("native", Call(floats(3, 2, 4), floats(1, 8, 4), floats(1, 8, 2), np.int32([1, 3]))),
+    composites.random_key: ("kernel", Call(stream=new_stream(seed=1))),
+    composites.random_normal: ("expression", Call(KEY, [2, 4])),
+    composites.random_uniform: ("expression", Call(KEY, [2, 4])),
     composites.rms_normalization: ("native", Call(floats(2, 4), floats(4))),
     composites.rotary_embedding: ("native", Call(floats(1, 2, 3, 8), floats(3, 4), floats(3, 4))),
     composites.scaled_dot_product_attention: ("decomposed", Call(*[floats(1, 2, 3, 4)] * 3)),
@@ -204,6 +216,10 @@ def test_composites_are_all_tested() -> None:
     assert everything == HOW.keys()
     elsewhere = {composites.integer_matmul, composites.local_response_normalization, composites.thresholded_relu}
     assert everything - CASES.keys() - MAKERS.keys() == elsewhere  # these are tested in test_composite.py
+    drawing = {composites.bernoulli, composites.multinomial}
+    drawing |= {composites.random_key, composites.random_normal, composites.random_uniform}
+    # These are tested in test_composite.py and test_random.py.
+    assert everything - CASES.keys() == elsewhere | drawing
 
 
 @pytest.mark.parametrize("op", HOW, ids=lambda op: op.name)
@@ -220,8 +236,8 @@ def test_save_writes_requested_operators(op: CustomOp[Any], operators: Any, tmp_
     builder, result, arrays = record(CPU, op, call)
     graph = builder.build(outputs_of(result))
     path = tmp_path / "model.onnx"
-    if op in (composites.bit_cast, *[composites.inverse] * (operators == "onnx")):  # no operator, and in WHOLE
-        with pytest.raises(ow.NotSupportedError, match=op.name):
+    if op in WHOLE - HAVE_OPERATORS or (op is composites.inverse and operators == "onnx"):
+        with pytest.raises(ow.NotSupportedError, match=r"bit_cast|inverse|random|bernoulli"):
             ow.onnx.save(graph, path, operators=operators)
         return
     ow.onnx.save(graph, path, operators=operators)
@@ -285,7 +301,7 @@ def test_load_uses_kernels_of_composites(
 # Calls ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("op", HOW, ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [op for op in HOW if op.operands], ids=lambda op: op.name)
 def test_composite_on_arrays_and_tensors(op: CustomOp[Any]) -> None:
     _, call = HOW[op]
     wanted = run(REFERENCE, op, call)

@@ -128,7 +128,7 @@ class Chooser:
 
     def _is_here(self, node: Node, candidate: Implementation) -> bool:
         is_host = self._backend is self._host and not self.reason(node)
-        return is_host or candidate.kind in (None, self._backend.name)
+        return is_host or node.op.is_of_host or candidate.kind in (None, self._backend.name)
 
     def reason(self, node: Node) -> str:
         """The reason why the device cannot run a node; empty if it can run the node or its parts."""

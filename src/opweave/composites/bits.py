@@ -191,7 +191,7 @@ def _(builder: Operations, a: Operand, b: Operand) -> Operand:
     return builder.where(is_negative, -1 - quotient, quotient)
 
 
-@declare(input=Limits(ANY))
+@declare(input=Limits(ANY), output=Limits(ANY, ranks="input"))
 def bit_cast(self: Builder, input: Operand, data_type: DataType, *, label: str = "") -> Desc:
     """Reinterpret the bits of each element as another data type of the same width.
 

@@ -240,7 +240,9 @@ def _to_real(b: Operations, x: Operand, n: int) -> Operand:
     return b.slice(full, [0, 0, 0], [rows, n, 1])
 
 
-@declare(signal=Limits(FLOATS, ranks=(3, 3)), window=Limits("signal", ranks=(1, 1)))
+@declare(
+    signal=Limits(FLOATS, ranks=(3, 3)), window=Limits("signal", ranks=(1, 1)), output=Limits("signal", ranks=(4, 4))
+)
 def stft(
     self: Builder,
     signal: Operand,

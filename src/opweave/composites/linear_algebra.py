@@ -26,7 +26,7 @@ def _check_square(input: Operand) -> int:
     return int(size)
 
 
-@declare(input=Limits(FLOATS, ranks=(2, N)))
+@declare(input=Limits(FLOATS, ranks=(2, N)), output=Limits("input", ranks=(0, N)))
 def det(self: Builder, input: Operand, *, label: str = "") -> Desc:
     """Compute the determinants of square matrices.
 

@@ -103,6 +103,7 @@ class Op(Generic[P, R]):
             no kernel, the operation is decomposed.
         kernels: the user's kernels, by name of the device.
         updates: the operand whose memory a result may use, by index of the result.
+        is_of_host: whether the host computes it on all devices by its nature, so that this is no fallback.
         is_draft: whether only drafts of the specification have the operation; contexts need `drafts=True` for it.
         widens: whether its limits also allow data types beyond the specification, unlike those of users' kernels.
         narrow: operands and results that may have data types of at most 8 bits that nothing computes with (`widened_limits`).
@@ -141,7 +142,7 @@ class Op(Generic[P, R]):
             self.limits["output"] = same
         self.decomposition: Callable[..., Any] | None = None
         self.formula: Callable[..., Any] | None = None
-        self.is_derived = self.is_alternative = self.is_draft = False
+        self.is_derived = self.is_alternative = self.is_draft = self.is_of_host = False
         self.kernels: dict[str, Any] = {}
         self.range_functions: dict[str, Callable[..., ValueRange]] = {}
         self.updates: dict[int, str] = {}

@@ -34,7 +34,7 @@ _SHORT_SECTION = re.compile(r"^(Returns|Raises): (.*)((?:\n    .*)*)\n?", re.MUL
 
 def complete(op: Op[..., Any]) -> str:
     """Return the docstring with the arguments, sections and imports that its source leaves out."""
-    first = op.positional[0]
+    first = op.positional[0] if op.positional else ""
     result = f"An operand of the data type and shape of `{first}`."
     error = "shapes that do not fit" if len(op.operands) > 1 else f"`{first}` has another data type"
     error = "there is no such axis" if "axis" in op.attributes else error
@@ -46,6 +46,8 @@ def complete(op: Op[..., Any]) -> str:
 
 def _shared_type(op: Op[..., Any]) -> str:
     """Return the sentence on operands that have the data type of the first one, unless their descriptions say so."""
+    if not op.operands:
+        return ""
     first, *others = op.operands
     same = [name for name in others if op.limits[name].data_types == first]
     is_told = re.search(rf"^    ({'|'.join(same)}): .*data type", op.__doc__ or "", re.MULTILINE) if same else None

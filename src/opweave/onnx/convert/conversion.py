@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def convert(
             builder.constant(value) if isinstance(value, np.ndarray) and value.dtype != object else value
             for value in inputs
         ]
-    keywords = keywords_of(converter, node, types, model.opsets)
+    keywords = keywords_of(converter, node, types, model)
     before = builder._serial
     result = converter.function(builder, *inputs, **keywords)
     results = result if isinstance(result, tuple) else (result,)
@@ -111,7 +112,7 @@ def _argument(builder: MLGraphBuilder, value: Value | None, takes_names: bool) -
     return None
 
 
-def keywords_of(converter: Converter, node: NodeProto, types: list[int], opsets: Mapping[str, int]) -> dict[str, Any]:
+def keywords_of(converter: Converter, node: NodeProto, types: list[int], model: Model) -> dict[str, Any]:
     """The keyword arguments of a converter's call; `Unsupported` if the node does not fit the converter."""
     check_form(converter, node)
     keywords: dict[str, Any] = {}
@@ -121,7 +122,12 @@ def keywords_of(converter: Converter, node: NodeProto, types: list[int], opsets:
     if "label" in converter.attributes:
         keywords["label"] = node.name
     if converter.extras and converter.op is None:  # a custom operation may have attributes of these names
-        extras = {"opset": opsets.get(domain_of(node), 1), "outputs": len(node.output), "types": types}
+        extras = {
+            "opset": model.opsets.get(domain_of(node), 1),
+            "outputs": len(node.output),
+            "stream": partial(model.stream_of, node.output[0]),
+            "types": types,
+        }
         keywords |= {name: extras[name] for name in converter.extras}
     return keywords
 

@@ -159,7 +159,7 @@ def with_operation(
     if node.op_type in BOOLEAN or any(array is not None and array.dtype == bool for array in arrays):
         return None
     try:
-        returned = operation.function(None, *arrays, **keywords_of(operation, node, [], model.opsets))
+        returned = operation.function(None, *arrays, **keywords_of(operation, node, [], model))
     except (Unsupported, MLError):
         return None
     results = [np.asarray(result) for result in (returned if isinstance(returned, tuple) else (returned,))]

@@ -84,6 +84,7 @@ class Model:
     _files: dict[Path, Contents] = field(default_factory=dict, repr=False)
     # The files of `_files`, by their location in tensors.
     _locations: dict[str, Contents] = field(default_factory=dict, repr=False)
+    _streams: dict[str, int] = field(default_factory=dict, repr=False)  # of random keys, by the name of a node's output
     _dense_bytes: int = 0  # the size of the sparse initializers so far
 
     @classmethod
@@ -165,6 +166,15 @@ class Model:
     def operation(self, node: NodeProto) -> Converter | None:
         """The converter of the user's operation for a node."""
         return self.operations.get(key_of(node)) if self.operations else None
+
+    def stream_of(self, output: str, seed: int | None) -> int:
+        """The number of the stream of random keys of a node with this output, the same for all shapes of a session."""
+        from ...composites.random import new_stream
+
+        with self._lock:
+            if output not in self._streams:
+                self._streams[output] = new_stream(seed)
+            return self._streams[output]
 
     def without_overrides(self) -> Model:
         """A copy for tracing ONNX's definitions, in which the user's operations replace no operator of the engine."""

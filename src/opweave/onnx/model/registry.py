@@ -16,8 +16,9 @@ Older operator sets have attributes in place of some inputs. `moved` names them,
     def _(b: MLGraphBuilder, data: Tensor, axes: Tensor | None = None) -> Tensor: ...
 
 Besides attributes a converter may name `opset` (the version of the operator's domain), `outputs` (the number of outputs),
-`types` (the ONNX element types of the inputs, by position), and `label` (the node's name). It returns the output, or a tuple
-of outputs. It raises `Unsupported` if WebNN cannot express the node; an error of the builder means the same.
+`types` (the ONNX element types of the inputs, by position), `label` (the node's name), and `stream` (a function of a seed or
+None, which returns the number of the node's stream of random keys). It returns the output, or a tuple of outputs. It raises
+`Unsupported` if WebNN cannot express the node; an error of the builder means the same.
 
 Tensors of bool are uint8 operands that hold 0 and 1.
 """
@@ -53,7 +54,7 @@ ELEMENT_TYPES: dict[DataType, int] = {info.name: info.onnx for info in INFO.valu
 DATA_TYPES: dict[int, DataType] = {**{onnx: name for name, onnx in ELEMENT_TYPES.items()}, TensorProto.BOOL: "uint8"}
 """ONNX element type -> the WebNN data type that carries it."""
 
-EXTRAS = frozenset({"opset", "outputs", "types"})
+EXTRAS = frozenset({"opset", "outputs", "stream", "types"})
 """Keyword arguments of converters that are not attributes."""
 
 MADE_ELEMENTS = 2**24
