@@ -22,6 +22,7 @@ from .convolve import col2im, conv_transpose, convolution, deform_columns, defor
 from .cumulative import cumulative_product
 from .elementary import acos, acosh, asin, asinh, atan, atanh, cosh, erf_inv, expm1, log1p, sinh
 from .fourier import dft, stft
+from .integers import dynamic_quantize_linear, integer_conv2d, integer_matmul, quantized_conv2d, quantized_matmul
 from .linear_algebra import det, inverse
 from .movement import depth_to_space, space_to_depth
 from .normalization import (
@@ -35,7 +36,7 @@ from .normalization import (
 )
 from .placement import compress, non_zero, tensor_scatter, unique
 from .pool import average_pool, lp_pool, max_pool, max_pool_with_indices, max_unpool
-from .quantization import integer_matmul, matmul_n_bits, pack_bits, pack_blocks
+from .quantization import matmul_n_bits, pack_bits, pack_blocks
 from .random import bernoulli, multinomial, random_key, random_normal, random_uniform
 from .recurrent import ragged_gru, ragged_lstm
 from .rotary import rotary_embedding
@@ -46,14 +47,15 @@ from .suppression import non_max_suppression
 __all__ = [
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "average_pool", "bernoulli", "bit_cast", "bitwise_and",
     "bitwise_not", "bitwise_or", "bitwise_xor", "col2im", "compress", "conv_transpose", "convolution", "cosh",
-    "cumulative_product", "deform_columns", "deform_conv", "depth_to_space", "det", "dft", "erf_inv", "expm1",
-    "fast_gelu", "geglu", "group_normalization", "group_query_attention", "hard_max", "integer_matmul", "inverse",
-    "local_response_normalization", "log1p", "log_softmax", "lp_pool", "matmul_n_bits", "max_pool",
-    "max_pool_with_indices", "max_unpool", "multi_head_attention", "multinomial", "non_max_suppression", "non_zero",
-    "one_hot", "pack_bits", "pack_blocks", "quick_gelu", "ragged_gru", "ragged_lstm", "random_key", "random_normal",
-    "random_uniform", "rms_norm", "rms_normalization", "rotary_embedding", "scaled_dot_product_attention",
-    "scatter_reduce", "shift_left", "shift_right", "sinh", "skip_layer_norm", "skip_rms_norm", "space_to_depth",
-    "stft", "swiglu", "tensor_scatter", "thresholded_relu", "top_k", "unique",
+    "cumulative_product", "deform_columns", "deform_conv", "depth_to_space", "det", "dft", "dynamic_quantize_linear",
+    "erf_inv", "expm1", "fast_gelu", "geglu", "group_normalization", "group_query_attention", "hard_max",
+    "integer_conv2d", "integer_matmul", "inverse", "local_response_normalization", "log1p", "log_softmax", "lp_pool",
+    "matmul_n_bits", "max_pool", "max_pool_with_indices", "max_unpool", "multi_head_attention", "multinomial",
+    "non_max_suppression", "non_zero", "one_hot", "pack_bits", "pack_blocks", "quantized_conv2d", "quantized_matmul",
+    "quick_gelu", "ragged_gru", "ragged_lstm", "random_key", "random_normal", "random_uniform", "rms_norm",
+    "rms_normalization", "rotary_embedding", "scaled_dot_product_attention", "scatter_reduce", "shift_left",
+    "shift_right", "sinh", "skip_layer_norm", "skip_rms_norm", "space_to_depth", "stft", "swiglu", "tensor_scatter",
+    "thresholded_relu", "top_k", "unique",
 ]  # fmt: skip
 
 

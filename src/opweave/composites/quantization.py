@@ -1,4 +1,4 @@
-"""Products of matrices of small integers."""
+"""Products by block-quantized weights."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..core.dtypes import FLOATS, DataType
+from ..core.dtypes import FLOATS
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N
-from ..core.shapes import broadcast, broadcasts_to
-from ..core.sizes import may_equal
 from ..ops.constants import constant
 from ..ops.reduction import narrow, widen
 from ..support.errors import require
@@ -18,66 +16,6 @@ from .declare import declare
 
 if TYPE_CHECKING:
     from ..ops import Operations
-
-BYTES: tuple[DataType, ...] = ("int8", "uint8")
-
-
-@declare(
-    a=Limits(BYTES, ranks=(2, N)),
-    b=Limits(BYTES, ranks=(2, N)),
-    a_zero_point=Limits("a"),
-    b_zero_point=Limits("b"),
-    output=Limits(("int32",), ranks=(2, N)),
-)
-def integer_matmul(
-    self: Builder, a: Operand, b: Operand, a_zero_point: Operand, b_zero_point: Operand, *, label: str = ""
-) -> Desc:
-    """Multiply matrices of 8-bit integers, or stacks of them, exactly.
-
-    Args:
-        a: int8 or uint8 [..., rows, inner].
-        b: int8 or uint8 [..., inner, columns]; the leading dimensions of both broadcast to each other.
-        a_zero_point: the data type of `a`, subtracted from it first, in a shape that broadcasts to it.
-        b_zero_point: the data type of `b`, subtracted from it first, in a shape that broadcasts to it.
-
-    Returns: An int32 operand [..., rows, columns].
-
-    ONNX's MatMulInteger.
-
-    >>> a, b = np.uint8([[1, 255]]), np.int8([[2], [-3]])
-    >>> integer_matmul(a, b, np.uint8(0), np.int8(0)).tolist()
-    [[-763]]
-    """
-    fits = may_equal(a.shape[-1], b.shape[-2])
-    require(fits, f"the last dimension of a must be the last but one of b, got {a.desc} and {b.desc}")
-    for name, zero_point, operand in (("a", a_zero_point, a), ("b", b_zero_point, b)):
-        stretched = broadcasts_to(zero_point.shape, operand.shape)
-        require(stretched, f"{name}_zero_point must broadcast to {operand.desc}, got {zero_point.desc}")
-    batches = broadcast(a.shape[:-2], b.shape[:-2], names="the stacks a and b")
-    return Desc("int32", (*batches, a.shape[-2], b.shape[-1]))
-
-
-EXACT_TERMS = 2**24 // 255**2
-"""Number of products of byte differences (at most 255^2 each) whose partial sums are all exact in float32 (2^24)."""
-
-
-@integer_matmul.decompose
-def _(builder: Operations, a: Operand, b: Operand, a_zero_point: Operand, b_zero_point: Operand) -> Operand:
-    """Sum `EXACT_TERMS` products at a time in float32, and add the partial sums as integers."""
-    x, y = (
-        builder.cast(operand, "float32") - builder.cast(zero_point, "float32")
-        for operand, zero_point in ((a, a_zero_point), (b, b_zero_point))
-    )
-    total = None
-    for start in range(0, x.shape[-1], EXACT_TERMS):
-        count = min(EXACT_TERMS, x.shape[-1] - start)
-        columns = builder.slice(x, [*[0] * (x.rank - 1), start], [*x.shape[:-1], count])
-        rows = builder.slice(y, [*[0] * (y.rank - 2), start, 0], [*y.shape[:-2], count, y.shape[-1]])
-        part = builder.cast(builder.matmul(columns, rows), "int32")
-        total = part if total is None else total + part
-    # No dimension is 0.
-    assert total is not None
-    return total
 
 
 @declare(

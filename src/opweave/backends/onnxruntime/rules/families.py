@@ -7,6 +7,7 @@ from . import (
     dynamic as dynamic,
     elementwise as elementwise,
     indexing as indexing,
+    integers as integers,
     logical as logical,
     mathematics as mathematics,
     matrix as matrix,

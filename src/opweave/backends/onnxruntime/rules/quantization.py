@@ -1,4 +1,4 @@
-"""ONNX Runtime rules: quantisation.
+"""ONNX Runtime rules: quantisation; `integers` has those of products of integers.
 
 The engine supports one scale per tensor, per index of an axis, or per block along one axis. Merging adjacent dimensions may
 reach one of these forms. Otherwise each dimension is split into (blocks, elements of a block), and the scale broadcasts.
@@ -6,7 +6,6 @@ reach one of these forms. Otherwise each dimension is split into (blocks, elemen
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 from ....composites import quantization as composites
@@ -160,22 +159,6 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
         return ctx.reshape(Value(y.name, y.data_type, tuple(merge_axes(input.dims, scale.dims)[0])), ctx.output.shape)
     shifted = ctx.emit("Add", ctx.emit("Round", ctx.emit("Div", x, s)), z)
     return _finish(ctx, ctx.emit("Clip", shifted, ctx.scalar(info.lowest, shifted), ctx.scalar(info.highest, shifted)))
-
-
-def _is_per_column(a_zero_point: Operand, b_zero_point: Operand) -> bool:
-    """Whether the engine supports the zero points: one for `a`, and one, or one per column, for `b`."""
-    one, columns = prod(a_zero_point.shape) == 1, prod(b_zero_point.shape)
-    return one and (columns == 1 or (columns == b_zero_point.shape[-1]))
-
-
-@ort.lower(composites.integer_matmul, when=_is_per_column)
-def _(ctx: Emitter, a: Value, b: Value, a_zero_point: Value, b_zero_point: Value) -> Value:
-    columns = prod(b_zero_point.dims)
-    can_saturate = a.data_type == "uint8" and b.data_type == "int8" and ctx.array_of(b) is None and not ctx.portable
-    if can_saturate and kernels.saturates():
-        a, a_zero_point = flip_sign(ctx, a), flip_sign(ctx, a_zero_point)
-    zeros = ctx.reshape(a_zero_point, ()), ctx.reshape(b_zero_point, () if columns == 1 else (columns,))
-    return ctx.emit("MatMulInteger", a, b, *zeros, data_type="int32", shape=ctx.output.shape)
 
 
 def _has_fast_kernel(minimum: Operand | None, bits: int, accuracy: str, precision: Precision) -> bool:

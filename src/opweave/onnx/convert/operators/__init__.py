@@ -15,6 +15,7 @@ from . import (
     normalization as normalization,
     pooling as pooling,
     quantization as quantization,
+    quantized as quantized,
     random as random,
     recurrent as recurrent,
     reduction as reduction,

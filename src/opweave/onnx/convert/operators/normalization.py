@@ -166,7 +166,6 @@ def _(
     epsilon: float = 1e-12,
     mask_index_type: int = 1,
 ) -> tuple[Tensor, ...]:
-    unsupported_if(mask is not None and mask_index_type, "it outputs mask_index")
     total = b.gather(word_embedding, ids, axis=0)
     if position_ids is None:
         positions = b.slice(table, [0, 0], [ids.shape[1], table.shape[1]])
@@ -176,5 +175,11 @@ def _(
     if segment_ids is not None and segment_embedding is not None:
         total = b.add(total, b.gather(operand(b, segment_embedding), operand(b, segment_ids), axis=0))
     y = b.layer_normalization(total, scale=gamma, bias=beta, axes=[2], epsilon=epsilon)
-    # Without a mask, the engine's second output is zeros.
-    return y, np.zeros(ids.shape[0], np.int32), total
+    return y, mask_index(b, mask if mask_index_type else None, ids), total
+
+
+def mask_index(b: MLGraphBuilder, mask: Tensor | None, ids: MLOperand) -> Tensor:
+    """The number of words of each sequence whose mask is 1; without a mask, the engine's output is zeros."""
+    if mask is None:
+        return np.zeros(ids.shape[0], np.int32)
+    return b.reduce_sum(b.cast(b.equal(mask, np.int32(1)), "int32"), axes=[1])

@@ -40,7 +40,7 @@ def _(
 
 
 @converts("AveragePool")
-def _(
+def average_pool(
     b: MLGraphBuilder,
     X: Tensor,
     *,

@@ -1,14 +1,13 @@
-"""ONNX's quantisation, and operators on quantised tensors."""
+"""ONNX's quantisation; `quantized` has operators on quantised tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
-from ....composites.quantization import EXACT_TERMS, integer_matmul, matmul_n_bits
+from ....composites.quantization import matmul_n_bits
 from ....context.builder import MLGraphBuilder
 from ....core.dtypes import INFO, is_float, numpy_type
 from ....core.graph import MLOperand
@@ -17,7 +16,6 @@ from ...model.registry import (
     MICROSOFT,
     Tensor,
     Unsupported,
-    constant_of,
     constant_or_same,
     converts,
     data_type_of,
@@ -26,11 +24,10 @@ from ...model.registry import (
     shape_of,
     unsupported_if,
 )
-from .convolution import convolution
-from .windows import PLAIN, WindowAttributes, reshape
+from .windows import reshape
 
 
-def _align(b: MLGraphBuilder, part: Tensor, whole: Sequence[int], axis: int) -> Tensor:
+def align(b: MLGraphBuilder, part: Tensor, whole: Sequence[int], axis: int) -> Tensor:
     """Reshape a scale or zero point to the rank of its tensor, of shape `whole`.
 
     `part` has one value, one for each index of `axis`, or one for each block.
@@ -66,14 +63,14 @@ class QuantizedBlocks:
         self, b: MLGraphBuilder, whole: Sequence[int], scale: Tensor, zero_point: Tensor | None, data_type: str
     ) -> tuple[MLOperand, MLOperand]:
         """Scale and zero point as WebNN takes them, for a tensor of shape `whole`."""
-        s, block = _align(b, scale, whole, self.axis), self.block_size
+        s, block = align(b, scale, whole, self.axis), self.block_size
         for part, size in zip(shape_of(s), whole, strict=True):
             if part not in (1, size) and (not block or part * block != size):
                 raise Unsupported(f"blocks of {block} do not divide an axis of {size} into {part}")
         z = (
             np.zeros(shape_of(s), numpy_type(data_type))
             if zero_point is None
-            else _align(b, zero_point, whole, self.axis)
+            else align(b, zero_point, whole, self.axis)
         )
         return operand(b, s), operand(b, z)
 
@@ -82,6 +79,7 @@ WHOLE = QuantizedBlocks()
 
 
 @converts("QuantizeLinear")
+@converts("QuantizeLinear", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
     x: MLOperand,
@@ -106,6 +104,7 @@ def _(
 
 
 @converts("DequantizeLinear")
+@converts("DequantizeLinear", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
     x: Tensor,
@@ -119,104 +118,6 @@ def _(
     result_type = DATA_TYPES.get(output_dtype) if output_dtype else y.data_type
     unsupported_if(result_type is None or not is_float(result_type), "its result is no float")
     return y if result_type == y.data_type else b.cast(y, result_type)
-
-
-@converts("QLinearConv")
-def _(
-    b: MLGraphBuilder,
-    x: Tensor,
-    x_scale: Tensor,
-    x_zero_point: Tensor,
-    w: Tensor,
-    w_scale: Tensor,
-    w_zero_point: Tensor,
-    y_scale: Tensor,
-    y_zero_point: Tensor,
-    B: Tensor | None = None,
-    *,
-    group: int = 1,
-    window: WindowAttributes = PLAIN,
-) -> MLOperand:
-    image = WHOLE.dequantize(b, x, x_scale, x_zero_point)
-    filters = QuantizedBlocks(axis=0).dequantize(b, w, w_scale, w_zero_point)
-    bias = None
-    if B is not None:
-        s = constant_of(x_scale, "the scale of its input").reshape(()) * constant_of(w_scale, "the scale of its filter")
-        bias = QuantizedBlocks(axis=0).dequantize(b, B, np.asarray(s, np.float32), None)
-    y = convolution(b, image, filters, bias, group=group, window=window)
-    return WHOLE.quantize(b, y, y_scale, y_zero_point)
-
-
-@converts("QLinearMatMul")
-def _(
-    b: MLGraphBuilder,
-    a: Tensor,
-    a_scale: Tensor,
-    a_zero_point: Tensor,
-    other: Tensor,
-    b_scale: Tensor,
-    b_zero_point: Tensor,
-    y_scale: Tensor,
-    y_zero_point: Tensor,
-) -> MLOperand:
-    rows, columns = QuantizedBlocks(axis=-2), QuantizedBlocks(axis=-1)
-    left = rows.dequantize(b, a, a_scale, a_zero_point)
-    right = columns.dequantize(b, other, b_scale, b_zero_point)
-    return rows.quantize(b, b.matmul(left, right), y_scale, y_zero_point)
-
-
-@converts("MatMulInteger")
-def _(
-    b: MLGraphBuilder,
-    A: MLOperand,
-    B: MLOperand,
-    a_zero_point: Tensor | None = None,
-    b_zero_point: Tensor | None = None,
-) -> MLOperand:
-    zeros = [
-        operand(b, np.zeros((), x.data_type) if zero_point is None else _align(b, zero_point, x.shape, axis))
-        for x, zero_point, axis in ((A, a_zero_point, -2), (B, b_zero_point, -1))
-    ]
-    return integer_matmul(b, A, B, *zeros)
-
-
-@converts("ConvInteger")
-def _(
-    b: MLGraphBuilder,
-    x: Tensor,
-    w: Tensor,
-    x_zero_point: Tensor | None = None,
-    w_zero_point: Tensor | None = None,
-    *,
-    group: int = 1,
-    window: WindowAttributes = PLAIN,
-) -> MLOperand:
-    terms = prod(shape_of(w)[1:])
-    if terms > EXACT_TERMS:
-        raise Unsupported(
-            f"sums of {terms} products of bytes are not exact in float32, the type of WebNN's convolution"
-        )
-    image, filters = _difference(b, x, x_zero_point), _difference(b, w, w_zero_point)
-    y = convolution(b, image, filters, group=group, window=window)
-    return b.cast(y, "int32")
-
-
-def _difference(b: MLGraphBuilder, value: Tensor, zero_point: Tensor | None) -> MLOperand:
-    """`value - zero_point` in float32; several zero points belong to the first axis."""
-    wide = b.cast(operand(b, value), "float32")
-    if zero_point is None:
-        return wide
-    return b.sub(wide, b.cast(operand(b, _align(b, zero_point, wide.shape, 0)), "float32"))
-
-
-@converts("DynamicQuantizeLinear")
-def _(b: MLGraphBuilder, value: MLOperand) -> tuple[MLOperand, MLOperand, MLOperand]:
-    low = b.min(b.reduce_min(value), 0.0)
-    high = b.max(b.reduce_max(value), 0.0)
-    scale = b.div(b.sub(high, low), 255.0)
-    scale = b.where(b.equal(high, low), b.constant("float32", 1.0), scale)  # if all values are 0
-    zero_point = b.cast(b.clamp(b.round_even(b.div(b.neg(low), scale)), min_value=0, max_value=255), "uint8")
-    return WHOLE.quantize(b, value, scale, zero_point), scale, zero_point
 
 
 def _minimum(b: MLGraphBuilder, zero_point: Tensor, scale: Tensor) -> Tensor:

@@ -138,7 +138,7 @@ def _(
 
 
 @converts("LSTM")
-def _(
+def lstm(
     b: MLGraphBuilder, *inputs: Tensor | None, cells: CellAttributes = FORWARD, input_forget: int = 0
 ) -> tuple[MLOperand, ...]:
     unsupported_if(input_forget, "it couples the input and the forget gate")

@@ -1,0 +1,205 @@
+"""ONNX Runtime rules: products and convolutions of 8-bit integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from ....composites import integers as composites
+from ....core.graph import Operand
+from ....core.sizes import is_static
+from .. import kernels
+from ..backend import ort
+from ..emit import Emitter, Value
+from .quantization import flip_sign
+
+
+def _without_saturation(ctx: Emitter, a: Value, a_zero_point: Value | None, b: Value) -> tuple[Value, Value | None]:
+    """Convert uint8 `a` and its zero point to int8, if the engine might multiply them by int8 in a saturating kernel.
+
+    The engine itself converts constants with one reader.
+    """
+    can_saturate = a.data_type == "uint8" and b.data_type == "int8" and ctx.array_of(b) is None and not ctx.portable
+    if not can_saturate or not kernels.saturates():
+        return a, a_zero_point
+    zero_point = ctx.constant(0, "uint8") if a_zero_point is None else a_zero_point
+    return flip_sign(ctx, a), flip_sign(ctx, zero_point)
+
+
+def _single(ctx: Emitter, value: Value | None) -> Value | None:
+    return None if value is None else ctx.reshape(value, ())
+
+
+def _per_column(ctx: Emitter, value: Value | None) -> Value | None:
+    """One element, or one for each column, in the shape that kernels take."""
+    if value is None:
+        return None
+    columns = prod(value.dims)
+    return ctx.reshape(value, () if columns == 1 else (columns,))
+
+
+def _count(value: Operand | None) -> int:
+    return 1 if value is None else prod(value.shape)
+
+
+def _is_per_column(b: Operand, a_zero_point: Operand | None, b_zero_point: Operand | None) -> bool:
+    """Whether the engine supports the zero points: one for `a`, and one for `b`, or one per column of a single matrix."""
+    columns = _count(b_zero_point)
+    along = b_zero_point is not None and b.rank == 2 and columns == b_zero_point.shape[-1]
+    return _count(a_zero_point) == 1 and (columns == 1 or along)
+
+
+@ort.lower(composites.integer_matmul, when=_is_per_column)
+def _(ctx: Emitter, a: Value, b: Value, a_zero_point: Value | None, b_zero_point: Value | None) -> Value:
+    a, a_zero_point = _without_saturation(ctx, a, a_zero_point, b)
+    zeros = _single(ctx, a_zero_point), _per_column(ctx, b_zero_point)
+    return ctx.emit("MatMulInteger", a, b, *zeros, data_type="int32", shape=ctx.output.shape)
+
+
+def _window(
+    filter: Value, padding: Sequence[int], strides: Sequence[int], dilations: Sequence[int], groups: int
+) -> dict[str, Any]:
+    """The attributes of a convolution."""
+    return {
+        "kernel_shape": filter.dims[2:] if is_static(filter.dims[2:]) else None,
+        "pads": [padding[i] for i in (0, 2, 1, 3)],
+        "strides": strides,
+        "dilations": dilations,
+        "group": groups,
+    }
+
+
+def _has_convolution(input: Operand, filter: Operand, filter_zero_point: Operand | None) -> bool:
+    """Whether the engine's kernel is right: it has one zero point for all filters."""
+    return _count(filter_zero_point) == 1
+
+
+@ort.lower(composites.integer_conv2d, when=_has_convolution)
+def _(
+    ctx: Emitter,
+    input: Value,
+    filter: Value,
+    input_zero_point: Value | None,
+    filter_zero_point: Value | None,
+    **window: Any,
+) -> Value:
+    input, input_zero_point = _without_saturation(ctx, input, input_zero_point, filter)
+    zeros = _single(ctx, input_zero_point), _single(ctx, filter_zero_point)
+    attributes = _window(filter, **window)
+    return ctx.emit("ConvInteger", input, filter, *zeros, data_type="int32", shape=ctx.output.shape, **attributes)
+
+
+def _has_types(left: Operand, right: Operand, zero_point: Operand) -> bool:
+    """Whether the engine has a kernel for the data types: a signed left operand needs a signed right one."""
+    return left.data_type == zero_point.data_type and (left.data_type == "uint8" or right.data_type == "int8")
+
+
+def _is_right(left: Operand, right: Operand) -> bool:
+    """Whether no kernel would saturate; the result's type forbids to convert the left operand."""
+    is_mixed = left.data_type == "uint8" and right.data_type == "int8"
+    return not is_mixed or right.is_constant or not kernels.saturates()
+
+
+def _has_quantized_matmul(
+    a: Operand,
+    a_scale: Operand,
+    a_zero_point: Operand,
+    b: Operand,
+    b_scale: Operand,
+    b_zero_point: Operand,
+    scale: Operand,
+    zero_point: Operand,
+) -> bool:
+    singles = all(_count(each) == 1 for each in (a_scale, a_zero_point, scale, zero_point))
+    columns = _count(b_scale)
+    # The engine takes as many zero points as scales; several of them must be along columns.
+    along = columns == 1 or (b_scale.shape[-1] == columns and b.rank == 2)
+    zeros = _count(b_zero_point) == columns or (_count(b_zero_point) == 1 and b_zero_point.is_constant)
+    return singles and along and zeros and _has_types(a, b, zero_point) and _is_right(a, b)
+
+
+def _as_many(ctx: Emitter, zero_point: Value, count: int) -> Value:
+    """Repeat a single zero point for each scale."""
+    array = ctx.array_of(zero_point)
+    if count == 1 or prod(zero_point.dims) == count or array is None:
+        return _per_column(ctx, zero_point) or zero_point
+    return ctx.add_constant(array.reshape(-1).repeat(count))
+
+
+@ort.lower(composites.quantized_matmul, when=_has_quantized_matmul)
+def _(
+    ctx: Emitter,
+    a: Value,
+    a_scale: Value,
+    a_zero_point: Value,
+    b: Value,
+    b_scale: Value,
+    b_zero_point: Value,
+    scale: Value,
+    zero_point: Value,
+) -> Value:
+    zeros = _as_many(ctx, b_zero_point, prod(b_scale.dims))
+    return ctx.emit(
+        "QLinearMatMul",
+        a,
+        _single(ctx, a_scale),
+        _single(ctx, a_zero_point),
+        b,
+        _per_column(ctx, b_scale),
+        zeros,
+        _single(ctx, scale),
+        _single(ctx, zero_point),
+        data_type=ctx.output.data_type,
+        shape=ctx.output.shape,
+    )
+
+
+def _has_quantized_conv2d(
+    input: Operand, filter: Operand, filter_scale: Operand, filter_zero_point: Operand, zero_point: Operand
+) -> bool:
+    """The engine requires equal zero points of all filters, which only constants surely have."""
+    is_same = _count(filter_zero_point) == 1 or (
+        filter_zero_point.is_constant and bool((filter_zero_point.value == filter_zero_point.value.flat[0]).all())
+    )
+    return is_same and _has_types(input, filter, zero_point) and _is_right(input, filter)
+
+
+@ort.lower(composites.quantized_conv2d, when=_has_quantized_conv2d)
+def _(
+    ctx: Emitter,
+    input: Value,
+    input_scale: Value,
+    input_zero_point: Value,
+    filter: Value,
+    filter_scale: Value,
+    filter_zero_point: Value,
+    scale: Value,
+    zero_point: Value,
+    bias: Value | None,
+    **window: Any,
+) -> Value:
+    zeros = ctx.array_of(filter_zero_point)
+    single = filter_zero_point if zeros is None else ctx.add_constant(zeros.reshape(-1)[:1])
+    attributes = _window(filter, **window)
+    return ctx.emit(
+        "QLinearConv",
+        input,
+        _single(ctx, input_scale),
+        _single(ctx, input_zero_point),
+        filter,
+        _per_column(ctx, filter_scale),
+        _single(ctx, single),
+        _single(ctx, scale),
+        _single(ctx, zero_point),
+        bias,
+        data_type=ctx.output.data_type,
+        shape=ctx.output.shape,
+        **attributes,
+    )
+
+
+@ort.lower(composites.dynamic_quantize_linear)
+def _(ctx: Emitter, input: Value) -> tuple[Value, Value, Value]:
+    y, scale, zero_point = ctx.emit("DynamicQuantizeLinear", input, outputs=3)
+    return Value(y.name, "uint8", input.dims), Value(scale.name, "float32", ()), Value(zero_point.name, "uint8", ())
