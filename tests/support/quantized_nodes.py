@@ -21,6 +21,7 @@ class Case:
         steps: by how much integers may differ, where a quotient is close to a tie.
         rtol: by how much floats may differ, relative to the largest, which counts as at least `least`.
         dynamic: positions of inputs that are fed; the others are constants.
+        wanted: the results, where ONNX Runtime's CPU has no kernel.
     """
 
     op_type: str
@@ -32,6 +33,7 @@ class Case:
     rtol: float = 1e-5
     least: float = 1e-6
     dynamic: tuple[int, ...] = (0,)
+    wanted: list[Any] | None = None
 
 
 Maker = Callable[[np.random.Generator], Case]

@@ -56,7 +56,7 @@ def _(
     joined = q.rank == 3
     if joined:
         q, k, v = split_heads(b, q, q_num_heads), split_heads(b, k, kv_num_heads), split_heads(b, v, kv_num_heads)
-    k, v, past = _with_past(b, past_key, past_value, k, v)
+    k, v, past = with_past(b, past_key, past_value, k, v)
     queries, keys = q.shape[2], k.shape[2]
     mask = Mask()
     if attn_mask is not None:
@@ -68,7 +68,7 @@ def _(
     return join_heads(b, y) if joined else y, k, v
 
 
-def _with_past(
+def with_past(
     b: MLGraphBuilder, past_key: Tensor | None, past_value: Tensor | None, k: MLOperand, v: MLOperand
 ) -> tuple[MLOperand, MLOperand, int]:
     """Append keys and values to the KV cache; return both, and the number of cached keys (0 if there are none)."""
@@ -99,10 +99,8 @@ def _(
     unidirectional: int = 0,
     outputs: int,
 ) -> tuple[MLOperand, ...]:
-    if q.rank != 3 or key is None or value is None:
-        raise Unsupported("it packs queries, keys or values into one input")
     unsupported_if(outputs > 3, "it outputs scores")
-    k, v = operand(b, key), operand(b, value)
+    q, k, v = _unpacked(b, q, key, value)
     if bias is not None:
         unsupported_if(k.rank != 3 or v.rank != 3, "it has a bias, and the rank of key or value is not 3")
         for_q, for_k, for_v = b.split(operand(b, bias), [x.shape[2] for x in (q, k, v)])
@@ -115,27 +113,53 @@ def _(
         return (whole,)
     q = split_heads(b, q, num_heads)
     k, v = (split_heads(b, x, num_heads) if x.rank == 3 else x for x in (k, v))
-    k, v, past = _with_past(b, past_key, past_value, k, v)
+    k, v, past = with_past(b, past_key, past_value, k, v)
     queries, keys = q.shape[2], k.shape[2]
     mask = Mask()
     if unidirectional:
         mask.restrict(np.tri(int(queries), int(keys), int(past), dtype=bool))
     if key_padding_mask is not None:
-        mask.add(_padding_bias(b, key_padding_mask, (q.shape[0], queries, keys), mask_filter_value, q), finite=True)
+        mask.add(padding_bias(b, key_padding_mask, (q.shape[0], queries, keys), mask_filter_value, q), finite=True)
     if attention_bias is not None:
         # finite: like ONNX Runtime, no special case for queries whose keys are all masked
         mask.add(attention_bias, finite=True)
     return join_heads(b, attend(b, q, k, v, mask, scale=scale or None)), k, v
 
 
-def _padding_bias(
+def _unpacked(
+    b: MLGraphBuilder, q: MLOperand, key: Tensor | None, value: Tensor | None
+) -> tuple[MLOperand, MLOperand, MLOperand]:
+    """Queries, keys and values, which may be packed into one input [batch, length, heads, 3 or 2, size]."""
+
+    def parts(x: MLOperand, count: int) -> list[MLOperand]:
+        batch, length, heads, _, size = x.shape
+        return [b.reshape(part, [batch, length, heads * size]) for part in b.split(x, count, axis=3)]
+
+    if key is None:
+        unsupported_if(q.rank != 5 or value is not None, "it has no keys")
+        q, k, v = parts(q, 3)
+        return q, k, v
+    k = operand(b, key)
+    unsupported_if(q.rank != 3, f"its queries have rank {q.rank}")
+    if value is None:
+        unsupported_if(k.rank != 5, "it has no values")
+        k, v = parts(k, 2)
+        return q, k, v
+    return q, k, operand(b, value)
+
+
+def padding_bias(
     b: MLGraphBuilder, mask: Tensor, sizes: tuple[int, int, int], hidden: float, like: MLOperand
 ) -> MLOperand:
     """Convert a key padding mask to a bias of the scores: 0 for visible keys, `hidden` for the others."""
     batch, queries, keys = sizes
     forms = {(batch, keys): [batch, 1, 1, keys], (batch, queries, keys): [batch, 1, queries, keys]}
     shape = shape_of(mask)
-    if shape == (batch,):  # the number of visible keys of each sequence
+    if shape == (2 * batch,) and batch > 0:  # the ends of the visible keys of all sequences, then their starts
+        ends, starts = (b.reshape(part, [batch, 1, 1, 1]) for part in b.split(operand(b, mask), 2, axis=0))
+        places = b.constant(np.arange(keys, dtype=ends.data_type))
+        seen = b.logical_and(b.lesser(places, ends), b.greater_or_equal(places, starts))
+    elif shape == (batch,):  # the number of visible keys of each sequence
         lengths = b.reshape(operand(b, mask), [batch, 1, 1, 1])
         seen = b.lesser(np.arange(keys, dtype=lengths.data_type), lengths)
     elif shape in forms:
@@ -193,7 +217,7 @@ def _(
             tables = [operand(b, cos_cache), operand(b, sin_cache)]
         else:
             q, k = (
-                _rotate(b, x, cos_cache, sin_cache, position_ids, heads=heads, interleaved=rotary_interleaved)
+                rotate(b, x, cos_cache, sin_cache, position_ids, heads=heads, interleaved=rotary_interleaved)
                 for x, heads in ((q, num_heads), (k, kv_num_heads))
             )
     bias = None
@@ -261,7 +285,7 @@ def _cache(
 # Rotary embeddings ----------------------------------------------------------------------------------------------------
 
 
-def _rotate(
+def rotate(
     b: MLGraphBuilder,
     x: MLOperand,
     cos: Tensor,
@@ -308,7 +332,7 @@ def _(
         raise Unsupported(
             f"cos_cache has {cos_cache.shape[-1]} columns for {rotary_embedding_dim or size} rotated elements"
         )
-    return _rotate(b, x, cos_cache, sin_cache, position_ids, heads=num_heads, interleaved=interleaved)
+    return rotate(b, x, cos_cache, sin_cache, position_ids, heads=num_heads, interleaved=interleaved)
 
 
 @converts("RotaryEmbedding", domain=MICROSOFT)
@@ -333,4 +357,4 @@ def _(
         start = position_ids
         offsets = np.arange(length)[None]
         position_ids = b.add(start, offsets) if isinstance(start, MLOperand) else start + offsets
-    return _rotate(b, x, cos_cache, sin_cache, position_ids, heads=heads, interleaved=interleaved)
+    return rotate(b, x, cos_cache, sin_cache, position_ids, heads=heads, interleaved=interleaved)

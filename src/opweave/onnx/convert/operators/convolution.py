@@ -32,7 +32,7 @@ def convolution(
 
 
 @converts("ConvTranspose")
-def _(
+def transposed_convolution(
     b: MLGraphBuilder,
     X: Tensor,
     W: Tensor,

@@ -16,6 +16,7 @@ from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
 from ...model.protobuf import TensorProto
 from ...model.registry import (
+    MICROSOFT,
     Tensor,
     Unsupported,
     as_type,
@@ -48,6 +49,7 @@ def _(b: MLGraphBuilder, data: Tensor, indices: Tensor, *, axis: int = 0) -> Ten
 
 
 @converts("GatherND")
+@converts("GatherND", domain=MICROSOFT)
 def _(b: MLGraphBuilder, data: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     if not batch_dims:
         return b.gather_nd(data, indices)

@@ -24,7 +24,7 @@ def _product(b: MLGraphBuilder, left: MLOperand, right: MLOperand) -> MLOperand:
 
 
 @converts("FusedMatMul", domain=MICROSOFT)
-def _(
+def fused_product(
     b: MLGraphBuilder,
     left: MLOperand,
     right: MLOperand,

@@ -11,6 +11,7 @@ from ....context.builder import MLGraphBuilder
 from ....core.sizes import is_static
 from ....support.records import record
 from ...model.registry import (
+    MICROSOFT,
     Tensor,
     Unsupported,
     constant_of,
@@ -143,6 +144,7 @@ def window(b: MLGraphBuilder, data: Tensor, picked: dict[int, range]) -> Tensor:
 
 
 @converts("Pad", moved=["pads", "value"])
+@converts("Pad", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
     data: Tensor,
@@ -184,6 +186,7 @@ def _(b: MLGraphBuilder, input: Tensor, repeats: Tensor) -> Tensor:
 
 
 @converts("Trilu")
+@converts("Trilu", domain=MICROSOFT)
 def _(b: MLGraphBuilder, input: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
     diagonal = 0 if k is None else int(constant_of(k, "k").item())
     *_, rows, columns = (1, 1, *shape_of(input))

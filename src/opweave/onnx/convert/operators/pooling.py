@@ -18,7 +18,7 @@ def _pool(op: Callable[..., Any], x: Tensor, axes: Sequence[WindowAxis], **more:
 
 
 @converts("MaxPool")
-def _(
+def max_pool(
     b: MLGraphBuilder,
     X: MLOperand,
     *,

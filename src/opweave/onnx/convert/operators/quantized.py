@@ -37,6 +37,7 @@ from ...model.registry import (
     shape_of,
     unsupported_if,
 )
+from .microsoft import channels_as_before, channels_first
 from .normalization import mask_index
 from .pooling import average_pool
 from .quantization import WHOLE, align
@@ -65,7 +66,7 @@ def _check_float32(b: MLGraphBuilder, *scales: Tensor) -> None:
 # Products ------------------------------------------------------------------------------------------------------------
 
 
-def _product(
+def integer_product(
     b: MLGraphBuilder, x: MLOperand, y: MLOperand, x_zero_point: Tensor | None, y_zero_point: Tensor | None
 ) -> MLOperand:
     """The product of matrices, stacks or vectors of integers, with zero points for each row of `x` or column of `y`."""
@@ -93,7 +94,7 @@ def _(
     a_zero_point: Tensor | None = None,
     b_zero_point: Tensor | None = None,
 ) -> MLOperand:
-    return _product(b, A, B, a_zero_point, b_zero_point)
+    return integer_product(b, A, B, a_zero_point, b_zero_point)
 
 
 @converts("QLinearMatMul")
@@ -139,7 +140,7 @@ def _(
     bias: Tensor | None = None,
 ) -> MLOperand:
     a, a_scale, a_zero_point = dynamic_quantize_linear(b, A)
-    return _scaled(b, _product(b, a, B, a_zero_point, b_zero_point), b.mul(a_scale, b_scale), bias)
+    return _scaled(b, integer_product(b, a, B, a_zero_point, b_zero_point), b.mul(a_scale, b_scale), bias)
 
 
 @converts("MatMulIntegerToFloat", domain=MICROSOFT)
@@ -156,7 +157,7 @@ def _(
     result_type: DataType = "float16" if data_type_of(a_scale) == "float16" else "float32"
     scales = (as_type(b, scale, "float32") for scale in (a_scale, b_scale))
     wide = None if bias is None else as_type(b, bias, "float32")
-    y = _scaled(b, _product(b, A, B, a_zero_point, b_zero_point), b.mul(*scales), wide)
+    y = _scaled(b, integer_product(b, A, B, a_zero_point, b_zero_point), b.mul(*scales), wide)
     return operand(b, as_type(b, y, result_type))
 
 
@@ -179,7 +180,7 @@ def _(
 ) -> MLOperand:
     rows = b.transpose(A) if transA else A
     columns = b.transpose(B) if transB else B
-    total = _product(b, rows, columns, a_zero_point, b_zero_point)
+    total = integer_product(b, rows, columns, a_zero_point, b_zero_point)
     if C is not None:
         total = b.add(total, C)
     factor = b.mul(b.mul(a_scale, b_scale), np.float32(alpha))
@@ -190,19 +191,6 @@ def _(
 
 
 # Convolutions --------------------------------------------------------------------------------------------------------
-
-
-def _nchw(b: MLGraphBuilder, x: Tensor, channels_last: int) -> Tensor:
-    """An image with the channels after the batches."""
-    if not channels_last:
-        return x
-    rank = len(shape_of(x))
-    return b.transpose(operand(b, x), permutation=[0, rank - 1, *range(1, rank - 1)])
-
-
-def _as_before(b: MLGraphBuilder, y: MLOperand, channels_last: int) -> MLOperand:
-    """An image with the channels where the node has them."""
-    return b.transpose(y, permutation=[0, *range(2, y.rank), 1]) if channels_last else y
 
 
 def _convolve(
@@ -267,7 +255,9 @@ def _(
         )
         return y
 
-    return _as_before(b, _convolve(b, convolve, _nchw(b, x, channels_last), w, group, window), channels_last)
+    return channels_as_before(
+        b, _convolve(b, convolve, channels_first(b, x, channels_last), w, group, window), channels_last
+    )
 
 
 # Element-wise operators ----------------------------------------------------------------------------------------------
@@ -439,9 +429,9 @@ def _(
         y: MLOperand = average_pool(b, x, ceil_mode=ceil_mode, count_include_pad=count_include_pad, window=window)
         return y
 
-    image = _nchw(b, X, channels_last)
+    image = channels_first(b, X, channels_last)
     y = _through_floats(b, pool, image, x_scale, x_zero_point, y_scale, y_zero_point)
-    return _as_before(b, y, channels_last)
+    return channels_as_before(b, y, channels_last)
 
 
 def _mean(
