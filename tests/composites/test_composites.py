@@ -109,6 +109,8 @@ def floats(*shape: int) -> np.ndarray:
 
 Q = floats(1, 4, 16)
 KEY = np.uint32([1, 2, 3, 4])
+PIXELS = np.ones((1, 1, 3, 3), "uint8"), np.float32(0.5), np.uint8(0)
+ROWS = np.ones((2, 2), "uint8"), np.float32(0.5), np.uint8(0)
 HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.compress: ("decomposed", Call(floats(4), np.uint8([0, 1, 0, 1]), 3)),
     composites.average_pool: ("native", Call(floats(1, 2, 4, 4, 4), window_dimensions=[2, 2, 2])),
@@ -144,6 +146,16 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.group_normalization: ("decomposed", Call(floats(1, 4, 2), groups=2)),
     composites.group_query_attention: ("native", Call(Q, floats(1, 4, 8), floats(1, 4, 8), heads=2, groups=1)),
     composites.hard_max: ("native", Call(floats(2, 4))),
+    composites.dynamic_quantize_linear: ("native", Call(floats(2, 4))),
+    composites.integer_conv2d: ("native", Call(np.ones((1, 1, 3, 3), "uint8"), np.ones((1, 1, 2, 2), "uint8"))),
+    composites.quantized_conv2d: (
+        "native",
+        Call(*PIXELS, np.ones((1, 1, 2, 2), "uint8"), np.float32(0.5), np.uint8(0), np.float32(2), np.uint8(1)),
+    ),
+    composites.quantized_matmul: (
+        "native",
+        Call(*ROWS, np.ones((2, 2), "uint8"), np.float32(0.5), np.uint8(0), np.float32(2), np.uint8(1)),
+    ),
     composites.integer_matmul: (
         "native",
         Call(np.ones((2, 2), "uint8"), np.ones((2, 2), "uint8"), np.zeros((), "uint8"), np.zeros((), "uint8")),
@@ -221,6 +233,8 @@ def test_composites_are_all_tested() -> None:
     drawing |= {composites.random_key, composites.random_normal, composites.random_uniform}
     # These are tested in test_composite.py and test_random.py.
     assert everything - CASES.keys() == elsewhere | drawing
+    elsewhere = {composites.local_response_normalization, composites.thresholded_relu}
+    assert everything - CASES.keys() == elsewhere  # these are tested in test_composite.py
 
 
 @pytest.mark.parametrize("op", HOW, ids=lambda op: op.name)

@@ -554,6 +554,123 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
     return call, [transformed(frames, None, 2, False, onesided)]
 
 
+BYTES = ("uint8", "int8")
+
+
+def _bytes(make: Make, *shape: int, data_type: str = "int8") -> np.ndarray:
+    """All bytes, so that long sums are beyond what float32 holds."""
+    info = np.iinfo(data_type)
+    return make.random.integers(info.min, info.max, shape, np.int64, endpoint=True).astype(data_type)
+
+
+def _saturated(total: np.ndarray, factor: Any, zero_point: np.ndarray) -> np.ndarray:
+    info = np.iinfo(zero_point.dtype)
+    return np.clip(np.rint(total * factor) + zero_point, info.min, info.max).astype(zero_point.dtype)
+
+
+def _power(make: Make, *shape: int) -> np.ndarray:
+    """Powers of two, by which products are exact."""
+    return np.asarray(2.0 ** make.random.integers(-8, -2, shape), np.float32)
+
+
+@case(composites.integer_matmul, BYTES)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    rows, inner, columns = make.integer(1, 4), make.choice((1, 5, 259, 600)), make.integer(1, 4)
+    right = make.choice(BYTES)
+    a = _bytes(make, *make.shape(0, 2, 3), rows, inner, data_type=make.types["x"])
+    b = _bytes(make, inner, columns, data_type=right)
+    shapes = make.choice(((), (rows, 1))), make.choice(((), (columns,)))
+    zeros = [
+        _bytes(make, *shape, data_type=x.dtype.name) if make.boolean() else None
+        for shape, x in zip(shapes, (a, b), strict=True)
+    ]
+    x, y = (side.astype(int) - (0 if zero is None else zero) for side, zero in zip((a, b), zeros, strict=True))
+    return Call(a, b, *zeros), [(x @ y).astype(np.int32)]
+
+
+@case(composites.quantized_matmul, BYTES)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    rows, inner, columns = make.integer(1, 4), make.choice((1, 5, 259, 600)), make.integer(1, 4)
+    right, result = make.choice(BYTES), make.choice(BYTES)
+    a = _bytes(make, rows, inner, data_type=make.types["x"])
+    b = _bytes(make, inner, columns, data_type=right)
+    zeros = [np.asarray(_bytes(make, data_type=name)) for name in (a.dtype.name, right, result)]
+    scales = _power(make, *make.choice(((), (rows, 1)))), _power(make, *make.choice(((), (columns,)))), _power(make)
+    total = (a.astype(int) - zeros[0]) @ (b.astype(int) - zeros[1])
+    wanted = _saturated(total, scales[0].astype(float) * scales[1] / scales[2], zeros[2])
+    return Call(a, scales[0], zeros[0], b, scales[1], zeros[1], scales[2], zeros[2]), [wanted]
+
+
+def _windows(make: Make) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any], np.ndarray]:
+    """An image, a filter, their zero points, options, and the sums."""
+    groups, right = make.choice((1, 1, 2)), make.choice(BYTES)
+    channels, outputs, height, width = (
+        make.choice((1, 3, 70)),
+        make.integer(1, 3),
+        make.integer(1, 3),
+        make.integer(1, 3),
+    )
+    x = _bytes(
+        make, make.integer(1, 2), groups * channels, make.integer(5, 8), make.integer(5, 8), data_type=make.types["x"]
+    )
+    w = _bytes(make, groups * outputs, channels, height, width, data_type=right)
+    zeros = _bytes(make, data_type=x.dtype.name), _bytes(make, *make.choice(((), (len(w),))), data_type=right)
+    options: dict[str, Any] = {
+        "padding": [make.integer(0, 2) for _ in range(4)],
+        "strides": [make.integer(1, 2), make.integer(1, 2)],
+        "dilations": [make.integer(1, 2), make.integer(1, 2)],
+        "groups": groups,
+    }
+    top, bottom, left, right_side = options["padding"]
+    image = np.pad(x.astype(int) - zeros[0], [(0, 0), (0, 0), (top, bottom), (left, right_side)])
+    filter = w.astype(int) - zeros[1].reshape(-1, 1, 1, 1)
+    (down, across), (tall, wide_step) = options["strides"], options["dilations"]
+    sizes = [
+        (image.shape[2 + k] - (w.shape[2 + k] - 1) * options["dilations"][k] - 1) // options["strides"][k] + 1
+        for k in range(2)
+    ]
+    total = np.zeros((len(x), len(w), *sizes), int)
+    for i in range(height):
+        for j in range(width):
+            part = image[:, :, i * tall :: down, j * wide_step :: across][:, :, : sizes[0], : sizes[1]]
+            for g in range(groups):
+                own = slice(g * outputs, (g + 1) * outputs)
+                channel = part[:, g * channels : (g + 1) * channels]
+                total[:, own] += np.einsum("nchw,oc->nohw", channel, filter[own, :, i, j])
+    return x, w, np.asarray(zeros[0]), np.asarray(zeros[1]), options, total
+
+
+@case(composites.integer_conv2d, BYTES)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x, w, x_zero, w_zero, options, total = _windows(make)
+    return Call(x, w, x_zero, w_zero, **options), [total.astype(np.int32)]
+
+
+@case(composites.quantized_conv2d, BYTES)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x, w, x_zero, w_zero, options, total = _windows(make)
+    scales = _power(make), _power(make, *make.choice(((), (len(w),)))), _power(make)
+    zero = np.asarray(_bytes(make, data_type=make.choice(BYTES)))
+    bias = make.random.integers(-(2**16), 2**16, len(w)).astype(np.int32) if make.boolean() else None
+    factor = scales[0].astype(float) * scales[1].reshape(1, -1, 1, 1) / scales[2]
+    wanted = _saturated(total + (0 if bias is None else bias.reshape(1, -1, 1, 1)), factor, zero)
+    return Call(x, scales[0], x_zero, w, scales[1], w_zero, scales[2], zero, bias, **options), [wanted]
+
+
+@case(composites.dynamic_quantize_linear, ("float32",))
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    # A range of 255 times a power of two has exact steps.
+    step = np.float32(2.0 ** make.integer(-4, 4))
+    x = make.random.integers(0, 256, make.shape()).astype(np.float32)
+    x.reshape(-1)[:2] = [0, 255][: x.size]
+    zero = make.integer(0, 255)
+    x = (x - zero) * step
+    low, high = min(x.min(), 0), max(x.max(), 0)
+    scale = np.float32(high - low) / np.float32(255) if high > low else np.float32(1)
+    point = np.uint8(np.rint(-low / scale))
+    return Call(x), [np.clip(np.rint(x / scale) + point, 0, 255).astype(np.uint8), scale, point]
+
+
 # Attention -----------------------------------------------------------------------------------------------------------
 
 

@@ -380,7 +380,9 @@ def Attention(random: np.random.Generator) -> Case:
     if draw.flag():
         attributes["scale"] = 0.3
     outputs = 1 + int(widths[0] == widths[2])
-    return Case("Attention", [*inputs, bias], attributes, outputs=outputs, rtol=3e-5)
+    # Where all keys of a query are masked, scores of about -10000 have few digits.
+    rtol = 3e-5 if mask is None else 5e-3
+    return Case("Attention", [*inputs, bias], attributes, outputs=outputs, rtol=rtol)
 
 
 @maker
@@ -394,7 +396,7 @@ def QAttention(random: np.random.Generator) -> Case:
     inputs = [x, w, draw.floats(3 * width), draw.scale(), draw.scale() / 4]
     mask = draw.pick(None, random.integers(1, length + 1, batches).astype(np.int32))
     inputs += [mask, draw.zero("uint8"), np.zeros((), right)]
-    return Case("QAttention", inputs, {"num_heads": heads, "unidirectional": draw.flag()}, rtol=3e-5)
+    return Case("QAttention", inputs, {"num_heads": heads, "unidirectional": draw.flag()}, rtol=1e-4)
 
 
 @maker
@@ -402,20 +404,18 @@ def MultiHeadAttention(random: np.random.Generator) -> Case:
     draw = Floats(random)
     batches, length, heads, size = draw.integer(1, 3), draw.size(), draw.integer(1, 3), draw.pick(1, 3, 8)
     mask = draw.pick(None, random.integers(1, length + 1, batches).astype(np.int32))
-    packed = draw.floats(batches, length, heads, 3, size)
-    inputs: list[Any] = [packed, None, None, None, mask]
-    if draw.flag():
-        return Case("MultiHeadAttention", inputs, {"num_heads": heads}, rtol=3e-5)
-    # ONNX Runtime's CPU has no kernel for packed keys and values.
-    query = draw.floats(batches, draw.size(), heads * size)
-    q, k, v = (
-        part.swapaxes(1, 2)
-        for part in (query.reshape(batches, -1, heads, size), packed[:, :, :, 0], packed[:, :, :, 1])
-    )
+    # ONNX Runtime's CPU has no kernel for packed inputs.
+    packed, joined = draw.floats(batches, length, heads, 3, size), draw.flag()
+    query = packed[:, :, :, 0] if joined else draw.floats(batches, draw.size(), heads, size)
+    q, k, v = (part.swapaxes(1, 2) for part in (query, packed[:, :, :, 1], packed[:, :, :, 2]))
     added = None if mask is None else np.where(np.arange(length) < mask[:, None], 0, -1e4)[:, None, None]
-    y = witness.attention(q, k, v, added).swapaxes(1, 2).reshape(query.shape)
-    inputs[:2] = [query, np.ascontiguousarray(packed[:, :, :, :2])]
-    return Case("MultiHeadAttention", inputs, {"num_heads": heads}, rtol=3e-5, dynamic=(0, 1), wanted=[y])
+    shape = (*query.shape[:2], heads * size)
+    y = witness.attention(q, k, v, added).swapaxes(1, 2).reshape(shape)
+    inputs: list[Any] = [packed, None, None, None, mask]
+    if not joined:
+        inputs[:2] = [query.reshape(shape), np.ascontiguousarray(packed[:, :, :, 1:])]
+    dynamic = (0,) if joined else (0, 1)
+    return Case("MultiHeadAttention", inputs, {"num_heads": heads}, rtol=3e-5, dynamic=dynamic, wanted=[y])
 
 
 @maker

@@ -45,9 +45,12 @@ def _count(value: Operand | None) -> int:
 
 def _is_per_column(b: Operand, a_zero_point: Operand | None, b_zero_point: Operand | None) -> bool:
     """Whether the engine supports the zero points: one for `a`, and one for `b`, or one per column of a single matrix."""
-    columns = _count(b_zero_point)
-    along = b_zero_point is not None and b.rank == 2 and columns == b_zero_point.shape[-1]
-    return _count(a_zero_point) == 1 and (columns == 1 or along)
+    return _count(a_zero_point) == 1 and (_count(b_zero_point) == 1 or _is_along_columns(b, b_zero_point))
+
+
+def _is_along_columns(b: Operand, value: Operand | None) -> bool:
+    """Whether there is an element for each column of a single matrix."""
+    return value is not None and b.rank == 2 and value.rank > 0 and prod(value.shape) == value.shape[-1]
 
 
 @ort.lower(composites.integer_matmul, when=_is_per_column)
@@ -111,10 +114,10 @@ def _has_quantized_matmul(
     scale: Operand,
     zero_point: Operand,
 ) -> bool:
-    singles = all(_count(each) == 1 for each in (a_scale, a_zero_point, scale, zero_point))
+    singles = all(_count(value) == 1 for value in (a_scale, a_zero_point, scale, zero_point))
     columns = _count(b_scale)
-    # The engine takes as many zero points as scales; several of them must be along columns.
-    along = columns == 1 or (b_scale.shape[-1] == columns and b.rank == 2)
+    # The engine takes as many zero points as scales.
+    along = columns == 1 or _is_along_columns(b, b_scale)
     zeros = _count(b_zero_point) == columns or (_count(b_zero_point) == 1 and b_zero_point.is_constant)
     return singles and along and zeros and _has_types(a, b, zero_point) and _is_right(a, b)
 

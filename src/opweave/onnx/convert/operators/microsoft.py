@@ -189,7 +189,7 @@ def _(b: MLGraphBuilder, data: MLOperand, bias: MLOperand, *, axis: int = 1, is_
     return b.reshape(b.softmax(rows, axis=1), data.shape)
 
 
-@converts("BiasDropout", domain=MICROSOFT)
+@converts("BiasDropout", "BitmaskBiasDropout", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
     data: MLOperand,

@@ -126,7 +126,7 @@ def _(
         do_rotary or past_present_share_buffer, "it rotates queries and keys, or shares buffers of its states"
     )
     own = operand(b, bias).data_type
-    scales = [as_type(b, each, "float32") for each in (input_scale, weight_scale)]
+    scales = [as_type(b, value, "float32") for value in (input_scale, weight_scale)]
     total = b.cast(integer_product(b, input, weight, input_zero_point, weight_zero_point), "float32")
     projected = b.cast(b.mul(total, b.mul(*scales)), own)
     parts = _project(b, projected, bias, None, num_heads)
