@@ -19,6 +19,12 @@
 #define __constant__ static
 #define __launch_bounds__(...)
 
+// The products of four bytes by four bytes, and a number, added up.
+inline int __dp4a(int a, int b, int c) {
+    for (int k = 0; k < 32; k += 8) c += int((signed char)(a >> k)) * int((signed char)(b >> k));
+    return c;
+}
+
 struct Dimensions {
     unsigned x, y, z;
 };

@@ -155,8 +155,8 @@ def integer_conv2d(
         input: int8 or uint8 [batches, input channels, height, width].
         filter: int8 or uint8 [output channels, input channels / groups, height, width].
         input_zero_point: the data type of `input`, one element, subtracted from it first. Default: 0.
-        filter_zero_point: the data type of `filter`, subtracted from it first: one element, or one for each output channel
-            [output channels]. Default: 0.
+        filter_zero_point: the data type of `filter`, subtracted from it first: one element, or a vector with one for each
+            output channel. Default: 0.
         padding: rows and columns of zeros (that is, of the zero point) around the input: [top, bottom, left, right].
         strides: [height, width] of the steps between windows.
         dilations: [height, width] of the steps between elements of a window.
@@ -275,6 +275,10 @@ def requantize(b: Operations, total: Operand, factor: Operand, zero_point: Opera
     return b.cast(b.clamp(steps, min_value=info.lowest, max_value=info.highest), zero_point.data_type)
 
 
+def _unless_zero(zero_point: Operand) -> Operand | None:
+    return None if zero_point.is_constant and not zero_point.value.any() else zero_point
+
+
 @declare(
     a=Limits(BYTES, ranks=(2, N)),
     a_scale=_SCALE,
@@ -349,7 +353,7 @@ def _(
     scale: Operand,
     zero_point: Operand,
 ) -> Operand:
-    total = integer_matmul(builder, a, b, a_zero_point, b_zero_point)
+    total = integer_matmul(builder, a, b, _unless_zero(a_zero_point), _unless_zero(b_zero_point))
     return requantize(builder, total, a_scale * b_scale / scale, zero_point)
 
 
@@ -390,8 +394,9 @@ def quantized_conv2d(
         input_scale: float32, one element, multiplied with `input - input_zero_point`.
         input_zero_point: the data type of `input`, one element.
         filter: int8 or uint8 [output channels, input channels / groups, height, width].
-        filter_scale: float32, multiplied with `filter - filter_zero_point`: one element, or [output channels].
-        filter_zero_point: the data type of `filter`: one element, or [output channels].
+        filter_scale: float32, multiplied with `filter - filter_zero_point`: one element, or a vector with one for each output
+            channel.
+        filter_zero_point: the data type of `filter`: one element, or a vector with one for each output channel.
         scale: float32, one element, of the result.
         zero_point: int8 or uint8, one element, added to the result.
         bias: int32, added to the sums [output channels]; its scale is `input_scale * filter_scale`.
@@ -437,7 +442,8 @@ def _(
     groups: int,
 ) -> Operand:
     window = {"padding": padding, "strides": strides, "dilations": dilations, "groups": groups}
-    total = integer_conv2d(b, input, filter, input_zero_point, filter_zero_point, **window)
+    zeros = _unless_zero(input_zero_point), _unless_zero(filter_zero_point)
+    total = integer_conv2d(b, input, filter, *zeros, **window)
     if bias is not None:
         total = total + per_channel(b, bias, 1, 4)
     factor = per_channel(b, input_scale, 1, 4) * per_channel(b, filter_scale, 1, 4) / per_channel(b, scale, 1, 4)

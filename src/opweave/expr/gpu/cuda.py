@@ -60,6 +60,13 @@ inline {T} abs_{T}({T} a) {{
 }}
 """
 
+_PRODUCTS_OF_BYTES = """
+inline vec4<i32> products_of_bytes(u32 a, vec4<u32> b) {
+    return vec4<i32>(__dp4a(i32(a), i32(b.x), 0), __dp4a(i32(a), i32(b.y), 0), __dp4a(i32(a), i32(b.z), 0),
+                     __dp4a(i32(a), i32(b.w), 0));
+}
+"""
+
 _EXTREME = """
 inline f32 {name}_f32(f32 a, f32 b) {{
 #if __CUDA_ARCH__ >= 800
@@ -78,6 +85,7 @@ def _overrides() -> Iterator[tuple[str, str]]:
     for name in ("max", "min"):
         yield f"{name}_f32", _EXTREME.format(name=name).strip()
     yield "div_f32", "inline f32 div_f32(f32 a, f32 b) {\n    return a / b;\n}"
+    yield "products_of_bytes", _PRODUCTS_OF_BYTES.strip()
     yield "rounded_to_half", "inline f32 rounded_to_half(f32 x) {\n    return f32(f16(x));\n}"
     for signed, unsigned in (("i32", "u32"), ("i64", "u64")):
         texts = _SIGNED.format(T=signed, U=unsigned).strip().split("\n\n")

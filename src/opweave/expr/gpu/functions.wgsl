@@ -404,3 +404,8 @@ fn rounded_to_bfloat(x: f32) -> f32 {
 fn widened(x: i32) -> i64 {
     return (i64(x >> 1u) << 1u) | i64(x & 1);
 }
+
+// The products of four int8 by four int8, added up, for each word of b.
+fn products_of_bytes(a: u32, b: vec4<u32>) -> vec4<i32> {
+    return vec4<i32>(dot4I8Packed(a, b.x), dot4I8Packed(a, b.y), dot4I8Packed(a, b.z), dot4I8Packed(a, b.w));
+}

@@ -31,7 +31,7 @@ MIN_UNGROUPED_POSITIONS = 1 << 17
 
 def is_narrow(problem: Problem) -> bool:
     """Whether a convolution has so few output channels that tiles would be mostly empty."""
-    if problem.layout.kind == "matrix" or problem.layout.phases > 1:
+    if problem.is_integer or problem.layout.kind == "matrix" or problem.layout.phases > 1:
         return False
     outputs = problem.outputs
     positions = problem.rows * problem.columns // outputs

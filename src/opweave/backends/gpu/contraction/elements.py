@@ -1,4 +1,4 @@
-"""Load and store float elements, one or four at a time.
+"""Load and store floats and 32-bit integers, one or four at a time.
 
 float16 is computed in float32. Without `f16`, a word packs two float16 elements.
 """
@@ -10,9 +10,11 @@ from ....expr.gpu.dialect import DialectFunction
 from ....expr.gpu.types import unpack
 from .text import function
 
+_WORDS = {"int32": "i32", "uint32": "u32"}
+
 
 class _ElementAccess:
-    """A separate binding for a float array, accessed one element (`width` 1) or four elements at a time."""
+    """A separate binding for an array, accessed one element (`width` 1) or four elements at a time."""
 
     def __init__(self, buffer: Buffer, features: Features, width: int) -> None:
         self.buffer, self.width = buffer, width
@@ -25,7 +27,7 @@ class _ElementAccess:
             return "vec4<u32>"
         if self.packed:
             return "vec2<u32>" if self.width == 4 else "u32"
-        element = "f16" if self.half else "f32"
+        element = _WORDS.get(self.buffer.desc.data_type) or ("f16" if self.half else "f32")
         return f"vec4<{element}>" if self.width == 4 else element
 
 
@@ -65,7 +67,7 @@ class ElementReader(_ElementAccess):
 
 
 class ElementWriter(_ElementAccess):
-    """Stores a float result through a separate binding, in vectors of four elements if aligned."""
+    """Stores a result through a separate binding, in vectors of four elements if aligned."""
 
     def __init__(self, target: Buffer, features: Features, contiguous: bool, name: str = "result") -> None:
         super().__init__(target, features, 4 if contiguous else 1)
@@ -74,7 +76,7 @@ class ElementWriter(_ElementAccess):
     @staticmethod
     def can_store(data_type: str, features: Features, contiguous: bool) -> bool:
         """Whether the kernel can store a data type: a single invocation must write each word."""
-        return data_type == "float32" or (data_type == "float16" and (features.float16 or contiguous))
+        return data_type in ("float32", "int32") or (data_type == "float16" and (features.float16 or contiguous))
 
     def store(self, at: str, value: str) -> str:
         """The statement that stores element `at`, or four elements from 4 * `at`."""

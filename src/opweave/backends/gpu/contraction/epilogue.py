@@ -8,6 +8,7 @@ from dataclasses import replace
 from ....expr import ir
 from ....expr.gpu import Block, Buffer, Features, GpuKernel, GpuModule, kernels
 from ....expr.gpu.dialect import BufferBinding, DialectFunction, KernelEntry, Part
+from ....expr.gpu.types import computed_type
 from ....expr.gpu.writing import workgroup_number
 from ....expr.ir import Expr, Formula, Index, Input, Load, Stored
 from .elements import ElementReader, ElementWriter
@@ -31,7 +32,10 @@ class Epilogue:
 
     def can_store(self, features: Features, vectors: bool = True) -> bool:
         """Whether the contraction's kernel can store the result, four columns at a time if `vectors`."""
-        return ElementWriter.can_store(self.target.desc.data_type, features, vectors and self.problem.contiguous)
+        data_type = self.target.desc.data_type
+        if data_type == "int32" and not self.problem.is_integer:
+            return False
+        return ElementWriter.can_store(data_type, features, vectors and self.problem.contiguous)
 
     def functions(
         self,
@@ -71,8 +75,11 @@ class Epilogue:
             if f"i{k}" in used
         ]
         lines = [*definitions, *block.lines, f"return {value};"]
-        finish = function(f"finish{suffix}", [*(f"{name}: f32" for name in sums), "at: u32", *PLACE], lines, "f32")
-        return [finish, *_put(problem, writer, vectors, sums, suffix)], writer
+        # Preloaded elements are floats, as are the sums that are read beside them.
+        parameters = [*(f"{name}: {problem.sum_type}" for name in sums), "at: u32", *PLACE]
+        result = computed_type(self.target.desc.data_type)
+        finish = function(f"finish{suffix}", parameters, lines, result)
+        return [finish, *_put(problem, writer, vectors, sums, suffix, result)], writer
 
     @property
     def aligned_loads(self) -> list[Load]:
@@ -84,9 +91,10 @@ class Epilogue:
     def as_kernels(self, title: str, features: Features) -> tuple[list[Epilogue], list[GpuKernel]]:
         """Move the operations into separate kernels, which compute the target from the sums.
 
-        Also returns an epilogue per result that only stores the float32 sums.
+        Also returns an epilogue per result that only stores the sums.
         """
-        stored = [Stored(self.axes, ir.number(0.0, "float32")) for _ in self.results]
+        own = self.problem.sums
+        stored = [Stored(self.axes, ir.number(0, own)) for _ in self.results]
         sums = [
             Epilogue(self.problem, (result,), target, self.axes, Load(result, self.axes))
             for result, target in zip(self.results, stored, strict=True)
@@ -96,7 +104,7 @@ class Epilogue:
 
         def sum_at(load: Load, source: Input) -> Expr:
             total: Expr = Load(sum_inputs[source], load.parts)
-            return total if load.type == "float32" else ir.Cast(total, load.type)
+            return total if load.type == own else ir.Cast(total, load.type)
 
         changed: dict[Expr, Expr] = {
             node: sum_at(node, node.source)
@@ -118,10 +126,11 @@ class Epilogue:
 
 
 def _put(
-    problem: Problem, writer: ElementWriter, vectors: bool, sums: Sequence[str], suffix: str
+    problem: Problem, writer: ElementWriter, vectors: bool, sums: Sequence[str], suffix: str, result: str
 ) -> list[DialectFunction]:
     """The function `put`, which stores four columns of a row, or one, and skips positions outside the result."""
-    parameters = [*PLACE, *(f"{name}: vec4<f32>" for name in sums)]
+    type = problem.sum_type
+    parameters = [*PLACE, *(f"{name}: vec4<{type}>" for name in sums)]
     if writer.width == 4:
         values = [
             f"finish{suffix}({_of(sums, f'.{c}')}, {plus('at', k)}, stack, row, {plus('column', k)})"
@@ -130,7 +139,7 @@ def _put(
         lines = [
             *return_if(f"row >= {problem.rows}u || column >= {problem.columns}u"),
             f"let at = {problem.flat_index('stack', 'row', 'column')};",
-            "let value = vec4<f32>(",
+            f"let value = vec4<{result}>(",
             *(f"    {value}{',' * (k < 3)}" for k, value in enumerate(values)),
             ");",
             writer.store("at / 4u", "value"),
@@ -145,7 +154,7 @@ def _put(
         ],
     )
     name = f"put_one{suffix}" if vectors else f"put{suffix}"
-    one = function(name, [*PLACE, *(f"{total}: f32" for total in sums)], lines)
+    one = function(name, [*PLACE, *(f"{total}: {type}" for total in sums)], lines)
     if not vectors:
         return [one]
     calls = [f"{name}(stack, row, {plus('column', k)}, {_of(sums, f'.{c}')});" for k, c in enumerate("xyzw")]
@@ -161,14 +170,14 @@ def put_partial(problem: Problem) -> DialectFunction:
     quads = -(-problem.columns // 4)
     store = f"result[(part * {problem.rows}u + row) * {quads}u + column / 4u] = sum;"
     lines = statement(f"if (row < {problem.rows}u && column < {problem.columns}u)", [store])
-    return function("put", ["part: u32", *PLACE[1:], "sum: vec4<f32>"], lines)
+    return function("put", ["part: u32", *PLACE[1:], f"sum: vec4<{problem.sum_type}>"], lines)
 
 
 def partial_sums(problem: Problem, splits: int) -> Stored:
     """The split-K partial sums, [splits * stacks, rows, columns], with columns padded to a multiple of 4."""
     shape = (splits * problem.stacks, problem.rows, -(-problem.columns // 4) * 4)
     axes = tuple(Index(size, k - len(shape)) for k, size in enumerate(shape))
-    return Stored(axes, ir.number(0.0, "float32"))
+    return Stored(axes, ir.number(0, problem.sums))
 
 
 def addition(problem: Problem, splits: int, width: int = 64) -> tuple[KernelEntry, tuple[int, int, int]]:

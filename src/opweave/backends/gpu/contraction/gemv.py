@@ -54,7 +54,7 @@ FEW = "few"
 
 def is_thin(problem: Problem) -> bool:
     """Whether one operand is a matrix, and the other at most `MAX_THIN_LINES` vectors."""
-    sides = isinstance(problem.left, Matrix) and isinstance(problem.right, Matrix)
+    sides = isinstance(problem.left, Matrix) and isinstance(problem.right, Matrix) and not problem.is_integer
     return sides and problem.taps == 1 and min(problem.rows, problem.columns) <= MAX_THIN_LINES and problem.terms >= 32
 
 

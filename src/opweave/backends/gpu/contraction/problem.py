@@ -1,8 +1,8 @@
 """Contractions as matrix products.
 
 result[stack, row, column] = sum over term of left[stack, row, term] * right[stack, column, term], with
-term = tap * channels + channel. A matrix product has one tap. If columns are contiguous in the result, tiles are stored as
-vectors.
+term = tap * channels + channel. A term of integers is a word of four int8, and its product the sum of four products. A matrix
+product has one tap. If columns are contiguous in the result, tiles are stored as vectors.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Literal
 
 import numpy as np
 
@@ -159,6 +160,21 @@ class Problem:
     @property
     def terms(self) -> int:
         return self.taps * self.channels
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the operands are words of four int8, and the sums int32."""
+        return self.left.source.desc.data_type == "uint32"
+
+    @property
+    def sums(self) -> Literal["float32", "int32"]:
+        """The data type of the sums."""
+        return "int32" if self.is_integer else "float32"
+
+    @property
+    def sum_type(self) -> str:
+        """The type of a sum as text."""
+        return "i32" if self.is_integer else "f32"
 
     @property
     def rows_are_channels(self) -> bool:

@@ -60,7 +60,7 @@ class TensorTile:
 
 def suits(problem: Problem, features: Features) -> bool:
     """Whether tensor cores can compute a contraction, and may be worth the compile time."""
-    if features.tensor_cores is None or is_thin(problem) or is_narrow(problem):
+    if features.tensor_cores is None or problem.is_integer or is_thin(problem) or is_narrow(problem):
         return False
     image = problem.image
     if isinstance(image, ProblemWindow) and image.transposed and max(image.strides) > 1:

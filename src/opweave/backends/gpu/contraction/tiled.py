@@ -3,8 +3,8 @@
 A workgroup computes a tile of `rows` x `columns`. Lines are rows of the left matrix or columns of the right one; an element of
 the result is the sum of a product for each term. Each step loads `depth` terms of all lines into registers while the products
 of the previous step are computed, and then stores the loaded elements in workgroup memory. Terms are the slowest axis of
-workgroup memory, so that an invocation reads four adjacent lines as a vector. Each sum is a separate variable, because devices
-spill dynamically indexed arrays.
+workgroup memory, so that an invocation reads four adjacent lines as a vector. Terms of integers are words of four bytes. Each
+sum is a separate variable, because devices spill dynamically indexed arrays.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class TileSide:
         inner = (tile.depth if self.along_terms else self.lines) // self.width
         outer = self.lines if self.along_terms else tile.depth
         self.total, self.count = inner * outer, -(-inner * outer // tile.invocations)
-        self.zero = "vec4<f32>()" if self.width == 4 else "0.0f"
+        self.element, zero = ("u32", "0u") if problem.is_integer else ("f32", "0.0f")
+        self.zero = f"vec4<{self.element}>()" if self.width == 4 else zero
         self.once: list[str] = []
         self.at: list[str] = []
         self.positions = list(self._positions(inner, tile.invocations))
@@ -146,7 +147,7 @@ class TileSide:
     @property
     def declaration(self) -> Variable:
         quads = (self.lines + self.padding) // 4
-        return Variable(f"tile_{self.name}", f"array<array<vec4<f32>, {quads}>, {self.tile.depth}>")
+        return Variable(f"tile_{self.name}", f"array<array<vec4<{self.element}>, {quads}>, {self.tile.depth}>")
 
     def setup(self) -> list[str]:
         n, matrix = self.name, self.matrix
@@ -168,7 +169,7 @@ class TileSide:
             if self.linear:
                 text = f"{seen[line]} + {times(part(term), matrix.step)}"
                 lines.append(f"let {n}_at{k} = {quarter(text, self.width)};")
-        type = "vec4<f32>" if self.width == 4 else "f32"
+        type = f"vec4<{self.element}>" if self.width == 4 else self.element
         return [*lines, *(f"var {n}_next{k} = {type}();" for k in range(self.count))]
 
     def fetch(self) -> list[str]:
@@ -298,11 +299,11 @@ def body(
         *right.store(),
         "workgroupBarrier();",
         *statement(f"if (step + 1u < {end})", ["let ahead = step + 1u;", *fetch]),
-        *_compute(tile, dialect),
+        *_compute(tile, dialect, problem.is_integer),
     ]
     text = [
         *once,
-        *(f"var {name} = vec4<f32>();" for name in sums),
+        *(f"var {name} = vec4<{problem.sum_type}>();" for name in sums),
         *statement("", [f"let ahead = {begin};", *fetch]),
         *statement(f"for (var step = {begin}; step < {end}; step++)", loop),
         *_finish(tile, f"{place}.z" if splits > 1 or problem.stacks > 1 else "0u"),
@@ -329,19 +330,19 @@ def _locate_step(steps: Steps, depth: int) -> list[str]:
     return [f"let tap = ahead / {steps.per_tap}u;", f"let first = ahead % {steps.per_tap}u * {depth}u;"]
 
 
-def _compute(tile: Tile, dialect: Dialect) -> Iterator[str]:
+def _compute(tile: Tile, dialect: Dialect, is_integer: bool) -> Iterator[str]:
     """Add up the products of a step: in a loop if the dialect has a hint to unroll loops, else in unrolled statements.
 
     NVRTC compiles the loop faster than the statements, and both kernels are equally fast.
     """
     if hint := dialect.unroll_hint(UNROLLED_TERMS):
-        yield from (*hint, *statement(f"for (var k = 0u; k < {tile.depth}u; k++)", _products(tile, "k")))
+        yield from (*hint, *statement(f"for (var k = 0u; k < {tile.depth}u; k++)", _products(tile, "k", is_integer)))
         return
     for k in range(tile.depth):
-        yield from statement("", _products(tile, str(k)))
+        yield from statement("", _products(tile, str(k), is_integer))
 
 
-def _products(tile: Tile, term: str) -> Iterator[str]:
+def _products(tile: Tile, term: str, is_integer: bool) -> Iterator[str]:
     down, across = tile.rows // tile.height, tile.columns // tile.width
     for r in range(tile.height // 4):
         yield f"let a{r} = tile_a[{term}][{plus('ty', r * down)}];"
@@ -349,7 +350,12 @@ def _products(tile: Tile, term: str) -> Iterator[str]:
         yield f"let b{c} = tile_b[{term}][{plus('tx', c * across)}];"
     for r in range(tile.height):
         for c in range(tile.width // 4):
-            yield f"sum_{r}_{c} = fma(vec4<f32>(a{r // 4}.{'xyzw'[r % 4]}), b{c}, sum_{r}_{c});"
+            left, total = f"a{r // 4}.{'xyzw'[r % 4]}", f"sum_{r}_{c}"
+            yield (
+                f"{total} += products_of_bytes({left}, b{c});"
+                if is_integer
+                else f"{total} = fma(vec4<f32>({left}), b{c}, {total});"
+            )
 
 
 def _finish(tile: Tile, stack: str) -> Iterator[str]:

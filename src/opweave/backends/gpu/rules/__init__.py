@@ -8,6 +8,7 @@ from . import (
     attention as attention,
     elementwise as elementwise,
     indexing as indexing,
+    integers as integers,
     movement as movement,
     normalization as normalization,
     pooling as pooling,
