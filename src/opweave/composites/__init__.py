@@ -22,9 +22,10 @@ from .convolve import col2im, conv_transpose, convolution, deform_columns, defor
 from .cumulative import cumulative_product
 from .elementary import acos, acosh, asin, asinh, atan, atanh, cosh, erf_inv, expm1, log1p, sinh
 from .fourier import dft, stft
+from .grid import affine_grid, grid_sample
 from .integers import dynamic_quantize_linear, integer_conv2d, integer_matmul, quantized_conv2d, quantized_matmul
 from .linear_algebra import det, inverse
-from .movement import depth_to_space, space_to_depth
+from .movement import center_crop_pad, depth_to_space, space_to_depth
 from .normalization import (
     group_normalization,
     local_response_normalization,
@@ -36,26 +37,29 @@ from .normalization import (
 )
 from .placement import compress, non_zero, tensor_scatter, unique
 from .pool import average_pool, lp_pool, max_pool, max_pool_with_indices, max_unpool
-from .quantization import matmul_n_bits, pack_bits, pack_blocks
+from .quantization import integer_matmul, matmul_n_bits, pack_bits, pack_blocks
 from .random import bernoulli, multinomial, random_key, random_normal, random_uniform
 from .recurrent import ragged_gru, ragged_lstm
+from .regions import max_roi_pool, roi_align
+from .resize import resize
 from .rotary import rotary_embedding
 from .scatter import scatter_reduce
 from .selection import hard_max, one_hot, top_k
 from .suppression import non_max_suppression
 
 __all__ = [
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "average_pool", "bernoulli", "bit_cast", "bitwise_and",
-    "bitwise_not", "bitwise_or", "bitwise_xor", "col2im", "compress", "conv_transpose", "convolution", "cosh",
-    "cumulative_product", "deform_columns", "deform_conv", "depth_to_space", "det", "dft", "dynamic_quantize_linear",
-    "erf_inv", "expm1", "fast_gelu", "geglu", "group_normalization", "group_query_attention", "hard_max",
-    "integer_conv2d", "integer_matmul", "inverse", "local_response_normalization", "log1p", "log_softmax", "lp_pool",
-    "matmul_n_bits", "max_pool", "max_pool_with_indices", "max_unpool", "multi_head_attention", "multinomial",
+    "acos", "acosh", "affine_grid", "asin", "asinh", "atan", "atanh", "average_pool", "bernoulli", "bit_cast",
+    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "center_crop_pad", "col2im", "compress",
+    "conv_transpose", "convolution", "cosh", "cumulative_product", "deform_columns", "deform_conv", "depth_to_space",
+    "det", "dft", "dynamic_quantize_linear", "erf_inv", "expm1", "fast_gelu", "geglu", "grid_sample",
+    "group_normalization", "group_query_attention", "hard_max", "integer_conv2d", "integer_matmul", "inverse",
+    "local_response_normalization", "log1p", "log_softmax", "lp_pool", "matmul_n_bits", "max_pool",
+    "max_pool_with_indices", "max_roi_pool", "max_unpool", "multi_head_attention", "multinomial",
     "non_max_suppression", "non_zero", "one_hot", "pack_bits", "pack_blocks", "quantized_conv2d", "quantized_matmul",
-    "quick_gelu", "ragged_gru", "ragged_lstm", "random_key", "random_normal", "random_uniform", "rms_norm",
-    "rms_normalization", "rotary_embedding", "scaled_dot_product_attention", "scatter_reduce", "shift_left",
-    "shift_right", "sinh", "skip_layer_norm", "skip_rms_norm", "space_to_depth", "stft", "swiglu", "tensor_scatter",
-    "thresholded_relu", "top_k", "unique",
+    "quick_gelu", "ragged_gru", "ragged_lstm", "random_key", "random_normal", "random_uniform", "resize", "rms_norm",
+    "rms_normalization", "roi_align", "rotary_embedding", "scaled_dot_product_attention", "scatter_reduce",
+    "shift_left", "shift_right", "sinh", "skip_layer_norm", "skip_rms_norm", "space_to_depth", "stft", "swiglu",
+    "tensor_scatter", "thresholded_relu", "top_k", "unique",
 ]  # fmt: skip
 
 

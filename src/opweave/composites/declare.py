@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 
 from ..core.graph import Operand
 from ..core.operation import Limits
@@ -32,6 +35,16 @@ def check_axis(input: Operand, axis: int | None) -> int:
     assert axis is not None
     require(0 <= axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     return axis
+
+
+def check_axes(rank: int, axes: Any) -> tuple[int, ...]:
+    """Require different axes of an operand, and return them. None stands for all."""
+    if axes is None:
+        return tuple(range(rank))
+    is_list = isinstance(axes, tuple) and all(isinstance(axis, (int, np.integer)) for axis in axes)
+    fits = is_list and len(set(axes)) == len(axes) and all(0 <= axis < rank for axis in axes)
+    require(fits, f"axes must be different integers in [0, {rank}), got {axes}")
+    return tuple(int(axis) for axis in axes)
 
 
 def column(axis: int, size: int, rank: int) -> list[int]:

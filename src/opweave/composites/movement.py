@@ -1,14 +1,18 @@
-"""Rearrange channels into pixels and back."""
+"""Rearrange channels into pixels and back; crop and pad around the centre."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from ..core.dtypes import ANY
 from ..core.graph import Builder, Desc, Operand
-from ..core.operation import Limits
+from ..core.operation import Limits, N
+from ..core.sizes import Size
 from ..support.errors import require
-from .declare import declare
+from .declare import check_axes, declare
 
 if TYPE_CHECKING:
     from ..ops import Operations
@@ -82,3 +86,51 @@ def _(b: Operations, input: Operand, block_size: int) -> Operand:
     x = b.reshape(input, [batches, channels, rows, block_size, columns, block_size])
     x = b.transpose(x, permutation=[0, 3, 5, 1, 2, 4])
     return b.reshape(x, [batches, channels * block_size**2, rows, columns])
+
+
+@declare(input=Limits(ANY, ranks=(1, N)))
+def center_crop_pad(
+    self: Builder, input: Operand, sizes: Sequence[int], *, axes: Sequence[int] | None = None, label: str = ""
+) -> Desc:
+    """Keep the centre of larger axes, and add zeros around smaller ones.
+
+    Where the difference is odd, one more element is cut off or added at the end.
+
+    Args:
+        sizes: the new size of each of `axes`.
+        axes: different integers in [0, rank). Default: all.
+
+    Returns: An operand of the data type and rank of `input`.
+    Raises: `axes` out of range, or a size that is not in [1, 2**31).
+
+    ONNX's CenterCropPad.
+
+    >>> center_crop_pad(np.float32([[1, 2, 3, 4], [5, 6, 7, 8]]), [3, 2]).tolist()
+    [[2.0, 3.0], [6.0, 7.0], [0.0, 0.0]]
+    """
+    along = check_axes(input.rank, axes)
+    is_list = isinstance(sizes, tuple) and all(isinstance(size, (int, np.integer, Size)) for size in sizes)
+    fits = is_list and len(sizes) == len(along) and all(size >= 1 for size in sizes)
+    require(fits, f"sizes must be {len(along)} positive integers, one for each axis, got {sizes}")
+    shape: list[Any] = list(input.shape)
+    for axis, size in zip(along, sizes, strict=True):
+        require(isinstance(size, Size) or size < 2**31, f"sizes must be less than 2**31, got {size} for axis {axis}")
+        shape[axis] = size
+    return Desc(input.data_type, tuple(shape))
+
+
+@center_crop_pad.decompose
+def _(b: Operations, input: Operand, sizes: Sequence[int], axes: Sequence[int] | None) -> Operand:
+    starts, kept = [0] * input.rank, list(input.shape)
+    before, after = [0] * input.rank, [0] * input.rank
+    for axis, size in zip(check_axes(input.rank, axes), sizes, strict=True):
+        old = input.shape[axis]
+        if size <= old:
+            starts[axis], kept[axis] = (old - size) // 2, size
+        else:
+            before[axis] = (size - old) // 2
+            after[axis] = size - old - before[axis]
+    x = b.slice(input, starts, kept)
+    if all(isinstance(size, int) and not size for size in (*before, *after)):
+        return x
+    return b.pad(x, before, after)

@@ -23,7 +23,7 @@ def constant(builder: Builder, value: Any, data_type: Any) -> Operand:
         values = array_of_sizes(value)
         result: Operand = sizes(builder, tuple(values.flat), data_type, values.shape)
         return result
-    array = np.asarray(value)
+    array = np.asarray(value, order="C")
     array = cast_array(array, data_type) if array.dtype.kind == "V" else array.astype(numpy_type(data_type), copy=False)
     return Operand(builder, Desc(data_type, array.shape), value=array)
 

@@ -1,19 +1,21 @@
-"""ONNX's Resize and Upsample.
+"""ONNX's Resize and Upsample, and other operators that sample images.
 
-WebNN's resample2d has one coordinate transformation. For others, nearest neighbours are gathered, and linear interpolation
-falls back. Cubic interpolation always falls back.
+WebNN's resample2d has one coordinate transformation, and resizes two axes. It is used where its results are the same.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from .... import composites
+from ....composites.resample import ResizedAxis, nearest_taps
+from ....composites.resize import resized_axes
 from ....context.builder import MLGraphBuilder
+from ....core.graph import MLOperand
 from ....core.shapes import nearest_positions
 from ....core.sizes import is_same_size, is_static
 from ...model.registry import (
@@ -24,6 +26,7 @@ from ...model.registry import (
     data_type_of,
     integers,
     normalize_axis,
+    operand,
     shape_of,
     unsupported_if,
 )
@@ -32,54 +35,37 @@ from .windows import reshape
 
 
 @dataclass(frozen=True)
-class _ResizedAxis:
-    """An axis that is resized; `scale` is the factor for computing positions, which may differ a little from `new / old`."""
+class _Resizing:
+    """The arguments of `composites.resize`."""
 
-    axis: int
-    old: int
-    new: int
-    scale: np.float32
+    axes: tuple[int, ...]
+    mode: str
+    scales: tuple[float, ...] | None = None
+    sizes: tuple[int, ...] | None = None
+    coordinate_transformation_mode: str = "half_pixel"
+    nearest_mode: str = "round_prefer_floor"
+    antialias: bool = False
+    cubic_coeff_a: float = -0.75
+    exclude_outside: bool = False
+    extrapolation_value: float = 0.0
+    roi: tuple[float, ...] | None = None
+    keep_aspect_ratio_policy: str = "stretch"
 
-    @property
-    def is_ratio(self) -> bool:
-        """Whether the factor is the ratio of the sizes, as in WebNN."""
-        return bool(self.scale == np.float32(self.new) / np.float32(self.old))
+    def resized(self, X: Tensor) -> list[ResizedAxis]:
+        """The axes that change."""
+        return resized_axes(
+            shape_of(X),
+            self.scales,
+            self.sizes,
+            self.axes,
+            self.coordinate_transformation_mode,
+            self.roi,
+            self.keep_aspect_ratio_policy,
+        )
 
-
-_ONE, _HALF = np.float32(1), np.float32(0.5)
-
-
-def _half_pixel(at: np.ndarray, axis: _ResizedAxis) -> np.ndarray:
-    return (at + _HALF) / axis.scale - _HALF
-
-
-def _symmetric(at: np.ndarray, axis: _ResizedAxis) -> np.ndarray:
-    adjustment = np.float32(axis.new) / (axis.scale * np.float32(axis.old))
-    return np.float32(axis.old) / np.float32(2) * (_ONE - adjustment) + _half_pixel(at, axis)
-
-
-def _align_corners(at: np.ndarray, axis: _ResizedAxis) -> np.ndarray:
-    if axis.new == 1:
-        return np.zeros_like(at)
-    return at * np.float32(axis.old - 1) / np.float32(axis.new - 1)
-
-
-# Positions in the input, computed in float32 as the engine does, so that both round the same way.
-_COORDINATES: dict[str, Callable[[np.ndarray, _ResizedAxis], np.ndarray]] = {
-    "half_pixel": _half_pixel,
-    "half_pixel_symmetric": _symmetric,
-    "pytorch_half_pixel": lambda at, axis: _half_pixel(at, axis) if axis.new > 1 else np.zeros_like(at),
-    "tf_half_pixel_for_nn": lambda at, axis: (at + _HALF) / axis.scale,
-    "asymmetric": lambda at, axis: at / axis.scale,
-    "align_corners": _align_corners,
-}
-
-_ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "round_prefer_floor": lambda x: np.ceil(x - _HALF),
-    "round_prefer_ceil": lambda x: np.floor(x + _HALF),
-    "floor": np.floor,
-    "ceil": np.ceil,
-}
+    def apply(self, X: MLOperand) -> MLOperand:
+        arguments: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return composites.resize(X, **arguments)
 
 
 @converts("Resize")
@@ -105,24 +91,53 @@ def _(
         result: Tensor = _upsample(b, X, roi, mode=mode)
         return result
     rank = len(shape_of(X))
-    along = range(rank) if axes is None else [normalize_axis(axis, rank) for axis in axes]
+    along = tuple(range(rank)) if axes is None else tuple(normalize_axis(axis, rank) for axis in axes)
     if keep_aspect_ratio_policy == "stretch" and not antialias:
         named = _resize_names(b, X, along, scales, sizes, mode, coordinate_transformation_mode, nearest_mode)
         if named is not None:
             return named
+    resizing = _Resizing(
+        along,
+        mode,
+        coordinate_transformation_mode=coordinate_transformation_mode,
+        nearest_mode=nearest_mode,
+        antialias=bool(antialias),
+        cubic_coeff_a=cubic_coeff_a,
+        exclude_outside=bool(exclude_outside),
+        extrapolation_value=extrapolation_value,
+    )
+    if coordinate_transformation_mode == "tf_crop_and_resize":
+        region = constant_of(roi, "the region").reshape(-1).astype(np.float32)
+        unsupported_if(len(region) != 2 * len(along), f"the region {region.tolist()} does not fit {len(along)} axes")
+        resizing = replace(resizing, roi=tuple(map(float, region)))
     if scales is not None and shape_of(scales)[0]:
-        resized = _by_scales(X, scales, along)
-    else:
-        resized = _by_sizes(X, integers(sizes, "the sizes"), along, keep_aspect_ratio_policy)
-    unsupported_if(antialias and any(axis.scale < 1 for axis in resized), "WebNN has no filter against aliasing")
-    return _resize(b, X, resized, mode, coordinate_transformation_mode, nearest_mode)
+        return _resize(b, X, replace(resizing, scales=_scales(X, scales, along)))
+    targets = tuple(map(int, integers(sizes, "the sizes")))
+    unsupported_if(len(along) != len(targets), f"the sizes {list(targets)} do not fit {list(shape_of(X))}")
+    unsupported_if(min(targets, default=1) < 1, "its output is empty")
+    policies = ("stretch", "not_larger", "not_smaller")
+    unsupported_if(keep_aspect_ratio_policy not in policies, f"the policy {keep_aspect_ratio_policy!r} is unknown")
+    return _resize(b, X, replace(resizing, sizes=targets, keep_aspect_ratio_policy=keep_aspect_ratio_policy))
 
 
 @converts("Upsample", moved=["scales"])
 def _upsample(b: MLGraphBuilder, X: Tensor, scales: Tensor | None = None, *, mode: str = "nearest") -> Tensor:
-    along = range(len(shape_of(X)))
+    along = tuple(range(len(shape_of(X))))
     named = _resize_names(b, X, along, scales, None, mode, "asymmetric", "simple")
-    return _resize(b, X, _by_scales(X, scales, along), mode, "asymmetric", "simple") if named is None else named
+    if named is not None:
+        return named
+    factors = _scales(X, scales, along)
+    # Nearest positions are rounded up where the axis shrinks, else down.
+    parts = {"floor": [k for k in along if factors[k] >= 1], "ceil": [k for k in along if factors[k] < 1]}
+    result = X
+    for rounding, chosen in parts.items():
+        if chosen:
+            part = tuple(factors[k] for k in chosen)
+            resizing = _Resizing(
+                tuple(chosen), mode, part, coordinate_transformation_mode="asymmetric", nearest_mode=rounding
+            )
+            result = _resize(b, result, resizing)
+    return result
 
 
 def _resize_names(
@@ -153,7 +168,9 @@ def _resize_names(
     is_multiple = all(is_same_size(size % shape[axis], 0) for axis, size in targets.items())
     if mode == "nearest":
         # By whole factors, no position is at the border between two elements, where the engine's float32 might decide.
-        rounding = {"asymmetric": ("floor", "simple"), "half_pixel": tuple(_ROUNDINGS)[:2]}.get(coordinates, ())
+        rounding = {"asymmetric": ("floor", "simple"), "half_pixel": ("round_prefer_floor", "round_prefer_ceil")}.get(
+            coordinates, ()
+        )
         return _resample(b, X, targets, "nearest-neighbor") if is_multiple and nearest_mode in rounding else None
     is_same = coordinates == "half_pixel" or (
         coordinates == "pytorch_half_pixel" and all(size > 1 for size in targets.values())
@@ -163,76 +180,54 @@ def _resize_names(
     return _resample(b, X, targets, "linear")
 
 
-def _by_scales(X: Tensor, scales: Tensor | None, along: Sequence[int]) -> list[_ResizedAxis]:
-    shape, factors = list(map(int, shape_of(X))), constant_of(scales, "the list of scales").reshape(-1)
+def _scales(X: Tensor, scales: Tensor | None, along: Sequence[int]) -> tuple[float, ...]:
+    factors = constant_of(scales, "the list of scales").reshape(-1).astype(np.float32)
     if len(along) != len(factors) or not np.isfinite(factors).all() or not (factors > 0).all():
-        raise Unsupported(f"the scales {factors.tolist()} do not fit {list(shape)}")
-    axes = zip(along, factors.astype(np.float32), strict=True)
-    return [_ResizedAxis(axis, shape[axis], math.floor(np.float32(shape[axis]) * scale), scale) for axis, scale in axes]
+        raise Unsupported(f"the scales {factors.tolist()} do not fit {list(shape_of(X))}")
+    return tuple(map(float, factors))
 
 
-def _by_sizes(X: Tensor, sizes: Sequence[int], along: Sequence[int], policy: str) -> list[_ResizedAxis]:
-    shape, sizes = list(map(int, shape_of(X))), list(map(int, sizes))
-    unsupported_if(len(along) != len(sizes), f"the sizes {list(sizes)} do not fit {list(shape)}")
-    ratios = [np.float32(size) / np.float32(shape[axis]) for axis, size in zip(along, sizes, strict=True)]
-    if policy == "stretch":
-        return [_ResizedAxis(axis, shape[axis], *pair) for axis, *pair in zip(along, sizes, ratios, strict=True)]
-    unsupported_if(policy not in ("not_larger", "not_smaller"), f"the policy {policy!r} is unknown")
-    scale = min(ratios) if policy == "not_larger" else max(ratios)
-    return [_ResizedAxis(a, shape[a], math.floor(scale * np.float32(shape[a]) + _HALF), scale) for a in along]
-
-
-def _resize(
-    b: MLGraphBuilder, X: Tensor, axes: Sequence[_ResizedAxis], mode: str, coordinates: str, nearest_mode: str
-) -> Tensor:
-    unsupported_if(any(axis.new < 1 for axis in axes), "its output is empty")
-    changed = [axis for axis in axes if axis.new != axis.old or axis.scale != 1]
+def _resize(b: MLGraphBuilder, X: Tensor, resizing: _Resizing) -> Tensor:
+    unsupported_if(0 in shape_of(X), "its input is empty")
+    changed = resizing.resized(X)
+    unsupported_if(any(axis.new < 1 for axis in changed), "its output is empty")
+    unsupported_if(resizing.mode not in ("nearest", "linear", "cubic"), f"the mode {resizing.mode!r} is unknown")
     if not changed:
         return X
-    unsupported_if(coordinates not in _COORDINATES, f"WebNN has no coordinate transformation {coordinates!r}")
-    if mode != "nearest":
-        return _linear(b, X, changed, mode, coordinates)
-    places = {axis.axis: _nearest(axis, coordinates, nearest_mode) for axis in changed}
-    places = {axis: chosen for axis, chosen in places.items() if chosen != list(range(shape_of(X)[axis]))}
-    if all(chosen == nearest_positions(shape_of(X)[axis], len(chosen)) for axis, chosen in places.items()):
-        resampled = _resample(b, X, {axis: len(chosen) for axis, chosen in places.items()}, "nearest-neighbor")
-        if resampled is not None:
-            return resampled
-    result = X
-    for axis, chosen in places.items():
-        result = b.gather(result, np.array(chosen), axis=axis)
-    return result
+    resampled = _nearest(b, X, changed, resizing) if resizing.mode == "nearest" else _linear(b, X, changed, resizing)
+    return resizing.apply(operand(b, X)) if resampled is None else resampled
 
 
-def _nearest(axis: _ResizedAxis, coordinates: str, nearest_mode: str) -> list[int]:
-    """The position in the input of each element of the output."""
-    if nearest_mode == "simple":
-        nearest_mode = "ceil" if axis.scale < 1 else "floor"
-    unsupported_if(nearest_mode not in _ROUNDINGS, f"the rounding {nearest_mode!r} is unknown")
-    places = _COORDINATES[coordinates](np.arange(axis.new, dtype=np.float32), axis)
-    rounding, last = _ROUNDINGS[nearest_mode], axis.old - 1
-    nearest = np.clip(rounding(places), 0, last)
-    if coordinates == "half_pixel_symmetric" and math.frexp(axis.scale)[0] != 0.5:
-        # The engine is compiled with fused multiply-add, so that the last bits of this formula differ.
-        margin = np.float32(4 * axis.old) * np.finfo(np.float32).eps
-        for moved in (places - margin, places + margin):
-            if not np.array_equal(np.clip(rounding(moved), 0, last), nearest):
-                raise Unsupported("elements lie so close to the border between two that the engine's last bits decide")
-    return [int(place) for place in nearest]
+def _nearest(b: MLGraphBuilder, X: Tensor, axes: Sequence[ResizedAxis], resizing: _Resizing) -> Tensor | None:
+    """Resample the nearest elements; None if resample2d chooses others."""
+    if resizing.coordinate_transformation_mode == "tf_crop_and_resize":
+        return None
+    coordinates: Any = resizing.coordinate_transformation_mode
+    rounding: Any = resizing.nearest_mode
+    sizes = {}
+    for axis in axes:
+        places = nearest_taps(axis, coordinates, rounding).positions[:, 0].tolist()
+        if places == list(range(axis.old)):
+            continue
+        if places != nearest_positions(axis.old, axis.new):
+            return None
+        sizes[axis.axis] = axis.new
+    return _resample(b, X, sizes, "nearest-neighbor")
 
 
-def _linear(b: MLGraphBuilder, X: Tensor, axes: Sequence[_ResizedAxis], mode: str, coordinates: str) -> Tensor:
-    unsupported_if(mode != "linear", f"WebNN has no interpolation in mode {mode!r}")
-    unsupported_if(not is_float(X), "WebNN rounds integers that are interpolated, ONNX cuts fractions off")
+def _linear(b: MLGraphBuilder, X: Tensor, axes: Sequence[ResizedAxis], resizing: _Resizing) -> Tensor | None:
+    """Resample linearly; None if resample2d has other positions or weights."""
+    coordinates = resizing.coordinate_transformation_mode
     same = coordinates in ("half_pixel", "half_pixel_symmetric") or (
         coordinates == "pytorch_half_pixel" and all(axis.new > 1 for axis in axes)
     )
-    if not same or not all(axis.is_ratio for axis in axes):
-        raise Unsupported(f"WebNN has no coordinate transformation {coordinates!r} for these sizes")
-    resampled = _resample(b, X, {axis.axis: axis.new for axis in axes}, "linear")
-    if resampled is None:
-        raise Unsupported("WebNN interpolates along two axes at the most")
-    return resampled
+    is_plain = resizing.mode == "linear" and not (resizing.antialias and any(axis.scale < 1 for axis in axes))
+    # Integers are rounded by resample2d, and cut off by ONNX.
+    if not same or not is_plain or not is_float(X):
+        return None
+    if any(axis.scale != np.float32(axis.new) / np.float32(axis.old) for axis in axes):
+        return None
+    return _resample(b, X, {axis.axis: axis.new for axis in axes}, "linear")
 
 
 def _resample(b: MLGraphBuilder, X: Tensor, sizes: dict[int, int], mode: str) -> Tensor | None:
@@ -253,3 +248,73 @@ def _resample(b: MLGraphBuilder, X: Tensor, sizes: dict[int, int], mode: str) ->
     chosen = sorted(targets)
     result = b.resample2d(reshape(b, X, padded), mode=mode, sizes=[targets[a] for a in chosen], axes=chosen)
     return reshape(b, result, list(result.shape)[lead:])
+
+
+# Grids and regions ---------------------------------------------------------------------------------------------------
+
+_OLD_MODES = {"bilinear": "linear", "bicubic": "cubic"}
+"""Names of modes before operator set 20."""
+
+
+@converts("GridSample")
+def _(
+    b: MLGraphBuilder,
+    X: MLOperand,
+    grid: MLOperand,
+    *,
+    mode: str = "linear",
+    padding_mode: str = "zeros",
+    align_corners: int = 0,
+) -> MLOperand:
+    options: dict[str, Any] = {"mode": _OLD_MODES.get(mode, mode), "padding_mode": padding_mode}
+    return composites.grid_sample(b, X, grid, align_corners=bool(align_corners), **options)
+
+
+@converts("AffineGrid")
+def _(b: MLGraphBuilder, theta: MLOperand, size: Tensor, *, align_corners: int = 0) -> MLOperand:
+    sizes = integers(size, "the size of the result")
+    return composites.affine_grid(b, theta, sizes[2:], align_corners=bool(align_corners))
+
+
+@converts("RoiAlign")
+def _(
+    b: MLGraphBuilder,
+    X: MLOperand,
+    rois: MLOperand,
+    batch_indices: MLOperand,
+    *,
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+    coordinate_transformation_mode: str | None = None,
+    opset: int,
+) -> MLOperand:
+    coordinates = coordinate_transformation_mode or ("half_pixel" if opset >= 16 else "output_half_pixel")
+    return composites.roi_align(
+        b,
+        X,
+        rois,
+        batch_indices,
+        mode=mode,
+        output_height=output_height,
+        output_width=output_width,
+        sampling_ratio=max(sampling_ratio, 0),
+        spatial_scale=spatial_scale,
+        coordinate_transformation_mode=coordinates,
+    )
+
+
+@converts("MaxRoiPool")
+def _(
+    b: MLGraphBuilder, X: MLOperand, rois: MLOperand, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0
+) -> MLOperand:
+    return composites.max_roi_pool(b, X, rois, pooled_shape=list(pooled_shape), spatial_scale=spatial_scale)
+
+
+@converts("CenterCropPad")
+def _(b: MLGraphBuilder, input_data: MLOperand, shape: Tensor, *, axes: Sequence[int] | None = None) -> MLOperand:
+    rank = input_data.rank
+    along = None if axes is None else [normalize_axis(axis, rank) for axis in axes]
+    return composites.center_crop_pad(b, input_data, integers(shape, "the shape"), axes=along)

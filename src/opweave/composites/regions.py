@@ -1,0 +1,286 @@
+"""Pooling of regions of interest, each of which is a rectangle in an image."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, TypeAlias
+
+from .. import expr
+from ..core.dtypes import FLOATS
+from ..core.graph import Builder, Desc, Operand
+from ..core.operation import Limits
+from ..core.sizes import may_equal
+from ..expr.array import Traced, as_array
+from ..support.errors import require
+from .declare import declare
+
+RoiMode: TypeAlias = Literal["avg", "max"]
+RoiCoordinates: TypeAlias = Literal["half_pixel", "output_half_pixel"]
+
+MAX_SAMPLES = 2**15
+"""Maximum number of samples of a bin along an axis, so that loops end."""
+
+FAR = 2.0**60
+"""Regions with coordinates beyond this number of elements count as not finite."""
+
+
+@declare(
+    input=Limits(FLOATS, ranks=(4, 4)),
+    rois=Limits("input", ranks=(2, 2)),
+    batch_indices=Limits(("int32", "int64"), ranks=(1, 1)),
+)
+def roi_align(
+    self: Builder,
+    input: Operand,
+    rois: Operand,
+    batch_indices: Operand,
+    *,
+    mode: RoiMode = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+    coordinate_transformation_mode: RoiCoordinates = "half_pixel",
+    label: str = "",
+) -> Desc:
+    """Pool regions of images, at positions between elements.
+
+    A region is divided into bins, and a bin into samples, which are interpolated linearly between 4 elements. Samples farther
+    than one element outside are 0, as are all of a region that is not finite.
+
+    Args:
+        input: float32 or float16 [batches, channels, height, width].
+        rois: regions [regions, 4] as x1, y1, x2, y2.
+        batch_indices: the image of each region, int32 or int64; those out of range are clamped.
+        mode: "avg" is the mean of the samples. "max" is their largest weighted element, as in ONNX's definition: elements are
+            weighted, but not added.
+        output_height: the number of bins along the height.
+        output_width: the number of bins along the width.
+        sampling_ratio: samples of a bin along each axis, at most 2**15; 0 is one for each element that the bin covers, rounded
+            up.
+        spatial_scale: the factor from the coordinates of regions to elements.
+        coordinate_transformation_mode: "half_pixel" subtracts 0.5 from scaled coordinates; "output_half_pixel" does not, and
+            regions are at least one element large.
+
+    Returns: An operand of the data type of `input`, [regions, channels, output_height, output_width].
+    Raises: `rois` or `batch_indices` do not fit, or attributes are out of range.
+
+    ONNX's RoiAlign; He et al., Mask R-CNN (2017), arXiv:1703.06870.
+
+    >>> image = np.float32([[[[1, 2], [3, 4]]]])
+    >>> roi_align(image, np.float32([[0, 0, 2, 2]]), np.int64([0]), sampling_ratio=2).tolist()
+    [[[[2.5]]]]
+    """
+    fits = may_equal(rois.shape[1], 4)
+    require(fits, f"rois must have shape [regions, 4], got {rois.desc}")
+    fits = may_equal(batch_indices.shape[0], rois.shape[0])
+    require(fits, f"batch_indices must have shape [{rois.shape[0]}], one for each of rois, got {batch_indices.desc}")
+    _check_sizes(input, output_height, output_width, spatial_scale)
+    fits = 0 <= sampling_ratio <= MAX_SAMPLES
+    require(fits, f"sampling_ratio must be in [0, {MAX_SAMPLES}], got {sampling_ratio}")
+    return Desc(input.data_type, (rois.shape[0], input.shape[1], output_height, output_width))
+
+
+def _check_sizes(input: Operand, height: int, width: int, spatial_scale: float) -> None:
+    for name, size in {"height": height, "width": width}.items():
+        require(0 < size < 2**31, f"the {name} of the output must be in [1, 2**31), got {size}")
+    require(math.isfinite(spatial_scale), f"spatial_scale must be finite, got {spatial_scale}")
+    require(all(size >= 1 for size in input.shape), f"input must have elements to pool, got {input.desc}")
+
+
+@roi_align.expression
+def _(
+    input: Traced,
+    rois: Traced,
+    batch_indices: Traced,
+    mode: str,
+    output_height: int,
+    output_width: int,
+    sampling_ratio: int,
+    spatial_scale: float,
+    coordinate_transformation_mode: str,
+) -> Traced:
+    _, channels, height, width = input.shape
+    x, regions = (expr.cast(array, "float32") for array in (input, rois))
+    bins = (output_height, output_width)
+    is_half_pixel = coordinate_transformation_mode == "half_pixel"
+
+    def element(r: Traced, c: Traced, *bin_position: Traced) -> Any:
+        image = batch_indices[r]
+        axes = [
+            _BinAxis(regions, r, 1 - k, size, count, position, sampling_ratio, spatial_scale, is_half_pixel)
+            for k, (size, count, position) in enumerate(zip((height, width), bins, bin_position, strict=True))
+        ]
+        y, z = axes
+
+        def sample(i: Traced, j: Traced) -> Traced:
+            rows, columns = y.at(i), z.at(j)
+            weighted = [x.clamped[image, c, p, q] * (v * w) for p, v in rows.taps for q, w in columns.taps]
+            is_inside = rows.is_inside & columns.is_inside
+            if mode == "avg":
+                return expr.where(is_inside, weighted[0] + weighted[1] + weighted[2] + weighted[3], 0.0)
+            largest = expr.max(expr.max(weighted[0], weighted[1]), expr.max(weighted[2], weighted[3]))
+            return expr.where(is_inside, largest, expr.where(rows.is_used & columns.is_used, 0.0, -math.inf))
+
+        if mode == "avg":
+            total = expr.sum_over(y.steps, lambda i: expr.sum_over(z.steps, lambda j: sample(i, j)))
+            result = total / expr.max(y.samples * z.samples, 1.0)
+        else:
+            result = expr.max_over(y.steps, lambda i: expr.max_over(z.steps, lambda j: sample(i, j)))
+            result = expr.where((y.samples < 1) | (z.samples < 1), 0.0, result)
+        return expr.cast(result, "float16") if input.data_type == "float16" else result
+
+    return expr.compute((rois.shape[0], channels, *bins), element)
+
+
+class _Sample:
+    """A sample along an axis: two elements and their weights, whether it is near the image, whether it belongs to the bin."""
+
+    def __init__(self, taps: list[tuple[Traced, Traced]], is_inside: Traced, is_used: Traced) -> None:
+        self.taps, self.is_inside, self.is_used = taps, is_inside, is_used
+
+
+class _BinAxis:
+    """Formulas of a bin along one axis.
+
+    Attributes:
+        samples: the number of samples, as float32.
+        steps: the number of iterations for them: samples far outside the image need none.
+    """
+
+    def __init__(
+        self,
+        regions: Traced,
+        region: Traced,
+        column: int,
+        size: Any,
+        count: int,
+        position: Traced,
+        sampling_ratio: int,
+        scale: float,
+        is_half_pixel: bool,
+    ) -> None:
+        offset = 0.5 if is_half_pixel else 0.0
+        start = regions[region, column] * scale - offset
+        extent = (regions[region, column + 2] * scale - offset) - start
+        if not is_half_pixel:
+            extent = expr.max(extent, 1.0)
+        # Infinities and NaN would make positions of NaN: such a region has no samples.
+        is_finite = (expr.abs(start) < FAR) & (expr.abs(extent) < FAR)
+        is_finite = is_finite & expr.logical_not(expr.is_nan(start) | expr.is_nan(extent))
+        start, extent = expr.where(is_finite, start, 0.0), expr.where(is_finite, extent, 0.0)
+        self.size = as_array(size, "float32")
+        bin_size = extent / float(count)
+        self.start, self.bin_size = start + cast_position(position) * bin_size, bin_size
+        if sampling_ratio:
+            self.samples: Traced = expr.where(is_finite, float(sampling_ratio), 0.0)
+            self.steps: Any = sampling_ratio
+            self.first: Traced = as_array(0.0, "float32")
+            return
+        self.samples = expr.max(expr.ceil(bin_size), 0.0)
+        # Samples are at least half an element apart if the bin has several of them, so this is enough for those near the
+        # image; earlier ones are skipped.
+        self.steps = 2 * size + 6
+        spacing = bin_size / expr.max(self.samples, 1.0)
+        before = (-1.0 - self.start) / expr.max(spacing, 1e-30)
+        self.first = expr.max(expr.min(expr.floor(before), self.samples) - 1.0, 0.0)
+
+    def at(self, step: Traced) -> _Sample:
+        number = self.first + cast_position(step)
+        place = self.start + (number + 0.5) * self.bin_size / expr.max(self.samples, 1.0)
+        is_used = number < self.samples
+        is_inside = is_used & (place >= -1.0) & (place <= self.size)
+        bounded = expr.max(expr.min(place, self.size - 1), 0.0)
+        low = expr.floor(bounded)
+        part, position = bounded - low, expr.cast(low, "int32")
+        return _Sample([(position, 1 - part), (position + 1, part)], is_inside, is_used)
+
+
+def cast_position(position: Traced) -> Traced:
+    """Convert a position to float32."""
+    return expr.cast(position, "float32")
+
+
+@declare(input=Limits(FLOATS, ranks=(4, 4)), rois=Limits("input", ranks=(2, 2)))
+def max_roi_pool(
+    self: Builder,
+    input: Operand,
+    rois: Operand,
+    *,
+    pooled_shape: tuple[int, int],
+    spatial_scale: float = 1.0,
+    label: str = "",
+) -> Desc:
+    """Take the largest element of each bin of regions of images.
+
+    Coordinates are scaled and rounded to whole elements. A region is at least one element large. A bin without elements is 0,
+    as are all of a region that is not finite.
+
+    Args:
+        input: float32 or float16 [batches, channels, height, width].
+        rois: regions [regions, 5] as image, x1, y1, x2, y2; images out of range are clamped.
+        pooled_shape: the number of bins along height and width.
+        spatial_scale: the factor from the coordinates of regions to elements.
+
+    Returns: An operand of the data type of `input`, [regions, channels, *pooled_shape].
+    Raises: `rois` do not fit, or attributes are out of range.
+
+    ONNX's MaxRoiPool; Girshick, Fast R-CNN (2015), arXiv:1504.08083.
+
+    >>> image = np.float32([[[[1, 2], [3, 4]]]])
+    >>> max_roi_pool(image, np.float32([[0, 0, 0, 1, 1]]), pooled_shape=[1, 2]).tolist()
+    [[[[3.0, 4.0]]]]
+    """
+    fits = may_equal(rois.shape[1], 5)
+    require(fits, f"rois must have shape [regions, 5], got {rois.desc}")
+    is_pair = isinstance(pooled_shape, tuple) and len(pooled_shape) == 2
+    require(is_pair, f"pooled_shape must be 2 integers, got {pooled_shape}")
+    _check_sizes(input, *pooled_shape, spatial_scale)
+    return Desc(input.data_type, (rois.shape[0], input.shape[1], *pooled_shape))
+
+
+@max_roi_pool.expression
+def _(input: Traced, rois: Traced, pooled_shape: tuple[int, int], spatial_scale: float) -> Traced:
+    _, channels, *spatial = input.shape
+    x, regions = (expr.cast(array, "float32") for array in (input, rois))
+
+    def element(r: Traced, c: Traced, *bin_position: Traced) -> Any:
+        image = _bounded(regions[r, 0], 0.0, 2.0**30)
+        bounds: list[tuple[Traced, Traced]] = []
+        for k, (size, count, position) in enumerate(zip(spatial, pooled_shape, bin_position, strict=True)):
+            first, last = (_round_away(_finite(regions[r, column] * spatial_scale)) for column in (2 - k, 4 - k))
+            bin_size = expr.max(last - first + 1, 1.0) / float(count)
+            low = expr.floor(cast_position(position) * bin_size) + first
+            high = expr.ceil((cast_position(position) + 1) * bin_size) + first
+            bounds.append((_bounded(low, 0.0, size), _bounded(high, 0.0, size)))
+        (top, bottom), (left, right) = bounds
+
+        def row(i: Traced) -> Traced:
+            is_row = (i >= top) & (i < bottom)
+
+            def one(j: Traced) -> Traced:
+                return expr.where(is_row & (j >= left) & (j < right), x.clamped[image, c, i, j], -math.inf)
+
+            return expr.max_over(spatial[1], one)
+
+        is_empty = (bottom <= top) | (right <= left)
+        result = expr.where(is_empty, 0.0, expr.max_over(spatial[0], row))
+        return expr.cast(result, "float16") if input.data_type == "float16" else result
+
+    return expr.compute((rois.shape[0], channels, *pooled_shape), element)
+
+
+def _finite(x: Traced) -> Traced:
+    """Replace NaN and infinities by a position far outside."""
+    is_finite = (expr.abs(x) < 2.0**30) & expr.logical_not(expr.is_nan(x))
+    return expr.where(is_finite, x, 2.0**30)
+
+
+def _round_away(x: Traced) -> Traced:
+    """Round to the nearest whole number, halves away from 0, as C's `round`."""
+    return expr.where(x < 0, expr.ceil(x - 0.5), expr.floor(x + 0.5))
+
+
+def _bounded(x: Traced, low: float, high: Any) -> Traced:
+    """Convert to int32 in [low, high]."""
+    return expr.cast(expr.max(expr.min(x, as_array(high, "float32")), low), "int32")
