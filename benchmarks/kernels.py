@@ -19,7 +19,7 @@ import numpy as np
 import typer
 
 import opweave as ow
-from opweave import ops
+from opweave import composites, ops
 from opweave.backends import discover
 from opweave.compile.driver import compile
 from opweave.compile.winners import PATH, Winner, elements, form, min_gain
@@ -55,7 +55,13 @@ for the 0.3 s in which it is compiled."""
 
 ENGINE = "onnxruntime"
 
-FORMS = {"last": "last axis", "other": "other axis", "row": "one row, transposed matrix"}
+FORMS = {
+    "last": "last axis",
+    "other": "other axis",
+    "row": "one row, transposed matrix",
+    "zeros": "linear, images between zeros",
+    **{mode: f"{mode}, reflected" for mode in ("linear", "nearest", "cubic")},
+}
 """What the table of docs/kernels.md calls the forms of calls."""
 
 
@@ -83,8 +89,12 @@ class Measurement:
 
 
 def operations() -> list[Op[..., Any]]:
-    """The operations that have a formula, and rules of the engine; but `identity`, which it removes."""
-    return [op for op in discover()[ENGINE].rules if op.formula is not None and op is not ops.identity]
+    """The operations that have a formula, and rules of the engine.
+
+    Not `identity`, which the engine removes, nor poolings of regions, whose formulas skip no elements outside.
+    """
+    others = {ops.identity, composites.roi_align, composites.max_roi_pool}
+    return [op for op in discover()[ENGINE].rules if op.formula is not None and op not in others]
 
 
 ATTRIBUTES: dict[str, dict[str, Any]] = {
@@ -98,6 +108,9 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
 
 def calls(op: Op[..., Any]) -> list[dict[str, Any]]:
     """The attributes of the calls that are measured: along the last axis and another one, where an operation takes axes."""
+    if op is composites.grid_sample:
+        modes = ("linear", "nearest", "cubic")
+        return [{"mode": "linear"}, *({"mode": mode, "padding_mode": "reflection"} for mode in modes)]
     for name in {"axis", "axes"} & set(op.attributes):
         return [{name: axis if name == "axis" else [axis]} for axis in (3, 1)]
     return [ATTRIBUTES.get(op.name, {})]
@@ -117,6 +130,11 @@ def nodes_of(context: ow.MLContext, op: Op[..., Any], attributes: dict[str, Any]
         rng = np.random.default_rng(0)
         matrices = [rng.random((columns, size // columns), "float32") for _ in range(copies)]
         return [builder.gemm(row, builder.constant(matrix), **attributes).node for matrix in matrices]  # type: ignore[misc]
+    if op is composites.grid_sample:
+        batches, _, height, width = shape
+        x = builder.input("input", "float32", list(shape))
+        grid = builder.input("grid", "float32", [batches, height, width, 2])
+        return [composites.grid_sample(x, grid, **attributes).node]  # type: ignore[list-item]
     operands: dict[str, ow.MLOperand] = {}
     for name in op.operands:
         if name not in op.defaults:

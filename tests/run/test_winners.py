@@ -136,7 +136,7 @@ def test_table_is_well_formed() -> None:
         assert op.formula is not None
         assert op in discover()[row.engine].rules
         assert row.data_type in get_args(DataType)
-        assert row.form in ("any", "last", "other", "row")
+        assert row.form in ("any", "last", "other", "row", "zeros", "linear", "nearest", "cubic")
         assert row.elements > 0
         assert row.gain >= winners.min_gain(row.op)
 

@@ -75,8 +75,13 @@ def form(node: Node) -> str:
     """The kernel of an engine that a node would use, as far as kernels differ in speed.
 
     "last" or "other" for an operation along axes; "row" for the product of one row with a constant transposed matrix (GEMV),
-    which takes as long as reading the matrix once in memory order; "matrix" for other products; "any" for all else.
+    which takes as long as reading the matrix once in memory order; "matrix" for other products; the mode of `grid_sample`, but
+    "zeros" for linear interpolation of images between zeros; "any" for all else.
     """
+    if node.op is composites.grid_sample:
+        mode: str = node.attributes["mode"]
+        is_zeros = mode == "linear" and node.attributes["padding_mode"] == "zeros" and node.operands[0].rank == 4
+        return "zeros" if is_zeros else mode
     if node.op is ops.gemm:
         _, matrix, *_ = node.operands
         is_row = is_same_size(node.outputs[0].shape[0], 1) and node.attributes["b_transpose"] and matrix.is_constant
@@ -91,8 +96,11 @@ def form(node: Node) -> str:
 def elements(node: Node) -> int | None:
     """The size by which the table decides about a node; None for calls that are not measured.
 
-    In calls other than matrix products, the operands have one shape: for a constant exponent, engines have other kernels.
+    In calls other than matrix products and `grid_sample`, the operands have one shape: for a constant exponent, engines have
+    other kernels.
     """
+    if node.op is composites.grid_sample:
+        return node.outputs[0].desc.element_count
     if node.op is ops.gemm:
         _, matrix, *_ = node.operands
         return matrix.desc.element_count

@@ -41,7 +41,7 @@ from .quantization import integer_matmul, matmul_n_bits, pack_bits, pack_blocks
 from .random import bernoulli, multinomial, random_key, random_normal, random_uniform
 from .recurrent import ragged_gru, ragged_lstm
 from .regions import max_roi_pool, roi_align
-from .resize import resize
+from .resizing import resize
 from .rotary import rotary_embedding
 from .scatter import scatter_reduce
 from .selection import hard_max, one_hot, top_k

@@ -245,7 +245,9 @@ def _(input: Traced, rois: Traced, pooled_shape: tuple[int, int], spatial_scale:
     x, regions = (expr.cast(array, "float32") for array in (input, rois))
 
     def element(r: Traced, c: Traced, *bin_position: Traced) -> Any:
-        image = _bounded(regions[r, 0], 0.0, 2.0**30)
+        number = regions[r, 0]
+        has_image = (expr.abs(number) < 2.0**30) & expr.logical_not(expr.is_nan(number))
+        image = _bounded(number, 0.0, 2.0**30)
         bounds: list[tuple[Traced, Traced]] = []
         for k, (size, count, position) in enumerate(zip(spatial, pooled_shape, bin_position, strict=True)):
             first, last = (_round_away(_finite(regions[r, column] * spatial_scale)) for column in (2 - k, 4 - k))
@@ -263,7 +265,7 @@ def _(input: Traced, rois: Traced, pooled_shape: tuple[int, int], spatial_scale:
 
             return expr.max_over(spatial[1], one)
 
-        is_empty = (bottom <= top) | (right <= left)
+        is_empty = (bottom <= top) | (right <= left) | expr.logical_not(has_image)
         result = expr.where(is_empty, 0.0, expr.max_over(spatial[0], row))
         return expr.cast(result, "float16") if input.data_type == "float16" else result
 

@@ -17,5 +17,6 @@ from . import (
     quantization as quantization,
     recurrent as recurrent,
     reduction as reduction,
+    sampling as sampling,
     selection as selection,
 )

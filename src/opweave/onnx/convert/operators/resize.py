@@ -13,7 +13,7 @@ import numpy as np
 
 from .... import composites
 from ....composites.resample import ResizedAxis, nearest_taps
-from ....composites.resize import resized_axes
+from ....composites.resizing import resized_axes
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
 from ....core.shapes import nearest_positions
