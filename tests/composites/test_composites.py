@@ -136,6 +136,10 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.bitwise_xor: ("native", Call(np.int32([5, 6]), np.int32([3]))),
     composites.cosh: ("native", Call(floats(2, 4))),
     composites.cumulative_product: ("decomposed", Call(floats(4), 0)),
+IMAGE, GRID, ROIS = floats(1, 2, 3, 4), floats(1, 5, 6, 2), np.float32([[0, 0, 2, 3], [1, 0, 3, 2]])
+HOW: dict[CustomOp[Any], tuple[str, Call]] = {
+    composites.affine_grid: ("expression", Call(floats(1, 2, 3), [3, 4])),
+    composites.center_crop_pad: ("decomposed", Call(floats(5, 4), [3, 6])),
     composites.depth_to_space: ("native", Call(floats(1, 4, 2, 2), 2)),
     composites.det: ("native", Call(floats(3, 2, 2))),
     composites.dft: ("decomposed", Call(floats(4, 1))),
@@ -145,6 +149,7 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.geglu: ("decomposed", Call(floats(2, 4), floats(2, 4))),
     composites.group_normalization: ("decomposed", Call(floats(1, 4, 2), groups=2)),
     composites.group_query_attention: ("native", Call(Q, floats(1, 4, 8), floats(1, 4, 8), heads=2, groups=1)),
+    composites.grid_sample: ("native", Call(IMAGE, GRID)),
     composites.hard_max: ("native", Call(floats(2, 4))),
     composites.dynamic_quantize_linear: ("native", Call(floats(2, 4))),
     composites.integer_conv2d: ("native", Call(np.ones((1, 1, 3, 3), "uint8"), np.ones((1, 1, 2, 2), "uint8"))),
@@ -168,6 +173,10 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
         "native",
         Call(floats(2, 16), np.zeros((3, 1, 8), "uint8"), floats(3, 1), block_size=16),
     ),
+    composites.max_roi_pool: (
+        "composed",
+        Call(IMAGE, np.concatenate([np.zeros((2, 1), "float32"), ROIS], axis=1), pooled_shape=[2, 2]),
+    ),
     composites.multi_head_attention: ("native", Call(Q, Q, Q, heads=2, causal=True)),
     composites.non_max_suppression: ("composed", Call(floats(1, 5, 4), floats(1, 2, 5), 3)),
     composites.non_zero: ("decomposed", Call(floats(4), 3)),
@@ -180,7 +189,12 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.random_key: ("kernel", Call(stream=new_stream(seed=1))),
     composites.random_normal: ("expression", Call(KEY, [2, 4])),
     composites.random_uniform: ("expression", Call(KEY, [2, 4])),
+    composites.resize: (
+        "native",
+        Call(IMAGE, sizes=[5, 6], axes=[2, 3], mode="linear", coordinate_transformation_mode="align_corners"),
+    ),
     composites.rms_normalization: ("native", Call(floats(2, 4), floats(4))),
+    composites.roi_align: ("composed", Call(IMAGE, ROIS, np.int64([0, 0]), output_height=2)),
     composites.rotary_embedding: ("native", Call(floats(1, 2, 3, 8), floats(3, 4), floats(3, 4))),
     composites.scaled_dot_product_attention: ("decomposed", Call(*[floats(1, 2, 3, 4)] * 3)),
     composites.scatter_reduce: ("composed", Call(floats(4), np.int64([0, 0, 1]), floats(3))),
@@ -235,6 +249,8 @@ def test_composites_are_all_tested() -> None:
     assert everything - CASES.keys() == elsewhere | drawing
     elsewhere = {composites.local_response_normalization, composites.thresholded_relu}
     assert everything - CASES.keys() == elsewhere  # these are tested in test_composite.py
+    elsewhere |= {composites.grid_sample, composites.roi_align, composites.max_roi_pool}
+    assert everything - CASES.keys() == elsewhere  # these are tested in test_composite.py and test_sampling.py
 
 
 @pytest.mark.parametrize("op", HOW, ids=lambda op: op.name)

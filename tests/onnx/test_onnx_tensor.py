@@ -246,16 +246,6 @@ def test_resize_and_upsample_of_old_operator_sets() -> None:
 @pytest.mark.parametrize(
     ("op_type", "inputs", "attributes", "reason"),
     [
-        ("Resize", [data(1, 1, 4, 4), None, np.array([1, 1, 2, 2], np.float32)], {"mode": "cubic"}, "mode 'cubic'"),
-        (
-            "Resize",
-            [data(1, 1, 4, 4), None, np.array([1, 1, 2, 2], np.float32)],
-            {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
-            "WebNN has no coordinate transformation 'align_corners' for these sizes",
-        ),
-        ("Resize", [data(4, 4), None, np.array([0.6, 0.6], np.float32)], {"mode": "linear"}, "for these sizes"),
-        ("Resize", [data(4, 4), None, None, ints(2, 2)], {"mode": "linear", "antialias": 1}, "filter against aliasing"),
-        ("Resize", [data(4, 4, 4), None, None, ints(8, 8, 8)], {"mode": "linear"}, "two axes at the most"),
         ("Slice", [data(4), ints(-1), ints(LAST), ints(0), ints(-1)], {}, "it goes backward from -1 to"),
     ],
 )

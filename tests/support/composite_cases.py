@@ -17,6 +17,7 @@ from opweave import composites
 from opweave.lazy.custom_call import CustomOp
 from support import witness
 from support.agreement import outputs_of, record
+from support.onnx_nodes import node_model
 from support.witness import wide
 
 CPU = ow.ml.create_context(device="cpu")
@@ -359,6 +360,43 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
     x = make.array("x", (n, c, h * block, w * block))
     parts = [x[:, :, i::block, j::block] for i in range(block) for j in range(block)]
     return Call(x, block), [np.concatenate(parts, 1)]
+
+
+def evaluated(op_type: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> np.ndarray:
+    """The result of ONNX's reference evaluator."""
+    model, feed = node_model(op_type, inputs, attributes, opset=20)
+    return np.asarray(ReferenceEvaluator(model).run(None, feed)[0])
+
+
+@case(composites.resize, rtol=2e-5, atol=2e-5, half=1e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = make.array("x", make.shape(1, 3, 6))
+    sizes = [make.integer(1, 8) for _ in x.shape]
+    mode, antialias = make.choice(("linear", "cubic")), make.boolean()
+    coordinates = make.choice(("half_pixel", "align_corners", "asymmetric"))
+    options: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": coordinates}
+    wanted = evaluated("Resize", [wide(x), None, None, np.int64(sizes)], {**options, "antialias": int(antialias)})
+    return Call(x, sizes=sizes, antialias=antialias, **options), [wanted]
+
+
+@case(composites.affine_grid, half=1e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    rank, corners = make.integer(2, 3), make.boolean()
+    sizes = [make.integer(1 + corners, 5) for _ in range(rank)]
+    theta = make.array("x", (make.integer(1, 3), rank, rank + 1))
+    shape = np.int64([len(theta), 1, *sizes])
+    wanted = evaluated("AffineGrid", [theta.astype("float32"), shape], {"align_corners": int(corners)})
+    return Call(theta, sizes, align_corners=corners), [wanted]
+
+
+@case(composites.center_crop_pad, ALL)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    x = make.array("x", make.shape(1, 4))
+    axes = sorted(make.subset(range(x.ndim)))
+    sizes = [make.integer(1, 7) for _ in axes]
+    attributes = {"axes": axes}
+    wanted = evaluated("CenterCropPad", [x, np.int64(sizes)], attributes) if axes else x
+    return Call(x, sizes, axes=axes), [wanted]
 
 
 # Small integers ------------------------------------------------------------------------------------------------------

@@ -1,14 +1,17 @@
-"""Random nodes of ONNX's operators that sample images, and results of witnesses: ONNX Runtime or ONNX's reference evaluator."""
+"""Random nodes of ONNX's operators that sample images, and results of ONNX Runtime or of ONNX's reference evaluator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
+
+from opweave.composites.resample import ResizedAxis
+from opweave.composites.resizing import resized_axes
 
 from .onnx_nodes import node_model, run_engine
 
@@ -26,17 +29,19 @@ class Case:
     opset: int
     differs: str = ""
     dynamic: tuple[int, ...] = (0,)
-    tolerance: float = 2e-5
-    ties: bool = field(default=False)
+    tolerance: float = 5e-5
 
     def model(self) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
         return node_model(self.op_type, self.inputs, self.attributes, opset=self.opset, dynamic=self.dynamic)
 
+    def engine_result(self) -> np.ndarray:
+        return np.asarray(run_engine(*self.model())[0])
+
     def expected(self) -> np.ndarray:
         """The result of the witness."""
-        model, feed = self.model()
         if not self.differs:
-            return np.asarray(run_engine(model, feed)[0])
+            return self.engine_result()
+        model, feed = self.model()
         return np.asarray(ReferenceEvaluator(model).run(None, feed)[0])
 
 
@@ -72,7 +77,10 @@ def _(random: np.random.Generator) -> Case:
     x = _image(random, batches, channels, *(_odd(random) for _ in range(rank)))
     reach = float(random.choice([0.9, 1.3, 3.0]))
     grid = random.uniform(-reach, reach, (batches, *(_odd(random) for _ in range(rank)), rank)).astype(np.float32)
-    differs = "its kernel has no cubic interpolation of volumes" if rank == 3 and mode == "cubic" else ""
+    differs = ""
+    if mode == "cubic":
+        differs = "it does not move positions to the border" if attributes["padding_mode"] == "border" else ""
+        differs = "it has no cubic interpolation of volumes" if rank == 3 else differs
     return Case("GridSample", [x, grid], attributes, 20, differs, dynamic=(0, 1))
 
 
@@ -117,8 +125,63 @@ def _(random: np.random.Generator) -> Case:
     else:
         sizes = np.int64([_odd(random, 1, 12) for _ in axes])
         attributes["keep_aspect_ratio_policy"] = str(random.choice(["stretch", "stretch", "not_larger", "not_smaller"]))
-    x = _image(random, *shape)
-    return Case("Resize", [x, roi, scales, sizes], attributes, 19)
+    node = Case("Resize", [_image(random, *shape), roi, scales, sizes], attributes, 19)
+    changed = _axes_of(node)
+    if any(axis.new < 1 for axis in changed) or _is_ambiguous(node, changed):
+        return MAKERS["Resize"](random)
+    node.differs = _difference_of_resize(node, changed)
+    return node
+
+
+def _axes_of(node: Case) -> list[ResizedAxis]:
+    x, roi, scales, sizes = node.inputs
+    attributes = node.attributes
+    factors, targets = (None if array is None else tuple(array.tolist()) for array in (scales, sizes))
+    policy = attributes.get("keep_aspect_ratio_policy", "stretch")
+    region = None if roi is None else tuple(roi.tolist())
+    coordinates = attributes["coordinate_transformation_mode"]
+    return resized_axes(x.shape, factors, targets, tuple(attributes["axes"]), coordinates, region, policy)
+
+
+def _difference_of_resize(node: Case, changed: list[ResizedAxis]) -> str:
+    """Why ONNX's reference evaluator is the witness."""
+    mode, coordinates = node.attributes["mode"], node.attributes["coordinate_transformation_mode"]
+    takes_width = coordinates in ("align_corners", "tf_crop_and_resize", "pytorch_half_pixel")
+    if takes_width and any(axis.width != axis.new for axis in changed):
+        return "it takes the new size for the width, which is not whole"
+    if coordinates == "pytorch_half_pixel" and mode == "cubic" and any(axis.new == 1 for axis in changed):
+        return "the position of a single element is 0 for it, and -0.5 for the evaluator"
+    if coordinates == "tf_crop_and_resize" and any(axis.new == axis.old for axis in changed):
+        return "it copies axes whose size stays, whatever their region"
+    if mode != "nearest":
+        try:
+            node.engine_result()
+        except Exception as error:
+            if "mode only supports" in str(error):
+                return "it has no kernel for these axes"
+            if "exclude_outside" in str(error):
+                return "it excludes what is outside with cubic interpolation only"
+            raise
+    return ""
+
+
+def _is_ambiguous(node: Case, changed: list[ResizedAxis]) -> bool:
+    """Whether rounding decides about a position: of the nearest element in float32, or of neighbours in the evaluator.
+
+    The evaluator takes a wrong neighbour where a position is an integer but for the last bits.
+    """
+    mode, coordinates = node.attributes["mode"], node.attributes["coordinate_transformation_mode"]
+    for axis in changed:
+        places = axis.coordinates(coordinates).astype(np.float64)
+        if mode == "nearest":
+            # Ties are rounded alike if the scale is exact.
+            is_exact = float(axis.scale) in (0.5, 1, 2, 2.5, 3) and coordinates in ("half_pixel", "asymmetric")
+            if not is_exact and np.abs(2 * places - np.round(2 * places)).min() < 1e-4:
+                return True
+        is_moved = coordinates == "half_pixel_symmetric" and axis.width != axis.new
+        if is_moved and mode != "nearest" and np.abs(places - np.round(places)).min() < 1e-4:
+            return True
+    return False
 
 
 @_maker("AffineGrid")
@@ -127,7 +190,10 @@ def _(random: np.random.Generator) -> Case:
     batches = _odd(random, 1, 3)
     theta = _image(random, batches, rank, rank + 1)
     size = np.int64([batches, _odd(random), *(_odd(random) for _ in range(rank))])
-    return Case("AffineGrid", [theta, size], {"align_corners": int(random.integers(2))}, 20)
+    align = int(random.integers(2))
+    # A single element with aligned corners is 0/0 in the definition: the function of ONNX, and its evaluator, differ.
+    size[2:] += align
+    return Case("AffineGrid", [theta, size], {"align_corners": align}, 20)
 
 
 @_maker("RoiAlign")
@@ -146,7 +212,9 @@ def _(random: np.random.Generator) -> Case:
         "coordinate_transformation_mode": str(random.choice(["half_pixel", "output_half_pixel"])),
     }
     batch = random.integers(0, batches, count)
-    return Case("RoiAlign", [x, rois, batch], attributes, 16, dynamic=(0, 1, 2))
+    is_negative = attributes["sampling_ratio"] == 0 and bool((rois[:, 2:] < rois[:, :2]).any())
+    differs = "it raises an error for regions of negative size" if is_negative else ""
+    return Case("RoiAlign", [x, rois, batch], attributes, 16, differs, dynamic=(0, 1, 2))
 
 
 @_maker("MaxRoiPool")

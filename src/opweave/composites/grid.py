@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -13,8 +13,12 @@ from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits
 from ..core.sizes import Size, may_equal
 from ..expr.array import Traced, as_array
+from ..ops.constants import constant
 from ..support.errors import require
-from .declare import declare
+from .declare import column, declare
+
+if TYPE_CHECKING:
+    from ..ops import Operations
 
 GridMode: TypeAlias = Literal["linear", "nearest", "cubic"]
 GridPadding: TypeAlias = Literal["zeros", "border", "reflection"]
@@ -228,3 +232,22 @@ def _centre(at: Traced, size: Any, align_corners: bool) -> Traced:
         return (twice + 1 - count) / count
     # A single element is at 0.
     return (twice - (count - 1)) / expr.max(count - 1, 1.0)
+
+
+@affine_grid.decompose
+def _(b: Operations, theta: Operand, sizes: Sequence[int], align_corners: bool) -> Operand:
+    matrix, rows = b.cast(theta, "float32"), len(sizes)
+    ones = [1] * rows
+
+    def column_of(k: int) -> Operand:
+        part = b.slice(matrix, [0, 0, k], [theta.shape[0], rows, 1])
+        return b.reshape(part, [theta.shape[0], *ones, rows])
+
+    total = b.expand(column_of(rows), [theta.shape[0], *sizes, rows])
+    for k, size in enumerate(reversed(sizes)):
+        count = int(size)
+        twice = 2 * np.arange(count, dtype=np.float32)
+        centres = (twice - np.float32(count - 1)) / np.float32(max(count - 1, 1) if align_corners else count)
+        line = constant(b, centres.reshape(column(rows - k, count, rows + 2)), "float32")
+        total = total + column_of(k) * line
+    return b.cast(total, theta.data_type)
