@@ -29,7 +29,7 @@ FAR = 2.0**62
 """Positions from here on, and NaN, count as the edge before the first element, as in ONNX Runtime."""
 
 
-@declare(input=Limits(FLOATS, ranks=(4, 5)), grid=Limits(FLOATS, ranks="input"))
+@declare(input=Limits(FLOATS, ranks=(4, 5)), grid=Limits(FLOATS, ranks=(4, 5)))
 def grid_sample(
     self: Builder,
     input: Operand,
@@ -48,8 +48,8 @@ def grid_sample(
 
     Args:
         input: float32 or float16 [batches, channels, height, width], or [batches, channels, depth, height, width].
-        grid: float32 or float16 [batches, new height, new width, 2], the last axis with x and y, or [batches, new depth, new
-            height, new width, 3] with x, y and z.
+        grid: float32 or float16 [batches, new height, new width, 2] with x and y along the last axis, or for volumes
+            [batches, new depth, new height, new width, 3] with x, y and z.
         mode: "linear" interpolates between the nearest 4 elements (8 of a volume), "cubic" between 16 (64), "nearest" copies
             one; ties are rounded to even.
         padding_mode: elements outside are "zeros", those of the "border", or the "reflection" of those inside.
@@ -65,7 +65,7 @@ def grid_sample(
     [[[[2.5, 1.0]]]]
     """
     batches, channels, *spatial = input.shape
-    fits = may_equal(grid.shape[0], batches) and may_equal(grid.shape[-1], len(spatial))
+    fits = grid.rank == input.rank and may_equal(grid.shape[0], batches) and may_equal(grid.shape[-1], len(spatial))
     expected = f"[{batches}, {'new depth, ' if len(spatial) == 3 else ''}new height, new width, {len(spatial)}]"
     require(fits, f"grid must have shape {expected}, got {grid.desc}")
     require(all(size >= 1 for size in spatial), f"input must have elements to sample, got {input.desc}")
@@ -77,7 +77,7 @@ def _(input: Traced, grid: Traced, mode: str, padding_mode: str, align_corners: 
     batches, channels, *spatial = input.shape
     is_half = input.data_type == "float16"
     x = expr.cast(input, "float32") if is_half else input
-    axes = [_Axis(size, mode, padding_mode, bool(align_corners)) for size in spatial]
+    axes = [_SampledAxis(size, mode, padding_mode, bool(align_corners)) for size in spatial]
     read = x.padded(0) if padding_mode == "zeros" else x.clamped
 
     def element(n: Traced, c: Traced, *place: Traced) -> Any:
@@ -104,7 +104,7 @@ def _(input: Traced, grid: Traced, mode: str, padding_mode: str, align_corners: 
     return expr.compute((batches, channels, *grid.shape[1:-1]), element)
 
 
-class _Axis:
+class _SampledAxis:
     """Formulas of positions along one axis of the input, in the order of ONNX Runtime's steps."""
 
     def __init__(self, size: Any, mode: str, padding_mode: str, align_corners: bool) -> None:
