@@ -111,6 +111,7 @@ Q = floats(1, 4, 16)
 KEY = np.uint32([1, 2, 3, 4])
 PIXELS = np.ones((1, 1, 3, 3), "uint8"), np.float32(0.5), np.uint8(0)
 ROWS = np.ones((2, 2), "uint8"), np.float32(0.5), np.uint8(0)
+IMAGE, GRID, ROIS = floats(1, 2, 3, 4), floats(1, 5, 6, 2), np.float32([[0, 0, 2, 3], [1, 0, 3, 2]])
 HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.compress: ("decomposed", Call(floats(4), np.uint8([0, 1, 0, 1]), 3)),
     composites.average_pool: ("native", Call(floats(1, 2, 4, 4, 4), window_dimensions=[2, 2, 2])),
@@ -136,8 +137,6 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.bitwise_xor: ("native", Call(np.int32([5, 6]), np.int32([3]))),
     composites.cosh: ("native", Call(floats(2, 4))),
     composites.cumulative_product: ("decomposed", Call(floats(4), 0)),
-IMAGE, GRID, ROIS = floats(1, 2, 3, 4), floats(1, 5, 6, 2), np.float32([[0, 0, 2, 3], [1, 0, 3, 2]])
-HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.affine_grid: ("expression", Call(floats(1, 2, 3), [3, 4])),
     composites.center_crop_pad: ("decomposed", Call(floats(5, 4), [3, 6])),
     composites.depth_to_space: ("native", Call(floats(1, 4, 2, 2), 2)),

@@ -186,4 +186,4 @@ def conv2d(
 
 def erf_inv(x: Array) -> Array:
     """The inverse of the error function."""
-    return np.asarray(special.erfinv(wide(x)))
+    return np.asarray(_special().erfinv(wide(x)))
