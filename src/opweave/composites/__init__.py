@@ -37,7 +37,7 @@ from .normalization import (
 )
 from .placement import compress, non_zero, tensor_scatter, unique
 from .pool import average_pool, lp_pool, max_pool, max_pool_with_indices, max_unpool
-from .quantization import integer_matmul, matmul_n_bits, pack_bits, pack_blocks
+from .quantization import matmul_n_bits, pack_bits, pack_blocks
 from .random import bernoulli, multinomial, random_key, random_normal, random_uniform
 from .recurrent import ragged_gru, ragged_lstm
 from .regions import max_roi_pool, roi_align
