@@ -460,3 +460,25 @@ def test_chains_with_sizes_become_loops_by_estimate() -> None:
             moved = move_to_loops(graph, dict.fromkeys(graph.nodes, "engine"), "engine", 2, 5000)
         assert list(moved.values()) == kinds
         assert all(guards.hold({"n": other}) for other in (1, 8, 10_000))
+
+
+@pytest.mark.parametrize("first", [4, 4096])
+@pytest.mark.parametrize(
+    ("build", "witness"),
+    [
+        (lambda b, x: (x * 2 + 1) * x - 3, lambda x: (x * 2 + 1) * x - 3),
+        (lambda b, x: b.softmax(x, 0), lambda x: np.exp(x - x.max(0)) / np.exp(x - x.max(0)).sum(0)),
+        (lambda b, x: b.reduce_l2(x, axes=[0]), lambda x: np.sqrt((x * x).sum(0, dtype="float64"))),
+        (lambda b, x: b.arg_max(x, 0), lambda x: x.argmax(0)),
+        (lambda b, x: b.where(b.greater(x, 0.0), x, b.sin(x)), lambda x: np.where(x > 0, x, np.sin(x))),
+    ],
+    ids=["chain", "softmax", "reduce_l2", "arg_max", "where"],
+)
+def test_operations_with_names_become_loops_by_the_first_sizes(build: Any, witness: Any, first: int) -> None:
+    context = ow.ml.create_context(device="cpu", drafts=True)
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": build(builder, builder.input("x", "float32", ["n", "m"]))})
+    for n, m in ((first, 320), (3, 5), (1, 1), (1000, 33), (17, 320)):
+        x = np.random.default_rng(n).normal(size=(n, m)).astype("float32")
+        np.testing.assert_allclose(context.compute(graph, {"x": x})["y"], witness(x), rtol=1e-4, atol=1e-4)
+    assert ("expression" in {placement.how for placement in graph.placements()}) == (first > 4)

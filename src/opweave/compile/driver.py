@@ -79,7 +79,7 @@ def compile(
     }
     full, sources = fold_empty(graph)
     if full.has_names:  # rivals are verified for graphs whose sizes are known
-        choice = EngineChoice(backend.without_rivals or backend, fuse=False)
+        choice = EngineChoice(backend.without_rivals or backend)
     choice = choice or choose_engine(full, backend, alone)
     has_compiler = kernels.is_compiled()
     try:
