@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from samples import Call
-from support.agreement import outputs_of, record, run_decomposed
+from support.agreement import REFERENCE, outputs_of, record, run_decomposed
 from support.every_device import DEVICES, context_on
 from support.onnx_nodes import CONTEXT, node_model, randn, run_engine
 from support.window_cases import COUNT, MAKERS, WindowCase, case_of
@@ -98,6 +98,56 @@ def test_automatic_padding_of_three_axes(operator: str, attributes: dict[str, An
     (ours,) = ow.InferenceSession(model, CONTEXT, fallback="error").run(None, feed)
     (theirs,) = run_engine(model, feed)
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5, strict=True)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"output_shape": [9, 7, 8], "strides": [2, 2, 2]},
+        {"output_shape": [9, 7, 8], "strides": [2, 2, 2], "auto_pad": "SAME_UPPER"},
+        {"output_shape": [9, 7, 8], "strides": [2, 2, 2], "auto_pad": "SAME_LOWER"},
+        {"output_padding": [1, 0, 1], "strides": [2, 2, 2], "group": 2},
+    ],
+)
+def test_output_shapes_of_three_axes(attributes: dict[str, Any]) -> None:
+    model, feed = node_model("ConvTranspose", [randn(1, 4, 4, 3, 4), randn(4, 2, 3, 3, 2)], attributes)
+    (ours,) = ow.InferenceSession(model, CONTEXT, fallback="error").run(None, feed)
+    np.testing.assert_allclose(ours, run_engine(model, feed)[0], rtol=1e-5, atol=1e-5, strict=True)
+
+
+NAMES = ["batches", 2, "depth", "height", "width"]
+NAMED: list[tuple[CustomOp[Any], dict[str, Any], list[str | int]]] = [
+    (composites.convolution, {"filter": (3, 2, 3, 2, 3), "padding": [1, 1, 0, 0, 1, 1], "strides": [2, 1, 2]}, NAMES),
+    (composites.conv_transpose, {"filter": (2, 3, 2, 2, 2), "strides": [2, 1, 2]}, NAMES),
+    (composites.average_pool, {}, NAMES),
+    (composites.average_pool, {"window_dimensions": [3, 2, 2], "padding": [1] * 6, "include_padding": True}, NAMES),
+    (composites.max_pool, {"window_dimensions": [2, 2, 2], "strides": [2, 1, 2], "padding": [1, 0, 0, 0, 0, 1]}, NAMES),
+    (composites.max_pool_with_indices, {"window_dimensions": [2, 2, 2], "output_shape_rounding": "ceil"}, NAMES),
+    (composites.lp_pool, {"p": 3, "window_dimensions": [2, 2, 2]}, NAMES),
+    (composites.col2im, {"image_sizes": [5, 4], "window_dimensions": [2, 2]}, ["batches", 8, 12]),
+]
+
+
+@pytest.mark.parametrize("device", [device for device in DEVICES if "webgpu" not in device])
+@pytest.mark.parametrize(("op", "options", "names"), NAMED, ids=lambda value: getattr(value, "name", ""))
+def test_sizes_may_have_names(op: CustomOp[Any], options: dict[str, Any], names: list[str | int], device: str) -> None:
+    name, _, backend = device.rstrip(")").partition(" (")
+    dynamic = ow.ml.create_context(device=name, backend=backend, drafts=True)
+    filter = randn(*options["filter"]) if "filter" in options else None
+
+    def build(context: ow.MLContext, shape: Sequence[str | int]) -> ow.MLGraph:
+        builder = ow.MLGraphBuilder(context)
+        more = {name: value for name, value in options.items() if name != "filter"}
+        operands = [builder.input("x", "float32", shape), *([] if filter is None else [builder.constant(filter)])]
+        return builder.build(outputs_of(op(*operands, **more)))
+
+    graph = build(dynamic, names)
+    for sizes in ((1, 5, 6, 7), (3, 8, 4, 3)):
+        number = iter(sizes)
+        x = randn(*(next(number) if isinstance(size, str) else size for size in names))
+        wanted = REFERENCE.compute(build(REFERENCE, x.shape), {"x": x})
+        for key, result in dynamic.compute(graph, {"x": x}).items():
+            np.testing.assert_allclose(result, wanted[key], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("device", DEVICES)

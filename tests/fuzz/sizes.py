@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from samples import SAMPLES, Call, type_choices
 from support.composite_cases import CASES
+from support.window_cases import MAKERS
 
 import opweave as ow
 from fuzz.builder import RandomMake, spoiled
@@ -190,7 +191,9 @@ def draw_call(rng: random.Random, shapes: Sequence[tuple[int, ...]]) -> tuple[Op
         op = rng.choice(list(EXTRAS))
         return op, EXTRAS[op](Make(rng, {"x": "float32"}, shapes))
     if kind < 0.37:
-        op = rng.choice(list(CASES))
+        op = rng.choice([*CASES, *MAKERS])
+        if op in MAKERS:
+            return op, MAKERS[op](rng).call
         return op, CASES[op].make(Make(rng, {"x": rng.choice(list(CASES[op].types))}, shapes))[0]
     op = rng.choice(list(Operations.listing().values()))
     types = rng.choice(type_choices(op, op.limits))
