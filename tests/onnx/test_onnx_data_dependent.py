@@ -155,6 +155,34 @@ SOURCES: dict[str, tuple[list[Step], list[str]]] = {
         ],
         ["r0", "r1", "r2"],
     ),
+    "Compress and what treats each result alone": (
+        [
+            ("Compress", ["x", "marks"], ["some"], {"axis": 1}),
+            ("Transpose", ["some"], ["rows"], {"perm": [1, 0]}),
+            ("Softmax", ["rows"], ["likely"], {"axis": -1}),
+            ("Unsqueeze", ["likely", "zero"], ["batch"], {}),
+            ("Greater", ["batch", "half"], ["r0"], {}),
+            ("TopK", ["batch", "two"], ["r1", "r2"], {"axis": -1}),
+            ("Concat", ["batch", "batch"], ["r3"], {"axis": 2}),
+            ("Slice", ["batch", "zero", "two", "two"], ["r4"], {}),
+            ("Gemm", ["some", "matrix"], ["r5"], {"transA": 1}),
+            ("Split", ["rows"], ["r6", "r7", "r8"], {"axis": 1}),
+            ("LayerNormalization", ["rows", "scale"], ["r9"], {}),
+            ("Flatten", ["rows"], ["r10"], {}),
+            ("GatherElements", ["x", "places"], ["r11"], {"axis": 0}),
+        ],
+        [f"r{number}" for number in range(12)],
+    ),
+    "Compress and the first results": (
+        [
+            ("Compress", ["x", "marks"], ["some"], {"axis": 1}),
+            ("Slice", ["some", "zero", "two", "one"], ["r0"], {}),
+            ("Slice", ["some", "zero", "large", "one"], ["r1"], {}),
+            ("Add", ["r0", "column"], ["r2"], {}),
+            ("Slice", ["some", "one", "large", "one"], ["r3"], {}),
+        ],
+        ["r0", "r1", "r2", "r3"],
+    ),
     "Unique": ([("Unique", ["x"], ["r0", "r1", "r2", "r3"], {})], ["r0", "r1", "r2", "r3"]),
     "Unique in order of occurrence": (
         [("Unique", ["x"], ["r0", "r1", "r2", "r3"], {"sorted": 0})],
@@ -162,7 +190,17 @@ SOURCES: dict[str, tuple[list[Step], list[str]]] = {
     ),
     "Unique of columns": ([("Unique", ["x"], ["r0", "", "r1"], {"axis": 1})], ["r0", "r1"]),
 }
-CONSTANTS: dict[str, np.ndarray] = {"zero": np.int64([0]), "column": np.float32([[1], [2], [3]])}
+CONSTANTS: dict[str, np.ndarray] = {
+    "zero": np.int64([0]),
+    "one": np.int64([1]),
+    "two": np.int64([2]),
+    "large": np.int64([2**40]),
+    "half": np.float32(0.3),
+    "column": np.float32([[1], [2], [3]]),
+    "matrix": RNG.normal(size=(3, 4)).astype("float32"),
+    "scale": np.float32([1, 2, 3]),
+    "places": RNG.integers(-3, 3, (2, 7)),
+}
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -51,13 +51,13 @@ class PaddedValue:
     axis: int
 
 
-Results: TypeAlias = tuple[Sequence[tuple[MLOperand, int | None] | None], MLOperand]
+Results: TypeAlias = tuple[Sequence[tuple[MLOperand, int | None]], MLOperand]
 """Outputs with the axis of their results, None if they have a fixed size; and the number of results, int64 [1]."""
 
 
 def bound(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
     """The steps of a node whose results have a bound, or which treats such results alone; empty for any other node."""
-    if domain_of(node) or tracer.opset < MIN_OPSET or tracer.context.backend.space is HOST:
+    if domain_of(node) or tracer.opset < MIN_OPSET or tracer.context.backend.space is HOST or not any(node.output):
         return []
     try:
         if node.op_type in _SOURCES:
@@ -73,26 +73,18 @@ def _source(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
     values = [tracer.trace.values[name] if name else None for name in node.input]
     inputs = [_plain(tracer.builder, value) for value in values]
     results, number = _SOURCES[node.op_type](tracer.builder, *inputs, **_attributes(node))
-    prefix = tracer.fresh(node)
+    prefix, types = tracer.fresh(node), tracer.infer(node, values)
+    named = {name: result for name, result in zip(node.output, results, strict=False) if name}
+    missing = any(name and name not in types for name in node.output)
+    unsupported_if(missing or len(results) < len(node.output), "the types of its outputs are not known")
     count = f"{prefix}count"
     tracer.trace.values[count] = Tensor(number, TensorProto.INT64)
-    types = tracer.infer(node, values)
     names, cuts = [], []
-    for name, result in zip(node.output, results, strict=False):
-        if not name:
-            continue
-        if result is None:
-            raise Unsupported(f"the output {name!r} cannot be made")
-        array, axis = result
-        element_type = types[name].tensor_type.elem_type
-        if axis is None:
-            tracer.trace.values[name] = Tensor(array, element_type)
-            names.append(name)
-            continue
-        padded = f"{prefix}{name}"
-        tracer.trace.values[padded] = Tensor(array, element_type)
-        names.append(padded)
-        cuts.append(_cut(tracer, node, name, PaddedValue(padded, count, axis), types.get(name)))
+    for name, (array, axis) in named.items():
+        names.append(name if axis is None else f"{prefix}{name}")
+        tracer.trace.values[names[-1]] = Tensor(array, types[name].tensor_type.elem_type)
+        if axis is not None:
+            cuts.append(_cut(tracer, node, name, PaddedValue(names[-1], count, axis), types[name]))
     whole = NodeProto(op_type=node.op_type, name=node.name, input=node.input, output=[*names, count])
     return [TracedNode(whole, "webnn", None), *cuts]
 
@@ -140,7 +132,8 @@ def _follow(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
         return []
     axes = [None if item is None else item.axis for item in bounds]
     rule = _FOLLOWERS[node.op_type]
-    axis = rule(PaddedCall(_attributes(node), values, [shape or () for shape in shapes], axes))
+    call = PaddedCall(_attributes(node), values, [shape or () for shape in shapes], axes, tracer.opset)
+    axis = rule(call)
     prefix = tracer.fresh(node)
     padded = {name: f"{prefix}{name}" for name in node.output if name}
     whole = NodeProto()
@@ -150,11 +143,21 @@ def _follow(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
     outputs = convert(tracer.builder, whole, values, tracer.model, lambda: tracer.infer(whole, values))
     first = next(item for item in bounds if item is not None)
     size = (shape_of(tracer.trace.values[first.operand]) or ())[first.axis]
+    size = size if call.limit is None else min(size, call.limit)
     for value in outputs.values():
         shape = shape_of(value)
         unsupported_if(not isinstance(value, Tensor) or shape is None or len(shape) <= axis, "it has no such axis")
         unsupported_if(shape is None or shape[axis] != size, "it changes the number of results")
     tracer.trace.values |= outputs
+    count = first.count
+    if call.limit is not None:
+        number = tracer.trace.values[count]
+        assert isinstance(number, Tensor)
+        whole.input.append(count)
+        count = f"{prefix}count"
+        whole.output.append(count)
+        fewer = tracer.builder.min(number.operand, tracer.builder.constant(np.array([call.limit])))
+        tracer.trace.values[count] = Tensor(fewer, TensorProto.INT64)
     original = [tracer.trace.values[name] if name else None for name in node.input]
     types = tracer.infer(node, original)
     cuts = []
@@ -165,7 +168,7 @@ def _follow(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
             value = outputs[other]
             assert isinstance(value, Tensor)
             inferred.tensor_type.elem_type = value.element_type
-        cuts.append(_cut(tracer, node, name, PaddedValue(other, first.count, axis), inferred))
+        cuts.append(_cut(tracer, node, name, PaddedValue(other, count, axis), inferred))
     return [TracedNode(whole, "webnn", None), *cuts]
 
 
@@ -248,12 +251,17 @@ _SOURCES: Mapping[str, Callable[..., Results]] = {
 
 @dataclass
 class PaddedCall:
-    """A call with padded operands: attributes, values and shapes of the inputs, and the axis of results, None for others."""
+    """A call with padded operands: attributes, values and shapes of the inputs, and the axis of results, None for others.
+
+    A rule sets `limit` to the maximum number of results that the call keeps, if it drops some.
+    """
 
     attributes: Mapping[str, Any]
     values: Sequence[Value | None]
     shapes: Sequence[tuple[int, ...]]
     axes: Sequence[int | None]
+    opset: int
+    limit: int | None = None
 
     def only(self, *positions: int) -> int:
         """The axis of results of the one input that has results, which must be one of these."""
@@ -331,8 +339,13 @@ def _slice(call: PaddedCall) -> int:
     axis, rank = call.only(0), len(call.shapes[0])
     starts = call.integers(1, "starts") or []
     axes = call.integers(3, "axes")
-    along = {normalize_axis(item, rank) for item in (range(len(starts)) if axes is None else axes)}
-    unsupported_if(axis in along, "it cuts the axis of results")
+    along = [normalize_axis(item, rank) for item in (range(len(starts)) if axes is None else axes)]
+    if axis in along:
+        ends, steps = call.integers(2, "ends") or [], call.integers(4, "steps") or [1] * len(starts)
+        k = along.index(axis)
+        is_start = starts[k] == 0 and steps[k] == 1 and ends[k] > 0
+        unsupported_if(not is_start, "it keeps other results than the first ones")
+        call.limit = ends[k]
     return axis
 
 
@@ -365,7 +378,8 @@ def _along_axis(call: PaddedCall) -> int:
 def _from_axis(call: PaddedCall) -> int:
     """An operation over all axes from one on."""
     axis, along = call.only(0), call.axis(-1, len(call.shapes[0]))
-    unsupported_if(axis >= along, "it combines results")
+    # Before operator set 13, the default of softmax and its relatives was another one.
+    unsupported_if(axis >= along or (call.opset < 13 and axis > 0), "it combines results")
     return axis
 
 
