@@ -695,6 +695,73 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
     return Call(x, scales[0], x_zero, w, scales[1], w_zero, scales[2], zero, bias, **options), [wanted]
 
 
+@case(composites.dequantized_matmul, BYTES, rtol=1e-5, atol=1e-3)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    rows, inner, columns = make.integer(1, 4), make.choice((1, 5, 259)), make.integer(1, 4)
+    a = _bytes(make, rows, inner, data_type=make.types["x"])
+    b = _bytes(make, inner, columns, data_type=make.choice(BYTES))
+    zeros = [np.asarray(_bytes(make, data_type=x.dtype.name)) if make.boolean() else None for x in (a, b)]
+    scales = _power(make), _power(make, *make.choice(((), (columns,))))
+    bias = make.random.normal(size=columns).astype(np.float32) if make.boolean() else None
+    x, y = (side.astype(int) - (0 if zero is None else zero) for side, zero in zip((a, b), zeros, strict=True))
+    wanted = (x @ y) * (scales[0].astype(float) * scales[1]) + (0 if bias is None else bias)
+    return Call(a, scales[0], b, scales[1], *zeros, bias), [wanted.astype(np.float32)]
+
+
+def _two(make: Make) -> tuple[Call, list[np.ndarray], float, float, np.ndarray]:
+    """A call with two tensors, their elements without zero points, and the scales and the zero point of the result."""
+    data_type, shape = make.types["x"], make.shape(0, 3)
+    sides = [_bytes(make, *part, data_type=data_type) for part in (shape, make.broadcastable(shape))]
+    zeros = [np.asarray(_bytes(make, data_type=data_type)) for _ in range(3)]
+    scales = [np.asarray(2.0 ** make.integer(-3, 0), np.float32) for _ in range(3)]
+    call = Call(
+        np.asarray(sides[0]), scales[0], zeros[0], np.asarray(sides[1]), scales[1], zeros[1], scales[2], zeros[2]
+    )
+    numbers = [side.astype(int) - zero for side, zero in zip(sides, zeros, strict=False)]
+    a, b, result = (float(scale) for scale in scales)
+    return call, numbers, a / result, b / result, zeros[2]
+
+
+def _clipped(steps: np.ndarray, data_type: Any) -> np.ndarray:
+    info = np.iinfo(data_type)
+    return np.asarray(np.clip(np.rint(steps), info.min, info.max)).astype(data_type)
+
+
+@case(composites.quantized_add, BYTES)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    call, (a, b), of_a, of_b, zero = _two(make)
+    return call, [_clipped(a * of_a + b * of_b + zero, zero.dtype)]
+
+
+@case(composites.quantized_mul, BYTES)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    call, (a, b), of_a, _, zero = _two(make)
+    return call, [_clipped(a * b * (of_a * float(call.args[4])) + zero, zero.dtype)]
+
+
+def _one(make: Make) -> tuple[list[Any], np.ndarray]:
+    """The arguments of a call with one tensor, and its real numbers."""
+    data_type = make.types["x"]
+    x, *zeros = (np.asarray(_bytes(make, *shape, data_type=data_type)) for shape in (make.shape(0, 3), (), ()))
+    scales = [np.asarray(2.0 ** make.integer(-5, -3), np.float32) for _ in range(2)]
+    return [x, scales[0], zeros[0], scales[1], zeros[1]], (x.astype(int) - zeros[0]) * float(scales[0])
+
+
+@case(composites.quantized_sigmoid, BYTES)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    arguments, real = _one(make)
+    steps = np.rint(witness.sigmoid(real) / arguments[3]) + arguments[4]
+    return Call(*arguments), [_clipped(steps, arguments[4].dtype)]
+
+
+@case(composites.quantized_leaky_relu, BYTES)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    arguments, real = _one(make)
+    alpha = make.choice((0.5, 2.0, -0.25))
+    steps = np.rint(np.where(real < 0, alpha * real, real) / arguments[3]) + arguments[4]
+    return Call(*arguments, alpha=alpha), [_clipped(steps, arguments[4].dtype)]
+
+
 @case(composites.dynamic_quantize_linear, ("float32",))
 def _(make: Make) -> tuple[Call, Sequence[Any]]:
     # A range of 255 times a power of two has exact steps.

@@ -11,6 +11,7 @@ from triton_cases import run_steps, steps_of
 
 import opweave as ow
 from opweave import composites
+from opweave.composites.quantized import requantize
 
 F = cuda_on_cpu.FEATURES
 
@@ -75,7 +76,7 @@ def test_epilogues_read_sums_of_integers() -> None:
     def quantised(b: ow.MLGraphBuilder, x: Any, y: Any) -> Any:
         scale, point = b.constant(half), b.constant(np.array(0, "int8"))
         last = b.constant(np.float32(64)), b.constant(np.asarray(zero))
-        return composites.integers.requantize(b, composites.integer_matmul(b, x, y, point, point), scale, last[1])
+        return requantize(b, composites.integer_matmul(b, x, y, point, point), scale, last[1])
 
     steps = steps_of(quantised, [a, b], (1,), F)
     wanted = np.clip(np.rint((a.astype(int) @ b.astype(int)) * 0.5) + 3, -128, 127).astype(np.int8)

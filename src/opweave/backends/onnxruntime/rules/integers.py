@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from ....composites import integers as composites
+from ....composites import integers as composites, quantized
 from ....core.graph import Operand
 from ....core.sizes import is_static
 from .. import kernels
 from ..backend import ort
-from ..emit import Emitter, Value
+from ..emit import MICROSOFT, Emitter, Value
 from .quantization import flip_sign
 
 
@@ -130,7 +130,7 @@ def _as_many(ctx: Emitter, zero_point: Value, count: int) -> Value:
     return ctx.add_constant(array.reshape(-1).repeat(count))
 
 
-@ort.lower(composites.quantized_matmul, when=_has_quantized_matmul)
+@ort.lower(quantized.quantized_matmul, when=_has_quantized_matmul)
 def _(
     ctx: Emitter,
     a: Value,
@@ -168,7 +168,7 @@ def _has_quantized_conv2d(
     return is_same and _has_types(input, filter, zero_point) and _is_right(input, filter)
 
 
-@ort.lower(composites.quantized_conv2d, when=_has_quantized_conv2d)
+@ort.lower(quantized.quantized_conv2d, when=_has_quantized_conv2d)
 def _(
     ctx: Emitter,
     input: Value,
@@ -202,7 +202,92 @@ def _(
     )
 
 
-@ort.lower(composites.dynamic_quantize_linear)
+@ort.lower(quantized.dynamic_quantize_linear)
 def _(ctx: Emitter, input: Value) -> tuple[Value, Value, Value]:
     y, scale, zero_point = ctx.emit("DynamicQuantizeLinear", input, outputs=3)
     return Value(y.name, "uint8", input.dims), Value(scale.name, "float32", ()), Value(zero_point.name, "uint8", ())
+
+
+def _has_float_product(
+    a: Operand, b: Operand, b_scale: Operand, a_zero_point: Operand | None, b_zero_point: Operand | None
+) -> bool:
+    """Whether the engine has a right kernel for a product that it scales."""
+    zeros = _count(b_zero_point) == 1 or _is_along_columns(b, b_zero_point)
+    scales = _count(b_scale) == 1 or _is_along_columns(b, b_scale)
+    has_types = a.data_type == "uint8" or b.data_type == "int8"
+    return has_types and _is_right(a, b) and zeros and scales and _count(a_zero_point) == 1
+
+
+@ort.lower_contrib(quantized.dequantized_matmul, when=_has_float_product)
+def _(
+    ctx: Emitter,
+    a: Value,
+    a_scale: Value,
+    b: Value,
+    b_scale: Value,
+    a_zero_point: Value | None,
+    b_zero_point: Value | None,
+    bias: Value | None,
+) -> Value:
+    parts = _single(ctx, a_scale), _per_column(ctx, b_scale), _single(ctx, a_zero_point), _per_column(ctx, b_zero_point)
+    return ctx.emit(
+        "MatMulIntegerToFloat", a, b, *parts, bias, data_type="float32", shape=ctx.output.shape, domain=MICROSOFT
+    )
+
+
+def _of_two(op_type: str) -> Callable[..., Value]:
+    def rule(
+        ctx: Emitter,
+        a: Value,
+        a_scale: Value,
+        a_zero_point: Value,
+        b: Value,
+        b_scale: Value,
+        b_zero_point: Value,
+        scale: Value,
+        zero_point: Value,
+    ) -> Value:
+        sides = (
+            a,
+            _single(ctx, a_scale),
+            _single(ctx, a_zero_point),
+            b,
+            _single(ctx, b_scale),
+            _single(ctx, b_zero_point),
+        )
+        result = _single(ctx, scale), _single(ctx, zero_point)
+        y: Value = ctx.emit(op_type, *sides, *result, shape=ctx.output.shape, domain=MICROSOFT)
+        return y
+
+    return rule
+
+
+for _op, _name in ((quantized.quantized_add, "QLinearAdd"), (quantized.quantized_mul, "QLinearMul")):
+    ort.lower_contrib(_op)(_of_two(_name))
+
+
+def _has_constant_parts(input_scale: Operand, input_zero_point: Operand, scale: Operand, zero_point: Operand) -> bool:
+    """Whether the kernel looks results up, in a table of all bytes that it makes once."""
+    return all(part.is_constant for part in (input_scale, input_zero_point, scale, zero_point))
+
+
+@ort.lower_contrib(quantized.quantized_sigmoid, when=_has_constant_parts)
+def _(
+    ctx: Emitter, input: Value, input_scale: Value, input_zero_point: Value, scale: Value, zero_point: Value
+) -> Value:
+    parts = [_single(ctx, part) for part in (input_scale, input_zero_point, scale, zero_point)]
+    return ctx.emit("QLinearSigmoid", input, *parts, shape=ctx.output.shape, domain=MICROSOFT)
+
+
+@ort.lower_contrib(quantized.quantized_leaky_relu, when=_has_constant_parts)
+def _(
+    ctx: Emitter,
+    input: Value,
+    input_scale: Value,
+    input_zero_point: Value,
+    scale: Value,
+    zero_point: Value,
+    alpha: float,
+) -> Value:
+    parts = [_single(ctx, part) for part in (input_scale, input_zero_point, scale, zero_point)]
+    return ctx.emit("QLinearLeakyRelu", input, *parts, shape=ctx.output.shape, domain=MICROSOFT, alpha=alpha)

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ....composites import dynamic_quantize_linear
-from ....composites.integers import (
-    integer_conv2d,
-    integer_matmul,
+from ....composites.integers import integer_conv2d, integer_matmul
+from ....composites.quantized import (
+    dequantized_matmul,
+    dynamic_quantize_linear,
+    quantized_add,
     quantized_conv2d,
+    quantized_leaky_relu,
     quantized_matmul,
+    quantized_mul,
+    quantized_sigmoid,
     requantize,
 )
 from ....context.builder import MLGraphBuilder
-from ....core.dtypes import INFO, DataType
+from ....core.dtypes import DataType
 from ....core.graph import MLOperand
+from ....custom import CustomOp
 from ...model.registry import (
     MICROSOFT,
     Tensor,
@@ -56,11 +60,6 @@ def _optional(b: MLGraphBuilder, zero_point: Tensor | None) -> MLOperand | None:
         return None
     known = constant_or_same(zero_point)
     return None if isinstance(known, np.ndarray) and not known.any() else operand(b, zero_point)
-
-
-def _check_float32(b: MLGraphBuilder, *scales: Tensor) -> None:
-    for scale in scales:
-        unsupported_if(data_type_of(scale) != "float32", f"its scale is {data_type_of(scale)}")
 
 
 # Products ------------------------------------------------------------------------------------------------------------
@@ -98,7 +97,7 @@ def _(
 
 
 @converts("QLinearMatMul")
-def _(
+def _quantised_product(
     b: MLGraphBuilder,
     a: MLOperand,
     a_scale: Tensor,
@@ -109,7 +108,7 @@ def _(
     y_scale: Tensor,
     y_zero_point: Tensor,
 ) -> MLOperand:
-    _check_float32(b, a_scale, b_scale, y_scale)
+    a_scale, b_scale, y_scale = (as_type(b, scale, "float32") for scale in (a_scale, b_scale, y_scale))
     unsupported_if(a.rank < 2 or other.rank < 2, "a factor is a vector")
     sides = [
         [operand(b, align(b, part, whole.shape, axis)) for part in parts]
@@ -124,10 +123,24 @@ def _(
     return y
 
 
-def _scaled(b: MLGraphBuilder, total: MLOperand, factor: Tensor, bias: Tensor | None) -> MLOperand:
-    """Multiply sums of integers by a scale, and add a bias."""
-    y = b.mul(b.cast(total, "float32"), factor)
-    return y if bias is None else b.add(y, bias)
+def _to_floats(
+    b: MLGraphBuilder,
+    x: MLOperand,
+    y: MLOperand,
+    scales: Sequence[Tensor],
+    zero_points: Sequence[Tensor | None],
+    bias: Tensor | None = None,
+) -> MLOperand:
+    """A product of quantised matrices as floats."""
+    unsupported_if(x.rank < 2 or y.rank < 2, "a factor is a vector")
+    zeros = [
+        None if zero_point is None else align(b, zero_point, whole.shape, axis)
+        for whole, zero_point, axis in ((x, zero_points[0], -2), (y, zero_points[1], -1))
+    ]
+    sides = [operand(b, reshape(b, scale, [-1]) if len(shape_of(scale)) > 1 else scale) for scale in scales]
+    added = None if bias is None else operand(b, bias)
+    result: MLOperand = dequantized_matmul(b, x, sides[0], y, sides[1], *(_optional(b, zero) for zero in zeros), added)
+    return result
 
 
 @converts("DynamicQuantizeMatMul", domain=MICROSOFT)
@@ -140,7 +153,7 @@ def _(
     bias: Tensor | None = None,
 ) -> MLOperand:
     a, a_scale, a_zero_point = dynamic_quantize_linear(b, A)
-    return _scaled(b, integer_product(b, a, B, a_zero_point, b_zero_point), b.mul(a_scale, b_scale), bias)
+    return _to_floats(b, a, B, (a_scale, b_scale), (a_zero_point, b_zero_point), bias)
 
 
 @converts("MatMulIntegerToFloat", domain=MICROSOFT)
@@ -155,9 +168,9 @@ def _(
     bias: Tensor | None = None,
 ) -> MLOperand:
     result_type: DataType = "float16" if data_type_of(a_scale) == "float16" else "float32"
-    scales = (as_type(b, scale, "float32") for scale in (a_scale, b_scale))
+    scales = [as_type(b, scale, "float32") for scale in (a_scale, b_scale)]
     wide = None if bias is None else as_type(b, bias, "float32")
-    y = _scaled(b, integer_product(b, A, B, a_zero_point, b_zero_point), b.mul(*scales), wide)
+    y = _to_floats(b, A, B, scales, (a_zero_point, b_zero_point), wide)
     return operand(b, as_type(b, y, result_type))
 
 
@@ -180,12 +193,20 @@ def _(
 ) -> MLOperand:
     rows = b.transpose(A) if transA else A
     columns = b.transpose(B) if transB else B
+    scale = a_scale if alpha == 1 else b.mul(a_scale, np.float32(alpha))
+    if C is None and y_scale is None:
+        return _to_floats(b, rows, columns, (scale, b_scale), (a_zero_point, b_zero_point))
+    if C is None and y_scale is not None:
+        result = np.zeros((), A.data_type) if y_zero_point is None else y_zero_point
+        left, right = (rows, scale, a_zero_point), (columns, b_scale, b_zero_point)
+        y: MLOperand = _quantised_product(b, *left, *right, y_scale, result)
+        return y
     total = integer_product(b, rows, columns, a_zero_point, b_zero_point)
     if C is not None:
         total = b.add(total, C)
-    factor = b.mul(b.mul(a_scale, b_scale), np.float32(alpha))
+    factor = b.mul(scale, b_scale)
     if y_scale is None:
-        return _scaled(b, total, factor, None)
+        return b.mul(b.cast(total, "float32"), factor)
     zero_point = np.zeros((), A.data_type) if y_zero_point is None else y_zero_point
     return requantize(b, total, b.div(factor, y_scale), operand(b, zero_point))
 
@@ -263,52 +284,45 @@ def _(
 # Element-wise operators ----------------------------------------------------------------------------------------------
 
 
-def _saturate(b: MLGraphBuilder, steps: MLOperand, data_type: DataType) -> MLOperand:
-    """Round to even, and saturate."""
-    info = INFO[data_type]
-    return b.cast(b.clamp(b.round_even(steps), min_value=info.lowest, max_value=info.highest), data_type)
+def _of_two(op: CustomOp[Any]) -> Callable[..., MLOperand]:
+    """Make the converter of an operator on two tensors."""
+
+    def convert(
+        b: MLGraphBuilder,
+        A: MLOperand,
+        A_scale: Tensor,
+        A_zero_point: Tensor | None,
+        B: MLOperand,
+        B_scale: Tensor,
+        B_zero_point: Tensor | None,
+        C_scale: Tensor,
+        C_zero_point: Tensor | None = None,
+    ) -> MLOperand:
+        zeros = [operand(b, _or_zero(zero, A)) for zero in (A_zero_point, B_zero_point, C_zero_point)]
+        scales = [operand(b, scale) for scale in (A_scale, B_scale, C_scale)]
+        y: MLOperand = op(b, A, scales[0], zeros[0], B, scales[1], zeros[1], scales[2], zeros[2])
+        return y
+
+    return convert
 
 
-def _number(b: MLGraphBuilder, x: Tensor) -> MLOperand:
-    return operand(b, as_type(b, x, "float32"))
+converts("QLinearAdd", domain=MICROSOFT)(_of_two(quantized_add))
+converts("QLinearMul", domain=MICROSOFT)(_of_two(quantized_mul))
 
 
-@converts("QLinearAdd", domain=MICROSOFT)
-def _(
+def _of_one(
     b: MLGraphBuilder,
-    A: MLOperand,
-    A_scale: Tensor,
-    A_zero_point: Tensor | None,
-    B: MLOperand,
-    B_scale: Tensor,
-    B_zero_point: Tensor | None,
-    C_scale: Tensor,
-    C_zero_point: Tensor | None = None,
+    op: CustomOp[Any],
+    X: MLOperand,
+    X_scale: Tensor,
+    X_zero_point: Tensor | None,
+    Y_scale: Tensor,
+    Y_zero_point: Tensor | None,
+    **options: Any,
 ) -> MLOperand:
-    # As ONNX Runtime's kernel: the terms of the zero points are computed first.
-    of_a, of_b = b.div(A_scale, C_scale), b.div(B_scale, C_scale)
-    zeros = [_number(b, _or_zero(zero, A)) for zero in (A_zero_point, B_zero_point, C_zero_point)]
-    fixed = b.sub(zeros[2], b.add(b.mul(of_a, zeros[0]), b.mul(of_b, zeros[1])))
-    steps = b.add(b.add(fixed, b.mul(_number(b, A), of_a)), b.mul(_number(b, B), of_b))
-    return _saturate(b, steps, A.data_type)
-
-
-@converts("QLinearMul", domain=MICROSOFT)
-def _(
-    b: MLGraphBuilder,
-    A: MLOperand,
-    A_scale: Tensor,
-    A_zero_point: Tensor | None,
-    B: MLOperand,
-    B_scale: Tensor,
-    B_zero_point: Tensor | None,
-    C_scale: Tensor,
-    C_zero_point: Tensor | None = None,
-) -> MLOperand:
-    zeros = [_number(b, _or_zero(zero, A)) for zero in (A_zero_point, B_zero_point, C_zero_point)]
-    product = b.mul(b.sub(_number(b, A), zeros[0]), b.sub(_number(b, B), zeros[1]))
-    factor = b.div(b.mul(A_scale, B_scale), C_scale)
-    return _saturate(b, b.add(b.mul(product, factor), zeros[2]), A.data_type)
+    zeros = [operand(b, _or_zero(zero, X)) for zero in (X_zero_point, Y_zero_point)]
+    y: MLOperand = op(b, X, operand(b, X_scale), zeros[0], operand(b, Y_scale), zeros[1], **options)
+    return y
 
 
 def _through_floats(
@@ -328,19 +342,19 @@ def _through_floats(
 @converts("QLinearSigmoid", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
-    X: Tensor,
+    X: MLOperand,
     X_scale: Tensor,
     X_zero_point: Tensor | None,
     Y_scale: Tensor,
     Y_zero_point: Tensor | None = None,
 ) -> MLOperand:
-    return _through_floats(b, b.sigmoid, X, X_scale, X_zero_point, Y_scale, Y_zero_point)
+    return _of_one(b, quantized_sigmoid, X, X_scale, X_zero_point, Y_scale, Y_zero_point)
 
 
 @converts("QLinearLeakyRelu", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
-    X: Tensor,
+    X: MLOperand,
     X_scale: Tensor,
     X_zero_point: Tensor | None,
     Y_scale: Tensor,
@@ -348,8 +362,7 @@ def _(
     *,
     alpha: float = 0.01,
 ) -> MLOperand:
-    activate = partial(b.leaky_relu, alpha=alpha)
-    return _through_floats(b, activate, X, X_scale, X_zero_point, Y_scale, Y_zero_point)
+    return _of_one(b, quantized_leaky_relu, X, X_scale, X_zero_point, Y_scale, Y_zero_point, alpha=alpha)
 
 
 @converts("QLinearSoftmax", domain=MICROSOFT)
