@@ -488,3 +488,23 @@ def test_bfloat16_of_pytorch_is_shared() -> None:
     back = torch.from_dlpack(tensor)
     assert back.dtype == torch.bfloat16
     assert back.data_ptr() == theirs.data_ptr()
+
+
+@pytest.mark.parametrize("data_type", ["int4", "uint4", "float8_e4m3fn", "int16", "bfloat16"])
+def test_products_read_large_constants(data_type: str) -> None:
+    """Constants that an engine gets by reference, or that it packs as a part of its model."""
+    random = np.random.default_rng(5)
+    weight = cast_array(random.integers(0, 7, (256, 256)), data_type)
+    scale, x = np.float32(random.random((8, 256)) + 0.5), random.standard_normal((4, 256)).astype(np.float32)
+
+    def build(b: ow.MLGraphBuilder, x: ow.MLOperand) -> Any:
+        if data_type == "bfloat16":
+            return b.matmul(b.cast(x, "bfloat16"), b.constant(weight))
+        zero_point = b.constant(np.zeros(scale.shape, weight.dtype))
+        return b.matmul(x, b.dequantize_linear(b.constant(weight), b.constant(scale), zero_point))
+
+    (got,), (expected,) = (run(device, [x], build) for device in ("cpu", "reference"))
+    limit = (
+        0.02 * np.abs(expected.astype(np.float32)).max()
+    )  # the engine rounds an operand of weights of 4 bits to 8 bits
+    np.testing.assert_allclose(got.astype(np.float32), expected.astype(np.float32), atol=limit)

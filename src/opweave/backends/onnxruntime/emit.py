@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 
 from ... import memory
-from ...core.dtypes import BEYOND, FLOAT64, ONNX_TYPES, name_of, numpy_type
+from ...core.dtypes import BEYOND, FLOAT64, INFO, ONNX_TYPES, name_of, numpy_type
 from ...core.sizes import Size, is_longer, is_same_size, is_static, is_unknown
 from . import kernels
 from .barriers import keep_casts_apart, keep_outputs_apart
@@ -427,7 +427,9 @@ class Emitter:
         """Declare an initializer: inline up to `inline_bytes`, else by reference."""
         name = f"{self._prefix}c{len(self.constants)}"
         self.constants[name] = array
-        if array.nbytes <= inline_bytes:
+        info = INFO.get(array.dtype.name)
+        is_packed = info is not None and info.bits < 8  # which sessions take as a part of the model only
+        if array.nbytes <= inline_bytes or is_packed:
             self._inline.add(name)
         return Value(name, name_of(array.dtype), array.shape)
 

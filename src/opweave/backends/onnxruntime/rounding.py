@@ -6,6 +6,7 @@ With `precision="ieee"` the engine never rounds.
 from __future__ import annotations
 
 from ...composites import matmul_n_bits
+from ...core.dtypes import INFO
 from ...core.graph import Node, Operand
 from ...ops.matrix import gemm, matmul
 from ...ops.movement import transpose
@@ -41,14 +42,16 @@ def _is_dequantised_by_engine(operand: Operand) -> bool:
 
 
 def _is_quantised_weight(weight: Operand) -> bool:
-    """Whether a matrix is a dequantised 8-bit constant with one scale per column, or per block of a column."""
+    """Whether a matrix is a dequantised constant of integers of 4 or 8 bits with one scale per column, or per block of a column."""
     is_turned = weight.node is not None and weight.node.op is transpose
     if is_turned:
         weight = weight.node.arguments["input"]  # type: ignore[union-attr]
     if weight.rank != 2 or not is_dequantised(weight):
         return False
     arguments = weight.node.arguments  # type: ignore[union-attr]
-    if not all(arguments[name].is_constant for name in ("input", "scale", "zero_point")):
+    info = INFO[arguments["input"].data_type]
+    is_constant = all(arguments[name].is_constant for name in ("input", "scale", "zero_point"))
+    if not is_constant or info.bits > 8 or info.kind == "f":
         return False
     (rows, columns), (blocks, scales) = (
         (operand.shape[::-1] if is_turned else operand.shape) for operand in (weight, arguments["scale"])
