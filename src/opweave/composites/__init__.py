@@ -23,7 +23,7 @@ from .cumulative import cumulative_product
 from .elementary import acos, acosh, asin, asinh, atan, atanh, cosh, erf_inv, expm1, log1p, sinh
 from .fourier import dft, stft
 from .grid import affine_grid, grid_sample
-from .integers import dynamic_quantize_linear, integer_conv2d, integer_matmul, quantized_conv2d, quantized_matmul
+from .integers import integer_conv2d, integer_matmul
 from .linear_algebra import det, inverse
 from .movement import center_crop_pad, depth_to_space, space_to_depth
 from .normalization import (
