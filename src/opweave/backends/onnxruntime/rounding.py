@@ -42,7 +42,7 @@ def _is_dequantised_by_engine(operand: Operand) -> bool:
 
 
 def _is_quantised_weight(weight: Operand) -> bool:
-    """Whether a matrix is a dequantised constant of integers of 4 or 8 bits with one scale per column, or per block of a column."""
+    """Whether a matrix is a dequantised constant of 4 or 8 bits with one scale per column, or per block of a column."""
     is_turned = weight.node is not None and weight.node.op is transpose
     if is_turned:
         weight = weight.node.arguments["input"]  # type: ignore[union-attr]
