@@ -480,16 +480,6 @@ def test_tensors_are_exported_by_dlpack(data_type: str) -> None:
     assert take(context().tensor_from(x), None).read_only is False
 
 
-def test_bfloat16_of_pytorch_is_shared() -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    theirs = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
-    tensor = context().tensor_from(theirs)
-    assert tensor.data_type == "bfloat16"
-    back = torch.from_dlpack(tensor)
-    assert back.dtype == torch.bfloat16
-    assert back.data_ptr() == theirs.data_ptr()
-
-
 @pytest.mark.parametrize("data_type", ["int4", "uint4", "float8_e4m3fn", "int16", "bfloat16"])
 def test_products_read_large_constants(data_type: str) -> None:
     """Constants that an engine gets by reference, or that it packs as a part of its model."""

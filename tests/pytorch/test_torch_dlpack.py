@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from support.foreign import OnHost
 
+import opweave as ow
 from opweave.memory import dlpack
 
 
@@ -22,3 +23,12 @@ def test_pytorch_reads_capsules() -> None:
     del tensor, taken
     gc.collect()
     assert sys.getrefcount(array) == references
+
+
+def test_bfloat16_is_shared_both_ways() -> None:
+    theirs = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
+    tensor = ow.ml.create_context(device="cpu", drafts=True).tensor_from(theirs)
+    assert tensor.data_type == "bfloat16"
+    back = torch.from_dlpack(tensor)
+    assert back.dtype == torch.bfloat16
+    assert back.data_ptr() == theirs.data_ptr()

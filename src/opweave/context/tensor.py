@@ -253,13 +253,13 @@ def _capsule(
     """The DLPack capsule of an array in a data type that NumPy itself does not export."""
     from ..memory import dlpack
 
-    here = (dlpack.CPU, 0)
-    if stream is not None or (dl_device is not None and tuple(dl_device) != here):
+    host = (dlpack.CPU, 0)
+    if stream is not None or (dl_device is not None and tuple(dl_device) != host):
         raise BufferError(f"the tensor {desc} is in the memory of the host, which has no streams")
     shared = array.copy() if copy else array
     read_only = not shared.flags.writeable
     address = shared.__array_interface__["data"][0]
-    return dlpack.capsule(address, desc, here, shared, read_only=read_only, max_version=max_version)
+    return dlpack.capsule(address, desc, host, shared, read_only=read_only, max_version=max_version)
 
 
 class DeviceTensor(MLTensor):

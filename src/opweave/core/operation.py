@@ -105,8 +105,6 @@ class Op(Generic[P, R]):
         updates: the operand whose memory a result may use, by index of the result.
         is_of_host: whether the host computes it on all devices by its nature, so that this is no fallback.
         is_draft: whether only drafts of the specification have the operation; contexts need `drafts=True` for it.
-        widens: whether its limits also allow data types beyond the specification, unlike those of users' kernels.
-        narrow: operands and results that may have data types of at most 8 bits that nothing computes with (`widened_limits`).
         size_operands: the operands that no device reads: the operation needs their shapes, or numbers that the host computes.
     """
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...context.builder import MLGraphBuilder
 from ...core.dtypes import ANY, INFO, is_float
-from ...core.graph import MLOperand, Node, is_beyond
+from ...core.graph import MLOperand, is_beyond
 from ...support.hints import meant
 from ...support.names import count_of
 from ..model.booleans import as_declared, bool_as_uint8
@@ -48,11 +48,10 @@ def convert(
             for value in inputs
         ]
     keywords = keywords_of(converter, node, types, model)
-    before = builder._serial
     result = converter.function(builder, *inputs, **keywords)
     results = result if isinstance(result, tuple) else (result,)
     if is_own:
-        _check_nodes(builder, results, before)
+        _check_nodes(builder, results, inputs)
     if len(results) < len(node.output):
         names = [name for name in node.output if name]
         raise Unsupported(f"only {len(results)} of the outputs {names} can be made")
@@ -64,16 +63,17 @@ def convert(
     }
 
 
-def _check_nodes(builder: MLGraphBuilder, results: Sequence[Any], before: int) -> None:
-    """Require that something runs the new nodes behind results, those after the node number `before`."""
-    pending = [result.node for result in results if isinstance(result, MLOperand)]
-    seen: set[Node] = set()
+def _check_nodes(builder: MLGraphBuilder, results: Sequence[Any], inputs: Sequence[Any]) -> None:
+    """Require that something runs the nodes that compute results from inputs."""
+    pending = [result for result in results if isinstance(result, MLOperand)]
+    seen = {operand for operand in inputs if isinstance(operand, MLOperand)}
     while pending:
-        node = pending.pop()
-        if node is None or node.serial <= before or node in seen:
+        operand = pending.pop()
+        node = operand.node
+        if node is None or operand in seen:
             continue
-        seen.add(node)
-        pending += [operand.node for operand in node.operands]
+        seen.update(node.outputs)
+        pending += node.operands
         if is_beyond(node):
             from ...compile.driver import can_run  # models of other types do without its imports
 
