@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -498,3 +499,25 @@ def test_products_read_large_constants(data_type: str) -> None:
         0.02 * np.abs(expected.astype(np.float32)).max()
     )  # the engine rounds an operand of weights of 4 bits to 8 bits
     np.testing.assert_allclose(got.astype(np.float32), expected.astype(np.float32), atol=limit)
+
+
+@pytest.mark.parametrize("data_type", ["int4", "float64", "bfloat16", "int16"])
+def test_types_and_names_of_sizes_go_together(data_type: str) -> None:
+    builder = ow.MLGraphBuilder(context())
+    x = builder.input("x", data_type, ["n", 4])  # type: ignore[arg-type]
+    halves = builder.slice(builder.tile(x, [2, 1]), [0, 1], [x.shape[0], 2])
+    graph = builder.build({"y": builder.cast(builder.concat([halves, x], 1), "float32")})
+    for count in (3, 5, 1):
+        array = cast_array(np.arange(4.0 * count).reshape(count, 4) % 7, data_type)
+        expected = np.concatenate([array[:, 1:3], array], 1).astype(np.float32)
+        np.testing.assert_array_equal(context().compute(graph, {"x": array})["y"], expected)
+
+
+@pytest.mark.parametrize("data_type", BEYOND)
+def test_javascript_names_the_types_that_it_has(data_type: str, tmp_path: Path) -> None:
+    builder = ow.MLGraphBuilder(context())
+    graph = builder.build({"y": builder.transpose(builder.input("x", data_type, [2, 3]))})  # type: ignore[arg-type]
+    with pytest.raises(
+        ow.ValidationError, match=rf"JavaScript has the data types float32, .*, got {data_type}\[2, 3\]"
+    ):
+        ow.js.save(graph, tmp_path / "model.js")

@@ -218,6 +218,8 @@ def check(data_type: object, takes_all: bool = False) -> DataType:
     if not isinstance(name, str) or name not in allowed:
         hint = suggestion_of(data_type) + ("" if takes_all else needs_drafts(data_type))
         raise ValidationError(f"data type must be one of {', '.join(allowed)}, got {short_repr(data_type)}{hint}")
+    if name not in ANY:
+        numpy_type(name)  # from here on, NumPy knows the name
     return name  # type: ignore[return-value]
 
 

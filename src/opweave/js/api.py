@@ -9,6 +9,7 @@ from pathlib import Path
 from ..compile.empty import fold_empty, is_empty
 from ..compile.legalise import legalise
 from ..context.graph import MLGraph, recorded_graph, state_of
+from ..core.dtypes import ANY
 from ..core.graph import Graph, Node
 from ..ops import Operations
 from ..support.errors import NotSupportedError, ValidationError, require
@@ -89,6 +90,11 @@ def webnn_only(graph: Graph) -> Graph:
                 raise ValidationError(
                     f"save: WebNN in JavaScript has no dimensions of 0, got {kind} {name!r} {operand.desc}"
                 )
+
+    values = (value for node in graph.nodes for value in (*node.operands, *node.outputs))
+    beyond = dict.fromkeys(str(value.desc) for value in values if value.data_type not in ANY)
+    if beyond:
+        raise ValidationError(f"save: WebNN in JavaScript has the data types {', '.join(ANY)}, got {', '.join(beyond)}")
 
     def is_built_in(node: Node) -> bool:
         return vars(Operations).get(node.op.name) is node.op

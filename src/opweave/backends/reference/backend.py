@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from ...core.casts import cast_array, compute_form
 from ...core.dtypes import INFO, DataType, is_float, numpy_type
 from ...core.graph import Desc, Graph, Node, Operand, is_beyond, iter_operands, map_operands
+from ...core.specialise import node_at
 from ...support.errors import OperationError
 from .. import Backend, Device, How, PowerPreference, Runner
 
@@ -107,8 +109,11 @@ def _rule_of(function: Callable[..., Array], operands: Sequence[str]) -> Callabl
 
 
 class _Interpreter(Runner):
-    def __init__(self, backend: Reference, graph: Graph) -> None:
-        self.backend, self.graph = backend, graph
+    def __init__(self, backend: Reference, graph: Graph, sizes: Mapping[str, int] = MappingProxyType({})) -> None:
+        self.backend, self.graph, self.sizes = backend, graph, sizes
+
+    def at(self, sizes: Mapping[str, int]) -> _Interpreter:
+        return _Interpreter(self.backend, self.graph, sizes)
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
         return partial(self.run, inputs, outputs)
@@ -120,12 +125,21 @@ class _Interpreter(Runner):
         kept = set(graph.outputs.values())
         for node in graph.nodes:
             arrays.update((c, c.value) for c in node.operands if c.is_constant)
-            arrays.update(zip(node.outputs, self.backend.evaluate(node, arrays), strict=True))
+            sized, values = self._sized(node, arrays)
+            arrays.update(zip(node.outputs, self.backend.evaluate(sized, values), strict=True))
             for operand in {*node.operands, *node.outputs}:
                 if last_use.get(operand, node) is node and operand not in kept:
                     del arrays[operand]
         for operand, output in zip(graph.outputs.values(), outputs, strict=True):
             np.copyto(output, arrays[operand], casting="no")
+
+    def _sized(self, node: Node, arrays: Mapping[Operand, Array]) -> tuple[Node, Mapping[Operand, Array]]:
+        """A node with numbers in place of sizes, and the arrays of its operands."""
+        if not self.sizes:
+            return node, arrays
+        sized = node_at(node, self.sizes)
+        pairs = zip(sized.operands, node.operands, strict=True)
+        return sized, {copy: arrays[operand] for copy, operand in pairs}
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         return ("native" if len(nodes) == 1 else "decomposed"), "NumPy"
