@@ -80,7 +80,7 @@ class Chooser:
         if is_beyond(node):
             for other in self._type_stand_ins:
                 yield Implementation(other.name, "" if other.supports(node) else f"{other.name} has no rule for it")
-            if op.decomposition is not None:
+            if op.decomposition is not None and not op.is_derived:
                 yield Implementation(None)
             return
         if op.formula is not None and not op.is_alternative:

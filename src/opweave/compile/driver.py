@@ -202,7 +202,8 @@ def _set_precision(engine: Backend, backend: Backend) -> Backend:
 def can_run(node: Node, backend: Backend) -> bool:
     """Whether something runs a node with data types beyond the specification: the back end, the host, or its parts."""
     host = _host_of(backend)
-    if may_widen(node, backend) or node.op.decomposition is not None or node.op.kernels:
+    has_parts = node.op.decomposition is not None and not node.op.is_derived  # formulas know the specification's types
+    if may_widen(node, backend) or has_parts or node.op.kernels:
         return True
     return any(other.supports(node) for other in (backend, host, *_type_stand_ins(host)))
 

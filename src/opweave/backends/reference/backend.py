@@ -13,11 +13,12 @@ from ...core.casts import cast_array, compute_form
 from ...core.dtypes import INFO, DataType, is_float, numpy_type
 from ...core.graph import Desc, Graph, Node, Operand, is_beyond, iter_operands, map_operands
 from ...core.specialise import node_at
-from ...support.errors import OperationError
-from .. import Backend, Device, How, PowerPreference, Runner
+from ...support.errors import OperationError, ValidationError
+from .. import Backend, Device, How, PowerPreference, RuleFunction, Runner
 
 if TYPE_CHECKING:
     from ...core.operation import Op
+    from ...expr.ir import Formula
 
 Array = np.ndarray
 
@@ -30,9 +31,18 @@ class Reference(Backend):
     expressions = "numpy"
     computes = frozenset(INFO)
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._stored: set[Op[..., Any]] = set()
+
     def devices(self) -> list[Device]:
         text = f"NumPy {np.__version__}, float64 inside: slow and exact"
         return [Device("reference", "cpu", self.name, text, precisions=("float32", "ieee"), is_software=True)]
+
+    def lower_stored(self, op: Op[..., Any]) -> Callable[[RuleFunction], RuleFunction]:
+        """Register a rule that takes arrays in the data types of its operands, not in float64."""
+        self._stored.add(op)
+        return self.lower(op)
 
     def apply(self, functions: Mapping[Op[..., Any], Callable[..., Array]]) -> None:
         """Register functions as the rules of operations; a function takes operands by position and attributes by name."""
@@ -48,14 +58,18 @@ class Reference(Backend):
         if super().supports(node):
             return True
         has_formula = node.op.formula is not None and not node.op.is_alternative
-        return has_formula and is_beyond(node) and not any(INFO[o.data_type].is_narrow for o in node.operands)
+        if not has_formula or not is_beyond(node) or any(INFO[o.data_type].is_narrow for o in node.operands):
+            return False
+        try:
+            _formula_of(node)
+        except ValidationError:  # a formula of bits, which knows the specification's data types only
+            return False
+        return True
 
     def evaluate(self, node: Node, arrays: Mapping[Operand, Array]) -> tuple[Array, ...]:
         """Run one node on arrays of the declared data types; an error if intermediate results do not fit into memory."""
-        from ...ops.elementwise import cast
-
         # Narrow values are moved as they are, also the bits of NaN; rules that compute with them take them so, too.
-        is_raw = node.op is cast or any(INFO[operand.data_type].is_narrow for operand in node.operands)
+        is_raw = node.op in self._stored or any(INFO[operand.data_type].is_narrow for operand in node.operands)
 
         def widen(operand: Operand) -> Array:
             array = arrays[operand]
@@ -81,18 +95,26 @@ _COMPUTED: Mapping[str, DataType] = {
 """Data types beyond the specification -> those of the expressions that compute them."""
 
 
+def _computed(operand: Operand) -> Desc:
+    return Desc(_COMPUTED.get(operand.data_type, operand.data_type), operand.shape)
+
+
+def _formula_of(node: Node) -> Formula:
+    from ...kernels.expression import program_of
+
+    return program_of(node.op, map_operands(node.inputs, _computed), node.attributes)
+
+
 def _compute_formula(node: Node, inputs: Mapping[str, Any]) -> tuple[Array, ...]:
     """Evaluate the formula of an operation, with floats in float64: formulas know the specification's data types only."""
     from ...expr.evaluate import evaluate
-    from ...kernels.expression import program_of
-
-    def desc_of(operand: Operand) -> Desc:
-        return Desc(_COMPUTED.get(operand.data_type, operand.data_type), operand.shape)
 
     def array_of(operand: Any, array: Array) -> Array:
-        return array if array.dtype == np.float64 else array.astype(numpy_type(desc_of(operand).data_type), copy=False)
+        return (
+            array if array.dtype == np.float64 else array.astype(numpy_type(_computed(operand).data_type), copy=False)
+        )
 
-    program = program_of(node.op, map_operands(node.inputs, desc_of), node.attributes)
+    program = _formula_of(node)
     arrays = [array_of(o, a) for o, a in zip(iter_operands(node.inputs), iter_operands(inputs), strict=True)]
     results = tuple(
         np.empty(o.desc.shape, np.float64 if is_float(o.desc.data_type) else o.desc.data_type) for o in program.outputs

@@ -69,7 +69,7 @@ def _(input: Array) -> Array:
     return (input > 0).astype(input.dtype) - (input < 0).astype(input.dtype)
 
 
-@reference.lower(ops.cast)
+@reference.lower_stored(ops.cast)
 def _(input: Array, data_type: DataType) -> Array:
     return cast_array(input, data_type)
 
