@@ -14,7 +14,7 @@ from ..core.graph import Node, Operand, is_beyond, is_widening, map_operands
 def may_widen(node: Node, backend: Backend) -> bool:
     """Whether casts around a node leave the back end with data types that it computes."""
     beyond = {o.data_type for o in (*node.operands, *node.outputs)} - backend.computes
-    return is_beyond(node) and not is_widening(node) and beyond <= backend.stores
+    return bool(beyond) and is_beyond(node) and not is_widening(node) and beyond <= backend.stores
 
 
 def widened(node: Node) -> Callable[..., Any]:

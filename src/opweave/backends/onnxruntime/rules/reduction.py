@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ....core.dtypes import DataType
+from ....core.dtypes import DataType, is_float
 from ....core.graph import Operand
 from ....core.operation import Op
 from ....ops import reduction as ops
@@ -37,7 +37,7 @@ def _reduce(ctx: Emitter, op_type: str, input: Value, axes: Sequence[int], keep_
 
 
 def _is_float(input: Operand) -> bool:
-    return input.data_type in ("float32", "float16")
+    return is_float(input.data_type)
 
 
 def _is_ordered(input: Operand) -> bool:
