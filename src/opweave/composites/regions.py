@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from math import prod
 from typing import Any, Literal, TypeAlias
 
 from .. import expr
 from ..core.dtypes import FLOATS
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits
-from ..core.sizes import may_equal
+from ..core.sizes import is_static, may_equal
 from ..expr.array import Traced, as_array
 from ..support.errors import require
 from .declare import declare
@@ -19,6 +20,9 @@ RoiCoordinates: TypeAlias = Literal["half_pixel", "output_half_pixel"]
 
 MAX_SAMPLES = 2**15
 """Maximum number of samples of a bin along an axis, so that loops end."""
+
+MAX_STORED = 2**26
+"""Maximum number of elements of the sums over columns that are stored: 256 MiB of float32. An estimate."""
 
 FAR = 2.0**60
 """Regions with coordinates beyond this number of elements count as not finite."""
@@ -104,6 +108,8 @@ def _(
     x, regions = (expr.cast(array, "float32") for array in (input, rois))
     bins = (output_height, output_width)
     is_half_pixel = coordinate_transformation_mode == "half_pixel"
+    if mode == "avg" and sampling_ratio == 0:
+        return _mean_of_all(input, regions, batch_indices, bins, spatial_scale, is_half_pixel)
 
     def element(r: Traced, c: Traced, *bin_position: Traced) -> Any:
         image = batch_indices[r]
@@ -133,11 +139,74 @@ def _(
     return expr.compute((rois.shape[0], channels, *bins), element)
 
 
-class _Sample:
-    """A sample along an axis: two elements and their weights, whether it is near the image, whether it belongs to the bin."""
+def _mean_of_all(
+    input: Traced,
+    regions: Traced,
+    batch_indices: Traced,
+    bins: tuple[int, int],
+    spatial_scale: float,
+    is_half_pixel: bool,
+) -> Traced:
+    """Return the means of bins whose number of samples depends on the region.
 
-    def __init__(self, taps: list[tuple[Traced, Traced]], is_inside: Traced, is_used: Traced) -> None:
-        self.taps, self.is_inside, self.is_used = taps, is_inside, is_used
+    A mean is a sum over rows and columns, `sum of y[p, i] * z[q, j] * x[i, j]`: `y` and `z` are weights of all samples of a
+    bin together, so no sample is interpolated for each channel.
+    """
+    _, channels, height, width = input.shape
+    count, x = regions.shape[0], expr.cast(input, "float32")
+
+    def weights_along(k: int, size: Any) -> Traced:
+        def weight(r: Traced, position: Traced, i: Traced) -> Traced:
+            axis = _BinAxis(regions, r, 1 - k, size, bins[k], position, 0, spatial_scale, is_half_pixel)
+            place = cast_position(i)
+
+            def part(step: Traced) -> Traced:
+                sample = axis.at(step)
+                near = expr.max(1.0 - expr.abs(sample.place - place), 0.0)
+                return expr.where(sample.is_inside, near, 0.0)
+
+            return expr.sum_over(axis.steps, part) / expr.max(axis.samples, 1.0)
+
+        return expr.store(expr.compute((count, bins[k], size), weight))
+
+    rows, columns = weights_along(0, height), weights_along(1, width)
+
+    def product(weight: Traced, value: Traced) -> Traced:
+        """An element without weight counts as 0, even if it is infinite."""
+        return expr.where(weight == 0, 0.0, weight * value)
+
+    def in_row(r: Traced, c: Traced, i: Traced, q: Traced) -> Traced:
+        return expr.sum_over(width, lambda j: product(columns[r, q, j], x.clamped[batch_indices[r], c, i, j]))
+
+    shape = (count, channels, height, bins[1])
+    is_small = is_static(shape) and prod(shape) <= MAX_STORED
+    sums = expr.store(expr.compute(shape, in_row)) if is_small else None
+
+    def element(r: Traced, c: Traced, p: Traced, q: Traced) -> Traced:
+        def of_row(i: Traced) -> Traced:
+            return product(rows[r, p, i], in_row(r, c, i, q) if sums is None else sums[r, c, i, q])
+
+        total = expr.sum_over(height, of_row)
+        return expr.cast(total, "float16") if input.data_type == "float16" else total
+
+    return expr.compute((count, channels, *bins), element)
+
+
+class _Sample:
+    """A sample along an axis.
+
+    Attributes:
+        place: its position, moved into the image.
+        taps: two elements and their weights.
+        is_inside: whether it is near the image.
+        is_used: whether it belongs to the bin.
+    """
+
+    def __init__(self, place: Traced, is_inside: Traced, is_used: Traced) -> None:
+        self.place, self.is_inside, self.is_used = place, is_inside, is_used
+        low = expr.floor(place)
+        part, position = place - low, expr.cast(low, "int32")
+        self.taps = [(position, 1 - part), (position + 1, part)]
 
 
 class _BinAxis:
@@ -190,10 +259,7 @@ class _BinAxis:
         place = self.start + (number + 0.5) * self.bin_size / expr.max(self.samples, 1.0)
         is_used = number < self.samples
         is_inside = is_used & (place >= -1.0) & (place <= self.size)
-        bounded = expr.max(expr.min(place, self.size - 1), 0.0)
-        low = expr.floor(bounded)
-        part, position = bounded - low, expr.cast(low, "int32")
-        return _Sample([(position, 1 - part), (position + 1, part)], is_inside, is_used)
+        return _Sample(expr.max(expr.min(place, self.size - 1), 0.0), is_inside, is_used)
 
 
 def cast_position(position: Traced) -> Traced:
