@@ -524,6 +524,41 @@ HEADS = floats(1, 2, 3, 4)
         (composites.top_k, Call(X, 1, index_type="int8"), "index_type must be 'int32' or 'int64', got 'int8'"),
         (composites.one_hot, Call(np.int64([1]), 0), "depth must be greater than 0, got 0"),
         (composites.one_hot, Call(np.int64([1]), 3, 2), "axis must be in [0, 1], got 2"),
+        (
+            composites.integer_conv2d,
+            Call(PIXELS[0], np.ones((1, 1, 4, 4), "int8")),
+            "the filter must fit into the padded",
+        ),
+        (
+            composites.integer_conv2d,
+            Call(PIXELS[0], np.ones((1, 1, 2, 2), "int8"), np.zeros(2, "uint8")),
+            "input_zero_point must have one element, got",
+        ),
+        (
+            composites.integer_conv2d,
+            Call(PIXELS[0], np.ones((1, 1, 2, 2), "int8"), None, np.zeros(3, "int8")),
+            "filter_zero_point must have one element, or one for each of 1 channels, got",
+        ),
+        (
+            composites.quantized_matmul,
+            Call(*ROWS, ROWS[0], np.ones((2, 1), "float32"), *ROWS[2:], *ROWS[1:]),
+            "b_scale must have one element, or one for each column of",
+        ),
+        (
+            composites.quantized_matmul,
+            Call(*ROWS, *ROWS, np.ones(3, "float32"), ROWS[2]),
+            "scale must broadcast to [2, 2]",
+        ),
+        (
+            composites.quantized_add,
+            Call(*ROWS, *ROWS, np.ones(3, "float32"), ROWS[2]),
+            "scale must have one element, got",
+        ),
+        (
+            composites.dequantized_matmul,
+            Call(*ROWS[:2], *ROWS[:2], bias=floats(3)),
+            "bias must have shape [2], the number of",
+        ),
         (composites.one_hot, Call(np.int64([1]), 3, data_type="float64"), "data_type must be float32, float16"),
         (composites.scatter_reduce, Call(X, np.int64([[0]]), X, 2), "axis must be in [0, 2), got 2"),
         (
