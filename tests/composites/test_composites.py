@@ -153,8 +153,8 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.dequantized_matmul: ("native", Call(*ROWS[:2], np.ones((2, 2), "uint8"), np.float32(0.5))),
     composites.quantized_add: ("native", Call(*ROWS, *ROWS, np.float32(2), np.uint8(1))),
     composites.quantized_mul: ("native", Call(*ROWS, *ROWS, np.float32(2), np.uint8(1))),
-    composites.quantized_leaky_relu: ("decomposed", Call(*ROWS, np.float32(2), np.uint8(1))),
-    composites.quantized_sigmoid: ("decomposed", Call(*ROWS, np.float32(2), np.uint8(1))),
+    composites.quantized_leaky_relu: ("native", Call(*ROWS, np.float32(2), np.uint8(1))),
+    composites.quantized_sigmoid: ("native", Call(*ROWS, np.float32(2), np.uint8(1))),
     composites.dynamic_quantize_linear: ("native", Call(floats(2, 4))),
     composites.integer_conv2d: ("native", Call(np.ones((1, 1, 3, 3), "uint8"), np.ones((1, 1, 2, 2), "uint8"))),
     composites.quantized_conv2d: (
@@ -221,6 +221,8 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
 OWN = {
     composites.dequantized_matmul: "MatMulIntegerToFloat",
     composites.quantized_add: "QLinearAdd",
+    composites.quantized_leaky_relu: "QLinearLeakyRelu",
+    composites.quantized_sigmoid: "QLinearSigmoid",
     composites.quantized_mul: "QLinearMul",
     composites.fast_gelu: "FastGelu",
     composites.group_query_attention: "GroupQueryAttention",

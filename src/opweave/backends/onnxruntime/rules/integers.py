@@ -56,6 +56,10 @@ def _is_along_columns(b: Operand, value: Operand | None) -> bool:
 @ort.lower(composites.integer_matmul, when=_is_per_column)
 def _(ctx: Emitter, a: Value, b: Value, a_zero_point: Value | None, b_zero_point: Value | None) -> Value:
     a, a_zero_point = _without_saturation(ctx, a, a_zero_point, b)
+    if a.data_type == "int8" and b.data_type == "uint8":
+        # The engine fuses a product that is scaled to floats, and has no kernel of the result for these types.
+        b_zero_point = flip_sign(ctx, ctx.constant(0, "uint8") if b_zero_point is None else b_zero_point)
+        b = flip_sign(ctx, b)
     zeros = _single(ctx, a_zero_point), _per_column(ctx, b_zero_point)
     return ctx.emit("MatMulInteger", a, b, *zeros, data_type="int32", shape=ctx.output.shape)
 
