@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 from support import webgpu_device
 from support.microsoft_nodes import MAKERS as OTHERS
-from support.onnx_nodes import node_model, run_engine
-from support.quantized_nodes import MAKERS as QUANTIZED, Case, Maker
+from support.quantized_nodes import MAKERS as QUANTIZED, Maker, check
 
 import opweave as ow
-from opweave.onnx.session.session import InferenceSession
 
 DEVICES = ("cpu", "reference", "gpu-software")
 NODES, FEW, IN_BATCH = 200, 2, 11
@@ -25,30 +23,6 @@ NODES, FEW, IN_BATCH = 200, 2, 11
 @cache
 def context_on(device: str) -> ow.MLContext:
     return webgpu_device.gpu_context() if device == "gpu-software" else ow.ml.create_context(device=device)
-
-
-def check(case: Case, context: ow.MLContext, message: str) -> None:
-    model, feed = node_model(
-        case.op_type,
-        case.inputs,
-        case.attributes,
-        outputs=case.outputs,
-        dynamic=case.dynamic,
-        domain=case.domain,
-    )
-    session = InferenceSession(model, context, fallback="error", specialise="always")
-    results, expected = session.run(None, feed), case.wanted or run_engine(model, feed)
-    for ours, theirs in zip(results, expected, strict=True):
-        assert case.wanted or ours.dtype == theirs.dtype, message
-        assert ours.shape == theirs.shape, message
-        if theirs.dtype.kind == "f":
-            largest = float(np.abs(theirs).max(initial=case.least))
-            np.testing.assert_allclose(ours, theirs, rtol=0, atol=case.rtol * largest, err_msg=message)
-            continue
-        apart = np.abs(ours.astype(np.int64) - theirs)
-        assert apart.max(initial=0) <= case.steps, message
-        # Only quotients close to a tie may differ.
-        assert (apart > 0).sum() <= max(1, apart.size // 50), message
 
 
 def rows() -> list[Any]:

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from support.onnx_nodes import MICROSOFT
+import opweave as ow
+from opweave.onnx.session.session import InferenceSession
+from support.onnx_nodes import MICROSOFT, node_model, run_engine
 
 
 @dataclass
@@ -34,6 +36,31 @@ class Case:
     least: float = 1e-6
     dynamic: tuple[int, ...] = (0,)
     wanted: list[Any] | None = None
+
+
+def check(case: Case, context: ow.MLContext, message: str) -> None:
+    """Require that WebNN computes the node on a device, and agrees with its witness."""
+    model, feed = node_model(
+        case.op_type,
+        case.inputs,
+        case.attributes,
+        outputs=case.outputs,
+        dynamic=case.dynamic,
+        domain=case.domain,
+    )
+    session = InferenceSession(model, context, fallback="error", specialise="always")
+    results, expected = session.run(None, feed), case.wanted or run_engine(model, feed)
+    for ours, theirs in zip(results, expected, strict=True):
+        assert case.wanted or ours.dtype == theirs.dtype, message
+        assert ours.shape == theirs.shape, message
+        if theirs.dtype.kind == "f":
+            largest = float(np.abs(theirs).max(initial=case.least))
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=case.rtol * largest, err_msg=message)
+            continue
+        apart = np.abs(ours.astype(np.int64) - theirs)
+        assert apart.max(initial=0) <= case.steps, message
+        # Only quotients close to a tie may differ.
+        assert (apart > 0).sum() <= max(1, apart.size // 50), message
 
 
 Maker = Callable[[np.random.Generator], Case]
