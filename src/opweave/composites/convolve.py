@@ -452,8 +452,8 @@ def _(
         moved = channel // per_group * count + tap
         rows = cast(y * strides[0] + tap // taps[1] * dilations[0] - padding[0], "float32")
         columns = cast(x * strides[1] + tap % taps[1] * dilations[1] - padding[2], "float32")
-        down = rows + cast(offset[n, moved * 2, y, x], "float32")
-        right = columns + cast(offset[n, moved * 2 + 1, y, x], "float32")
+        down = rows + cast(offset.clamped[n, moved * 2, y, x], "float32")
+        right = columns + cast(offset.clamped[n, moved * 2 + 1, y, x], "float32")
         is_inside = logical_and(
             logical_and(down > -1, down < height), logical_and(right > -1, right < width)
         )  # false for NaN
@@ -470,7 +470,7 @@ def _(
         under = pixel(i + 1, j) * (1 - after) + pixel(i + 1, j + 1) * after
         value = where(is_inside, above * (1 - below) + under * below, 0)
         if mask is not None:
-            value = value * cast(mask[n, moved, y, x], "float32")
+            value = value * cast(mask.clamped[n, moved, y, x], "float32")
         return cast(value, storage(input.data_type))
 
     return compute((batches, channels * count, *offset.shape[2:]), element)
@@ -583,7 +583,7 @@ def _(
                 exists += [before % strides[axis] == 0, block >= 0, block < counts[axis]]
                 block = clamp(block, 0, counts[axis] - 1)
                 column = block if column is None else column * counts[axis] + block
-            value = cast(input[n, row, column], "float32")
+            value = cast(input.clamped[n, row, column], "float32")
             return where(reduce(logical_and, exists), value, 0)
 
         return cast(sum_over(window_dimensions, term), data_type)
