@@ -16,7 +16,7 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import dynamic_models, measure, small, traffic
+from benchmarks import dynamic_models, measure, sizes, small, traffic
 from benchmarks.budgets import CUSTOM_TRAFFIC, TRAFFIC
 from benchmarks.measure import Ratio
 from benchmarks.page import replace_part
@@ -259,3 +259,22 @@ def test_page_of_sessions_has_written_part(module: Any, tmp_path: Path) -> None:
     page.write_text(module.PAGE.read_text())
     replace_part(page, "the figures")
     assert "the figures" in page.read_text()
+
+
+def test_sizes_are_compared_with_the_static_graph_and_with_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(sizes, "PAIRS", 1)
+    rows = [*sizes.repeated(), *(sizes.new(case, 3) for case in sizes.CASES[:3])]
+    assert [row.against for row in rows] == ["the static graph"] * 2 + ["ONNX Runtime, run()"] * 3
+    assert [row.what for row in rows[2:4]] == [
+        "4 dense layers, 12 operations: new sizes, an operation",
+        "30 dense layers, 90 operations: new sizes, an operation",
+    ]
+    assert all(row.budget is not None for row in rows)
+
+
+@pytest.mark.parametrize("case", sizes.CASES, ids=lambda case: case.title)
+def test_sizes_of_a_case_are_different(case: sizes.Case) -> None:
+    shapes = case.input_shapes(16)
+    assert len(set(shapes)) == 16
+    assert all(len(shape) == len(case.shape) for shape in shapes)
