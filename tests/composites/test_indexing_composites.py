@@ -126,3 +126,25 @@ def test_arguments_that_do_not_fit_are_errors(
 ) -> None:
     with pytest.raises(ow.MLError, match=message):
         op(*arguments, **options)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_cache_is_updated_in_its_own_memory(device: str) -> None:
+    context = context_on(device)
+    builder = ow.MLGraphBuilder(context)
+    past, update = builder.input("past", "float32", [2, 5, 3]), builder.input("update", "float32", [2, 2, 3])
+    start = builder.input("start", "int64", [2])
+    graph = builder.build({"present": composites.tensor_scatter(past, update, start, 1, mode="circular")})
+    cache = context.create_tensor("float32", [2, 5, 3], readable=True, writable=True)
+    rows = np.arange(12, dtype="float32").reshape(2, 2, 3) + 1
+    total = np.zeros((2, 5, 3), "float32")
+    for first in ([0, 3], [2, 4]):
+        arrays = {"update": rows * 10 ** first[0], "start": np.int64(first)}
+        tensors = {n: context.create_tensor(a.dtype.name, a.shape, writable=True) for n, a in arrays.items()}  # type: ignore[arg-type]
+        for name, array in arrays.items():
+            context.write_tensor(tensors[name], array)
+        context.dispatch(graph, {"past": cache, **tensors}, {"present": cache})
+        for batch in range(2):
+            for k in range(2):
+                total[batch, (first[batch] + k) % 5] = arrays["update"][batch, k]
+        np.testing.assert_array_equal(context.read_tensor(cache), total)

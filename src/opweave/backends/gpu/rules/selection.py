@@ -28,6 +28,7 @@ from ....expr import (
 from ....expr.array import as_array
 from ....expr.ir import Cast
 from ....expr.tracing import of_input
+from ....support.errors import require
 from ..table import gpu
 from .positions import reshape_array
 from .reduction import widen
@@ -35,6 +36,9 @@ from .results import ResultStage, Scatter, Staged, Stages, source_of
 
 CHUNK = 512
 """Fewest elements whose ranks are counted together: the comparisons of a chunk grow with its square. An estimate."""
+
+MAX_NUMBER = 2**24
+"""Largest number of a box that the state, which is float32, holds."""
 
 SHARE = 4
 """A chunk has at least SHARE * k elements, so that each level leaves at most 1 / SHARE of them."""
@@ -156,6 +160,7 @@ def _(
 ) -> Staged:
     batches, classes, count = scores.shape
     groups, most = batches * classes, min(max_output_boxes, count)
+    require(count + most <= MAX_NUMBER, f"kernels count at most {MAX_NUMBER} boxes, got {boxes.shape[1]}")
 
     def plan(stages: Stages) -> list[Traced]:
         sides = stages.store(_sides(widen(boxes), center_point_box), "the sides")
