@@ -748,3 +748,17 @@ def test_javascript_refuses_numbers_that_depend_on_sizes(tmp_path: Path) -> None
         match=r"reshape 'flat': newShape must not have sizes with names in JavaScript, got \[2\*n\]",
     ):
         ow.js.save(graph, tmp_path / "model.js")
+
+
+def test_reductions_of_no_sizes(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", ["n"])
+    none = builder.slice(builder.shape(x), [0], [0])
+    results = {
+        name: getattr(builder, name)(none, keep_dimensions=True)
+        for name in ("reduce_sum", "reduce_product", "reduce_max")
+    }
+    outputs = {name: builder.expand_dynamic(np.float32([1]), result) for name, result in results.items()}
+    graph = builder.build({**outputs, "sum": results["reduce_sum"]})
+    shapes = {name: array.shape for name, array in context.compute(graph, {"x": np.ones(3, "float32")}).items()}
+    assert shapes == {"reduce_sum": (0,), "reduce_product": (1,), "reduce_max": (0,), "sum": (1,)}

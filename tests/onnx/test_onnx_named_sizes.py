@@ -61,6 +61,18 @@ NODES = {
         node("Cast", "p", "f", to=1), node("Unsqueeze", "f one", "u"), node("Add", "x u", "y"),
     ],
     "padding": [node("Pad", "x pads", "p"), node("Abs", "p", "y")],
+    "mean by a size": [
+        node("Shape", "x", "s"), node("Gather", "s zero0", "n"), node("Cast", "n", "f", to=1), node("Div", "x f", "y"),
+    ],
+    "scale by a root": [
+        node("Shape", "x", "s"), node("Cast", "s", "f", to=1), node("Sqrt", "f", "r"), node("ReduceProd", "two_f", "p"),
+        node("Gather", "s zero", "n"), node("Cast", "n", "g", to=1), node("Sqrt", "g", "q"), node("Div", "one_f q", "t"),
+        node("Mul", "x t", "y"),
+    ],
+    "integers of sizes": [
+        node("Shape", "x", "s"), node("Gather", "s zero", "n"), node("Sub", "n hundred", "d"), node("Div", "d two", "h"),
+        node("Cast", "x", "i", to=7), node("Add", "i h", "a"), node("Mul", "a n", "y"),
+    ],
     "half of a size": [
         node("Shape", "x", "s"), node("Gather", "s zero", "n"), node("Div", "n two", "h"),
         node("Slice", "x nil h zero", "y0"), node("Neg", "y0", "y"),
@@ -71,6 +83,7 @@ CONSTANTS = {
     "zero": np.int64([0]), "zero0": np.int64(0), "three": np.int64([2, 4]), "minus": np.int64([-1, 4]),
     "one": np.int64([1]), "large": np.int64([2**63 - 1]), "single": np.float32([[2]]), "zero_": np.int64(0),
     "one_": np.int64(1), "pads": np.int64([1, 0, 2, 0]), "two": np.int64([2]), "nil": np.int64([0]),
+    "two_f": np.float32([2]), "one_f": np.float32([1]), "hundred": np.int64([101]),
 }  # fmt: skip
 
 

@@ -131,6 +131,7 @@ def _evaluate(operand: Operand) -> None:
         _cached[operand] = operand.value.astype(object)
         return
     arguments: dict[str, Any] = {**node.inputs, **node.attributes, "output_shape": node.outputs[0].shape}
+    arguments["output_type"] = node.outputs[0].data_type
     if node.op is not dynamic.shape:
         read = _read_exactly if node.op in _NONLINEAR else _read
         arguments |= map_operands(node.inputs, read)
@@ -177,7 +178,7 @@ def _by_element(function: Callable[..., Dimension], count: int) -> Callable[...,
     """The rule of an operation that has operands only."""
     ufunc = np.frompyfunc(function, count, 1)
 
-    def rule(output_shape: Shape, **operands: Values) -> Any:
+    def rule(output_shape: Shape, output_type: DataType, **operands: Values) -> Any:
         return ufunc(*operands.values())
 
     return rule
@@ -191,10 +192,15 @@ def _multiply(a: Dimension, b: Dimension) -> Dimension:
     return a * b
 
 
-def _reduction(function: Callable[[Dimension, Dimension], Dimension]) -> Callable[..., Values]:
+def _reduction(
+    function: Callable[[Dimension, Dimension], Dimension], neutral: Callable[[Any], int]
+) -> Callable[..., Values]:
+    """The rule of a reduction; `neutral` takes the facts of the data type, and returns the result without elements."""
     ufunc = np.frompyfunc(function, 2, 1)
 
-    def rule(input: Values, axes: Sequence[int], output_shape: Shape) -> Values:
+    def rule(input: Values, axes: Sequence[int], output_shape: Shape, output_type: DataType) -> Values:
+        if not input.size:
+            return np.full(output_shape, neutral(INFO[output_type]), object)
         for axis in axes:
             input = ufunc.reduce(input, axis=axis, keepdims=True)
         return input.reshape(output_shape)
@@ -291,10 +297,10 @@ _RULES: Mapping[Op[..., Any], Callable[..., Any]] = {
     indexing.gather: _gather,
     indexing.gather_elements: _gather_elements,
     reduction.cumulative_sum: _cumulative_sum,
-    reduction.reduce_sum: _reduction(operator.add),
-    reduction.reduce_product: _reduction(_multiply),
-    reduction.reduce_max: _reduction(larger),
-    reduction.reduce_min: _reduction(smaller),
+    reduction.reduce_sum: _reduction(operator.add, lambda info: 0),
+    reduction.reduce_product: _reduction(_multiply, lambda info: 1),
+    reduction.reduce_max: _reduction(larger, lambda info: int(info.lowest)),
+    reduction.reduce_min: _reduction(smaller, lambda info: int(info.highest)),
     elementwise.add: _by_element(operator.add, 2),
     elementwise.sub: _by_element(operator.sub, 2),
     elementwise.mul: _by_element(_multiply, 2),
@@ -319,7 +325,8 @@ _RULES: Mapping[Op[..., Any], Callable[..., Any]] = {
     logical.logical_or: _by_element(lambda a, b: 1 - (1 - truth(a)) * (1 - truth(b)), 2),
     logical.logical_xor: _by_element(lambda a, b: 1 - is_equal(truth(a), truth(b)), 2),
 }
-"""Rules take the values of operands, and attributes, by the names of parameters; `output_shape` is of the first result."""
+"""Rules take the values of operands, and attributes, by the names of parameters; `output_shape` and `output_type` are
+of the first result."""
 
 _NONLINEAR = {
     *(elementwise.cast, elementwise.div, elementwise.max, elementwise.min, elementwise.clamp, elementwise.where),

@@ -11,13 +11,14 @@ import numpy as np
 from ...context.builder import MLGraphBuilder
 from ...core.dtypes import ANY, INFO, is_float
 from ...core.graph import MLOperand, is_beyond
+from ...ops.constants import constant
 from ...support.hints import meant
 from ...support.names import count_of
 from ..model.booleans import as_declared, bool_as_uint8
 from ..model.model import Model
 from ..model.protobuf import NodeProto, TensorProto, TypeProto, attribute_value, domain_of, sub_graphs, tensor_type
 from ..model.registry import DATA_TYPES, ELEMENT_TYPES, Converter, Unsupported, data_type_of, unsupported_if
-from ..model.values import FOLD_BYTES, Constant, Dynamic, NamedSizes, Tensor, Value
+from ..model.values import FOLD_BYTES, Constant, Dynamic, NamedSizes, SizeData, Tensor, Value
 from .operators.logic import BOOLEAN
 
 
@@ -40,7 +41,13 @@ def convert(
     is_own = converter.op is None
     types = [_element_type(name, value, is_own) for name, value in zip(node.input[:], values, strict=True)]
     takes_names = converter.op is None and node.op_type in TAKES_NAMES
-    inputs = [_argument(builder, value, takes_names) for value in values]
+    takes_data = converter.op is None and node.op_type in TAKES_SIZE_DATA
+    inputs = [
+        _operand_of_sizes(builder, value, model)
+        if takes_data and isinstance(value, (NamedSizes, SizeData))
+        else _argument(builder, value, takes_names)
+        for value in values
+    ]
     if not any(isinstance(value, MLOperand) for value in inputs):
         # The builder takes types from operands, so constants that are too large to fold become operands.
         inputs = [
@@ -98,6 +105,26 @@ def _element_type(name: str, value: Value | None, takes_all: bool) -> int:
 
 TAKES_NAMES = frozenset({"ConstantOfShape", "Expand", "Pad", "Range", "Reshape", "Resize", "Slice", "Split", "Tile"})
 """Operators whose converters take sizes that are known only when the graph runs."""
+
+
+TAKES_SIZE_DATA = frozenset(
+    {
+        *("Abs", "Add", "Cast", "Ceil", "Div", "Exp", "Floor", "Log", "Max", "Min", "Mul", "Neg", "Pow", "Reciprocal"),
+        *("Sqrt", "Sub"),
+    }
+)
+"""Operators whose inputs are data alone, also if sizes gave them."""
+
+
+def _operand_of_sizes(builder: MLGraphBuilder, value: NamedSizes | SizeData, model: Model) -> MLOperand:
+    """An operand that the graph computes from the sizes of a run."""
+    if isinstance(value, NamedSizes):
+        return constant(builder, value.symbols.tolist(), value.dtype.name)
+    if builder not in value.operands:
+        (result,) = convert(builder, value.node, value.values, model, dict).values()
+        assert isinstance(result, Tensor)
+        value.operands[builder] = result.operand
+    return value.operands[builder]
 
 
 def _argument(builder: MLGraphBuilder, value: Value | None, takes_names: bool) -> MLOperand | np.ndarray | None:

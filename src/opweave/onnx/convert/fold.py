@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.dtypes import INFO
 from ...core.sizes import Size, interval, is_static
 from ...support.errors import MLError
 from ..model.model import Model
@@ -31,8 +32,8 @@ from ..model.protobuf import (
     tensor_type,
 )
 from ..model.registry import CONVERTERS, Converter, Unsupported, by_name
-from ..model.values import FOLD_BYTES, Constant, NamedSizes, Value, shape_of
-from .conversion import TAKES_NAMES, keywords_of, result_types
+from ..model.values import FOLD_BYTES, Constant, NamedSizes, SizeData, Value, shape_of
+from .conversion import TAKES_NAMES, TAKES_SIZE_DATA, keywords_of, result_types
 from .inference import model_of_node, result_bytes
 from .operators.logic import BOOLEAN
 
@@ -80,6 +81,10 @@ def fold(
         named = _with_names(node, values)
         if named is not None or node.op_type in TAKES_NAMES:
             return None if named is None else [named]
+    if operation is None and any(isinstance(value, (NamedSizes, SizeData)) for value in constants):
+        data = _size_data(node, values)
+        if data is not None:
+            return [data]
     if node.op_type in NEVER or sub_graphs(node):
         return None
     if sum(value.array.nbytes for value in constants) > FOLD_BYTES:
@@ -94,6 +99,30 @@ def fold(
     except Declined:
         is_large = result_bytes(node, infer()) > min(LARGE_BYTES, model.limits.folded_bytes)
         return None if is_large else with_engine(node, arrays, model.proto)
+
+
+def _size_data(node: NodeProto, values: Sequence[Value | None]) -> SizeData | None:
+    """The result of an operator on sizes, which is no formula; None if WebNN does not compute it."""
+    if node.op_type not in TAKES_SIZE_DATA or len(node.output) != 1:
+        return None
+    samples = [
+        np.ones(value.shape, value.dtype)
+        if isinstance(value, NamedSizes)
+        else value.sample
+        if isinstance(value, SizeData)
+        else value.array
+        if isinstance(value, Constant)
+        else None
+        for value in values
+    ]
+    try:
+        (sample,) = with_numpy(node, samples)
+    except (Declined, TooLarge):
+        return None
+    if any(array is not None and array.dtype.name not in INFO for array in (*samples, sample)):
+        return None
+    compute = lambda: with_numpy(node, [v.array if isinstance(v, Constant) else None for v in values])[0]  # noqa: E731
+    return SizeData(node, values, sample, compute)
 
 
 def _named_shape(node: NodeProto, shape: Sequence[int]) -> NamedSizes | np.ndarray:

@@ -38,7 +38,7 @@ from ..model.protobuf import (
 )
 from ..model.registry import DATA_TYPES, NotConstant, Unsupported, key_of
 from ..model.scopes import all_nodes
-from ..model.values import Constant, Dynamic, NamedSizes, Tensor, Value, shape_of, type_of
+from ..model.values import Constant, Dynamic, NamedSizes, SizeData, Tensor, Value, shape_of, type_of
 from . import operators as operators  # importing `operators` registers the converters
 from .bounded import PaddedValue, bound
 from .control import CONTROL, check_ends
@@ -164,9 +164,9 @@ class Tracer:
             raise Unsupported(f"the shape of {name!r} is not known")
         return shape
 
-    def add_constant(self, name: str, array: np.ndarray | NamedSizes) -> str:
+    def add_constant(self, name: str, array: np.ndarray | NamedSizes | SizeData) -> str:
         """Add a constant, and return its name."""
-        self.trace.values[name] = array if isinstance(array, NamedSizes) else Constant(array)
+        self.trace.values[name] = array if isinstance(array, Constant) else Constant(array)
         return name
 
     def add_dynamic(self, name: str, type: TypeProto | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,44 @@ class NamedSizes(Constant):
         return self.symbols.shape
 
 
+class SizeData(Constant):
+    """Numbers that a node computes from the sizes of a run, and that are no formulas, such as floats.
+
+    The numbers, `array`, are for one run, and what reads them is valid for these numbers only. What reads an operand of them,
+    which the graph computes, is valid for all sizes.
+    """
+
+    def __init__(self, node: Any, values: Sequence[Any], sample: np.ndarray, compute: Callable[[], np.ndarray]) -> None:
+        """`sample` has the data type and the shape of the result of `node`."""
+        object.__setattr__(self, "node", node)
+        object.__setattr__(self, "values", tuple(values))
+        object.__setattr__(self, "sample", sample)
+        object.__setattr__(self, "compute", compute)
+        object.__setattr__(self, "operands", {})
+
+    node: Any
+    values: tuple[Any, ...]
+    sample: np.ndarray
+    compute: Callable[[], np.ndarray]
+    operands: dict[Any, MLOperand]
+    """Operands of the result, by builder."""
+
+    @property
+    def array(self) -> np.ndarray:
+        """The numbers for the sizes of this run."""
+        return self.compute()
+
+    @property
+    def element_type(self) -> int:
+        """The ONNX element type."""
+        return element_type_of(self.sample.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the result."""
+        return self.sample.shape
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A value that is computed when the graph runs; the operand is uint8 for bool."""
@@ -111,6 +149,6 @@ def types_and_data(values: Mapping[str, Value | None]) -> tuple[dict[str, TypePr
     for name, value in values.items():
         if (type := type_of(value)).WhichOneof("value"):
             types[name] = type
-        if isinstance(value, Constant) and value.array.nbytes <= FOLD_BYTES:
+        if isinstance(value, Constant) and not isinstance(value, SizeData) and value.array.nbytes <= FOLD_BYTES:
             data[name] = numpy_helper.from_array(value.array, name)
     return types, data
