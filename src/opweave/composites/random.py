@@ -245,7 +245,7 @@ def bernoulli(self: Builder, input: Operand, key: Operand, *, label: str = "") -
     """Draw 1 with the probabilities `input`, else 0.
 
     Args:
-        input: float32 or float16, in [0, 1].
+        input: float32 or float16, any rank: probabilities from 0 to 1.
         key: uint32 [4], as of `random_key`. Equal keys give equal numbers.
 
     Returns: An operand uint8 of the shape of `input`, the same on all devices: 1 where the number of `random_uniform` is below

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,17 +49,17 @@ def test_bits(device_context: ow.MLContext, data_type: Any) -> None:
     a, b = (RNG.integers(info.min, info.max, (7, 5), data_type, endpoint=True) for _ in range(2))
     distance = RNG.integers(0 if info.min == 0 else -3, info.bits + 4, (7, 1)).astype(data_type)
     for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
-        agree(device_context, lambda name=name: getattr(composites, name)(a, b))
+        agree(device_context, partial(getattr(composites, name), a, b))
     agree(device_context, lambda: composites.bitwise_not(a))
     for name in ("shift_left", "shift_right"):
-        agree(device_context, lambda name=name: getattr(composites, name)(a, distance))
+        agree(device_context, partial(getattr(composites, name), a, distance))
 
 
 def test_bits_of_floats(device_context: ow.MLContext) -> None:
     x = WIDE[:-1].astype("float32")
     for target in ("int32", "uint32"):
-        agree(device_context, lambda target=target: composites.bit_cast(x, target))
-        agree(device_context, lambda target=target: composites.bit_cast(x.view(target), "float32"))
+        agree(device_context, partial(composites.bit_cast, x, target))
+        agree(device_context, partial(composites.bit_cast, x.view(target), "float32"))
 
 
 def test_remainders_of_floats_are_exact(device_context: ow.MLContext) -> None:
@@ -73,8 +74,8 @@ def test_remainders_of_floats_are_exact(device_context: ow.MLContext) -> None:
 def test_cumulative_products(device_context: ow.MLContext, exclusive: bool, reversed: bool) -> None:
     x = RNG.uniform(-2, 2, (3, 17, 2)).astype("float32")
     for axis in range(3):
-        call = {"axis": axis, "exclusive": exclusive, "reversed": reversed}
-        agree(device_context, lambda call=call: composites.cumulative_product(x, **call), 1e-6)
+        call: dict[str, Any] = {"axis": axis, "exclusive": exclusive, "reversed": reversed}
+        agree(device_context, partial(composites.cumulative_product, x, **call), 1e-6)
 
 
 def test_matrices(device_context: ow.MLContext) -> None:
