@@ -17,7 +17,9 @@ FAMILIES = {
     "dropout|^cast|bitcast|resize|resample|upsample|gridsample|shape|size|depth|reverse|triangular|trilu|onehot|constant|"
     "eyelike|range|nonzero|compress|^where$|sequence|optional|embed",
     "arithmetic": "^(abs|neg|sign|ceil|floor|round|roundeven|exp|log|sqrt|reciprocal|pow|erf|mod|sum|add|sub|mul|div|max|min|"
-    "clip|clamp|binarizer|bit.*|a?(sin|cos|tan)h?|is.*|not|and|or|xor|logical.*|(not)?equal|(greater|less|lesser)(or)?(equal)?)$",
+    "clip|clamp|binarizer|bit.*|shift.*|a?(sin|cos|tan)h?|expm1|log1p|erfinv|det|inverse|"
+    "dft|stft|random.*|bernoulli|multinomial|"
+    "is.*|not|and|or|xor|logical.*|(not)?equal|(greater|less|lesser)(or)?(equal)?)$",
 }
 """Family -> pattern for the names of its operations, in lower case and without underscores. The first match counts."""
 
