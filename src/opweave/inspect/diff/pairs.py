@@ -35,9 +35,9 @@ def match_graphs(a: Graph, b: Graph) -> ComparedPairs:
     Both graphs must apply the same operations in the same order to corresponding operands. Constants and attributes may
     differ, as may float32 and float16, and conversions between these two types.
     """
-    for node in (*a.nodes, *b.nodes):
-        if node.op.is_of_host:  # a key of random numbers
-            raise NotSupportedError(f"diff: {node.title} is random, so that no two runs are alike")
+    for own in (*a.nodes, *b.nodes):
+        if own.op.is_of_host:  # a key of random numbers
+            raise NotSupportedError(f"diff: {own.title} is random, so that no two runs are alike")
     counterparts: dict[Operand, Operand] = {}
     sources: dict[Operand, Operand] = {}  # in b: result of an unpaired conversion -> the value it converts
     steps: list[tuple[Node | None, Node | None]] = []
