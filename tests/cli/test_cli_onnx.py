@@ -133,11 +133,11 @@ def test_info_lists_fallback_with_reasons(run, pair: Path, tmp_path: Path) -> No
         text.index("what runs where") < note < text.index("segments and reasons may differ") < text.index("section 0")
     )
     assert "taken as 1" not in run("info", pair, "--fix-shapes", "batch=2")
-    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Det", ["r"], ["y"])]
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Unique", ["r"], ["y"])]
     weights = np.ones((5, 7), np.float32)
     path = write(tmp_path / "d.onnx", nodes, {"x": (TensorProto.FLOAT, [3, 3])}, ["y"], weights=weights)
     text = run("info", path)
-    for words in ("35 in 1 tensor", "1 node, ONNX Runtime (fallback)", "1 x Det: "):
+    for words in ("35 in 1 tensor", "1 node, ONNX Runtime (fallback)", "1 x Unique: "):
         assert words in text
     assert "nothing falls back" not in text
 
@@ -439,9 +439,9 @@ def test_convert_advice_for_unnamed_dimensions(run, tmp_path: Path) -> None:  # 
 
 def test_graphs_of_models_need_webnn_only(tmp_path: Path) -> None:
     path = write(
-        tmp_path / "m.onnx", [helper.make_node("Det", ["x"], ["y"])], {"x": (TensorProto.FLOAT, [3, 3])}, ["y"]
+        tmp_path / "m.onnx", [helper.make_node("Unique", ["x"], ["y"])], {"x": (TensorProto.FLOAT, [3, 3])}, ["y"]
     )
-    with pytest.raises(ow.NotSupportedError, match="Det cannot be expressed in WebNN"):
+    with pytest.raises(ow.NotSupportedError, match="Unique cannot be expressed in WebNN"):
         ow.onnx.load(path)
 
 
