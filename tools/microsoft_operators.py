@@ -34,7 +34,7 @@ REASONS: dict[str, str] = {
         BeamSearch BifurcationDetector GreedySearch NGramRepeatBlock Sampling WhisperBeamSearch""",
     "the shape of the result depends on data": "GatherPacked Range RemovePadding Unique",
     "strings and hashes": "MurmurHash3 NGramHashMapping Tokenizer VarlenNGramHashMapping WordConvEmbedding",
-    "sampling of images, Fourier transforms, inverses of matrices": "CropAndResize GridSample Inverse Irfft Rfft",
+    "crops of images, Fourier transforms": "CropAndResize Irfft Rfft",
     "integers of 16 bits": "MatMulInteger16",
     "sparse tensors": "SparseToDenseMatMul",
     "branches whose conditions are inputs; other operators replaced it": "DecoderAttention",

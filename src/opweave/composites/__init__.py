@@ -18,7 +18,7 @@ from ..support.lazy_imports import composite_names
 from .activation import fast_gelu, geglu, quick_gelu, swiglu, thresholded_relu
 from .attention import group_query_attention, multi_head_attention, scaled_dot_product_attention
 from .bits import bit_cast, bitwise_and, bitwise_not, bitwise_or, bitwise_xor, shift_left, shift_right
-from .convolve import col2im, conv_transpose, convolution, deform_columns, deform_conv
+from .convolve import col2im, conv_transpose, convolution, deform_conv
 from .cumulative import cumulative_product
 from .elementary import acos, acosh, asin, asinh, atan, atanh, cosh, erf_inv, expm1, log1p, sinh
 from .fourier import dft, stft
@@ -60,7 +60,7 @@ from .suppression import non_max_suppression
 __all__ = [
     "acos", "acosh", "affine_grid", "asin", "asinh", "atan", "atanh", "average_pool", "bernoulli", "bit_cast",
     "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "center_crop_pad", "col2im", "compress",
-    "conv_transpose", "convolution", "cosh", "cumulative_product", "deform_columns", "deform_conv", "depth_to_space",
+    "conv_transpose", "convolution", "cosh", "cumulative_product", "deform_conv", "depth_to_space",
     "dequantized_matmul", "det", "dft", "dynamic_quantize_linear", "erf_inv", "expm1", "fast_gelu", "geglu",
     "grid_sample", "group_normalization", "group_query_attention", "hard_max", "integer_conv2d", "integer_matmul",
     "inverse", "local_response_normalization", "log1p", "log_softmax", "lp_pool", "matmul_n_bits", "max_pool",

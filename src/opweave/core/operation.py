@@ -105,7 +105,6 @@ class Op(Generic[P, R]):
         updates: the operand whose memory a result may use, by index of the result.
         is_of_host: whether the host computes it on all devices by its nature, so that this is no fallback.
         is_draft: whether only drafts of the specification have the operation; contexts need `drafts=True` for it.
-        size_operands: the operands that no device reads: the operation needs their shapes, or numbers that the host computes.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, doc: str, limits: Mapping[str, Limits]) -> None:

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 
+from ....composites.bits import bit_cast
 from ....core.casts import cast_array
 from ....core.conversion import Number
-from ....core.dtypes import DataType
+from ....core.dtypes import DataType, numpy_type
 from ....ops import elementwise as ops
 from ..backend import Array, reference
 
@@ -72,6 +73,11 @@ def _(input: Array) -> Array:
 @reference.lower_stored(ops.cast)
 def _(input: Array, data_type: DataType) -> Array:
     return cast_array(input, data_type)
+
+
+@reference.lower_stored(bit_cast)
+def _(input: Array, data_type: DataType) -> Array:
+    return np.ascontiguousarray(input).view(numpy_type(data_type)).reshape(input.shape)
 
 
 @reference.lower(ops.clamp)

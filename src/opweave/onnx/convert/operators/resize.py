@@ -19,6 +19,7 @@ from ....core.graph import MLOperand
 from ....core.shapes import nearest_positions
 from ....core.sizes import is_same_size, is_static
 from ...model.registry import (
+    MICROSOFT,
     Tensor,
     Unsupported,
     constant_of,
@@ -257,6 +258,7 @@ _OLD_MODES = {"bilinear": "linear", "bicubic": "cubic"}
 
 
 @converts("GridSample")
+@converts("GridSample", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
     X: MLOperand,
