@@ -101,7 +101,7 @@ def section(record: Record[Row]) -> str:
         rows.append([row.name, *numbers, elsewhere, ", ".join(row.faults()) or yes(True)])
     head = ["", "build", "a call", "PyTorch", "ratio", "kernels", "error", "on the processor", "holds"]
     means = [
-        f"{geometric_mean(ratios):.2f}x in {precision}"
+        f"{geometric_mean(ratios):.2f}x in {'TF32' if precision == 'tf32' else precision}"
         for precision in PRECISIONS
         if (ratios := [row.ratio[1] for row in record.rows if row.precision == precision])
     ]
@@ -112,9 +112,10 @@ Written by `python -m benchmarks cuda_networks`: {record.device}; {record.machin
 
 Networks of Transformers, torchvision and timm at their usual sizes, with random weights (`tools/export_architectures.py`),
 exported to ONNX, and run by a session; beside them the same networks in PyTorch, compiled by `torch.compile` and captured in a
-CUDA graph. Calls are from arrays to arrays, alternately. The limits are
+CUDA graph, where it can be. Calls are from arrays to arrays, alternately. The limits are
 {time} of PyTorch's time, a build of {build.limit:g} s, no node on the processor, and an error of {DIFFERENCES["float32"]:g}
-in float32 and {DIFFERENCES["tf32"]:g} in TF32, or twice that of PyTorch on the GPU.
+in float32 and {DIFFERENCES["tf32"]:g} in TF32, or twice that of PyTorch on the GPU. Several networks are exported and compiled
+at the same time, which makes builds longer.
 
 As geometric means, a call takes {" and ".join(means)} of PyTorch's time.
 
@@ -158,7 +159,8 @@ def main(
     machine = versions("opweave", "cuda-bindings", "triton", "onnxruntime", "torch")
     record = resumed(keep, Row, description, machine)
     names = [name for name in architectures().CATALOG if not only or name in only]
-    finished = set() if again else {row.name.partition("/")[0] for row in record.rows}
+    rows = Counter(row.name.partition("/")[0] for row in record.rows)
+    finished = {name for name, count in rows.items() if count == len(PRECISIONS) and not again}
     start, lock = time.monotonic(), Lock()
     with TemporaryDirectory(prefix="opweave-networks-") as folder, ThreadPoolExecutor(jobs) as pool:
 
@@ -188,7 +190,8 @@ def _measured(device: str, name: str, folder: Path) -> tuple[list[Row], str]:
     try:
         found = in_process("benchmarks.cuda_networks", "network", device, name, str(folder), timeout=SECONDS)
     except (RuntimeError, TimeoutError) as error:
-        return [], str(error).splitlines()[-1][:300]
+        told = [line for line in str(error).splitlines() if ": " in line]  # not lines that point at a place in the code
+        return [], (told or [str(error)])[-1].strip()[:300]
     return [Row(**values) for values in found["rows"]], ""
 
 
@@ -264,22 +267,43 @@ def _compiled(model: Any, arrays: list[Any]) -> Callable[[], list[Any]]:
 
     compiled = torch.compile(model)
     inputs = [torch.from_numpy(array).cuda() for array in arrays]
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream()
+
+    def run() -> Any:
+        return compiled(*inputs)
+
     with torch.inference_mode(), torch.cuda.stream(cast(Any, stream)):
         for _ in range(3):
-            compiled(*inputs)
+            run()
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph, stream=stream):
-            results = compiled(*inputs)
+        replay = _captured(run, stream) or run
 
     def call() -> list[Any]:
         with torch.inference_mode(), torch.cuda.stream(cast(Any, stream)):
             for tensor, array in zip(inputs, arrays, strict=True):
                 tensor.copy_(torch.from_numpy(array), non_blocking=True)
-            graph.replay()
-            return [result.cpu().numpy() for result in results]
+            return [result.cpu().numpy() for result in replay()]
 
     return call
+
+
+def _captured(run: Callable[[], Any], stream: Any) -> Callable[[], Any] | None:
+    """A function that replays a CUDA graph of `run`; None if PyTorch cannot capture it."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, stream=stream):
+            results = run()
+    except RuntimeError as error:  # it copies to the processor while it runs, for example
+        print(f"without a CUDA graph: {str(error).splitlines()[0]}", file=sys.stderr)
+        return None
+
+    def replay() -> Any:
+        graph.replay()
+        return results
+
+    return replay
 
 
 if __name__ == "__main__":

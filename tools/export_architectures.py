@@ -80,6 +80,9 @@ class Architecture:
         """Return the network for inference, on the processor; its weights are those of the seed."""
         torch.manual_seed(SEED)
         model: nn.Module = getattr(self, f"_{self.source}")()
+        for weight in model.parameters():
+            if weight.ndim > 1 and not weight.any():  # the heads of some networks are zeros before they are trained
+                nn.init.normal_(weight, std=0.02)
         return Tensors(model, list(self.inputs), self.call).eval()
 
     def _transformers(self) -> nn.Module:
