@@ -250,16 +250,12 @@ def test_composites_are_all_tested() -> None:
         op for name, op in vars(composites).items() if name in composites.__all__ and isinstance(op, CustomOp)
     }
     assert everything == HOW.keys()
-    elsewhere = {composites.integer_matmul, composites.local_response_normalization, composites.thresholded_relu}
-    assert everything - CASES.keys() - MAKERS.keys() == elsewhere  # these are tested in test_composite.py
-    drawing = {composites.bernoulli, composites.multinomial}
-    drawing |= {composites.random_key, composites.random_normal, composites.random_uniform}
-    # These are tested in test_composite.py and test_random.py.
-    assert everything - CASES.keys() == elsewhere | drawing
+    # These are tested in test_composite.py, test_sampling.py and test_random.py.
     elsewhere = {composites.local_response_normalization, composites.thresholded_relu}
-    assert everything - CASES.keys() == elsewhere  # these are tested in test_composite.py
     elsewhere |= {composites.grid_sample, composites.roi_align, composites.max_roi_pool}
-    assert everything - CASES.keys() == elsewhere  # these are tested in test_composite.py and test_sampling.py
+    elsewhere |= {composites.bernoulli, composites.multinomial}
+    elsewhere |= {composites.random_key, composites.random_normal, composites.random_uniform}
+    assert everything - CASES.keys() - MAKERS.keys() == elsewhere
 
 
 @pytest.mark.parametrize("op", HOW, ids=lambda op: op.name)

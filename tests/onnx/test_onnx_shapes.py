@@ -469,18 +469,20 @@ def test_compiled_models_stay_within_max_threads() -> None:
     assert any(OWN in how for session in sessions for how in session.shapes().values())
 
 
-def remainders(count: int, size: int) -> onnx.ModelProto:
-    """Negations, each followed by an operation that WebNN lacks."""
+def dropouts(count: int, size: int) -> onnx.ModelProto:
+    """Negations, each followed by an operation that WebNN lacks: Dropout in training mode, which with 0 keeps all values."""
     nodes = []
     for k in range(count):
         nodes.append(helper.make_node("Neg", ["x" if k == 0 else f"r{k - 1}"], [f"n{k}"]))
-        nodes.append(helper.make_node("Mod", [f"n{k}", "seven"], [f"r{k}"], fmod=1))
+        nodes.append(helper.make_node("Dropout", [f"n{k}", "ratio", "training"], [f"r{k}"]))
     last = f"r{count - 1}"
-    return model_of(nodes, {"x": (FLOAT, [size])}, {last: (FLOAT, [size])}, seven=np.float32(7))
+    return model_of(
+        nodes, {"x": (FLOAT, [size])}, {last: (FLOAT, [size])}, ratio=np.float32(0), training=np.bool_(True)
+    )
 
 
 def test_static_models_in_many_large_pieces_run_uncompiled(compiled: list[CompiledModel]) -> None:
-    proto = remainders(4, 10000)
+    proto = dropouts(4, 10000)
     session = ow.InferenceSession(proto, CONTEXT, specialise="recurring")
     feed = {"x": np.linspace(-30, 30, 10000, dtype=np.float32)}
     way = {"x [10000]": f"{OWN}: it would run in 8 sections, each with threads of its own"}
@@ -508,7 +510,7 @@ def test_small_fallback_operations_get_no_threads(size: int, monkeypatch: pytest
 
     monkeypatch.setattr(engine_model, "session_options", noted)
     count = 2 if size > 1000 else 4
-    session = ow.InferenceSession(remainders(count, size), CONTEXT, specialise="recurring")
+    session = ow.InferenceSession(dropouts(count, size), CONTEXT, specialise="recurring")
     assert session.shapes() == {f"x [{size}]": "compiled"}
     assert taken == [None if size > 1000 else 1] * count
 

@@ -18,7 +18,7 @@ from . import (
     pooling as pooling,
     quantization as quantization,
     quantized as quantized,
-    random as random,
+    random_numbers as random_numbers,
     recurrent as recurrent,
     reduction as reduction,
     resize as resize,

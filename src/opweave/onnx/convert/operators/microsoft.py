@@ -391,7 +391,7 @@ def _(
 
 @converts("NhwcMaxPool", domain=MICROSOFT)
 def _(b: MLGraphBuilder, X: Tensor, *, ceil_mode: int = 0, window: WindowAttributes = PLAIN) -> MLOperand:
-    y: MLOperand = max_pool(b, channels_first(b, X), ceil_mode=ceil_mode, window=window)
+    y: MLOperand = max_pool(b, channels_first(b, X), ceil_mode=ceil_mode, window=window, outputs=1)
     return channels_as_before(b, y)
 
 
