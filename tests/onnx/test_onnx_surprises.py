@@ -12,7 +12,7 @@ from onnx import helper
 from support.onnx_nodes import CONTEXT, check_agreement, model_of, node_model, randn, run_engine
 
 import opweave as ow
-from opweave.onnx.convert.operators import pooling
+from opweave import composites
 from opweave.onnx.model.registry import Unsupported
 from opweave.support.errors import OperationError
 
@@ -27,7 +27,7 @@ def no_indices(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise Unsupported("it has indices")
 
-    monkeypatch.setattr(pooling.composites, "max_pool_with_indices", refuse)
+    monkeypatch.setattr(composites, "max_pool_with_indices", refuse)
 
 
 def pool_model(*after: onnx.NodeProto, outputs: list[str]) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
