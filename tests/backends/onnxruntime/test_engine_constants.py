@@ -1,17 +1,21 @@
-"""Constants that no node of the engine reads: large ones must not be declared, since it refuses the whole graph then."""
+"""Constants of the engine: their memory, and large ones that no node reads, for which the engine refuses the whole graph."""
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import opweave as ow
-from opweave.backends.onnxruntime import ort
+from opweave.backends.onnxruntime import options, ort
+from opweave.core.dtypes import numpy_type
 from opweave.core.graph import Graph
 
 Build = Callable[[ow.MLGraphBuilder], dict[str, ow.MLOperand]]
@@ -161,3 +165,16 @@ def test_emit_steps_are_linear_in_nodes() -> None:
             sys.settrace(None)
         steps.append(executed)
     assert steps[1] < 4.2 * steps[0], steps
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16", "int64", "bool", "bfloat16", "float8_e4m3fn", "int4"])
+def test_weights_that_are_handed_over_keep_their_memory(data_type: str) -> None:
+    array = np.zeros(1000, numpy_type(data_type))
+    reference = weakref.ref(array)
+    values = options.hand_over(onnxruntime.SessionOptions(), {"w": array}, None)
+    del array
+    gc.collect()
+    assert reference() is not None, "the engine would read memory that others have taken"
+    del values
+    gc.collect()
+    assert reference() is None

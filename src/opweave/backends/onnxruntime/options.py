@@ -64,7 +64,8 @@ def hand_over(
     """
     from .values import to_engine
 
-    values = {name: onnxruntime.OrtValue(to_engine(array)) for name, array in weights.items()}
+    # With the arrays, whose memory the engine reads: the values keep them.
+    values = {name: onnxruntime.OrtValue(to_engine(array), array) for name, array in weights.items()}
     if not values:
         return values
     # For the engine's optimiser, which reads weights to fold and reorder them ...

@@ -55,7 +55,7 @@ def ort_value(array: Any, subject: str) -> Any:
             return onnxruntime.OrtValue.from_dlpack(array)
         except RuntimeError:  # before 1.32, bool had to come as uint8
             return onnxruntime.OrtValue.from_dlpack(_BoolAsBytes(array))
-    return onnxruntime.OrtValue(to_engine(array))
+    return onnxruntime.OrtValue(to_engine(array), array)
 
 
 class _BoolAsBytes:
