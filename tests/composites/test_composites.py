@@ -855,3 +855,15 @@ def test_pack_blocks_keeps_minima_of_blocks_of_one_sign(minimum: float | None) -
     x = np.float32(np.linspace(-1, 1, 32))[None]
     wanted = x @ (numbers * 0.5 + (-4 if minimum is None else minimum)).reshape(2, 32).T
     np.testing.assert_allclose(composites.matmul_n_bits(x, **weight), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_integer_products_without_terms_are_zeros(device: str) -> None:
+    context = ow.ml.create_context(device=device, drafts=True)
+    builder = ow.MLGraphBuilder(context)
+    shapes = {"a": [2, 0], "b": [0, 3], "x": [1, 0, 4, 4], "w": [2, 0, 3, 3]}
+    a, b, x, w = (builder.input(name, "int8", shape) for name, shape in shapes.items())
+    graph = builder.build({"y": composites.integer_matmul(a, b), "z": composites.integer_conv2d(x, w)})
+    results = context.compute(graph, {name: np.zeros(shape, "int8") for name, shape in shapes.items()})
+    assert {name: array.shape for name, array in results.items()} == {"y": (2, 3), "z": (1, 2, 2, 2)}
+    assert not any(array.any() for array in results.values())

@@ -92,8 +92,8 @@ def _(
         rows = builder.slice(y, [*[0] * (y.rank - 2), start, 0], [*y.shape[:-2], end - start, y.shape[-1]])
         part = builder.cast(builder.matmul(columns, rows), "int32")
         total = part if total is None else total + part
-    # No dimension is 0.
-    assert total is not None
+    if total is None:  # no terms, in a dimension of 0
+        total = builder.cast(builder.matmul(x, y), "int32")
     return total
 
 
@@ -258,6 +258,7 @@ def _(
             y = b.conv2d(part, kernel, padding=padding, strides=strides, dilations=dilations, groups=groups)
             summed = b.cast(y, "int32")
             total = summed if total is None else total + summed
-    # No dimension is 0.
-    assert total is not None
+    if total is None:  # no terms, in a dimension of 0
+        y = b.conv2d(x, w, padding=padding, strides=strides, dilations=dilations, groups=groups)
+        return b.cast(y, "int32")
     return total
