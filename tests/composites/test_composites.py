@@ -867,3 +867,20 @@ def test_integer_products_without_terms_are_zeros(device: str) -> None:
     results = context.compute(graph, {name: np.zeros(shape, "int8") for name, shape in shapes.items()})
     assert {name: array.shape for name, array in results.items()} == {"y": (2, 3), "z": (1, 2, 2, 2)}
     assert not any(array.any() for array in results.values())
+
+
+@pytest.mark.parametrize("data_type", ["int16", "uint16", "int8", "uint8", "int32"])
+@pytest.mark.parametrize("rank", [3, 5])
+@pytest.mark.parametrize("device", ["reference", "cpu", "gpu-software"])
+def test_max_pool_of_padding_alone_is_lowest_value(device: str, rank: int, data_type: str) -> None:
+    if device == "gpu-software":
+        gpu_context()  # skips without an adapter
+    context = ow.ml.create_context(device=device, drafts=True)
+    builder = ow.MLGraphBuilder(context)
+    x = np.full([1, 1, *[2] * (rank - 2)], 9, data_type)
+    axes = rank - 2
+    options = {"window_dimensions": [1] * axes, "padding": [1, 0] + [0] * (2 * axes - 2)}
+    graph = builder.build({"y": composites.max_pool(builder.input("x", data_type, x.shape), **options)})
+    y = context.compute(graph, {"x": x})["y"]
+    assert (y[:, :, 0] == np.iinfo(data_type).min).all()
+    assert (y[:, :, 1:] == 9).all()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .. import ops
+from .. import composites, ops
 from ..backends import Backend
 from ..core.dtypes import INFO, WIDENED
 from ..core.graph import Node, Operand, is_beyond, is_widening, map_operands
+
+_MAXIMA = {ops.max_pool2d, composites.max_pool, composites.max_pool_with_indices}
+"""Operations that give the lowest value of the data type for a window of padding alone."""
 
 
 def may_widen(node: Node, backend: Backend) -> bool:
@@ -37,8 +40,8 @@ def widened(node: Node) -> Callable[..., Any]:
         results = node.op(b, **{**arguments, **inputs})
         outputs = results if isinstance(results, (tuple, list)) else (results,)
         info = INFO[node.outputs[0].data_type]
-        if node.op is ops.max_pool2d and info.kind == "i":  # of padding alone, it is the lowest value of the type
-            outputs = (b.clamp(outputs[0], min_value=info.lowest),)
+        if node.op in _MAXIMA and info.kind == "i":
+            outputs = (b.clamp(outputs[0], min_value=info.lowest), *outputs[1:])
         return tuple(
             result if result.data_type == output.data_type else b.cast(result, output.data_type)
             for result, output in zip(outputs, node.outputs, strict=True)

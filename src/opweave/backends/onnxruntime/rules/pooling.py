@@ -134,7 +134,7 @@ def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
 def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
     if x.data_type in ("int64", "uint64"):
         y = _max_of_int64(ctx, x, axes)
-    elif x.data_type in ("int32", "uint32"):  # exact in float64
+    elif x.data_type in ("int16", "uint16", "int32", "uint32"):  # exact in float64
         y = _pool(ctx, "MaxPool", ctx.cast(x, "float64"), axes, np.iinfo(x.data_type).min)
     elif x.data_type in ("int8", "uint8"):
         y = _pool(ctx, "MaxPool", x, axes, np.iinfo(x.data_type).min)
