@@ -11,11 +11,11 @@ import numpy as np
 
 import opweave as ow
 from fuzz.frame import Campaign, Finding
-from opweave.core.dtypes import INFO
+from opweave.core.dtypes import ANY, INFO
 from opweave.core.graph import Graph
 
 FLOATS = ("float32", "float16")
-ALL = tuple(INFO)
+ALL = tuple(ANY)
 
 # Constants of these shapes are larger than 1 KiB in nearly all data types: smaller ones lie inside of the engine's models.
 SHAPES: list[list[int]] = [
