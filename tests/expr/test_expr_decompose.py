@@ -149,3 +149,55 @@ def test_decompose_rejects_partial_access(function: Any, reason: str) -> None:
     with pytest.raises(ow.NotSupportedError) as error:
         decompose(program, builder, [builder.input("x", "float32", X.shape)])
     assert str(error.value) == f"blur: cannot be decomposed, {reason}"
+
+
+EXTREMES = np.array([-np.inf, -200, -104, -90, -20, -17, -3, -0.0, 0, 1e-30, 0.5, 3, 17, 90, 200, np.inf, np.nan])
+
+
+def names_of(result: Any) -> set[str]:
+    """The operations that a result is made by."""
+    return {result.node.op.name}.union(*(names_of(x) for x in result.node.operands if x.node)) if result.node else set()
+
+
+SIGMOIDS = {
+    "sigmoid": lambda x, y: 1 / (1 + ow.expr.exp(-y)),
+    "swish": lambda x, y: x / (1 + ow.expr.exp(-x)),
+    "gated": lambda x, y: x / (ow.expr.exp(-y) + 1),
+    "falling": lambda x, y: 3 / (1.0 + ow.expr.exp(y)),
+    "inside": lambda x, y: 0.5 * x * (1 + y / (1 + ow.expr.exp(-1.5 * y))),
+}
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+@pytest.mark.parametrize("name", SIGMOIDS)
+def test_decompose_writes_sigmoids(context: ow.MLContext, name: str, data_type: Any) -> None:
+    y = EXTREMES.astype(data_type)
+    x = np.linspace(-2, 3, y.size).astype(data_type) if name == "gated" else y
+    program = ow.expr.trace(SIGMOIDS[name], name, [ow.Desc(data_type, x.shape), ow.Desc(data_type, y.shape)])
+    builder = ow.MLGraphBuilder(context)
+    operands = [builder.input("x", data_type, x.shape), builder.input("y", data_type, y.shape)]
+    (result,) = decompose(program, builder, operands)
+    graph = builder.build({"result": result})
+    assert "sigmoid" in names_of(result)
+    assert not {"exp", "div"} & names_of(result)
+    wanted = np.empty_like(x)
+    with np.errstate(all="ignore"):
+        evaluate(program, [x, y], [wanted])
+    made = np.asarray(context.compute(graph, {name: {"x": x, "y": y}[name] for name in graph.inputs})["result"])
+    limits = {"rtol": 2e-6, "atol": 1e-37} if data_type == "float32" else {"rtol": 1e-3, "atol": 1e-7}
+    np.testing.assert_allclose(made, wanted, **limits)
+
+
+OTHERS = {
+    "two": lambda x: x / (2 + ow.expr.exp(-x)),
+    "no power": lambda x: x / (1 + x),
+    "product": lambda x: x * (1 + ow.expr.exp(-x)),
+    "difference": lambda x: x / (1 - ow.expr.exp(-x)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_decompose_keeps_formulas_like_a_sigmoid(context: ow.MLContext, name: str) -> None:
+    program = ow.expr.trace(OTHERS[name], "formula", [ow.Desc("float32", (4,))])
+    (result,) = decompose(program, builder := ow.MLGraphBuilder(context), [builder.input("x", "float32", [4])])
+    assert "sigmoid" not in names_of(result)

@@ -15,10 +15,26 @@ import numpy as np
 
 from ..core.dtypes import FLOATS, INFO, WIDE, DataType
 from ..core.graph import MAX_RANK, Desc, Operand
-from ..core.sizes import estimate, is_symbolic
+from ..core.sizes import Size, estimate, is_symbolic
 from ..support.errors import NotSupportedError
 from .evaluate import evaluate, slots_of
-from .ir import INTEGERS, Bitcast, Call, Cast, Const, Expr, Formula, Index, Load, Output, Reduce, Source, Type, walk
+from .ir import (
+    INTEGERS,
+    Bitcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Formula,
+    Index,
+    Load,
+    Output,
+    Reduce,
+    Source,
+    Type,
+    call,
+    walk,
+)
 from .linear import linear
 
 if TYPE_CHECKING:
@@ -153,8 +169,8 @@ def _array(builder: Operations, arrays: Mapping[Source, Operand], output: Output
 
 class _Writer:
     def __init__(self, builder: Operations, arrays: Mapping[Source, Operand], output: Output) -> None:
-        self.b, self.arrays, self.body = builder, arrays, output.body
-        self.slots = slots_of(output.axes, (output.body,))
+        self.b, self.arrays, self.body = builder, arrays, with_sigmoids(output.body)
+        self.slots = slots_of(output.axes, (self.body,))
         self.rank = max(self.slots.values(), default=-1) + 1
         self.operands: dict[Expr, Operand] = {}
 
@@ -237,6 +253,47 @@ class _Writer:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Functions
+
+
+def with_sigmoids(body: Expr) -> Expr:
+    """Replace x / (1 + exp(-y)) by x * sigmoid(y), and 1 / (1 + exp(-y)) by sigmoid(y).
+
+    Engines have a kernel for it, and fuse it with the product.
+
+    >>> from opweave import expr
+    >>> from opweave.core.graph import Desc
+    >>> program = expr.trace(lambda x: x / (1 + expr.exp(-x)), "swish", [Desc("float32", (4,))])
+    >>> with_sigmoids(program.outputs[0].body)
+    <Call float32: x0[i] * sigmoid(x0[i])>
+    """
+    done: dict[Expr, Expr] = {}
+    for node in walk(body):
+        parts = tuple(done[part] for part in node.parts)
+        exponent = _exponent_of_sigmoid(node)
+        if exponent is None:
+            done[node] = node.rebuild(parts)
+            continue
+        is_negated = isinstance(exponent, Call) and exponent.name == "neg"
+        sigmoid = call("sigmoid", done[exponent.parts[0]] if is_negated else call("neg", done[exponent]))
+        done[node] = sigmoid if _is_number(node.parts[0], 1) else call("mul", parts[0], sigmoid)
+    return done[body]
+
+
+def _exponent_of_sigmoid(node: Expr) -> Expr | None:
+    """The z of x / (1 + exp(z)); None for all other nodes."""
+    if not (isinstance(node, Call) and node.name == "div" and node.type in FLOATS):
+        return None
+    divisor = node.parts[1]
+    if not (isinstance(divisor, Call) and divisor.name == "add"):
+        return None
+    for one, power in (divisor.parts, divisor.parts[::-1]):
+        if _is_number(one, 1) and isinstance(power, Call) and power.name == "exp":
+            return power.parts[0]
+    return None
+
+
+def _is_number(node: Expr, value: float) -> bool:
+    return isinstance(node, Const) and not isinstance(node.value, Size) and node.value == value
 
 
 def _constant(b: Operations, value: object, data_type: DataType) -> Operand:
