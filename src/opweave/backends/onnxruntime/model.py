@@ -108,6 +108,8 @@ class ModelSession(Runner):
         self.is_plain = types <= PLAIN_TYPES
         # Strings, sequences and optionals cannot be bound to memory.
         self._can_bind = all(type.startswith("tensor(") and type != "tensor(string)" for type in types)
+        # Arrays of bool come as bytes in graphs, and are bound with care.
+        self._takes_arrays = self._can_bind and self.is_plain and "tensor(bool)" not in types
         takes = {name: k for k, name in enumerate(self.inputs)}
         gives = {name: k for k, name in enumerate(self.outputs) if self._can_bind}
         self.updates = find_updates(nodes, takes, gives)
@@ -141,6 +143,8 @@ class ModelSession(Runner):
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
         """Write arrays in place, and put new arrays of the engine into cells."""
+        if self._takes_arrays and self._run_on_arrays(inputs, outputs):
+            return
         if self._can_bind and (not self.is_plain or any(isinstance(target, np.ndarray) for target in outputs)):
             self.bind(inputs, outputs)()
             return
@@ -148,6 +152,24 @@ class ModelSession(Runner):
         values = self.returning(positions)([self.value(k, source) for k, source in enumerate(inputs)])
         results = list(zip(positions, values, strict=True))
         fill(results, outputs, self.outputs, "an output of a model with strings or sequences")
+
+    def _run_on_arrays(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> bool:
+        """Run once on arrays alone, which takes a third of the time of `bind`; return whether that was possible."""
+        for array in (*outputs, *inputs):
+            if type(array) is not np.ndarray or array.dtype.isbuiltin != 1:
+                return False
+        binding = engine.SessionIOBinding(self.session)
+        for name, array in zip(self.inputs, inputs, strict=True):
+            binding.bind_input(name, array)
+        for name, array in zip(self.outputs, outputs, strict=True):
+            binding.bind_ortvalue_output(name, engine.OrtValue.ortvalue_from_numpy(array, CPU))
+        try:
+            self.session.run_with_iobinding(binding, None)
+        except ENGINE_ERRORS:
+            return False  # `bind` knows what else to try
+        if self.updates:
+            count_copies(self.updates, inputs, outputs)
+        return True
 
     def returning(self, outputs: Sequence[int]) -> Returning:
         if self._can_bind and not self.is_plain:
