@@ -17,7 +17,10 @@ from opweave.composites import scaled_dot_product_attention
 from opweave.context.graph import program_of, state_of
 from opweave.context.graph_state import MAX_VERSIONS, DynamicGraphState
 from opweave.core.graph import Graph
-from opweave.core.sizes import Guards, Size, at, explore, interval, is_unknown, truncated_quotient, truncated_remainder
+from opweave.core.guards import Guards, explore
+from opweave.core.size_functions import truncated_quotient, truncated_remainder
+from opweave.core.size_values import at
+from opweave.core.sizes import Size, interval, is_unknown
 from opweave.ops import Operations
 from opweave.run.program import Program
 

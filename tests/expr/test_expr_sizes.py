@@ -17,7 +17,9 @@ import opweave.expr as ex
 from opweave.compile.fuse import move_to_loops
 from opweave.compile.loops import EXPRESSION
 from opweave.core.graph import Builder, Desc, Graph, Operand
-from opweave.core.sizes import Guards, Size, values_at
+from opweave.core.guards import Guards
+from opweave.core.size_values import values_at
+from opweave.core.sizes import Size
 from opweave.expr import Traced, ir, kernels, trace
 from opweave.expr.evaluate import evaluate
 from opweave.expr.fingerprint import fingerprint, identify

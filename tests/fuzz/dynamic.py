@@ -17,7 +17,8 @@ import numpy as np
 import opweave as ow
 from opweave.core.dtypes import INTEGERS
 from opweave.core.operation import Op
-from opweave.core.sizes import Size, at
+from opweave.core.size_values import at
+from opweave.core.sizes import Size
 from opweave.ops import Operations, dynamic, elementwise, indexing, logical, movement, reduction
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from fuzz.frame import MEMORY, Campaign, Finding
 from fuzz.graphs import TOLERANCES, disagreement
 from opweave.core.graph import Graph
 from opweave.core.operation import Op
-from opweave.core.sizes import Dimension, Size, UnknownName, at, is_unknown, unknown_name, values_at, variables_in
+from opweave.core.size_values import at, values_at, variables_in
+from opweave.core.sizes import Dimension, Size, UnknownName, is_unknown, unknown_name
 from opweave.core.specialise import specialise
 from opweave.ops import Operations, dynamic, elementwise, indexing, logical, movement
 

@@ -179,7 +179,7 @@ class Backend(RuleTable, ABC):
     gains_from_loops = False
     """Whether chains of element-wise operations run faster as one compiled loop than as kernels of the engine."""
     takes_names = False
-    """Whether what it compiles runs all sizes for which comparisons of sizes have the same answers (`core.sizes.Guards`)."""
+    """Whether what it compiles runs all sizes for which comparisons of sizes have the same answers (`core.guards.Guards`)."""
     computes: frozenset[str] = frozenset(ANY)
     """Data types of operands and results for which it has rules; `stand_in_for_types` runs the other nodes."""
     stores: frozenset[str] = frozenset()

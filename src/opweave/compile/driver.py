@@ -12,7 +12,7 @@ import numpy as np
 
 from ..backends import KEEPS_FLOAT32, Backend, How, Placement, PowerPreference, Runner, discover
 from ..core.graph import Graph, Node, Operand, is_beyond, map_operands
-from ..core.sizes import guarded_sizes
+from ..core.guards import guarded_sizes
 from ..core.specialise import node_at
 from ..core.value_ranges import input_ranges
 from ..expr import kernels, limits

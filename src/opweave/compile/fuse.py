@@ -14,7 +14,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 
 from .. import composites, ops
 from ..core.graph import Graph, Node, Operand, is_beyond
-from ..core.sizes import estimate, is_static
+from ..core.guards import estimate
+from ..core.sizes import is_static
 from ..support.errors import NotSupportedError
 from .legalise import cut_out, legalise
 from .loops import EXPRESSION, fits, is_pointwise, may_fit, work

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from ..core.graph import Desc, Graph, Node, Operand, add_like, map_operands
 from ..core.operation import call_with
-from ..core.sizes import is_static, may_be
+from ..core.sizes import is_static, may_equal_shape
 from ..ops.recorder import Recorder
 from ..support.errors import NotSupportedError, OperationError, ValidationError
 
@@ -101,7 +101,7 @@ class _Rewriter(Recorder):
 
 def _may_be(desc: Desc, declared: Desc) -> bool:
     """Whether descriptors are equal, as far as formulas of sizes tell."""
-    return desc == declared or (desc.data_type == declared.data_type and may_be(desc.shape, declared.shape))
+    return desc == declared or (desc.data_type == declared.data_type and may_equal_shape(desc.shape, declared.shape))
 
 
 def _text(descs: Iterable[Desc]) -> str:

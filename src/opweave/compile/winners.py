@@ -13,8 +13,9 @@ from typing import Any
 
 from .. import composites, ops
 from ..core.graph import Node
+from ..core.guards import estimate
 from ..core.operation import Op
-from ..core.sizes import estimate, is_same_size
+from ..core.sizes import is_same_size
 
 MIN_GAIN = 1.5
 """Smaller gains do not pay for compiling an expression, and for fusions that the engine would have done."""

@@ -18,9 +18,11 @@ import numpy as np
 from .. import memory
 from ..backends.submission import Submission
 from ..core.graph import Desc, Graph
+from ..core.guards import Guards
 from ..core.operators import Operators
 from ..core.shapes import Shape
-from ..core.sizes import Guards, Size, UnknownName, is_symbolic, values_at
+from ..core.size_values import values_at
+from ..core.sizes import Size, UnknownName, is_symbolic
 from ..core.value_ranges import input_ranges
 from ..memory.arrays import as_array, contiguous, fit
 from ..memory.spaces import HOST, TensorSpace

@@ -20,7 +20,7 @@ from .dtypes import DataType
 from .operators import Operators
 from .questions import READ, Questionable
 from .shapes import MAX_DIMENSION as MAX_DIMENSION
-from .sizes import Size, interval, is_static, may_be
+from .sizes import Size, interval, is_static, may_equal_shape
 
 if TYPE_CHECKING:
     from .operation import Limits, Op
@@ -208,7 +208,7 @@ Operand = MLOperand
 def check_shape(shape: Sequence[int], why: str = "", /, **operands: Operand | None) -> None:
     """Require a shape of operands by parameter, if they are present; `why` says where it comes from."""
     for name, operand in operands.items():
-        if operand is not None and not may_be(operand.shape, shape):
+        if operand is not None and not may_equal_shape(operand.shape, shape):
             raise ValidationError(f"{name} must have shape {list(shape)}{why and ', '}{why}, got {operand.desc}")
 
 

@@ -15,8 +15,10 @@ from typing import Any, TypeAlias
 from ..support import lazy_imports
 from ..support.errors import ValidationError, require
 from .graph import Desc, Graph, Node, Operand, iter_operands, map_operands
+from .guards import explore
 from .operation import call_with, descs_of
-from .sizes import Dimension, Size, UnknownSizeError, at, explore, sizes_in, unknown_size, values_at, variables_in
+from .size_values import at, sizes_in, values_at, variables_in
+from .sizes import Dimension, Size, UnknownSizeError, unknown_size
 
 Results: TypeAlias = "Desc | Sequence[Desc]"
 Evaluate: TypeAlias = Callable[[Mapping[str, Any], dict[str, Any]], tuple[dict[str, Any], Results]]

@@ -11,7 +11,8 @@ from ..support.errors import ValidationError, require
 from ..support.names import listing, short_repr
 from .dtypes import DataType, completable
 from .questions import is_value
-from .sizes import Size, interval, larger, smaller
+from .size_functions import larger, smaller
+from .sizes import Size, interval
 
 if TYPE_CHECKING:
     from ..ops.signatures import ArrayMethods

@@ -9,7 +9,8 @@ from typing import Any, Self
 from ..support.errors import ValidationError, require
 from ..support.names import short_repr
 from ..support.records import record
-from .sizes import Size, broadcast_size, is_same_size, is_static, may_equal
+from .size_functions import broadcast_size
+from .sizes import Size, is_same_size, is_static, may_equal
 
 MAX_DIMENSION = 2**31 - 1
 """The largest dimension and element count, https://www.w3.org/TR/webnn/#valid-dimension."""

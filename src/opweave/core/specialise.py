@@ -9,18 +9,8 @@ from ..support.errors import ValidationError
 from .graph import MAX_DIMENSION, Builder, Desc, Graph, Node, Operand, map_operands
 from .operation import descs_of
 from .shapes import Shape
-from .sizes import (
-    Size,
-    UnknownName,
-    at,
-    function_of,
-    is_static,
-    sizes_in,
-    source_of,
-    unknown_name,
-    values_at,
-    variables_in,
-)
+from .size_values import at, sizes_in, values_at, variables_in
+from .sizes import Size, UnknownName, function_of, is_static, source_of, unknown_name
 
 
 def sizes_of(descs: Mapping[str, Desc], shapes: Mapping[str, Shape], subject: str) -> dict[str, int]:

@@ -13,7 +13,7 @@ import numpy as np
 from ..core.conversion import Converter
 from ..core.graph import Builder, Desc, Operand, iter_operands, map_operands
 from ..core.operation import Limits, Op, call_with
-from ..core.sizes import numbered
+from ..core.size_values import values_in_scope
 from ..expr.array import Traced as Traced
 from ..kernels import Kernel
 from ..kernels.expression import program_of
@@ -382,8 +382,8 @@ def _decomposition(op: CustomOp[Any]) -> Callable[..., Any]:
         attributes = {name: arguments[name] for name in op.attributes}
         program = program_of(op, map_operands(operands, lambda operand: operand.desc), attributes)
         if has_constants_with_sizes(program):
-            descs = map_operands(operands, lambda operand: Desc(operand.data_type, numbered(operand.shape)))
-            program = program_of(op, descs, {name: numbered(value) for name, value in attributes.items()})
+            descs = map_operands(operands, lambda operand: Desc(operand.data_type, values_in_scope(operand.shape)))
+            program = program_of(op, descs, {name: values_in_scope(value) for name, value in attributes.items()})
         results = decompose(program, builder, list(iter_operands(operands)))
         return results if len(results) > 1 else results[0]
 

@@ -14,7 +14,8 @@ from weakref import WeakValueDictionary
 from ..core.dtypes import INFO, DataType, check
 from ..core.questions import Questionable
 from ..core.shapes import broadcast
-from ..core.sizes import Size, is_same_size, is_static, lower_bound
+from ..core.size_bounds import lower_bound
+from ..core.sizes import Size, is_same_size, is_static
 from ..support import hints
 from ..support.errors import NoSuchNameError, NoValueError, SignatureError, ValidationError, require
 from . import ir

@@ -15,7 +15,8 @@ import numpy as np
 
 from ..core.dtypes import FLOATS, INFO, WIDE, DataType
 from ..core.graph import MAX_RANK, Desc, Operand
-from ..core.sizes import Size, estimate, is_symbolic
+from ..core.guards import estimate
+from ..core.sizes import Size, is_symbolic
 from ..support.errors import NotSupportedError
 from .evaluate import evaluate, slots_of
 from .ir import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core.graph import Desc
-from ..core.sizes import Size, renamed, variables_of
+from ..core.size_values import rename
+from ..core.sizes import Size, variables_of
 from ..support.digests import digest
 from .ir import Expr, Formula, Index, Source, payload, walk
 
@@ -34,7 +35,7 @@ def identify(program: Formula) -> tuple[str, tuple[str, ...]]:
             return item
         for name in variables_of(item):
             names.setdefault(name, str(len(names)))
-        return f"<{renamed(item, names)}>"
+        return f"<{rename(item, names)}>"
 
     def number(variable: Index) -> int:
         return variables.setdefault(variable, len(variables))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..core.sizes import Size, lower_bound
+from ..core.size_bounds import lower_bound
+from ..core.sizes import Size
 from ..support.errors import require
 from . import ir
 from .array import Traced, as_array, axes_of, positions_of, truth

@@ -32,7 +32,8 @@ from typing import Any, TypeAlias
 
 from ..core.dtypes import FLOATS, INFO, DataType
 from ..core.graph import Desc
-from ..core.sizes import Size, is_same_size, is_symbolic, lower_bound
+from ..core.size_bounds import lower_bound
+from ..core.sizes import Size, is_same_size, is_symbolic
 from ..support.cache import exact
 from ..support.errors import require
 from ..support.names import short_repr

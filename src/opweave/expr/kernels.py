@@ -10,7 +10,7 @@ from typing import Literal, Protocol, get_args
 
 import numpy as np
 
-from ..core.sizes import without_deciding
+from ..core.guards import without_deciding
 from ..support import packages, settings
 from ..support.cache import Cache
 from ..support.errors import MissingExtraError, OperationError, ValidationError, need_text

@@ -8,7 +8,9 @@ from typing import Any, TypeAlias
 
 from ..core.dtypes import INFO
 from ..core.shapes import MAX_DIMENSION
-from ..core.sizes import Size, largest, lower_bound, smallest
+from ..core.size_bounds import lower_bound
+from ..core.size_functions import larger, smaller
+from ..core.sizes import Size
 from ..support.errors import ValidationError
 from .ir import FUNCTIONS, INTEGERS, Call, Cast, Const, Expr, Index, storage, text, walk
 
@@ -101,12 +103,18 @@ def is_inside(span: Range, extent: int) -> bool:
 
 def least(left: int, right: int) -> Any:
     """The smaller one of two ends of ranges."""
-    return smallest(*_without_limit(left, right, MAX_DIMENSION))
+    left, right = _without_limit(left, right, MAX_DIMENSION)
+    if lower_bound(right - left) >= 0:
+        return left
+    return right if lower_bound(left - right) >= 0 else smaller(left, right)
 
 
 def greatest(left: int, right: int) -> Any:
     """The larger one of two ends of ranges."""
-    return largest(*_without_limit(left, right, -MAX_DIMENSION))
+    left, right = _without_limit(left, right, -MAX_DIMENSION)
+    if lower_bound(left - right) >= 0:
+        return left
+    return right if lower_bound(right - left) >= 0 else larger(left, right)
 
 
 def _without_limit(left: int, right: int, limit: int) -> tuple[int, int]:

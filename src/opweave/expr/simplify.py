@@ -13,7 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from ..core.dtypes import INFO
-from ..core.sizes import Size, is_below, is_same_size, lower_bound, without_deciding
+from ..core.guards import without_deciding
+from ..core.size_bounds import is_always_less, lower_bound
+from ..core.sizes import Size, is_same_size
 from .ir import Call, Cast, Const, Expr, Formula, Index, Load, Output, Reduce, Stored, call, unify, walk
 from .linear import Linear, combine
 from .ranges import Range, bounds, greatest, is_inside, least
@@ -76,7 +78,7 @@ class _Simplifier:
         is_lesser = _REFLECTED.get(name, name) == "lesser"  # a < b; otherwise a >= b
         difference = self._range_of(self._sum(a).plus(self._sum(b), -1))
         if difference is not None:
-            if is_below(difference[1], 0):
+            if is_always_less(difference[1], 0):
                 return Const(is_lesser, "bool")
             if lower_bound(difference[0]) >= 0:
                 return Const(not is_lesser, "bool")
@@ -163,7 +165,7 @@ class _Simplifier:
             return only
         if not value.terms:
             return Const(value.constant, "index")
-        ordered = sorted(value.terms.items(), key=lambda item: is_below(item[1], 0))  # negative terms last
+        ordered = sorted(value.terms.items(), key=lambda item: is_always_less(item[1], 0))  # negative terms last
         pieces = [
             (t if is_same_size(n, 1) else self._unique("mul", t, Const(n, "index")), is_negative)
             for t, n, is_negative in ((t, *_magnitude(n)) for t, n in ordered)
@@ -241,7 +243,7 @@ def _divide(value: Linear, divisor: int) -> tuple[Linear, Linear]:
 
 def _magnitude(factor: int) -> tuple[int, bool]:
     """A factor without its sign, and whether it is negative for all sizes."""
-    is_negative = is_below(factor, 0)
+    is_negative = is_always_less(factor, 0)
     return (-factor if is_negative else factor), is_negative
 
 

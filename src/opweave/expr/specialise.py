@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..core.graph import Desc
-from ..core.sizes import Size, at, values_at
+from ..core.size_values import at, values_at
+from ..core.sizes import Size
 from . import ir
 from .array import axis_variable
 from .ir import Check, Const, Expr, Formula, Index, Input, Load, Output, Reduce, Source, Stored, unify, walk

@@ -13,8 +13,9 @@ import numpy as np
 
 from .. import __version__
 from ..core.graph import Desc, Graph, Node, Operand
+from ..core.guards import explore
 from ..core.operation import call_with
-from ..core.sizes import Size, explore, is_static
+from ..core.sizes import Size, is_static
 from ..serve.idl import DRAFTS, OPERATIONS
 from ..serve.messages import MAX_SAFE_INTEGER
 from ..support.errors import ValidationError

@@ -8,8 +8,9 @@ from weakref import WeakKeyDictionary
 
 from ..core.dtypes import DataType
 from ..core.graph import Desc, Node, Operand, iter_operands, map_operands
+from ..core.guards import Guards, current_guards
 from ..core.operation import Op, call_with
-from ..core.sizes import Guards, Size, current_guards, is_symbolic
+from ..core.sizes import Size, is_symbolic
 from ..expr import ir
 from ..expr.array import Traced, as_array, is_rounded, round_float16
 from ..expr.ir import Formula

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..core.sizes import Guards, Size, match_sizes
+from ..core.guards import Guards
+from ..core.size_values import match_sizes
+from ..core.sizes import Size
 from ..support.errors import ValidationError
 from .tracer import TracedFunction
 

@@ -19,24 +19,21 @@ import numpy as np
 
 from ..core.dtypes import INFO, DataType, is_float
 from ..core.graph import Node, Operand, map_operands
+from ..core.guards import without_deciding
 from ..core.operation import Op, call_with
 from ..core.shapes import Shape
-from ..core.sizes import (
-    Dimension,
-    Size,
+from ..core.size_functions import (
     choose,
     floored_remainder,
-    interval,
     is_equal,
     is_less,
-    is_static,
     larger,
     smaller,
     truncated_quotient,
     truncated_remainder,
-    truth,
-    without_deciding,
+    truth_of,
 )
+from ..core.sizes import Dimension, Size, interval, is_static
 from ..support.errors import ValidationError
 from . import constants, dynamic, elementwise, indexing, logical, movement, reduction
 
@@ -320,10 +317,10 @@ _RULES: Mapping[Op[..., Any], Callable[..., Any]] = {
     logical.greater_or_equal: _by_element(lambda a, b: 1 - is_less(a, b), 2),
     logical.lesser: _by_element(is_less, 2),
     logical.lesser_or_equal: _by_element(lambda a, b: 1 - is_less(b, a), 2),
-    logical.logical_not: _by_element(lambda a: 1 - truth(a), 1),
-    logical.logical_and: _by_element(lambda a, b: truth(a) * truth(b), 2),
-    logical.logical_or: _by_element(lambda a, b: 1 - (1 - truth(a)) * (1 - truth(b)), 2),
-    logical.logical_xor: _by_element(lambda a, b: 1 - is_equal(truth(a), truth(b)), 2),
+    logical.logical_not: _by_element(lambda a: 1 - truth_of(a), 1),
+    logical.logical_and: _by_element(lambda a, b: truth_of(a) * truth_of(b), 2),
+    logical.logical_or: _by_element(lambda a, b: 1 - (1 - truth_of(a)) * (1 - truth_of(b)), 2),
+    logical.logical_xor: _by_element(lambda a, b: 1 - is_equal(truth_of(a), truth_of(b)), 2),
 }
 """Rules take the values of operands, and attributes, by the names of parameters; `output_shape` and `output_type` are
 of the first result."""

@@ -18,7 +18,8 @@ from ..core.dtypes import ANY, FLOATS, INTEGERS
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N, Op, op
 from ..core.shapes import check_axes
-from ..core.sizes import Size, larger
+from ..core.size_functions import larger
+from ..core.sizes import Size
 from ..support.errors import require
 from .constants import constant
 from .convolution import InterpolationMode, resample2d

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..core.dtypes import ANY, INDICES
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N, op
-from ..core.sizes import may_be
+from ..core.sizes import may_equal_shape
 from ..support.errors import require
 from .constants import constant
 
@@ -53,7 +53,7 @@ def _check_aligned(input: Operand, indices: Operand, axis: int) -> None:
     require(axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     aligned_shape = (*input.shape[:axis], indices.shape[axis], *input.shape[axis + 1 :])
     require(
-        may_be(indices.shape, aligned_shape),
+        may_equal_shape(indices.shape, aligned_shape),
         f"indices must have the shape of {input.desc} except for axis {axis}, got {indices.desc}",
     )
     _check_elements(input, indices, input.shape[axis])
@@ -159,7 +159,7 @@ def scatter_elements(
     """
     _check_aligned(input, indices, axis)
     require(
-        may_be(updates.shape, indices.shape),
+        may_equal_shape(updates.shape, indices.shape),
         f"updates must have the shape of indices, {list(indices.shape)}, got {updates.desc}",
     )
     return input.desc

@@ -11,7 +11,8 @@ from ..core.dtypes import ANY
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N, op
 from ..core.shapes import broadcasts_to, check_axes
-from ..core.sizes import Dimension, choose, is_equal, is_less, may_be
+from ..core.size_functions import choose, is_equal, is_less
+from ..core.sizes import Dimension, may_equal_shape
 from ..support.errors import require
 from .constants import constant
 
@@ -57,7 +58,9 @@ def concat(self: Builder, inputs: Sequence[Operand], axis: int, *, label: str = 
     require(axis < first.rank, f"axis must be in [0, {first.rank}), got {axis}")
     rest = [size for i, size in enumerate(first.shape) if i != axis]
     for k, input in enumerate(inputs):
-        fits = input.rank == first.rank and may_be([size for i, size in enumerate(input.shape) if i != axis], rest)
+        fits = input.rank == first.rank and may_equal_shape(
+            [size for i, size in enumerate(input.shape) if i != axis], rest
+        )
         require(
             fits and input.data_type == first.data_type,
             f"inputs must differ in the size of axis {axis} only, got {first.desc} and inputs[{k}] {input.desc}",

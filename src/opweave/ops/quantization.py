@@ -9,7 +9,7 @@ from ..core.dtypes import FLOATS, INFO, QUANTIZED, DataType
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, op
 from ..core.shapes import blockwise_broadcasts_to
-from ..core.sizes import may_be
+from ..core.sizes import may_equal_shape
 from ..support.errors import require
 from .reduction import narrow, widen
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def _check_blocks(input: Operand, scale: Operand, zero_point: Operand) -> None:
     require(
-        may_be(scale.shape, zero_point.shape),
+        may_equal_shape(scale.shape, zero_point.shape),
         f"zero_point must have the shape of scale, got {zero_point.desc} and {scale.desc}",
     )
     require(

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from ..backends import Aliases, Measured, Returning, Runner, TakingFeeds
 from ..core.graph import Builder, Desc, Graph, Node, Operand, map_operands
-from ..core.sizes import is_static, values_at
+from ..core.size_values import values_at
+from ..core.sizes import is_static
 from ..memory.spaces import HOST, Memory, Space, copier, reaches
 from ..support.records import record
 from .steps import CompiledSegment, Step, title

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from ..backends import Runner
 from ..core.graph import Builder, Desc, Node, Operand
-from ..core.sizes import at
+from ..core.size_values import at
 from ..memory.spaces import Cell, Memory, Space
 from ..support.errors import OperationError
 from ..support.records import record

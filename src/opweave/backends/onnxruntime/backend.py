@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.dtypes import ANY, INFO, POWERS
 from ...core.graph import Graph, Node, Operand, is_beyond, map_operands
-from ...core.sizes import in_scope
+from ...core.guards import bind_scope
 from ...support.errors import ValidationError
 from .. import Backend, Device, How, ModelSource, PowerPreference, Rule, RuleFunction
 from .provider_faults import why_not
@@ -188,7 +188,7 @@ class OnnxRuntime(Backend):
         any_size = self.plugin is None and not graph.has_names and packs_weights(graph)
         model = self.emit_graph(graph, any_size)
         settings = SessionSettings(power_preference, alone, self.threads, self.precision, self.plugin, self.has_arena)
-        again = in_scope(partial(self._compile, graph, power_preference, alone, measures=True))
+        again = bind_scope(partial(self._compile, graph, power_preference, alone, measures=True))
         return compile(graph, model, settings, again, measures)
 
     def compile_model(self, source: ModelSource, power_preference: PowerPreference) -> Any:

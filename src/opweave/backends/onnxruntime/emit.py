@@ -15,7 +15,7 @@ import numpy as np
 
 from ... import memory
 from ...core.dtypes import BEYOND, FLOAT64, INFO, ONNX_TYPES, name_of, numpy_type
-from ...core.sizes import Size, is_longer, is_same_size, is_static, is_unknown
+from ...core.sizes import Size, is_same_size, is_static, is_unknown, may_exceed
 from . import kernels
 from .barriers import keep_casts_apart, keep_outputs_apart
 from .records import (
@@ -345,7 +345,7 @@ class Emitter:
             return value
         shape = None if value.shape is None else [value.shape[axis] for axis in permutation]
         if shape is not None:
-            longer = [axis for axis in permutation if is_longer(value.dims[axis], 1)]
+            longer = [axis for axis in permutation if may_exceed(value.dims[axis], 1)]
             if longer == sorted(longer):
                 return self.reshape(value, shape)
         result: Value = self.emit("Transpose", value, perm=list(permutation), shape=shape)

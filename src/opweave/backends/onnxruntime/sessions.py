@@ -13,7 +13,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ...composites import group_query_attention, matmul_n_bits
 from ...core.graph import Graph, Node
-from ...core.sizes import Size, values_at
+from ...core.size_values import values_at
+from ...core.sizes import Size
 from ...memory import is_same, trim
 from ...support.errors import OperationError
 from .. import KEEPS_FLOAT32, How, Measured, PowerPreference, Precision, Returning, Runner, Update

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from ...core.sizes import Dimension, Size, lower_bound, renamed, source_of
+from ...core.size_bounds import lower_bound
+from ...core.size_values import rename
+from ...core.sizes import Dimension, Size, source_of
 from ...support.errors import OperationError
 from ..fingerprint import identify
 from ..ir import Formula, Load, Output, Source, walk
@@ -48,7 +50,7 @@ def compile_program(program: Formula) -> CompiledProgram:
         number(limit)
     lanes = objects.target().natural_vector_size(hl.Float(32))
     return CompiledProgram(
-        tuple(calls), kinds, tuple(source_of(renamed(size, names)) for size in sizes), lanes, pack(files)
+        tuple(calls), kinds, tuple(source_of(rename(size, names)) for size in sizes), lanes, pack(files)
     )
 
 

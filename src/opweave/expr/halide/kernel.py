@@ -15,7 +15,8 @@ import numpy as np
 from ...core.dtypes import INFO, DataType
 from ...core.graph import Desc
 from ...core.shapes import MAX_DIMENSION
-from ...core.sizes import function_of, values_at
+from ...core.size_values import values_at
+from ...core.sizes import function_of
 from ...support import disk_cache
 from ...support.errors import OperationError
 from ..evaluate import Interface, check_arrays, evaluate, interface_of, overlap, through_copies

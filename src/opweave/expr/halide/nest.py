@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.dtypes import FLOATS, INFO, DataType
-from ...core.sizes import Dimension, Size, lower_bound
+from ...core.size_bounds import lower_bound
+from ...core.sizes import Dimension, Size
 from ..ir import Call, Const, Expr, Index, Load, Reduce, Source, Type, storage, walk
 from . import elements
 from .mathematics import HalideExpr, hl

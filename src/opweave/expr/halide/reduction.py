@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...core.dtypes import INFO
-from ...core.sizes import Size, estimate
+from ...core.guards import estimate
+from ...core.sizes import Size
 from ..ir import Load, Reduce, walk
 from . import elements
 from .mathematics import HalideExpr, hl

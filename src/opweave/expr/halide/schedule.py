@@ -7,7 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...core.sizes import Size, estimate, largest
+from ...core.guards import estimate
+from ...core.size_functions import larger
+from ...core.sizes import Size
 from ..ir import Call, Cast, Expr, walk
 from .mathematics import hl
 from .reduction import GUARD, Reduction
@@ -248,7 +250,7 @@ class LoopSchedule:
 
 def _part_of(extent: int, total: int, grain: int) -> int:
     """The part of an extent that is a task, if the whole extent is `total`, and a task at least `grain`."""
-    return -(-extent // largest(1, total // grain))
+    return -(-extent // larger(1, total // grain))
 
 
 def _chunk(extent: int, wanted: int, multiple: int) -> int:

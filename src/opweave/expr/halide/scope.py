@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...core.dtypes import FLOATS
-from ...core.sizes import Size, lower_bound
+from ...core.size_bounds import lower_bound
+from ...core.sizes import Size
 from ..ir import Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, walk
 from ..ranges import bounds
 from . import elements

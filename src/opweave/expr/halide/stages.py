@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...core.sizes import Size, estimate
+from ...core.guards import estimate
+from ...core.sizes import Size
 from ..ir import Call, Cast, Check, Expr, Formula, Index, Load, Output, Reduce, Stored, size_of, substitute, unify, walk
 from ..linear import place
 from ..reductions import COMBINE, split, stored_value, unroll_short

@@ -15,7 +15,7 @@ from ...compile.legalise import cut_out
 from ...compile.partition import Segment, divide
 from ...context.context import MLContext
 from ...core.graph import Builder, Desc, Graph, Operand
-from ...core.sizes import values_at
+from ...core.size_values import values_at
 from ...memory.spaces import HOST, Cell
 from ...run.program import Program
 from ...run.steps import CompiledSegment, Unsized

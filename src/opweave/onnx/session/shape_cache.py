@@ -468,7 +468,7 @@ class ShapeCache:
         self, shapes: Shapes, feed: Mapping[str, Any], values: dict[str, Any]
     ) -> CompiledModel | None:
         """The model for a call, of one that is compiled for many shapes; None if each of its shapes must be compiled."""
-        from ...core.sizes import Guards
+        from ...core.guards import Guards
         from . import named_models
 
         is_required = self._why_all not in (None, ALWAYS)  # otherwise, shapes are compiled to be faster

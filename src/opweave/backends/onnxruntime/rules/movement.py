@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .... import composites
 from ....core.graph import Graph
-from ....core.sizes import is_longer, is_same_size, is_static
+from ....core.sizes import is_same_size, is_static, may_exceed
 from ....ops import movement as ops
 from ....ops.pooling import average_pool2d, l2_pool2d, max_pool2d
 from ..backend import ort
@@ -57,7 +57,7 @@ def _(
     fill = ctx.scalar(value, input) if mode == "constant" else None
     pads = ctx.constant([*beginning_padding, *ending_padding])
     safe = ctx.answer(_widest_safe_padding)
-    is_wide = any(is_longer(padding, safe) for padding in (*beginning_padding, *ending_padding))
+    is_wide = any(may_exceed(padding, safe) for padding in (*beginning_padding, *ending_padding))
     axes = ctx.constant(range(input.rank)) if is_wide else None
     return ctx.emit("Pad", input, pads, fill, axes, mode="reflect" if mode == "reflection" else mode)
 
@@ -69,7 +69,7 @@ def _(ctx: Emitter, input: Value, new_shape: Sequence[int]) -> Value:
 
 @ort.lower(ops.reverse)
 def _(ctx: Emitter, input: Value, axes: Sequence[int]) -> Value:
-    moving = [axis for axis in axes if is_longer(input.dims[axis], 1)]
+    moving = [axis for axis in axes if may_exceed(input.dims[axis], 1)]
     if not moving:
         return input
     back = ctx.constant([-1] * len(moving))

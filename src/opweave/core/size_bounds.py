@@ -1,0 +1,61 @@
+"""Bounds of extents. Loops have extents of at least 1, so names are at least 1 here; `sizes.interval` takes names from 0."""
+
+from __future__ import annotations
+
+from math import inf, isinf
+
+from .sizes import Dimension, Factor, order_of
+
+
+def lower_bound(extent: Dimension) -> float:
+    """A number that an extent is never below, if names are at least 1; -inf if formulas do not tell.
+
+    >>> from opweave.core.sizes import Size
+    >>> n, m = Size("n"), Size("m")
+    >>> lower_bound(n * m - m), lower_bound(n - m)
+    (0, -inf)
+    """
+    if isinstance(extent, int):
+        return extent
+    # With `least + rest` in place of each factor, where no rest is negative, no term may be negative but the constant.
+    total: dict[tuple[Factor, ...], float] = {(): 0}
+    for factors, coefficient in extent.terms:
+        product: dict[tuple[Factor, ...], float] = {(): coefficient}
+        for factor in factors:
+            least = _least(factor)
+            if isinf(least):
+                return -inf
+            rests = [((*key, factor), number) for key, number in product.items()]
+            product = {key: number * least for key, number in product.items()}
+            for key, number in rests:
+                product[key] = product.get(key, 0) + number
+        for key, number in product.items():
+            ordered = tuple(sorted(key, key=order_of))
+            total[ordered] = total.get(ordered, 0) + number
+    constant = total.pop(())
+    return constant if min(total.values(), default=0) >= 0 else -inf
+
+
+def _least(factor: Factor) -> float:
+    if not factor.arguments:
+        return 1
+    least = [lower_bound(argument) for argument in factor.arguments]
+    if factor.kind == "max":
+        return max(least)
+    if factor.kind == "&":
+        return 0 if max(least) >= 0 else -inf
+    if factor.kind in ("min", "broadcast"):
+        return min(least)
+    if factor.kind == "where":
+        return min(least[1:])
+    if factor.kind != "//":
+        return factor.interval()[0]
+    divisor = factor.arguments[1]
+    if isinstance(divisor, int) and divisor > 0:
+        return least[0] if isinf(least[0]) else least[0] // divisor
+    return 0 if least[0] >= 0 and least[1] >= 1 else -inf
+
+
+def is_always_less(left: Dimension, right: Dimension) -> bool:
+    """Whether an extent is less than another one for all sizes, as far as formulas tell."""
+    return lower_bound(right - left) >= 1

@@ -1,0 +1,76 @@
+"""Attributes and shapes with sizes: the numbers in place of sizes, and the names that they depend on."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .sizes import Dimension, Size, call_of, variables_of
+
+
+def at(dimension: Dimension, sizes: Mapping[str, int]) -> int:
+    """The number of a dimension for sizes by name."""
+    return dimension if isinstance(dimension, int) else dimension.at(sizes)
+
+
+def values_at(value: Any, sizes: Mapping[str, int]) -> Any:
+    """An attribute or a shape, with the numbers for sizes by name."""
+    if isinstance(value, tuple):
+        return tuple(values_at(item, sizes) for item in value)
+    return value.at(sizes) if isinstance(value, Size) else value
+
+
+def values_in_scope(value: Any) -> Any:
+    """An attribute or a shape, with the numbers of sizes in the scope, which must have numbers."""
+    if isinstance(value, tuple):
+        return tuple(values_in_scope(item) for item in value)
+    return operator.index(value) if isinstance(value, Size) else value
+
+
+def sizes_in(value: Any) -> list[Size]:
+    """The sizes in an attribute, or in nested tuples."""
+    if isinstance(value, tuple):
+        return [size for item in value for size in sizes_in(item)]
+    return [value] if isinstance(value, Size) else []
+
+
+def variables_in(value: Any) -> set[str]:
+    """The names of the sizes that an attribute, or nested tuples, depend on, with those without a formula."""
+    return {name for size in sizes_in(value) for name in variables_of(size)}
+
+
+def rename(dimension: Dimension, names: Mapping[str, str]) -> Dimension:
+    """The dimension with other names.
+
+    >>> rename(2 * Size("rows") + 1, {"rows": "n"})
+    2*n + 1
+    """
+    if isinstance(dimension, int):
+        return dimension
+    total: Any = 0
+    for factors, coefficient in dimension.terms:
+        product: Any = coefficient
+        for factor in factors:
+            if factor.arguments:
+                product = product * call_of(factor.kind, *[rename(argument, names) for argument in factor.arguments])
+            else:
+                product = product * Size(names[factor.text])
+        total = total + product
+    renamed: Dimension = total
+    return renamed
+
+
+def match_sizes(pairs: Iterable[tuple[Iterable[Any], Iterable[int]]]) -> dict[str, int] | None:
+    """The size of each name, given pairs of a shape with names and a shape of the same rank; None if they do not fit.
+
+    >>> n = Size("n")
+    >>> match_sizes([((n, 3), (2, 3)), ((n,), (2,))]), match_sizes([((n, n), (2, 3))])
+    ({'n': 2}, None)
+    """
+    sizes: dict[str, int] = {}
+    for named, shape in pairs:
+        for declared, size in zip(named, shape, strict=True):
+            if (sizes.setdefault(declared.name, size) if isinstance(declared, Size) else declared) != size:
+                return None
+    return sizes
