@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from _pytest.doctest import DoctestModule
 from row_sample import PARTS, PLACES, Row, divide, part_number, places_to_run
 
 os.environ.setdefault("OPWEAVE_STRICT", "1")  # faults of converters are raised, and do not hide behind fallback
@@ -25,14 +27,6 @@ else:
         "same everywhere", deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
     )
     settings.load_profile("same everywhere")
-
-
-collect_ignore = [
-    f"backends/cuda/{name}.py" for name in ("libcuda_program", "cuda_triton_samples", "cuda_triton_faults")
-]
-"""Files without doctests; they import a driver of CUDA, and Triton."""
-collect_ignore_glob = ["*conftest.py"]
-"""Doctests are not looked for in these: all are modules of one name, and pytest imports the first of a name alone."""
 
 
 TERMINAL = (
@@ -64,7 +58,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", action="store_true", help="with --part: run the sample, too")
 
 
+class FilesWithDoctests:
+    """Look for doctests only in files that have some: the others need not be imported and searched."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(self, file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+        collectors = yield
+        if re.search(rb"^\s*>>> ", file_path.read_bytes(), re.MULTILINE):
+            return collectors
+        return [collector for collector in collectors if not isinstance(collector, DoctestModule)]
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(FilesWithDoctests())  # not only for files beside this one
     for marker in (
         "covers(*values): values that a row stands for when rows are sampled, else the parts of its id",
         "default_choice: sessions choose as users' do what runs static models",
@@ -87,8 +93,12 @@ def row_of(item: pytest.Item) -> Row:
     return Row(item.nodeid, values, long and long.kwargs.get("rows", 0))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose tests by their places, unless they are asked for by name or with `--all`."""
+    """Choose tests by their places, unless they are asked for by name or with `--all`.
+
+    First, since what orders them takes seconds for those that are not chosen.
+    """
     places = config.stash[PLACES] = divide(map(row_of, items))
     option = config.option
     if option.all or option.keyword or any("::" in argument for argument in config.args):
