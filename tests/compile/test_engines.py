@@ -23,6 +23,7 @@ from opweave.context.graph import state_of
 from opweave.core.graph import Graph
 from opweave.support import disk_cache
 from opweave.support.formatting import duration
+from opweave.support.tuned import has_tuning
 
 needs_openvino = pytest.mark.skipif(
     not backends.find("openvino").competes(backends.find_device("cpu", "onnxruntime")[1], "float32"),
@@ -399,10 +400,10 @@ def test_digest_not_computed_without_measurements(rival: Rival, monkeypatch: pyt
 
     monkeypatch.setattr(engines, "digest", noted)
     graph = built(context)
-    assert not disk_cache.has("tuning")
+    assert not has_tuning()
     assert digests == []
     graph.tune(seconds=0)
-    assert disk_cache.has("tuning")
+    assert has_tuning()
     digests.clear()
     built(context)
     assert len(digests) == 1

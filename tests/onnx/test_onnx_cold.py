@@ -20,8 +20,8 @@ from support.processes import run_python
 import opweave as ow
 from opweave.backends import BUILT_IN, COMPETING, Backend, find
 from opweave.backends.cuda import devices as cuda_devices
-from opweave.backends.onnxruntime import plugins
-from opweave.backends.onnxruntime.model import QUANTISED
+from opweave.backends.onnxruntime import in_place, plugins, quotients
+from opweave.backends.onnxruntime.model import QUOTIENTS, UPDATING, is_quantised
 from opweave.backends.openvino import devices as openvino_devices
 from opweave.backends.webgpu import adapters
 from opweave.onnx.convert import operators
@@ -56,7 +56,19 @@ NOT_COMPILING = {
 }
 """Those that a model of one node does not need to be compiled."""
 
-MAX_MODULES = 96
+NOT_NEEDED = {
+    *("opweave.run", "opweave.compile", "opweave.composites", "opweave.onnx.convert", "opweave.backends.openvino"),
+    *(f"opweave.core.{name}" for name in ("casts", "conversion", "graph", "operators", "questions", "shapes", "sizes")),
+    *("opweave.memory.mapped", "opweave.memory.planner", "opweave.backends.updates", "opweave.support.disk_cache"),
+    *("opweave.onnx.model.engine_rules", "opweave.onnx.model.registry", "opweave.onnx.session.io_binding"),
+    *(
+        f"opweave.backends.onnxruntime.{name}"
+        for name in ("in_place", "kernels", "opsets", "provider_faults", "quotients", "records", "scatters")
+    ),
+}
+"""What runs, rewrites and checks other models, which a model of one node does without, and so do most models."""
+
+MAX_MODULES = 75
 """Modules of Opweave for the first run of an uncompiled model, at most, if every engine is installed."""
 
 CPU_PROVIDERS: list[Any] = [None, ["CPUExecutionProvider"], [("CPUExecutionProvider", {})]]
@@ -160,7 +172,7 @@ def test_first_run_of_a_small_model_imports_little_of_the_standard_library(tmp_p
 )
 def test_own_session_imports_no_compiler(kind: str, make: str, tmp_path: Path) -> None:
     names = loaded(make, a_model(kind), tmp_path)
-    assert not names & COMPILER
+    assert sorted(names & (COMPILER | NOT_NEEDED)) == []
     if "opweave.onnx.session.replacement" not in names:
         assert sum(name.startswith("opweave") for name in names) <= MAX_MODULES
 
@@ -328,7 +340,12 @@ def test_integer_products_match_pattern() -> None:
     taking = {k.op_name for k in kernels for types in k.type_constraints.values() if "tensor(int8)" in types}
     products = {name for name in taking if PRODUCTS.search(name)}
     assert {"MatMulInteger", "ConvInteger", "QLinearConv", "QLinearMatMul"} <= products
-    assert {name for name in products if not QUANTISED.search(name)} <= WEIGHTS_OF_OTHER_FORMS
+    assert {name for name in products if not is_quantised(name)} <= WEIGHTS_OF_OTHER_FORMS
+
+
+def test_operators_of_modules_that_other_models_do_without() -> None:
+    assert {UPDATING} == in_place.IN_PLACE.keys()
+    assert quotients.QUOTIENTS == QUOTIENTS
 
 
 @pytest.mark.long(rows=1)
@@ -360,11 +377,15 @@ def spoiled() -> bytes:
     return a_model().replace(b"Relu", b"R\xfflu")
 
 
+@pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize(
     ("make", "is_utf8"), [(a_model, True), (lambda: a_model(node="Neg(x)"), True), (spoiled, False)]
 )
-def test_is_text_rejects_invalid_utf8(make: Callable[[], bytes], is_utf8: bool) -> None:
-    assert utf8.is_text(make()) is is_utf8
+def test_is_text_rejects_invalid_utf8(make: Callable[[], bytes], is_utf8: bool, is_large: bool) -> None:
+    doc_string = b"\x32\x88\x27" + b"x" * 5000 if is_large else b""
+    model = make() + doc_string
+    assert (len(model) > utf8.FEW_BYTES) == is_large
+    assert utf8.is_text(onnx.ModelProto.FromString(model), model) is is_utf8
 
 
 @pytest.mark.long(rows=1)
@@ -380,7 +401,9 @@ assert protobuf.TypeProto.Tensor is onnx.TypeProto.Tensor
 assert protobuf.TensorProto.DataType.Name(1) == "FLOAT"
 model = onnx.helper.make_model(onnx.helper.make_graph([protobuf.NodeProto(op_type="Relu")], "g", [], []))
 assert pickle.loads(pickle.dumps(model)) == copy.deepcopy(model) == model
-assert utf8.is_text(model.SerializeToString())
+assert utf8.is_text(model, model.SerializeToString())
+utf8.FEW_BYTES = 0
+assert utf8.is_text(model, model.SerializeToString())
 print(type(model.graph.node[0]).__module__, type(model.graph.node[0]).__qualname__)
 """
     assert python(code, PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=implementation) == "onnx.onnx_ml_pb2 NodeProto\n"

@@ -12,8 +12,8 @@ from onnx import TensorProto
 from onnx.parser import parse_model
 
 import opweave as ow
-from opweave.onnx.convert.shape_keys import text_of
 from opweave.onnx.model.arguments import Argument
+from opweave.onnx.model.shape_keys import text_of
 
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "expand": (

@@ -37,15 +37,19 @@ from .discovery import (
 )
 from .precision import KEEPS_FLOAT32 as KEEPS_FLOAT32, PRECISIONS as PRECISIONS, Precision as Precision
 from .rule_table import Rule as Rule, RuleFunction as RuleFunction
-from .updates import Aliases as Aliases, Update as Update
 
 if TYPE_CHECKING:
     from .reports import KernelTime as KernelTime, Placement as Placement  # at run time by `__getattr__`
+    from .updates import Aliases as Aliases, Update as Update
 
 
 def __getattr__(name: str) -> Any:
-    if name not in ("KernelTime", "Placement"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import reports
+    if name in ("KernelTime", "Placement"):
+        from . import reports
 
-    return getattr(reports, name)
+        return getattr(reports, name)
+    if name in ("Aliases", "Update"):
+        from . import updates
+
+        return getattr(updates, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,27 +5,27 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
 
 from .. import memory
 from ..core.dtypes import ANY, DataType
-from ..core.graph import Graph, Node, is_widening
 from ..memory.spaces import HOST, Memory, TensorSpace
 from ..support.records import record
 from .discovery import discover
 from .precision import Precision
 from .rule_table import Rule, RuleTable
-from .updates import Update
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from ..core.graph import Graph, Node
     from ..core.operation import Limits, Op
     from ..expr.kernels import Engine
     from .reports import KernelTime
+    from .updates import Update
 
 PowerPreference = Literal["default", "high-performance", "low-power"]
 Returning = Callable[[Sequence[Memory]], list[Memory]]
@@ -44,12 +44,15 @@ class Runner(ABC):
 
     name: str = ""
     """Prefix of the runner's error messages; may be empty."""
-    plan: memory.Plan = memory.Plan()
-    """Memory plan of the intermediates inside the runner."""
     threads: int = 0
     """Number of threads that the engine has started for this runner."""
     updates: Sequence[Update] = ()
     """Inputs that kernels update in place or copy; the runner counts copies. No other output may use an input's memory."""
+
+    @cached_property
+    def plan(self) -> memory.Plan:
+        """Memory plan of the intermediates inside the runner."""
+        return memory.Plan()
 
     @abstractmethod
     def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
@@ -362,8 +365,11 @@ class Backend(RuleTable, ABC):
 
     def computes_types_of(self, node: Node) -> bool:
         """Whether all operands and results of a node have data types that the back end computes with, or casts between."""
-        if self.stores and is_widening(node):
-            return {node.operands[0].data_type, node.outputs[0].data_type} <= self.stores | self.computes
+        if self.stores:
+            from ..core.graph import is_widening
+
+            if is_widening(node):
+                return {node.operands[0].data_type, node.outputs[0].data_type} <= self.stores | self.computes
         computes = self.computes
         return all(o.data_type in computes for o in node.operands) and all(
             o.data_type in computes for o in node.outputs

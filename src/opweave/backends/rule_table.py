@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from ..core.graph import Node
 from ..support.errors import require
 from ..support.records import record
 from .precision import Precision
 
 if TYPE_CHECKING:
+    from ..core.graph import Node
     from ..core.operation import Op
 
 RuleFunction = Callable[..., Any]

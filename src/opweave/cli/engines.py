@@ -366,7 +366,7 @@ def _prepare(engine: EngineRow, job: Job) -> tuple[Run, Choices]:
 
 def _choices_of(session: InferenceSession, job: Job) -> dict[str, dict[str, Any]]:
     """The ways in which a session runs the feeds of a job, by their shapes."""
-    from ..onnx.convert.shape_keys import text_of
+    from ..onnx.model.shape_keys import text_of
     from ..onnx.session.parts import parts_of
 
     parts = parts_of(session)

@@ -168,9 +168,9 @@ def info(
     from dataclasses import asdict
 
     from ..compile.engines import describe_choice
-    from ..onnx.convert.shape_keys import text_of
     from ..onnx.model.arguments import shape_text
     from ..onnx.model.parameters import parameters
+    from ..onnx.model.shape_keys import text_of
     from ..onnx.session.parts import parts_of
     from ..onnx.session.summary import customs, heading
     from ..onnx.session.verification import state_of

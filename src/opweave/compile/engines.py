@@ -16,6 +16,7 @@ from ..backends import Backend
 from ..core.graph import Graph, Operand, map_operands
 from ..support import digests, disk_cache
 from ..support.formatting import duration, size, table
+from ..support.tuned import has_tuning
 from .keys import FORMAT, KIND as KIND, key_of, machine as machine, versions as versions
 from .states import SWITCHED_OFF as SWITCHED_OFF, YET as YET
 
@@ -130,7 +131,7 @@ def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> EngineC
     A graph that is not `alone` keeps its own: threads of two engines would compete. Measurements also decide whether loops
     replace kernels of the engine.
     """
-    if not backend.rivals and not disk_cache.has(KIND):
+    if not backend.rivals and not has_tuning():
         return EngineChoice(backend)
     without_loops = way_without_loops(graph, backend)
     if not backend.rivals and not without_loops:
@@ -203,7 +204,7 @@ def find(digest: Callable[[], str], ways: Mapping[str, Backend], on: str = "") -
 
     `digest` is called if anything was measured on this machine. `on` is a result of `machine`, by default that for `ways`.
     """
-    if not disk_cache.has(KIND):
+    if not has_tuning():
         return {}
     key = key_of(digest(), on or machine(ways), versions(ways))
     return {measurement.subject: measurement for measurement in _parse(disk_cache.load(key, KIND))}

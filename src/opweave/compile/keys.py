@@ -19,8 +19,9 @@ KIND = disk_cache.TUNING
 
 
 def key_of(digest: str, machine: str, versions: str) -> str:
-    """The key of a graph or model in the cache on disk."""
-    return digests.digest(f"{FORMAT} {digest} {machine} {versions}".encode()).hexdigest()
+    """The key of a graph or model in the cache on disk; its first digits depend on the graph or model alone."""
+    prefix = digests.prefix_of(digest)
+    return prefix + digests.digest(f"{FORMAT} {digest} {machine} {versions}".encode()).hexdigest()[len(prefix) :]
 
 
 def machine(ways: Mapping[str, Backend]) -> str:

@@ -14,8 +14,8 @@ import numpy as np
 from .. import backends
 from ..backends import Backend, Device, PowerPreference, Precision, selection
 from ..core import dtypes
+from ..core.desc import MAX_RANK
 from ..core.dtypes import ANY
-from ..core.graph import MAX_RANK
 from ..support import hints, lazy_imports, packages, settings
 from ..support.errors import NotSupportedError, ValidationError, require, require_drafts, require_flags
 from ..support.names import SnakeCaseDict, short_repr

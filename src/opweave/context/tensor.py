@@ -9,9 +9,8 @@ from weakref import WeakSet, ref
 
 import numpy as np
 
+from ..core.desc import Desc, Described
 from ..core.dtypes import INFO
-from ..core.graph import Desc
-from ..core.operators import Described
 from ..support import hints
 from ..support.errors import InvalidStateError, NotSupportedError, ValidationError, require
 

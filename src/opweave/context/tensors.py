@@ -11,9 +11,8 @@ import numpy as np
 
 from .. import memory as host
 from ..backends import Backend, Device
-from ..core.conversion import convert_desc
+from ..core.desc import Desc
 from ..core.dtypes import DataType
-from ..core.graph import Desc, check_desc
 from ..memory.arrays import as_array, describe, fit
 from ..memory.spaces import Space, TensorSpace
 from ..support import hints
@@ -401,6 +400,9 @@ class ContextTensors:
     # Helpers ---------------------------------------------------------------------------------------------------------
 
     def _check_desc(self, data_type: object, shape: object) -> Desc:
+        from ..core.conversion import convert_desc  # here: sessions make tensors only if the caller asks for them
+        from ..core.graph import check_desc
+
         desc = convert_desc(data_type, shape, self._state.drafts)
         return check_desc(desc, self._backend.max_byte_length, takes_empty=self._state.drafts)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..support import hints
@@ -16,53 +15,14 @@ from ..support.errors import NoValueError, ValidationError, caller_line, require
 from ..support.names import listing, printable, short_repr
 from ..support.records import record
 from . import dtypes
-from .dtypes import DataType
+from .desc import MAX_DIMENSION as MAX_DIMENSION, MAX_RANK as MAX_RANK, Desc as Desc
 from .operators import Operators
 from .questions import READ, Questionable
-from .shapes import MAX_DIMENSION as MAX_DIMENSION
 from .sizes import Size, interval, is_static, may_equal_shape
 
 if TYPE_CHECKING:
+    from .dtypes import DataType
     from .operation import Limits, Op
-
-MAX_RANK = 8
-"""The largest rank of a tensor (the specification leaves it to the implementation)."""
-
-
-@record(eq=True)
-class Desc:
-    """Data type and shape of an operand or a tensor (`MLOperandDescriptor`).
-
-    Attributes:
-        data_type: one of the eight data types of WebNN.
-        shape: the dimensions; `()` for a scalar.
-
-    >>> import opweave as ow
-    >>> desc = ow.Desc("float32", (2, 3))
-    >>> print(desc, desc.rank, desc.element_count, desc.byte_length)
-    float32[2, 3] 2 6 24
-    """
-
-    data_type: DataType
-    shape: tuple[int, ...]
-
-    @property
-    def rank(self) -> int:
-        """Number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def element_count(self) -> int:
-        """Number of elements; 1 for a scalar."""
-        return prod(self.shape)
-
-    @property
-    def byte_length(self) -> int:
-        """Bytes that the elements take."""
-        return self.element_count * dtypes.INFO[self.data_type].byte_length
-
-    def __str__(self) -> str:
-        return f"{self.data_type}{list(self.shape)}"
 
 
 def check_desc(desc: Desc, max_byte_length: int, subject: str = "shape", takes_empty: bool = False) -> Desc:

@@ -16,8 +16,8 @@ from ..support.errors import ValidationError
 from .sizes import (
     Condition,
     Dimension,
-    SizeScope,
     Size,
+    SizeScope,
     UnknownSizeError,
     current_scope,
     decide_without_scope,

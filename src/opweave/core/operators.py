@@ -9,39 +9,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from ..support import hints
 from ..support.errors import ValidationError, require
 from ..support.names import listing, short_repr
-from .dtypes import DataType, completable
+from .desc import Described
 from .questions import is_value
 from .size_functions import larger, smaller
 from .sizes import Size, interval
 
 if TYPE_CHECKING:
     from ..ops.signatures import ArrayMethods
-    from .graph import Desc
 else:
     ArrayMethods = object
-
-
-@completable
-class Described:
-    """Base of classes whose objects have a data type and a shape."""
-
-    __slots__ = ()
-    _desc: Desc
-
-    @property
-    def data_type(self) -> DataType:
-        """Type of the elements, one of `opweave.core.dtypes.ANY`."""
-        return self._desc.data_type
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The dimensions; `()` for a scalar."""
-        return self._desc.shape
-
-    @property
-    def desc(self) -> Desc:
-        """Data type and shape."""
-        return self._desc
 
 
 Same = TypeVar("Same", bound="Operators")

@@ -9,11 +9,9 @@ from typing import Any, Self
 from ..support.errors import ValidationError, require
 from ..support.names import short_repr
 from ..support.records import record
+from .desc import MAX_DIMENSION as MAX_DIMENSION
 from .size_functions import broadcast_size
 from .sizes import Size, is_same_size, is_static, may_equal
-
-MAX_DIMENSION = 2**31 - 1
-"""The largest dimension and element count, https://www.w3.org/TR/webnn/#valid-dimension."""
 
 MAX_VALUES = 2**20
 """Maximum length of a list argument, far longer than any list of axes."""
@@ -214,11 +212,3 @@ def nearest_positions(input: int, output: int) -> list[int]:
     """
     numerators, denominator = sample_positions(input, output)
     return [-((denominator - 2 * numerator) // (2 * denominator)) for numerator in numerators]  # ceil(position - 1/2)
-
-
-class OtherShapes(Exception):  # noqa: N818  (not an error: the caller compiles anew)
-    """Results have other shapes than expected: `shapes`, by name."""
-
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        super().__init__(", ".join(shapes))
-        self.shapes = shapes

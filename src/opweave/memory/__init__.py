@@ -11,6 +11,10 @@
 (1, 16)
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from .copying import NOT_IN_PLACE as NOT_IN_PLACE, OVER_INPUT as OVER_INPUT, Copies, Tally, copied, copies, copy
 from .host import (
     ALIGNMENT,
@@ -26,8 +30,10 @@ from .host import (
     physical as physical,
     trim as trim,
 )
-from .mapped import FileRegion as FileRegion, find_in_files as find_in_files, mapped_files as mapped_files
-from .planner import Life, Plan, plan, plan_buffers
+
+if TYPE_CHECKING:  # at run time by `__getattr__`: sessions of ONNX Runtime plan nothing, and small models have no files
+    from .mapped import FileRegion as FileRegion, find_in_files as find_in_files, mapped_files as mapped_files
+    from .planner import Life, Plan, plan, plan_buffers
 
 __all__ = [
     "ALIGNMENT",
@@ -43,6 +49,21 @@ __all__ = [
     "plan_buffers",
 ]
 """Names for users of Opweave; the other imports above are for Opweave itself."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Life", "Plan", "plan", "plan_buffers"):
+        from . import planner
+
+        value = getattr(planner, name)
+    elif name in ("FileRegion", "find_in_files", "mapped_files"):
+        from . import mapped
+
+        value = getattr(mapped, name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

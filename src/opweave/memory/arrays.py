@@ -13,8 +13,7 @@ import numpy as np
 
 from .. import memory
 from ..core import dtypes
-from ..core.casts import cast_array
-from ..core.graph import Desc
+from ..core.desc import Desc
 from ..support.errors import OperationError, ValidationError
 
 LARGE_BYTES = 1024
@@ -107,6 +106,8 @@ def unpacked(array: np.ndarray, desc: Desc) -> np.ndarray:
     memory.copies.add(codes.nbytes, "elements of less than 8 bits")
     if dtypes.INFO[desc.data_type].kind == "f":
         return codes.view(dtypes.numpy_type(desc.data_type))
+    from ..core.casts import cast_array
+
     return cast_array(codes, desc.data_type)
 
 

@@ -24,8 +24,8 @@ from operator import mul
 from typing import Any
 from weakref import finalize
 
+from ..core.desc import Desc
 from ..core.dtypes import INFO
-from ..core.graph import Desc
 from ..support.errors import ValidationError
 
 CPU, CUDA, CUDA_MANAGED = 1, 2, 13

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from ..core.desc import Desc
 from ..core.dtypes import numpy_type
-from ..core.graph import Desc
 from ..support.errors import OperationError, ValidationError
 
 ALIGNMENT = 64

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from ..core.graph import Desc
+from ..core.desc import Desc
 from ..support.cache import Cache
 from . import host
 

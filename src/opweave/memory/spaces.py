@@ -5,17 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from ..core.graph import Desc
-from ..core.shapes import OtherShapes
+from ..core.desc import Desc, OtherShapes
 from ..support.errors import require
 from ..support.processors import processors
 from .copying import copied, copy
 from .host import allocate, check_overlap
-from .planner import Life, Plan, plan, plan_buffers
+
+if TYPE_CHECKING:
+    from .planner import Plan
 
 T = TypeVar("T")
 
@@ -134,6 +135,8 @@ def intermediates(
 
     `lives` are the first and the last step that needs each of `descs`.
     """
+    from .planner import Life, plan, plan_buffers
+
     needed = [Life(desc.byte_length, *life) for desc, life in zip(descs, lives, strict=True)]
     if not space.is_host:
         layout = plan_buffers(needed)

@@ -25,7 +25,8 @@ from typing import Any
 import onnxruntime
 
 from ..onnx.ort_api.options import UNREADABLE, available_providers, get_device, record_calls
-from ..onnx.session.replaced import ReplacedBinding, ReplacedSession
+from ..onnx.session.replaced import ReplacedSession
+from ..onnx.session.replaced_binding import ReplacedBinding
 
 
 def _recording(name: str) -> type:

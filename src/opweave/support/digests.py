@@ -9,6 +9,9 @@ except ImportError:  # a Python that is built without it
 
 DIGEST_BYTES = 32
 
+PREFIX_DIGITS = 16
+"""Number of hexadecimal digits of `prefix_of`."""
+
 SMALL_BYTES = 2**16
 """The largest constant whose values enter the digest of a graph: engines rewrite graphs by scales and zero points. Larger
 constants (weights) enter by data type and shape alone: times and rewrites hardly depend on their values."""
@@ -21,3 +24,8 @@ def digest(data: bytes = b"") -> blake2b:
     'bddd813c63423972'
     """
     return blake2b(data, digest_size=DIGEST_BYTES)
+
+
+def prefix_of(digest: str) -> str:
+    """The first digits of the keys of files about a graph or model with this digest, whatever else the keys depend on."""
+    return blake2b(digest.encode(), digest_size=PREFIX_DIGITS // 2).hexdigest()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from . import settings
 from .errors import ValidationError
 from .records import record
+from .tuned import TUNING as TUNING, cache_place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,8 +38,6 @@ TOUCH_SECONDS = 60
 STALE_SECONDS = 3600
 """Older temporary files were left by processes that ended while they wrote."""
 
-TUNING = "tuning"
-
 KINDS = {"cubin": "compiled kernel", "o": "compiled expression", TUNING: "tuning"}
 """Contents of the files, by suffix."""
 
@@ -49,12 +48,6 @@ SHARE = 16
 """A process that has written 1/16 of the limit lists all files again, because others write, too. An estimate."""
 
 _warned: set[str] = set()
-
-SETTLED_NANOSECONDS = 10**9
-"""Minimum age of a directory's last change for its listing to be kept: modification times advance in steps."""
-
-_kinds: dict[str | None, tuple[int, set[str]]] = {}
-"""Time of modification of a directory, in nanoseconds, and the suffixes of its files."""
 
 _room: dict[tuple[Path, int], int] = {}
 """Bytes that this process may write before it lists all files again, by directory and limit."""
@@ -79,25 +72,8 @@ def directory() -> Path | None:
     """The cache directory: `$OPWEAVE_CACHE`, or `opweave` in the user's cache directory; None if the user has none."""
     from pathlib import Path  # here: most processes only ask whether there are files
 
-    place = _place()
+    place = cache_place()
     return None if place is None else Path(place)
-
-
-def _place() -> str | None:
-    chosen = os.environ.get("OPWEAVE_CACHE")
-    if chosen:
-        return os.path.join(os.getcwd(), chosen)
-    home = os.path.expanduser("~")  # "~" itself where there is neither $HOME nor an entry in the user database
-    if sys.platform == "win32":
-        local = os.environ.get("LOCALAPPDATA") or os.path.join(home, "AppData", "Local")
-        path = os.path.join(local, "opweave", "cache")
-    elif sys.platform == "darwin":
-        path = os.path.join(home, "Library", "Caches", "opweave")
-    else:
-        # The XDG specification: "If an implementation encounters a relative path … it should consider the path invalid".
-        named = os.environ.get("XDG_CACHE_HOME", "")
-        path = os.path.join(named if os.path.isabs(named) else os.path.join(home, ".cache"), "opweave")
-    return path if os.path.isabs(path) else None
 
 
 def limit() -> int:
@@ -133,6 +109,8 @@ def store(key: str, kind: str, data: bytes) -> bool:
     try:
         path = _file(key, kind, create=True)
         _write(path, key, data)
+        if kind == TUNING:
+            _index(path.parent, key)
         where = path.parent, limit()
         _room[where] = _room.get(where, 0) - len(data) - DIGEST_BYTES
         if _room[where] <= 0:
@@ -143,27 +121,18 @@ def store(key: str, kind: str, data: bytes) -> bool:
     return True
 
 
-def has(kind: str) -> bool:
-    """Whether there are files of a kind.
+def _index(place: Path, key: str) -> None:
+    """Note for `tuned.has_tuning` that there is a tuning: an empty file in a folder for them."""
+    from .digests import PREFIX_DIGITS
 
-    A directory is listed again once it has changed: sessions ask each time that they load a model, and caches grow large.
-    """
-    place = _place()
-    try:
-        changed = -1 if place is None else os.stat(place).st_mtime_ns
-    except OSError:  # there is no such directory yet
-        return False
-    cached = _kinds.get(place)
-    if cached is None or cached[0] != changed:
-        cached = changed, {name.rpartition(".")[2] for name in _names()}
-        if time.time_ns() - changed > SETTLED_NANOSECONDS:
-            _kinds[place] = cached
-    return kind in cached[1]
+    folder = place / TUNING
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / key[:PREFIX_DIGITS]).touch(mode=0o600)
 
 
 def exists(key: str, kind: str) -> bool:
     """Whether there is a file of this key; `load` says whether it can be trusted and read."""
-    place = _place()
+    place = cache_place()
     return place is not None and os.path.exists(os.path.join(place, f"{key}.{kind}"))
 
 
@@ -223,6 +192,11 @@ def clear() -> list[Entry]:
     for entry in deleted:
         with suppress(OSError):
             entry.path.unlink()
+    if (folder := directory()) is not None:
+        with suppress(OSError):  # nothing was tuned, or another process tunes now
+            for note in (folder / TUNING).iterdir():
+                note.unlink()
+            (folder / TUNING).rmdir()
     return deleted
 
 
@@ -232,7 +206,7 @@ def _files() -> list[Path]:
 
 
 def _names() -> list[str]:
-    place = _place()
+    place = cache_place()
     try:
         return [] if place is None else os.listdir(place)
     except OSError:  # there is no such directory yet

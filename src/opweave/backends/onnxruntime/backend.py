@@ -8,13 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...core.dtypes import ANY, INFO, POWERS
-from ...core.graph import Graph, Node, Operand, is_beyond, map_operands
-from ...core.guards import bind_scope
 from ...support.errors import ValidationError
 from .. import Backend, Device, How, ModelSource, PowerPreference, Rule, RuleFunction
-from .provider_faults import why_not
 
 if TYPE_CHECKING:
+    from ...core.graph import Graph, Node, Operand
     from ...core.operation import Op
     from .emit import EmittedGraph, Emitter, Value
     from .plugins import Plugin
@@ -98,10 +96,14 @@ class OnnxRuntime(Backend):
         return pool_threads(self.threads)
 
     def rule(self, node: Node) -> Rule | None:
-        rule = None if self.plugin and why_not(self.plugin.provider, node) else super().rule(node)
+        from ...core.graph import is_beyond
+
+        rule = None if self._provider_fault(node) else super().rule(node)
         return rule if rule is None or not is_beyond(node) or self._has_kernels(node, rule) else None
 
     def computes_types_of(self, node: Node) -> bool:
+        from ...core.graph import is_beyond
+
         if not is_beyond(node):
             return True
         from ...ops.quantization import dequantize_linear
@@ -114,6 +116,7 @@ class OnnxRuntime(Backend):
 
     def _has_kernels(self, node: Node, rule: Rule) -> bool:
         """Whether the engine has kernels for all that a rule emits for a node, of its data types or wider ones."""
+        from ...core.graph import Graph, map_operands
         from .emit import Emitter
 
         ctx = Emitter(precision=self.precision)
@@ -132,8 +135,15 @@ class OnnxRuntime(Backend):
         return not ctx.lacks_kernels
 
     def why_not(self, node: Node) -> str | None:
-        reason = self.plugin is not None and why_not(self.plugin.provider, node)
-        return reason or super().why_not(node)
+        return self._provider_fault(node) or super().why_not(node)
+
+    def _provider_fault(self, node: Node) -> str | None:
+        """Reason for which the plug-in provider does not run a node; None if it does, or there is none."""
+        if self.plugin is None:
+            return None
+        from .provider_faults import why_not
+
+        return why_not(self.plugin.provider, node)
 
     def rename(
         self, names: Mapping[Op[..., Any], str], when: Callable[..., bool] | None = None, domain: str = ""
@@ -169,6 +179,7 @@ class OnnxRuntime(Backend):
     def how(self, node: Node) -> How | None:
         if not self.supports(node):
             return super().how(node)
+        from ...core.graph import Graph
         from .emit import Emitter
 
         return self.emit(Emitter(), Graph.reaching({"y": node.outputs[0]}))[1][node]
@@ -182,6 +193,7 @@ class OnnxRuntime(Backend):
     def _compile(
         self, graph: Graph, power_preference: PowerPreference, alone: bool, measures: bool = False
     ) -> OrtSession:
+        from ...core.guards import bind_scope
         from .sessions import SessionSettings, compile, packs_weights
 
         # Providers of accelerators may require static shapes.
@@ -220,6 +232,7 @@ class OnnxRuntime(Backend):
 
     def emit(self, ctx: Emitter, graph: Graph) -> tuple[dict[str, Value], dict[Node, How]]:
         """Emit the nodes of a legal graph; return the values of its outputs, and the kind of implementation of each node."""
+        from ...core.graph import map_operands
         from .emit import Value
 
         ctx.graph = graph

@@ -12,7 +12,6 @@ from ... import memory
 from ...core.dtypes import ONNX_TYPES, name_of
 from ...memory.arrays import constant_array
 from .options import hand_over
-from .records import INLINE_BYTES, external_data
 
 EXTERNAL = 1
 """TensorProto.EXTERNAL: the data of the tensor are outside of the model."""
@@ -28,6 +27,10 @@ def add_constants(
 
     The caller must keep the returned values of the engine as long as the session.
     """
+    if not constants:
+        return {}
+    from .records import INLINE_BYTES, external_data
+
     by_reference: dict[str, np.ndarray] = {}
     files = memory.mapped_files(constants.values())
     for name, array in constants.items():

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ...core.graph import Desc, Graph
 from ...memory import NOT_IN_PLACE, copies
 from ...memory.spaces import Memory
 from .. import Update
 
 if TYPE_CHECKING:
+    from ...core.desc import Desc
+    from ...core.graph import Graph
     from .emit import Emitter, Value
 
 IN_PLACE = {"GroupQueryAttention": ((3, 1), (4, 2))}

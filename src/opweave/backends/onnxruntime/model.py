@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ... import memory
-from ...core.graph import Node
-from ...core.shapes import OtherShapes
+from ...core.desc import OtherShapes
 from ...memory.spaces import Cell, Memory
 from ...support.errors import MLError, OperationError
 from .. import How, Measured, ModelSource, PowerPreference, Precision, Returning, Runner, TakingFeeds
 from .constants import add_constants, all_graphs, readers
-from .in_place import count_copies, find_updates
 from .native import CPU, ENGINE_ERRORS, NativeSession, engine_call
 from .options import session_options
-from .quotients import guard_quotients
-from .scatters import write_scatters_in_order
 from .values import PLAIN_TYPES, from_engine, to_engine
+
+if TYPE_CHECKING:
+    from ...core.graph import Node
+    from .. import Update
 
 KNOWN_IR, KNOWN_OPSET = 10, 21
 """Newest versions of the file format and of ONNX's operator set that the engine runs without lowering."""
 
-QUANTISED = re.compile("Integer|uantize|^Q")
-"""Pattern in the names of all operators of the engine that multiply integers, and of few others."""
+QUOTIENTS, SCATTER, UPDATING = frozenset({"Div", "Mod"}), "ScatterND", "GroupQueryAttention"
+"""Operators that `quotients` guards, `scatters` rewrites and `in_place` knows: other models do without these modules."""
 
 FLOAT16 = 10
 
@@ -80,14 +79,17 @@ class ModelSession(Runner):
             if precision == "ieee":
                 _forbid_rounding(proto)
             graphs = list(all_graphs(proto.graph))
-            quantised = any(QUANTISED.search(node.op_type) for graph in graphs for node in graph.node)
+            operators = {node.op_type for graph in graphs for node in graph.node}
             options = session_options(
-                power_preference, alone, threads, precision, quantised=quantised, whole=whole, has_arena=has_arena
+                power_preference,
+                alone,
+                threads,
+                precision,
+                quantised=any(map(is_quantised, operators)),
+                whole=whole,
+                has_arena=has_arena,
             )
-            _write_sums_as_additions(proto, graphs)
-            guard_quotients(proto, constants, graphs)
-            if threads != 1:
-                write_scatters_in_order(constants, graphs)
+            _rewrite(proto, constants, graphs, operators, threads)
             disabled = _keep_casts_to_halves(graphs) + _keep_transpositions(graphs, constants)
             nodes = list(readers(proto.graph.node, is_flat=len(graphs) == 1))
             # Keep the constants: the engine reads their memory.
@@ -112,7 +114,11 @@ class ModelSession(Runner):
         self._takes_arrays = self._can_bind and self.is_plain and "tensor(bool)" not in types
         takes = {name: k for k, name in enumerate(self.inputs)}
         gives = {name: k for k, name in enumerate(self.outputs) if self._can_bind}
-        self.updates = find_updates(nodes, takes, gives)
+        self.updates: Sequence[Update] = ()
+        if UPDATING in operators:
+            from .in_place import find_updates
+
+            self.updates = find_updates(nodes, takes, gives)
         self.session = session.native
 
     def before_loading(self, proto: Any, options: Any) -> None:
@@ -168,6 +174,8 @@ class ModelSession(Runner):
         except ENGINE_ERRORS:
             return False  # `bind` knows what else to try
         if self.updates:
+            from .in_place import count_copies
+
             count_copies(self.updates, inputs, outputs)
         return True
 
@@ -251,6 +259,8 @@ class BoundModel:
             return
         if self._updates:
             values = [source.value if isinstance(source, Cell) else source for source in self._inputs]
+            from .in_place import count_copies
+
             count_copies(self._updates, values, self._outputs)
         if self._made:
             values = self._binding.get_outputs()
@@ -297,6 +307,31 @@ def _forbid_rounding(proto: Any) -> None:
             for attribute in node.attribute:
                 if node.op_type == "MatMulNBits" and attribute.name == "accuracy_level":
                     attribute.i = FLOAT_LEVEL
+
+
+def is_quantised(op_type: str) -> bool:
+    """Whether an operator of the engine may multiply integers: all that do have such names, and few others."""
+    return "Integer" in op_type or "uantize" in op_type or op_type.startswith("Q")
+
+
+def _rewrite(
+    proto: Any,
+    constants: Mapping[str, np.ndarray],
+    graphs: Sequence[Any],
+    operators: Collection[str],
+    threads: int | None,
+) -> None:
+    """Rewrite what the engine computes wrongly or slowly, for the operators that the model has."""
+    if "Sum" in operators:
+        _write_sums_as_additions(proto, graphs)
+    if not QUOTIENTS.isdisjoint(operators):
+        from .quotients import guard_quotients
+
+        guard_quotients(proto, constants, graphs)
+    if threads != 1 and SCATTER in operators:
+        from .scatters import write_scatters_in_order
+
+        write_scatters_in_order(constants, graphs)
 
 
 def _write_sums_as_additions(proto: Any, graphs: Sequence[Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
@@ -12,8 +12,10 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
 
 from ...support.errors import OperationError
-from .. import Returning, Update
-from .in_place import count_copies
+from .. import Returning
+
+if TYPE_CHECKING:
+    from .. import Update
 
 # All exceptions of the engine, which have no common base class.
 ENGINE_ERRORS: tuple[type[Exception], ...] = (
@@ -51,6 +53,8 @@ def engine_call(
     `parameters` are the values of the other inputs.
     """
     run = session.run
+    if updates:
+        from .in_place import count_copies
 
     def call(values: Sequence[Any]) -> list[Any]:
         feed = dict(zip(inputs, values))  # noqa: B905  (strict=True takes 0.1 us)

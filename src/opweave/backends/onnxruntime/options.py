@@ -12,7 +12,6 @@ import onnxruntime
 
 from ...support.processors import processors
 from .. import PowerPreference, Precision
-from . import kernels
 from .native import ENGINE_ERRORS
 
 PRECISE_PRODUCTS = ("session.x64quantprecision", "1")
@@ -112,8 +111,11 @@ def session_options(
         options.add_session_config_entry(key, "1")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/")
     options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(FOLDED_BYTES))
-    if quantised and kernels.saturates():
-        options.add_session_config_entry(*PRECISE_PRODUCTS)
+    if quantised:
+        from . import kernels
+
+        if kernels.saturates():
+            options.add_session_config_entry(*PRECISE_PRODUCTS)
     options.log_severity_level = 4  # errors are raised anyway; warnings concern intended properties of graphs
     options.enable_cpu_mem_arena = has_arena
     if has_arena and _shares_memory():

@@ -13,7 +13,6 @@ from ... import memory
 from ...core.dtypes import INFO, ONNX_TYPES
 from .constants import is_plain
 from .native import CPU
-from .records import packed_bytes
 
 _NAMES = {"float32": "float", "float64": "double"}  # other types have NumPy's names
 
@@ -34,6 +33,8 @@ def to_engine(array: np.ndarray) -> Any:
     if info.bits >= 8:
         stored = array.view(np.uint16 if info.bits == 16 else np.uint8)
         return engine.OrtValue.ortvalue_from_numpy_with_onnx_type(stored, info.onnx)
+    from .records import packed_bytes
+
     packed = packed_bytes(array)
     value = engine.OrtValue.ortvalue_from_shape_and_onnx_type(array.shape, info.onnx, CPU)
     ctypes.memmove(value.data_ptr(), packed, len(packed))

@@ -38,6 +38,7 @@ from ..model.protobuf import (
 )
 from ..model.registry import DATA_TYPES, NotConstant, Unsupported, key_of
 from ..model.scopes import all_nodes
+from ..model.shape_keys import DECIDING_ELEMENTS, STRICT as STRICT, ValuesNeeded as ValuesNeeded
 from ..model.values import Constant, Dynamic, NamedSizes, SizeData, Tensor, Value, shape_of, type_of
 from . import operators as operators  # importing `operators` registers the converters
 from .bounded import PaddedValue, bound
@@ -46,7 +47,6 @@ from .conversion import convert
 from .fold import fold
 from .inference import definition_of, infer, is_defined, is_static, is_valid
 from .labels import CLASSIFIER, has_names, name_labels
-from .shape_keys import DECIDING_ELEMENTS, STRICT as STRICT, ValuesNeeded as ValuesNeeded
 
 Kind = Literal["webnn", "fallback", "folded"]
 

@@ -13,8 +13,8 @@ from ... import memory
 from ...context.context import MLContext
 from ...context.tensor import MLTensor, memory_of
 from ...context.tensors import own_memory
+from ...core.desc import MAX_DIMENSION
 from ...core.dtypes import ANY
-from ...core.shapes import MAX_DIMENSION
 from ...memory.arrays import as_array, contiguous
 from ...memory.spaces import Memory, TensorSpace
 from ...support.errors import OperationError, ValidationError, require
@@ -22,7 +22,7 @@ from ...support.names import printable, short_repr
 from ...support.records import record
 from .booleans import as_declared, check_bool
 from .protobuf import TensorProto, TypeProto, ValueInfoProto, dtype_of
-from .registry import DATA_TYPES
+from .tables import DATA_TYPES
 
 
 @record(eq=True)

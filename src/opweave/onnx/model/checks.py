@@ -6,19 +6,18 @@ from a model that did harm; `tests/fuzz/bombs.py` has these models.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from ...core.shapes import broadcasts_to
 from ...support.errors import DataError
 from ...support.names import short_repr
-from .engine_rules import ENGINE_RULES, EngineNode, Rule
 from .limits import ModelLimits
 from .protobuf import AttributeProto, FunctionProto, ModelProto, NodeProto, copy_of, domain_of
-from .registry import MICROSOFT
 from .scopes import all_nodes
+from .tables import MICROSOFT
 
 Callee = tuple[str, str, str]
 """The key of a function: its domain, name and overload."""
@@ -70,6 +69,51 @@ _POSITIVE = frozenset(
 """Attributes that kernels divide sizes by."""
 
 
+class EngineNode:
+    """A node with the shapes and values of its inputs by position, None if unknown or absent.
+
+    `is_decided` becomes False when a rule reads an unknown shape or value, because the rule may then miss a fault.
+    """
+
+    def __init__(
+        self,
+        node: NodeProto,
+        shapes: Sequence[tuple[int, ...] | None],
+        values: Sequence[np.ndarray | None],
+    ) -> None:
+        self.proto = node
+        self.attributes = {attribute.name: attribute for attribute in node.attribute}
+        self.is_decided = True
+        self._shapes, self._values = shapes, values
+
+    def attribute(self, name: str, field: str, default: Any) -> Any:
+        """An attribute's field, such as "i", "f" or "ints"; `default` if the node does not have the attribute."""
+        attribute = self.attributes.get(name)
+        return default if attribute is None else getattr(attribute, field)
+
+    def shape(self, position: int, *, decides: bool = True) -> tuple[int, ...] | None:
+        """The shape of the input at `position`. An unknown shape clears `is_decided`, except with `decides=False`."""
+        shape = self._shapes[position] if position < len(self._shapes) else None
+        if shape is None and decides and self.is_given(position):
+            self.is_decided = False
+        return shape
+
+    def is_given(self, position: int) -> bool:
+        """Whether there is an input at `position`."""
+        return position < len(self.proto.input) and bool(self.proto.input[position])
+
+    def value(self, position: int) -> np.ndarray | None:
+        """The value of the input at `position`."""
+        value = self._values[position] if position < len(self._values) else None
+        if value is None:
+            self.is_decided = False
+        return value
+
+
+Rule = Callable[[EngineNode], str]
+"""Returns the fault of a node as text for a message; empty if there is none."""
+
+
 def check_node(
     node: NodeProto,
     where: str = "",
@@ -88,8 +132,7 @@ def check_node(
                 got = numbers if attribute.type == AttributeProto.INTS else numbers[0]
                 _refuse(node, where, f"{attribute.name} must be positive and less than 2**31, got {short_repr(got)}")
     op_type, domain = node.op_type, domain_of(node)
-    rules = RULES if domain == "" else ENGINE_RULES if domain == MICROSOFT else {}
-    rule = rules.get(op_type)
+    rule = RULES.get(op_type) if domain == "" else _engine_rules().get(op_type) if domain == MICROSOFT else None
     if rule is not None and (fault := rule(EngineNode(node, shapes, values))):
         _refuse(node, where, fault)
     if domain != "":
@@ -111,10 +154,17 @@ def check_node(
             _refuse(node, where, f"input {position} must hold one value, got the shape {list(shape)}")
 
 
+def _engine_rules() -> Mapping[str, Rule]:
+    """The rules for ONNX Runtime's own operators, which few models have."""
+    from .engine_rules import ENGINE_RULES
+
+    return ENGINE_RULES
+
+
 def needs_inputs(node: NodeProto) -> bool:
     """Whether a rule for a node needs the shapes or values of its inputs."""
     if node.domain == MICROSOFT:
-        return node.op_type in ENGINE_RULES
+        return node.op_type in _engine_rules()
     return node.op_type in RULES or node.op_type in _SHAPES or node.op_type in _SCALARS
 
 
@@ -215,6 +265,8 @@ def _einsum(node: EngineNode) -> str:
 
 
 def _layer_normalization(node: EngineNode) -> str:
+    from ...core.shapes import broadcasts_to
+
     axis = node.attribute("axis", "i", -1)
     if abs(axis) > MAX_RANK:
         return f"axis must be in -{MAX_RANK}..{MAX_RANK}, got {axis}"

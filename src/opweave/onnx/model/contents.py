@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 LARGE_BYTES = 2**20
 """Models of this size or more are parsed without their weights, and their files are mapped into memory."""
 
+LEAST_BYTES = 1024
+"""Weights of this size or more are then replaced by references (`wire`)."""
+
 
 @record
 class Contents:
@@ -82,4 +85,4 @@ def _open_regular(path: str | Path) -> BinaryIO:
     raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, and only files can be read")
 
 
-__all__ = ["LARGE_BYTES", "Contents"]
+__all__ = ["LARGE_BYTES", "LEAST_BYTES", "Contents"]

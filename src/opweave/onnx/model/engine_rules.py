@@ -3,60 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from collections.abc import Iterable, Mapping, Sequence
 
 from ...core.shapes import broadcasts_to
 from ...support.errors import NotSupportedError
+from .checks import EngineNode, Rule
 from .protobuf import NodeProto
-from .registry import MICROSOFT
-
-
-class EngineNode:
-    """A node with the shapes and values of its inputs by position, None if unknown or absent.
-
-    `is_decided` becomes False when a rule reads an unknown shape or value, because the rule may then miss a fault.
-    """
-
-    def __init__(
-        self,
-        node: NodeProto,
-        shapes: Sequence[tuple[int, ...] | None],
-        values: Sequence[np.ndarray | None],
-    ) -> None:
-        self.proto = node
-        self.attributes = {attribute.name: attribute for attribute in node.attribute}
-        self.is_decided = True
-        self._shapes, self._values = shapes, values
-
-    def attribute(self, name: str, field: str, default: Any) -> Any:
-        """An attribute's field, such as "i", "f" or "ints"; `default` if the node does not have the attribute."""
-        attribute = self.attributes.get(name)
-        return default if attribute is None else getattr(attribute, field)
-
-    def shape(self, position: int, *, decides: bool = True) -> tuple[int, ...] | None:
-        """The shape of the input at `position`. An unknown shape clears `is_decided`, except with `decides=False`."""
-        shape = self._shapes[position] if position < len(self._shapes) else None
-        if shape is None and decides and self.is_given(position):
-            self.is_decided = False
-        return shape
-
-    def is_given(self, position: int) -> bool:
-        """Whether there is an input at `position`."""
-        return position < len(self.proto.input) and bool(self.proto.input[position])
-
-    def value(self, position: int) -> np.ndarray | None:
-        """The value of the input at `position`."""
-        value = self._values[position] if position < len(self._values) else None
-        if value is None:
-            self.is_decided = False
-        return value
-
-
-Rule = Callable[[EngineNode], str]
-"""Returns the fault of a node as text for a message; empty if there is none."""
+from .tables import MICROSOFT
 
 
 def _single(*positions: int) -> Rule:

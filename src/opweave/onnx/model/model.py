@@ -45,12 +45,14 @@ from .protobuf import (
     attribute_value,
     sub_graphs,
 )
-from .registry import REGISTERED, Converter, Key, key_of
 from .scopes import flatten, initializer_names
+from .tables import REGISTERED, Key, key_of
 from .utf8 import is_text, other_format, with_text
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from .registry import Converter
 
 KNOWN_OPSET = 21
 """The newest operator set that every `onnx` package with support for NumPy 2 has."""
@@ -138,6 +140,11 @@ class Model:
     def operators(self) -> frozenset[Key]:
         """The operators of all nodes; there are few."""
         return frozenset(map(key_of, self.nodes))
+
+    @property
+    def may_lack_operators(self) -> bool:
+        """Whether an operator may be unknown. ONNX's own are known, unless the user's operations replace or precede them."""
+        return bool(REGISTERED) or any(domain for domain, _ in self.operators)
 
     @property
     def updating(self) -> dict[Key, Converter]:
@@ -469,7 +476,8 @@ def _parse(contents: Contents, subject: str) -> tuple[ModelProto, bool]:
 
             lean = without_weights(data, nodes=contents.is_fixed)
         serialised = lean or bytes(data)
-        return ModelProto.FromString(serialised), is_text(serialised)
+        proto = ModelProto.FromString(serialised)
+        return proto, is_text(proto, serialised)
     except Exception as error:
         raise DataError(f"{subject}: not an ONNX model ({other_format(data) or error})") from None
 

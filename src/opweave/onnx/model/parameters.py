@@ -68,7 +68,7 @@ def digest_of(model: Model) -> str:
     operations: with other operations, the engines get other nodes.
     """
     from ...support.digests import SMALL_BYTES, digest
-    from .wire import LEAST_BYTES
+    from .contents import LEAST_BYTES
 
     operations = [
         (key, converter.op.name if converter.op is not None else "")

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from ...core.dtypes import INFO, ONNX_TYPES
-from ...core.sizes import Size
 from ...support.errors import import_extra
 
 M = TypeVar("M")
@@ -196,10 +195,12 @@ def tensor_type(element_type: int, shape: Sequence[int | str | None] | None = No
     if shape is not None:
         type.tensor_type.shape.SetInParent()  # a scalar has a shape without dimensions
         for size in shape:
-            if isinstance(size, (str, Size)):
-                type.tensor_type.shape.dim.add(dim_param=str(size))
+            if size is None:
+                type.tensor_type.shape.dim.add()
+            elif isinstance(size, (int, np.integer)):
+                type.tensor_type.shape.dim.add(dim_value=size)
             else:
-                type.tensor_type.shape.dim.add(**({} if size is None else {"dim_value": size}))
+                type.tensor_type.shape.dim.add(dim_param=str(size))  # a name, or a `Size`
     return type
 
 

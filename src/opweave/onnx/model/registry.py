@@ -33,26 +33,26 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ...core.casts import cast_array
-from ...core.dtypes import INFO, DataType, name_of
+from ...core.dtypes import DataType, name_of
 from ...core.graph import MLOperand
 from ...core.sizes import Size
-from .protobuf import GraphProto, NodeProto, TensorProto, domain_of
+from .tables import (
+    CONVERTERS as CONVERTERS,
+    DATA_TYPES as DATA_TYPES,
+    ELEMENT_TYPES as ELEMENT_TYPES,
+    MICROSOFT as MICROSOFT,
+    REGISTERED as REGISTERED,
+    TRADITIONAL as TRADITIONAL,
+    Key as Key,
+    in_place as in_place,
+    key_of as key_of,
+)
 
 if TYPE_CHECKING:
     from ...context.builder import MLGraphBuilder
     from ...core.operation import Op
 
 Tensor: TypeAlias = "MLOperand | np.ndarray"
-
-MICROSOFT = "com.microsoft"
-TRADITIONAL = "ai.onnx.ml"
-"""Domains of operators beside ONNX's own, "": ONNX Runtime's operators, and traditional machine learning."""
-
-ELEMENT_TYPES: dict[DataType, int] = {info.name: info.onnx for info in INFO.values()}
-"""WebNN data type -> the ONNX element type of the same name."""
-
-DATA_TYPES: dict[int, DataType] = {**{onnx: name for name, onnx in ELEMENT_TYPES.items()}, TensorProto.BOOL: "uint8"}
-"""ONNX element type -> the WebNN data type that carries it."""
 
 EXTRAS = frozenset({"opset", "outputs", "stream", "types"})
 """Keyword arguments of converters that are not attributes."""
@@ -183,17 +183,6 @@ def _updates(op: Op[..., Any] | None, inputs: Sequence[str]) -> dict[int, int]:
     return {result: inputs.index(name) for result, name in op.updates.items()} if op is not None else {}
 
 
-Key: TypeAlias = tuple[str, str]
-"""The domain and the name of an operator."""
-
-CONVERTERS: dict[Key, Converter] = {}
-"""Opweave's own converters. `operators` registers them, so readers of this table import `operators` first. Models that ONNX
-Runtime runs uncompiled need neither."""
-
-REGISTERED: dict[Key, Converter] = {}
-"""The converters of the user's operations. They take precedence in the models that are read from then on."""
-
-
 def converts(
     *op_types: str, domain: str = "", moved: Collection[str] = (), updates: Op[..., Any] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -221,27 +210,6 @@ def register(operators: Mapping[str, Op[..., Any]], domain: str = "") -> None:
     """Register operators that have the same inputs, attributes and defaults as an operation."""
     for op_type, op in operators.items():
         CONVERTERS[domain, op_type] = Converter.of_op(op, op, op.attributes, op=None)
-
-
-def key_of(node: NodeProto) -> Key:
-    """The key of a node's converter in `CONVERTERS`."""
-    return domain_of(node), node.op_type
-
-
-def in_place(graph: GraphProto, converters: Mapping[Key, Converter]) -> dict[str, str]:
-    """Name of an output that may alias an updated input -> name of that input."""
-    updating = {key: converter.updates for key, converter in converters.items() if converter.updates}
-    if not updating:
-        return {}
-    inputs, outputs = {info.name for info in graph.input}, {info.name for info in graph.output}
-    aliases: dict[str, str] = {}
-    for node in graph.node:
-        for result, position in updating.get(key_of(node), {}).items():
-            if result < len(node.output) and position < len(node.input):
-                source, target = node.input[position], node.output[result]
-                if source in inputs and target in outputs:
-                    aliases[target] = source
-    return aliases
 
 
 def constant_of(value: Tensor | None, subject: str) -> np.ndarray:

@@ -21,6 +21,9 @@ _DESCRIPTIVE = frozenset(
 _SYNTAX = b"\x62\x06proto3"
 """The field `syntax` of a FileDescriptorProto; the last one of a message counts."""
 
+FEW_BYTES = 4096
+"""Models up to this size are checked field by field, which takes less time than making the strict class. An estimate."""
+
 _OTHER_FORMATS = {
     b"version https://git-lfs": "it is a pointer of Git LFS: `git lfs pull` fetches the file itself",
     b"PK\x03\x04": "it is a ZIP archive, as files of PyTorch and Keras are: export the model as ONNX",
@@ -39,8 +42,10 @@ def other_format(data: bytes | memoryview) -> str:
     return next((hint for start, hint in _OTHER_FORMATS.items() if head.lower().startswith(start.lower())), "")
 
 
-def is_text(serialised: bytes) -> bool:
-    """Whether all text in a serialised model is UTF-8. Protobuf itself checks this under the syntax proto3."""
+def is_text(proto: ModelProto, serialised: bytes) -> bool:
+    """Whether all text in a model is UTF-8. Protobuf itself checks this under the syntax proto3."""
+    if len(serialised) <= FEW_BYTES:
+        return next(_bytes_in(proto), None) is None
     try:
         _strict_model().FromString(serialised)
     except Exception:  # implementations of Protobuf raise errors of several types

@@ -11,12 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ...backends.onnxruntime.records import field
 from ...support.varint import read_varint
+from .contents import LEAST_BYTES as LEAST_BYTES
 
 HERE = "\0"
 """The location of data inside the model itself; no file can have this name."""
-
-LEAST_BYTES = 1024
-"""Weights of this size or more are replaced by references."""
 
 _MODEL_GRAPH, _GRAPH_NODE, _GRAPH_INITIALIZER = 7, 1, 5
 _NODE_OPERATOR, _NODE_ATTRIBUTE, _NODE_DOMAIN, _ATTRIBUTE_TENSOR = 4, 5, 7, 5

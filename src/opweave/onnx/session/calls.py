@@ -10,13 +10,13 @@ import numpy as np
 
 from ... import memory
 from ...context.tensor import Locks, MLTensor, memory_of
-from ...core.graph import Desc
+from ...core.desc import Desc
 from ...support.errors import MLError, OperationError, ValidationError, require
 from ...support.hints import require_names
 from ...support.records import record
-from ..convert.shape_keys import Shapes
 from ..model.arguments import Argument, HostValues, check_target
 from ..model.booleans import bool_as_uint8
+from ..model.shape_keys import Shapes
 from ..ort_api.ort_values import unwrap
 from .direct import direct_call
 from .model_program import ModelProgram

@@ -66,16 +66,21 @@ MAX_POOLS = 5
 def find_measured(
     digest: Callable[[], str], backend: Backend, find_ways: Callable[[], Mapping[str, Backend]]
 ) -> dict[str, Measurement]:
-    """Find the measurements of a model by shapes as text; load no engine unless something was measured on this machine."""
+    """Find the measurements of a model by shapes as text; load no engine unless the model was measured."""
     if not backend.may_choose():
         return {}
-    from ...support import disk_cache
+    from ...support.tuned import has_tuning
 
-    if not disk_cache.has(disk_cache.TUNING) or len(ways := find_ways()) < 2:
+    if not has_tuning():
         return {}
-    from ...compile import keys
+    from ...support.digests import prefix_of
 
     model = digest()
+    if not has_tuning(prefix_of(model)) or len(ways := find_ways()) < 2:
+        return {}
+    from ...compile import keys
+    from ...support import disk_cache
+
     if not disk_cache.exists(keys.key_of(model, keys.machine(ways), keys.versions(ways)), keys.KIND):
         return {}
     from ...compile import engines

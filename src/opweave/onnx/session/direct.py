@@ -31,7 +31,7 @@ def direct_call(
     """A function that runs a model on feeds; None if some input is no tensor, or calls need the full path."""
     if not all(info.element_type for info in inputs) or set(model.inputs) != {info.name for info in inputs}:
         return None
-    run = model.program.taking_feeds([model.outputs.index(name) for name in names])
+    run = model.taking_feeds([model.outputs.index(name) for name in names])
     if run is None:
         return None
     expected = tuple([(info.name, info.dtype, _CHECKS.get(info.element_type)) for info in inputs])

@@ -16,7 +16,7 @@ from ...support.records import record
 from ..model.checks import title_of
 from ..model.model import Model
 from ..model.protobuf import NodeProto, TensorProto, ValueInfoProto
-from ..model.registry import MICROSOFT, key_of
+from ..model.tables import MICROSOFT, key_of
 
 INDEXING = {("", "Gather"): "axis", (MICROSOFT, "GatherBlockQuantized"): "gather_axis"}
 """Operators whose second input holds indices into the first, with the name of the axis attribute (0 by default)."""

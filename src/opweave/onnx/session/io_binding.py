@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import memory
-from ...core.shapes import OtherShapes
+from ...core.desc import OtherShapes
 from ...memory.spaces import Cell
 from ...support.errors import NotSupportedError, OperationError, ValidationError, require
 from ...support.records import record

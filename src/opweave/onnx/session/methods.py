@@ -93,8 +93,6 @@ class OnnxRuntimeMethods:
     (None, None, None)
     """
 
-    _binding_class: type[IOBinding] | None = None
-
     # Of the session.
     _parts: SessionParts
     _run_trace: RunTrace | None
@@ -173,9 +171,12 @@ class OnnxRuntimeMethods:
 
     def io_binding(self) -> IOBinding:
         """A new `IOBinding` for `run_with_iobinding`, to read inputs and write outputs in place."""
+        return self._binding_class()(self)
+
+    def _binding_class(self) -> type[IOBinding]:
         from .io_binding import IOBinding
 
-        return (self._binding_class or IOBinding)(self)
+        return IOBinding
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
         """Run the model on the bound arrays; the binding receives the results.

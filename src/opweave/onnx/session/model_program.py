@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ... import memory
-from ...backends import Aliases, Returning
-from ...core.graph import Desc
-from ...core.shapes import OtherShapes
+from ...core.desc import Desc, OtherShapes
 from ...memory.spaces import Cell
-from ...run.program import Program
 from ..model.arguments import check_target
 from ..model.booleans import bool_as_uint8
+
+if TYPE_CHECKING:
+    from ...backends import Aliases, Returning, TakingFeeds
+    from ...run.program import Program
 
 NOTHING_SHARED: Mapping[str, str] = MappingProxyType({})
 
@@ -47,7 +48,12 @@ class ModelProgram:
     def set_program(self, program: Program, wrappers: Sequence[Wrapper], results: Sequence[Result]) -> None:
         """Let it run a program, which has a wrapper for each input and a result for each output."""
         self.program = program
-        self.inputs, self.outputs = list(program.graph.inputs), list(program.graph.outputs)
+        self._set_values(list(program.graph.inputs), list(program.graph.outputs), wrappers, results)
+
+    def _set_values(
+        self, inputs: list[str], outputs: list[str], wrappers: Sequence[Wrapper], results: Sequence[Result]
+    ) -> None:
+        self.inputs, self.outputs = inputs, outputs
         self.results = {name: result for name, result in zip(self.outputs, results, strict=True) if result is not None}
         self._wrappers, self._results = wrappers, results
         self._takes_values_as_is = not any(wrappers)
@@ -60,8 +66,18 @@ class ModelProgram:
 
     def returning(self, wanted: Sequence[int]) -> Returning:
         """A function that runs the model on checked values, and returns outputs in new memory: those at positions `wanted`."""
-        call = self.program.returning(wanted) if self.gives_values_as_is else None
+        call = self._returning(wanted) if self.gives_values_as_is else None
         return call or partial(self.run, outputs=[None] * len(self.outputs), wanted=wanted)
+
+    def taking_feeds(self, wanted: Sequence[int]) -> TakingFeeds | None:
+        """`returning` for arrays by name, whose shapes the engine checks; None if the engine does not do that."""
+        return self.program.taking_feeds(wanted)
+
+    def _returning(self, wanted: Sequence[int]) -> Returning | None:
+        return self.program.returning(wanted)
+
+    def _run_program(self, inputs: Sequence[Any], outputs: Sequence[Any], shared: Aliases) -> None:
+        self.program.run(inputs, outputs, shared)
 
     def ordered_run(self) -> Callable[[Mapping[str, Any]], Callable[[], list[Any]]]:
         """A function that binds the model to a feed. Runs return outputs in the order of their names, as on all engines."""
@@ -94,7 +110,7 @@ class ModelProgram:
                 m if declared is None else bool_as_uint8(m) for declared, m in zip(self._results, buffers, strict=True)
             ]
         try:
-            self.program.run(inputs, targets, self.pairs(shared) if shared else ())
+            self._run_program(inputs, targets, self.pairs(shared) if shared else ())
         except OtherShapes as error:
             for name, target in zip(self.outputs, outputs, strict=True):
                 if target is not None and name in error.shapes and name not in self.results:

@@ -9,7 +9,7 @@ from ...core.guards import Guards
 from ...core.size_values import match_sizes
 from ...core.sizes import Size
 from ...support.records import record
-from ..convert.shape_keys import Shapes
+from ..model.shape_keys import Shapes
 
 if TYPE_CHECKING:
     from ..model.arguments import Argument

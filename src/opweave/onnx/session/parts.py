@@ -15,10 +15,9 @@ from ...support.hints import require_names
 from ...support.names import either
 from ...support.progress import report_work
 from ...support.records import record
-from ..convert.register import require_operators
 from ..model.arguments import Argument, FixedShapes
 from ..model.model import Model
-from ..model.registry import in_place
+from ..model.tables import in_place
 from ..ort_api.options import Settings
 from .repeat import RepeatedCall
 from .shape_cache import ShapeCache, Shapes
@@ -101,7 +100,10 @@ class SessionParts:
     use: Use | None = None
 
     def __init__(self, recipe: Recipe, settings: Settings, model: Model) -> None:
-        require_operators(model)
+        if model.may_lack_operators:
+            from ..convert.register import require_operators
+
+            require_operators(model)
         self.recipe, self.settings, self.model, self.context = recipe, settings, model, settings.context
         self.space, self.context_state = self.context.backend.space, state_of(self.context)
         self.check_alive = self.context_state.check_alive

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakKeyDictionary, ref
 
 from onnxruntime.capi import onnxruntime_inference_collection as collection, onnxruntime_pybind11_state as engine
@@ -18,13 +18,14 @@ from ...support.errors import (
     NotSupportedError,
     OperationError,
     ValidationError,
-    require,
 )
 from ..ort_api.options import CPU_PROVIDER
 from . import report
-from .io_binding import IOBinding
 from .replacement import default_context
 from .session import InferenceSession
+
+if TYPE_CHECKING:
+    from .io_binding import IOBinding
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,20 +88,8 @@ def _translate_errors(method: F, *more: type[Exception]) -> F:
 # Classes -------------------------------------------------------------------------------------------------------------
 
 
-class ReplacedBinding(IOBinding, collection.IOBinding):  # type: ignore[misc]
-    """A binding of Opweave that is also an `onnxruntime.IOBinding`."""
-
-    def __init__(self, session: Any) -> None:
-        is_ours = isinstance(session, InferenceSession)
-        rule = "IOBinding: session must be an opweave.InferenceSession"
-        require(is_ours, f"{rule}, got {type(session).__module__}.{type(session).__qualname__}")
-        super().__init__(session)
-
-
 class ReplacedSession(InferenceSession, collection.InferenceSession):  # type: ignore[misc]
     """A session of Opweave that is also an `onnxruntime.InferenceSession`, and takes the arguments of that class."""
-
-    _binding_class = ReplacedBinding
 
     def __init__(
         self,
@@ -124,10 +113,15 @@ class ReplacedSession(InferenceSession, collection.InferenceSession):  # type: i
             raise as_theirs(error, *more) from error.__cause__
         report.add(self._parts, providers)
 
+    def _binding_class(self) -> type[IOBinding]:
+        from .replaced_binding import ReplacedBinding
+
+        return ReplacedBinding
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         if type(self) is ReplacedSession or issubclass(type(self).__mro__[1], ReplacedSession):
             return super().__reduce_ex__(protocol)
-        # Pickle finds the user's class by name, but not the class that `_on_opweave` derives.
+        # Pickle finds the user's class by name, but not the class that `derive_class` derives.
         derived, users = type(self), type(self).__mro__[1]
         if derived.__reduce__ is InferenceSession.__reduce__:
             return _new, (users,), self.__getstate__()
@@ -146,17 +140,19 @@ class ReplacedSession(InferenceSession, collection.InferenceSession):  # type: i
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{why}")
 
 
-def _wrap(cls: type, *bases: type) -> None:
-    """Wrap all public methods that `cls` inherits from `bases`, so that their errors are also ONNX Runtime's."""
+def wrap_errors(cls: type, *bases: type, binds: bool = False) -> None:
+    """Wrap all public methods that `cls` inherits from `bases`, so that their errors are also ONNX Runtime's.
+
+    Methods that bind memory also raise `RuntimeError`: with `binds`, all of them.
+    """
     for base in bases:
         for name, method in vars(base).items():
             if not name.startswith("_") and callable(method):
-                binds = "bind" in name or base is IOBinding
-                setattr(cls, name, _translate_errors(method, *((RuntimeError,) if binds else ())))
+                more = (RuntimeError,) if binds or "bind" in name else ()
+                setattr(cls, name, _translate_errors(method, *more))
 
 
-_wrap(ReplacedSession, *(cls for cls in reversed(InferenceSession.__mro__) if cls is not object))
-_wrap(ReplacedBinding, IOBinding)
+wrap_errors(ReplacedSession, *(cls for cls in reversed(InferenceSession.__mro__) if cls is not object))
 
 
 def _new(cls: Any) -> Any:
@@ -169,24 +165,11 @@ def _new(cls: Any) -> Any:
 def session_init(self: Any, *args: Any, **kwargs: Any) -> None:
     """`onnxruntime.InferenceSession.__init__`: turn the new object into a session of Opweave."""
     if not isinstance(self, ReplacedSession):
-        self.__class__ = _on_opweave(type(self), collection.InferenceSession, ReplacedSession)
+        self.__class__ = derive_class(type(self), collection.InferenceSession, ReplacedSession)
     ReplacedSession.__init__(self, *args, **kwargs)
 
 
-_binding_init = getattr(collection.IOBinding.__init__, "original", collection.IOBinding.__init__)
-
-
-def binding_init(self: Any, session: Any) -> None:
-    """`onnxruntime.IOBinding.__init__`: turn the new object into a binding of Opweave, if its session is one of Opweave."""
-    if not isinstance(session, InferenceSession):  # ONNX Runtime runs it
-        _binding_init(self, session)
-        return
-    if not isinstance(self, ReplacedBinding):
-        self.__class__ = _on_opweave(type(self), collection.IOBinding, ReplacedBinding)
-    ReplacedBinding.__init__(self, session)
-
-
-def _on_opweave(cls: type, original: type, replacement: type) -> type:
+def derive_class(cls: type, original: type, replacement: type) -> type:
     """Derive a class from `cls` and `replacement`, so that calls of `cls` to its base class reach Opweave."""
     if cls is original:
         return replacement

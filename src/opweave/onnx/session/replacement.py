@@ -159,7 +159,7 @@ def _session_init(self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _binding_init(self: Any, session: Any) -> None:
-    from .replaced import binding_init
+    from .replaced_binding import binding_init
 
     binding_init(self, session)
 

@@ -12,7 +12,7 @@ from ...backends import Precision
 from ...context.context import MLContext
 from ...context.tensor import MLTensor
 from ...context.tensors import in_thread
-from ...core.shapes import OtherShapes
+from ...core.desc import OtherShapes
 from ...support import hints
 from ...support.errors import require
 from ...support.names import listing

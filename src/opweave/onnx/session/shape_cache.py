@@ -19,16 +19,15 @@ import numpy as np
 
 from ... import memory
 from ...context.context import MLContext
-from ...core.graph import Graph
-from ...core.shapes import OtherShapes
+from ...core.desc import OtherShapes
 from ...support.cache import Cache
 from ...support.errors import MLError, NotSupportedError, OperationError
 from ...support.names import count_of
 from ...support.progress import report_work
-from ..convert.shape_keys import STRICT, Key as Key, Shapes as Shapes, ValuesNeeded, may_decide, text_of as text_of
 from ..model.arguments import Argument
 from ..model.model import Model
 from ..model.parameters import digest_of, weight_bytes
+from ..model.shape_keys import STRICT, Key as Key, Shapes as Shapes, ValuesNeeded, may_decide, text_of as text_of
 from ..ort_api.options import INFO, NOTSET, WARNING, log
 from .choice import (
     ALWAYS,
@@ -154,6 +153,8 @@ class ShapeCache:
     def ways(self) -> dict[str, Backend]:
         """The engines that may run the model, by name. The first look loads them."""
         if self._ways is None:
+            from ...core.graph import Graph
+
             self._ways = self._context.backend.tunable(Graph({}, {}, ()))
         return self._ways
 

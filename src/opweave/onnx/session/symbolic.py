@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...context.context import MLContext
-from ...core.graph import Builder, Graph, Operand
-from ...memory.spaces import HOST
-from ...run.program import Program
-from ...run.steps import CompiledSegment, Unsized
 from ...support.errors import MLError, NotSupportedError
 from ..model.arguments import Argument
-from ..model.engine_rules import check_decided
 from ..model.model import Model
 from ..model.protobuf import PLAIN, ModelProto, NodeProto, TensorProto, stored_bytes, sub_graphs, tensor_type
-from ..model.registry import MICROSOFT
 from ..model.scopes import all_nodes, used_names
+from ..model.tables import MICROSOFT
 from .model_program import ModelProgram
+
+if TYPE_CHECKING:
+    from ...backends import Aliases, Returning, Runner, TakingFeeds
+    from ...run.program import Program
 
 LARGE_CONSTANT_BYTES = 4096
 """Constant nodes from this size in bytes are treated as weights; smaller ones may hold shapes, which inference must see."""
@@ -29,11 +29,54 @@ CRASH_PRONE = frozenset({"LayerNormalization", "Loop", "SplitToSequence"})
 invalid ones."""
 
 
-def open_program(model: Model, context: MLContext, inputs: Sequence[Argument]) -> ModelProgram:
+class OpenModel(ModelProgram):
+    """The unchanged model in ONNX Runtime's session, which runs calls of all shapes on the caller's memory.
+
+    The engine's runner does what a program of one step does. The program itself is made for calls that alias inputs and
+    outputs, to bind memory, and to measure kernels: most processes need none of its modules.
+    """
+
+    def __init__(self, runner: Runner, device: str, inputs: list[str], outputs: list[str]) -> None:
+        self.is_open = True
+        self._runner, self._device = runner, device
+        self._set_values(inputs, outputs, [None] * len(inputs), [None] * len(outputs))
+
+    @cached_property
+    def program(self) -> Program:  # type: ignore[override]
+        """The program of one step."""
+        from ...core.graph import Builder, Graph, Operand
+        from ...memory.spaces import HOST
+        from ...run.program import Program
+        from ...run.steps import CompiledSegment, Unsized
+
+        builder = Builder()
+        takes: dict[str, Operand] = {name: Unsized(builder, name) for name in self.inputs}
+        gives: dict[str, Operand] = {name: Unsized(builder, name) for name in self.outputs}
+        reads, writes = list(takes.values()), list(gives.values())
+        part = CompiledSegment(self._runner, HOST, self._device, (), (), reads, writes, "the model")
+        return Program(Graph(takes, gives, ()), {}, [part], [], HOST)
+
+    def _run_program(self, inputs: Sequence[Any], outputs: Sequence[Any], shared: Aliases) -> None:
+        if shared:
+            self.program.run(inputs, outputs, shared)
+        else:
+            self._runner.run(inputs, outputs)
+
+    def _returning(self, wanted: Sequence[int]) -> Returning | None:
+        return self._runner.returning(wanted)
+
+    def taking_feeds(self, wanted: Sequence[int]) -> TakingFeeds | None:
+        """See `ModelProgram.taking_feeds`."""
+        return self._runner.taking_feeds(wanted)
+
+
+def open_program(model: Model, context: MLContext, inputs: Sequence[Argument]) -> OpenModel:
     """Create ONNX Runtime's session for a model, a program that takes all shapes; `NotSupportedError` if it cannot run."""
     for _, op_type in model.operations:
         raise NotSupportedError(f"{op_type} is a custom operation, which needs static shapes")
     if any(domain == MICROSOFT for domain, _ in model.operators):
+        from ..model.engine_rules import check_decided
+
         shapes = {tensor.name: tuple(tensor.dims[:]) for tensor in model.proto.graph.initializer}
         static = {argument.name: argument.static_shape() for argument in inputs}
         check_decided(model.proto.graph.node, shapes | {n: shape for n, shape in static.items() if shape is not None})
@@ -43,13 +86,9 @@ def open_program(model: Model, context: MLContext, inputs: Sequence[Argument]) -
         raise NotSupportedError(str(error)) from error
     if runner is None:
         raise NotSupportedError(f"{context.device.name} cannot run models with dynamic dimensions")
-    builder = Builder()
-    takes: dict[str, Operand] = {argument.name: Unsized(builder, argument.name) for argument in inputs}
-    gives: dict[str, Operand] = {o.name: Unsized(builder, o.name) for o in model.proto.graph.output}
-    reads, writes = list(takes.values()), list(gives.values())
-    part = CompiledSegment(runner, HOST, context.device.name, (), (), reads, writes, "the model")
-    program = Program(Graph(takes, gives, ()), {}, [part], [], HOST)
-    return ModelProgram(program, [None] * len(takes), [None] * len(gives), is_open=True)
+    takes = [argument.name for argument in inputs]
+    gives = list(dict.fromkeys(output.name for output in model.proto.graph.output))
+    return OpenModel(runner, context.device.name, takes, gives)
 
 
 def must_be_traced(model: Model) -> bool:

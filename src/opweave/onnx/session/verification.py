@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...compile.states import SWITCHED_OFF, YET
-from ..convert.shape_keys import text_of
+from ..model.shape_keys import text_of
 
 if TYPE_CHECKING:
     from ...compile.engines import Measurement

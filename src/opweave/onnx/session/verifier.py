@@ -14,13 +14,13 @@ from ...compile.uses import Sample
 from ...support.errors import MLError
 from ...support.formatting import size
 from ...verification.process import MAX_COPIED_BYTES, Task, ways_of
-from ..convert.shape_keys import text_of
 from ..convert.trace import Trace
 from ..model.arguments import Argument
 from ..model.limits import ModelLimits
 from ..model.model import Model
 from ..model.parameters import QUANTISING
 from ..model.protobuf import ModelProto
+from ..model.shape_keys import text_of
 from .choice import UNCOMPILED
 from .compiled import sole_graph
 from .model_program import Fallback, ModelProgram

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from ..model.arguments import Argument
+    from .arguments import Argument
 
 from ...support.errors import OperationError
 
