@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from ..core.dtypes import FLOATS
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
 from ..core.sizes import Size
-from ..expr import abs as magnitude, arg_max_over, cast, compute, store, where
+from ..expr import abs as magnitude, arg_max_over, cast, compute, floor, is_nan, product_over, store, sum_over, where
 from ..expr.array import Traced
 from ..support.errors import require
 from .declare import declare
 
 MAX_SIZE = 64
-"""Maximum rows of a matrix. Each row is a stage of the computation, which is compiled by itself. An estimate."""
+"""Maximum rows of a matrix. Each row is two stages of the computation. An estimate."""
 
 
 def _check_square(input: Operand) -> int:
@@ -49,15 +50,21 @@ def det(self: Builder, input: Operand, *, label: str = "") -> Desc:
 @det.expression
 def _(input: Traced) -> Traced:
     batch, size = input.shape[:-2], int(input.shape[-1])
-    matrix = cast(input, "float32")
-    result: Any = 1.0
-    for rest in range(size, 0, -1):
-        best = _pivots(matrix, batch, rest, 0)
-        pivot = compute(batch, _pivot_of(matrix, best))
-        result = result * where(best == 0, pivot, -pivot)
-        if rest > 1:
-            matrix = store(compute((*batch, rest - 1, rest - 1), _smaller(matrix, best)))
-    return _as_type_of(input, result)
+    matrix = _begin(input, batch, size)
+    for _ in range(size - 1):
+        matrix = store(compute((*batch, size, size + 1), _eliminated(matrix, _pivots(matrix, batch, size), size)))
+
+    def element(*b: Traced) -> Traced:
+        def column_of(row: Traced) -> Traced:
+            used = matrix[(*b, row, size)]
+            return cast(where(used < 0, size - 1.0, used), "int32")
+
+        pivots = product_over(size, lambda row: matrix.clamped[(*b, row, column_of(row))])
+        # Each pair of rows whose pivots are in the other order changes the sign.
+        crossed = sum_over((size, size), lambda i, j: where((i < j) & (column_of(i) > column_of(j)), 1.0, 0.0))
+        return pivots * (1.0 - 2.0 * (crossed - 2.0 * floor(crossed * 0.5)))
+
+    return _as_type_of(input, compute(batch, element))
 
 
 def _as_type_of(input: Traced, result: Traced) -> Traced:
@@ -65,26 +72,51 @@ def _as_type_of(input: Traced, result: Traced) -> Traced:
     return cast(result, data_type)
 
 
-def _pivots(matrix: Traced, batch: Sequence[int], rest: int, column: int) -> Traced:
-    """The rows with the largest elements of a column, among the rows from `column` on."""
-    return store(compute(batch, lambda *p: arg_max_over(rest, lambda i: magnitude(matrix[(*p, i + column, column)]))))
+def _begin(input: Traced, batch: Sequence[int], size: int) -> Traced:
+    """Matrices in float32 with a further column: the step in which a row was the pivot row, -1 for rows that were not yet.
 
-
-def _pivot_of(matrix: Traced, best: Traced) -> Any:
-    return lambda *p: matrix.clamped[(*p, best[p], 0)]
-
-
-def _smaller(matrix: Traced, best: Traced) -> Any:
-    """The element without the pivot row and the first column, after the column is eliminated."""
+    The formula of a step reads from this column which step it is. So all steps are one kernel, which is compiled once.
+    """
+    matrix = cast(input, "float32")
 
     def element(*p: Traced) -> Traced:
-        *places, i, j = p
+        *places, column = p
+        return where(column == size, -1.0, matrix.clamped[(*places, column)])
+
+    return store(compute((*batch, size, size + 1), element))
+
+
+def _pivots(matrix: Traced, batch: Sequence[int], size: int) -> Traced:
+    """The step, and its pivot row: of the rows that were not yet, the one with the largest element; int32 [*batch, 2]."""
+
+    def element(*p: Traced) -> Traced:
+        *places, which = p
         b = tuple(places)
-        row = cast(i, "int32") + 1
-        row = where(row == best[b], 0, row)  # the first row is now where the pivot row was
-        pivot = matrix.clamped[(*b, best[b], 0)]
-        factor = matrix.clamped[(*b, row, 0)] / where(pivot == 0, 1.0, pivot)
-        return matrix.clamped[(*b, row, j + 1)] - factor * matrix.clamped[(*b, best[b], j + 1)]
+        step = cast(sum_over(size, lambda row: where(matrix[(*b, row, size)] < 0, 0.0, 1.0)), "int32")
+
+        def size_of(row: Traced) -> Traced:
+            pivot = magnitude(matrix.clamped[(*b, row, step)])
+            return where(matrix[(*b, row, size)] < 0, where(is_nan(pivot), inf, pivot), -1.0)
+
+        return where(which == 0, step, arg_max_over(size, size_of))
+
+    return store(compute((*batch, 2), element))
+
+
+def _eliminated(matrix: Traced, pivots: Traced, size: int) -> Any:
+    """The element after the column of a step is eliminated in the rows that were not yet pivot rows."""
+
+    def element(*p: Traced) -> Traced:
+        *places, row, column = p
+        b = tuple(places)
+        step, best = pivots[(*b, 0)], pivots[(*b, 1)]
+        pivot = matrix.clamped[(*b, best, step)]
+        is_best = cast(row, "int32") == best
+        mark = where(is_best, cast(step, "float32"), matrix[(*b, row, size)])
+        factor = matrix.clamped[(*b, row, step)] / where(pivot == 0, 1.0, pivot)
+        reduced = matrix[(*b, row, column)] - factor * matrix.clamped[(*b, best, column)]
+        is_done = is_best | (matrix[(*b, row, size)] >= 0)
+        return where(column == size, mark, where(is_done, matrix[(*b, row, column)], reduced))
 
     return element
 
@@ -112,41 +144,40 @@ def inverse(self: Builder, input: Operand, *, label: str = "") -> Desc:
 @inverse.expression
 def _(input: Traced) -> Traced:
     batch, size = input.shape[:-2], int(input.shape[-1])
-    matrix = cast(input, "float32")
-    # Gauss and Jordan: column k becomes that of the unit matrix, and is replaced by column k of the inverse. Exchanges of rows
-    # are exchanges of columns of the inverse, in the reverse order.
-    exchanges = []
-    for k in range(size):
-        best = _pivots(matrix, batch, size - k, k)
-        exchanges.append(best)
-        matrix = store(compute(input.shape, _reduced(matrix, best, k)))
-    for k in reversed(range(size)):
-        matrix = store(compute(input.shape, _exchanged(matrix, exchanges[k], k)))
-    return _as_type_of(input, matrix)
+    matrix = _begin(input, batch, size)
+    for _ in range(size):
+        matrix = store(compute((*batch, size, size + 1), _reduced(matrix, _pivots(matrix, batch, size), size)))
 
+    def row_of(*p: Traced) -> Traced:
+        *b, step = p
+        return arg_max_over(size, lambda row: where(cast(matrix[(*b, row, size)], "int32") == step, 1.0, 0.0))
 
-def _reduced(matrix: Traced, best: Traced, k: int) -> Any:
-    """The element after column `k` is eliminated in all rows but row `k`, which is exchanged with the pivot row."""
+    rows = store(compute((*batch, size), row_of))
 
     def element(*p: Traced) -> Traced:
-        *places, i, j = p
-        b = tuple(places)
-        other = best[b] + k
-        row = where(cast(i, "int32") == other, k, cast(i, "int32"))
-        pivot = matrix.clamped[(*b, other, k)]
-        scaled = where(j == k, 1.0, matrix.clamped[(*b, other, j)]) / pivot
-        rest = where(j == k, 0.0, matrix.clamped[(*b, row, j)]) - matrix.clamped[(*b, row, k)] * scaled
-        return where(i == k, scaled, rest)
+        *b, row, column = p
+        # Row k of the inverse is the pivot row of step k, and column k has what belongs to that row.
+        return matrix.clamped[(*b, rows[(*b, row)], cast(matrix[(*b, column, size)], "int32"))]
 
-    return element
+    return _as_type_of(input, compute(input.shape, element))
 
 
-def _exchanged(matrix: Traced, best: Traced, k: int) -> Any:
+def _reduced(matrix: Traced, pivots: Traced, size: int) -> Any:
+    """The element after a step of Gauss and Jordan.
+
+    The column of the step is eliminated in all rows but the pivot row. It becomes that of the unit matrix, and is replaced by
+    the column of the inverse that the step begins.
+    """
+
     def element(*p: Traced) -> Traced:
-        *places, i, j = p
+        *places, row, column = p
         b = tuple(places)
-        other, column = best[b] + k, cast(j, "int32")
-        source = where(column == k, other, where(column == other, k, column))
-        return matrix.clamped[(*b, i, source)]
+        step, best = pivots[(*b, 0)], pivots[(*b, 1)]
+        pivot = matrix.clamped[(*b, best, step)]
+        is_best, is_own = cast(row, "int32") == best, cast(column, "int32") == step
+        scaled = where(is_own, 1.0, matrix.clamped[(*b, best, column)]) / pivot
+        rest = where(is_own, 0.0, matrix[(*b, row, column)]) - matrix.clamped[(*b, row, step)] * scaled
+        mark = where(is_best, cast(step, "float32"), matrix[(*b, row, size)])
+        return where(column == size, mark, where(is_best, scaled, rest))
 
     return element
