@@ -136,6 +136,7 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.bitwise_or: ("native", Call(np.int32([5, 6]), np.int32([3]))),
     composites.bitwise_xor: ("native", Call(np.int32([5, 6]), np.int32([3]))),
     composites.cosh: ("native", Call(floats(2, 4))),
+    composites.crop_and_resize: ("composed", Call(IMAGE, ROIS / 4, np.int64([0, 0]), [2, 3])),
     composites.cumulative_product: ("decomposed", Call(floats(4), 0)),
     composites.affine_grid: ("expression", Call(floats(1, 2, 3), [3, 4])),
     composites.center_crop_pad: ("decomposed", Call(floats(5, 4), [3, 6])),
@@ -219,6 +220,7 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
 
 
 OWN = {
+    composites.crop_and_resize: "CropAndResize",
     composites.dequantized_matmul: "MatMulIntegerToFloat",
     composites.quantized_add: "QLinearAdd",
     composites.quantized_leaky_relu: "QLinearLeakyRelu",
@@ -252,7 +254,7 @@ def test_composites_are_all_tested() -> None:
     assert everything == HOW.keys()
     # These are tested in test_composite.py, test_sampling.py and test_random.py.
     elsewhere = {composites.local_response_normalization, composites.thresholded_relu}
-    elsewhere |= {composites.grid_sample, composites.roi_align, composites.max_roi_pool}
+    elsewhere |= {composites.grid_sample, composites.roi_align, composites.max_roi_pool, composites.crop_and_resize}
     elsewhere |= {composites.bernoulli, composites.multinomial}
     elsewhere |= {composites.random_key, composites.random_normal, composites.random_uniform}
     assert everything - CASES.keys() - MAKERS.keys() == elsewhere
@@ -274,8 +276,8 @@ def test_save_writes_requested_operators(op: CustomOp[Any], operators: Any, tmp_
     builder, result, arrays = record(CPU, op, call)
     graph = builder.build(outputs_of(result))
     path = tmp_path / "model.onnx"
-    if op in WHOLE - HAVE_OPERATORS or (op is composites.inverse and operators == "onnx"):
-        with pytest.raises(ow.NotSupportedError, match=r"bit_cast|inverse|random|bernoulli"):
+    if op in WHOLE - HAVE_OPERATORS or (op in (composites.inverse, composites.crop_and_resize) and operators == "onnx"):
+        with pytest.raises(ow.NotSupportedError, match=r"bit_cast|inverse|crop_and_resize|random|bernoulli"):
             ow.onnx.save(graph, path, operators=operators)
         return
     ow.onnx.save(graph, path, operators=operators)

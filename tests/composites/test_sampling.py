@@ -79,6 +79,21 @@ def test_regions_that_are_not_finite_are_zero(mode: str, ratio: int, device: str
     np.testing.assert_array_equal(y.ravel() == 0, [False, True, True, True, False, False, True])
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize("size", [(1, 1), (3, 2)])
+def test_boxes_that_are_not_finite_are_the_extrapolation_value(size: tuple[int, int], mode: str, device: str) -> None:
+    good, flat = [0, 0, 1, 1], IMAGE[:, :, :1, :1]
+    boxes = np.float32([good, [NAN, 0, 1, 1], [0, INF, 1, 1], [-INF, -INF, INF, INF], [0, 0, 2.0**60, 1], good, good])
+    images = np.int64([0, 0, 0, 0, 0, 7, -(2**40)])
+    for image in (IMAGE, flat):
+        for value in (0.0, -2.5, INF, NAN):
+            call = Call(image, boxes, images, list(size), mode=mode, extrapolation_value=value)
+            (y,) = run(context_on(device), composites.crop_and_resize, call)
+            np.testing.assert_array_equal(y[1:5], np.full_like(y[1:5], value))
+            assert (y[[0, 5, 6]] > 0).all()
+
+
 def test_large_regions_end() -> None:
     """Samples far outside the image take no iterations."""
     rois = np.float32([[-1e6, -1e6, 1e7, 1e7], [-1e12, 0, 1e12, 1]])
@@ -175,6 +190,21 @@ def test_infinite_element_counts_where_it_has_weight() -> None:
             Call(IMAGE, np.zeros((1, 4), "float32"), np.int64([0]), spatial_scale=NAN),
             "spatial_scale must be finite, got nan",
         ),
+        (
+            composites.crop_and_resize,
+            Call(IMAGE, np.zeros((1, 5), "float32"), np.int64([0]), [1, 1]),
+            "boxes must have shape [boxes, 4], got float32[1, 5]",
+        ),
+        (
+            composites.crop_and_resize,
+            Call(IMAGE, np.zeros((1, 4), "float32"), np.int64([0, 0]), [1, 1]),
+            "batch_indices must have shape [1], one for each of boxes",
+        ),
+        (
+            composites.crop_and_resize,
+            Call(IMAGE, np.zeros((1, 4), "float32"), np.int64([0]), [1, 2**31]),
+            "the width of the output must be in [1, 2**31), got 2147483648",
+        ),
         (composites.max_roi_pool, Call(IMAGE, np.zeros((1, 4), "float32"), pooled_shape=[1, 1]), "[regions, 5]"),
         (
             composites.max_roi_pool,
@@ -207,6 +237,9 @@ CHANGING: dict[str, Callable[[Any, Any, Any], Any]] = {
     ),
     "affine_grid": lambda b, x, grid: composites.affine_grid(
         b, np.float32([[[1, 0.5, 0], [0, 2, 1]]]), list(grid.shape[1:3])
+    ),
+    "crop_and_resize": lambda b, x, grid: composites.crop_and_resize(
+        b, x, np.float32([[0, 0.1, 0.9, 1]]), np.int64([0]), [4, 3]
     ),
     "center_crop_pad": lambda b, x, grid: composites.center_crop_pad(b, x, [4, 6], axes=[2, 3]),
 }

@@ -50,7 +50,7 @@ from .quantized import (
 )
 from .random import bernoulli, multinomial, random_key, random_normal, random_uniform
 from .recurrent import ragged_gru, ragged_lstm
-from .regions import max_roi_pool, roi_align
+from .regions import crop_and_resize, max_roi_pool, roi_align
 from .resizing import resize
 from .rotary import rotary_embedding
 from .scatter import scatter_reduce
@@ -60,7 +60,7 @@ from .suppression import non_max_suppression
 __all__ = [
     "acos", "acosh", "affine_grid", "asin", "asinh", "atan", "atanh", "average_pool", "bernoulli", "bit_cast",
     "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "center_crop_pad", "col2im", "compress",
-    "conv_transpose", "convolution", "cosh", "cumulative_product", "deform_conv", "depth_to_space",
+    "conv_transpose", "convolution", "cosh", "crop_and_resize", "cumulative_product", "deform_conv", "depth_to_space",
     "dequantized_matmul", "det", "dft", "dynamic_quantize_linear", "erf_inv", "expm1", "fast_gelu", "geglu",
     "grid_sample", "group_normalization", "group_query_attention", "hard_max", "integer_conv2d", "integer_matmul",
     "inverse", "local_response_normalization", "log1p", "log_softmax", "lp_pool", "matmul_n_bits", "max_pool",

@@ -1,4 +1,4 @@
-"""Pooling of regions of interest, each of which is a rectangle in an image."""
+"""Pooling and resizing of regions of interest, each of which is a rectangle in an image."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from .declare import declare
 
 RoiMode: TypeAlias = Literal["avg", "max"]
 RoiCoordinates: TypeAlias = Literal["half_pixel", "output_half_pixel"]
+CropMode: TypeAlias = Literal["linear", "nearest"]
 
 MAX_SAMPLES = 2**15
 """Maximum number of samples of a bin along an axis, so that loops end."""
@@ -352,3 +353,108 @@ def _round_away(x: Traced) -> Traced:
 def _bounded(x: Traced, low: float, high: Any) -> Traced:
     """Convert to int32 in [low, high]."""
     return expr.cast(expr.max(expr.min(x, as_array(high, "float32")), low), "int32")
+
+
+@declare(
+    input=Limits(FLOATS, ranks=(4, 4)),
+    boxes=Limits("input", ranks=(2, 2)),
+    batch_indices=Limits(("int32", "int64"), ranks=(1, 1)),
+)
+def crop_and_resize(
+    self: Builder,
+    input: Operand,
+    boxes: Operand,
+    batch_indices: Operand,
+    crop_size: tuple[int, int],
+    *,
+    mode: CropMode = "linear",
+    extrapolation_value: float = 0.0,
+    label: str = "",
+) -> Desc:
+    """Cut boxes out of images, and resize each to the same size.
+
+    The corners of a box are the centres of the first and the last element of the result. Elements at positions outside of the
+    image are `extrapolation_value`, as are all of a box that is not finite, or with a coordinate of at least 2**60.
+
+    Args:
+        input: float32 or float16 [batches, channels, height, width].
+        boxes: [boxes, 4] as y1, x1, y2, x2, where 0 is the centre of the first element of the image, and 1 that of the last.
+            A box with y1 > y2 is flipped.
+        batch_indices: the image of each box, int32 or int64; those out of range are clamped.
+        crop_size: height and width of the results; a size of 1 takes the centre of the box.
+        mode: "linear" interpolates between 4 elements; "nearest" takes the nearest one, halves away from 0.
+        extrapolation_value: a float.
+
+    Returns: An operand of the data type of `input`, [boxes, channels, *crop_size], computed in float32.
+    Raises: `boxes` or `batch_indices` do not fit, or `crop_size` is out of range.
+
+    ONNX Runtime's CropAndResize; TensorFlow's tf.image.crop_and_resize.
+
+    >>> image = np.float32([[[[1, 2], [3, 4]]]])
+    >>> crop_and_resize(image, np.float32([[0, 0, 1, 1]]), np.int32([0]), [3, 2]).tolist()
+    [[[[1.0, 2.0], [2.0, 3.0], [3.0, 4.0]]]]
+    """
+    fits = may_equal(boxes.shape[1], 4)
+    require(fits, f"boxes must have shape [boxes, 4], got {boxes.desc}")
+    fits = may_equal(batch_indices.shape[0], boxes.shape[0])
+    require(fits, f"batch_indices must have shape [{boxes.shape[0]}], one for each of boxes, got {batch_indices.desc}")
+    is_pair = isinstance(crop_size, tuple) and len(crop_size) == 2
+    require(is_pair, f"crop_size must be 2 integers, got {crop_size}")
+    _check_sizes(input, *crop_size, 1.0)
+    return Desc(input.data_type, (boxes.shape[0], input.shape[1], *crop_size))
+
+
+@crop_and_resize.expression
+def _(
+    input: Traced,
+    boxes: Traced,
+    batch_indices: Traced,
+    crop_size: tuple[int, int],
+    mode: str,
+    extrapolation_value: float,
+) -> Traced:
+    _, channels, *spatial = input.shape
+    x, corners = (expr.cast(array, "float32") for array in (input, boxes))
+
+    def element(r: Traced, c: Traced, *position: Traced) -> Any:
+        taps: list[list[tuple[Traced, Traced]]] = []
+        is_inside: Any = True
+        for k, (size, count, step) in enumerate(zip(spatial, crop_size, position, strict=True)):
+            first, last = corners[r, k], corners[r, k + 2]
+            edge = as_array(size, "float32") - 1
+            if count > 1:
+                scale = (last - first) * edge / float(count - 1)
+                place = first * edge + cast_position(step) * scale
+            else:
+                place = 0.5 * (first + last) * edge
+            inside = (place >= 0) & (place <= edge) & (expr.abs(first) < FAR) & (expr.abs(last) < FAR)
+            inside = inside & expr.logical_not(expr.is_nan(first) | expr.is_nan(last))
+            is_inside = inside & is_inside if k else inside
+            place = expr.where(inside, place, 0.0)
+            if mode == "nearest":
+                taps.append([(expr.cast(expr.floor(place + 0.5), "int32"), as_array(1.0, "float32"))])
+                continue
+            low, high = expr.floor(place), expr.ceil(place)
+            part = place - low
+            taps.append([(expr.cast(low, "int32"), 1 - part), (expr.cast(high, "int32"), part)])
+        rows, columns = taps
+        image = batch_indices[r]
+        if mode == "nearest":
+            (p, _), (q, _) = rows[0], columns[0]
+            result = x.clamped[image, c, p, q]
+        else:
+            (left, _), (right, part) = columns
+            lines = []
+            for p, _ in rows:
+                start, end = x.clamped[image, c, p, left], x.clamped[image, c, p, right]
+                lines.append(_between(start, end, part))
+            result = _between(lines[0], lines[1], rows[1][1])
+        result = expr.where(is_inside, result, float(extrapolation_value))
+        return expr.cast(result, "float16") if input.data_type == "float16" else result
+
+    return expr.compute((boxes.shape[0], channels, *crop_size), element)
+
+
+def _between(start: Traced, end: Traced, part: Traced) -> Traced:
+    """Interpolate between two elements; at the first one, the other does not count, even if it is infinite."""
+    return expr.where(part == 0, start, start + (end - start) * part)

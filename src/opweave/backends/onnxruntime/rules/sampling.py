@@ -19,7 +19,7 @@ from ....composites import grid as grids, regions, resizing
 from ....core.dtypes import FLOATS
 from ....core.graph import Desc
 from ..backend import ort
-from ..emit import Emitter, Value
+from ..emit import MICROSOFT, Emitter, Value
 
 _EXACT = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
 """Coordinate transformations of which the engine computes the same positions to the last bit."""
@@ -176,4 +176,38 @@ def _(ctx: Emitter, input: Value, rois: Value, pooled_shape: Sequence[int], spat
         pooled_shape=list(pooled_shape),
         spatial_scale=float(spatial_scale),
     )
+    return ctx.cast(y, input.data_type)
+
+
+_CROP_MODES = {"linear": "bilinear", "nearest": "nearest"}
+
+
+@ort.lower_contrib(regions.crop_and_resize)
+def _(
+    ctx: Emitter,
+    input: Value,
+    boxes: Value,
+    batch_indices: Value,
+    crop_size: Sequence[int],
+    mode: str,
+    extrapolation_value: float,
+) -> Value:
+    corners = ctx.cast(boxes, "float32")
+    # The kernel reads other memory at positions that are NaN, and for images out of range.
+    is_near = ctx.emit("Less", ctx.emit("Abs", corners), ctx.scalar(regions.FAR, corners), data_type="bool")
+    is_good = ctx.cast(ctx.emit("ReduceMin", ctx.cast(is_near, "int32"), ctx.constant([1]), keepdims=1), "bool")
+    images = ctx.emit("Clip", ctx.cast(batch_indices, "int64"), ctx.constant(0), ctx.constant(input.dims[0] - 1))
+    y: Value = ctx.emit(
+        "CropAndResize",
+        ctx.cast(input, "float32"),
+        ctx.emit("Where", is_good, corners, ctx.scalar(0, corners)),
+        ctx.cast(images, "int32"),
+        ctx.constant(list(crop_size), "int32"),
+        domain=MICROSOFT,
+        mode=_CROP_MODES[mode],
+        extrapolation_value=float(extrapolation_value),
+        shape=ctx.output.shape,
+    )
+    columns = ctx.emit("Reshape", is_good, ctx.constant([-1, 1, 1, 1]), data_type="bool")
+    y = ctx.emit("Where", columns, y, ctx.scalar(extrapolation_value, y), shape=ctx.output.shape)
     return ctx.cast(y, input.data_type)

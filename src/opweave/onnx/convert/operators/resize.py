@@ -308,6 +308,23 @@ def _(
     )
 
 
+@converts("CropAndResize", domain=MICROSOFT)
+def _(
+    b: MLGraphBuilder,
+    X: MLOperand,
+    rois: MLOperand,
+    batch_indices: MLOperand,
+    crop_size: Tensor,
+    *,
+    extrapolation_value: float = 0.0,
+    mode: str = "bilinear",
+) -> MLOperand:
+    unsupported_if(mode not in ("bilinear", "nearest"), f"its mode is {mode!r}")
+    size = integers(crop_size, "the size of crops")
+    options: dict[str, Any] = {"mode": _OLD_MODES.get(mode, mode), "extrapolation_value": extrapolation_value}
+    return composites.crop_and_resize(b, X, rois, batch_indices, size, **options)
+
+
 @converts("MaxRoiPool")
 def _(
     b: MLGraphBuilder, X: MLOperand, rois: MLOperand, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0
