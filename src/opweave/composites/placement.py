@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ..core.dtypes import ANY, FLOATS
+from ..core.dtypes import ANY, FLOATS, is_float
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N
 from ..ops.constants import constant
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 MAX_COUNT = 2**31 - 1
 """Maximum number of results: positions are int32 inside."""
+
+MAX_PAIRS = 2**26
+"""Maximum number of comparisons of elements of pairs of slices. An estimate."""
 
 
 @declare(
@@ -211,37 +214,50 @@ def _along(size: int, axis: int, rank: int) -> list[int]:
     return [size if d == axis else 1 for d in range(rank)]
 
 
-@declare(input=Limits(ANY, ranks=(1, N)), output0=Limits("input", ranks=(1, 1)))
+@declare(input=Limits(ANY, ranks=(1, N)), output0=Limits("input", ranks=(1, N)))
 def unique(
-    self: Builder, input: Operand, count: int, *, sorted: bool = True, label: str = ""
+    self: Builder, input: Operand, count: int, axis: int | None = None, *, sorted: bool = True, label: str = ""
 ) -> tuple[Desc, Desc, Desc, Desc, Desc]:
-    """Find the first `count` distinct elements.
+    """Find the first `count` distinct elements, or slices along an axis.
 
     Args:
         input: any data type, any shape. NaN is equal to NaN.
-        count: the number of distinct elements to return, from 1 to the number of elements.
-        sorted: whether they are in ascending order, NaN last, or in the order in which they occur first.
+        count: the number of distinct elements to return, from 1 to the number of elements; or of slices.
+        axis: in [0, rank), to compare slices along it, of which all pairs are compared: the product of their number and of
+            the number of elements is at most 2**26. Default: elements of the flattened input are compared.
+        sorted: whether they are in ascending order, NaN last, slices by their first elements that differ; or in the order in
+            which they occur first.
 
-    Returns: The distinct elements [count], in the data type of `input`; where each occurs first in the flattened input, int64
-        [count]; which of them each element of the flattened input is, int64 [elements], `count` for one that is not among
-        them; how often each occurs, int64 [count]; and the number of distinct elements in the result, int64 [1]. Behind the
-        last one, elements and counts are 0, and first positions are -1.
-    Raises: `count` is out of range.
+    Returns: The distinct elements [count], in the data type of `input`, or slices, in the shape of `input` with `count` along
+        the axis; where each occurs first in the flattened input, or along the axis, int64 [count]; which of them each element
+        of the flattened input is, or each slice, int64 [elements], `count` for one that is not among them; how often each
+        occurs, int64 [count]; and the number of distinct ones in the result, int64 [1]. Behind the last one, elements and
+        counts are 0, and first positions are -1.
+    Raises: `count` or `axis` is out of range, or there are too many pairs of slices.
 
-    ONNX's Unique with results of fixed size, without an axis.
+    ONNX's Unique with results of fixed size.
 
     >>> values, first, inverse, counts, number = unique(np.float32([2, 1, 2, 3]), 4)
     >>> values.tolist(), first.tolist(), inverse.tolist(), counts.tolist(), number.tolist()
     ([1.0, 2.0, 3.0, 0.0], [1, 0, 3, -1], [1, 0, 1, 2], [1, 2, 1, 0], [3])
     """
-    size = input.desc.element_count
-    check_results(count, size, "the number of elements")
+    elements = input.desc.element_count
+    size = elements if axis is None else input.shape[check_axis(input, axis)]
+    check_results(count, size, "the number of elements" if axis is None else f"the size of axis {axis}")
+    if axis is not None:
+        fits = size * elements <= MAX_PAIRS
+        require(
+            fits, f"{size} slices of {input.desc} are too many to compare all pairs: {size} * {elements} > {MAX_PAIRS}"
+        )
     positions = Desc("int64", (count,))
-    return Desc(input.data_type, (count,)), positions, Desc("int64", (size,)), positions, Desc("int64", (1,))
+    shape = (count,) if axis is None else (*input.shape[:axis], count, *input.shape[axis + 1 :])
+    return Desc(input.data_type, shape), positions, Desc("int64", (size,)), positions, Desc("int64", (1,))
 
 
 @unique.decompose
-def _(b: Operations, input: Operand, count: int, sorted: bool) -> tuple[Operand, ...]:
+def _(b: Operations, input: Operand, count: int, axis: int | None, sorted: bool) -> tuple[Operand, ...]:
+    if axis is not None and input.rank > 1:
+        return _unique_slices(b, input, count, axis, sorted)
     size = input.desc.element_count
     flat = b.reshape(input, [size])
     one, zero, last = (constant(b, value, "int32") for value in (1, 0, count))
@@ -283,3 +299,45 @@ def _counts(b: Operations, groups: Operand, count: int, size: int) -> Operand:
 
     ones, zeros = b.expand(constant(b, 1, "int32"), [size]), b.expand(constant(b, 0, "int32"), [count + 1])
     return b.slice(scatter_reduce(b, zeros, groups, ones, 0), [0], [count])
+
+
+def _unique_slices(b: Operations, input: Operand, count: int, axis: int, sorted: bool) -> tuple[Operand, ...]:
+    size = input.shape[axis]
+    order = [axis, *(d for d in range(input.rank) if d != axis)]
+    rows = b.reshape(b.transpose(input, permutation=order), [size, input.desc.element_count // size])
+    is_less, differs = _compare_rows(b, rows)
+    line, zero, last = (constant(b, value, "int32") for value in (range(size), 0, count))
+    # The first slice that a slice is equal to.
+    same = constant(b, 1, "int32") - differs
+    leader = b.arg_max(same, 1, output_data_type="int32")
+    is_first = b.equal(leader, line)
+    firsts = b.cast(is_first, "int32")
+    if sorted:
+        groups = b.reduce_sum(is_less * b.reshape(firsts, [size, 1]), axes=[0])
+    else:
+        groups = b.gather(b.cumulative_sum(firsts, 0, exclusive=True), leader)
+    number = b.min(b.reduce_sum(firsts, axes=[0], keep_dimensions=True), last)
+    groups = b.min(groups, last)
+    places = b.where(is_first, groups, last)
+    empty = b.expand(constant(b, -1, "int32"), [count + 1])
+    first = b.slice(b.scatter_elements(empty, places, line, axis=0), [0], [count])
+    exists = b.reshape(b.greater_or_equal(first, zero), _along(count, axis, input.rank))
+    distinct = b.where(exists, b.gather(input, first, axis=axis), constant(b, 0, input.data_type))
+    counts = _counts(b, groups, count, size)
+    return distinct, *(b.cast(result, "int64") for result in (first, groups, counts, number))
+
+
+def _compare_rows(b: Operations, rows: Operand) -> tuple[Operand, Operand]:
+    """Whether row i is less than row j, by the first elements that differ, and whether they differ; int32 [rows, rows]."""
+    size, length = rows.shape
+    one, other = b.reshape(rows, [size, 1, length]), b.reshape(rows, [1, size, length])
+    is_less, differs = b.lesser(one, other), b.not_equal(one, other)
+    if is_float(rows.data_type):
+        # NaN is equal to NaN, and greater than all numbers.
+        of_one, of_other = b.is_nan(one), b.is_nan(other)
+        either, only_other = b.logical_or(of_one, of_other), b.logical_and(b.logical_not(of_one), of_other)
+        is_less = b.where(either, only_other, is_less)
+        differs = b.where(either, b.logical_xor(of_one, of_other), differs)
+    is_less, differs = b.cast(is_less, "int32"), b.cast(differs, "int32")
+    place = b.arg_max(differs, 2, keep_dimensions=True, output_data_type="int32")
+    return b.reshape(b.gather_elements(is_less, place, axis=2), [size, size]), b.reduce_max(differs, axes=[2])

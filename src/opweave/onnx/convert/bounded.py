@@ -38,6 +38,9 @@ MAX_STEPS = 1024
 MAX_COMPARED = 2**15
 """Maximum number of elements that are compared with each other to find distinct ones. An estimate."""
 
+MAX_PAIRS = 2**24
+"""Maximum number of comparisons of elements of pairs of slices, to find distinct ones. An estimate."""
+
 MIN_OPSET = 10
 """The operator set from which on Slice takes its limits as inputs."""
 
@@ -196,11 +199,14 @@ def _compress(
 
 
 def _unique(b: MLGraphBuilder, x: MLOperand | np.ndarray, *, axis: int | None = None, sorted: int = 1) -> Results:
-    count = math.prod(shape_of_tensor(x))
-    unsupported_if(axis is not None and len(shape_of_tensor(x)) > 1, "it compares slices")
+    shape = shape_of_tensor(x)
+    along = None if axis is None or len(shape) < 2 else normalize_axis(axis, len(shape))
+    count = math.prod(shape) if along is None else shape[along]
+    pairs = count if along is None else count * math.prod(shape)
     unsupported_if(not 1 <= count <= MAX_COMPARED, f"it compares {count} elements")
-    values, first, inverse, counts, number = unique(b, operand(b, x), count, sorted=bool(sorted))
-    return [(values, 0), (first, 0), (inverse, None), (counts, 0)], number
+    unsupported_if(along is not None and pairs > MAX_PAIRS, f"it compares all pairs of {count} slices")
+    values, first, inverse, counts, number = unique(b, operand(b, x), count, along, sorted=bool(sorted))
+    return [(values, along or 0), (first, 0), (inverse, None), (counts, 0)], number
 
 
 def _non_max_suppression(
