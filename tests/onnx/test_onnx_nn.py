@@ -299,25 +299,28 @@ def test_gru_reset(after: int) -> None:
 
 @pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
 def test_lstm_with_peepholes(direction: str) -> None:
-    """ONNX's output gate sees the new cell state, WebNN's the one of the step before."""
+    """ONNX's output gate sees the new cell state, WebNN's the one of the step before: a composite has both."""
     directions = 2 if direction == "bidirectional" else 1
     peepholes = randn(directions, 3 * HIDDEN)
     inputs = [*_recurrent(4, directions), randn(directions, BATCHES, HIDDEN), peepholes]
     attributes = {"hidden_size": HIDDEN, "direction": direction}
-    assert "reads the new cell state" in reasons("LSTM", inputs, attributes, outputs=3)
-    assert "reads the new cell state" in reasons("LSTM", inputs, attributes, outputs=3, dynamic=(0, 7))
+    check_operator("LSTM", inputs, attributes, outputs=3, atol=1e-5)
+    check_operator("LSTM", inputs, attributes, outputs=3, atol=1e-5, dynamic=(0, 7))
     peepholes[:, HIDDEN : 2 * HIDDEN] = 0
     check_operator("LSTM", inputs, attributes, outputs=3, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("attributes", "reason"),
-    [
-        ({"clip": 1.0}, "clips"),
-        ({"input_forget": 1}, "couples"),
-        ({"activations": ["Sigmoid", "Softsign", "Tanh"]}, "softsign"),
-    ],
-)
+@pytest.mark.parametrize("attributes", [{"clip": 0.3}, {"input_forget": 1}, {"clip": 0.3, "input_forget": 1}])
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
+def test_lstm_with_clip_and_coupled_gates(direction: str, attributes: dict[str, Any]) -> None:
+    directions = 2 if direction == "bidirectional" else 1
+    inputs = [*_recurrent(4, directions), randn(directions, BATCHES, HIDDEN), randn(directions, 3 * HIDDEN)]
+    attributes = {"hidden_size": HIDDEN, "direction": direction, **attributes}
+    check_operator("LSTM", inputs, attributes, outputs=3, atol=1e-5)
+    check_operator("LSTM", inputs[:-1], attributes, outputs=3, atol=1e-5, dynamic=(0, 5, 6))
+
+
+@pytest.mark.parametrize(("attributes", "reason"), [({"activations": ["Sigmoid", "Softsign", "Tanh"]}, "softsign")])
 def test_lstm_falls_back(attributes: dict[str, Any], reason: str) -> None:
     assert reason in reasons("LSTM", _recurrent(4, 1), {"hidden_size": HIDDEN} | attributes, outputs=3)
 

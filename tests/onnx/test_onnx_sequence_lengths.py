@@ -81,13 +81,14 @@ def test_gru_with_sequence_lens_and_options(after: int) -> None:
     check_lengths("GRU", inputs, linear_before_reset=after, activations=["Tanh", "Relu"], constant=True)
 
 
-@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_lstm_with_sequence_lens_and_peepholes(device: str, direction: str) -> None:
+@pytest.mark.parametrize("attributes", [{}, {"clip": 0.4}, {"input_forget": 1}], ids=["plain", "clip", "coupled"])
+def test_lstm_with_sequence_lens_and_peepholes(attributes: dict[str, Any], direction: str, device: str) -> None:
     peepholes = randn(1 + (direction == "bidirectional"), 3 * HIDDEN)
-    peepholes[:, HIDDEN : 2 * HIDDEN] = 0
-    inputs = [*operands("LSTM", [5, 1, 3], direction), peepholes]
-    check_lengths("LSTM", inputs, context=ow.ml.create_context(device=device), direction=direction)
+    for values in (peepholes, np.where(np.arange(3 * HIDDEN) // HIDDEN == 1, np.float32(0), peepholes)):
+        inputs = [*operands("LSTM", [5, 1, 0], direction), values]
+        check_lengths("LSTM", inputs, context=context_on(device), direction=direction, **attributes)
 
 
 def test_lstm_with_sequence_lens_and_other_gates_falls_back() -> None:

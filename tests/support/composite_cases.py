@@ -241,7 +241,50 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
 @case(composites.ragged_lstm, rtol=2e-5, atol=2e-5, half=2e-2)
 def _(make: Make) -> tuple[Call, Sequence[Any]]:
     operands, others, options = _network(make, 4)
-    return Call(*operands, **others, **options), _ragged(ow.ops.lstm, operands, others, **options)
+    if not make.boolean():
+        return Call(*operands, **others, **options), _ragged(ow.ops.lstm, operands, others, **options)
+    forms = {"output_peephole": make.choice(("previous", "new")), "coupled": make.boolean()}
+    clip = make.choice((np.inf, 0.5))
+    wanted = _lstm_in_numpy(operands, others, **options, **forms, clip=clip)
+    return Call(*operands, **others, **options, **forms, clip=clip), wanted
+
+
+def _lstm_in_numpy(
+    operands: Sequence[np.ndarray],
+    others: Mapping[str, np.ndarray],
+    direction: str,
+    output_peephole: str,
+    coupled: bool,
+    clip: float,
+) -> list[np.ndarray]:
+    """The results of an LSTM in float64, step by step and sequence by sequence."""
+    x, weight, recurrent_weight, lengths = operands
+    directions, _, hidden_size = recurrent_weight.shape
+    shape = (directions, len(lengths), hidden_size)
+    last_hidden, last_cell, sequence = np.zeros(shape), np.zeros(shape), np.zeros((len(x), *shape))
+    for k, row in np.ndindex(directions, len(lengths)):
+        if not lengths[row]:
+            continue
+        h, c = (
+            wide(others[name][k, row]) if name in others else np.zeros(hidden_size)
+            for name in ("initial_hidden_state", "initial_cell_state")
+        )
+        bias = sum((wide(others[name][k]) for name in ("bias", "recurrent_bias") if name in others), np.zeros(1))
+        peephole = wide(others["peephole_weight"][k]) if "peephole_weight" in others else np.zeros(3 * hidden_size)
+        p_i, p_o, p_f = np.split(peephole, 3)
+        steps = range(int(lengths[row]))
+        for step in reversed(steps) if k == 1 or direction == "backward" else steps:
+            sums = wide(weight[k]) @ wide(x[step, row]) + wide(recurrent_weight[k]) @ h + bias
+            i, o, f, g = np.split(sums, 4)
+            i = witness.sigmoid(np.clip(i + p_i * c, -clip, clip))
+            f = 1 - i if coupled else witness.sigmoid(np.clip(f + p_f * c, -clip, clip))
+            following = f * c + i * np.tanh(np.clip(g, -clip, clip))
+            o = o + p_o * (following if output_peephole == "new" else c)
+            c = following
+            h = witness.sigmoid(np.clip(o, -clip, clip)) * np.tanh(c)
+            sequence[step, k, row] = h
+        last_hidden[k, row], last_cell[k, row] = h, c
+    return [last_hidden, last_cell, sequence]
 
 
 ALL = ("float32", "float16", "int32", "uint32", "int64", "uint64", "int8", "uint8")
@@ -310,6 +353,9 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
 @case(composites.unique, ALL)
 def _(make: Make) -> tuple[Call, Sequence[Any]]:
     x, is_sorted = make.array("x", make.shape(1, 3), -1, 1, special=True), make.boolean()
+    axis = make.choice((None, *range(x.ndim)))
+    if axis is not None:
+        return _unique_slices(x, make.integer(1, x.shape[axis]), axis, is_sorted)
     count = make.integer(1, x.size)
     values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
     if not is_sorted:
@@ -321,6 +367,19 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
     )
     inverse = np.minimum(inverse.reshape(-1), count)
     return Call(x, count, sorted=is_sorted), [values, first, inverse, counts, number]
+
+
+def _unique_slices(x: np.ndarray, count: int, axis: int, is_sorted: bool) -> tuple[Call, Sequence[Any]]:
+    """Distinct slices by comparisons in Python: NumPy compares bits."""
+    rows = np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1)
+    keys = [tuple((1, 0) if value != value else (0, value) for value in row.tolist()) for row in rows]
+    distinct = list(dict.fromkeys(keys))
+    distinct = sorted(distinct) if is_sorted else distinct
+    first = np.array([keys.index(key) for key in distinct])
+    values, number = _cut(np.take(x, first, axis), count, axis, 0)
+    counts, _ = _cut(np.array([keys.count(key) for key in distinct]), count, 0, 0)
+    inverse = np.minimum([distinct.index(key) for key in keys], count)
+    return Call(x, count, axis, sorted=is_sorted), [values, _cut(first, count, 0, -1)[0], inverse, counts, number]
 
 
 @case(composites.non_max_suppression)

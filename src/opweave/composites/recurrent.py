@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -18,6 +20,9 @@ from .declare import declare
 
 if TYPE_CHECKING:
     from ..ops import Operations
+
+MAX_WRITTEN_STEPS = 1024
+"""Maximum number of steps of a network whose steps are written out. An estimate."""
 
 CLOSED = 80.0
 """Opens or closes a gate when added to or subtracted from its input: sigmoid(-80) = 2e-35, exp(80) is finite in float32."""
@@ -135,6 +140,9 @@ def ragged_lstm(
     *,
     direction: Literal["forward", "backward", "both"] = "forward",
     activations: Sequence[RecurrentNetworkActivation] = ("sigmoid", "tanh", "tanh"),
+    output_peephole: Literal["previous", "new"] = "previous",
+    coupled: bool = False,
+    clip: float = math.inf,
     label: str = "",
 ) -> tuple[Desc, Desc, Desc]:
     """Run a long short-term memory (LSTM) over sequences of different lengths; see `MLGraphBuilder.lstm`.
@@ -153,6 +161,10 @@ def ragged_lstm(
             sequence, or "both".
         activations: three of "relu", "sigmoid" and "tanh": for the input, forget and output gates, "sigmoid"; for the cell
             gate; and for the new cell state.
+        output_peephole: the cell state that the output gate reads by its peephole: that of the previous step, as in
+            `MLGraphBuilder.lstm`, or the new one, as in ONNX.
+        coupled: whether the forget gate is 1 - the input gate; its own weights are not used.
+        clip: bound of the values that the gates' activations read, greater than 0; default: none.
 
     Returns: The hidden and the cell state after the last step of each sequence that was processed, both
         [directions, batches, hidden size], and the hidden state of every step, [steps, directions, batches, hidden size];
@@ -169,6 +181,11 @@ def ragged_lstm(
     """
     _check_activations(activations, 3)
     require(activations[0] == "sigmoid", f"the activation of gates must be 'sigmoid', got {activations[0]!r}")
+    require(clip > 0, f"clip must be greater than 0, got {clip}")
+    if _is_special(peephole_weight, output_peephole, coupled, clip):
+        fits = input.shape[0] <= MAX_WRITTEN_STEPS
+        form = "with a new output_peephole, coupled gates, or a clip, "
+        require(fits, f"{form}there may be at most {MAX_WRITTEN_STEPS} steps, got {input.desc}")
     others = {"weight": weight, "bias": bias, "recurrent_bias": recurrent_bias, "peephole_weight": peephole_weight}
     states = {"initial_hidden_state": initial_hidden_state, "initial_cell_state": initial_cell_state}
     state, sequence = _shapes(4, input, recurrent_weight, direction, lengths, **others, **states)
@@ -208,6 +225,12 @@ class _Batch:
     def reverse(self, value: Operand) -> Operand:
         """Reverse the steps of each sequence: [steps, …, batches, size]."""
         return self._pick(value, self._from_end)
+
+    def has_step(self, step: int) -> Operand:
+        """Whether sequences have a step: uint8 [batches, 1]."""
+        batches = self._is_within.shape[1]
+        flags = self._b.slice(self._is_within, [step, 0], [1, batches])
+        return self._b.reshape(flags, [batches, 1])
 
     def last(self, sequence: Operand) -> Operand:
         """Return the last steps of [steps, 1, batches, size] as [1, batches, size]; zeros for sequences without steps."""
@@ -294,6 +317,9 @@ def _(
     initial_cell_state: Operand | None,
     direction: RecurrentNetworkDirection,
     activations: Sequence[RecurrentNetworkActivation],
+    output_peephole: str,
+    coupled: bool,
+    clip: float,
 ) -> tuple[Operand, ...]:
     # An additional input feature is 1 beyond the length: it closes the input gate and opens the forget gate, which keeps the
     # cell state.
@@ -309,7 +335,12 @@ def _(
         "initial_hidden_state": initial_hidden_state,
         "initial_cell_state": initial_cell_state,
     }
+    is_special = _is_special(peephole_weight, output_peephole, coupled, clip)
     for is_backward, arguments in _by_direction(b, direction, **operands):
+        if is_special:
+            form = _Form(activations, output_peephole == "new", coupled, clip)
+            parts.append(_written_out(b, batch, is_backward, form, **arguments))
+            continue
         x = batch.within(batch.reverse(input) if is_backward else input)
         wide = b.concat([arguments.pop("weight"), constant(b, column, input.data_type)], 2)
         _, cell, sequence = b.lstm(
@@ -322,3 +353,78 @@ def _(
         ordered = batch.reverse(within) if is_backward else within
         parts.append([batch.last(sequence), batch.not_empty(cell), ordered])
     return _join_directions(b, parts)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """The attributes of a network that `MLGraphBuilder.lstm` lacks, and its activations."""
+
+    activations: Sequence[str]
+    reads_new_cell: bool
+    is_coupled: bool
+    clip: float
+
+
+def _is_special(peephole_weight: Operand | None, output_peephole: str, coupled: bool, clip: float) -> bool:
+    """Whether `MLGraphBuilder.lstm` lacks a form."""
+    return coupled or clip < math.inf or (peephole_weight is not None and output_peephole == "new")
+
+
+def _written_out(
+    b: Operations,
+    batch: _Batch,
+    is_backward: bool,
+    form: _Form,
+    weight: Operand,
+    recurrent_weight: Operand,
+    bias: Operand | None,
+    recurrent_bias: Operand | None,
+    peephole_weight: Operand | None,
+    initial_hidden_state: Operand | None,
+    initial_cell_state: Operand | None,
+) -> list[Operand]:
+    """Run one direction step by step: the last hidden state, the last cell state, and the hidden states of all steps."""
+    steps, batches, size = batch.input.shape
+    hidden_size = recurrent_weight.shape[2]
+    x = batch.within(batch.reverse(batch.input) if is_backward else batch.input)
+    rows, columns = b.reshape(x, [steps * batches, size]), 4 * hidden_size
+    biases = [b.reshape(value, [columns]) for value in (bias, recurrent_bias) if value is not None]
+    total = biases[0] + biases[1] if len(biases) == 2 else biases[0] if biases else None
+    weighted = b.gemm(rows, b.reshape(weight, [columns, size]), c=total, b_transpose=True)
+    zeros = b.expand(constant(b, 0, x.data_type), [batches, hidden_size])
+    hidden, cell = (
+        zeros if state is None else b.reshape(state, [batches, hidden_size])
+        for state in (initial_hidden_state, initial_cell_state)
+    )
+    factor = b.reshape(recurrent_weight, [columns, hidden_size])
+    peepholes = None if peephole_weight is None else b.split(b.reshape(peephole_weight, [3 * hidden_size]), 3)
+    states = []
+    for step, sums in enumerate(b.split(weighted, steps)):
+        following = _step(b, b.gemm(hidden, factor, c=sums, b_transpose=True), cell, peepholes, form)
+        is_within = batch.has_step(step)
+        hidden, cell = (b.where(is_within, new, old) for new, old in zip(following, (hidden, cell), strict=True))
+        states.append(b.reshape(hidden, [1, 1, batches, hidden_size]))
+    sequence = batch.within(b.concat(states, 0))
+    last = [batch.not_empty(b.reshape(state, [1, batches, hidden_size])) for state in (hidden, cell)]
+    return [*last, batch.reverse(sequence) if is_backward else sequence]
+
+
+def _step(
+    b: Operations, sums: Operand, cell: Operand, peepholes: Sequence[Operand] | None, form: _Form
+) -> tuple[Operand, Operand]:
+    """Compute the next hidden and cell state; `sums` are those of the gates "iofg", `peepholes` of "iof"."""
+    of_gates, of_cell, of_result = (getattr(b, name) for name in form.activations)
+
+    def clipped(x: Operand) -> Operand:
+        return b.clamp(x, min_value=-form.clip, max_value=form.clip) if form.clip < math.inf else x
+
+    i, o, forget, g = b.split(sums, 4, axis=1)
+    if peepholes is not None:
+        i, forget = i + peepholes[0] * cell, forget + peepholes[2] * cell
+        o = o if form.reads_new_cell else o + peepholes[1] * cell
+    opened = of_gates(clipped(i))
+    kept = 1 - opened if form.is_coupled else of_gates(clipped(forget))
+    following = kept * cell + opened * of_cell(clipped(g))
+    if peepholes is not None and form.reads_new_cell:
+        o = o + peepholes[1] * following
+    return of_gates(clipped(o)) * of_result(following), following

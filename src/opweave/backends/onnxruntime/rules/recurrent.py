@@ -6,6 +6,7 @@ LSTM with one step, and half as long as GRU with one step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -88,14 +89,16 @@ def _lower(
             hidden_size=recurrent_weight.dims[2],
             linear_before_reset=attributes.get("reset_after"),
             direction=_DIRECTIONS[direction],
+            clip=attributes["clip"] if attributes.get("clip", math.inf) < math.inf else None,
+            input_forget=1 if attributes.get("coupled") else None,
             activations=[_FUNCTIONS[name] for name in activations] * ops.direction_count(direction),
         )
         return (*last, sequence) if return_sequence else tuple(last)
 
 
-def _is_native(peephole_weight: Operand | None) -> bool:
+def _is_native(peephole_weight: Operand | None, **attributes: Any) -> bool:
     # ONNX's output gate reads the new cell state, the specification's reads the old one; without weights both agree.
-    if peephole_weight is None:
+    if peephole_weight is None or attributes.get("output_peephole") == "new":
         return True
     hidden_size = peephole_weight.shape[1] // 3
     output = slice(hidden_size, 2 * hidden_size)

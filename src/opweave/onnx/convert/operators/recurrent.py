@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -141,14 +142,39 @@ def _(
 def lstm(
     b: MLGraphBuilder, *inputs: Tensor | None, cells: CellAttributes = FORWARD, input_forget: int = 0
 ) -> tuple[MLOperand, ...]:
-    unsupported_if(input_forget, "it couples the input and the forget gate")
     *others, peepholes = _extend(inputs, 8)
-    if peepholes is not None:
-        values, size = constant_or_same(peepholes), shape_of(peepholes)[-1] // 3
-        if not isinstance(values, np.ndarray) or values[:, size : 2 * size].any():
-            raise Unsupported("its output gate reads the new cell state, that of WebNN the state before")
     functions = cells.functions("Sigmoid", "Tanh", "Tanh")
-    return cells.run(b, b.lstm, others, ragged_lstm, activations=functions, peephole_weight=peepholes)
+    options: dict[str, Any] = {"activations": functions, "peephole_weight": peepholes}
+    if input_forget or cells.clip or _reads_new_cell(peepholes):
+        options |= {"output_peephole": "new", "coupled": bool(input_forget), "clip": float(cells.clip or inf)}
+        plain = replace(cells, clip=None)
+        return plain.run(b, partial(_of_full_length, b), others, ragged_lstm, **options)
+    return cells.run(b, b.lstm, others, ragged_lstm, **options)
+
+
+def _reads_new_cell(peepholes: Tensor | None) -> bool:
+    """Whether the output gate reads the new cell state. WebNN's reads the state before; without weights both agree."""
+    if peepholes is None:
+        return False
+    values, size = constant_or_same(peepholes), shape_of(peepholes)[-1] // 3
+    return not isinstance(values, np.ndarray) or bool(values[:, size : 2 * size].any())
+
+
+def _of_full_length(
+    b: MLGraphBuilder,
+    x: MLOperand,
+    weight: Tensor,
+    recurrent: Tensor,
+    steps: int,
+    hidden_size: int,
+    *,
+    return_sequence: bool,
+    **options: Any,
+) -> Sequence[MLOperand]:
+    """A composite for sequences of different lengths, called like `b.lstm`."""
+    lengths = np.full(x.shape[1], steps, np.int32)
+    last: Sequence[MLOperand] = ragged_lstm(b, x, weight, recurrent, lengths, **options)
+    return last
 
 
 @converts("RNN")
