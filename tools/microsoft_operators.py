@@ -32,9 +32,8 @@ REASONS: dict[str, str] = {
         VarlenCausalConvWithState""",
     "loops over a model that generates text, and what they read": """
         BeamSearch BifurcationDetector GreedySearch NGramRepeatBlock Sampling WhisperBeamSearch""",
-    "the shape of the result depends on data": "GatherPacked Range RemovePadding Unique",
+    "the shape of the result depends on data": "GatherPacked RemovePadding Unique",
     "strings and hashes": "MurmurHash3 NGramHashMapping Tokenizer VarlenNGramHashMapping WordConvEmbedding",
-    "crops of images, Fourier transforms": "CropAndResize Irfft Rfft",
     "integers of 16 bits": "MatMulInteger16",
     "sparse tensors": "SparseToDenseMatMul",
     "branches whose conditions are inputs; other operators replaced it": "DecoderAttention",

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 from support.every_device import DEVICES, context_on
 from support.onnx import model, node
-from support.onnx_nodes import CONTEXT, MICROSOFT, check_fallback, check_node, integers, node_model, randn, run_engine
+from support.onnx_nodes import CONTEXT, MICROSOFT, check_node, integers, node_model, randn, run_engine
 
 from opweave.core.graph import Graph
 from opweave.onnx.convert.trace import Tracer
@@ -129,11 +129,20 @@ def test_remainder_of_floats_is_exact() -> None:
 @pytest.mark.parametrize("exponent", ["float32", "int32", "int64"])
 def test_pow_of_types(base: str, exponent: str, constants: tuple[int, ...]) -> None:
     x, y = np.array([1, -2, 3, 5], base), np.array([[2], [3], [0]], exponent)
-    if base.startswith("int") and exponent == "float32" and not constants:
-        check_fallback("more digits", "Pow", x, y)
-    else:
-        wanted = (x.astype("float64") ** y.astype("float64")).astype(base)
-        check_node("Pow", x, y, constants=constants, wanted=wanted)
+    wanted = (x.astype("float64") ** y.astype("float64")).astype(base)
+    check_node("Pow", x, y, constants=constants, wanted=wanted)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("base", ["int32", "int64"])
+@pytest.mark.parametrize("exponent", ["float32", "float64"])
+def test_pow_of_integers_to_floats_has_all_digits(base: str, exponent: str, constant: bool, device: str) -> None:
+    x = np.array([4, 9, 125, 46340**2, 3, 10, 0, -2, 7, 1], base)
+    y = np.array([0.5, 0.5, 1 / 3, 0.5, 18.75 if base == "int32" else 30.5, -1, 0, 3, 0.0625, np.inf], exponent)
+    model, feed = node_model("Pow", [x, y], dynamic=(0,) if constant else (0, 1))
+    (result,) = InferenceSession(model, context_on(device), specialise="always").run(None, feed)
+    np.testing.assert_array_equal(result, np.power(x, y.astype("float64")).astype(base))
 
 
 def test_pow_of_exponents_of_another_size() -> None:

@@ -5,7 +5,7 @@ The formulas are those of ONNX Runtime's documentation (docs/ContribOperators.md
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -341,6 +341,74 @@ def CausalConvWithState(random: np.random.Generator) -> Case:
     inputs = [x, draw.floats(channels, 1, taps), draw.maybe(channels), past]
     attributes = {"activation": draw.pick("none", "silu", "swish"), "dilation": dilation, "channels_last": last}
     return Case("CausalConvWithState", inputs, attributes, outputs=2)
+
+
+@maker
+def Range(random: np.random.Generator) -> Case:
+    draw = Floats(random)
+    data_type = draw.pick("float32", "float64", "int16", "int32", "int64")
+    numbers = [draw.integer(-9, 9), draw.integer(-9, 9), draw.pick(-3, -1, 1, 2)]
+    start, limit, delta = (
+        np.array(number * (0.75 if data_type.startswith("f") else 1), data_type) for number in numbers
+    )
+    if (limit - start) * delta <= 0:
+        limit = np.array(start + 4 * delta, data_type)
+    return Case("Range", [start, limit, delta])
+
+
+@maker
+def CropAndResize(random: np.random.Generator) -> Case:
+    draw = Floats(random)
+    batches, channels, boxes = draw.integer(1, 3), draw.integer(1, 4), draw.integer(1, 6)
+    x = draw.floats(batches, channels, draw.integer(1, 9), draw.integer(1, 9))
+    corners = random.uniform(*draw.pick((0, 1), (-0.3, 1.3)), (boxes, 4)).astype(np.float32)
+    if draw.flag():  # on elements, or in the middle between two of them
+        corners = np.round(corners * 4) / np.float32(4)
+    images, size = (
+        random.integers(0, batches, boxes).astype(np.int32),
+        np.int32([draw.integer(1, 7), draw.integer(1, 7)]),
+    )
+    attributes = {"mode": draw.pick("bilinear", "nearest"), "extrapolation_value": draw.pick(0.0, -3.5)}
+    if attributes["mode"] == "nearest" and _is_near_tie(corners, x.shape[2:], size):
+        return CropAndResize(random)
+    return Case("CropAndResize", [x, corners, images, size], attributes, dynamic=(0, 1, 2))
+
+
+def _is_near_tie(corners: np.ndarray, sizes: Sequence[int], counts: np.ndarray) -> bool:
+    """Whether rounding decides about the nearest element, or whether a position is outside of the image."""
+    for axis, (size, count) in enumerate(zip(sizes, counts, strict=True)):
+        first, last = (corners[:, k].astype(float)[:, None] * (size - 1) for k in (axis, axis + 2))
+        steps = np.arange(count) / (count - 1) if count > 1 else np.array([0.5])
+        places = 2 * (first + (last - first) * steps)
+        if (np.abs(places - np.round(places)) < 1e-4).any():
+            return True
+    return False
+
+
+def _spectrum(random: np.random.Generator, is_inverse: bool) -> Case:
+    draw = Floats(random)
+    count = draw.integer(1, 3)
+    shape = [*draw.shape(0, 2), *(draw.integer(2, 9) for _ in range(count))]
+    axes = tuple(range(-count, 0))
+    attributes = {"signal_ndim": count, "onesided": 1, "normalized": 0}
+    if not is_inverse:
+        x = draw.floats(*shape)
+        y = np.fft.rfftn(x.astype(float), axes=axes)
+        return Case("Rfft", [x], attributes, wanted=[np.stack([y.real, y.imag], -1)])
+    x = draw.floats(*shape, 2)
+    sizes = [*shape[len(shape) - count : -1], 2 * (shape[-1] - 1)]
+    signal = np.fft.irfftn(x[..., 0].astype(float) + 1j * x[..., 1], s=sizes, axes=axes)
+    return Case("Irfft", [x], attributes, wanted=[signal])
+
+
+@maker
+def Rfft(random: np.random.Generator) -> Case:
+    return _spectrum(random, False)
+
+
+@maker
+def Irfft(random: np.random.Generator) -> Case:
+    return _spectrum(random, True)
 
 
 # Attention -----------------------------------------------------------------------------------------------------------

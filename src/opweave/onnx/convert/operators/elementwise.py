@@ -84,14 +84,19 @@ def _(b: MLGraphBuilder, a: MLOperand, B: Tensor, *, fmod: int = 0) -> Tensor:
 
 @converts("Pow")
 def _(b: MLGraphBuilder, x: MLOperand, exponent: Tensor) -> Tensor:
-    if isinstance(exponent, np.ndarray) and is_float(exponent) and (exponent == np.trunc(exponent)).all():
-        exponent = exponent.astype(x.data_type if is_float(x) else np.int64)
+    if isinstance(exponent, np.ndarray) and is_float(exponent):
+        is_whole = bool((exponent == np.trunc(exponent)).all())
+        if is_whole and (is_float(x) or bool((abs(exponent) < 2.0**63).all())):
+            exponent = exponent.astype(x.data_type if is_float(x) else np.int64)
     y = operand(b, exponent)
     if x.data_type == y.data_type:
         return b.pow(x, y)
     if is_float(x):
         return b.pow(x, as_type(b, exponent, x.data_type))
-    unsupported_if(is_float(y), "the power of an integer to a float needs more digits than float32 has")
+    if is_float(y):
+        # NumPy and ONNX Runtime compute in float64, which has all digits of int32, and cut off the result.
+        double = INFO[dtypes.FLOAT64].name
+        return b.cast(b.pow(b.cast(x, double), as_type(b, exponent, double)), x.data_type)
     # In a type wide enough for both, signed as the exponent: the bits of a product are the same for signed and unsigned bases.
     bits = max(32, INFO[x.data_type].bits, INFO[y.data_type].bits)
     wide: Any = f"uint{bits}" if is_unsigned(y) else f"int{bits}"
@@ -140,12 +145,16 @@ def convert_type(
         raise Unsupported(f"WebNN has no {TensorProto.DataType.Name(to).lower()}")
     if source == to:
         return b.identity(x)
+    x = _before_float64(x)
     if to == TensorProto.BOOL:
         return b.not_equal(x, 0)
     # A bool is stored as uint8, so that only the declared type changes: the result is another operand with the same bytes.
     if x.data_type == data_type:
         return b.identity(x)
     info = INFO[data_type]
+    if x.data_type == dtypes.FLOAT64 and x.is_constant and data_type in dtypes.FLOATS:
+        # Devices without float64 would leave this cast to the processor, in each run.
+        return b.constant(cast_array(x.value, data_type))
     if info.is_narrow and info.bits == 8:
         if data_type == dtypes.POWERS:
             unsupported_if(round_mode != "up", f"it rounds {round_mode}")
@@ -153,6 +162,16 @@ def convert_type(
         if saturate:
             x = saturated(b, x, data_type)
     return b.cast(x, data_type)
+
+
+def _before_float64(x: MLOperand) -> MLOperand:
+    """The operand of a cast to float64 that keeps all digits; any other operand as it is."""
+    while x.data_type == dtypes.FLOAT64 and x.node is not None and x.node.op is ops.cast:
+        source = x.node.operands[0]
+        if source.data_type in ("int64", "uint64"):
+            break
+        x = source
+    return x
 
 
 def saturated(b: MLGraphBuilder, x: MLOperand, data_type: DataType) -> MLOperand:

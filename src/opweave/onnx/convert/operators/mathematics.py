@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import numpy as np
 
 from ....composites import bits, cumulative, elementary, fourier, linear_algebra
 from ....context.builder import MLGraphBuilder
+from ....core.casts import cast_array
 from ....core.graph import MLOperand
 from ...model.protobuf import TensorProto
 from ...model.registry import (
@@ -15,6 +19,8 @@ from ...model.registry import (
     Unsupported,
     as_type,
     by_name,
+    check_count,
+    constant_of,
     converts,
     integer,
     normalize_axis,
@@ -81,3 +87,76 @@ def _(
     step = integer(frame_step, "the step")
     factors = None if window is None else operand(b, as_type(b, window, signal.data_type))
     return fourier.stft(b, signal, factors, step=step, frame_length=size, onesided=bool(onesided))
+
+
+@converts("MelWeightMatrix")
+def _(
+    b: MLGraphBuilder,
+    num_mel_bins: Tensor,
+    dft_length: Tensor,
+    sample_rate: Tensor,
+    lower_edge_hertz: Tensor,
+    upper_edge_hertz: Tensor,
+    *,
+    output_datatype: int = TensorProto.FLOAT,
+) -> Tensor:
+    data_type = DATA_TYPES.get(output_datatype)
+    if data_type is None:
+        raise Unsupported(f"WebNN has no {TensorProto.DataType.Name(output_datatype).lower()}")
+    bands, length = integer(num_mel_bins, "num_mel_bins"), integer(dft_length, "dft_length")
+    rate = integer(sample_rate, "sample_rate")
+    low, high = (
+        float(constant_of(edge, name).reshape(()))
+        for name, edge in {"lower_edge_hertz": lower_edge_hertz, "upper_edge_hertz": upper_edge_hertz}.items()
+    )
+    unsupported_if(bands < 1 or length < 1 or rate < 1, f"it has {bands} bands, {length} samples, and a rate of {rate}")
+    unsupported_if(not 0 <= low <= high < math.inf, f"its edges are {low:g} and {high:g}")
+    check_count((length // 2 + 1) * bands)
+    return cast_array(_mel_weights(bands, length, rate, low, high), data_type)
+
+
+def _mel_weights(bands: int, length: int, rate: int, low: float, high: float) -> np.ndarray:
+    """Weights [frequencies, bands] of triangular bands, whose edges are at equal distances in mel.
+
+    As ONNX defines it, the step is that of `bands` + 2 intervals, though the edges have one interval less.
+    """
+    first, last = (2595 * math.log1p(edge / 700) / math.log(10) for edge in (low, high))
+    mel = first + np.arange(bands + 2) * ((last - first) / (bands + 2))
+    hertz = 700 * np.expm1(mel / 2595 * math.log(10))
+    edges, frequencies = (length + 1) * hertz // rate, length // 2 + 1
+    unsupported_if(edges[-2] >= frequencies or edges[-1] > frequencies, f"its edges exceed {frequencies} frequencies")
+    places = edges.astype(np.int64)
+    weights = np.zeros((frequencies, bands))
+    for band, (start, centre, end) in enumerate(zip(places[:-2], places[1:-1], places[2:], strict=True)):
+        rising, falling = np.arange(start, centre + 1), np.arange(centre, end)
+        weights[rising, band] = (rising - start) / (centre - start) if centre > start else 1
+        weights[falling, band] = (end - falling) / max(end - centre, 1)
+    return weights
+
+
+# Fourier transforms of ONNX Runtime, with the signal in the last axes -------------------------------------------------
+
+
+def _signal_axes(rank: int, count: int, normalized: int, onesided: int) -> list[int]:
+    unsupported_if(normalized or not onesided, "it is normalised, or not one-sided")
+    unsupported_if(not 1 <= count <= rank, f"it has {count} axes of the signal, of {rank}")
+    return list(range(rank - count, rank))
+
+
+@converts("Rfft", domain=MICROSOFT)
+def _(b: MLGraphBuilder, X: MLOperand, *, normalized: int = 0, onesided: int = 1, signal_ndim: int) -> MLOperand:
+    *others, last = _signal_axes(X.rank, signal_ndim, normalized, onesided)
+    y = fourier.dft(b, b.reshape(X, [*X.shape, 1]), axis=last, onesided=True)
+    for axis in others:
+        y = fourier.dft(b, y, axis=axis)
+    return y
+
+
+@converts("Irfft", domain=MICROSOFT)
+def _(b: MLGraphBuilder, X: MLOperand, *, normalized: int = 0, onesided: int = 1, signal_ndim: int) -> MLOperand:
+    *others, last = _signal_axes(X.rank - 1, signal_ndim, normalized, onesided)
+    y = X
+    for axis in others:
+        y = fourier.dft(b, y, axis=axis, inverse=True)
+    y = fourier.dft(b, y, axis=last, inverse=True, onesided=True)
+    return b.reshape(y, y.shape[:-1])

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, prod
+from math import ceil, inf, prod
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ...model.registry import (
     Tensor,
     Unsupported,
     as_type,
+    check_count,
     constant_of,
     converts,
     integers,
@@ -422,6 +423,16 @@ def _(b: MLGraphBuilder, X: Tensor, axis: Tensor) -> Tensor:
     shape = list(shape_of(X))
     shape.insert(normalize_axis(place, len(shape) + 1), 1)
     return reshape(b, X, shape)
+
+
+@converts("Range", domain=MICROSOFT)
+def _(b: MLGraphBuilder, start: Tensor, limit: Tensor, delta: Tensor | None = None) -> Tensor:
+    first, end = (constant_of(value, "the range").reshape(()) for value in (start, limit))
+    step = np.ones((), first.dtype) if delta is None else constant_of(delta, "the range").reshape(())
+    unsupported_if(not step, "its step is 0")
+    count = check_count(max(ceil((end.item() - first.item()) / step.item()), 0))
+    # The engine adds step by step, and rounds each time.
+    return np.cumsum(np.concatenate([first[None], np.repeat(step, count)])[:count], dtype=first.dtype)
 
 
 @converts("TorchEmbedding", domain=MICROSOFT)
