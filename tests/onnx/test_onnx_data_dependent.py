@@ -295,3 +295,91 @@ def test_gathers_of_the_largest_run_whole(device: str) -> None:
     whole = ow.InferenceSession(model, context_on(device), fallback="error")
     for result, expected in zip(whole.run(None, inputs), session.run(None, inputs), strict=True):
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+# What is copied -------------------------------------------------------------------------------------------------------
+
+AROUND: dict[str, tuple[list[Step], int]] = {
+    "NonZero": (
+        [
+            ("NonZero", ["r"], ["positions"], {}),
+            ("Transpose", ["positions"], ["rows"], {"perm": [1, 0]}),
+            ("GatherND", ["r", "rows"], ["values"], {}),
+            ("Mul", ["values", "values"], ["y"], {}),
+        ],
+        21 * 4,
+    ),
+    "Compress": (
+        [
+            ("Compress", ["r", "marks"], ["some"], {"axis": 1}),
+            ("Transpose", ["some"], ["rows"], {"perm": [1, 0]}),
+            ("MatMul", ["rows", "matrix"], ["y"], {}),
+        ],
+        7 * 4 * 4,
+    ),
+    "Unique": ([("Unique", ["r"], ["some"], {}), ("Sqrt", ["some"], ["y"], {})], 21 * 4),
+    "Unique of columns": (
+        [
+            ("Unique", ["r"], ["some"], {"axis": 1}),
+            ("Transpose", ["some"], ["rows"], {"perm": [1, 0]}),
+            ("MatMul", ["rows", "matrix"], ["y"], {}),
+        ],
+        7 * 4 * 4,
+    ),
+}
+"""Nodes behind one whose results depend on data, and the bytes of the padded result."""
+
+
+@pytest.mark.parametrize("device", DEVICE_NAMES)
+@pytest.mark.parametrize("name", AROUND)
+def test_profile_lists_the_result_and_the_count_as_copies(name: str, device: str) -> None:
+    steps, size = AROUND[name]
+    inputs = {"x": X, **({"marks": MARKS} if name == "Compress" else {})}
+    used = {operand for _, names, _, _ in steps for operand in names}
+    model = model_of(
+        [("Relu", ["x"], ["r"], {}), *steps], inputs, ["y"], {k: v for k, v in CONSTANTS.items() if k in used}
+    )
+    session = check(model, inputs, device)
+    assert copied(session, inputs) == size + 8
+    fallen = [line for line in session.explain().splitlines() if "depends on data" in line]
+    assert len(fallen) == 1
+    assert "Slice: the size of what" in fallen[0]
+
+
+@pytest.mark.parametrize("device", DEVICE_NAMES)
+def test_sections_around_a_loop_of_computed_length_stay_on_the_device(device: str) -> None:
+    """The loop runs on the processor, and takes its count and its state from the device: nothing else is copied."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Mul", ["state", "half"], ["following"]),
+            helper.make_node("Identity", ["condition"], ["goes on"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("step", T.INT64, []),
+            helper.make_tensor_value_info("condition", T.BOOL, []),
+            helper.make_tensor_value_info("state", T.FLOAT, [3, 4]),
+        ],
+        [
+            helper.make_tensor_value_info("goes on", T.BOOL, []),
+            helper.make_tensor_value_info("following", T.FLOAT, [3, 4]),
+        ],
+        [numpy_helper.from_array(np.float32(0.5), "half")],
+    )
+    steps: list[Step] = [
+        ("MatMul", ["x", "matrix7"], ["state0"], {}),
+        ("ReduceMax", ["x"], ["largest"], {"keepdims": 0}),
+        ("Cast", ["largest"], ["count"], {"to": T.INT64}),
+        ("Loop", ["count", "", "state0"], ["state1"], {"body": body}),
+        ("Exp", ["state1"], ["exponential"], {}),
+        ("ReduceSum", ["exponential"], ["y"], {"keepdims": 0}),
+    ]
+    inputs = {"x": np.abs(RNG.normal(size=(3, 7)).astype("float32")) + 2}
+    constants: dict[str, np.ndarray] = {"matrix7": RNG.normal(size=(7, 4)).astype("float32")}
+    model = model_of(steps, inputs, ["y"], constants)
+    for scale in (1, 2):
+        feed = {"x": inputs["x"] * scale}
+        session = check(model, feed, device)
+    assert copied(session, inputs) == 8 + 3 * 4 * 4 + 4
+    reasons = [line for line in session.explain().splitlines() if "not constant" in line]
+    assert len(reasons) == 1
