@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from hypothesis import settings
 from onnx.reference import ReferenceEvaluator
 from samples import Call, Make
 
@@ -23,8 +22,6 @@ from support.witness import wide
 CPU = ow.ml.create_context(device="cpu")
 REFERENCE = ow.ml.create_context(device="reference")
 BOTH = ("float32", "float16")
-
-few = settings(max_examples=9)
 
 
 @dataclass(frozen=True)

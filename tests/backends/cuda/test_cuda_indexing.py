@@ -11,7 +11,7 @@ import opweave as ow
 from opweave.lazy.custom_call import CustomOp
 
 
-@pytest.mark.long(rows=1)
+@pytest.mark.long
 @pytest.mark.parametrize("block", range(BLOCKS))
 @pytest.mark.parametrize("op", INDEXING, ids=lambda op: op.name)
 def test_calls_equal_their_witness(device_context: ow.MLContext, op: CustomOp[Any], block: int) -> None:

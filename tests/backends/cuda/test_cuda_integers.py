@@ -41,7 +41,7 @@ def test_products(types: tuple[str, str], inner: int, constants: tuple[int, ...]
     check(composites.integer_matmul, [a, b], a.astype(int) @ b.astype(int), constants)
 
 
-@pytest.mark.long(rows=1)
+@pytest.mark.long
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("channels", [4, 7])
 def test_convolutions(channels: int, groups: int) -> None:
@@ -61,6 +61,7 @@ def test_convolutions(channels: int, groups: int) -> None:
     check(build, [x, w, *zeros], np.concatenate(parts, 1), (1,))
 
 
+@pytest.mark.long
 def test_epilogues_read_sums_of_integers() -> None:
     """Operations after a product become part of its kernel; results of bytes take a kernel of their own."""
     a, b = bytes_of("int8", 6, 40), bytes_of("int8", 40, 8)

@@ -12,6 +12,8 @@ import pytest
 import opweave as ow
 from opweave import composites
 
+pytestmark = pytest.mark.long
+
 REFERENCE = ow.ml.create_context(device="reference")
 RNG = np.random.default_rng(0)
 
@@ -32,6 +34,7 @@ WIDE = np.concatenate([np.exp(RNG.uniform(-80, 88, 500)), RNG.uniform(-5, 5, 500
 FUNCTIONS = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "erf_inv", "expm1", "log1p", "sinh")
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_one_number(device_context: ow.MLContext, name: str, data_type: str) -> None:

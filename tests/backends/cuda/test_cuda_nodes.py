@@ -13,7 +13,7 @@ MAKERS = QUANTIZED | OTHERS
 NODES = 200
 
 
-@pytest.mark.long(rows=1)
+@pytest.mark.long
 @pytest.mark.parametrize("start", range(0, NODES, 10))
 @pytest.mark.parametrize("name", MAKERS)
 def test_random_nodes(name: str, start: int) -> None:

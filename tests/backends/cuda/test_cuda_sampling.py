@@ -15,6 +15,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("op_type", "seed"), ROWS)
 def test_random_node_equals_witness(device_context: ow.MLContext, op_type: str, seed: int) -> None:
     node = case(op_type, seed)

@@ -37,6 +37,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ["bfloat16", "int16", "uint16"])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_kernels_compute_types_of_16_bits(context: ow.MLContext, name: str, data_type: str) -> None:

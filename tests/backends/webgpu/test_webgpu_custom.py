@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from samples import Make
-from support.composite_cases import CASES, check, few, run
+from support.composite_cases import CASES, check, run
 from support.webgpu_kernels import computed, engine_of, line_of, mapped, normal
 
 import opweave as ow
@@ -154,7 +154,7 @@ def test_expressions_become_a_part_of_the_kernel_before(context: ow.MLContext) -
 
 @pytest.mark.parametrize("op", CASES, ids=lambda op: op.name)
 def test_composites_agree_with_their_witnesses(context: ow.MLContext, op: Any) -> None:
-    @settings(few, max_examples=2)
+    @settings(max_examples=2)
     @given(st.data())
     def check_one(data: st.DataObject) -> None:
         call, wanted = CASES[op].make(Make(data.draw, {"x": CASES[op].types[-1]}))
