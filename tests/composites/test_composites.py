@@ -99,7 +99,7 @@ def is_compiled(op: CustomOp[Any], how: str) -> bool:
 
 @pytest.mark.parametrize(("op", "data_type", "how"), rows())
 def test_composites_equal_their_witness(op: CustomOp[Any], data_type: str, how: str) -> None:
-    @settings(max_examples=4 if is_compiled(op, how) else 9)
+    @settings(max_examples=4 if is_compiled(op, how) else 6)
     @given(st.data())
     def check_one(data: st.DataObject) -> None:
         call, wanted = CASES[op].make(Make(data.draw, {"x": data_type}))
