@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from samples import Call
+from support.agreement import REFERENCE, run, run_decomposed
 from support.every_device import DEVICES, context_on
 
 import opweave as ow
 from opweave import composites
 from opweave.composites.random import new_stream
+from opweave.lazy.custom_call import CustomOp
 
 MASK = 2**32 - 1
 
@@ -196,3 +199,19 @@ def test_shapes_of_one_session_share_a_sequence() -> None:
     seeded, _ = session("RandomNormalLike", DEVICES[0], seed=7.0)
     first, second = (seeded.run(None, {"x": np.zeros((rows, 5), "float32")})[0] for rows in (2, 3))
     assert (first.ravel() != second.ravel()[:10]).all()
+
+
+@pytest.mark.parametrize("key", KEYS, ids=["zeros", "small", "large"])
+def test_decompositions_give_the_numbers_of_the_formulas(key: np.ndarray) -> None:
+    """WebNN has no operations on bits: the words are computed by arithmetic, to the last bit."""
+    logits = np.float32([[0, -1, 3], [2, -np.inf, 0.5]])
+    calls: list[tuple[CustomOp[Any], Call, float]] = [
+        (composites.random_uniform, Call(key, [7, 43]), 0),
+        (composites.random_uniform, Call(key, [5], data_type="float16"), 0),
+        (composites.bernoulli, Call(np.linspace(-0.1, 1.1, 301, dtype="float32"), key), 0),
+        (composites.random_normal, Call(key, [2, 3, 50]), 1e-5),
+        (composites.multinomial, Call(logits, key, 9), 0),
+    ]
+    for op, call, tolerance in calls:
+        (expected,), (got,) = run(REFERENCE, op, call).values(), run_decomposed(op, call).values()
+        np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance, strict=True)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from samples import Call
-from support.composite_cases import run
+from support.agreement import run_without_composites
+from support.composite_cases import CPU, REFERENCE, run
 from support.every_device import DEVICES, context_on
 from support.onnx_nodes import node_model
 from support.sampling_cases import COUNT, MAKERS, case
@@ -36,6 +37,19 @@ def test_random_node_equals_witness(op_type: str, seed: int) -> None:
         (result,) = InferenceSession(model, context_on(device), fallback="error").run(None, feed)
         close: dict[str, Any] = {"rtol": node.tolerance, "atol": node.tolerance}
         np.testing.assert_allclose(result, expected, **close, err_msg=f"{device}: {node.attributes}")
+
+
+@pytest.mark.parametrize(("op_type", "seed"), ROWS)
+def test_decomposed_node_equals_witness(op_type: str, seed: int) -> None:
+    """As operations of the specification, on the reference and on ONNX Runtime."""
+    node = case(op_type, seed)
+    model, feed = node.model()
+    expected = node.expected()
+    close: dict[str, Any] = {"rtol": node.tolerance, "atol": node.tolerance}
+    for context in (REFERENCE, CPU):
+        graph = ow.onnx.load(model, context, fix_shapes={name: array.shape for name, array in feed.items()})
+        (result,) = run_without_composites(graph, feed, context).values()
+        np.testing.assert_allclose(result, expected, **close, err_msg=f"{context}: {node.attributes}")
 
 
 def test_witness_is_listed() -> None:

@@ -26,10 +26,6 @@ SOFTWARE_BLOCK = 4
 """Those of a row on a GPU in software, where each set takes its own shader."""
 
 
-BY_EXPRESSION = {deform_columns, composites.max_pool_with_indices}
-"""Composites that read elements at computed positions, which no decomposition can."""
-
-
 def rows() -> list[Any]:
     """Samples have each composite on each device."""
     return [
@@ -41,7 +37,7 @@ def rows() -> list[Any]:
             marks=pytest.mark.covers(*[f"{op.name} on {device}"] * (block == 0)),
         )
         for op in MAKERS
-        for device in [*DEVICES, *(["decomposed"] if op not in BY_EXPRESSION else [])]
+        for device in [*DEVICES, "decomposed"]
         for block in range(0, COUNT if "webgpu" not in device else 5 * SOFTWARE_BLOCK, size_of(device))
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ from samples import Call, Sample
 import opweave as ow
 from opweave.compile.driver import compile
 from opweave.compile.legalise import legalise
+from opweave.context.graph import recorded_graph
 from opweave.core.graph import Graph, MLOperand, Node
 from opweave.core.operation import Op
+from opweave.js import webnn_only
 
 REFERENCE = ow.ml.create_context(device="reference")
 
@@ -73,3 +76,16 @@ def assert_agree(sample: Sample, call: Call, got: dict[str, np.ndarray], wanted:
         np.testing.assert_allclose(
             a, e, rtol=sample.rtol * factor, atol=sample.atol * factor, equal_nan=True, err_msg=repr(call)
         )
+
+
+def run_without_composites(
+    graph: ow.MLGraph, arrays: Mapping[str, np.ndarray], context: ow.MLContext = REFERENCE
+) -> dict[str, np.ndarray]:
+    """Run a graph whose composites are decomposed into operations of the specification, as in JavaScript."""
+    recorded = recorded_graph(graph)
+    assert recorded is not None
+    plain = webnn_only(recorded)
+    program = compile(plain, context.backend, device=context.device.name, power_preference="low-power")
+    outputs = {name: np.empty(o.shape, o.data_type) for name, o in plain.outputs.items()}
+    program.run([np.ascontiguousarray(arrays[name]) for name in plain.inputs], list(outputs.values()))
+    return outputs

@@ -95,9 +95,12 @@ class Chooser:
         """The reason not to compile an expression: without a compiler, an engine's kernels for its parts beat NumPy."""
         if self._host.expressions == "numpy" or kernels.is_compiled() or node.op.decomposition is None:
             return ""
-        from ..expr.decompose import refusal
+        from ..expr.decompose import is_slow, refusal
 
-        has_parts = not node.op.is_derived or refusal(formula_of(node)) is None
+        has_parts = not node.op.is_derived
+        if not has_parts:
+            formula = formula_of(node)
+            has_parts = refusal(formula) is None and not is_slow(formula)
         return "no compiler is installed, and the engine has kernels for its parts" if has_parts else ""
 
     def decomposition_of(self, node: Node) -> Callable[..., Any] | None:

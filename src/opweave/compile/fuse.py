@@ -18,7 +18,7 @@ from ..core.guards import estimate
 from ..core.sizes import is_static
 from ..support.errors import NotSupportedError
 from .legalise import cut_out, legalise
-from .loops import EXPRESSION, fits, is_pointwise, may_fit, work
+from .loops import EXPRESSION, fits, formula_of, is_pointwise, may_fit, work
 from .partition import LoopFusion, Segment, partition
 from .winners import slowness, wins
 
@@ -128,6 +128,10 @@ def _is_faster_in_engine(part: Segment[Node, Operand], engine: str, supports: Ca
     written = sum(estimate(operand.desc.element_count) for operand in part.outputs)
     if written > limit:
         return False  # without tracing: a decomposition of one operation would be rare
+    from ..expr.decompose import is_slow
+
+    if any(node.op.is_derived and is_slow(formula_of(node)) for node in part.nodes):
+        return False
     try:
         nodes = legalise(cut_out(part.inputs, part.outputs)[0], supports)[0].nodes
     except NotSupportedError:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..core.dtypes import ANY, INFO, DataType
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits
 from ..core.shapes import broadcast
 from ..expr import bitcast
 from ..expr.array import Traced
+from ..expr.integers import divide_by_power, multiply_by_power
 from ..expr.vocabulary import INTEGERS
 from ..ops.constants import constant
 from ..support.errors import require
@@ -143,17 +142,7 @@ def _(a: Traced, b: Traced) -> Traced:
 
 @shift_left.decompose
 def _(builder: Operations, a: Operand, b: Operand) -> Operand:
-    return a * _power(builder, b)
-
-
-def _power(b: Operations, distance: Operand) -> Operand:
-    """Compute 2 to the power of `distance`; 0 where the integer has no such bit, as for negative numbers."""
-    data_type, bits = distance.data_type, INFO[distance.data_type].bits
-    powers = np.array([*(1 << bit for bit in range(bits)), 0], f"uint{bits}").astype(data_type)
-    lowest = 0 if INFO[data_type].kind == "u" else -1  # the index of the last power, which is 0
-    return b.gather(
-        constant(b, powers, data_type), b.cast(b.clamp(distance, min_value=lowest, max_value=bits), "int32")
-    )
+    return multiply_by_power(builder, a, b)
 
 
 @declare(**_PAIR)
@@ -182,13 +171,7 @@ def _(a: Traced, b: Traced) -> Traced:
 
 @shift_right.decompose
 def _(builder: Operations, a: Operand, b: Operand) -> Operand:
-    power = _power(builder, b)
-    if INFO[a.data_type].kind == "u":
-        return a / power
-    # For negative a, a >> n = ~(~a >> n); an integer divided by 0, or by the lowest one, is 0.
-    is_negative = builder.lesser(a, constant(builder, 0, a.data_type))
-    quotient = builder.where(is_negative, -1 - a, a) / power
-    return builder.where(is_negative, -1 - quotient, quotient)
+    return divide_by_power(builder, a, b)
 
 
 @declare(input=Limits(ANY), output=Limits(ANY, ranks="input"))

@@ -23,7 +23,7 @@ MAX_SAMPLES = 2**15
 """Maximum number of samples of a bin along an axis, so that loops end."""
 
 MAX_STORED = 2**26
-"""Maximum number of elements of the sums over columns that are stored: 256 MiB of float32. An estimate."""
+"""Maximum number of elements of the sums, or maxima, over columns that are stored: 256 MiB of float32. An estimate."""
 
 FAR = 2.0**60
 """Regions with coordinates beyond this number of elements count as not finite."""
@@ -308,32 +308,42 @@ def max_roi_pool(
 
 @max_roi_pool.expression
 def _(input: Traced, rois: Traced, pooled_shape: tuple[int, int], spatial_scale: float) -> Traced:
-    _, channels, *spatial = input.shape
+    _, channels, height, width = input.shape
     x, regions = (expr.cast(array, "float32") for array in (input, rois))
 
-    def element(r: Traced, c: Traced, *bin_position: Traced) -> Any:
+    def bounds(r: Traced, axis: int, position: Traced) -> tuple[Traced, Traced]:
+        """The first element of a bin along an axis, and the end of the bin."""
+        size, count = (height, width)[axis], pooled_shape[axis]
+        first, last = (_round_away(_finite(regions[r, column] * spatial_scale)) for column in (2 - axis, 4 - axis))
+        bin_size = expr.max(last - first + 1, 1.0) / float(count)
+        low = expr.floor(cast_position(position) * bin_size) + first
+        high = expr.ceil((cast_position(position) + 1) * bin_size) + first
+        return _bounded(low, 0.0, size), _bounded(high, 0.0, size)
+
+    def in_row(r: Traced, c: Traced, i: Traced, q: Traced) -> Traced:
+        image = _bounded(regions[r, 0], 0.0, 2.0**30)
+        left, right = bounds(r, 1, q)
+
+        def one(j: Traced) -> Traced:
+            return expr.where((j >= left) & (j < right), x.clamped[image, c, i, j], -math.inf)
+
+        return expr.max_over(width, one)
+
+    shape = (rois.shape[0], channels, height, pooled_shape[1])
+    is_small = is_static(shape) and prod(shape) <= MAX_STORED
+    rows = expr.store(expr.compute(shape, in_row)) if is_small else None
+
+    def element(r: Traced, c: Traced, p: Traced, q: Traced) -> Any:
         number = regions[r, 0]
         has_image = (expr.abs(number) < 2.0**30) & expr.logical_not(expr.is_nan(number))
-        image = _bounded(number, 0.0, 2.0**30)
-        bounds: list[tuple[Traced, Traced]] = []
-        for k, (size, count, position) in enumerate(zip(spatial, pooled_shape, bin_position, strict=True)):
-            first, last = (_round_away(_finite(regions[r, column] * spatial_scale)) for column in (2 - k, 4 - k))
-            bin_size = expr.max(last - first + 1, 1.0) / float(count)
-            low = expr.floor(cast_position(position) * bin_size) + first
-            high = expr.ceil((cast_position(position) + 1) * bin_size) + first
-            bounds.append((_bounded(low, 0.0, size), _bounded(high, 0.0, size)))
-        (top, bottom), (left, right) = bounds
+        (top, bottom), (left, right) = bounds(r, 0, p), bounds(r, 1, q)
 
         def row(i: Traced) -> Traced:
-            is_row = (i >= top) & (i < bottom)
-
-            def one(j: Traced) -> Traced:
-                return expr.where(is_row & (j >= left) & (j < right), x.clamped[image, c, i, j], -math.inf)
-
-            return expr.max_over(spatial[1], one)
+            largest = in_row(r, c, i, q) if rows is None else rows[r, c, i, q]
+            return expr.where((i >= top) & (i < bottom), largest, -math.inf)
 
         is_empty = (bottom <= top) | (right <= left) | expr.logical_not(has_image)
-        result = expr.where(is_empty, 0.0, expr.max_over(spatial[0], row))
+        result = expr.where(is_empty, 0.0, expr.max_over(height, row))
         return expr.cast(result, "float16") if input.data_type == "float16" else result
 
     return expr.compute((rois.shape[0], channels, *pooled_shape), element)

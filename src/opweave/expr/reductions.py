@@ -31,10 +31,25 @@ def unroll(node: Reduce) -> Expr:
     for position in itertools.product(*(range(variable.extent) for variable in node.variables)):
         values: dict[Expr, Expr] = {v: Const(p, "index") for v, p in zip(node.variables, position, strict=True)}
         terms.append(substitute(node.body, values))
+    if node.reduction.startswith("arg_"):
+        return _position_of_extreme(node.reduction, terms)
     while len(terms) > 1:  # a balanced tree has smaller rounding errors than a chain, and more parallelism
         pairs = [call(COMBINE[node.reduction], *terms[k : k + 2]) for k in range(0, len(terms) - 1, 2)]
         terms = pairs + terms[len(terms) - len(terms) % 2 :]
     return terms[0]
+
+
+def _position_of_extreme(reduction: Reduction, terms: Sequence[Expr]) -> Expr:
+    """The first position of the extreme term, and of NaN if there is one."""
+    best: Expr = terms[0]
+    place: Expr = Const(0, "int32")
+    for number, term in enumerate(terms[1:], 1):
+        is_better = call("greater" if reduction == "arg_max" else "lesser", term, best)
+        if term.type in FLOATS:
+            is_first_nan = call("logical_and", call("is_nan", term), call("logical_not", call("is_nan", best)))
+            is_better = call("logical_or", is_better, is_first_nan)
+        best, place = call("where", is_better, term, best), call("where", is_better, Const(number, "int32"), place)
+    return place
 
 
 def unroll_short(bodies: Sequence[Expr], is_short: Callable[[Reduce], bool]) -> tuple[Expr, ...]:
