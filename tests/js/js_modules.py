@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 from support import node_js
+from support.agreement import run_without_composites
 
 import opweave as ow
-from opweave.compile.driver import compile
 from opweave.context.graph import recorded_graph
 from opweave.js import webnn_only
 from opweave.serve import Server
@@ -37,9 +37,11 @@ class Modules:
         folder.mkdir()
         self.graphs.append(graph)
         ow.js.save(graph, folder / "model.mjs")
-        names = {"inputs": list(graph.inputs), "outputs": list(graph.outputs)}
+        recorded = recorded_graph(graph)
+        assert recorded is not None
+        names = {"inputs": list(webnn_only(recorded).inputs), "outputs": list(graph.outputs)}
         (folder / "names.json").write_text(json.dumps(names))
-        for k, name in enumerate(graph.inputs):
+        for k, name in enumerate(names["inputs"]):
             (folder / f"in_{k}").write_bytes(np.ascontiguousarray(feed[name]).tobytes())
         return folder / "model.mjs"
 
@@ -62,11 +64,5 @@ class Modules:
 
 
 def expected(graph: ow.MLGraph, feed: Arrays) -> dict[str, np.ndarray]:
-    """What the graph gives in Python, with composites decomposed."""
-    recorded = recorded_graph(graph)
-    assert recorded is not None
-    plain = webnn_only(recorded)
-    program = compile(plain, CPU.backend, device="cpu", power_preference="low-power")
-    outputs = {name: np.empty(o.shape, o.data_type) for name, o in plain.outputs.items()}
-    program.run([np.ascontiguousarray(feed[name]) for name in plain.inputs], list(outputs.values()))
-    return outputs
+    """The results of the graph in Python, with composites decomposed."""
+    return run_without_composites(graph, feed, CPU)

@@ -33,6 +33,7 @@ def save(
     The module has one statement for each operation, named after its label. Weights are in a file in the same folder
     that ends in `.safetensors`; constants of a few numbers are in the module. Composites and other operations that
     WebNN does not have are decomposed into operations of WebNN; those of drafts are called by their names in the drafts.
+    Inputs that no operation reads are left out, since WebNN refuses them; a comment in the module names them.
     Existing files are replaced once the new files are complete.
 
     Args:
@@ -67,7 +68,9 @@ def save(
     recorded = recorded_graph(graph) if input_shapes is None else state_of(graph).static_graph("save", input_shapes)
     weights_path = path.with_suffix(".safetensors")
     try:
-        module = JsModule(webnn_only(recorded), path.name, weights_path.name, title)
+        plain = webnn_only(recorded)
+        unread = [name for name in recorded.inputs if name not in plain.inputs]
+        module = JsModule(plain, path.name, weights_path.name, title, unread)
         text = module.text()
     except ValidationError as error:
         if not recorded.has_names:
@@ -83,7 +86,10 @@ def save(
 
 
 def webnn_only(graph: Graph) -> Graph:
-    """Decompose all operations that WebNN and its drafts do not have, recursively, and remove empty operands."""
+    """Decompose all operations that WebNN and its drafts do not have, recursively.
+
+    Empty operands are removed, and inputs that no operation reads: `build` of WebNN refuses them.
+    """
     for kind, operands in {"input": graph.inputs, "output": graph.outputs}.items():
         for name, operand in operands.items():
             if is_empty(operand):
@@ -99,4 +105,7 @@ def webnn_only(graph: Graph) -> Graph:
     def is_built_in(node: Node) -> bool:
         return vars(Operations).get(node.op.name) is node.op
 
-    return legalise(fold_empty(graph)[0], is_built_in, "WebNN", has_results=True)[0]
+    whole = legalise(fold_empty(graph)[0], is_built_in, "WebNN", has_results=True)[0]
+    read = {operand for node in whole.nodes for operand in node.operands}
+    inputs = {name: operand for name, operand in whole.inputs.items() if operand in read}
+    return Graph(inputs, whole.outputs, whole.nodes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +56,14 @@ RESERVED = frozenset(_WORDS.split())
 
 
 class JsModule:
-    """A graph of WebNN's operations as a module.
+    """A graph of WebNN's operations as a module. `unread` names the inputs that are left out.
 
     Constants that are not in the module are in `weights`, by name, once `text` has been called.
     """
 
-    def __init__(self, graph: Graph, name: str, weights_name: str, title: str = "") -> None:
+    def __init__(self, graph: Graph, name: str, weights_name: str, title: str = "", unread: Sequence[str] = ()) -> None:
         self.graph, self.name, self.weights_name, self.title = graph, name, weights_name, title
+        self.unread = unread
         self.weights: dict[str, np.ndarray] = {}
         self._taken = {*RESERVED}
         self._names: dict[Operand, str] = {}
@@ -109,6 +110,8 @@ class JsModule:
             lines.append(f"Not all browsers and devices have {' and '.join(rare)}: context.opSupportLimits() tells.")
         if not all(is_static(operand.shape) for operand in self.graph.inputs.values()):
             lines.append("Inputs have sizes with names, which are a draft of WebNN.")
+        if self.unread:
+            lines += _wrap("Left out, since no operation reads them: ", map(_comment, self.unread))
         if self.weights:
             total = sum(array.nbytes for array in self.weights.values())
             lines.append(
