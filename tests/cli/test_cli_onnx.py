@@ -126,7 +126,14 @@ def test_labels_name_the_best_classes(run, pair: Path, tmp_path: Path) -> None: 
 
 def test_info_lists_fallback_with_reasons(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     text = run("info", pair)
-    for words in ("[batch, 3]", "tensor(int64)", "ai.onnx 21", "Relu 1", "3 nodes, WebNN on cpu", "nothing falls back"):
+    for words in (
+        "[batch, 3]",
+        "tensor(int64)",
+        "ai.onnx 21",
+        "Relu 1",
+        "3 nodes, WebNN on cpu",
+        "  runs whole on cpu\n",
+    ):
         assert words in text
     note = text.index("Dynamic dimensions were taken as 1. Set their sizes: --fix-shapes batch=SIZE")
     assert (
@@ -137,9 +144,32 @@ def test_info_lists_fallback_with_reasons(run, pair: Path, tmp_path: Path) -> No
     weights = np.ones((5, 7), np.float32)
     path = write(tmp_path / "d.onnx", nodes, {"x": (TensorProto.FLOAT, [3, 3])}, ["y"], weights=weights)
     text = run("info", path)
-    for words in ("35 in 1 tensor", "1 node, ONNX Runtime (fallback)", "1 x Unique: "):
+    whole = "1 of 2 nodes fall back to ONNX Runtime: Unique (the size of its result depends on data)"
+    for words in ("35 in 1 tensor", "1 node, ONNX Runtime (fallback)", "1 x Unique: ", whole):
         assert words in text
-    assert "nothing falls back" not in text
+    assert "runs whole" not in text
+
+
+def test_info_says_what_a_device_would_run_that_is_not_here(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """The same line as for a device that is here; nothing is compiled."""
+    double = helper.make_node("Cast", ["x"], ["d"], to=TensorProto.DOUBLE)
+    ends = [helper.make_node("Exp", [name], [f"{name}_end"]) for name in "rd"]
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), double, *ends]
+    inputs = {"x": (TensorProto.FLOAT, ["rows", 3])}
+    mixed = write(tmp_path / "mixed.onnx", nodes, inputs, ["r_end", "d_end"])
+    whole = write(tmp_path / "whole.onnx", [nodes[0], ends[0]], inputs, ["r_end"])
+    reason = "kernels of this device have no float64"
+    line = f"2 of 4 nodes on the processor: Cast ({reason}), Exp ({reason})"
+    absent = [device.name for device in ow.devices() if device.name in ("cuda", "gpu") and not device.available]
+    if not absent:
+        pytest.skip("all devices are here")
+    for name in absent:
+        first, note, last = run("info", mixed, "--device", name).splitlines()
+        assert first == line
+        assert note == "Dynamic dimensions were taken as 1. Set their sizes: --fix-shapes rows=SIZE"
+        assert last.startswith(f"{name} is not available, so nothing was compiled: ")
+        assert run("info", whole, "--device", name, "--fix-shapes", "rows=2").splitlines()[0] == f"runs whole on {name}"
+    assert "there is no device 'nothing'" in run("info", whole, "--device", "nothing", code=1)
 
 
 def test_names_of_models_are_shown_as_they_are(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -73,11 +73,12 @@ def dense(rows: int | str, cast: int | None = None, quantised: bool = False) -> 
 
 
 def normalised(size: int, more: bool = False) -> onnx.ModelProto:
-    """A response normalisation, perhaps after casts to a data type that WebNN has not."""
+    """A response normalisation, perhaps after a node that WebNN cannot express."""
     shape = f"float32[1, 4, {size}, {size}]"
-    before = [node("Cast", "x", "d", to=TensorProto.DOUBLE), node("Cast", "d", "a", to=TensorProto.FLOAT)]
-    nodes = [*before, node("LRN", "a", "y", size=3)] if more else [node("LRN", "x", "y", size=3)]
-    return model(nodes, {"x": shape}, {"y": shape}, {})
+    if not more:
+        return model([node("LRN", "x", "y", size=3)], {"x": shape}, {"y": shape}, {})
+    nodes = [node("Dropout", "x ratio training", "a"), node("LRN", "a", "y", size=3)]
+    return model(nodes, {"x": shape}, {"y": shape}, {"ratio": np.float32(0), "training": np.bool_(True)})
 
 
 def own(rows: int) -> onnx.ModelProto:

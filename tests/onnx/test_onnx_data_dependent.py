@@ -123,7 +123,9 @@ def test_only_results_and_their_number_leave_the_device(device: str) -> None:
     session = check(model, inputs, device)
     # 100 rows of 4 coordinates, 16 classes and a label; and their number.
     assert copied(session, inputs) == 100 * (4 * 4 + 16 * 4 + 8) + 8
-    fallen = [line for line in session.explain().splitlines() if "depends on data" in line]
+    lines = session.explain().splitlines()
+    assert sum(" nodes on the processor: " in line for line in lines) == 1
+    fallen = [line for line in lines if line.startswith("  ") and "depends on data" in line]
     assert len(fallen) == 3
     assert all("Slice: the size of what" in line for line in fallen)
 

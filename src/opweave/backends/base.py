@@ -283,6 +283,10 @@ class Backend(RuleTable, ABC):
         """Return the back end for a context of this precision, which its device must support."""
         return self._variant(self.threads, precision)
 
+    def for_absent_device(self) -> Backend:
+        """Return a variant that tells what a device of this kind runs, though none is open; it runs nothing."""
+        return self
+
     def without_arena(self) -> Backend:
         """Return the back end for contexts in which a run frees its memory at its end; itself if the engine has no choice."""
         return self

@@ -17,6 +17,7 @@ from ..support.names import count_of
 from .common import BadParameter, Operations, PrecisionName, Verbose, app, console
 
 if TYPE_CHECKING:
+    from ..backends import Backend, Device
     from ..onnx.session.session import InferenceSession
 
 ModelFile = Annotated[Path, typer.Argument(help="An .onnx file.")]
@@ -70,6 +71,16 @@ def open_session(
     # `create_context` checks the names
     context = ml.create_context(device=device, precision=precision, threads=threads)  # type: ignore[arg-type]
     return InferenceSession(model, context, fix_shapes=sizes(fixed or []), limits=limits(limit or []))
+
+
+def find_absent(device: str | None) -> tuple[Backend, Device] | None:
+    """Find a device that a back end drives and this machine lacks; None for one that is here, and for an unknown name."""
+    from .. import backends
+
+    targets = [target for target in backends.devices() if target.name == device]
+    if not targets or any(target.available for target in targets):
+        return None
+    return backends.discover()[targets[0].backend], targets[0]
 
 
 def print_choice(session: InferenceSession, fixed: list[str] | None, plain: Callable[[], InferenceSession]) -> None:
@@ -162,6 +173,8 @@ def info(
     """Show how a program's session runs a model and why, its inputs, outputs and operators, and where each part would run.
 
     The first line is about `InferenceSession(model)`, or with --fix-shapes also about a session with these fixed shapes.
+    Another line says whether the device runs the model whole, or which nodes run elsewhere, and why. For a --device that this
+    machine lacks, nothing else is shown.
     The parts, at the end, are those of the model compiled for fixed shapes: dynamic dimensions count as 1 there, unless
     --fix-shapes says otherwise.
     """
@@ -174,9 +187,20 @@ def info(
     from ..onnx.session.parts import parts_of
     from ..onnx.session.summary import customs, heading
     from ..onnx.session.verification import state_of
+    from ..onnx.session.whole import line_of, line_without_device
     from ..support.names import printable
     from .inputs import assumption, explain_assumption
 
+    absent = find_absent(device)
+    if absent is not None:
+        parts = parts_of(open_session(model, fix_shapes, limit, "cpu"))
+        with explain_assumption(parts.inputs):
+            assumed_shapes = parts.shapes_of({a.name: a.assumed_shape() for a in parts.inputs if a.element_type})
+            console.print(line_without_device(parts.model, assumed_shapes, [*parts.outputs], *absent), soft_wrap=True)
+        if assumed := assumption(parts.inputs):
+            console.print(assumed, soft_wrap=True)
+        console.print(f"{device} is not available, so nothing was compiled: {absent[1].hint}", soft_wrap=True)
+        return
     session = open_session(model, fix_shapes, limit, device, precision)
     parts = parts_of(session)
     with explain_assumption(parts.inputs):
@@ -223,6 +247,7 @@ def info(
             f"  engine: {describe_choice(compiled.choice, compiled.untried, state_of(parts, compiled))}",
             soft_wrap=True,
         )
+    console.print(f"  {line_of(compiled.trace, [*parts.outputs], session.context)}", soft_wrap=True)
     for line in customs(compiled):
         console.print(f"  {line}", soft_wrap=True)
     for number, section in enumerate(compiled.sections):
@@ -231,8 +256,6 @@ def info(
             reasons = Counter((step.node.op_type, step.reason) for step in section.nodes)
             for (name, reason), times in reasons.items():
                 console.print(f"    {times} x {name}: {reason}", soft_wrap=True)
-    if all(section.kind == "webnn" for section in compiled.sections):
-        console.print("  nothing falls back")
     if draw is not None:
         session.draw(draw, input_shapes=shapes)
         console.print(f"wrote {draw}", soft_wrap=True)

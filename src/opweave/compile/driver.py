@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import get_ident
 from typing import Any, Literal
 
@@ -111,22 +112,9 @@ def _compile_for(
 ) -> Program:
     """Compile `full`, the graph without empty operands; `sources` maps its nodes to those of the user's `graph`."""
     backend = choice.backend
-    host = _host_of(backend)
-    stand_in = None if host.stand_in is None else _set_precision(discover()[host.stand_in], backend)
-    others = _type_stand_ins(host) if any(map(is_beyond, full.nodes)) else []
-    engines = {engine.name: (engine, "cpu") for engine in (*others, stand_in, host) if engine} | {
-        backend.name: (backend, device)
-    }
-    chooser = Chooser(backend, device, host, stand_in, fallback, others)
-    legal, origin = full, sources
-    if any(chooser.kind(node) is None for node in full.nodes):
-        legal, parents = legalise(
-            full,
-            lambda node: chooser.kind(node) is not None,
-            backend.name,
-            decomposition_of=chooser.decomposition_of,
-        )
-        origin = {node: sources[parent] for node, parent in parents.items()}
+    chosen = _choose_for(full, sources, backend, device, fallback)
+    host, chooser, engines = chosen.host, chosen.chooser, chosen.engines
+    legal, origin = chosen.legal, chosen.origin
     most = limits.limit(limits.WORK_VARIABLE, limits.MAX_WORK) // 2  # the other half is for the loop itself
 
     def kinds_of(graph: Graph) -> dict[Node, Hashable]:
@@ -172,6 +160,63 @@ def _compile_for(
     program = Program(legal, origin, compiled, placements, backend.space, input_ranges(graph), choice.reason)
     program.untried = choice.untried
     return program
+
+
+@dataclass(frozen=True)
+class _ChosenNodes:
+    """The choice for each node of a graph, before operations are moved between engines and loops.
+
+    Attributes:
+        host: the back end on the host.
+        engines: the back ends that may run parts, and their devices, by name.
+        legal: the graph in which something runs each node; `origin` has the user's node of each of its nodes.
+    """
+
+    host: Backend
+    engines: Mapping[Hashable, tuple[Backend, str]]
+    chooser: Chooser
+    legal: Graph
+    origin: Mapping[Node, Node]
+
+
+def _choose_for(
+    full: Graph, sources: Mapping[Node, Node], backend: Backend, device: str, fallback: Literal["auto", "error"]
+) -> _ChosenNodes:
+    """Choose what runs each node, and decompose the nodes that nothing runs whole."""
+    host = _host_of(backend)
+    stand_in = None if host.stand_in is None else _set_precision(discover()[host.stand_in], backend)
+    others = _type_stand_ins(host) if any(map(is_beyond, full.nodes)) else []
+    engines: dict[Hashable, tuple[Backend, str]] = {
+        engine.name: (engine, "cpu") for engine in (*others, stand_in, host) if engine
+    }
+    engines[backend.name] = backend, device
+    chooser = Chooser(backend, device, host, stand_in, fallback, others)
+    legal, origin = full, sources
+    if any(chooser.kind(node) is None for node in full.nodes):
+        legal, parents = legalise(
+            full,
+            lambda node: chooser.kind(node) is not None,
+            backend.name,
+            decomposition_of=chooser.decomposition_of,
+        )
+        origin = {node: sources[parent] for node, parent in parents.items()}
+    return _ChosenNodes(host, engines, chooser, legal, origin)
+
+
+def nodes_on_host(graph: Graph, backend: Backend, device: str) -> dict[Node, str]:
+    """The nodes of a graph that the host runs because the device cannot, with the reasons. Nothing is compiled.
+
+    The device need not be there (`Backend.for_absent_device`). Operations that are of the host on all devices do not count.
+    """
+    if backend.space.is_host:
+        return {}
+    full, sources = fold_empty(graph)
+    chosen = _choose_for(full, sources, backend, device, "auto")
+    nodes: dict[Node, str] = {}
+    for node in chosen.legal.nodes:
+        if chosen.chooser.kind(node) != backend.name and not node.op.is_of_host:
+            nodes[chosen.origin[node]] = chosen.chooser.reason(node) or "its kernels are for the host"
+    return nodes
 
 
 @contextmanager

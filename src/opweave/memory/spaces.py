@@ -123,6 +123,23 @@ class _Host:
 HOST: TensorSpace = _Host()
 
 
+class _Absent:
+    """The memory of a device that is not in this machine: nothing is there."""
+
+    is_host = False
+
+    def attach(self, context: Any) -> None:
+        """There is nothing to lose."""
+
+    detach = attach
+
+    def owns(self, given: Memory, /) -> bool:
+        return False
+
+
+ABSENT: Any = _Absent()
+
+
 def reaches(space: Space, other: Space) -> bool:
     """Whether code in `space` can use memory of `other`: the host can also use memory of WebAssembly modules."""
     return space is other or (space is HOST and other.is_host)

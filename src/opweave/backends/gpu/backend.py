@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ...core.dtypes import ANY, WIDENED, DataType
 from ...core.graph import Node
+from ...memory.spaces import ABSENT
 from .. import Backend
 from .table import gpu
 
@@ -29,6 +31,11 @@ class GpuBackend(Backend):
         from . import rules as rules  # the import fills the table
 
         self._rules.update((op, list(rules)) for op, rules in gpu.rules.items())
+
+    def for_absent_device(self) -> Backend:
+        variant = copy(self)
+        variant.space = ABSENT
+        return variant
 
     @property
     @abstractmethod

@@ -61,6 +61,9 @@ def explain_lines(compiled: CompiledModel, context: MLContext, state: str | Meas
     precision = context.precision
     lines = [f"precision {precision}: {PRECISIONS[precision]}"]
     lines += [f"engine: {describe_choice(compiled.choice, compiled.untried, state)}"] if compiled.choice else []
+    from .whole import line_of  # lazily: a line of a session needs no compiler
+
+    lines.append(line_of(compiled.trace, compiled.outputs, context))
     lines += customs(compiled)
     for number in range(len(compiled.sections)):
         lines.append(heading(compiled, number))

@@ -1,0 +1,76 @@
+"""Whether a device runs all of a model, and which nodes run on the processor instead. Nothing is compiled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ...compile.driver import nodes_on_host
+from ...context.context import MLContext
+from ...core.graph import Graph, Node
+from ...support.names import count_of, printable
+from ..convert.trace import Trace, TracedNode, Tracer
+from ..model.values import Tensor
+from .compiled import sections
+
+if TYPE_CHECKING:
+    from ...backends import Backend, Device
+    from ..model.model import Model
+    from .shape_cache import Shapes
+
+
+def line_without_device(model: Model, shapes: Shapes, outputs: Sequence[str], backend: Backend, device: Device) -> str:
+    """The line for a device that is not in this machine: the limits of its registered back end tell enough."""
+    context = MLContext(backend.for_absent_device(), device, "default")
+    return line_of(Tracer(model, context, shapes).run(), outputs, context)
+
+
+def line_of(trace: Trace, outputs: Sequence[str], context: MLContext) -> str:
+    """Say whether the device of a context runs a traced model whole, else which nodes run elsewhere, and why.
+
+    Nodes that ONNX Runtime runs as they are, and WebNN's operations that the device cannot run, are counted by operator and
+    reason. Nodes that are computed when the model is compiled do not count.
+    """
+    parts = sections(trace, outputs)
+    steps = [step for part in parts for step in part.nodes]
+    reasons: dict[int, tuple[str, str]] = {}  # operator and reason, by the id of a step
+    owners = _owners_of(trace)
+    for part in parts:
+        if part.kind == "fallback":
+            reasons.update((id(step), (step.node.op_type, step.reason)) for step in part.nodes)
+            continue
+        graph = _graph_of(trace, part.inputs, part.outputs)
+        for node, reason in nodes_on_host(graph, context.backend, context.device.name).items():
+            step = owners[node]
+            reasons.setdefault(id(step), (step.node.op_type, reason))
+    if not reasons:
+        return f"runs whole on {context.device.name}"
+    where = "fall back to ONNX Runtime" if context.backend.space.is_host else "on the processor"
+    counts = Counter(reasons[id(step)] for step in steps if id(step) in reasons)
+    listed = [
+        f"{printable(name)}{f' {count}x' if count > 1 else ''} ({reason})" for (name, reason), count in counts.items()
+    ]
+    return f"{len(reasons)} of {count_of(len(steps), 'node')} {where}: {', '.join(listed)}"
+
+
+def _graph_of(trace: Trace, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
+    """The operations of a section."""
+    takes = {value.operand: name for name in inputs if isinstance(value := trace.values[name], Tensor)}
+    gives = {name: value.operand for name in outputs if isinstance(value := trace.values[name], Tensor)}
+    return Graph.reaching(gives, takes) if gives else Graph({}, {}, ())
+
+
+def _owners_of(trace: Trace) -> Mapping[Node, TracedNode]:
+    """The step that has made each operation."""
+    ends = {value.operand for value in trace.values.values() if isinstance(value, Tensor)}
+    owners: dict[Node, TracedNode] = {}
+    for name, step in trace.maker.items():
+        value = trace.values.get(name)
+        pending = [value.operand.node] if isinstance(value, Tensor) else []
+        while pending:
+            node = pending.pop()
+            if node is not None and node not in owners:
+                owners[node] = step
+                pending += [operand.node for operand in node.operands if operand not in ends]
+    return owners
