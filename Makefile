@@ -121,6 +121,8 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python tools/onnxruntime_tables.py docs/onnxruntime.md
 	$(BIN)/python tools/microsoft_operators.py docs/onnx.md
+	$(BIN)/python tools/onnx_fallback_table.py docs/onnx.md
+	$(BIN)/python tools/composites_table.py
 	$(BIN)/python tools/write_signatures.py
 	$(BIN)/python tools/write_command_line.py
 	$(BIN)/python tools/draw_example.py docs/images/graph.svg
