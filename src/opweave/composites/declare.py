@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,17 @@ from ..ops.docs import complete
 from ..support.errors import require
 
 
-def declare(**limits: Limits) -> Callable[[Callable[..., Declared]], CustomOp[Declared]]:
-    """Declare a composite by its shape rule, as `opweave.op` does, but with messages that do not name the line of the rule."""
+def declare(
+    arguments: Mapping[str, str] = MappingProxyType({}), /, **limits: Limits
+) -> Callable[[Callable[..., Declared]], CustomOp[Declared]]:
+    """Declare a composite by its shape rule, as `opweave.op` does, but with messages that do not name the line of the rule.
+
+    `arguments` describes parameters that several composites share, which their docstrings leave out.
+    """
 
     def decorate(function: Callable[..., Declared]) -> CustomOp[Declared]:
         op: CustomOp[Declared] = CustomOp(function, function, skip=1, limits=limits, annotated=True)
-        op.__doc__ = complete(op)
+        op.__doc__ = complete(op, arguments)
         return op
 
     return decorate

@@ -25,6 +25,16 @@ if TYPE_CHECKING:
 
 WINDOW = ("window_dimensions", "padding", "strides", "dilations", "output_sizes")
 
+_WINDOW_ARGUMENTS = {
+    "window_dimensions": "the size of the window along each axis. Default: that of the input (global pooling).",
+    "padding": "elements around the input that windows may cover: [before, after, before, after, …]. Default: none.",
+    "strides": "for each axis, at least 1. Default: 1.",
+    "dilations": "for each axis, at least 1. Default: 1.",
+    "output_shape_rounding": 'whether a partial last window is left out ("floor") or included ("ceil").',
+    "output_sizes": "the sizes of the axes of the result, each one of the two roundings; overrides `output_shape_rounding`.",
+}
+"""Descriptions of the options that all poolings have."""
+
 
 def _pooled_shape(
     input: Operand,
@@ -80,7 +90,7 @@ def _fill_window(op: CustomOp[Any]) -> None:
         return tuple(sizes)
 
 
-@declare(input=Limits(FLOATS, ranks=IMAGES))
+@declare(_WINDOW_ARGUMENTS, input=Limits(FLOATS, ranks=IMAGES))
 def average_pool(
     self: Builder,
     input: Operand,
@@ -101,12 +111,6 @@ def average_pool(
     Args:
         input: float32 or float16 [batches, channels, width], [batches, channels, height, width], or
             [batches, channels, depth, height, width].
-        window_dimensions: the size of the window along each axis. Default: that of the input (global pooling).
-        padding: elements around the input that windows may cover: [before, after, before, after, …]. Default: none.
-        strides: for each axis, at least 1. Default: 1.
-        dilations: for each axis, at least 1. Default: 1.
-        output_shape_rounding: whether a partial last window is left out ("floor") or included ("ceil").
-        output_sizes: the sizes of the axes of the result, each one of the two roundings; overrides `output_shape_rounding`.
         include_padding: whether elements of the padding count as zeros; otherwise, they are ignored.
 
     Returns: An operand of the data type of `input` [batches, channels, *axes], where a size is
@@ -178,7 +182,7 @@ def _(b: Operations, input: Operand, include_padding: bool, **options: Any) -> O
     return _in_two(b, "average_pool2d", input, options)
 
 
-@declare(input=Limits(ANY, ranks=IMAGES))
+@declare(_WINDOW_ARGUMENTS, input=Limits(ANY, ranks=IMAGES))
 def max_pool(
     self: Builder,
     input: Operand,
@@ -198,12 +202,6 @@ def max_pool(
     Args:
         input: any data type [batches, channels, width], [batches, channels, height, width], or
             [batches, channels, depth, height, width].
-        window_dimensions: the size of the window along each axis. Default: that of the input (global pooling).
-        padding: elements around the input that windows may cover: [before, after, before, after, …]. Default: none.
-        strides: for each axis, at least 1. Default: 1.
-        dilations: for each axis, at least 1. Default: 1.
-        output_shape_rounding: whether a partial last window is left out ("floor") or included ("ceil").
-        output_sizes: the sizes of the axes of the result, each one of the two roundings; overrides `output_shape_rounding`.
 
     Returns: An operand of the data type of `input` [batches, channels, *axes], where a size is
         1 + (size + paddings - (window size - 1) * dilation - 1) / stride, rounded. Windows without elements give the
@@ -226,7 +224,7 @@ def _(b: Operations, input: Operand, **options: Any) -> Operand:
     return _in_two(b, "max_pool2d", input, options)
 
 
-@declare(input=Limits(ANY, ranks=IMAGES))
+@declare(_WINDOW_ARGUMENTS, input=Limits(ANY, ranks=IMAGES))
 def max_pool_with_indices(
     self: Builder,
     input: Operand,
@@ -246,12 +244,6 @@ def max_pool_with_indices(
     Args:
         input: any data type [batches, channels, width], [batches, channels, height, width], or
             [batches, channels, depth, height, width].
-        window_dimensions: the size of the window along each axis. Default: that of the input (global pooling).
-        padding: elements around the input that windows may cover: [before, after, before, after, …]. Default: none.
-        strides: for each axis, at least 1. Default: 1.
-        dilations: for each axis, at least 1. Default: 1.
-        output_shape_rounding: whether a partial last window is left out ("floor") or included ("ceil").
-        output_sizes: the sizes of the axes of the result, each one of the two roundings; overrides `output_shape_rounding`.
         order: how elements of an image are counted: "row-major" with the last axis fastest, "column-major" with the first one.
             Batches and channels are always slowest.
         index_type: "int32" or "int64", the data type of the positions.
@@ -342,7 +334,7 @@ class _WindowPositions(Window):
         return self._start(window) + tap * self.dilation
 
 
-@declare(input=Limits(FLOATS, ranks=IMAGES))
+@declare(_WINDOW_ARGUMENTS, input=Limits(FLOATS, ranks=IMAGES))
 def lp_pool(
     self: Builder,
     input: Operand,
@@ -362,12 +354,7 @@ def lp_pool(
         input: float32 or float16 [batches, channels, width], [batches, channels, height, width], or
             [batches, channels, depth, height, width].
         p: at least 1.
-        window_dimensions: the size of the window along each axis. Default: that of the input (global pooling).
         padding: zeros around the input that windows may cover: [before, after, before, after, …]. Default: none.
-        strides: for each axis, at least 1. Default: 1.
-        dilations: for each axis, at least 1. Default: 1.
-        output_shape_rounding: whether a partial last window is left out ("floor") or included ("ceil").
-        output_sizes: the sizes of the axes of the result, each one of the two roundings; overrides `output_shape_rounding`.
 
     Returns: `sum(abs(x) ** p) ** (1 / p)` of each window, in the data type of `input` [batches, channels, *axes], where a size
         is 1 + (size + paddings - (window size - 1) * dilation - 1) / stride, rounded.

@@ -320,6 +320,18 @@ _TWO = {
     "zero_point": Limits("a"),
     "output": Limits("a"),
 }
+_ARGUMENTS_OF_TWO = {
+    "a": "int8 or uint8, of any shape.",
+    "a_scale": "float32, one element, multiplied with `a - a_zero_point`.",
+    "a_zero_point": "the data type of `a`, one element.",
+    "b": "the data type of `a`, in a shape that broadcasts with it.",
+    "b_scale": "float32, one element, multiplied with `b - b_zero_point`.",
+    "b_zero_point": "the data type of `a`, one element.",
+    "scale": "float32, one element, of the result.",
+    "zero_point": "the data type of `a`, one element, added before rounding.",
+}
+"""Descriptions of the operands of operations on two quantised tensors."""
+
 _ONE = {
     "input": Limits(BYTES),
     "input_scale": _SCALE,
@@ -344,7 +356,7 @@ def _scalar(b: Operations, value: Operand) -> Operand:
     return b.reshape(b.cast(value, "float32"), [])
 
 
-@declare(**_TWO)
+@declare(_ARGUMENTS_OF_TWO, **_TWO)
 def quantized_add(
     self: Builder,
     a: Operand,
@@ -359,16 +371,6 @@ def quantized_add(
     label: str = "",
 ) -> Desc:
     """Add quantised tensors, and quantise the sum.
-
-    Args:
-        a: int8 or uint8, of any shape.
-        a_scale: float32, one element, multiplied with `a - a_zero_point`.
-        a_zero_point: the data type of `a`, one element.
-        b: the data type of `a`, in a shape that broadcasts with it.
-        b_scale: float32, one element, multiplied with `b - b_zero_point`.
-        b_zero_point: the data type of `a`, one element.
-        scale: float32, one element, of the result.
-        zero_point: the data type of `a`, one element, added before rounding.
 
     Returns: `round(a_scale / scale * (a - a_zero_point) + b_scale / scale * (b - b_zero_point) + zero_point)`, saturated, of
         the data type of `a`. Ties are rounded to even.
@@ -406,7 +408,7 @@ def _(
     return _saturate(builder, steps, a)
 
 
-@declare(**_TWO)
+@declare(_ARGUMENTS_OF_TWO, **_TWO)
 def quantized_mul(
     self: Builder,
     a: Operand,
@@ -421,16 +423,6 @@ def quantized_mul(
     label: str = "",
 ) -> Desc:
     """Multiply quantised tensors element by element, and quantise the product.
-
-    Args:
-        a: int8 or uint8, of any shape.
-        a_scale: float32, one element, multiplied with `a - a_zero_point`.
-        a_zero_point: the data type of `a`, one element.
-        b: the data type of `a`, in a shape that broadcasts with it.
-        b_scale: float32, one element, multiplied with `b - b_zero_point`.
-        b_zero_point: the data type of `a`, one element.
-        scale: float32, one element, of the result.
-        zero_point: the data type of `a`, one element, added before rounding.
 
     Returns: `round((a - a_zero_point) * (b - b_zero_point) * (a_scale * b_scale / scale) + zero_point)`, saturated, of the
         data type of `a`. Ties are rounded to even.

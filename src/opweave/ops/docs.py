@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ..core.dtypes import ANY
@@ -32,25 +33,35 @@ _SHORT_SECTION = re.compile(r"^(Returns|Raises): (.*)((?:\n    .*)*)\n?", re.MUL
 """A section that is a sentence; further lines are indented."""
 
 
-def complete(op: Op[..., Any]) -> str:
-    """Return the docstring with the arguments, sections and imports that its source leaves out."""
+def complete(op: Op[..., Any], arguments: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the docstring with the arguments, sections and imports that its source leaves out.
+
+    `arguments` describes parameters that several operations share.
+    """
     first = op.positional[0] if op.positional else ""
     result = f"An operand of the data type and shape of `{first}`."
     error = "shapes that do not fit" if len(op.operands) > 1 else f"`{first}` has another data type"
     error = "there is no such axis" if "axis" in op.attributes else error
     imports = ">>> import numpy as np, opweave as ow\n"
     summary, newline, rest = (op.__doc__ or "").partition("\n")
-    shared = f"\n\n{sentence}\n" if (sentence := _shared_type(op)) else newline
-    return fill(summary + shared + rest, op.parameters, lambda name: _argument(op, name), result, error, imports)
+    shared = f"\n\n{sentence}\n" if (sentence := _shared_type(op, arguments)) else newline
+
+    def argument(name: str) -> str:
+        return arguments.get(name) or _argument(op, name)
+
+    return fill(summary + shared + rest, op.parameters, argument, result, error, imports)
 
 
-def _shared_type(op: Op[..., Any]) -> str:
+def _shared_type(op: Op[..., Any], arguments: Mapping[str, str]) -> str:
     """Return the sentence on operands that have the data type of the first one, unless their descriptions say so."""
     if not op.operands:
         return ""
     first, *others = op.operands
     same = [name for name in others if op.limits[name].data_types == first]
-    is_told = re.search(rf"^    ({'|'.join(same)}): .*data type", op.__doc__ or "", re.MULTILINE) if same else None
+    is_told = any("data type" in arguments.get(name, "") for name in same)
+    if same and not is_told:
+        pattern = rf"^    ({'|'.join(same)}): .*data type"
+        is_told = re.search(pattern, op.__doc__ or "", re.MULTILINE) is not None
     if not same or is_told or len(op.limits[first].data_types) == 1:
         return ""
     return f"All {'' if same == others else 'other '}operands have the data type of `{first}`."
