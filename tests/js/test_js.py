@@ -14,13 +14,14 @@ from hypothesis import Phase, given, settings, strategies as st
 from js_modules import CPU, Arrays, Modules, expected
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file
-from samples import Make
+from samples import Call, Make
 from support import node_js, wpt
 from support.agreement import outputs_of, record
 from support.composite_cases import CASES
 from typer.testing import CliRunner
 
 import opweave as ow
+from opweave import composites
 from opweave.cli import app
 from opweave.context.graph import recorded_graph
 from opweave.core.dtypes import ANY
@@ -142,9 +143,36 @@ def test_composites_are_decomposed(modules: Modules) -> None:
     names = {name for name, _ in made}
     assert refused == {"bit_cast"}  # of floats: WebNN has no operation for it
     assert len(names | refused | scalars) == len(CASES)
-    assert len(names) > 70
+    assert len(names) > 50
     for (name, feed), graph, got in zip(made, modules.graphs, modules.run(), strict=True):
         assert_same(got, expected(graph, feed), name)
+
+
+def test_formulas_of_positions_and_bits_are_written(modules: Modules) -> None:
+    random = np.random.default_rng(7)
+    image = random.standard_normal((2, 4, 5, 6)).astype("float32")
+    grid = random.uniform(-1.2, 1.2, (2, 3, 4, 2)).astype("float32")
+    rois = np.float32([[0, 0, 3, 4], [1, 2, 5, 4.5], [4, 4, 2, 2]])
+    places = np.concatenate([np.float32([[0], [1], [5]]), rois], axis=1)
+    offset = random.standard_normal((2, 18, 5, 6)).astype("float32")
+    filter = random.standard_normal((3, 4, 3, 3)).astype("float32")
+    calls = [
+        (composites.grid_sample, Call(image, grid, mode="cubic", padding_mode="reflection")),
+        (composites.roi_align, Call(image, rois, np.int64([0, 1, 1]), output_height=2, output_width=3)),
+        (composites.max_roi_pool, Call(image, places, pooled_shape=[2, 3])),
+        (composites.deform_conv, Call(image, filter, offset, padding=[1, 1, 1, 1])),
+        (composites.max_pool_with_indices, Call(image, window_dimensions=[3, 2], padding=[1, 0, 0, 1])),
+        (composites.random_uniform, Call(np.uint32([1, 2, 3, 4]), [3, 5])),
+    ]
+    feeds = []
+    for op, call in calls:
+        builder, result, arrays = record(CPU, op, call)
+        modules.add(builder.build(outputs_of(result)), arrays)
+        feeds.append(arrays)
+    for (op, _), feed, graph, got in zip(calls, feeds, modules.graphs, modules.run(), strict=True):
+        assert_same(got, expected(graph, feed), op.name)
+        for name, array in CPU.compute(graph, feed).items():
+            np.testing.assert_allclose(got[name], array, rtol=1e-5, atol=1e-5, err_msg=op.name)
 
 
 @ow.op
