@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import tempfile
 import weakref
 from collections import OrderedDict
@@ -628,7 +629,10 @@ def test_jit_says_why_shapes_are_compiled_one_by_one(caplog: pytest.LogCaptureFi
     with caplog.at_level("INFO", "opweave"):
         for n in range(1, 6):
             total(np.ones(n, "float32"))
-    reason = "shapes are compiled one by one: no names here"
+    reason = (
+        "shapes are compiled one by one: RuntimeError: no names here "
+        f'(test_jit.py, line {total.__wrapped__.__code__.co_firstlineno + 3}: raise RuntimeError("no names here"))'
+    )
     assert [record.getMessage() for record in caplog.records if "one by one" in record.getMessage()] == [
         f"jit {total._name!r}: {reason}"
     ]
@@ -644,6 +648,52 @@ def test_jit_takes_numbers_of_sizes() -> None:
     for n in (1, 2, 3, 4, 5, 6, 7, 8):
         x = np.arange(n, dtype="float32")
         assert_allclose(mean(x).numpy(), x.mean() + np.ones(n))
+
+
+def test_jit_compiles_nothing_where_real_numbers_of_sizes_are_data(compiled: list[Any]) -> None:
+    @ow.jit
+    def scaled(x: Any) -> Any:
+        n, m = x.shape
+        return x * (1 / n), (x @ x.transpose()) / m**0.5, x - np.sqrt(n) if m / 2 > 1 else x
+
+    for call, (n, m) in enumerate([(2, 3), (4, 5), (3, 6), (7, 4), (5, 8)]):
+        x = np.random.default_rng(call).random((n, m), "float32")
+        expected = [x / n, x @ x.T / np.sqrt(m), x - np.float32(np.sqrt(n))]
+        for result, witness in zip(scaled(x), expected, strict=True):
+            assert_allclose(result.numpy(), witness, rtol=1e-5)
+        assert len(compiled) == min(call + 1, 3)
+
+
+def test_jit_says_which_line_asks_for_a_number(caplog: pytest.LogCaptureFixture) -> None:
+    @ow.jit
+    def scaled(x: Any) -> Any:
+        return x / math.sqrt(x.shape[0])
+
+    with caplog.at_level("INFO", "opweave"):
+        for n in range(1, 9):
+            assert_allclose(scaled(np.ones(n, "float32")).numpy(), np.ones(n) / np.sqrt(n), rtol=1e-6)
+    asks, limit = (record.getMessage() for record in caplog.records if "jit" in record.getMessage())
+    line = f"(test_jit.py, line {scaled.__wrapped__.__code__.co_firstlineno + 2}: return x / math.sqrt(x.shape[0]))"
+    assert asks == f"jit {scaled._name!r}: a program for each number of a size: size0 = 3 {line}"
+    reason = (
+        f"shapes are compiled one by one: the function asks for size0 = 6 {line}; 4 traces with names are the limit"
+    )
+    assert limit == f"jit {scaled._name!r}: {reason}"
+    assert f"    for size0 = 6 {line} alone" in scaled.explain().splitlines()
+    assert f"  {reason}" in scaled.explain().splitlines()
+
+
+def test_jit_raises_errors_of_the_function() -> None:
+    @ow.jit
+    def picky(x: Any) -> Any:
+        if x.shape[0] == 7:
+            raise RuntimeError("seven")
+        return x + 1
+
+    for n in range(1, 7):
+        picky(np.ones(n, "float32"))
+    with pytest.raises(RuntimeError, match="seven"):
+        picky(np.ones(7, "float32"))
 
 
 def test_jit_names_raise_the_errors_of_numbers() -> None:

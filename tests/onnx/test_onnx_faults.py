@@ -11,9 +11,9 @@ from support.onnx_nodes import CONTEXT, node_model, reasons
 
 import opweave as ow
 from opweave.onnx.convert import operators
-from opweave.onnx.convert.trace import STRICT
 from opweave.onnx.model.registry import CONVERTERS, Converter
 from opweave.support.errors import NotSupportedError, OperationError
+from opweave.support.settings import STRICT
 
 X = np.float32([[-1, 2]])
 

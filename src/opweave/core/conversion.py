@@ -23,6 +23,9 @@ Long: TypeAlias = "int"
 Integer: TypeAlias = "int"
 """A signed or unsigned integer of 64 bits, for operations that no user calls."""
 
+Unconverted: TypeAlias = Any
+"""A value that stays as it is, for operations that no user calls."""
+
 Converter: TypeAlias = Callable[[str, Any], Any]
 
 
@@ -165,6 +168,7 @@ _CONVERTERS: dict[str, Converter] = {
     "bool": _boolean,
     "Number": _number,
     "DataType": _data_type,
+    "Unconverted": lambda name, value: value,
     "Sequence[int]": _sequence(_UNSIGNED_LONG),
     "Sequence[Integer]": _sequence(_integer(-(2**63), 2**64 - 1)),
     "Sequence[float]": _sequence(_double),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
-from ..support.errors import ValidationError
+from ..support.errors import ValidationError, caller_line
 from .sizes import (
     Condition,
     Dimension,
@@ -68,6 +68,8 @@ class Guards:
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes = sizes
         self.answers: dict[Condition, bool] = {}
+        self.lines: dict[Size, str] = {}
+        """The lines of users that asked for the numbers of sizes, as ends of messages."""
 
     def deciding(self) -> AbstractContextManager[None]:
         """A context manager in which comparisons of sizes have the answers for these sizes."""
@@ -83,6 +85,8 @@ class Guards:
         number = size.at(self.sizes)
         if isinstance(difference := size - number, Size):
             self.decide(("zero", difference))
+            if size not in self.lines:
+                self.lines[size] = caller_line()
         return number
 
     def hold(self, sizes: Mapping[str, int]) -> bool:

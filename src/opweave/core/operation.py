@@ -38,7 +38,7 @@ from . import dtypes
 from .conversion import ANY_DATA_TYPE, DATA_TYPE, Converter, converter
 from .dtypes import ANY, DataType
 from .graph import MAX_RANK, Builder, Desc, Operand, check_desc, title
-from .sizes import Size, UnknownSizeError, is_static
+from .sizes import Symbol, UnknownSizeError, is_static
 from .value_ranges import ValueRange
 
 P = ParamSpec("P")
@@ -452,7 +452,7 @@ def _operand(builder: Builder, name: str, value: Any, number_type: DataType | No
         if value.builder is not builder:
             raise ValidationError(f"{name} is an operand of another builder: {short_repr(value)}")
         return value
-    is_number = isinstance(value, (int, float, Size)) and not isinstance(value, bool)
+    is_number = isinstance(value, (int, float, Symbol)) and not isinstance(value, bool)
     if number_type is None and hasattr(value, "__array__"):
         number_type = dtypes.of_array(value.__array__().dtype, builder.takes_all_types)
     if number_type is None or not (is_number or hasattr(value, "__array__")):

@@ -12,7 +12,7 @@ from ..support.names import listing, short_repr
 from .desc import Described
 from .questions import is_value
 from .size_functions import larger, smaller
-from .sizes import Size, interval
+from .sizes import Size, Symbol, interval
 
 if TYPE_CHECKING:
     from ..ops.signatures import ArrayMethods
@@ -127,8 +127,8 @@ _NO_INDEX = (
 
 def _infix(name: str, swap: bool) -> Callable[[Operators, Any], Any]:
     def method(self: Operators, other: Any) -> Any:
-        if isinstance(other, Size) and not self._takes_sizes:
-            other = operator.index(other)
+        if isinstance(other, Symbol) and not self._takes_sizes:
+            other = other.number()
         if not is_value(other):
             return NotImplemented
         return self._apply(name, other, self) if swap else self._apply(name, self, other)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..support.errors import ValidationError, caller_line
-from .sizes import Size
+from .sizes import Symbol
 
 CHOOSE = "{}where(condition, a, b) chooses by values"
 
@@ -67,7 +67,7 @@ def is_value(other: object) -> bool:
 
     Operands have `__array__` for its error.
     """
-    return isinstance(other, (float, int, Size)) or hasattr(other, "__array__")
+    return isinstance(other, (float, int, Symbol)) or hasattr(other, "__array__")
 
 
 class Questionable:

@@ -18,6 +18,7 @@ from math import ceil, floor, gcd, inf, isinf
 from numbers import Integral
 from typing import Any, Literal, NoReturn, Protocol, Self, TypeAlias
 
+from ..support import lazy_imports
 from ..support.errors import ValidationError
 from ..support.names import printable
 
@@ -31,8 +32,8 @@ MAX_TERMS = 1000
 # The scope of comparisons
 
 Question: TypeAlias = Literal["zero", "negative"]
-Condition: TypeAlias = "tuple[Question, Size]"
-"""A comparison of two sizes: whether their difference is zero, or negative."""
+Condition: TypeAlias = "tuple[Question, Symbol]"
+"""A comparison of two sizes, or real numbers computed from sizes: whether their difference is zero, or negative."""
 
 
 class SizeScope(Protocol):
@@ -234,6 +235,40 @@ _INTERVALS: dict[str, Callable[..., Interval]] = {
 # Sizes
 
 
+class Symbol:
+    """Base of numbers that are known only when a graph runs. They may be operands, as numbers may."""
+
+    __slots__ = ()
+
+    def at(self, sizes: Mapping[str, int]) -> int | float:
+        """The number for sizes by name."""
+        raise NotImplementedError
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """Compute with numbers beside an array of numbers, else with formulas: `numpy.sqrt(n)` is `n.sqrt()`."""
+        import numpy as np
+
+        has_numbers = any(isinstance(item, np.ndarray) and item.ndim and item.dtype != object for item in inputs)
+        items = []
+        for item in inputs:
+            if isinstance(item, Symbol) and has_numbers:
+                items.append(item.number())
+            elif isinstance(item, Symbol):
+                items.append(np.empty((), object))
+                items[-1][()] = item
+            else:
+                items.append(item)
+        return getattr(ufunc, method)(*items, **options)
+
+    def number(self) -> int | float:
+        """The number in this scope.
+
+        Raises:
+            UnknownSizeError: this scope has no numbers.
+        """
+        raise NotImplementedError
+
+
 def _of_numbers(function: Callable[[Any, Any], Any]) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
     """The method of an operator that asks for the number of a size, and its reflection."""
     return (
@@ -242,8 +277,12 @@ def _of_numbers(function: Callable[[Any, Any], Any]) -> tuple[Callable[[Any, Any
     )
 
 
-def _with_float(function: Callable[[Any, Any], Any], size: Size, other: object) -> Any:
-    return function(operator.index(size), other) if isinstance(other, float) else NotImplemented
+def _real(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """The method of an operator whose result is a real number, and its reflection."""
+    return (
+        lambda self, other: lazy_imports.compute_real(name, self, other),
+        lambda self, other: lazy_imports.compute_real(name, other, self),
+    )
 
 
 def _compare_float(
@@ -252,16 +291,19 @@ def _compare_float(
     return bool(compare(0.0, other) if isinf(other) else compare(size, to_integer(other)))
 
 
-class Size:
+class Size(Symbol):
     """A dimension that is known only when a graph runs: the name of a size, or a formula of names.
 
     The same name means the same size in a whole graph. Arithmetic with `+ - * // %` gives formulas; a bare name equals its
-    string.
+    string. `n / 2`, `n * 0.5`, `n ** 0.5`, `n.sqrt()` and `n.log()` are real numbers that are known only when a graph runs,
+    too. `float(n)`, `math.sqrt(n)` and `range(n)` ask for the number, which Python cannot put off.
 
     >>> import opweave as ow
     >>> n = ow.Size("n")
     >>> (2 * n + 4) // 2, n * 3 % 3, n - n, n == "n"
     (n + 2, 0, 0, True)
+    >>> 1 / n, n ** -0.5, (n / 2).at({"n": 5})
+    (1 / n, n ** -0.5, 2.5)
     >>> (-(-n // 2)).at({"n": 5})
     3
 
@@ -340,14 +382,14 @@ class Size:
 
     def __add__(self, other: Any) -> Any:
         terms = terms_of(other)
-        return _with_float(operator.add, self, other) if terms is None else _sum(dict(self.terms), terms)
+        return lazy_imports.compute_real("+", self, other) if terms is None else _sum(dict(self.terms), terms)
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
         terms = terms_of(other)
         if terms is None:
-            return _with_float(operator.sub, self, other)
+            return lazy_imports.compute_real("-", self, other)
         return _sum(dict(self.terms), {key: -f for key, f in terms.items()})
 
     def __rsub__(self, other: Any) -> Any:
@@ -362,7 +404,7 @@ class Size:
     def __mul__(self, other: Any) -> Any:
         terms = terms_of(other)
         if terms is None:
-            return _with_float(operator.mul, self, other)
+            return lazy_imports.compute_real("*", self, other)
         _check_terms(len(self.terms) * len(terms))
         product: Terms = {}
         for left, a in self.terms:
@@ -374,14 +416,18 @@ class Size:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Any) -> Any:
-        return NotImplemented if terms_of(other) is None else divide(self, _dimension_of(other))
+        if terms_of(other) is None:
+            return lazy_imports.compute_real("//", self, other)
+        return divide(self, _dimension_of(other))
 
     def __rfloordiv__(self, other: Any) -> Any:
-        return NotImplemented if terms_of(other) is None else divide(_dimension_of(other), self)
+        if terms_of(other) is None:
+            return lazy_imports.compute_real("//", other, self)
+        return divide(_dimension_of(other), self)
 
     def __pow__(self, other: Any) -> Any:
         if not isinstance(other, int) or other < 0:
-            return NotImplemented
+            return lazy_imports.compute_real("**", self, other)
         power: Any = 1
         for _ in range(other):
             power = power * self
@@ -393,10 +439,10 @@ class Size:
     __rand__ = __and__
 
     def __mod__(self, other: Any) -> Any:
-        return NotImplemented if terms_of(other) is None else self - self // other * other
+        return lazy_imports.compute_real("%", self, other) if terms_of(other) is None else self - self // other * other
 
     def __rmod__(self, other: Any) -> Any:
-        return NotImplemented if terms_of(other) is None else other - other // self * self
+        return lazy_imports.compute_real("%", other, self) if terms_of(other) is None else other - other // self * self
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
@@ -404,8 +450,33 @@ class Size:
     def __rdivmod__(self, other: Any) -> Any:
         return other // self, other % self
 
-    # Operations with other results ask for the number.
-    __truediv__, __rtruediv__ = _of_numbers(operator.truediv)
+    __truediv__, __rtruediv__ = _real("/")
+    __rpow__ = _real("**")[1]
+
+    def sqrt(self) -> Any:
+        """The square root, a real number; `numpy.sqrt` calls it, too.
+
+        >>> import opweave as ow
+        >>> (ow.Size("n") + 1).sqrt()
+        sqrt(n + 1)
+        """
+        return self._real_function("sqrt")
+
+    def log(self) -> Any:
+        """The natural logarithm, a real number; `numpy.log` calls it, too.
+
+        >>> import opweave as ow
+        >>> ow.Size("n").log()
+        log(n)
+        """
+        return self._real_function("log")
+
+    def _real_function(self, name: str) -> Any:
+        from .reals import RealSize  # imported late, since few graphs compute with real numbers of sizes
+
+        return RealSize(name, self)
+
+    # Operations on bits ask for the number.
     __or__, __ror__ = _of_numbers(operator.or_)
     __xor__, __rxor__ = _of_numbers(operator.xor)
     __lshift__, __rlshift__ = _of_numbers(operator.lshift)
@@ -445,7 +516,7 @@ class Size:
         scope = current_scope.get()
         return refuse(f"{self} as a number") if scope is None else scope.number(self)
 
-    __int__ = __index__
+    __int__ = number = __index__
 
     def __float__(self) -> float:
         return float(int(self))

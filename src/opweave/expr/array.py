@@ -15,7 +15,7 @@ from ..core.dtypes import INFO, DataType, check
 from ..core.questions import Questionable
 from ..core.shapes import broadcast
 from ..core.size_bounds import lower_bound
-from ..core.sizes import Size, is_same_size, is_static
+from ..core.sizes import Size, Symbol, is_same_size, is_static
 from ..support import hints
 from ..support.errors import NoSuchNameError, NoValueError, SignatureError, ValidationError, require
 from . import ir
@@ -383,6 +383,9 @@ def _check_index(array: Traced, index: Expr, axis: int) -> Expr:
 
 
 def _plain(value: Any) -> Any:
+    """A number of Python, or a size; kernels have no parameters for real numbers that are computed from sizes."""
+    if isinstance(value, Symbol) and not isinstance(value, Size):
+        return value.number()
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
 
 
@@ -405,8 +408,8 @@ def _unify(values: Sequence[Any]) -> list[Traced]:
     """Convert the operands to one type: indices and numbers take the type of the others."""
     arrays = [value for value in values if isinstance(value, Traced)]
     types = [array.data_type for array in arrays if array.data_type != "index"]
-    numbers = [value for value in values if not isinstance(value, Traced)]
-    has_float = any(isinstance(v, float) or str(getattr(v, "dtype", "")).startswith("float") for v in numbers)
+    values = [value if isinstance(value, Traced) else _plain(value) for value in values]
+    has_float = any(isinstance(value, float) for value in values)
     common: Type
     if types:
         common = types[0]
@@ -418,13 +421,12 @@ def _unify(values: Sequence[Any]) -> list[Traced]:
         return [as_array(value) for value in values]
     unified = []
     for value in values:
-        plain = value if isinstance(value, Traced) else _plain(value)
-        if isinstance(plain, float) and common in ir.INTEGERS and not plain.is_integer():
+        if isinstance(value, float) and common in ir.INTEGERS and not value.is_integer():
             name = next(map(_name, (array for array in arrays if array.data_type == common)))
             raise ValidationError(
-                f"{plain} is not a value of {common}; {name} is {common}: ow.expr.cast({name}, 'float32')"
+                f"{value} is not a value of {common}; {name} is {common}: ow.expr.cast({name}, 'float32')"
             )
-        array = as_array(plain, common)
+        array = as_array(value, common)
         if array.data_type == "index" and common not in ("index", "bool"):
             array = Traced(array.shape, Cast(array.body, common))
         unified.append(array)

@@ -15,7 +15,7 @@ from .. import __version__
 from ..core.graph import Desc, Graph, Node, Operand
 from ..core.guards import explore
 from ..core.operation import call_with
-from ..core.sizes import Size, is_static
+from ..core.sizes import Size, is_static, is_symbolic
 from ..serve.idl import DRAFTS, OPERATIONS
 from ..serve.messages import MAX_SAFE_INTEGER
 from ..support.errors import ValidationError
@@ -176,7 +176,7 @@ class JsModule:
         ]
         for name in parameters:
             public, value = camel_case(name), node.arguments[name]
-            if isinstance(value, Size) or (isinstance(value, tuple) and not is_static(value)):
+            if is_symbolic(value):
                 rule = "must not have sizes with names in JavaScript"
                 raise ValidationError(
                     f"{node.title}: {public} {rule}, got {list(value) if isinstance(value, tuple) else value}"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from traceback import walk_tb
 from typing import Any
 
 from ..core.guards import Guards
 from ..core.size_values import match_sizes
 from ..core.sizes import Size
-from ..support.errors import ValidationError
+from ..support.errors import MLError, ValidationError
+from ..support.settings import STRICT
 from .tracer import TracedFunction
 
 FEWEST_SHAPES = 3
@@ -34,10 +37,14 @@ class NamedFunctions:
         self._traced: list[tuple[Shapes, Guards, TracedFunction]] = []
         self._traces = 0
         self._obstacle = ""
+        self._has_noted_numbers = False
 
     def __str__(self) -> str:
-        """The shapes that are compiled, and why sizes have no names."""
-        lines = [f"  sizes with names: {_text(named)}, first for {_sizes(guards)}" for named, guards, _ in self._traced]
+        """The shapes that are compiled, and why sizes have no names, or one program for each number."""
+        lines = []
+        for named, guards, _ in self._traced:
+            lines.append(f"  sizes with names: {_text(named)}, first for {_sizes(guards)}")
+            lines += [f"    for {number} alone" for number in _numbers(guards)]
         shapes = [*map(_text, self._seen[:MAX_LISTED]), *(["…"] if len(self._seen) > MAX_LISTED else [])]
         lines.append(f"  traced for: {', '.join(shapes)}")
         return "\n".join([*lines, *([f"  {_ONE_BY_ONE}: {self._obstacle}"] if self._obstacle else [])])
@@ -56,13 +63,16 @@ class NamedFunctions:
     ) -> TracedFunction | None:
         """Trace the function with names for the sizes that differ between calls; None if it is too early, or impossible.
 
-        A line of the log says why it is impossible; `title` is for the log.
+        A line of the log says why it is impossible, or valid for one number of a size; `title` is for the log.
         """
         self._seen.append(shapes_of(leaves))
         if len(self._seen) < FEWEST_SHAPES:
             return None
         if self._traces >= MAX_TRACES:
-            self._note(title, f"the function asks for numbers of sizes, after {MAX_TRACES} traces with names")
+            if self._traced:  # else the errors of the traces are noted
+                numbers = ", ".join(_numbers(self._traced[0][1]))
+                reason = f"asks for {numbers}" if numbers else "compares sizes, with other answers each time"
+                self._note(title, f"the function {reason}; {MAX_TRACES} traces with names are the limit")
             return None
         self._traces += 1
         named, sizes = _with_names(self._seen)
@@ -70,12 +80,16 @@ class NamedFunctions:
         try:
             with guards.deciding():
                 traced = trace(named)
-        except (
-            Exception
-        ) as error:  # the function needs numbers in place of names; its own errors come again without names
-            self._note(title, str(error).removeprefix(f"{title}: "))
+        except Exception as error:
+            # Errors that names cause disappear without names; the user's own ones come again.
+            if STRICT in os.environ and _is_internal(error):
+                raise
+            self._note(title, _reason(error, title))
             return None
         self._traced.insert(0, (named, guards, traced))
+        if guards.lines and not self._has_noted_numbers:
+            self._has_noted_numbers = True
+            _log("%s: a program for each number of a size: %s", title, ", ".join(_numbers(guards)))
         try:
             return traced.at(leaves)
         except ValidationError as error:
@@ -85,10 +99,35 @@ class NamedFunctions:
     def _note(self, title: str, obstacle: str) -> None:
         """Say once why shapes are compiled one by one."""
         if obstacle != self._obstacle:
-            import logging  # here, since it would be 2 ms of `import opweave`
-
             self._obstacle = obstacle
-            logging.getLogger("opweave").info("%s: %s: %s", title, _ONE_BY_ONE, obstacle)
+            _log("%s: %s: %s", title, _ONE_BY_ONE, obstacle)
+
+
+def _log(message: str, *values: str) -> None:
+    import logging  # here, since it would be 2 ms of `import opweave`
+
+    logging.getLogger("opweave").info(message, *values)
+
+
+def _reason(error: Exception, title: str) -> str:
+    """The message of an error; for others than Opweave's with the type, and the line of the function."""
+    if isinstance(error, MLError):
+        return str(error).removeprefix(f"{title}: ")
+    lines = [note.removeprefix(f"while tracing {title}") for note in getattr(error, "__notes__", ())]
+    return "".join([f"{type(error).__name__}: {error}", *lines])
+
+
+def _is_internal(error: Exception) -> bool:
+    """Whether an error that is not for users came from Opweave's code, rather than from the function or a library."""
+    if isinstance(error, MLError) or error.__traceback__ is None:
+        return False
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == __name__.partition(".")[0]
+
+
+def _numbers(guards: Guards) -> list[str]:
+    """The sizes that the function asked to be numbers, each with the line."""
+    return [f"{size} = {size.at(guards.sizes)}{line}" for size, line in guards.lines.items()]
 
 
 def _text(shapes: Shapes) -> str:

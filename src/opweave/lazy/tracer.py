@@ -20,7 +20,7 @@ from ..core import dtypes
 from ..core.dtypes import DataType
 from ..core.graph import Desc, MLOperand, Operand, check_desc
 from ..core.questions import READ, SIGNS
-from ..core.sizes import Size
+from ..core.sizes import Symbol
 from ..memory.arrays import as_array, contiguous, describe
 from ..memory.spaces import Memory
 from ..support import hints
@@ -151,7 +151,7 @@ class JitTracer(MLGraphBuilder):
         self._markers: dict[Operand, _OutputMarker] = {}
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:
-        if isinstance(value, (int, float, Size, Sequence)):
+        if isinstance(value, (int, float, Symbol, Sequence)):
             return super()._as_operand(value, data_type)
         captured = self.captured.get(id(value))
         if captured is not None:

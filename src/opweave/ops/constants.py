@@ -1,36 +1,53 @@
-"""Constants in decompositions and passes, and constants whose numbers are sizes."""
+"""Constants in decompositions and passes, and constants that are computed from sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from ..core.casts import cast_array
-from ..core.conversion import Integer
-from ..core.dtypes import ANY, INFO, DataType, cast_number, numpy_type
+from ..core.conversion import Integer, Unconverted
+from ..core.dtypes import ANY, INFO, DataType, cast_number, is_float, numpy_type
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N, op
-from ..core.sizes import Size
+from ..core.sizes import Size, Symbol
 from ..support.errors import require
 
 
 def constant(builder: Builder, value: Any, data_type: Any) -> Operand:
-    """Make a constant operand of a number, an array, or nested sequences of sizes, outside of a user's builder."""
+    """Make a constant operand of a number, an array, or nested sequences of sizes, outside of a user's builder.
+
+    A real number computed from sizes, in place of an integer, is an error as any fraction is.
+    """
     if has_sizes(value):
-        values = array_of_sizes(value)
-        result: Operand = sizes(builder, tuple(values.flat), data_type, values.shape)
-        return result
+        return _constant_of_sizes(builder, array_of_sizes(value), data_type)
     array = np.asarray(value, order="C")
     array = cast_array(array, data_type) if array.dtype.kind == "V" else array.astype(numpy_type(data_type), copy=False)
     return Operand(builder, Desc(data_type, array.shape), value=array)
 
 
+def _constant_of_sizes(builder: Builder, values: np.ndarray, data_type: Any) -> Operand:
+    result: Operand
+    if not all(isinstance(value, (int, Size)) for value in values.flat):
+        if is_float(data_type):
+            formulas = tuple(getattr(value, "formula", value) for value in values.flat)
+            result = computed(builder, real_numbers, formulas, data_type, values.shape)
+            return result
+        numbers = [value.number() if isinstance(value, Symbol) else value for value in values.flat]
+        for value, number in zip(values.flat, numbers, strict=True):
+            require(cast_number(number, data_type) == number, f"{value} = {number} is not a value of {data_type}")
+        return constant(builder, np.reshape(numbers, values.shape), data_type)
+    result = sizes(builder, tuple(values.flat), data_type, values.shape)
+    return result
+
+
 def has_sizes(value: Any) -> bool:
     """Whether a value is a size, or nested sequences with sizes, whose numbers are known only when a graph runs."""
-    return isinstance(value, Size) or (isinstance(value, (list, tuple)) and any(map(has_sizes, value)))
+    return isinstance(value, Symbol) or (isinstance(value, (list, tuple)) and any(map(has_sizes, value)))
 
 
 def array_of_sizes(value: Any) -> np.ndarray:
@@ -70,3 +87,60 @@ def sizes(
 def _(b: Builder, values: Sequence[int], data_type: DataType, shape: Sequence[int]) -> Operand:
     numbers = [cast_number(value, data_type) for value in values]
     return constant(b, np.array(numbers, numpy_type(data_type)).reshape(shape), data_type)
+
+
+class HostFunction:
+    """A function of numbers that depend on sizes, which Python computes once for each combination of sizes.
+
+    Decorate functions of modules: graphs are pickled with the names of the functions.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        update_wrapper(self, function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The array, or nested sequences of numbers."""
+        return self.function(*arguments)
+
+    def __repr__(self) -> str:
+        return str(self.function.__name__)
+
+    def __reduce__(self) -> str:
+        return str(self.function.__qualname__)
+
+
+@HostFunction
+def real_numbers(*formulas: Any) -> Any:
+    """The values of formulas of numbers (`core/reals.py`)."""
+    from ..core.reals import evaluate
+
+    return [evaluate(formula) for formula in formulas]
+
+
+@op(output=Limits(ANY, ranks=(0, N)))
+def computed(
+    self: Builder,
+    function: Unconverted,
+    arguments: Unconverted,
+    data_type: DataType,
+    shape: Sequence[int],
+    *,
+    label: str = "",
+) -> Desc:
+    """Make a constant that Python computes from sizes when the graph runs: real numbers, tables of positions.
+
+    An engine that runs all sizes with one program gets the array as an input. For others, it is a constant.
+
+    Args:
+        function: a `HostFunction`. It takes `arguments`, with numbers in place of sizes.
+        arguments: a tuple of numbers, texts, sizes, and tuples of them.
+        data_type: any data type.
+        shape: the shape of the result, or another one with as many elements.
+    """
+    return Desc(data_type, tuple(shape))
+
+
+@computed.decompose
+def _(b: Builder, function: HostFunction, arguments: Any, data_type: DataType, shape: Sequence[int]) -> Operand:
+    return constant(b, np.reshape(function(*arguments), shape), data_type)

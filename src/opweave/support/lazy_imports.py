@@ -45,6 +45,9 @@ on_arrays = Link("lazy.call")
 infer_for_all_sizes = Link("core.inference")
 """Infers the results of an operation whose operands have names in their shapes: `(evaluate, inputs, attributes)`."""
 
+compute_real = Link("core.reals")
+"""Applies an infix operator whose result is a real number to sizes: `(name, left, right)`."""
+
 call_custom = Link("lazy.custom_call")
 """A custom operation called with anything but a builder: `(op, args, kwargs)`."""
 

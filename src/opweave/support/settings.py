@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from .errors import ValidationError
 from .names import short_repr
 
+STRICT = "OPWEAVE_STRICT"
+"""Environment variable: raise errors of Opweave's own code instead of falling back. The tests set it."""
+
 MAX_DIGITS = 18
 """Maximum digits of a number; Python converts none of more than 4,300, and no setting needs more than 64 bits."""
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ... import memory
 from ...core.dtypes import BEYOND, FLOAT64, INFO, ONNX_TYPES, name_of, numpy_type
+from ...core.size_values import values_at
 from ...core.sizes import Size, is_same_size, is_static, is_unknown, may_exceed
 from . import kernels
 from .barriers import keep_casts_apart, keep_outputs_apart
@@ -120,6 +121,27 @@ EmittedGraph: TypeAlias = "tuple[Emitter, dict[str, tuple[Value, Desc]], dict[No
 """The emitter, the outputs, and the kind of implementation of each node."""
 
 
+@dataclass(frozen=True)
+class SizeInput:
+    """An input of a model whose values depend on the sizes of a run.
+
+    Attributes:
+        shape: may have sizes, too.
+        function: takes `arguments`, with numbers in place of sizes; None if they are the values.
+    """
+
+    data_type: str
+    shape: tuple[Any, ...]
+    function: Callable[..., Any] | None
+    arguments: Any
+
+    def at(self, sizes: Mapping[str, int]) -> np.ndarray:
+        """The values for sizes by name."""
+        arguments = values_at(self.arguments, sizes)
+        values = np.asarray(arguments if self.function is None else self.function(*arguments))
+        return np.ascontiguousarray(values.reshape(values_at(self.shape, sizes)).astype(numpy_type(self.data_type)))
+
+
 class Emitter:
     """Collect the ONNX nodes that the rules emit.
 
@@ -144,8 +166,8 @@ class Emitter:
     sizes: dict[str, int]
     """Size in bytes of inputs and of results of lowered nodes, by name."""
     parameters: dict[str, np.ndarray]
-    named_sizes: dict[str, tuple[str, Any]]
-    """Data type and sizes of inputs whose numbers depend on the sizes of a run, by name."""
+    size_inputs: dict[str, SizeInput]
+    """Inputs whose values depend on the sizes of a run, by name."""
     labels: dict[str, str]
     """Label or operation of the node that each ONNX node was emitted for, by the ONNX node's name."""
 
@@ -169,7 +191,7 @@ class Emitter:
         self._widened_halves: dict[str, _Widened] = {}
         self.unrounded: set[Node] = set()
         self.parameters: dict[str, np.ndarray] = {}
-        self.named_sizes: dict[str, tuple[str, Any]] = {}
+        self.size_inputs: dict[str, SizeInput] = {}
         self.labels: dict[str, str] = {}
         self.nodes: list[OnnxNode] = []
         self.constants: dict[str, np.ndarray] = {}
@@ -263,7 +285,8 @@ class Emitter:
         if isinstance(value, Size) or (isinstance(value, (list, tuple)) and not is_static(value)):
             if self._computed_sizes is not None:
                 return self.cast(self._computed_sizes.tensor(value), data_type)
-            return self._add_sizes(value, data_type)
+            values, shape = (value, ()) if isinstance(value, Size) else (tuple(value), (len(value),))
+            return self._add_size_input(SizeInput(data_type, shape, None, values))
         array = np.array(value, numpy_type(data_type), order="C")
         key = (data_type, array.shape, array.tobytes())
         if key not in self._values:
@@ -293,14 +316,24 @@ class Emitter:
             self._inputs.append(value_info(parameter.name, data_type, array.shape))
         return self._values[key]
 
-    def _add_sizes(self, sizes: Size | Sequence[Any], data_type: str) -> Value:
-        key = ("sizes", data_type, tuple(sizes) if isinstance(sizes, Sequence) else sizes)
-        if key not in self._values:
-            shape = (len(sizes),) if isinstance(sizes, Sequence) else ()
-            self._values[key] = parameter = Value(f"s{len(self.named_sizes)}", data_type, shape)
-            self.named_sizes[parameter.name] = data_type, key[2]
-            self._inputs.append(value_info(parameter.name, data_type, shape))
-        return self._values[key]
+    def computed(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], data_type: str, shape: Sequence[int]
+    ) -> Value:
+        """Add the array that a function of sizes computes; it becomes an input of the model, whose values each run gets.
+
+        A portable model computes real numbers. Other functions are an error there.
+        """
+        if self._computed_sizes is None:
+            return self._add_size_input(SizeInput(data_type, tuple(shape), function, arguments))
+        value = self.cast(self._computed_sizes.real_numbers(function, arguments), data_type)
+        return value if len(shape) == 1 else self.reshape(value, shape)
+
+    def _add_size_input(self, source: SizeInput) -> Value:
+        if source not in self._values:
+            self._values[source] = parameter = Value(f"s{len(self.size_inputs)}", source.data_type, source.shape)
+            self.size_inputs[parameter.name] = source
+            self._inputs.append(value_info(parameter.name, source.data_type, self._dims(source.shape)))
+        return self._values[source]
 
     def array_of(self, value: Value) -> np.ndarray | None:
         return self.constants.get(value.name)

@@ -13,7 +13,6 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ...composites import group_query_attention, matmul_n_bits
 from ...core.graph import Graph, Node
-from ...core.size_values import values_at
 from ...core.sizes import Size
 from ...memory import is_same, trim
 from ...support.errors import OperationError
@@ -97,7 +96,7 @@ def compile(
     may_round = plugin is None and precision != "ieee"
     rounded = [node for node in graph.nodes if may_round and rounds_input(node)]
     notes = dict.fromkeys(ctx.unrounded, KEEPS_FLOAT32) | dict.fromkeys(rounded, "an operand rounded to 8 bits")
-    parameters = ctx.parameters | ctx.named_sizes
+    parameters = ctx.parameters | ctx.size_inputs
     arguments = (loaded, parameters, len(graph.inputs), len(emitted), done, again, threads, updates, notes)
     if recording is not None:
         from .measure import MeasuredOrtSession
@@ -178,7 +177,7 @@ class OrtSession(Runner):
     """A compiled graph. Several graphs may share the session in `loaded`.
 
     Args:
-        parameters: additional inputs of the session, by name: arrays, or data type and sizes of the run (see `at`).
+        parameters: additional inputs of the session, by name: arrays, or the functions of sizes that give them (see `at`).
         done: kind of implementation of each node.
         again: makes a session of the graph that measures its kernels.
         threads: number of threads that the engine starts for the session.
@@ -202,7 +201,7 @@ class OrtSession(Runner):
         self._loaded, self._session, self._native = loaded, loaded.session, loaded.session.native
         self._again, self.threads, self.updates = again, threads, updates
         self.parameters = parameters
-        self.takes_all_sizes = not any(isinstance(value, tuple) for value in parameters.values())
+        self.takes_all_sizes = all(isinstance(value, np.ndarray) for value in parameters.values())
         self._inputs = [f"i{k}" for k in range(inputs)]
         self._outputs = [f"o{k}" for k in range(outputs)]
         ends = (*self._native.inputs_meta, *self._native.outputs_meta)
@@ -215,8 +214,7 @@ class OrtSession(Runner):
             return self
         runner = copy(self)
         runner.parameters = {
-            name: np.array(values_at(value[1], sizes)).astype(value[0]) if isinstance(value, tuple) else value
-            for name, value in self.parameters.items()
+            name: value if isinstance(value, np.ndarray) else value.at(sizes) for name, value in self.parameters.items()
         }
         return runner
 

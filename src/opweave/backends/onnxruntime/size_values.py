@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
 from typing import Any, Protocol
 
 from ...core.sizes import Dimension, Size, is_unknown
+from ...ops.constants import real_numbers
 from ...support.errors import ValidationError
 
 
@@ -15,6 +16,20 @@ class _Emits(Protocol):
 
     def emit(self, op_type: str, *inputs: Any, **attributes: Any) -> Any: ...
     def constant(self, value: Any, data_type: str = "int64") -> Any: ...
+    def cast(self, value: Any, data_type: str) -> Any: ...
+
+
+_REAL_OPERATORS = {
+    "+": "Add",
+    "-": "Sub",
+    "*": "Mul",
+    "/": "Div",
+    "**": "Pow",
+    "abs": "Abs",
+    "sqrt": "Sqrt",
+    "log": "Log",
+}
+"""Functions in formulas of real numbers -> operators."""
 
 
 class SizeValues:
@@ -50,6 +65,34 @@ class SizeValues:
         if len(parts) == 1:
             return parts[0]
         return ctx.emit("Concat", *parts, axis=0, shape=(len(sizes),))
+
+    def real_numbers(self, function: Callable[..., Any], formulas: Sequence[Any]) -> Any:
+        """A vector of float64, computed as `real_numbers` does."""
+        if function is not real_numbers:
+            raise ValidationError(f"{function!r} is computed by Python for each size, not by a model")
+        parts = list(map(self._real, formulas))
+        return parts[0] if len(parts) == 1 else self._emit_real("Concat", *parts, axis=0, shape=(len(parts),))
+
+    def _real(self, formula: Any) -> Any:
+        """A vector of float64 with one element."""
+        if not isinstance(formula, tuple):
+            vector = self._vector(formula) if isinstance(formula, (int, Size)) else formula
+            return (
+                self._ctx.cast(vector, "float64") if vector is not formula else self._ctx.constant([formula], "float64")
+            )
+        name, *arguments = formula
+        values = list(map(self._real, arguments))
+        if name in ("//", "%"):
+            quotient = self._emit_real("Floor", self._emit_real("Div", *values))
+            return (
+                quotient
+                if name == "//"
+                else self._emit_real("Sub", values[0], self._emit_real("Mul", quotient, values[1]))
+            )
+        return self._emit_real(_REAL_OPERATORS[name], *values)
+
+    def _emit_real(self, op_type: str, *inputs: Any, shape: Sequence[int] = (1,), **attributes: Any) -> Any:
+        return self._ctx.emit(op_type, *inputs, data_type="float64", shape=shape, **attributes)
 
     def _vector(self, size: Dimension) -> Any:
         if isinstance(size, int):

@@ -24,6 +24,7 @@ from ...core.operation import Op
 from ...core.sizes import is_static as is_fixed
 from ...support.errors import DataError, MLError, NotSupportedError, OperationError, ValidationError
 from ...support.names import short_repr
+from ...support.settings import STRICT
 from ..model import checks
 from ..model.model import Model
 from ..model.protobuf import (
@@ -38,7 +39,7 @@ from ..model.protobuf import (
 )
 from ..model.registry import DATA_TYPES, NotConstant, Unsupported, key_of
 from ..model.scopes import all_nodes
-from ..model.shape_keys import DECIDING_ELEMENTS, STRICT as STRICT, ValuesNeeded as ValuesNeeded
+from ..model.shape_keys import DECIDING_ELEMENTS, ValuesNeeded as ValuesNeeded
 from ..model.values import Constant, Dynamic, NamedSizes, SizeData, Tensor, Value, shape_of, type_of
 from . import operators as operators  # importing `operators` registers the converters
 from .bounded import PaddedValue, bound

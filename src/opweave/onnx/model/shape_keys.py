@@ -12,9 +12,6 @@ if TYPE_CHECKING:
 
 from ...support.errors import OperationError
 
-STRICT = "OPWEAVE_STRICT"
-"""Environment variable: raise errors of Opweave's own converters instead of falling back. The tests set it."""
-
 DECIDING_ELEMENTS = 16
 """Most elements of an input whose values may determine shapes. Longer inputs, and those of rank 2 or more, are data."""
 

@@ -50,6 +50,8 @@ class InspectionMethods:
             lines += summary.explain_lines(models[-1], parts.context, verification.state_of(parts, models[-1]))
         if not parts.is_static or not models:
             lines += [f"{shapes}: {way}" for shapes, way in parts.shape_cache.describe().items()]
+        if parts.shape_cache.why_one_by_one:
+            lines.append(f"shapes are compiled one by one: {parts.shape_cache.why_one_by_one}")
         return "\n".join(lines if models else [*lines, *verification.lines(parts)])
 
     def profile(

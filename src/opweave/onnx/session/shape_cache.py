@@ -24,10 +24,11 @@ from ...support.cache import Cache
 from ...support.errors import MLError, NotSupportedError, OperationError
 from ...support.names import count_of
 from ...support.progress import report_work
+from ...support.settings import STRICT
 from ..model.arguments import Argument
 from ..model.model import Model
 from ..model.parameters import digest_of, weight_bytes
-from ..model.shape_keys import STRICT, Key as Key, Shapes as Shapes, ValuesNeeded, may_decide, text_of as text_of
+from ..model.shape_keys import Key as Key, Shapes as Shapes, ValuesNeeded, may_decide, text_of as text_of
 from ..ort_api.options import INFO, NOTSET, WARNING, log
 from .choice import (
     ALWAYS,
@@ -144,6 +145,7 @@ class ShapeCache:
         if self._why_none is not NEVER or self._why_all:  # else nothing is compiled, whatever was measured
             self.tuned = {text: verdict for text, verdict in self.verdicts.items() if verdict.chosen}
         self._may_have_names = context.backend.takes_names
+        self.why_one_by_one = ""  # why the compiled shapes have no names
         self._named: list[NamedModel] = []
         self.choices = 0
         self.repeats = Repeats()
@@ -487,16 +489,20 @@ class ShapeCache:
             try:
                 with guards.deciding():
                     _, trace = self.trace_shapes(named, feed, values)
-                    if any(step.kind == "fallback" for step in trace.steps):
+                    fallen = next((step for step in trace.steps if step.kind == "fallback"), None)
+                    if fallen is not None:
                         self._may_have_names = False
+                        self._note_one_by_one(f"{fallen.node.op_type} falls back to ONNX Runtime: {fallen.reason}")
                         return None
                     model = self.compile_on("", trace)
             except Exception as error:
                 if STRICT in os.environ and not isinstance(error, MLError):
                     raise
-                # Sizes that do not fit are an error of the ordinary way, too.
+                # Sizes that do not fit, and errors of users' functions, are errors of the ordinary way, too.
                 self._may_have_names = isinstance(error, MLError)
-                log(NOTSET, INFO, "shapes are compiled one by one: %s", error)
+                notes = getattr(error, "__notes__", ())
+                text = str(error) if isinstance(error, MLError) else f"{type(error).__name__}: {error}"
+                self._note_one_by_one(", ".join([text, *notes]))
                 return None
             decided = {name: np.asarray(value).tobytes() for name, value in values.items()}
             entry = named_models.NamedModel(named, decided, guards, model)
@@ -507,6 +513,12 @@ class ShapeCache:
         with self._lock:
             self._keep(self._key(shapes, values), compiled)
         return compiled
+
+    def _note_one_by_one(self, reason: str) -> None:
+        """Say once, in the log and in `explain`, why each combination of shapes is compiled."""
+        if reason != self.why_one_by_one:
+            self.why_one_by_one = reason
+            log(NOTSET, INFO, "shapes are compiled one by one: %s", reason)
 
     def trace_shapes(self, shapes: Shapes, feed: Mapping[str, Any], values: dict[str, Any]) -> tuple[Key, Trace]:
         """Trace the model for shapes and values of deciding inputs; add newly found deciding inputs to `values`."""

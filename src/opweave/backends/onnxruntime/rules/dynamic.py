@@ -6,13 +6,14 @@ In a run, their decompositions have the numbers. A model in a file computes them
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ....core.conversion import Number
 from ....core.dtypes import DataType, is_float
 from ....core.graph import Operand
-from ....core.sizes import Size, is_static
+from ....core.sizes import Size, is_static, is_symbolic
 from ....ops import dynamic as ops
-from ....ops.constants import sizes
+from ....ops.constants import HostFunction, computed, sizes
 from ....ops.movement import PaddingMode
 from ..backend import ort
 from ..emit import Emitter, Value
@@ -22,6 +23,11 @@ from ..emit import Emitter, Value
 def _(ctx: Emitter, values: Sequence[int], data_type: DataType, shape: Sequence[int]) -> Value:
     constant = ctx.constant(list(values), data_type) if shape else ctx.constant(values[0], data_type)
     return constant if len(shape) < 2 else ctx.emit("Reshape", constant, ctx.constant(shape), shape=shape)
+
+
+@ort.lower(computed, when=lambda arguments: is_symbolic(arguments))
+def _(ctx: Emitter, function: HostFunction, arguments: Any, data_type: DataType, shape: Sequence[int]) -> Value:
+    return ctx.computed(function, arguments, data_type, shape)
 
 
 @ort.lower_in_files(ops.shape)

@@ -1,0 +1,215 @@
+"""Real numbers that are computed from sizes, such as `1 / n`."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
+
+from ..support import lazy_imports
+from ..support.errors import ValidationError
+from .size_values import values_at, values_in_scope
+from .sizes import Question, Size, Symbol, current_scope, decide_without_scope
+
+Formula: TypeAlias = "tuple[Any, ...] | float | Size"
+"""A number, a size, or the name of a function and its arguments, which are formulas."""
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "abs": abs,
+    "sqrt": math.sqrt,
+    "log": math.log,
+}
+"""Functions of Python by their names in formulas."""
+
+
+def evaluate(formula: Any) -> Any:
+    """Compute a formula of numbers, as Python does.
+
+    >>> evaluate(("/", 1, ("sqrt", 4)))
+    0.5
+
+    Raises:
+        ValidationError: the result is no real number, as that of a division by 0.
+    """
+    if not isinstance(formula, tuple):
+        return formula
+    name, *arguments = formula
+    try:
+        result = _FUNCTIONS[name](*map(evaluate, arguments))
+    except (ArithmeticError, ValueError) as error:
+        raise ValidationError(f"{text_of(formula)}: {error}") from None
+    if isinstance(result, complex):
+        raise ValidationError(f"{text_of(formula)} is no real number")
+    return result
+
+
+def text_of(formula: Any) -> str:
+    """Write a formula as in Python.
+
+    >>> text_of(("/", 1, ("sqrt", Size("n")))), text_of(("*", ("+", Size("n"), 0.5), 2))
+    ('1 / sqrt(n)', '(n + 0.5) * 2')
+    """
+    if not isinstance(formula, tuple):
+        return str(formula)
+    name, *arguments = formula
+    if name.isalpha():
+        return f"{name}({', '.join(map(text_of, arguments))})"
+    return f" {name} ".join(map(_operand_text, arguments))
+
+
+def _operand_text(formula: Any) -> str:
+    text = text_of(formula)
+    is_whole = text.isalnum() or (text.endswith(")") and isinstance(formula, tuple) and formula[0].isalpha())
+    return text if is_whole or (isinstance(formula, (int, float)) and formula >= 0) else f"({text})"
+
+
+class RealSize(Symbol):
+    """A real number that is known only when a graph runs: a formula of sizes.
+
+    Arithmetic with `+ - * / // % **`, `abs`, `sqrt()` and `log()` gives formulas. Where Python asks for a number, as
+    `float(r)`, `math.sqrt(r)` and `int(r)` do, the scope must know the sizes; it decides comparisons.
+
+    >>> n = Size("n")
+    >>> r = 2 / n + n ** 0.5
+    >>> r, r.sqrt(), r.at({"n": 4})
+    ((2 / n) + (n ** 0.5), sqrt((2 / n) + (n ** 0.5)), 2.5)
+    """
+
+    __slots__ = ("formula",)
+
+    def __init__(self, *formula: Any) -> None:
+        self.formula: tuple[Any, ...] = tuple(item.formula if isinstance(item, RealSize) else item for item in formula)
+
+    def at(self, sizes: Mapping[str, int]) -> float:
+        """The number for sizes by name."""
+        return float(evaluate(values_at(self.formula, sizes)))
+
+    def number(self) -> float:
+        return float(evaluate(values_in_scope(self.formula)))
+
+    def sqrt(self) -> RealSize:
+        """The square root; `numpy.sqrt` calls it, too."""
+        return RealSize("sqrt", self)
+
+    def log(self) -> RealSize:
+        """The natural logarithm; `numpy.log` calls it, too."""
+        return RealSize("log", self)
+
+    def __str__(self) -> str:
+        return text_of(self.formula)
+
+    __repr__ = __str__
+
+    def __hash__(self) -> int:
+        return hash(self.formula)
+
+    def __eq__(self, other: object) -> bool:
+        if not _is_number(other):
+            return NotImplemented
+        return (isinstance(other, RealSize) and self.formula == other.formula) or _decide("zero", self, other)
+
+    def __abs__(self) -> RealSize:
+        return RealSize("abs", self)
+
+    def __neg__(self) -> RealSize:
+        return RealSize("*", -1, self)
+
+    def __pos__(self) -> RealSize:
+        return self
+
+    def __float__(self) -> float:
+        return self.number()
+
+    def __int__(self) -> int:
+        return int(self.number())
+
+    __trunc__ = __int__
+
+    def __floor__(self) -> int:
+        return math.floor(self.number())
+
+    def __ceil__(self) -> int:
+        return math.ceil(self.number())
+
+    def __round__(self, digits: SupportsIndex | None = None) -> Any:
+        return round(self.number(), digits)
+
+    def __bool__(self) -> bool:
+        return not _decide("zero", self, 0)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.number(), spec) if spec else str(self)
+
+    if TYPE_CHECKING:  # `_add_operators` adds them
+
+        def __add__(self, other: Any) -> Any: ...
+        def __sub__(self, other: Any) -> Any: ...
+        def __mul__(self, other: Any) -> Any: ...
+        def __truediv__(self, other: Any) -> Any: ...
+        def __lt__(self, other: Any) -> bool: ...
+
+
+def _decide(question: Question, left: Any, right: Any) -> bool:
+    """Whether a difference is zero, or negative; the scope decides."""
+    left, right = _item(left), _item(right)
+    scope = current_scope.get()
+    condition = question, RealSize("-", left, right)
+    return decide_without_scope(condition) if scope is None else scope.decide(condition)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, Symbol)) or _is_numpy(value)
+
+
+def _is_numpy(value: object) -> bool:
+    return type(value).__module__ == "numpy"
+
+
+def _item(value: Any) -> Any:
+    """A number of Python in place of a scalar of NumPy."""
+    return value.item() if _is_numpy(value) and value.ndim == 0 else value
+
+
+@lazy_imports.compute_real.provide
+def compute_real(name: str, left: Any, right: Any) -> Any:
+    """Apply an infix operator to a size, or a real number computed from sizes, and another value, in any order.
+
+    The result is a formula for numbers, and a NumPy array for an array, which asks for the number. For other values it is
+    `NotImplemented`: operands of graphs have reflected operators that take formulas.
+    """
+    if not (_is_number(left) and _is_number(right)):
+        return NotImplemented
+    left, right = _item(left), _item(right)
+    if _is_numpy(left) or _is_numpy(right):
+        return _FUNCTIONS[name](*(value.number() if isinstance(value, Symbol) else value for value in (left, right)))
+    return RealSize(name, left, right)
+
+
+def _add_operators() -> None:
+    names = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**"}
+    for method, name in names.items():
+        setattr(RealSize, f"__{method}__", lambda self, other, name=name: compute_real(name, self, other))
+        setattr(RealSize, f"__r{method}__", lambda self, other, name=name: compute_real(name, other, self))
+    comparisons: dict[str, Callable[[Any, Any], bool]] = {
+        "__lt__": lambda left, right: _decide("negative", left, right),
+        "__gt__": lambda left, right: _decide("negative", right, left),
+        "__le__": lambda left, right: not _decide("negative", right, left),
+        "__ge__": lambda left, right: not _decide("negative", left, right),
+    }
+    for method, compare in comparisons.items():
+
+        def method_of(self: RealSize, other: Any, compare: Any = compare) -> Any:
+            return compare(self, other) if _is_number(other) else NotImplemented
+
+        setattr(RealSize, method, method_of)
+
+
+_add_operators()
