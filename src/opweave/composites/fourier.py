@@ -147,7 +147,7 @@ def _matrix(n: int, inverse: bool, inputs: int, outputs: int, is_real: bool) -> 
 
 def _product(b: Operations, x: Operand, matrix: np.ndarray, shape: Sequence[int]) -> Operand:
     flat = b.reshape(x, [prod(x.shape[:-2]), x.shape[-2] * x.shape[-1]])
-    return b.reshape(b.matmul(flat, constant(b, matrix, "float32")), shape)
+    return b.reshape(b.matmul(flat, constant(b, matrix, x.data_type)), shape)
 
 
 def _transformed(b: Operations, x: Operand, n: int, inverse: bool, frequencies: int) -> Operand:
@@ -189,7 +189,7 @@ def _times(b: Operations, x: Operand, factors: np.ndarray) -> Operand:
     equal = np.stack([factors.real] * 2, -1)
     crossed = np.stack([-factors.imag, factors.imag], -1)
     swapped = b.reverse(x, axes=[x.rank - 1])
-    return x * constant(b, equal, "float32") + swapped * constant(b, crossed, "float32")
+    return x * constant(b, equal, x.data_type) + swapped * constant(b, crossed, x.data_type)
 
 
 def _by_chirp(b: Operations, x: Operand, n: int, inverse: bool) -> Operand:
@@ -233,9 +233,9 @@ def _to_real(b: Operations, x: Operand, n: int) -> Operand:
     signs[0, 1] = 0
     if n % 2 == 0:
         signs[-1, 1] = 0
-    x = x * constant(b, signs, "float32")
+    x = x * constant(b, signs, x.data_type)
     others = (n - 1) // 2
-    mirrored = b.reverse(b.slice(x, [0, 1, 0], [rows, others, 2]), axes=[1]) * constant(b, [1.0, -1.0], "float32")
+    mirrored = b.reverse(b.slice(x, [0, 1, 0], [rows, others, 2]), axes=[1]) * constant(b, [1.0, -1.0], x.data_type)
     full = _transformed(b, b.concat([x, mirrored], 1), n, True, n)
     return b.slice(full, [0, 0, 0], [rows, n, 1])
 

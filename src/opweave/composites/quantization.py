@@ -235,7 +235,9 @@ def _(
     else:
         zeros = b.slice(_unpack(b, zero_point, bits), [0, 0], [columns, blocks])
         zeros = b.reshape(zeros, [columns, blocks, 1])
-    real = (numbers - zeros) * widen(b, b.reshape(scale, [columns, blocks, 1]))
+    factors = widen(b, b.reshape(scale, [columns, blocks, 1]))
+    whole = numbers - zeros
+    real = (whole if factors.data_type == whole.data_type else b.cast(whole, factors.data_type)) * factors
     matrix = b.slice(b.reshape(real, [columns, blocks * block_size]), [0, 0], [columns, inner])
     y = b.matmul(widen(b, input), b.transpose(matrix, permutation=[1, 0]))
     return narrow(b, y if bias is None else y + widen(b, bias), input)

@@ -306,6 +306,7 @@ def _(b: Operations, input: Operand, key: Operand, samples: int, data_type: Any)
     sums = b.cumulative_sum(weights, 1)
     total = b.slice(sums, [0, classes - 1], [batches, 1])
     numbers: Operand = random_uniform(b, key, [batches, samples])
+    numbers = numbers if x.data_type == "float32" else b.cast(numbers, x.data_type)
     # The class is the number of sums up to the drawn one. The product may be rounded to the total, whose sums never count.
     below = b.lesser_or_equal(b.reshape(sums, [batches, 1, classes]), b.reshape(numbers * total, [batches, samples, 1]))
     open_sums = b.lesser(b.reshape(sums, [batches, 1, classes]), b.reshape(total, [batches, 1, 1]))

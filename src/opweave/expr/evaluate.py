@@ -34,7 +34,7 @@ def evaluate(
 ) -> None:
     """Compute `program` with NumPy. If a check of the program fails, outputs are not modified.
 
-    Precision "float64" computes floats in float64, for comparisons; float outputs must then be float64.
+    Precision "float64" computes floats in float64, for comparisons; float outputs must then be float64, and inputs may be.
     """
     Evaluator(program, precision).bind(inputs, outputs)()
 
@@ -120,12 +120,12 @@ def check_arrays(
     outputs: Sequence[Array],
     precision: Precision = "float32",
 ) -> None:
-    """Require arrays of a program's data types and shapes; with "float64", float outputs must be float64."""
+    """Require arrays of a program's data types and shapes; with "float64", float outputs must be float64, and inputs may be."""
     for role, arrays, descs in (("input", inputs, interface[0]), ("output", outputs, interface[1])):
         require(len(arrays) == len(descs), f"{name}: takes {len(descs)} {role}s, got {len(arrays)}")
         for number, (array, desc) in enumerate(zip(arrays, descs, strict=True)):
-            wide = role == "output" and precision == "float64" and desc.data_type in FLOATS
-            dtype = "float64" if wide else desc.data_type
+            is_wide = precision == "float64" and desc.data_type in FLOATS
+            dtype = "float64" if is_wide and (role == "output" or array.dtype == "float64") else desc.data_type
             require(
                 array.dtype == dtype and array.shape == desc.shape,
                 f"{name}: {role} {number} must be {dtype}{list(desc.shape)}, got {array.dtype}{list(array.shape)}",

@@ -96,7 +96,13 @@ def _lower(
         return (*last, sequence) if return_sequence else tuple(last)
 
 
-def _is_native(peephole_weight: Operand | None, **attributes: Any) -> bool:
+def _has_kernel(input: Operand) -> bool:
+    return input.data_type != "float64"  # the engine has kernels, which raise an error
+
+
+def _is_native(input: Operand, peephole_weight: Operand | None, **attributes: Any) -> bool:
+    if not _has_kernel(input):
+        return False
     # ONNX's output gate reads the new cell state, the specification's reads the old one; without weights both agree.
     if peephole_weight is None or attributes.get("output_peephole") == "new":
         return True
@@ -105,7 +111,7 @@ def _is_native(peephole_weight: Operand | None, **attributes: Any) -> bool:
     return peephole_weight.is_constant and not peephole_weight.value[:, output].any()
 
 
-_lower([ops.gru, composites.ragged_gru], "GRU", "zrn", ["initial_hidden_state"])
+_lower([ops.gru, composites.ragged_gru], "GRU", "zrn", ["initial_hidden_state"], when=_has_kernel)
 _lower(
     [ops.lstm, composites.ragged_lstm], "LSTM", "iofg", ["initial_hidden_state", "initial_cell_state"], when=_is_native
 )
