@@ -120,7 +120,7 @@ def check_arrays(
     outputs: Sequence[Array],
     precision: Precision = "float32",
 ) -> None:
-    """Require arrays of a program's data types and shapes; with "float64", float outputs must be float64, and inputs may be."""
+    """Require arrays of a program's data types and shapes; with "float64", float outputs must be float64, as inputs may be."""
     for role, arrays, descs in (("input", inputs, interface[0]), ("output", outputs, interface[1])):
         require(len(arrays) == len(descs), f"{name}: takes {len(descs)} {role}s, got {len(arrays)}")
         for number, (array, desc) in enumerate(zip(arrays, descs, strict=True)):
