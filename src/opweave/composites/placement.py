@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ..core.dtypes import ANY, FLOATS, is_float
+from ..core.dtypes import ANY, is_float
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N
 from ..ops.constants import constant
@@ -150,7 +150,7 @@ def _(b: Operations, input: Operand, count: int) -> tuple[Operand, Operand]:
 def _marks(b: Operations, input: Operand) -> Operand:
     """Whether elements are not zero, int32 [elements]."""
     marks = b.not_equal(input, constant(b, 0, input.data_type))
-    if input.data_type in FLOATS:
+    if is_float(input.data_type):
         # Comparisons with NaN are not defined on all GPUs.
         marks = b.logical_or(marks, b.is_nan(input))
     return b.reshape(b.cast(marks, "int32"), [input.desc.element_count])
@@ -266,7 +266,7 @@ def _(b: Operations, input: Operand, count: int, axis: int | None, sorted: bool)
     if size > 1:
         after, before = b.slice(values, [1], [size - 1]), b.slice(values, [0], [size - 1])
         differs = b.not_equal(after, before)
-        if input.data_type in FLOATS:
+        if is_float(input.data_type):
             both, either = (combine(b.is_nan(after), b.is_nan(before)) for combine in (b.logical_and, b.logical_or))
             differs = b.where(either, b.logical_not(both), differs)
         begins = b.concat([constant(b, [1], "int32"), b.cast(differs, "int32")], 0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from .. import expr
-from ..core.dtypes import ANY, FLOATS
+from ..core.dtypes import ANY, is_float
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
 from ..expr.array import Traced
@@ -303,7 +303,7 @@ def _(input: Traced, positions: Sequence[Traced], weights: Sequence[Traced], axe
 def _(
     b: Operations, input: Operand, positions: Sequence[Operand], weights: Sequence[Operand], axes: tuple[int, ...]
 ) -> Operand:
-    x = b.cast(input, "float32") if weights and input.data_type in FLOATS else input
+    x = b.cast(input, "float32") if weights and is_float(input.data_type) else input
     for level, (axis, table) in enumerate(zip(axes, positions, strict=True)):
         at = table.value
         if not weights:

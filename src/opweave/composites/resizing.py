@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from ..core.dtypes import ANY, FLOATS, INFO
+from ..core.dtypes import ANY, INFO, is_float
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
 from ..core.sizes import Size
@@ -235,7 +235,7 @@ def _(
     )
     all_taps = [taps_of(axis, *options) for axis in resized]
     all_taps = [taps for taps in all_taps if not is_identity(taps, int(input.shape[taps.axis]))]
-    is_rounded = mode != "nearest" and input.data_type not in FLOATS
+    is_rounded = mode != "nearest" and not is_float(input.data_type)
     x = b.cast(input, "float32") if is_rounded else input
     x = resample(b, x, all_taps)
     if is_rounded:
@@ -252,7 +252,7 @@ def _(
 
 def _in_type(value: float, data_type: Any) -> float:
     """Convert a number to an integer type: NaN is 0, and numbers out of range are the nearest in range."""
-    if data_type in FLOATS:
+    if is_float(data_type):
         return value
     info = INFO[data_type]
     return 0 if math.isnan(value) else int(max(min(value, float(info.highest)), float(info.lowest)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....composites import quantization as composites
-from ....core.dtypes import INFO
+from ....core.dtypes import INFO, is_float
 from ....core.graph import Operand
 from ....core.sizes import is_static
 from ....ops import quantization as ops
@@ -84,6 +84,8 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     if scale.data_type == "bfloat16":  # the kernels take scales of float32 and float16
         scale = ctx.cast(scale, "float32")
     elif scale.data_type == "float64":
+        forms = []
+    if is_float(input.data_type) and (zeros is None or zeros.any()):  # the kernel raises an error for other zero points
         forms = []
     if scale.data_type != "float64" and forms and INFO[input.data_type].bits <= 16:
         return _emit(ctx, "DequantizeLinear", forms[0], input, scale, zero_point)
