@@ -219,6 +219,16 @@ def test_infinite_element_counts_where_it_has_weight() -> None:
             Call(IMAGE, np.zeros((1, 4), "float32"), np.int64([0]), [1, 2**31]),
             "the width of the output must be in [1, 2**31), got 2147483648",
         ),
+        (
+            composites.crop_and_resize,
+            Call(IMAGE, np.zeros((1, 4), "float32"), np.int64([0]), [None, 1]),
+            "the height of the output must be an integer, got None",
+        ),
+        (
+            composites.max_roi_pool,
+            Call(IMAGE, np.zeros((1, 5), "float32"), pooled_shape=[1.5, 1]),
+            "the height of the output must be an integer, got 1.5",
+        ),
         (composites.max_roi_pool, Call(IMAGE, np.zeros((1, 4), "float32"), pooled_shape=[1, 1]), "[regions, 5]"),
         (
             composites.max_roi_pool,

@@ -6,11 +6,13 @@ import math
 from math import prod
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from .. import expr
 from ..core.dtypes import FLOATS
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits
-from ..core.sizes import is_static, may_equal
+from ..core.sizes import Size, is_static, may_equal
 from ..expr.array import Traced, as_array
 from ..support.errors import require
 from .declare import declare
@@ -88,6 +90,8 @@ def roi_align(
 
 def _check_sizes(input: Operand, height: int, width: int, spatial_scale: float) -> None:
     for name, size in {"height": height, "width": width}.items():
+        is_size = isinstance(size, (int, np.integer, Size)) and not isinstance(size, bool)
+        require(is_size, f"the {name} of the output must be an integer, got {size!r}")
         require(0 < size < 2**31, f"the {name} of the output must be in [1, 2**31), got {size}")
     require(math.isfinite(spatial_scale), f"spatial_scale must be finite, got {spatial_scale}")
     require(all(size >= 1 for size in input.shape), f"input must have elements to pool, got {input.desc}")
