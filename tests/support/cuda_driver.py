@@ -140,21 +140,21 @@ class CpuDriver(Driver):
 
         for one in launches:
             kernel: GpuKernel = one.function.handle
-            assert one.workgroups == kernel.workgroups
             assert one.function.invocations == kernel.block
-            given = kernel.arguments or range(len(kernel.bindings))
+            given = [*(kernel.arguments or range(len(kernel.bindings))), *[b""] * bool(kernel.sizes)]
             pairs = [
                 (argument, number)
                 for argument, number in zip(one.arguments, given, strict=True)
                 if isinstance(number, int)
             ]
-            bytes = [self.bound(address, kernel.bindings[number].desc.byte_length) for address, number in pairs]  # type: ignore[arg-type]
+            most = self.info.memory if kernel.sizes else None
+            bytes = [self.bound(address, most or kernel.bindings[number].desc.byte_length) for address, number in pairs]  # type: ignore[arg-type]
             if kernel.compiler == "triton":
                 assert one.parameters == (*one.arguments, 0, 0)
                 arrays = [part.view(buffer.desc.data_type) for part, buffer in zip(bytes, kernel.bindings, strict=True)]
                 interpreter().run(kernel, arrays)
             else:
-                run(kernel, one.arguments)
+                run(kernel, one.arguments, one.workgroups)
 
     def release(self, graph: Graph) -> None:
         self.calls["release"] += 1

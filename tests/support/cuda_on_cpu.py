@@ -168,13 +168,13 @@ class Guarded:
         return self.array.view(desc.data_type).reshape(desc.shape)
 
 
-def launch(kernel: GpuKernel, arguments: Sequence[int | bytes]) -> None:
-    """Run a kernel on addresses and numbers.
+def launch(kernel: GpuKernel, arguments: Sequence[int | bytes], workgroups: tuple[int, int, int] | None = None) -> None:
+    """Run a kernel on addresses and numbers; `workgroups` are those of the sizes of a run.
 
     Raises:
         AssertionError: it reads or writes outside of its memory, or its threads wait for each other forever.
     """
-    sizes = (*kernel.workgroups, *(*kernel.invocations, 1, 1)[:3])
+    sizes = (*(workgroups or kernel.workgroups), *(*kernel.invocations, 1, 1)[:3])
     numbers = [ctypes.create_string_buffer(given) for given in arguments if isinstance(given, bytes)]
     rest = map(ctypes.addressof, numbers)
     pointers = (ctypes.c_void_p * len(arguments))(*(next(rest) if isinstance(a, bytes) else a for a in arguments))

@@ -17,6 +17,7 @@ from .base import (
     How as How,
     Measured as Measured,
     ModelSource as ModelSource,
+    NumbersNeededError as NumbersNeededError,
     PowerPreference as PowerPreference,
     Returning as Returning,
     Runner as Runner,

@@ -39,6 +39,18 @@ How = Literal["native", "composed", "decomposed", "kernel", "expression"]
 kernel, or the op's expression."""
 
 
+class NumbersNeededError(Exception):
+    """What compiles a graph needs numbers in place of names of sizes.
+
+    Attributes:
+        operations: the title of the operation that needs each name.
+    """
+
+    def __init__(self, operations: Mapping[str, str]) -> None:
+        super().__init__(", ".join(f"{operation} needs a number for {name}" for name, operation in operations.items()))
+        self.operations = operations
+
+
 class Runner(ABC):
     """A compiled graph, or a compiled part of one. Several threads may run it at the same time."""
 
@@ -183,6 +195,8 @@ class Backend(RuleTable, ABC):
     """Whether chains of element-wise operations run faster as one compiled loop than as kernels of the engine."""
     takes_names = False
     """Whether what it compiles runs all sizes for which comparisons of sizes have the same answers (`core.guards.Guards`)."""
+    may_take_names = False
+    """Whether that is so for some graphs; for others, `compile` raises `NumbersNeededError`."""
     computes: frozenset[str] = frozenset(ANY)
     """Data types of operands and results for which it has rules; `stand_in_for_types` runs the other nodes."""
     stores: frozenset[str] = frozenset()

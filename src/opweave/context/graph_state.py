@@ -6,7 +6,7 @@ taken in one order, so that threads cannot deadlock: the tensors' locks by ident
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from threading import RLock
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from weakref import WeakMethod, ref
 import numpy as np
 
 from .. import memory
+from ..backends import NumbersNeededError
 from ..backends.submission import Submission
 from ..core.graph import Desc, Graph
 from ..core.guards import Guards
@@ -423,9 +424,10 @@ class DynamicGraphState(GraphState):
 
     Attributes:
         versions: the states of static graphs, by the shapes of the inputs in order; the last used one comes last.
+        numbers_needed: the names that programs have numbers for, with the title of the operation that needs them.
     """
 
-    __slots__ = ("_compile", "_latest", "_open", "_shapes", "versions")
+    __slots__ = ("_compile", "_latest", "_open", "_shapes", "numbers_needed", "versions")
 
     def __init__(self, context: MLContext, graph: Graph, compile: Callable[[Graph], Program], is_fused: bool) -> None:
         super().__init__(context, graph, None, is_fused)
@@ -433,6 +435,7 @@ class DynamicGraphState(GraphState):
         # The last used entry of `versions`, which saves a look-up.
         self._latest: tuple[tuple[Shape, ...] | None, GraphState | None] = (None, None)
         self._open: list[OpenProgram] = []
+        self.numbers_needed: dict[str, str] = {}
         self.versions: Cache[tuple[Shape, ...], GraphState] = Cache(
             MAX_VERSIONS, raw=True, on_drop=partial(_release, self.bindings)
         )
@@ -588,19 +591,40 @@ class DynamicGraphState(GraphState):
 
     def _program_for(self, graph: Graph, sizes: dict[str, int]) -> Program:
         """The program for a static graph: one that was compiled with names, if it is valid for these sizes."""
-        recorded = self.recorded
-        if recorded is None or not self.context.backend.takes_names:
+        recorded, backend = self.recorded, self.context.backend
+        if recorded is None or not (backend.takes_names or backend.may_take_names):
             return self._compile(graph)
-        from ..core.specialise import SizeLimits, specialise
-
         ranges = input_ranges(graph)
         for item in self._open:
             if item.guards.hold(sizes):
                 return item.program.at(sizes, ranges)
+        # Expressions of GPUs assume that names are at least 1.
+        empty = {name for name in self.names if sizes[name] == 0} if backend.may_take_names else set()
+        while not (numbers := self.numbers_needed.keys() | empty) >= set(self.names):
+            try:
+                item = self._open_program(recorded, sizes, ranges, numbers)
+            except NumbersNeededError as error:
+                operations = error.operations
+                if not operations.keys() <= set(self.names) - numbers:  # a size has no formula
+                    operations = dict.fromkeys(self.names, ", ".join(dict.fromkeys(operations.values())))
+                self.numbers_needed = {**operations, **self.numbers_needed}
+                continue
+            with self.lock:
+                self._open = [item, *self._open[: MAX_OPEN - 1]]
+            return item.program.at(sizes, ranges)
+        return self._compile(graph)
+
+    def _open_program(
+        self, recorded: Graph, sizes: dict[str, int], ranges: Sequence[InputRange], numbers: Iterable[str]
+    ) -> OpenProgram:
+        """Compile the graph with names, except for those in `numbers`."""
+        from ..core.specialise import SizeLimits, specialise
+
         guards, max_byte_length = Guards(sizes), self.context.backend.max_byte_length
         with guards.deciding():  # formulas of sizes, and defaults that depend on sizes, are those of these answers
-            symbols = {name: Size(name) for name in sizes if not isinstance(name, UnknownName)}
-            shapes = [desc.shape for desc in self.inputs.values()]
+            symbols: dict[str, Any] = {name: Size(name) for name in sizes if not isinstance(name, UnknownName)}
+            symbols |= {name: int(symbols[name]) for name in numbers}
+            shapes = [values_at(desc.shape, symbols) for desc in self.inputs.values()]
             inferred = specialise(recorded, shapes, symbols, max_byte_length)
             program = self._compile(inferred)
         users = dict(zip(inferred.nodes, recorded.nodes, strict=True))
@@ -611,10 +635,7 @@ class DynamicGraphState(GraphState):
         )
         has_limits = is_plain and not is_symbolic(tuple((r.values.low, r.values.high) for r in input_ranges(inferred)))
         limits = SizeLimits(inferred, max_byte_length) if has_limits else None
-        with self.lock:
-            item = OpenProgram(guards, program, inferred, limits, ranges)
-            self._open = [item, *self._open[: MAX_OPEN - 1]]
-        return program.at(sizes, ranges)
+        return OpenProgram(guards, program, inferred, limits, ranges)
 
     def bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:
         """Bind the program for the sizes of tensors to their memory."""

@@ -464,7 +464,7 @@ def apply(name: str, *values: Any) -> Traced:
         shape = broadcast(*shapes, names="the operands") if len(shapes) > 1 else shapes[0]
         return Traced(shape, ir.call(name, *(array.body for array in arrays)))
     shape = reduce(_broadcast_sizes, shapes)
-    return Traced(shape, ir.call(name, *(_stretch(array, shape) for array in arrays)))
+    return Traced(shape, ir.call(name, *(stretch(array, shape) for array in arrays)))
 
 
 def _broadcast_sizes(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
@@ -495,7 +495,7 @@ def _broadcast_size(left: int, right: int, shapes: tuple[tuple[int, ...], ...]) 
     raise ValidationError(f"the shapes of the operands do not broadcast: {listed}")
 
 
-def _stretch(array: Traced, shape: tuple[int, ...]) -> Expr:
+def stretch(array: Traced, shape: tuple[int, ...]) -> Expr:
     """The element of an array at the positions of a shape to which it broadcasts."""
     values: dict[Expr, Expr] = {}
     for axis in range(-array.rank, 0):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from ..core.size_bounds import is_always_less
+from ..core.sizes import Dimension
 from .ir import Call, Const, Expr, Index, Load, walk
 
 
@@ -88,3 +91,9 @@ def place(load: Load) -> Linear:
         total = total.plus(linear(index), stride)
         stride *= size
     return total
+
+
+def magnitude_of(factor: Dimension) -> tuple[Any, bool]:
+    """A factor without its sign, and whether it is negative for all sizes."""
+    is_negative = is_always_less(factor, 0)
+    return (-factor if is_negative else factor), is_negative

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from ..core.sizes import Size
 from .ir import FUNCTIONS, Bitcast, Call, Cast, Const, Expr, Formula, Index, Input, Load, Reduce, Source, walk
 
 _AXES = "ijklmnop"
@@ -41,16 +42,22 @@ def show(program: Formula) -> str:
     return "\n".join(lines)
 
 
-def inline(root: Expr, names: Mapping[Source, str] | None = None, axes: Sequence[Index] | None = None) -> str:
+def inline(
+    root: Expr,
+    names: Mapping[Source, str] | None = None,
+    axes: Sequence[Index] | None = None,
+    size_text: Callable[[Size], str] = str,
+) -> str:
     """A node on one line, truncated to `MAX_CHARACTERS`; `axes` are the free variables, in order.
 
-    With `names` of the arrays, reduction variables are numbered, so that equal expressions print equally.
+    With `names` of the arrays, reduction variables are numbered, so that equal expressions print equally. `size_text` returns
+    the text of a size that is known only at a run.
     """
     free = sorted(root.free, key=lambda v: (v.axis == 0, v.axis, v.serial)) if axes is None else axes
     variables: dict[Expr, str] = {v: letter(k) for k, v in enumerate(free)}
     if names is not None:
         variables.update(_names_of_reduced(root))
-    line = _PrintedScope(names or {}, variables, limit=12).value(root)
+    line = _PrintedScope(names or {}, variables, 12, size_text).value(root)
     return line if len(line) <= MAX_CHARACTERS else line[: MAX_CHARACTERS - 1] + "…"
 
 
@@ -80,8 +87,14 @@ def _names_of_reduced(root: Expr) -> dict[Expr, str]:
 class _PrintedScope:
     """Names of the nodes within one array definition."""
 
-    def __init__(self, names: Mapping[Source, str], variables: dict[Expr, str], limit: int = 0) -> None:
-        self.names, self.limit = names, limit
+    def __init__(
+        self,
+        names: Mapping[Source, str],
+        variables: dict[Expr, str],
+        limit: int = 0,
+        size_text: Callable[[Size], str] = str,
+    ) -> None:
+        self.names, self.limit, self._size_text = names, limit, size_text
         self.node_names: dict[Expr, str] = dict(variables)
 
     def block(self, body: Expr) -> list[str]:
@@ -119,7 +132,7 @@ class _PrintedScope:
     def _one(self, node: Expr, texts: Mapping[Expr, str]) -> str:
         parts = [texts[part] for part in node.parts]
         if isinstance(node, Const):
-            return repr(node.value)
+            return self._size_text(node.value) if isinstance(node.value, Size) else repr(node.value)
         if isinstance(node, Index):
             return f"r{node.serial}"
         if isinstance(node, Load):
@@ -131,7 +144,7 @@ class _PrintedScope:
         if isinstance(node, Bitcast):
             return f"bitcast({parts[0]}, {node.type})"
         if isinstance(node, Reduce):
-            over = ", ".join(f"{self.node_names.get(v, 'r')} < {v.extent}" for v in node.variables)
+            over = ", ".join(f"{self.node_names.get(v, 'r')} < {self._extent(v)}" for v in node.variables)
             return f"{node.reduction}({over}: {parts[0]})"
         assert isinstance(node, Call)
         symbol = FUNCTIONS[node.name].symbol
@@ -144,3 +157,7 @@ class _PrintedScope:
             for part, text in zip(node.parts, parts, strict=True)
         )
         return f" {symbol} ".join(operands)
+
+    def _extent(self, variable: Index) -> str:
+        extent: object = variable.extent
+        return self._size_text(extent) if isinstance(extent, Size) else str(extent)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..core.dtypes import FLOATS, INFO, DataType
+from ..core.sizes import is_same_size
 from .ir import Cast, Const, Expr, Index, Reduce, Reduction, Stored, Type, call, storage, substitute, unify, walk
 
 COMBINE = {"sum": "add", "product": "mul", "max": "max", "min": "min"}
@@ -63,8 +64,9 @@ def unroll_short(bodies: Sequence[Expr], is_short: Callable[[Reduce], bool]) -> 
 
 def stored_value(node: Expr) -> Stored:
     """An array of the values of `node`. Its axes are the free variables of `node` with an extent above 1."""
-    axes = tuple(sorted((v for v in node.free if v.extent != 1), key=lambda v: (v.axis == 0, v.axis, v.serial)))
-    body = substitute(node, {v: Const(0, "index") for v in node.free if v.extent == 1})
+    variables = (v for v in node.free if not is_same_size(v.extent, 1))
+    axes = tuple(sorted(variables, key=lambda v: (v.axis == 0, v.axis, v.serial)))
+    body = substitute(node, {v: Const(0, "index") for v in node.free if is_same_size(v.extent, 1)})
     # Intermediate float16 values stay float32: they are rounded when the result is stored.
     type: DataType = "float32" if storage(node.type) == "float16" else storage(node.type)
     return Stored(axes, Cast(body, type) if type != node.type else body)
@@ -96,7 +98,7 @@ def split(variable: Index, count: int) -> Split:
     part, position = Index(-(-variable.extent // size)), Index(size)
     start = call("mul", part, Const(size, "index"))
     index = call("add", start, position)
-    if part.extent * size == variable.extent:
+    if is_same_size(part.extent * size, variable.extent):
         return Split(part, position, start, index, None)
     inside = call("lesser", index, Const(variable.extent, "index"))
     return Split(part, position, start, call("min", index, Const(variable.extent - 1, "index")), inside)

@@ -17,7 +17,7 @@ from ..core.guards import without_deciding
 from ..core.size_bounds import is_always_less, lower_bound
 from ..core.sizes import Size, is_same_size
 from .ir import Call, Cast, Const, Expr, Formula, Index, Load, Output, Reduce, Stored, call, unify, walk
-from .linear import Linear, combine
+from .linear import Linear, combine, magnitude_of
 from .ranges import Range, bounds, greatest, is_inside, least
 
 _REFLECTED = {"greater": "lesser", "lesser_or_equal": "greater_or_equal"}
@@ -168,9 +168,9 @@ class _Simplifier:
         ordered = sorted(value.terms.items(), key=lambda item: is_always_less(item[1], 0))  # negative terms last
         pieces = [
             (t if is_same_size(n, 1) else self._unique("mul", t, Const(n, "index")), is_negative)
-            for t, n, is_negative in ((t, *_magnitude(n)) for t, n in ordered)
+            for t, n, is_negative in ((t, *magnitude_of(n)) for t, n in ordered)
         ]
-        constant, is_subtracted = _magnitude(value.constant)
+        constant, is_subtracted = magnitude_of(value.constant)
         if pieces[0][1] and constant != 0:  # 5 - x rather than -x + 5
             pieces.insert(0, (Const(value.constant, "index"), False))
         elif constant != 0:
@@ -239,12 +239,6 @@ def _divide(value: Linear, divisor: int) -> tuple[Linear, Linear]:
     else:
         quotient = constant // divisor
     return Linear(quotient, whole), Linear(constant - quotient * divisor, rest)
-
-
-def _magnitude(factor: int) -> tuple[int, bool]:
-    """A factor without its sign, and whether it is negative for all sizes."""
-    is_negative = is_always_less(factor, 0)
-    return (-factor if is_negative else factor), is_negative
 
 
 def _constant_quotient(ends: Range | None, divisor: int) -> int | None:

@@ -39,11 +39,17 @@ def _explain_versions(graph: MLGraph, state: DynamicGraphState) -> str:
         engines = ", or ".join([next(iter(backend.tunable(recorded_graph(graph)))), *rivals])
         names = ", ".join(map(printable, state.names))
         many = "each size" if len(state.names) == 1 else "each combination of sizes"
-        when = f"compiled when it first runs, for {'many sizes' if backend.takes_names else many} of {names}"
+        takes_names = backend.takes_names or backend.may_take_names
+        when = f"compiled when it first runs, for {'many sizes' if takes_names else many} of {names}"
         return "\n".join([*lines, f"engine: {engines}", "", when])
     texts = [sizes_text(version.sizes) for version in versions]
     omitted = [f"… ({count_of(len(texts), 'combination')})"] if len(texts) > MAX_LISTED else []
     lines.append(f"ready for {'; '.join([*omitted, *texts[-MAX_LISTED:]])}")
+    by_operation: dict[str, list[str]] = {}
+    for name, operation in state.numbers_needed.items():
+        by_operation.setdefault(operation, []).append(printable(name))
+    for operation, needed in by_operation.items():
+        lines.append(f"compiled for each size of {', '.join(needed)}: {operation} has kernels for numbers only")
     return "\n".join([*lines, *_lines(versions[-1].check_alive(), versions[-1])])
 
 

@@ -85,7 +85,7 @@ def sizes(
 
 @sizes.decompose
 def _(b: Builder, values: Sequence[int], data_type: DataType, shape: Sequence[int]) -> Operand:
-    numbers = [cast_number(value, data_type) for value in values]
+    numbers = [cast_number(value, data_type) for value in values_in_scope(tuple(values))]
     return constant(b, np.array(numbers, numpy_type(data_type)).reshape(shape), data_type)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import finalize
 
+import numpy as np
+
 from ...core.graph import Graph
 from ...support.identity import ByIdentity
 from ..gpu.arrays import DeviceArray
@@ -76,17 +78,23 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
         self._begun.clear()
         super().complete()
 
+    def begin_version(self) -> None:
+        self._chains = ByIdentity()
+
     def abandon(self) -> None:
         """Cancel kernels that still wait for a process; another thread that needs them begins them again."""
         for job in self._begun:
             job.cancel()
 
     def bind_kernel(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> DriverLaunch:
-        kernel, places = self.steps[number].kernel, self.steps[number].places
-        arguments = tuple(
+        step = self.steps[number]
+        kernel, places = step.kernel, step.places
+        arguments: tuple[Argument, ...] = tuple(
             argument if isinstance(argument, bytes) else arrays[places[argument]].buffer.address
             for argument in kernel.arguments or range(len(places))
         )
+        if step.numbers:
+            arguments = (*arguments, np.array(step.numbers, np.int32).tobytes())
         return DriverLaunch(self._functions[number], kernel.workgroups, arguments, kernel.starts_early)
 
     def measured(self) -> MeasuredGpuRunner[DriverLaunch]:

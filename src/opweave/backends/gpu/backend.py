@@ -26,6 +26,7 @@ class GpuBackend(Backend):
 
     title: str
     stores = frozenset(WIDENED)
+    may_take_names = True
 
     def load(self) -> None:
         from . import rules as rules  # the import fills the table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...core.graph import Graph, Node, Operand
+from ...core.sizes import is_same_shape
 from ...expr import ir
 from ...expr.ir import Formula
 from ...ops.movement import reshape
@@ -70,7 +71,7 @@ class _Search:
         if program is None:
             return None
         for operand, reading in read_patterns(node, program).items():
-            if operand in inside and not (reading.aligned and operand.shape == node.outputs[0].shape):
+            if operand in inside and not (reading.aligned and is_same_shape(operand.shape, node.outputs[0].shape)):
                 return None
         return program
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 from ...core.graph import Node, Operand, iter_operands, map_operands
+from ...core.guards import Guards, current_guards
 from ...core.operation import call_with
+from ...core.size_values import variables_in
+from ...core.sizes import UnknownName
 from ...expr import gpu
 from ...expr.array import Traced
 from ...expr.gpu import Features
@@ -14,6 +18,8 @@ from ...expr.ir import Formula
 from ...expr.simplify import simplify
 from ...expr.tracing import inputs_of, program
 from ...kernels.expression import descs_of, program_of
+from ...ops import constants
+from ...ops.movement import concat, reshape
 from ...support.cache import Cache
 from ...support.errors import ValidationError
 from .. import Backend
@@ -25,6 +31,9 @@ Special: TypeAlias = Scatter | Products | Staged
 MAX_TRACES = 1024
 
 _traces: Cache[Any, Formula | Special] = Cache(MAX_TRACES)
+
+_guarded_traces: WeakKeyDictionary[Guards, Cache[Any, Formula | Special]] = WeakKeyDictionary()
+"""Traces with sizes, for each scope that records the answers to comparisons: it must get all of them."""
 
 
 def is_users_kernel(node: Node, backend: Backend) -> bool:
@@ -58,7 +67,14 @@ def trace(node: Node, backend: Backend) -> Formula | Special:
     """Trace a node, with an input for each operand."""
     descs = descs_of(node.inputs)
     key = node.op, form_of(node, backend), tuple(descs.items()), tuple(node.attributes.items())
-    return _traces.make(key, lambda: _trace(node, backend, descs))
+    return _cache_for(node).make(key, lambda: _trace(node, backend, descs))
+
+
+def _cache_for(node: Node) -> Cache[Any, Formula | Special]:
+    guards = current_guards()
+    if guards is None or not has_names(node):
+        return _traces
+    return _guarded_traces.setdefault(guards, Cache(MAX_TRACES))
 
 
 def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Formula | Special:
@@ -72,6 +88,27 @@ def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Formula | 
     return result if isinstance(result, Special) else simplify(program(node.op.name, inputs, result))
 
 
+def has_names(node: Node) -> bool:
+    """Whether a node has sizes that are known only at a run."""
+    return bool(_sizes_of(node))
+
+
+def _sizes_of(node: Node) -> set[str]:
+    shapes = tuple(operand.shape for operand in (*node.operands, *node.outputs))
+    return variables_in((shapes, tuple(node.attributes.values())))
+
+
+def names_needed(node: Node, backend: Backend, features: Features) -> set[str]:
+    """The names of sizes that the kernels of a node need as numbers. `refusal_of` must be empty for the node."""
+    names = _sizes_of(node)
+    if not names:
+        return set()
+    is_scattered = node.op is concat and len(set(node.operands)) >= features.max_buffers
+    if is_users_kernel(node, backend) or is_scattered or any(isinstance(name, UnknownName) for name in names):
+        return names
+    return set() if node.op is reshape or isinstance(trace(node, backend), Formula) else names
+
+
 def refusal_of(node: Node, backend: Backend, features: Features) -> str | None:
     """The reason why a node cannot run; empty if it can; None if its decomposition may."""
     descs = [o.desc for o in (*node.operands, *node.outputs)]
@@ -82,15 +119,15 @@ def refusal_of(node: Node, backend: Backend, features: Features) -> str | None:
         return "shaders of this device have no 64-bit integers"
     if is_users_kernel(node, backend):
         return ""
-    if form_of(node, backend) is None:
+    if form_of(node, backend) is None or (node.op is constants.sizes and not has_names(node)):
         if node.op.decomposition is None and node.op.kernels:
             return _no_kernel(node, backend)
         return None
     try:
         result = trace(node, backend)
+        return gpu.refusal_of(result, features) if isinstance(result, Formula) else ""
     except ValidationError as error:  # positions beyond int32
         return str(error)
-    return gpu.refusal_of(result, features) if isinstance(result, Formula) else ""
 
 
 def _no_kernel(node: Node, backend: Backend) -> str:

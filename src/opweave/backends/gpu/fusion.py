@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
 from ...core.graph import Desc, Node, Operand, iter_operands
+from ...core.guards import estimate
+from ...core.sizes import is_same_shape
 from ...expr import ir
 from ...expr.array import Traced
 from ...expr.gpu import Features
@@ -87,7 +88,7 @@ def read_patterns(node: Node, program: Formula) -> dict[Operand, ReadPattern]:
     numbers = list(iter_operands(node.inputs))
     loads: dict[Operand, list[ir.Load]] = {operand: [] for operand in numbers}
     inside: Counter[Operand] = Counter()
-    largest = max(output.desc.element_count for output in program.outputs)
+    largest = max(estimate(output.desc.element_count) for output in program.outputs)
     roots = [*(stored.body for stored in program.stored), *program.roots]
     owners = dict(zip(program.inputs, numbers, strict=True))
     for root in roots:
@@ -95,7 +96,7 @@ def read_patterns(node: Node, program: Formula) -> dict[Operand, ReadPattern]:
             if isinstance(expression, ir.Load) and isinstance(expression.source, Input):
                 loads[owners[expression.source]].append(expression)
             if isinstance(expression, ir.Reduce):
-                domain = math.prod(variable.extent for variable in expression.variables)
+                domain = estimate(ir.size_of(expression.variables))
                 for part in ir.walk(expression.body):
                     if isinstance(part, ir.Load) and isinstance(part.source, Input):
                         operand = owners[part.source]
@@ -104,7 +105,7 @@ def read_patterns(node: Node, program: Formula) -> dict[Operand, ReadPattern]:
     for operand, operand_loads in loads.items():
         reads = inside[operand] or largest
         aligned = all(ir.is_aligned(load) for load in operand_loads) and len(operand_loads) <= MAX_MOVED_LOADS
-        times = reads / max(1, operand.desc.element_count)
+        times = reads / max(1, estimate(operand.desc.element_count))
         by_operand[operand] = ReadPattern(
             len(operand_loads) * (2 if operand in inside and len(operand_loads) > 1 else 1), times, aligned
         )
@@ -130,7 +131,7 @@ def joins(
     if value.calls + program.operations > MAX_FUSED_CALLS:
         return False
     if value.anchor is not None or value.reduces:
-        same = all(output.desc.shape == desc.shape for output in program.outputs)
+        same = all(is_same_shape(output.desc.shape, desc.shape) for output in program.outputs)
         alone = value.anchor is None or (len(program.outputs) == 1 and combine(beside, value.anchor) is not None)
         once = not program.stored and not any(isinstance(n, ir.Reduce) for n in ir.walk(*program.roots))
         return reading.aligned and same and alone and value.alias is None and once
@@ -148,7 +149,8 @@ def combine(one: Contraction | None, other: Contraction | None) -> Contraction |
 
 def _is_repeated_in_rows(value: Pending, desc: Desc, program: Formula, features: Features) -> bool:
     """Whether a value is cheap to recompute in a workgroup that reads each row several times."""
-    large = sum(source.desc.element_count >= desc.element_count for source in value.sources)
+    count = estimate(desc.element_count)
+    large = sum(estimate(source.desc.element_count) >= count for source in value.sources)
     if value.alias is not None or value.calls > MAX_REPEATED_CALLS or large > MAX_REPEATED_SOURCES:
         return False
     (first, *others), bodies = program.outputs, [output.body for output in program.outputs]

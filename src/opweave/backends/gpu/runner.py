@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from statistics import median
 from typing import Generic, TypeVar
 
 from ...core.graph import Graph, Node
+from ...core.sizes import is_static
 from ...memory import NOT_IN_PLACE, Plan, copies
 from ...memory.spaces import Pool, intermediates
 from ...support.identity import ByIdentity
@@ -51,8 +53,34 @@ class GpuKernelRunner(Runner, Pool[GpuIntermediates[Bound]]):
         self.prepare()
         schedule.begun.clear()
         self._constants = self._upload_constants()
-        self.plan, self._allocate, self._between = self._plan_intermediates()
+        self._has_names = any(map(_has_names, self.steps))
+        if not self._has_names:
+            self.plan, self._allocate, self._between = self._plan_intermediates()
         super().__init__()
+
+    def at(self, sizes: Mapping[str, int]) -> GpuKernelRunner[Bound]:
+        """Return the runner for these sizes: the same kernels, with numbers for their parameters, and memory of their own."""
+        if not self._has_names:
+            return self
+        version = copy(self)
+        version._set_sizes(sizes)
+        return version
+
+    def _set_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Set the sizes of a copy that nothing uses yet."""
+        places: dict[Buffer, Buffer] = {}
+        steps: dict[KernelStep, KernelStep] = {}
+        for step in self.steps:
+            if step not in steps:
+                steps[step] = step.at(sizes, places)
+        self.steps, self._has_names = [steps[step] for step in self.steps], False
+        self.plan, self._allocate, self._between = self._plan_intermediates()
+        Pool.__init__(self)
+        self.begin_version()
+
+    def begin_version(self) -> None:
+        """Prepare the parameters of the kernels of a version for certain sizes."""
+        return
 
     def _upload_constants(self) -> dict[Buffer, DeviceArray]:
         places = dict.fromkeys(place for step in self.steps for place in step.places)
@@ -74,8 +102,9 @@ class GpuKernelRunner(Runner, Pool[GpuIntermediates[Bound]]):
         """Compile the kernels of `steps`, or start to."""
 
     def complete(self) -> None:
-        """Allocate memory for a run. Constants are on the device by now."""
-        self.give_back(self.new())
+        """Allocate memory for a run, if its size is known. Constants are on the device by now."""
+        if not self._has_names:
+            self.give_back(self.new())
 
     @abstractmethod
     def bind_kernel(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> Bound:
@@ -208,6 +237,10 @@ class MeasuredGpuRunner(Measured, Generic[Bound]):
 
     def finish(self) -> list[KernelTime]:
         return self.plain.kernel_times(self.times)
+
+
+def _has_names(step: KernelStep) -> bool:
+    return bool(step.kernel.sizes) or not all(is_static(place.desc.shape) for place in step.places)
 
 
 def _updates(steps: Sequence[KernelStep]) -> list[Update]:

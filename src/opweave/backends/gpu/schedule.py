@@ -20,11 +20,12 @@ from ...expr.tracing import of_input
 from ...kernels import KernelCall
 from ...kernels.expression import descs_of, in_data_type
 from ...ops.movement import concat, reshape
+from .. import NumbersNeededError
 from .backend import GpuBackend
 from .constants import GpuConstant
 from .contraction.kernels import Contraction
 from .diamonds import diamond_operands
-from .forms import apply_node, is_users_kernel, trace
+from .forms import apply_node, is_users_kernel, names_needed, trace
 from .fusion import Pending, ReadPattern, combine, joins, read_patterns
 from .patterns import AttentionMatch, attentions
 from .rules.flash import attend
@@ -51,6 +52,8 @@ class Schedule:
         self.backend, self.features = backend, features
         self._rounds = backend.precision == "ieee"
         self.unrounded: set[Node] = set()
+        if graph.has_names:
+            _require_numbers(graph, backend, features)
         self._kernels = Kernels(backend, features)
         self._values: dict[Operand, Pending | Input] = {}
         self._outputs = {operand: number for number, operand in enumerate(graph.outputs.values())}
@@ -288,6 +291,16 @@ class Schedule:
         inputs = map_operands(node.inputs, sources.__getitem__)
         kernels = node.op.kernels[self.backend.name].kernels(call, inputs, targets, self.features)
         self._kernels.append(kernels, (node,), is_users=True)
+
+
+def _require_numbers(graph: Graph, backend: GpuBackend, features: Features) -> None:
+    """Ask for numbers in place of the sizes that kernels do not take."""
+    operations: dict[str, str] = {}
+    for node in graph.nodes:
+        for name in sorted(names_needed(node, backend, features)):
+            operations.setdefault(name, node.title)
+    if operations:
+        raise NumbersNeededError(operations)
 
 
 def _is_transposed(value: Pending) -> bool:

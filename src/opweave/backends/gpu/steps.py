@@ -9,6 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ...core.graph import Desc, Node
+from ...core.size_values import values_at
+from ...core.sizes import Size, is_same_shape, is_static
 from ...expr import gpu, ir
 from ...expr.array import Traced, as_array
 from ...expr.evaluate import evaluate
@@ -37,6 +39,13 @@ class Buffer:
         """Whether no kernel of the graph writes to this place. An input updated in place is only read to be copied."""
         return self.kind in ("constant", "input")
 
+    def at(self, sizes: Mapping[str, int]) -> Buffer:
+        """The place with numbers in place of sizes; itself, if it has none."""
+        shape = self.desc.shape
+        if is_static(shape):
+            return self
+        return Buffer(Desc(self.desc.data_type, values_at(shape, sizes)), self.kind, self.number, self.value)
+
     @property
     def array(self) -> np.ndarray:
         assert self.value is not None
@@ -48,7 +57,8 @@ class KernelStep:
     """A kernel, its bindings, and the operations that it computes.
 
     `copies` is (input, output) if the kernel only copies an input that later kernels update. The kernel is skipped if both
-    share memory. `program` is the formula of a kernel that computes an expression.
+    share memory. `program` is the formula of a kernel that computes an expression. `numbers` are the values of the kernel's
+    `sizes`.
     """
 
     kernel: GpuKernel
@@ -56,6 +66,19 @@ class KernelStep:
     nodes: tuple[Node, ...]
     copies: tuple[Buffer, Buffer] | None = None
     program: Formula | None = None
+    numbers: tuple[int, ...] = ()
+
+    def at(self, sizes: Mapping[str, int], places: dict[Buffer, Buffer]) -> KernelStep:
+        """The step with numbers in place of sizes; `places` has the places that other steps have, and gets new ones."""
+        for place in self.places:
+            if place not in places:
+                places[place] = place.at(sizes)
+        kernel = self.kernel
+        if any(isinstance(count, Size) for count in kernel.workgroups):
+            kernel = replace(kernel, workgroups=values_at(kernel.workgroups, sizes))
+        copies = self.copies and (places[self.copies[0]], places[self.copies[1]])
+        bound = tuple([places[place] for place in self.places])
+        return KernelStep(kernel, bound, self.nodes, copies, self.program, values_at(kernel.sizes, sizes))
 
 
 class Kernels:
@@ -103,7 +126,7 @@ class Kernels:
             pairs = list(zip(kernel.bindings, kernel.writes, strict=True))
             reads = [self.places[key] for key, writes in pairs if not writes]
             targets = [key for key, writes in pairs if writes]
-            is_cached, work = False, (kernel.key, kernel.workgroups)
+            is_cached, work = False, (kernel.key, kernel.workgroups, kernel.sizes)
             if not is_users and len(reads) == 1 and self.places.keys().isdisjoint(targets):
                 cached = self._cached.setdefault(reads[0], {})
                 is_cached = work in cached
@@ -193,7 +216,7 @@ class Kernels:
         load = value.result.body
         if not isinstance(load, ir.Load) or not isinstance(load.source, Input):
             return None
-        place, same = self.places[load.source], load.source.desc.shape == value.result.shape
+        place, same = self.places[load.source], is_same_shape(load.source.desc.shape, value.result.shape)
         return place if place.kind == "input" and same and ir.is_aligned(load) else None
 
     def _is_known(self, value: Pending) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,7 +80,8 @@ class WebGpuDevice(GpuDevice):
         usage = self.wgpu.BufferUsage
         self.tensor_usage: int = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
         self.compiled: Cache[str, Any] = Cache(max_bytes=PIPELINE_BYTES, raw=True)
-        self._layouts: dict[tuple[bool, ...], tuple[Any, Any]] = {}
+        self._layouts: dict[tuple[tuple[bool, ...], bool], tuple[Any, Any]] = {}
+        self.size_alignment: int = limits["min-uniform-buffer-offset-alignment"]
         self.staging: list[Any] = []
         self._mark: DeviceArray | None = None
 
@@ -139,6 +141,19 @@ class WebGpuDevice(GpuDevice):
             )
         # The user may map the buffer at any time.
         return DeviceArray(desc, buffer, lent=bool(mapping))
+
+    def size_buffer(self, numbers: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
+        """Write lists of sizes to a uniform buffer, and return the part of the buffer that has each list, to be bound."""
+        steps = [-(-len(item) * WORD // self.size_alignment) * self.size_alignment for item in numbers]
+        words = np.zeros(sum(steps) // WORD, np.int32)
+        starts = list(accumulate(steps[:-1], initial=0))
+        for start, item in zip(starts, numbers, strict=True):
+            words[start // WORD :][: len(item)] = item
+        usage = self.wgpu.BufferUsage
+        with self.calls("the sizes of kernels"), self._lock:
+            buffer = self.device.create_buffer(label="sizes", size=words.nbytes, usage=usage.UNIFORM | usage.COPY_DST)
+            self.device.queue.write_buffer(buffer, 0, words)
+        return [{"buffer": buffer, "offset": start, "size": size} for start, size in zip(starts, steps, strict=True)]
 
     def copy(self, target: DeviceArray, source: DeviceArray, reason: str) -> None:
         self._check([source], "COPY_SRC", reason)
@@ -285,11 +300,12 @@ class WebGpuDevice(GpuDevice):
 
     # Kernels ---------------------------------------------------------------------------------------------------------
 
-    def layout(self, writes: tuple[bool, ...]) -> tuple[Any, Any]:
+    def layout(self, writes: tuple[bool, ...], has_sizes: bool = False) -> tuple[Any, Any]:
+        """The layouts of a bind group and of a pipeline; with `has_sizes`, the last binding is a uniform buffer."""
         with self._lock:
-            layouts = self._layouts.get(writes)
+            layouts = self._layouts.get((writes, has_sizes))
             if layouts is None:
-                kinds = ["storage" if written else "read-only-storage" for written in writes]
+                kinds = ["storage" if written else "read-only-storage" for written in writes] + ["uniform"] * has_sizes
                 group = self.device.create_bind_group_layout(
                     entries=[
                         {"binding": k, "visibility": self.wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}}
@@ -297,7 +313,7 @@ class WebGpuDevice(GpuDevice):
                     ]
                 )
                 whole = self.device.create_pipeline_layout(bind_group_layouts=[group])
-                layouts = self._layouts[writes] = group, whole
+                layouts = self._layouts[writes, has_sizes] = group, whole
             return layouts
 
     def pipelines(self, kernels: Sequence[GpuKernel]) -> list[Any]:
@@ -312,19 +328,24 @@ class WebGpuDevice(GpuDevice):
         return self.compiled.make(kernel.source, lambda: self._compile(kernel), lambda _: _bytes(kernel.source))
 
     def _compile(self, kernel: GpuKernel) -> Any:
-        _, layout = self.layout(kernel.writes)
+        _, layout = self.layout(kernel.writes, bool(kernel.sizes))
         with self.calls(kernel.title, kernel.explain):
             module = self.device.create_shader_module(label=kernel.title, code=kernel.source)
             return self.device.create_compute_pipeline(
                 label=kernel.title, layout=layout, compute={"module": module, "entry_point": kernel.entry_point}
             )
 
-    def bind_group(self, writes: tuple[bool, ...], places: Sequence[DeviceArray]) -> Any:
-        layout, _ = self.layout(writes)
+    def bind_group(
+        self, writes: tuple[bool, ...], places: Sequence[DeviceArray], sizes: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Bind arrays, and the part of a uniform buffer that has the kernel's sizes, if it takes any."""
+        layout, _ = self.layout(writes, sizes is not None)
         entries = [
             {"binding": k, "resource": {"buffer": p.buffer, "offset": 0, "size": padded_size(p.nbytes)}}
             for k, p in enumerate(places)
         ]
+        if sizes is not None:
+            entries.append({"binding": len(entries), "resource": sizes})
         with self.calls("binding a kernel"):
             return self.device.create_bind_group(layout=layout, entries=entries)
 

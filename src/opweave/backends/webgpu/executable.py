@@ -42,9 +42,14 @@ class DeviceRunner(GpuKernelRunner[WebGpuRun]):
     def prepare(self) -> None:
         self._pipelines = self.engine.pipelines([step.kernel for step in self.steps])
 
+    def begin_version(self) -> None:
+        numbers = list(dict.fromkeys(step.numbers for step in self.steps if step.numbers))
+        self._sizes = dict(zip(numbers, self.engine.size_buffer(numbers), strict=True)) if numbers else {}
+
     def bind_kernel(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> WebGpuRun:
-        kernel, places = self.steps[number].kernel, self.steps[number].places
-        group = self.engine.bind_group(kernel.writes, [arrays[place] for place in places])
+        step = self.steps[number]
+        kernel, sizes = step.kernel, self._sizes[step.numbers] if step.numbers else None
+        group = self.engine.bind_group(kernel.writes, [arrays[place] for place in step.places], sizes)
         return WebGpuRun(self._pipelines[number], group, kernel.workgroups)
 
     def measured(self) -> MeasuredGpuRunner[WebGpuRun] | None:

@@ -6,10 +6,12 @@ import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ...core.size_bounds import is_always_less
+from ...core.sizes import Dimension, Size, is_same_size, may_exceed
 from ..ir import Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Source, size_of, walk
-from ..linear import Linear, is_sum, linear, place
+from ..linear import Linear, is_sum, linear, magnitude_of, place
 from ..printing import letter
-from ..ranges import bounds
+from ..ranges import bounds, is_inside
 from . import elements
 from .elements import call_of, function, is_simple, operand
 from .mathematics import words
@@ -63,17 +65,21 @@ class _Scope:
 
 @dataclass(frozen=True)
 class _Loop:
-    """A loop over the numbers `first`, `first + step`, … below `size`; `unit` is the suffix of literals."""
+    """A loop over the numbers `first`, `first + step`, … below `size`.
+
+    `end` is the text of the size, `unit` the suffix of literals.
+    """
 
     name: str
     first: str
-    size: int
+    size: Dimension
+    end: str
     step: int = 1
     unit: str = ""
 
     def head(self, within: _Loop | None = None) -> str:
         """The first line. `within` is an outer loop over parts; this loop runs over one part."""
-        name, first, end = self.name, self.first, f"{self.size}{self.unit}"
+        name, first, end = self.name, self.first, self.end
         if within:
             first, end = within.name, f"min({within.name} + {within.step}{self.unit}, {end})"
         return f"for (var {name} = {first}; {name} < {end}; {name} += {self.step}{self.unit}) {{"
@@ -83,8 +89,7 @@ def exists(load: Load) -> bool:
     """Whether a load is known to be in bounds."""
     ranges = [bounds(part) for part in load.parts]
     return all(
-        span is not None and span[0] >= 0 and span[1] < size
-        for span, size in zip(ranges, load.source.desc.shape, strict=True)
+        span is not None and is_inside(span, size) for span, size in zip(ranges, load.source.desc.shape, strict=True)
     )
 
 
@@ -190,12 +195,14 @@ class Block:
         if not self._is_written_out(size, bodies):
             self.enter(grid=Grid(axes, "column", letter))
             add("column")
-            self.leave(f"for (var column = lane; column < {size}u; column += {self.team}u) {{")
+            self.leave(f"for (var column = lane; column < {self.module.unsigned(size)}; column += {self.team}u) {{")
             return
         self._write_out(size, lambda flat: Grid(axes, flat, letter), add)
 
-    def _is_written_out(self, size: int, bodies: Sequence[Expr]) -> bool:
+    def _is_written_out(self, size: Dimension, bodies: Sequence[Expr]) -> bool:
         """Whether each invocation has few elements, so that its loop is unrolled, and its loads are kept in registers."""
+        if isinstance(size, Size):
+            return False
         count = -(-size // self.team)
         return count <= self.module.dialect.kept and count * len(walk(*bodies)) <= MAX_WRITTEN_OUT_NODES
 
@@ -323,38 +330,42 @@ class Block:
             if grid is None:
                 continue
             runs = self._runs(grid, depth, rest)
-            if unsigned and not constant and not rest and not terms and runs == [(grid.flat, 1)]:
-                return grid.flat
+            if unsigned and is_same_size(constant, 0) and not rest and not terms and len(runs) == 1:
+                run, stride = runs[0]
+                if run == grid.flat and is_same_size(stride, 1):
+                    return run
             terms += ((f"i32({text})" if text == grid.flat else text, factor) for text, factor in runs)
         for atom, factor in rest.items():
             text = texts.get(atom) or self._name_of(atom)
             assert text is not None, atom
             terms.append((operand(text), factor))
         result = ""
-        for text, factor in sorted(terms, key=lambda term: term[1] < 0):
-            if abs(factor) != 1:
-                text = f"{text} * {abs(factor)}"
-            sign = "-" if factor < 0 else "+"
-            result = f"{result} {sign} {text}" if result else text if factor > 0 else f"-({text})"
-        if constant and result:
-            return f"{result} {'+' if constant > 0 else '-'} {abs(constant)}"
-        return result or str(constant)
+        for text, factor in sorted(terms, key=lambda term: is_always_less(term[1], 0)):
+            magnitude, is_negative = magnitude_of(factor)
+            if not is_same_size(magnitude, 1):
+                text = f"{text} * {self.module.number(magnitude)}"
+            sign = "-" if is_negative else "+"
+            result = f"{result} {sign} {text}" if result else f"-({text})" if is_negative else text
+        if is_same_size(constant, 0) or not result:
+            return result or self.module.number(constant)
+        magnitude, is_negative = magnitude_of(constant)
+        return f"{result} {'-' if is_negative else '+'} {self.module.number(magnitude)}"
 
     def _runs(self, grid: Grid, depth: int, factors: dict[Expr, int]) -> list[tuple[str, int]]:
         """Merge adjacent axes with matching strides into one term each, and remove them from `factors`."""
-        axes = [axis for axis in grid.axes if axis.extent > 1]
+        axes = [axis for axis in grid.axes if not is_same_size(axis.extent, 1)]
         for axis in grid.axes:
-            if axis.extent == 1:
+            if is_same_size(axis.extent, 1):
                 factors.pop(axis, None)
         terms = []
         last = len(axes) - 1
         while last >= 0:
             first, factor = last, factors.get(axes[last], 0)
             last -= 1
-            if not factor:
+            if is_same_size(factor, 0):
                 continue
             inner, size = first, axes[first].extent
-            while inner > 0 and factors.get(axes[inner - 1], 0) == factor * size:
+            while inner > 0 and is_same_size(factors.get(axes[inner - 1], 0), factor * size):
                 inner -= 1
                 size *= axes[inner].extent
             for axis in axes[inner : first + 1]:
@@ -373,8 +384,10 @@ class Block:
             text = grid.flat
             within = size_of(axes[last + 1 :])
             size = size_of(axes[first : last + 1])
-            text = text if within == 1 else f"{text} / {within}u"
-            text = text if first == 0 else f"{text} % {size}u" if within == 1 else f"({text}) % {size}u"
+            is_last = is_same_size(within, 1)
+            text = text if is_last else f"{text} / {self.module.unsigned(within)}"
+            if first > 0:
+                text = f"{text if is_last else f'({text})'} % {self.module.unsigned(size)}"
             numbers = [grid.letter + grid.axes.index(axis) for axis in axes[first : last + 1]]
             name = self._unique(grid.prefix + "".join(map(letter, numbers)))
             scope.lines.append(f"let {name} = i32({text});")
@@ -413,7 +426,7 @@ class Block:
         scopes, self._scopes = self._scopes, self._scopes[: depth + 1]
         number = next(self._loops)
         size = size_of(node.variables)
-        together = self.team > 1 and size > 4 and all(scope.together for scope in self._scopes)
+        together = self.team > 1 and may_exceed(size, 4) and all(scope.together for scope in self._scopes)
         state = State(self.module, node, f"{node.reduction.replace('arg_', 'at_')}{number}")
         self.add(*state.declarations())
         if together:  # adjacent invocations read adjacent elements
@@ -422,12 +435,13 @@ class Block:
                 grid = lambda flat: Grid(node.variables, flat, prefix=name)  # noqa: E731
                 self._write_out(size, grid, lambda _: self._step(node, state, uses))
             else:
-                loop = _Loop(name, "lane", size, self.team, "u")
+                loop = _Loop(name, "lane", size, self.module.unsigned(size), self.team, "u")
                 self._steps(node, state, uses, loop, Grid(node.variables, name, prefix=name))
             # Loops reuse workgroup memory.
             self.add(*combine_states(state, self.team, is_last=len(self._scopes) == 1))
         else:
-            *outer, last = (_Loop(f"r{next(self._counters)}", "0", variable.extent) for variable in node.variables)
+            extents = [variable.extent for variable in node.variables]
+            *outer, last = (_Loop(f"r{next(self._counters)}", "0", size, self.module.number(size)) for size in extents)
             for variable, loop in zip(node.variables, outer, strict=False):
                 self.enter({variable: loop.name})
             self._steps(node, state, uses, last)
@@ -441,7 +455,7 @@ class Block:
     ) -> None:
         """A loop over all elements, or over the last variable; long sums are divided into partial sums."""
         long = state.is_long(-(-size_of(node.variables) // loop.step))
-        divided = long and loop.size > 2 * PART * loop.step
+        divided = long and may_exceed(loop.size, 2 * PART * loop.step)
         parts = replace(loop, name=f"{loop.name}_from", step=PART * loop.step)
         part = state.part() if long else state
         if divided:

@@ -121,7 +121,9 @@ class Cuda(Dialect):
         """The complete text of a module: functions are lambdas inside of the kernel, so that they capture its buffers."""
         entry = source.entry
         restrict = "RESTRICT_UNLESS_EARLY" if source.starts_early else "__restrict__"
-        buffers = (f"{'' if b.writes else 'const '}{b.element}* {restrict} {b.name}" for b in source.bindings)
+        parameters = [f"{'' if b.writes else 'const '}{b.element}* {restrict} {b.name}" for b in source.bindings]
+        if source.sizes:
+            parameters.append("const Sizes sizes")
         lines = [f"const {_IDS[name][0]} {name}{_IDS[name][1]};" for name in entry.ids]
         if source.starts_early and self.await_previous not in words:
             lines.append(f"{self.await_previous}();")
@@ -132,9 +134,10 @@ class Cuda(Dialect):
                 head = f"const auto {part.name} = [&]({_parameters(part)}) -> {part.result or 'void'} {{"
                 lines += [head, *statements(part.lines).splitlines(), "};"]
         constants = [f"constexpr {c.type} {c.name} = {c.value};" for c in source.constants]
-        head = f'extern "C" __global__ void {_bounds(entry.invocations)} {self.entry_point}({", ".join(buffers)}) {{'
+        head = f'extern "C" __global__ void {_bounds(entry.invocations)} {self.entry_point}({", ".join(parameters)}) {{'
         kernel = f"{head}\n{statements([*lines, *entry.lines])}}}"
-        declared = [*source.library, "\n".join(constants), kernel]
+        sizes = f"struct Sizes {{ i32 {', '.join(source.sizes)}; }};" if source.sizes else ""
+        declared = [*source.library, "\n".join(constants), sizes, kernel]
         comments = [_comment(line) for line in source.comments]
         return "\n".join([*comments, PRELUDE, *(f"{text}\n" for text in declared if text), "}  // namespace opweave\n"])
 

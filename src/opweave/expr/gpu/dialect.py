@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
+from ...core.guards import estimate
+
 IDS = ("global", "group", "local", "lane")
 """Built-in values: the global invocation ID, the workgroup ID and the local invocation ID (`vec3<u32>`), and the local
 invocation index (`u32`)."""
@@ -84,6 +86,7 @@ class DialectSource:
         library: texts of library functions, in this language.
         parts: functions, further memory of the workgroup, and the entry point.
         starts_early: whether the kernel may start before the previous one ends.
+        sizes: names of the members of the struct `sizes`, the parameters that are i32; its binding comes last.
     """
 
     comments: Sequence[str]
@@ -93,6 +96,7 @@ class DialectSource:
     library: Sequence[str]
     parts: Sequence[Part]
     starts_early: bool = False
+    sizes: Sequence[str] = ()
 
     @property
     def entry(self) -> KernelEntry:
@@ -156,7 +160,7 @@ class Dialect(DialectLibrary):
 
     def starts_early(self, workgroups: Sequence[int]) -> bool:
         """Whether a kernel with this many workgroups in each dimension starts before the previous kernel ends."""
-        return bool(self.await_previous) and math.prod(workgroups) <= MAX_EARLY_WORKGROUPS
+        return bool(self.await_previous) and estimate(math.prod(workgroups)) <= MAX_EARLY_WORKGROUPS
 
     def unroll_hint(self, count: int) -> list[str]:
         """The hint before a loop to unroll `count` iterations; none if the language has no such hint."""

@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 
 from ...core.dtypes import FLOATS
+from ...core.size_bounds import lower_bound
+from ...core.sizes import Size
 from ..ir import FUNCTIONS, Call, Const, Type, storage
 from ..ranges import bounds
 from .dialect import Dialect
@@ -155,14 +157,19 @@ def function(node: Call, parts: Sequence[str], dialect: Dialect) -> str:
     divisor = node.parts[-1]
     if node.type == "index" and node.name in ("floor_div", "mod"):
         span = bounds(node.parts[0])
-        if isinstance(divisor, Const) and divisor.value > 0 and span and span[0] >= 0:
-            return f"i32(u32({parts[0]}) {'/' if node.name == 'floor_div' else '%'} {divisor.value}u)"
+        if isinstance(divisor, Const) and lower_bound(divisor.value) >= 1 and span and lower_bound(span[0]) >= 0:
+            unsigned = f"u32({parts[1]})" if isinstance(divisor.value, Size) else f"{divisor.value}u"
+            return f"i32(u32({parts[0]}) {'/' if node.name == 'floor_div' else '%'} {unsigned})"
     return call(node.name, node.parts[-1].type, parts, dialect)
 
 
 def _with_constant(name: str, constant: Const, k: int, parts: Sequence[str]) -> str:
     """A call of two floats, if operand `k` is a constant that needs a special function; else empty."""
     value, other = constant.value, parts[1 - k]
+    if isinstance(value, Size):
+        if name == "div" and k == 1 and lower_bound(value) >= 1:
+            return f"{operand(other)} / {operand(parts[k])}"  # in the range of accurate division, as constants are
+        return call_of("at_least" if name == "max" else "at_most", (other, parts[k])) if name in ("max", "min") else ""
     signed = f"-{operand(other)}" if math.copysign(1, value) < 0 else other
     if value == 0 and name == "div" and k == 1:
         return call_of("over_zero", (signed,))  # llvmpipe folds a division by a constant 0 to an arbitrary number

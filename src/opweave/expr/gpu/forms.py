@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from ...core.guards import estimate
+from ...core.sizes import Size, is_same_size, may_exceed
 from ..ir import Const, Expr, Index, Load, Output, Reduce, Source, Stored, call, size_of, walk
 from ..reductions import COMBINE, unroll_short
 from .block import MAX_WRITTEN_OUT_NODES, Block, Grid
@@ -54,24 +56,47 @@ def row_axes(axes: tuple[Index, ...], bodies: Sequence[Expr], lanes: int) -> tup
     `lanes` is the number of elements per word.
     """
     outside = [
-        node for node in reductions(bodies) if node.free <= set(axes) and size_of(node.variables) > MAX_INLINE_ELEMENTS
+        node
+        for node in reductions(bodies)
+        if node.free <= set(axes) and may_exceed(size_of(node.variables), MAX_INLINE_ELEMENTS)
     ]
-    free = {axis for node in outside for axis in node.free if axis.extent > 1}
+    free = {axis for node in outside for axis in node.free if not is_same_size(axis.extent, 1)}
     count = next((k + 1 for k in reversed(range(len(axes))) if axes[k] in free), 0)
     rows, length = axes[:count], size_of(axes[count:])
-    if not outside or any(axis.extent > 1 and axis not in free for axis in rows):
+    if not outside or any(not is_same_size(axis.extent, 1) and axis not in free for axis in rows):
         return None
-    if length > 1 and length % lanes:
+    is_single = is_same_size(length, 1)
+    if not is_single and length % lanes:
         return None  # a word would belong to two rows
-    longest = max(length, *(size_of(node.variables) for node in outside))
-    enough = MAX_SERIAL_ELEMENTS if length == 1 or size_of(rows) > MANY_ROWS else MAX_INLINE_ELEMENTS
-    is_busy = length == 1 or longest <= MAX_ROW_ELEMENTS or size_of(rows) >= MIN_ROWS
+    count, longest = estimate(size_of(rows)), _longest(length, outside)
+    enough = MAX_SERIAL_ELEMENTS if is_single or count > MANY_ROWS else MAX_INLINE_ELEMENTS
+    is_busy = is_single or longest <= MAX_ROW_ELEMENTS or count >= MIN_ROWS
     return rows if longest > enough and is_busy else None
+
+
+def _longest(length: int, nodes: Sequence[Reduce]) -> int:
+    """The largest of a length and the sizes of reductions; estimates, where sizes are known only at a run."""
+    return max(estimate(length), *(estimate(size_of(node.variables)) for node in nodes))
+
+
+def _iterations_of(bodies: Sequence[Expr], shared: Collection[Reduce] = ()) -> int:
+    """Number of iterations of the loops of an element, without those of reductions that are `shared`."""
+    nodes = [node for node in reductions(bodies) if node not in shared]
+    owners = {variable: node for node in nodes for variable in node.variables}
+
+    def around(node: Reduce) -> frozenset[Index]:
+        """The variables of the loops that a reduction is in: those that it does not depend on are around no loop of it."""
+        outer = {owners[variable] for variable in node.free if variable in owners}
+        return frozenset(variable for other in outer for variable in (*other.variables, *around(other)))
+
+    return sum(size_of(node.variables) * size_of(around(node)) for node in nodes)
 
 
 def _is_short(node: Reduce) -> bool:
     size = size_of(node.variables)
-    short = size <= MAX_UNROLLED_ELEMENTS and size * len(walk(node.body)) <= MAX_WRITTEN_OUT_NODES
+    if may_exceed(size, MAX_UNROLLED_ELEMENTS) or isinstance(size, Size):
+        return False
+    short = size * len(walk(node.body)) <= MAX_WRITTEN_OUT_NODES
     return short and node.reduction in COMBINE
 
 
@@ -129,10 +154,16 @@ class Form:
         self.bodies = unroll_short(self.bodies, _is_short)
         return self.map()
 
+    def _limit_iterations(self, iterations: int) -> None:
+        """Let this kernel run only for sizes with which an invocation makes no more iterations than the device allows."""
+        if isinstance(iterations, Size) and iterations > self.features.max_iterations:
+            int(iterations)  # the limit is an estimate for these sizes, so it holds for them alone
+
     def _rows(self) -> tuple[Index, ...] | None:
         """The axes whose positions are one workgroup each; None for one invocation per element."""
         rows = row_axes(self.axes, self.bodies, self.lanes)
-        if rows is not None and size_of(rows) == self.size >= MIN_RESULTS and not self._reads_neighbours():
+        is_whole = rows is not None and is_same_size(size_of(rows), self.size)
+        if is_whole and estimate(self.size) >= MIN_RESULTS and not self._reads_neighbours():
             return None  # reads of adjacent invocations are coalesced without rows
         return rows
 
@@ -145,10 +176,11 @@ class Form:
     def map(self) -> GpuKernel:
         """One invocation for each element, or for each word."""
         count = -(-self.size // self.lanes)
-        width = width_of(count, self.features)
-        number, groups = invocations(count, width, self.features)
+        width, unsigned = width_of(estimate(count), self.features), self.module.unsigned
+        number, groups = invocations(count, width, self.features, unsigned)
+        self._limit_iterations(_iterations_of(self.bodies) * self.lanes)
         name = "flat" if self.lanes == 1 else "word"
-        lines = guard_lines(name, number, count, math.prod(groups) * width)
+        lines = guard_lines(name, number, count, math.prod(groups) * width, unsigned)
         block = Block(self.module, {}, grid=Grid(self.axes) if self.lanes == 1 else None)
         if self.lanes == 1:
             self._stores(block, "flat")
@@ -159,14 +191,17 @@ class Form:
     def _row_by_row(self, rows: tuple[Index, ...]) -> GpuKernel:
         """One workgroup for each row; its invocations share the reductions and the elements of the row."""
         rest = self.axes[len(rows) :]
-        longest = max(size_of(rest), *(size_of(node.variables) for node in reductions(self.bodies)))
+        longest, unsigned = _longest(size_of(rest), reductions(self.bodies)), self.module.unsigned
         width = width_of(max(32, -(-longest // 4)), self.features)
         count, length = size_of(rows), size_of(rest)
-        packed = self.lanes > 1 and length == 1
+        packed = self.lanes > 1 and is_same_size(length, 1)
+        shared = [node for node in reductions(self.bodies) if node.free <= set(rows)]
+        steps = [-(-length // width) * self.lanes, *(-(-size_of(node.variables) // width) for node in shared)]
+        self._limit_iterations(sum(steps) * (1 + _iterations_of(self.bodies, shared)))
         workgroups = -(-count // self.lanes) if packed else count
-        number, groups = workgroup_number(workgroups, self.features.max_workgroups)
+        number, groups = workgroup_number(workgroups, self.features.max_workgroups, unsigned)
         name = "word" if packed else "row"
-        lines = guard_lines(name, number, workgroups, math.prod(groups))
+        lines = guard_lines(name, number, workgroups, math.prod(groups), unsigned)
         if packed:
             block = Block(self.module, {}, team=width)
             self._words(block, "word", count, alone="if (lane == 0u) {")
@@ -176,24 +211,25 @@ class Form:
         return self._finish([*lines, *block.early, *block.lines], (width, 1, 1), groups)
 
     def _row(self, block: Block, rows: tuple[Index, ...], rest: tuple[Index, ...], width: int) -> None:
-        length = size_of(rest)
+        length, unsigned = size_of(rest), self.module.unsigned
         for node in reductions(self.bodies):
-            if node.free <= set(rows) and size_of(node.variables) > 4:
+            if node.free <= set(rows) and may_exceed(size_of(node.variables), 4):
                 block.value(node)  # all invocations must reach the barriers, so compute it before any branch
-        if length == 1:
+        if is_same_size(length, 1):
             block.enter()
             self._stores(block, "row")
             block.leave("if (lane == 0u) {")
             return
         if self.lanes == 1:
-            add = lambda flat: self._stores(block, f"row * {length}u + {flat}")  # noqa: E731
+            first = f"row * {unsigned(length)}"
+            add = lambda flat: self._stores(block, f"{first} + {flat}")  # noqa: E731
             block.divide(rest, self.bodies, add, len(rows))
             return
-        words = length // self.lanes
+        words = unsigned(length // self.lanes)
         block.enter()
-        block.add(f"let word = row * {words}u + column_word;")
+        block.add(f"let word = row * {words} + column_word;")
         self._words(block, "column_word", length, grid=Grid(rest, "flat", len(rows)), written="word")
-        block.leave(f"for (var column_word = lane; column_word < {words}u; column_word += {width}u) {{")
+        block.leave(f"for (var column_word = lane; column_word < {words}; column_word += {width}u) {{")
 
     def _stores(self, block: Block, flat: str) -> None:
         for target, body in zip(self.targets, self.bodies, strict=True):
@@ -215,7 +251,8 @@ class Form:
         block.add(*(f"var {name} = 0u;" for name in names))
         block.enter(grid=grid or Grid(self.axes), together=bool(alone))
         last = f"{word} * {self.lanes}u + b"
-        block.add(f"let flat = min({last}, {size - 1}u);" if size % self.lanes else f"let flat = {last};")
+        is_whole = is_same_size(size % self.lanes, 0)
+        block.add(f"let flat = {last};" if is_whole else f"let flat = min({last}, {self.module.unsigned(size - 1)});")
         for target, body, name in zip(self.targets, self.bodies, names, strict=True):
             data_type = target.buffer.desc.data_type
             pattern = pattern_of(convert(body, data_type, block.value(body)), data_type)

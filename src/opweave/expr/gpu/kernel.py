@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from ...core.sizes import Size
 from ..ir import Input, Output, Stored
 from .dialect import Dialect
 from .wgsl import WGSL
@@ -106,6 +107,8 @@ class GpuKernel:
         arguments: one for each parameter of the kernel: a number is the address of the binding with that number, bytes are a
             value as in memory. Empty for the addresses of all bindings.
         starts_early: whether it may start before the previous kernel ends, for which it waits by `Dialect.await_previous`.
+        sizes: its parameters: sizes that are known only when the graph runs. It takes their numbers as i32 behind the
+            bindings: in WGSL as a uniform buffer, in CUDA as a struct. `workgroups` may have sizes, too.
     """
 
     title: str
@@ -121,6 +124,7 @@ class GpuKernel:
     compiled: CompiledText | None = None
     arguments: tuple[int | bytes, ...] = ()
     starts_early: bool = False
+    sizes: tuple[Size, ...] = ()
 
     @property
     def key(self) -> Hashable:

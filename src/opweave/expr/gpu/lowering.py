@@ -7,11 +7,17 @@ that computes a row of the result, if the remaining axes come last. Very large r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ...core.graph import Desc
+from ...core.guards import estimate
+from ...core.size_bounds import lower_bound
+from ...core.sizes import Dimension, Size, is_same_size, may_exceed
 from ...support.cache import Cache
+from ...support.errors import ValidationError
 from .. import ir
-from ..ir import Expr, Formula, Index, Load, Output, Reduce, Stored, call, size_of, substitute, walk
+from ..ir import Expr, Formula, Index, Input, Load, Output, Reduce, Stored, call, size_of, substitute, walk
+from ..ranges import ends_of_positions
 from ..reductions import split, stored_value
 from .forms import MAX_INLINE_ELEMENTS, MIN_RESULTS, MIN_ROWS, Form, Target, reductions, row_axes
 from .kernel import Features, GpuKernel
@@ -47,7 +53,8 @@ def _find_refusal(program: Formula, features: Features) -> str:
     buffers: list[ir.Source | Output] = [*ir.sources(*program.roots), *program.outputs]
     for buffer in buffers:
         desc = buffer.desc
-        if desc.element_count > MAX_ELEMENTS:
+        is_checked = isinstance(buffer, Input | Output) and isinstance(desc.element_count, Size)  # with the operands
+        if not is_checked and desc.element_count > MAX_ELEMENTS:
             return f"{program.name}: {desc} has more than {MAX_ELEMENTS} elements"
     for node in walk(*program.roots, *(stored.body for stored in program.stored)):
         if node.type in ("int64", "uint64") and not features.int64:
@@ -75,7 +82,7 @@ def element_for_workgroup(program: Formula) -> tuple[tuple[Index, ...], Expr] | 
     if len(program.outputs) != 1 or program.stored or program.checks:
         return None
     (output,) = program.outputs
-    first: dict[Expr, Expr] = {axis: ir.Const(0, "index") for axis in output.axes if axis.extent == 1}
+    first: dict[Expr, Expr] = {axis: ir.Const(0, "index") for axis in output.axes if is_same_size(axis.extent, 1)}
     (body,) = ir.unify(substitute(output.body, first))
     nodes = reductions([body])
     if any(node.free or size_of(node.variables) > MAX_UNDIVIDED_ELEMENTS for node in nodes):
@@ -105,6 +112,23 @@ class _Lowering:
             self._add(stored.axes, [Target(stored, stored.body)])
         for group in self._groups():
             self._add(group[0].axes, [Target(output, output.body) for output in group])
+        if program.has_sizes:
+            self._limit_numbers()
+
+    def _limit_numbers(self) -> None:
+        """Let these kernels run only for sizes with which positions and parameters fit into int32."""
+        bodies = [*(stored.body for stored in self.program.stored), *self.program.roots]
+        arrays: list[ir.Source | Output] = [*self.program.inputs, *self.program.stored, *self.program.outputs]
+        counts = list(dict.fromkeys(array.desc.element_count for array in arrays))
+        pairs = [(size, kernel.workgroups) for kernel in self.kernels for size in kernel.sizes]
+        parameters: list[Any] = [
+            size for size, counts in pairs if not any(is_same_size(size, count) for count in counts)
+        ]
+        for number in dict.fromkeys([*ends_of_positions(*bodies), *parameters]):
+            if _may_exceed(number, counts) and number > MAX_ELEMENTS:
+                raise ValidationError(f"{self.program.name}: the position {number} is beyond int32")
+            if _may_exceed(-number, counts) and number < -MAX_ELEMENTS:
+                raise ValidationError(f"{self.program.name}: the position {number} is beyond int32")
 
     def _groups(self) -> list[list[Output]]:
         """Outputs that one kernel computes: with the same axes and packing, within the limit of buffers."""
@@ -125,7 +149,7 @@ class _Lowering:
         return layout(buffer.desc.data_type, self.features).lanes
 
     def _add(self, axes: tuple[Index, ...], targets: Sequence[Target]) -> None:
-        first: dict[Expr, Expr] = {axis: ir.Const(0, "index") for axis in axes if axis.extent == 1}
+        first: dict[Expr, Expr] = {axis: ir.Const(0, "index") for axis in axes if is_same_size(axis.extent, 1)}
         bodies = ir.unify(*(substitute(target.body, first) for target in targets))
         bodies = self._without_repetition(axes, bodies, self._lanes(targets[0].buffer))
         bodies = self._with_fewer_buffers(axes, bodies)
@@ -153,20 +177,20 @@ class _Lowering:
         lanes: int,
     ) -> bool:
         size, results = size_of(node.variables), size_of(node.free)
-        if size <= MAX_INLINE_ELEMENTS:
+        if not may_exceed(size, MAX_INLINE_ELEMENTS):
             return False
         if self._is_huge(node, lanes):
             return True
         around = _around(node, axes, bodies)
         repetition = size_of(around) // results
-        if repetition == 1 or repetition * results * size <= MAX_REPEATED_STEPS:
+        if is_same_size(repetition, 1) or estimate(repetition * results * size) <= MAX_REPEATED_STEPS:
             return False
-        in_rows = rows is not None and node.free == {axis for axis in rows if axis.extent > 1}
+        in_rows = rows is not None and node.free == {axis for axis in rows if not is_same_size(axis.extent, 1)}
         return not (in_rows and around <= set(axes))
 
     def _is_huge(self, node: Reduce, lanes: int) -> bool:
         """Whether a reduction would use too few invocations, or repeat loops too often for the device."""
-        size, results = size_of(node.variables), size_of(node.free)
+        size, results = estimate(size_of(node.variables)), estimate(size_of(node.free))
         if size > MAX_UNDIVIDED_ELEMENTS and results <= MIN_ROWS:
             return True
         # With few results, a workgroup shares each reduction; otherwise one invocation may compute a whole word.
@@ -201,8 +225,9 @@ class _Lowering:
     def _in_parts(self, node: Reduce) -> Expr:
         """Reduce parts in several workgroups, then reduce their results."""
         whole, first, rest = _split(node)
-        count = min(first.extent, max(1, _parts(node) // size_of(whole)))
-        count = next((n for n in range(count, count // 2, -1) if first.extent % n == 0), count)
+        count = min(estimate(first.extent), max(1, _parts(node) // estimate(size_of(whole))))
+        if not isinstance(first.extent, Size):
+            count = next((n for n in range(count, count // 2, -1) if first.extent % n == 0), count)
         parts = split(first, count)
         body = substitute(node.body, {first: parts.index})
         if node.reduction.startswith("arg_"):
@@ -215,9 +240,14 @@ class _Lowering:
         return Reduce(node.reduction, (*whole, parts.part), partial)
 
 
+def _may_exceed(number: Dimension, counts: Sequence[int]) -> bool:
+    """Whether a number may exceed int32, as far as formulas tell: the numbers of elements of arrays do not."""
+    return lower_bound(MAX_ELEMENTS - number) < 0 and all(lower_bound(count - number) < 0 for count in counts)
+
+
 def _parts(node: Reduce) -> int:
     """The number of parts of a divided reduction: 4096 elements each, up to the size of a workgroup's reduction."""
-    return max(2, min(1024, size_of(node.variables) // 4096))
+    return max(2, min(1024, estimate(size_of(node.variables)) // 4096))
 
 
 def _split(node: Reduce) -> tuple[tuple[Index, ...], Index, tuple[Index, ...]]:
@@ -225,15 +255,15 @@ def _split(node: Reduce) -> tuple[tuple[Index, ...], Index, tuple[Index, ...]]:
 
     Each position of the outer variables has separate parts; each part covers the inner variables completely.
     """
-    sizes = (size_of(node.variables[: k + 1]) for k in range(len(node.variables)))
+    sizes = (estimate(size_of(node.variables[: k + 1])) for k in range(len(node.variables)))
     divided = next(k for k, size in enumerate(sizes) if size >= _parts(node))
     return node.variables[:divided], node.variables[divided], node.variables[divided + 1 :]
 
 
 def _around(node: Reduce, axes: tuple[Index, ...], bodies: Sequence[Expr]) -> frozenset[Index]:
     """The variables of the loops in which a reduction would be evaluated, unless it is hoisted."""
-    around = {axis for axis in axes if axis.extent > 1}
+    around = {axis for axis in axes if not is_same_size(axis.extent, 1)}
     for other in reductions(bodies):
         if other is not node and not node.free.isdisjoint(other.variables):
-            around |= {variable for variable in other.variables if variable.extent > 1}
-    return frozenset(around | {v for v in node.free if v.extent > 1})
+            around |= {variable for variable in other.variables if not is_same_size(variable.extent, 1)}
+    return frozenset(around | {v for v in node.free if not is_same_size(v.extent, 1)})

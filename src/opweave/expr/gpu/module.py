@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from ...core.sizes import Dimension, Size
 from ..ir import Input, Stored, Type
 from . import mathematics
 from .dialect import IDS, BufferBinding, Dialect, DialectSource, KernelEntry, Part, Variable
+from .elements import cast
 from .kernel import Buffer, Features, GpuKernel
 from .types import HALVES, TypeLayout, bits, computed_type, is_plain, layout, literal, unpack
 
 
 class GpuModule:
-    """A module under construction: the declared buffers in order, and for each, whether it is written."""
+    """A module under construction: the declared buffers in order, and for each, whether it is written.
+
+    `sizes` are the parameters of the kernel: the sizes that it needs, with the texts of their values, in order of use.
+    """
 
     def __init__(self, features: Features) -> None:
         self.features = features
@@ -21,6 +27,7 @@ class GpuModule:
         self.names: dict[Buffer, str] = {}
         self.atomic: set[Buffer] = set()
         self.shared: list[Variable] = []
+        self.sizes: dict[Size, str] = {}
         self._constants: dict[tuple[str, str], str] = {}
 
     @property
@@ -69,10 +76,25 @@ class GpuModule:
             value = f"{lay.element}({value})"
         return f"{self.names[target]}[{flat}] = {value};"
 
-    def constant(self, value: int | float | bool, type: Type, *, opaque: bool = False) -> str:
-        """The text of a number. Numbers that have no literal, and `opaque` ones, become private variables, so that
-        compilers do not evaluate them.
+    def number(self, value: Dimension) -> str:
+        """The text of an i32: a literal, or the parameter of a size."""
+        if not isinstance(value, Size):
+            return str(value)
+        # Parameters are numbered in order of use: kernels that differ only in the names of sizes have equal text.
+        return self.sizes.setdefault(value, f"sizes.n{len(self.sizes)}")
+
+    def unsigned(self, value: Dimension) -> str:
+        """The text of a number that is not negative, as a u32."""
+        return f"u32({self.number(value)})" if isinstance(value, Size) else f"{value}u"
+
+    def constant(self, value: Any, type: Type, *, opaque: bool = False) -> str:
+        """The text of a number, or of a size. Numbers that have no literal, and `opaque` ones, become private variables, so
+        that compilers do not evaluate them.
         """
+        if isinstance(value, Size):
+            number = self.number(value)
+            # As constants are, a size is not rounded to float16.
+            return f"f32({number})" if computed_type(type) == "f32" else cast(number, "index", type, self.dialect)
         plain = is_plain(value, type)
         if plain and not opaque:
             return literal(value, type, self.dialect)
@@ -105,9 +127,9 @@ class GpuModule:
         library = mathematics.declarations_of(lines, self.dialect)
         types = [buffer.element for buffer in buffers]
         words = mathematics.words("\n".join([*types, *lines, *library]))
-        return self.dialect.module(
-            DialectSource(comments, buffers, constants, self.shared, library, parts, starts_early), words
-        )
+        members = [f"n{k}" for k in range(len(self.sizes))]
+        fields = (comments, buffers, constants, self.shared, library, parts, starts_early, members)
+        return self.dialect.module(DialectSource(*fields), words)
 
     def kernel(
         self,
@@ -122,7 +144,7 @@ class GpuModule:
         source = self.text(comments, [self.entry(body, workgroup_size)], starts_early=is_early)
         bindings, writes, name = tuple(self.bindings), tuple(self.writes), self.dialect.entry_point
         fields = (title, source, bindings, writes, workgroups, name)
-        return GpuKernel(*fields, invocations=workgroup_size, starts_early=is_early)
+        return GpuKernel(*fields, invocations=workgroup_size, starts_early=is_early, sizes=tuple(self.sizes))
 
     def replace(self, target: Buffer, flat: str, pattern: str) -> list[str]:
         """Statements that atomically replace a packed element, in a word whose other elements other invocations write.

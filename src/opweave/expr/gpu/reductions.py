@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core.dtypes import FLOATS, INFO
+from ...core.sizes import may_exceed
 from ..ir import Reduce
 from ..reductions import neutral
 from .dialect import Variable
@@ -65,7 +66,7 @@ class State:
         ]
 
     def is_long(self, count: int) -> bool:
-        return self.node.reduction == "sum" and self.type in FLOATS and count > 2 * PART
+        return self.node.reduction == "sum" and self.type in FLOATS and may_exceed(count, 2 * PART)
 
     def part(self) -> State:
         return State(self.module, self.node, f"{self.name}_part")

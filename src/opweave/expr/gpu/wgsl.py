@@ -34,6 +34,10 @@ class Wgsl(Dialect):
 
     def module(self, source: DialectSource, words: Collection[str]) -> str:
         bindings = [binding(number, b.name, b.element, b.writes) for number, b in enumerate(source.bindings)]
+        if source.sizes:
+            members = ", ".join(f"{member}: i32" for member in source.sizes)
+            at = f"@group(0) @binding({len(source.bindings)})"
+            bindings = [f"struct Sizes {{ {members} }}", *bindings, f"{at} var<uniform> sizes: Sizes;"]
         constants = [f"var<private> {c.name}: {c.type} = {c.value};" for c in source.constants]
         groups = (bindings, [*constants, *map(_declare_shared, source.shared)], ["\n\n".join(source.library)])
         head = "\n\n".join("\n".join(group) for group in groups if any(group))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from ...core.dtypes import INFO, DataType
+from ...core.sizes import Dimension, is_same_size
 from ..ir import Expr, Index, Input, Load, Source, Stored, walk
 from ..printing import inline
 from .elements import call_of, wrap
@@ -30,10 +32,17 @@ def convert(body: Expr, data_type: DataType, text: str) -> str:
     return wrap(text, data_type) if body.type == "index" else text
 
 
-def guard_lines(name: str, number: str, count: int, invocations: int) -> list[str]:
+Unsigned: TypeAlias = Callable[[Dimension], str]
+"""Returns the text of a number that is not negative, as a u32."""
+
+
+def guard_lines(
+    name: str, number: str, count: Dimension, invocations: Dimension, unsigned: Unsigned = "{}u".format
+) -> list[str]:
     """Statements that define the number of the invocation or workgroup, and return if it is out of range."""
     lines = [f"let {name} = {number};"]
-    return lines if invocations == count else [*lines, f"if ({name} >= {count}u) {{", "    return;", "}"]
+    is_whole = is_same_size(invocations, count)
+    return lines if is_whole else [*lines, f"if ({name} >= {unsigned(count)}) {{", "    return;", "}"]
 
 
 def width_of(count: int, features: Features) -> int:
@@ -44,19 +53,24 @@ def width_of(count: int, features: Features) -> int:
     return width
 
 
-def workgroup_number(groups: int, limit: int = MAX_WORKGROUPS) -> tuple[str, tuple[int, int, int]]:
+def workgroup_number(
+    groups: int, limit: int = MAX_WORKGROUPS, unsigned: Unsigned = "{}u".format
+) -> tuple[str, tuple[int, int, int]]:
     """The number of a workgroup out of `groups`, as u32 text, and the dispatch size, which may have a few more.
 
     There are less than 2**31 groups: two dimensions suffice.
     """
     down = -(-groups // limit)
     across = -(-groups // down)
-    return "group.x" if down == 1 else f"(group.y * {across}u + group.x)", (across, down, 1)
+    is_flat = is_same_size(down, 1)
+    return "group.x" if is_flat else f"(group.y * {unsigned(across)} + group.x)", (across, down, 1)
 
 
-def invocations(count: int, width: int, features: Features) -> tuple[str, tuple[int, int, int]]:
+def invocations(
+    count: int, width: int, features: Features, unsigned: Unsigned = "{}u".format
+) -> tuple[str, tuple[int, int, int]]:
     """The number of an invocation out of `count` in workgroups of `width`, as u32 text, and the dispatch size."""
-    number, groups = workgroup_number(-(-count // width), features.max_workgroups)
+    number, groups = workgroup_number(-(-count // width), features.max_workgroups, unsigned)
     return "global.x" if number == "group.x" else f"{number} * {width}u + lane", groups
 
 
@@ -68,6 +82,6 @@ def sources_of(bodies: Sequence[Expr]) -> list[Source]:
 def comment_of(module: GpuModule, buffer: Buffer, axes: tuple[Index, ...], body: Expr, at: tuple[Expr, ...]) -> str:
     """A comment that shows the element of an array `at` a position; equal expressions give equal comments."""
     names = {source: name for source, name in module.names.items() if isinstance(source, (Input, Stored))}
-    place = ", ".join(inline(index, names, axes) for index in at)
+    place = ", ".join(inline(index, names, axes, module.number) for index in at)
     name = f"{module.names[buffer]}[{place}]" if place else module.names[buffer]
-    return f"// {name} = {inline(body, names, axes)}"
+    return f"// {name} = {inline(body, names, axes, module.number)}"

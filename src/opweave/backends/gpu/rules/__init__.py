@@ -19,4 +19,5 @@ from . import (
     resampling as resampling,
     rotary as rotary,
     selection as selection,
+    sizes as sizes,
 )

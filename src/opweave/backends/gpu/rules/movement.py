@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
+from ....core.sizes import Size
 from ....expr import Traced, compute, where
+from ....expr.array import stretch
 from ....ops import movement as ops
 from ..table import gpu
 from .positions import reshape_array
@@ -32,7 +34,8 @@ def _(inputs: Sequence[Traced], axis: int) -> Traced:
 @gpu.lower(ops.expand)
 def _(input: Traced, new_shape: Sequence[int]) -> Traced:
     # Indices count axes from the last one, and axes of size 1 have no index.
-    return Traced(tuple(new_shape), input.body)
+    shape = tuple(new_shape)
+    return Traced(shape, stretch(input, shape))
 
 
 @gpu.lower(ops.pad)
@@ -77,7 +80,8 @@ def _(input: Traced, axes: Sequence[int]) -> Traced:
 def _(input: Traced, starts: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> Traced:
     shape = [-(-size // stride) for size, stride in zip(sizes, strides, strict=True)]
     # The stride of a single element is unused, and may overflow int32.
-    steps = [stride if size > 1 else 1 for stride, size in zip(strides, shape, strict=True)]
+    pairs = zip(strides, shape, strict=True)
+    steps = [stride if isinstance(size, Size) or size > 1 else 1 for stride, size in pairs]
 
     def element(*p: Traced) -> Traced:
         return input[tuple(position * step + start for position, step, start in zip(p, steps, starts, strict=True))]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
+from ....core.sizes import is_same_size, is_static
 from ....expr import Traced, clamp, compute, where
 from ....expr.ir import Cast
 
@@ -74,6 +76,8 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], lis
     >>> _groups([2, 3, 4], [6, 2, 2])
     [([0, 1], [0]), ([2], [1, 2])]
     """
+    if not (is_static(old) and is_static(new)):
+        return _groups_with_names(old, new)
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):
@@ -88,4 +92,17 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], lis
                 after.append(j)
                 right, j = right * new[j], j + 1
         groups.append((before, after))
+    return groups
+
+
+def _groups_with_names(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """`_groups`, as far as formulas tell that counts are equal; the last group has the rest."""
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        ends = [(a, b) for a in range(i, len(old) + 1) for b in range(j, len(new) + 1) if (a, b) != (i, j)]
+        equal = (end for end in sorted(ends, key=sum) if is_same_size(prod(old[i : end[0]]), prod(new[j : end[1]])))
+        a, b = next(equal, (len(old), len(new)))
+        groups.append((list(range(i, a)), list(range(j, b))))
+        i, j = a, b
     return groups
