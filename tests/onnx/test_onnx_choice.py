@@ -17,9 +17,9 @@ from support.onnx import model, node
 import opweave as ow
 from opweave.lazy.background import background
 from opweave.onnx.convert import trace
-from opweave.onnx.session.choice import SessionChoice
 from opweave.onnx.session.parts import parts_of
 from opweave.onnx.session.session import InferenceSession
+from opweave.onnx.session.session_choice import SessionChoice
 from opweave.onnx.session.shape_cache import ShapeCache
 
 pytestmark = pytest.mark.default_choice

@@ -25,7 +25,7 @@ from opweave.backends.onnxruntime.model import QUOTIENTS, UPDATING, is_quantised
 from opweave.backends.openvino import devices as openvino_devices
 from opweave.backends.webgpu import adapters
 from opweave.onnx.convert import operators
-from opweave.onnx.model import protobuf, utf8
+from opweave.onnx.model import checks, operator_rules, protobuf, utf8
 from opweave.onnx.ort_api import options
 
 X = np.float32([-1, 2])
@@ -59,11 +59,22 @@ NOT_COMPILING = {
 NOT_NEEDED = {
     *("opweave.run", "opweave.compile", "opweave.composites", "opweave.onnx.convert", "opweave.backends.openvino"),
     *(f"opweave.core.{name}" for name in ("casts", "conversion", "graph", "operators", "questions", "shapes", "sizes")),
-    *("opweave.memory.mapped", "opweave.memory.planner", "opweave.backends.updates", "opweave.support.disk_cache"),
-    *("opweave.onnx.model.engine_rules", "opweave.onnx.model.registry", "opweave.onnx.session.io_binding"),
+    *("opweave.memory.intermediates", "opweave.memory.mapped", "opweave.memory.planner"),
+    *("opweave.backends.updates", "opweave.support.disk_cache"),
+    *(f"opweave.onnx.model.{name}" for name in ("engine_rules", "operator_rules", "registry", "wire")),
+    *("opweave.context.device_tensor", "opweave.onnx.session.io_binding", "opweave.support.hints"),
     *(
         f"opweave.backends.onnxruntime.{name}"
-        for name in ("in_place", "kernels", "opsets", "provider_faults", "quotients", "records", "scatters")
+        for name in (
+            "bound_model",
+            "in_place",
+            "kernels",
+            "provider_faults",
+            "quotients",
+            "records",
+            "rewrites",
+            "scatters",
+        )
     ),
 }
 """What runs, rewrites and checks other models, which a model of one node does without, and so do most models."""
@@ -346,6 +357,7 @@ def test_integer_products_match_pattern() -> None:
 def test_operators_of_modules_that_other_models_do_without() -> None:
     assert {UPDATING} == in_place.IN_PLACE.keys()
     assert quotients.QUOTIENTS == QUOTIENTS
+    assert operator_rules.RULES.keys() == checks.RULED
 
 
 @pytest.mark.long(rows=1)

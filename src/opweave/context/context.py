@@ -16,7 +16,7 @@ from ..backends import Backend, Device, PowerPreference, Precision, selection
 from ..core import dtypes
 from ..core.desc import MAX_RANK
 from ..core.dtypes import ANY
-from ..support import hints, lazy_imports, packages, settings
+from ..support import lazy_imports, packages, refusals, settings
 from ..support.errors import NotSupportedError, ValidationError, require, require_drafts, require_flags
 from ..support.names import SnakeCaseDict, short_repr
 from ..support.processors import chosen_threads
@@ -34,7 +34,7 @@ ComputePolicy: TypeAlias = Literal["default", "high-performance", "low-power", "
 """`MLComputePolicy`, a draft."""
 
 
-@hints.misnomers
+@refusals.misnomers
 class ML:
     """The entry point, `navigator.ml` in a browser; `opweave.ml` is its only instance.
 
@@ -47,7 +47,7 @@ class ML:
     <MLContext on reference>
     """
 
-    @hints.no_dictionaries
+    @refusals.no_dictionaries
     def create_context(
         self,
         gpu_device: Any = None,
@@ -219,7 +219,7 @@ def _forget_default() -> None:
     _default = None
 
 
-@hints.misnomers
+@refusals.misnomers
 @dtypes.completable
 class MLContext(ContextTensors):
     """Owns tensors and compiled graphs, and runs graphs on its device. Made by `opweave.ml.create_context`.

@@ -14,6 +14,12 @@ from ..support.records import record
 if TYPE_CHECKING:
     from .loss import Lost
 
+    class Destructible(Protocol):
+        """A graph or tensor."""
+
+        def destroy(self) -> None:
+            """Release it."""
+
 
 @record(eq=True)
 class MLContextLostInfo:
@@ -30,13 +36,6 @@ class MLContextLostInfo:
     """
 
     message: str
-
-
-class Destructible(Protocol):
-    """A graph or tensor."""
-
-    def destroy(self) -> None:
-        """Release it."""
 
 
 class ContextState:

@@ -15,10 +15,10 @@ from ..core.desc import Desc
 from ..core.dtypes import DataType
 from ..memory.arrays import as_array, describe, fit
 from ..memory.spaces import Space, TensorSpace
-from ..support import hints
+from ..support import refusals
 from ..support.errors import NotSupportedError, ValidationError, import_extra, require, require_drafts, require_flags
 from ..support.names import short_repr
-from .tensor import DeviceTensor, MLTensor, guard_of, memory_of, target_of
+from .tensor import MLTensor, guard_of, memory_of, target_of
 
 if TYPE_CHECKING:
     from .context import MLContext
@@ -103,7 +103,7 @@ class ContextTensors:
     _space: TensorSpace
     _state: ContextState
 
-    @hints.no_dictionaries
+    @refusals.no_dictionaries
     def create_tensor(
         self,
         data_type: DataType,
@@ -203,7 +203,7 @@ class ContextTensors:
 
     create_exportable_tensor_async = awaitable(create_exportable_tensor)
 
-    @hints.no_dictionaries
+    @refusals.no_dictionaries
     def create_constant_tensor(self, data_type: DataType, shape: Sequence[int], input_data: Any) -> MLTensor:
         """Create a tensor for `builder.constant(tensor)` (https://www.w3.org/TR/webnn/#api-mlcontext-createconstanttensor).
 
@@ -384,6 +384,8 @@ class ContextTensors:
         """
         if self._space.device is None:
             raise NotSupportedError(f"export_to_gpu: the context is on {self._device.name}, not on a WebGPU device")
+        from .device_tensor import DeviceTensor
+
         check_own(self, tensor, "export_to_gpu: tensor")
         require(isinstance(tensor, DeviceTensor), "export_to_gpu: tensor is a constant tensor")
         assert isinstance(tensor, DeviceTensor)
@@ -415,7 +417,12 @@ class ContextTensors:
     def _make_tensor(self, desc: Desc, array: np.ndarray, pinned: bool, **flags: bool) -> MLTensor:
         # Constants are on the host: they are copied to the device with the graphs that they are part of.
         on_device = not self._space.is_host and not flags.get("constant")
-        return (DeviceTensor if on_device else MLTensor)(cast("MLContext", self), desc, array, **flags)
+        kind: type[MLTensor] = MLTensor
+        if on_device:
+            from .device_tensor import DeviceTensor
+
+            kind = DeviceTensor
+        return kind(cast("MLContext", self), desc, array, **flags)
 
     def _defer_call(self, template: Any, inputs: Sequence[Any], outputs: Sequence[MLTensor], label: str) -> bool:
         """Whether the call of an operation on tensors has been deferred; otherwise the caller runs it."""

@@ -130,13 +130,16 @@ def constant_array(array: np.ndarray) -> np.ndarray:
     In a model file they are rarely aligned; engines and NumPy can read them anyway.
     """
     stays = array.nbytes >= LARGE_BYTES and array.flags.c_contiguous
-    return array if stays and _is_mapped_or_bytes(memory.owner(array)) else contiguous(array)
+    return array if stays and is_mapped_or_bytes(memory.owner(array)) else contiguous(array)
 
 
-def _is_mapped_or_bytes(held: object) -> bool:
+def is_mapped_or_bytes(held: object) -> bool:
+    """Whether the owner of memory is a mapped file, or `bytes`: nobody changes these."""
+    if isinstance(held, bytes):
+        return True
     from mmap import mmap  # here: it is a library of its own, which small models do without
 
-    return isinstance(held, (bytes, mmap))
+    return isinstance(held, mmap)
 
 
 def is_immutable(array: np.ndarray) -> bool:
@@ -156,7 +159,7 @@ def is_immutable(array: np.ndarray) -> bool:
     try:
         with memoryview(base) as buffer:  # type: ignore[arg-type]
             held = buffer.obj
-            return buffer.readonly and _is_mapped_or_bytes(held)
+            return buffer.readonly and is_mapped_or_bytes(held)
     except (TypeError, ValueError, BufferError):
         return False
 

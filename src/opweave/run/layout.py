@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from ..backends import Aliases
 from ..core.graph import Desc, Operand
 from ..memory import OVER_INPUT, Plan
-from ..memory.spaces import HOST, Cell, Memory, Pool, Space, copier, intermediates, reaches
+from ..memory.intermediates import Pool, intermediates
+from ..memory.spaces import HOST, Cell, Memory, Space, copier, reaches
 from ..support.errors import OperationError
 from .binding import Intermediates
 from .steps import Step, Unsized

@@ -7,20 +7,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Lock, Timer
 from time import monotonic, perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+
+    class Display(Protocol):
+        """Shows that work is in progress."""
+
+        def start(self) -> object:
+            """Show the work. Called on a different thread than the work."""
+
+        def stop(self) -> object:
+            """End the display."""
+
 
 PATIENCE_SECONDS = 1.0
 """Work that takes no longer than this is not reported."""
-
-
-class Display(Protocol):
-    """Shows that work is in progress."""
-
-    def start(self) -> object:
-        """Show the work. Called on a different thread than the work."""
-
-    def stop(self) -> object:
-        """End the display."""
 
 
 class _Logged:

@@ -36,6 +36,11 @@ class _Factory:
 
 
 _FACTORY = _Factory()
+
+SLOW_OBJECTS = 30
+"""Number of objects that are initialised field by field, which takes a few microseconds more for each; compiling `__init__`
+takes two hundred."""
+
 _set = object.__setattr__
 
 
@@ -61,7 +66,7 @@ def record(
 def record(cls: type[T] | None = None, /, **options: bool) -> Any:
     """Make a dataclass quickly: `@dataclass` compiles six methods of a class, and takes a large part of a cold start.
 
-    Only `__init__` is compiled, when the second object is made. The functions of `dataclasses`, such as `replace`, take
+    Only `__init__` is compiled, once there are several objects. The functions of `dataclasses`, such as `replace`, take
     records, too.
 
     Args:
@@ -120,21 +125,21 @@ def _options(declared: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 class _Initialiser:
-    """`__init__` of a record until its second object: most programs make at most one object of most records that they load.
+    """`__init__` of a record until it has several objects: most programs make few objects of most records that they load.
 
-    The first object is initialised field by field. `__init__` is compiled for the second one, or to be looked at.
+    The first objects are initialised field by field. `__init__` is compiled for later ones, or to be looked at.
     """
 
-    __slots__ = ("_fields", "_is_used", "_kw_only", "_protects", "owner")
+    __slots__ = ("_fields", "_kw_only", "_left", "_protects", "owner")
 
     def __init__(self, fields: dict[str, dict[str, Any]], protects: bool, kw_only: bool) -> None:
         self._fields, self._protects, self._kw_only = fields, protects, kw_only
-        self._is_used = False
+        self._left = SLOW_OBJECTS
         self.owner: Any = None
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        if instance is not None and not self._is_used:
-            self._is_used = True
+        if instance is not None and self._left:
+            self._left -= 1
             return partial(self._initialise, instance)
         return self._compiled().__get__(instance, owner)
 

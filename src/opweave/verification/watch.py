@@ -22,6 +22,21 @@ if TYPE_CHECKING:
     from ..compile.uses import Sample, Use
     from .process import Child, Task
 
+    class Watchable(Protocol):
+        """A graph or session, by its internal parts; `use` is the record of its use, once it has begun."""
+
+        use: Use | None
+
+        def watch(self) -> object:
+            """Begin to record its use, with `_Watch.add`, if other engines may be verified for it."""
+
+        def ask_use(self) -> None:
+            """Make the next call record its inputs."""
+
+        def verification(self, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
+            """The task of a child process for calls of a key, a kept verdict, or the reason why there can be none."""
+
+
 PERIOD_SECONDS = 1.0
 
 RETRY_SECONDS = 10.0
@@ -29,21 +44,6 @@ RETRY_SECONDS = 10.0
 
 MAX_VERIFIED = 4
 """Maximum combinations of shapes of a session that are verified in a process."""
-
-
-class Watchable(Protocol):
-    """A graph or session, by its internal parts; `use` is the record of its use, once it has begun."""
-
-    use: Use | None
-
-    def watch(self) -> object:
-        """Begin to record its use, with `_Watch.add`, if other engines may be verified for it."""
-
-    def ask_use(self) -> None:
-        """Make the next call record its inputs."""
-
-    def verification(self, key: Any, sample: Mapping[str, Sample]) -> Task | Measurement | str:
-        """The task of a child process for calls of a key, a kept verdict, or the reason why there can be none."""
 
 
 class _Watch:

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from ...core.graph import Graph, Node
 from ...core.sizes import is_static
 from ...memory import NOT_IN_PLACE, Plan, copies
-from ...memory.spaces import Pool, intermediates
+from ...memory.intermediates import Pool, intermediates
 from ...support.identity import ByIdentity
 from .. import KEEPS_FLOAT32, How, KernelTime, Measured, Runner, Update
 from .arrays import DeviceArray

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
-from ... import memory
-from ...core.desc import OtherShapes
 from ...memory.spaces import Cell, Memory
 from ...support.errors import MLError, OperationError
 from .. import How, Measured, ModelSource, PowerPreference, Precision, Returning, Runner, TakingFeeds
 from .constants import add_constants, all_graphs, readers
-from .native import CPU, ENGINE_ERRORS, NativeSession, engine_call
+from .native import ENGINE_ERRORS, NativeSession, engine_call
 from .options import session_options
-from .values import PLAIN_TYPES, from_engine, to_engine
+from .values import PLAIN_TYPES
 
 if TYPE_CHECKING:
     from ...core.graph import Node
@@ -30,10 +26,8 @@ KNOWN_IR, KNOWN_OPSET = 10, 21
 QUOTIENTS, SCATTER, UPDATING = frozenset({"Div", "Mod"}), "ScatterND", "GroupQueryAttention"
 """Operators that `quotients` guards, `scatters` rewrites and `in_place` knows: other models do without these modules."""
 
-FLOAT16 = 10
-
-BROADCASTING_SUM = 8
-"""First operator set in which Sum broadcasts, as Add does."""
+CAST_OR_MOVED = frozenset({"Cast", "Transpose"})
+"""Operators without which the engine's optimiser needs no limits (`rewrites`)."""
 
 
 class ModelSession(Runner):
@@ -77,7 +71,9 @@ class ModelSession(Runner):
 
                 lower(proto)
             if precision == "ieee":
-                _forbid_rounding(proto)
+                from .rewrites import forbid_rounding
+
+                forbid_rounding(proto)
             graphs = list(all_graphs(proto.graph))
             operators = {node.op_type for graph in graphs for node in graph.node}
             options = session_options(
@@ -89,8 +85,7 @@ class ModelSession(Runner):
                 whole=whole,
                 has_arena=has_arena,
             )
-            _rewrite(proto, constants, graphs, operators, threads)
-            disabled = _keep_casts_to_halves(graphs) + _keep_transpositions(graphs, constants)
+            disabled = _rewrite(proto, constants, graphs, operators, threads)
             nodes = list(readers(proto.graph.node, is_flat=len(graphs) == 1))
             # Keep the constants: the engine reads their memory.
             self._constants = add_constants(proto.graph, constants, options, nodes)
@@ -142,6 +137,8 @@ class ModelSession(Runner):
     def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
         if not self._can_bind:
             return partial(self.run, inputs, outputs)
+        from .bound_model import BoundModel
+
         try:
             return BoundModel(self, inputs, outputs)
         except ENGINE_ERRORS as error:
@@ -156,6 +153,8 @@ class ModelSession(Runner):
             return
         positions = [k for k, target in enumerate(outputs) if target is not None]
         values = self.returning(positions)([self.value(k, source) for k, source in enumerate(inputs)])
+        from .bound_model import fill
+
         results = list(zip(positions, values, strict=True))
         fill(results, outputs, self.outputs, "an output of a model with strings or sequences")
 
@@ -211,104 +210,6 @@ class ModelSession(Runner):
         return "native", "ONNX Runtime"
 
 
-class BoundModel:
-    """A session bound to memory. Each call, by one thread at a time, reads the current contents of cells."""
-
-    __slots__ = ("_binding", "_changing", "_inputs", "_made", "_model", "_outputs", "_updates", "_values")
-
-    def __init__(self, model: ModelSession, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
-        self._model, self._binding = model, engine.SessionIOBinding(model.session)
-        self._inputs, self._outputs = list(inputs), outputs
-        # Keep the engine's values: the binding holds addresses only.
-        self._values: list[Any] = [None] * len(inputs)
-        types = [model.types[name] for name in model.inputs]
-        # Inputs to bind at each run: cells, and types that are copied for the engine.
-        self._changing = [k for k, i in enumerate(inputs) if isinstance(i, Cell) or types[k] not in PLAIN_TYPES]
-        for k, source in enumerate(inputs):
-            if k not in self._changing:
-                self.read(k, source)
-        copies = self._changing or any(update.copy_sizes(inputs, outputs) for update in model.updates)
-        self._updates = model.updates if copies else ()
-        # Outputs in new memory: (index in the binding, position).
-        self._made: list[tuple[int, int]] = []
-        place = 0
-        for k, (name, target) in enumerate(zip(model.outputs, outputs, strict=True)):
-            if isinstance(target, np.ndarray) and model.types[name] in PLAIN_TYPES:
-                array = target.view(bool) if model.types[name] == "tensor(bool)" else target
-                self._binding.bind_ortvalue_output(name, engine.OrtValue.ortvalue_from_numpy(array, CPU))
-            elif target is not None:
-                self._binding.bind_output(name, CPU)
-                self._made.append((place, k))
-            place += target is not None
-
-    def read(self, position: int, source: Memory) -> None:
-        """Bind an input to other memory of the same data type. No kernel may update this input in place."""
-        self._inputs[position] = source
-        value = self._values[position] = to_engine(self._model.value(position, source))
-        self._binding.bind_ortvalue_input(self._model.inputs[position], value)
-
-    def __call__(self) -> None:
-        model = self._model
-        try:
-            for k in self._changing:
-                self.read(k, self._inputs[k])
-            model.session.run_with_iobinding(self._binding, None)
-        except ENGINE_ERRORS as error:
-            if not self._run_elsewhere():
-                raise model.error_of(error) from error
-            return
-        if self._updates:
-            values = [source.value if isinstance(source, Cell) else source for source in self._inputs]
-            from .in_place import count_copies
-
-            count_copies(self._updates, values, self._outputs)
-        if self._made:
-            values = self._binding.get_outputs()
-            results = [(k, from_engine(values[place])) for place, k in self._made]
-            for k, _ in results:
-                # Bind again, else the next run would write into the same memory.
-                self._binding.bind_output(model.outputs[k], CPU)
-            fill(results, self._outputs, model.outputs, "an output of a type that NumPy does not have")
-
-    def _run_elsewhere(self) -> bool:
-        """Run in new memory and copy the results into the arrays; return whether the run succeeded.
-
-        The engine's shape inference may expect other shapes than its kernels compute, and then refuse the arrays.
-        """
-        cells = {k: Cell() for k, target in enumerate(self._outputs) if isinstance(target, np.ndarray)}
-        try:
-            if cells:
-                self._model.run(self._inputs, [cells.get(k, target) for k, target in enumerate(self._outputs)])
-        except OperationError:
-            return False
-        results = [(k, cell.value) for k, cell in cells.items()]
-        fill(results, self._outputs, self._model.outputs, "an output that the engine does not write into given memory")
-        return bool(cells)
-
-
-def fill(results: Sequence[tuple[int, Any]], outputs: Sequence[Memory], names: Sequence[str], reason: str) -> None:
-    """Put (position, result) pairs into cells, or copy them into arrays, which must have the same shape."""
-    arrays = [(k, value) for k, value in results if isinstance(outputs[k], np.ndarray)]
-    shapes = {names[k]: value.shape for k, value in arrays if value.shape != outputs[k].shape}
-    if shapes:
-        raise OtherShapes(shapes)
-    for k, value in results:
-        if isinstance(target := outputs[k], Cell):
-            target.value = value
-        else:
-            memory.copy(target.view(bool) if value.dtype == bool else target, value, reason)
-
-
-def _forbid_rounding(proto: Any) -> None:
-    from .rounding import FLOAT_LEVEL
-
-    for graph in all_graphs(proto.graph):
-        for node in graph.node:
-            for attribute in node.attribute:
-                if node.op_type == "MatMulNBits" and attribute.name == "accuracy_level":
-                    attribute.i = FLOAT_LEVEL
-
-
 def is_quantised(op_type: str) -> bool:
     """Whether an operator of the engine may multiply integers: all that do have such names, and few others."""
     return "Integer" in op_type or "uantize" in op_type or op_type.startswith("Q")
@@ -320,10 +221,12 @@ def _rewrite(
     graphs: Sequence[Any],
     operators: Collection[str],
     threads: int | None,
-) -> None:
-    """Rewrite what the engine computes wrongly or slowly, for the operators that the model has."""
+) -> list[str]:
+    """Rewrite what the engine computes wrongly or slowly, for the operators that the model has; return passes to disable."""
     if "Sum" in operators:
-        _write_sums_as_additions(proto, graphs)
+        from .rewrites import write_sums_as_additions
+
+        write_sums_as_additions(proto, graphs)
     if not QUOTIENTS.isdisjoint(operators):
         from .quotients import guard_quotients
 
@@ -332,112 +235,11 @@ def _rewrite(
         from .scatters import write_scatters_in_order
 
         write_scatters_in_order(constants, graphs)
-
-
-def _write_sums_as_additions(proto: Any, graphs: Sequence[Any]) -> None:
-    """Replace Sum of two operands by Add: the engine's optimiser fuses only Add with a convolution and an activation."""
-    if any(entry.domain in ("", "ai.onnx") and entry.version < BROADCASTING_SUM for entry in proto.opset_import):
-        return
-    for graph in graphs:
-        for node in graph.node:
-            if node.op_type == "Sum" and len(node.input) == 2 and node.domain in ("", "ai.onnx"):
-                node.op_type = "Add"
-
-
-def _keep_casts_to_halves(graphs: Sequence[Any]) -> list[str]:
-    """Insert an Identity after casts to float16, so that they round; return the optimiser passes to disable.
-
-    Without a float16 kernel, the engine casts to float32, and removes this cast together with a preceding cast to float16,
-    but not across an Identity.
-    """
-    is_changed = False
-    for graph in graphs:
-        casts = {node.output[0] for node in graph.node if node.op_type == "Cast" and _target(node) == FLOAT16}
-        others = (node for inner in graphs for node in inner.node if node.op_type != "Cast")
-        # The engine keeps pairs of the model's own casts.
-        read = casts.intersection(name for node in others for name in node.input)
-        if not read:
-            continue
-        nodes = list(graph.node)
-        del graph.node[:]
-        for node in nodes:
-            graph.node.append(node)
-            if node.op_type == "Cast" and node.output[0] in read:
-                name = node.output[0]
-                last = graph.node[-1]
-                last.output[0] = f"{name}/rounded"
-                graph.node.add(op_type="Identity", name=f"{name}/rounded", input=[last.output[0]], output=[name])
-                is_changed = True
-    return ["EliminateIdentity"] if is_changed else []
-
-
-_ARITHMETIC = frozenset({"Add", "Div", "Mul", "Sub", "Sum"})
-"""The engine's optimiser may remove these operators, or move them into a product, if the other operands are numbers."""
-
-_REMOVABLE = frozenset(
-    {
-        *("Clip", "Concat", "Dropout", "Expand", "Flatten", "Identity", "Max", "Mean", "Min", "Pad", "Relu", "Reshape"),
-        *("Resize", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
-    }
-)
-"""The engine's optimiser may move these operators, or remove them where they change nothing."""
-
-
-def _keep_transpositions(graphs: Sequence[Any], constants: Mapping[str, np.ndarray]) -> list[str]:
-    """Disable an optimiser pass that may end the process for products of operands that are transposed and cast.
-
-    The pass swaps the transposition and the cast, and the engine fails if it then cannot fuse both with the product. For
-    products of float16, the engine itself inserts such casts. Other passes may remove nodes between a cast and a product.
-    """
-    nodes = [node for graph in graphs for node in graph.node]
-    products = [node for node in nodes if node.op_type in ("FusedMatMul", "MatMul")]
-    if not products or not any(node.op_type == "Transpose" for node in nodes):
+    if CAST_OR_MOVED.isdisjoint(operators):
         return []
-    has_halves = (
-        any(tensor.data_type == FLOAT16 for graph in graphs for tensor in graph.initializer)
-        or any(value.type.tensor_type.elem_type == FLOAT16 for graph in graphs for value in graph.input)
-        or any(node.op_type == "Cast" and _target(node) == FLOAT16 for node in nodes)
-    )
-    if has_halves or _have_cast_operands(products, nodes, _numbers(graphs, nodes, constants)):
-        return ["MatmulTransposeFusion"]
-    return []
+    from .rewrites import keep_casts_to_halves, keep_transpositions
 
-
-def _have_cast_operands(products: Sequence[Any], nodes: Sequence[Any], numbers: Mapping[str, bool]) -> bool:
-    """Whether an operand of a product is the result of a cast, perhaps followed by removable operations."""
-    producers = {name: node for node in nodes for name in node.output}
-    pending = [name for node in products for name in node.input]
-    seen = set(pending)
-    while pending:
-        node = producers.get(pending.pop())
-        if node is None:
-            continue
-        if node.op_type == "Cast":
-            return True
-        operands = node.input[:1] if node.op_type in _REMOVABLE else ()
-        if node.op_type in _ARITHMETIC:
-            operands = [
-                name
-                for k, name in enumerate(node.input)
-                if all(numbers.get(other, False) for j, other in enumerate(node.input) if j != k)
-            ]
-        pending += (name for name in operands if name not in seen)
-        seen.update(operands)
-    return False
-
-
-def _numbers(graphs: Sequence[Any], nodes: Sequence[Any], constants: Mapping[str, np.ndarray]) -> dict[str, bool]:
-    """Map each constant or foldable value to whether it may have a single element."""
-    numbers = {tensor.name: prod(tensor.dims) == 1 for graph in graphs for tensor in graph.initializer}
-    numbers |= {name: array.size == 1 for name, array in constants.items()}
-    for node in nodes:
-        if node.op_type == "Constant" or (node.input and all(name in numbers for name in node.input if name)):
-            numbers.update(dict.fromkeys(node.output, True))
-    return numbers
-
-
-def _target(node: Any) -> int:
-    return next((int(attribute.i) for attribute in node.attribute if attribute.name == "to"), 0)
+    return keep_casts_to_halves(graphs) + keep_transpositions(graphs, constants)
 
 
 def evaluate(proto: Any, feed: Mapping[str, np.ndarray]) -> list[Any] | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import stat
 from typing import TYPE_CHECKING, BinaryIO
 
+from ...memory.arrays import is_mapped_or_bytes
 from ...support.errors import DataError
 from ...support.records import record
 
@@ -35,6 +35,8 @@ class Contents:
     @classmethod
     def map(cls, path: str | Path) -> Contents:
         """Map a file."""
+        import mmap  # here: it is a library of its own, which small models do without
+
         with _open_regular(path) as file:
             whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             return cls(memoryview(whole), path, _state(os.fstat(file.fileno())))
@@ -50,7 +52,7 @@ class Contents:
     @property
     def is_fixed(self) -> bool:
         """Whether the bytes cannot change; the user may change a bytearray."""
-        return isinstance(self.data.obj, (mmap.mmap, bytes))
+        return is_mapped_or_bytes(self.data.obj)
 
     def check_unchanged(self) -> None:
         """Raise `DataError` if a mapped file was written since. Replacing or deleting a file does not change its mapping."""
@@ -65,7 +67,11 @@ class Contents:
 
     def forget(self) -> None:
         """Release the resident pages of a mapped file; the next access reads them again."""
-        if self.path is not None and hasattr(mmap, "MADV_DONTNEED"):
+        if self.path is None:
+            return
+        import mmap
+
+        if hasattr(mmap, "MADV_DONTNEED"):
             self.data.obj.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...core.shapes import broadcasts_to
 from ...support.errors import NotSupportedError
-from .checks import EngineNode, Rule
+from .operator_rules import EngineNode, Rule
 from .protobuf import NodeProto
 from .tables import MICROSOFT
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import memory
+from ...memory.arrays import is_mapped_or_bytes
 from ...support.errors import DataError, NotSupportedError, require
 from ...support.names import short_repr
 from ...support.records import field, record
@@ -359,7 +359,7 @@ class Model:
         if len(data) != size:
             raise DataError(f"{subject} must have {size} bytes for {name}{list(shape)}, got {len(data)}")
         array = np.frombuffer(data, dtype).reshape(shape)
-        if external and not isinstance(data.obj, (mmap.mmap, bytes)):  # the user may change the bytes
+        if external and not is_mapped_or_bytes(data.obj):  # the user may change the bytes
             own = np.empty(shape, dtype)
             memory.copy(own, array, "weights of a model in a bytearray")
             array = own

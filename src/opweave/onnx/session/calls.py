@@ -12,8 +12,8 @@ from ... import memory
 from ...context.tensor import Locks, MLTensor, memory_of
 from ...core.desc import Desc
 from ...support.errors import MLError, OperationError, ValidationError, require
-from ...support.hints import require_names
 from ...support.records import record
+from ...support.refusals import require_names
 from ..model.arguments import Argument, HostValues, check_target
 from ..model.booleans import bool_as_uint8
 from ..model.shape_keys import Shapes

@@ -11,10 +11,10 @@ import numpy as np
 
 from ...context.tensors import state_of
 from ...support.errors import require
-from ...support.hints import require_names
 from ...support.names import either
 from ...support.progress import report_work
 from ...support.records import record
+from ...support.refusals import require_names
 from ..model.arguments import Argument, FixedShapes
 from ..model.model import Model
 from ..model.tables import in_place
@@ -25,10 +25,10 @@ from .shape_cache import ShapeCache, Shapes
 if TYPE_CHECKING:
     from ...compile.uses import Use
     from ..convert.run_trace import RunTrace
-    from .choice import SessionChoice
     from .compiled import CompiledModel
     from .index_ranges import Range
     from .methods import OnnxRuntimeMethods
+    from .session_choice import SessionChoice
 
 Location = Literal["cpu", "ml-tensor"]
 

@@ -13,7 +13,7 @@ from ...context.context import MLContext
 from ...context.tensor import MLTensor
 from ...context.tensors import in_thread
 from ...core.desc import OtherShapes
-from ...support import hints
+from ...support import refusals
 from ...support.errors import require
 from ...support.names import listing
 from ..model.arguments import NodeArg
@@ -77,7 +77,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods):
     [0.0, 2.0]
     """
 
-    @hints.no_foreign_names("InferenceSession", hints.OF_CONTEXT)
+    @refusals.no_foreign_names("InferenceSession", refusals.OF_CONTEXT)
     def __init__(
         self,
         model: Any,

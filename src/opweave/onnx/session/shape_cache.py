@@ -42,7 +42,6 @@ from .choice import (
     UNCOMPILED,
     Reason,
     RecentShape,
-    SessionChoice,
     find_measured,
     reason_after_trace,
     reason_before_trace,
@@ -50,7 +49,6 @@ from .choice import (
     reason_of_measurement,
     reason_to_compile,
     reason_to_compile_all,
-    threads_of,
 )
 from .model_program import Fallback, ModelProgram
 from .repeat import RepeatedCall, Repeats
@@ -64,6 +62,7 @@ if TYPE_CHECKING:
     from ..convert.trace import Trace
     from .compiled import CompiledModel
     from .named_models import NamedModel
+    from .session_choice import SessionChoice
 
 Specialise = Literal["auto", "recurring", "always", "never"]
 """Input shapes to compile: those that must be compiled or were measured to gain, those that recur, all, or none."""
@@ -193,6 +192,8 @@ class ShapeCache:
         return self._choice(text, {} if text else {other: self._choice(other, {}) for other in self.tuned})
 
     def _choice(self, text: str, others: Mapping[str, SessionChoice]) -> SessionChoice:
+        from .session_choice import SessionChoice, threads_of
+
         is_compiled, reason = self.decide(text)
         compiled = self._compiled_for(text) if is_compiled or reason is NEW else None
         engine, kinds = self.tuned[text].chosen if text in self.tuned else "", list[str]()
