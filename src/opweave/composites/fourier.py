@@ -4,12 +4,14 @@ A long transform is factorised. For n = n1 * n2, elements n2 * i1 + i2 and frequ
 
     X[k1 + n1 * k2] = sum over i2 of w(n2)**(i2 * k2) * w(n)**(i2 * k1) * sum over i1 of w(n1)**(i1 * k1) * x[n2 * i1 + i2]
 
-Each sum is a matrix product. A transform whose prime factors are all large becomes a convolution with a chirp, whose length is
-a power of two (Bluestein, 1970). Angles are computed in float64 from exact integers.
+Each sum is a matrix product. A transform whose prime factors are all large becomes a convolution with a chirp (Bluestein,
+1970): up to `MAX_CHIRP_PRODUCTS` elements three stacks of products, above that transforms whose length is a power of two.
+Angles are computed in float64 from exact integers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -36,6 +38,9 @@ MAX_DIRECT = 512
 
 BEST_FACTOR = 64
 """Maximum factor that is split off a longer transform. An estimate."""
+
+MAX_CHIRP_PRODUCTS = 4096
+"""Maximum length of a transform by a chirp as three stacks of products, whose constants have up to 64 n sqrt(2 n) bytes."""
 
 
 def _second_last(input: Operand) -> int:
@@ -194,19 +199,77 @@ def _times(b: Operations, x: Operand, factors: np.ndarray) -> Operand:
 
 def _by_chirp(b: Operations, x: Operand, n: int, inverse: bool) -> Operand:
     """Bluestein's transform: i * k = (i**2 + k**2 - (k - i)**2) / 2 turns the sum into a convolution."""
-    size = 1 << (2 * n - 2).bit_length()
     squares = np.array([i * i % (2 * n) for i in range(n)], np.float64)
     chirp = np.exp(1j * squares * (np.pi / n) * (1 if inverse else -1))
-    around = np.zeros(size, complex)
-    around[:n] = chirp.conj()
-    around[size - n + 1 :] = chirp[:0:-1].conj()
-    spectrum = np.fft.fft(around)
+    if n <= MAX_CHIRP_PRODUCTS:
+        return _by_chirp_products(b, x, chirp, chirp / n if inverse else chirp)
+    size = 1 << (2 * n - 2).bit_length()
+    spectrum = np.fft.fft(_around(chirp, size))
     if x.shape[2] == 1:
         x = b.pad(x, [0, 0, 0], [0, 0, 1])
     padded = _resized(b, _times(b, x, chirp), size)
     product = _times(b, _transformed(b, padded, size, False, size), spectrum)
     convolved = _resized(b, _transformed(b, product, size, True, size), n)
     return _times(b, convolved, chirp / n if inverse else chirp)
+
+
+def _around(chirp: np.ndarray, size: int) -> np.ndarray:
+    """The conjugate of a chirp at the positions -(n - 1) to n - 1 of a circle of `size` positions."""
+    n = len(chirp)
+    around = np.zeros(size, complex)
+    around[:n] = chirp.conj()
+    around[size - n + 1 :] = chirp[:0:-1].conj()
+    return around
+
+
+def _by_chirp_products(b: Operations, x: Operand, before: np.ndarray, after: np.ndarray) -> Operand:
+    """Bluestein's transform as three stacks of products, which contain all factors.
+
+    The convolution has n1 * n2 positions, of which the first n = m * n2 or less have elements:
+
+        x[n2 * i1 + i2] -> [i2][i1] -> [k1][i2] -> [j1][k1] -> y[j1 + n2 * j2], i1 and j2 < m
+
+    The first product is the inner sum of a transform, with the chirp and the factors between its sums. The second one is the
+    outer sum, the spectrum of the chirp, and the inner sum of the inverse transform: together a convolution of n2 positions for
+    each k1. The third one is the outer sum of the inverse transform.
+    """
+    n, (rows, _, parts) = len(before), x.shape
+    n2 = math.isqrt(2 * n - 2) + 1
+    n1 = -(-(2 * n - 1) // n2)
+    m = -(-n // n2)
+    size = n1 * n2
+    turn = 2j * np.pi / size
+    places = np.arange(m * n2).reshape(m, n2).T  # [i2, i1], or [j1, j2]
+    k1 = np.arange(n1)
+
+    def with_zeros(factors: np.ndarray) -> np.ndarray:
+        return np.pad(factors, (0, m * n2 - n))[places]
+
+    first = with_zeros(before)[:, :, None] * np.exp(-turn * (places[:, :, None] * k1 % size))
+    spectrum = np.fft.fft(_around(before, size)).reshape(n2, n1).T / size
+    kernel = np.fft.ifft(spectrum, axis=1) * n2
+    steps = np.arange(n2)
+    middle = kernel[:, (steps - steps[:, None]) % n2]
+    last = with_zeros(after)[:, None, :] * np.exp(turn * (k1[:, None] * places[:, None, :] % size))
+
+    y = b.reshape(_resized(b, x, m * n2), [rows, m, n2, parts])
+    y = _stack_product(b, b.transpose(y, permutation=[2, 0, 1, 3]), first)
+    y = _stack_product(b, b.transpose(y, permutation=[2, 1, 0, 3]), middle)
+    y = _stack_product(b, b.transpose(y, permutation=[2, 1, 0, 3]), last)
+    y = b.reshape(b.transpose(y, permutation=[1, 2, 0, 3]), [rows, m * n2, 2])
+    return _resized(b, y, n)
+
+
+def _stack_product(b: Operations, x: Operand, matrices: np.ndarray) -> Operand:
+    """Multiply [count, rows, inner, parts] by complex matrices [count, inner, outer] to [count, rows, outer, 2]."""
+    count, rows, inner, parts = x.shape
+    outer = matrices.shape[2]
+    real = np.stack([matrices.real, matrices.imag], -1).reshape(count, inner, 2 * outer)
+    if parts == 2:
+        imaginary = np.stack([-matrices.imag, matrices.real], -1).reshape(count, inner, 2 * outer)
+        real = np.stack([real, imaginary], 2).reshape(count, 2 * inner, 2 * outer)
+    product = b.matmul(b.reshape(x, [count, rows, inner * parts]), constant(b, real, "float32"))
+    return b.reshape(product, [count, rows, outer, 2])
 
 
 def _to_real(b: Operations, x: Operand, n: int) -> Operand:
