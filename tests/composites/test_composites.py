@@ -36,8 +36,11 @@ from opweave.lazy.custom_call import CustomOp
 def run_with_constants(op: CustomOp[Any], call: Call) -> list[np.ndarray]:
     """Run the call on ONNX Runtime where all operands but the first are known when the graph is built."""
     builder, (first, *others) = ow.MLGraphBuilder(CPU), call.args
-    result = op(builder, builder.input("x", first.dtype.name, first.shape), *others, **call.kwargs)
-    return list(CPU.compute(builder.build(outputs_of(result)), {"x": first}).values())
+    arrays = first if isinstance(first, list) else [first]
+    inputs = [builder.input(f"x{k}", array.dtype.name, array.shape) for k, array in enumerate(arrays)]
+    result = op(builder, inputs if isinstance(first, list) else inputs[0], *others, **call.kwargs)
+    feed = {f"x{k}": array for k, array in enumerate(arrays)}
+    return list(CPU.compute(builder.build(outputs_of(result)), feed).values())
 
 
 def run_decomposed(op: CustomOp[Any], call: Call) -> list[np.ndarray]:
@@ -138,9 +141,9 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.bitwise_xor: ("native", Call(np.int32([5, 6]), np.int32([3]))),
     composites.cosh: ("native", Call(floats(2, 4))),
     composites.crop_and_resize: ("composed", Call(IMAGE, ROIS / 4, np.int64([0, 0]), [2, 3])),
-    composites.cumulative_product: ("decomposed", Call(floats(4), 0)),
+    composites.cumulative_product: ("native", Call(floats(4), 0)),
     composites.affine_grid: ("expression", Call(floats(1, 2, 3), [3, 4])),
-    composites.center_crop_pad: ("decomposed", Call(floats(5, 4), [3, 6])),
+    composites.center_crop_pad: ("native", Call(floats(5, 4), [3, 6])),
     composites.depth_to_space: ("native", Call(floats(1, 4, 2, 2), 2)),
     composites.det: ("native", Call(floats(3, 2, 2))),
     composites.dft: ("decomposed", Call(floats(4, 1))),
@@ -154,6 +157,10 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.hard_max: ("native", Call(floats(2, 4))),
     composites.dequantized_matmul: ("native", Call(*ROWS[:2], np.ones((2, 2), "uint8"), np.float32(0.5))),
     composites.quantized_add: ("native", Call(*ROWS, *ROWS, np.float32(2), np.uint8(1))),
+    composites.quantized_concat: (
+        "native",
+        Call([ROWS[0]] * 2, [ROWS[1]] * 2, [ROWS[2]] * 2, np.float32(2), np.uint8(1), 0),
+    ),
     composites.quantized_mul: ("native", Call(*ROWS, *ROWS, np.float32(2), np.uint8(1))),
     composites.quantized_leaky_relu: ("native", Call(*ROWS, np.float32(2), np.uint8(1))),
     composites.quantized_sigmoid: ("native", Call(*ROWS, np.float32(2), np.uint8(1))),
@@ -224,6 +231,7 @@ OWN = {
     composites.crop_and_resize: "CropAndResize",
     composites.dequantized_matmul: "MatMulIntegerToFloat",
     composites.quantized_add: "QLinearAdd",
+    composites.quantized_concat: "QLinearConcat",
     composites.quantized_leaky_relu: "QLinearLeakyRelu",
     composites.quantized_sigmoid: "QLinearSigmoid",
     composites.quantized_mul: "QLinearMul",

@@ -803,6 +803,26 @@ def _one(make: Make) -> tuple[list[Any], np.ndarray]:
     return [x, scales[0], zeros[0], scales[1], zeros[1]], (x.astype(int) - zeros[0]) * float(scales[0])
 
 
+@case(composites.quantized_concat, BYTES)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    data_type, shape = make.types["x"], make.shape(1, 4)
+    axis = make.integer(0, len(shape) - 1)
+    zero = np.asarray(_bytes(make, data_type=data_type))
+    scale = np.asarray(2.0 ** make.integer(-3, 0), np.float32)
+    inputs, scales, zeros, wanted = [], [], [], []
+    for _ in range(make.integer(1, 4)):
+        size = make.integer(1, 5)
+        inputs.append(
+            _bytes(make, *(size if k == axis else other for k, other in enumerate(shape)), data_type=data_type)
+        )
+        is_same = make.boolean()
+        scales.append(scale if is_same else np.asarray(2.0 ** make.integer(-5, 2), np.float32))
+        zeros.append(zero if is_same else np.asarray(_bytes(make, data_type=data_type)))
+        steps = np.rint((inputs[-1].astype(int) - zeros[-1]) * float(scales[-1]) / float(scale)) + zero
+        wanted.append(_clipped(steps, zero.dtype))
+    return Call(inputs, scales, zeros, scale, zero, axis), [np.concatenate(wanted, axis)]
+
+
 @case(composites.quantized_sigmoid, BYTES)
 def _(make: Make) -> tuple[Call, Sequence[Any]]:
     arguments, real = _one(make)

@@ -51,6 +51,7 @@ from .quantized import (
 from .random import bernoulli, multinomial, random_key, random_normal, random_uniform
 from .recurrent import ragged_gru, ragged_lstm
 from .regions import crop_and_resize, max_roi_pool, roi_align
+from .requantized import quantized_concat
 from .resizing import resize
 from .rotary import rotary_embedding
 from .scatter import scatter_reduce
@@ -65,9 +66,9 @@ __all__ = [
     "grid_sample", "group_normalization", "group_query_attention", "hard_max", "integer_conv2d", "integer_matmul",
     "inverse", "local_response_normalization", "log1p", "log_softmax", "lp_pool", "matmul_n_bits", "max_pool",
     "max_pool_with_indices", "max_roi_pool", "max_unpool", "multi_head_attention", "multinomial",
-    "non_max_suppression", "non_zero", "one_hot", "pack_bits", "pack_blocks", "quantized_add", "quantized_conv2d",
-    "quantized_leaky_relu", "quantized_matmul", "quantized_mul", "quantized_sigmoid", "quick_gelu", "ragged_gru",
-    "ragged_lstm", "random_key", "random_normal", "random_uniform", "resize", "rms_norm", "rms_normalization",
+    "non_max_suppression", "non_zero", "one_hot", "pack_bits", "pack_blocks", "quantized_add", "quantized_concat",
+    "quantized_conv2d", "quantized_leaky_relu", "quantized_matmul", "quantized_mul", "quantized_sigmoid", "quick_gelu",
+    "ragged_gru", "ragged_lstm", "random_key", "random_normal", "random_uniform", "resize", "rms_norm", "rms_normalization",
     "roi_align", "rotary_embedding", "scaled_dot_product_attention", "scatter_reduce", "shift_left", "shift_right",
     "sinh", "skip_layer_norm", "skip_rms_norm", "space_to_depth", "stft", "swiglu", "tensor_scatter",
     "thresholded_relu", "top_k", "unique",

@@ -457,7 +457,7 @@ def _(
     return _saturate(builder, product * factor + zero, a)
 
 
-def _through_floats(
+def through_floats(
     b: Operations,
     input: Operand,
     input_scale: Operand,
@@ -510,7 +510,7 @@ def quantized_sigmoid(
 def _(
     b: Operations, input: Operand, input_scale: Operand, input_zero_point: Operand, scale: Operand, zero_point: Operand
 ) -> Operand:
-    return _through_floats(b, input, input_scale, input_zero_point, scale, zero_point, b.sigmoid)
+    return through_floats(b, input, input_scale, input_zero_point, scale, zero_point, b.sigmoid)
 
 
 @declare(**_ONE)
@@ -562,4 +562,4 @@ def _(
     def activate(x: Operand) -> Operand:
         return b.leaky_relu(x, alpha=alpha)
 
-    return _through_floats(b, input, input_scale, input_zero_point, scale, zero_point, activate)
+    return through_floats(b, input, input_scale, input_zero_point, scale, zero_point, activate)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from ....composites import integers as composites, quantized
+from ....composites import integers as composites, quantized, requantized
 from ....core.graph import Operand
 from ....core.sizes import is_static
 from .. import kernels
@@ -295,3 +295,20 @@ def _(
 ) -> Value:
     parts = [_single(ctx, part) for part in (input_scale, input_zero_point, scale, zero_point)]
     return ctx.emit("QLinearLeakyRelu", input, *parts, shape=ctx.output.shape, domain=MICROSOFT, alpha=alpha)
+
+
+@ort.lower_contrib(requantized.quantized_concat)
+def _(
+    ctx: Emitter,
+    inputs: Sequence[Value],
+    input_scales: Sequence[Value],
+    input_zero_points: Sequence[Value],
+    scale: Value,
+    zero_point: Value,
+    axis: int,
+) -> Value:
+    parts: list[Value | None] = [_single(ctx, scale), _single(ctx, zero_point)]
+    for x, x_scale, x_zero_point in zip(inputs, input_scales, input_zero_points, strict=True):
+        parts += [x, _single(ctx, x_scale), _single(ctx, x_zero_point)]
+    shape, data_type = ctx.output.shape, ctx.output.data_type
+    return ctx.emit("QLinearConcat", *parts, axis=axis, shape=shape, data_type=data_type, domain=MICROSOFT)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from ....composites.quantized import (
     quantized_sigmoid,
     requantize,
 )
+from ....composites.requantized import quantized_concat
 from ....context.builder import MLGraphBuilder
 from ....core.dtypes import DataType
 from ....core.graph import MLOperand
@@ -416,9 +418,9 @@ def _(b: MLGraphBuilder, Y_scale: Tensor, Y_zero_point: Tensor, *inputs: Tensor 
     unsupported_if(
         len(inputs) % 3 or any(value is None for value in inputs), "an input, a scale or a zero point is absent"
     )
-    triples: list[Any] = [inputs[k : k + 3] for k in range(0, len(inputs), 3)]
-    parts = [_requantise(b, x, scale, zero, Y_scale, Y_zero_point) for x, scale, zero in triples]
-    return b.concat(parts, axis=normalize_axis(axis, parts[0].rank))
+    parts = [operand(b, value) for value in inputs if value is not None]
+    along = normalize_axis(axis, parts[0].rank)
+    return quantized_concat(b, parts[::3], parts[1::3], parts[2::3], Y_scale, Y_zero_point, along)
 
 
 # Poolings and reductions ---------------------------------------------------------------------------------------------
@@ -458,8 +460,15 @@ def _mean(
 ) -> MLOperand:
     """The mean of quantised elements, from exact sums."""
     count = int(np.prod([x.shape[axis] for axis in axes]))
-    difference = b.sub(b.cast(x, "int32"), as_type(b, reshape(b, zero_points[0], ()), "int32"))
-    total = b.reduce_sum(difference, axes=list(axes), keep_dimensions=keep)
+    zero = reshape(b, zero_points[0], ())
+    if axes and list(axes) == list(range(axes[0], x.rank)):
+        # A product with ones, for which engines have kernels of 8 bits, which sums of int32 have not.
+        ones = np.ones((count, 1), x.data_type)
+        product = integer_matmul(b, b.reshape(x, [prod(x.shape[: axes[0]]), count]), ones, operand(b, zero))
+        total = b.reshape(product, [*x.shape[: axes[0]], *([1] * len(axes) if keep else [])])
+    else:
+        difference = b.sub(b.cast(x, "int32"), as_type(b, zero, "int32"))
+        total = b.reduce_sum(difference, axes=list(axes), keep_dimensions=keep)
     x_scale, y_scale = (reshape(b, scale, ()) for scale in scales)
     return requantize(
         b, total, b.div(x_scale, b.mul(y_scale, np.float32(count))), operand(b, reshape(b, zero_points[1], ()))
