@@ -6,6 +6,7 @@ from collections import defaultdict
 from functools import cache
 
 from ...core.dtypes import SPELLINGS
+from . import devices
 
 PROVIDER = "CPUExecutionProvider"
 _NAMES = {"float": "float32", "double": "float64", **SPELLINGS}
@@ -36,6 +37,24 @@ def data_types(op_type: str, domain: str = "") -> frozenset[str] | None:
     """Return the data types of the first operand that have a kernel; None if the registry does not list them."""
     types = _registry().get((domain, op_type))
     return frozenset(types) if types else None
+
+
+@cache
+def has_newer(op_type: str) -> bool:
+    """Whether the engine has the kernel of an operator of `records.NEWER`."""
+    from onnxruntime.capi import _pybind_state as engine
+
+    from .records import NEWER
+
+    registry = (kernel for kernel in engine.get_all_opkernel_def() if kernel.provider == PROVIDER and not kernel.domain)
+    return any(kernel.op_name == op_type and kernel.version_range[0] <= NEWER[op_type] for kernel in registry)
+
+
+@cache
+def orders_nan() -> bool:
+    """Whether TopK counts NaN as larger than all numbers: before version 1.32, its place is arbitrary."""
+    major, minor, *_ = devices.version().split(".")
+    return (int(major), int(minor)) >= (1, 32)
 
 
 @cache

@@ -20,6 +20,10 @@ POOLING_OPSET = 18
 """Operator set for graphs with AveragePool, if possible: from 19 on, the CPU kernel is several times slower."""
 IR_VERSION = 10
 
+NEWER = {"CumProd": 26}
+"""Operators that `OPSET` lacks, with the operator set that a model with one of them has. Rules emit one only if the engine has
+all kernels of the graph there."""
+
 _UNCHANGED = """
 Add AveragePool BatchNormalization Clip Concat Conv ConvTranspose Div Elu Erf Exp Expand Gather Gemm GlobalAveragePool
 GlobalLpPool GlobalMaxPool HardSigmoid Identity InstanceNormalization LRN LeakyRelu Log LpPool MatMul Max MaxPool Min
@@ -47,12 +51,18 @@ def field(number: int, value: bytes | str | int) -> bytes:
     return varint(number << 3 | 2) + varint(len(data)) + data
 
 
+class Subgraph(bytes):
+    """An encoded GraphProto, as an attribute of a node."""
+
+
 def attribute(name: str, value: Any) -> bytes:
-    """Encode an AttributeProto of an int, float, str, bytes, or a sequence of ints, floats or strings."""
+    """Encode an AttributeProto of a subgraph, an int, float, str, bytes, or a sequence of ints, floats or strings."""
     if isinstance(value, (bool, int, Size)):
         return field(1, name) + field(3, int(value)) + field(20, 2)
     if isinstance(value, float):
         return field(1, name) + varint(2 << 3 | 5) + pack("<f", value) + field(20, 1)
+    if isinstance(value, Subgraph):
+        return field(1, name) + field(6, bytes(value)) + field(20, 5)
     if isinstance(value, (str, bytes)):
         return field(1, name) + field(4, value) + field(20, 3)
     items = list(value)
@@ -119,5 +129,8 @@ class OnnxNode:
 
 
 def opset_of(nodes: Sequence[OnnxNode]) -> int:
+    newer = [NEWER[node.op_type] for node in nodes if node.op_type in NEWER and not node.domain]
+    if newer:
+        return max(newer)
     pools = any(node.op_type == "AveragePool" for node in nodes)
     return POOLING_OPSET if pools and all(node.is_same_for_pooling for node in nodes) else OPSET
