@@ -10,6 +10,7 @@ from math import inf
 from ....composites import selection as composites
 from ....composites.suppression import LOWEST, non_max_suppression
 from ....core.dtypes import FLOATS, is_float
+from .. import kernels
 from ..backend import ort
 from ..emit import Emitter, Value
 from .shared import is_single
@@ -25,18 +26,19 @@ _WIDER = {"float16": ("float32", 1e30), "float32": ("float64", 1e300)}
 
 @ort.lower(composites.top_k, when=lambda input: input.data_type in SORTED)
 def _(ctx: Emitter, input: Value, k: int, axis: int, largest: bool, index_type: str) -> tuple[Value, Value]:
-    keys, shape = input, ctx.output.shape
-    # Before version 1.32, the kernel's order of NaN is arbitrary, so infinity replaces NaN in keys.
-    if is_float(input.data_type):
+    shape = ctx.output.shape
+    keys = source = ctx.cast(input, "float32") if input.data_type == "float16" else input
+    # An older kernel has no order of NaN, so infinity replaces NaN in keys.
+    if is_float(input.data_type) and (ctx.portable or not kernels.orders_nan()):
         data_type, beyond = _WIDER[input.data_type]
         wide = ctx.cast(input, data_type)
         numbers = ctx.emit("Min", wide, ctx.scalar(beyond, wide))
         keys = ctx.emit("Where", ctx.emit("IsNaN", input, data_type="bool"), ctx.scalar(inf, wide), numbers)
     values, indices = ctx.emit("TopK", keys, ctx.constant([k]), axis=axis, largest=int(largest), outputs=2, shape=shape)
     positions = Value(indices.name, "int64", shape)
-    if keys is not input:
+    if keys is not source:
         values = ctx.emit("GatherElements", input, positions, axis=axis, shape=shape)
-    return values, ctx.cast(positions, index_type)
+    return ctx.cast(values, input.data_type), ctx.cast(positions, index_type)
 
 
 @ort.lower(non_max_suppression)
