@@ -154,7 +154,15 @@ def engine_agrees(input: int, output: int) -> bool:
     margin = np.minimum(beyond, 2 * denominator - beyond).min() / (2 * denominator)
     ratio = input // output
     exact = input == ratio * output and ratio & (ratio - 1) == 0 and input < 2**22
-    return exact or bool(margin > input * POSITION_ERROR)
+    return exact or bool(margin > input * POSITION_ERROR) or _rounds_alike(input, output)
+
+
+def _rounds_alike(input: int, output: int) -> bool:
+    """Whether positions in float32, by the steps of the engine, are next to the elements of the specification."""
+    half = np.float32(0.5)
+    places = (np.arange(output, dtype=np.float32) + half) / (np.float32(output) / np.float32(input)) - half
+    nearest = np.clip(np.ceil(places - half), 0, input - 1).astype(np.int64)
+    return nearest.tolist() == nearest_positions(input, output)
 
 
 def _resize(ctx: Emitter, x: Value, shape: Sequence[int], **attributes: Any) -> Value:

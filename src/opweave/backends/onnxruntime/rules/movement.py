@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from math import prod
 
 from .... import composites
-from ....core.graph import Graph
+from ....core.graph import Graph, Operand
 from ....core.sizes import is_same_size, is_static, may_exceed
 from ....ops import movement as ops
 from ....ops.pooling import average_pool2d, l2_pool2d, max_pool2d
@@ -140,3 +141,34 @@ def _(ctx: Emitter, input: Value, block_size: int, mode: str) -> Value:
 @ort.lower(composites.space_to_depth, when=lambda input: input.data_type in _BLOCKS)
 def _(ctx: Emitter, input: Value, block_size: int) -> Value:
     return ctx.emit("SpaceToDepth", input, blocksize=block_size)
+
+
+_PADDED = ("float32", "int32", "int64", "uint32", "uint64", "int8", "uint8")
+"""Data types of the kernel of Pad."""
+
+
+def _is_one_pad(input: Operand, sizes: Sequence[int]) -> bool:
+    return input.data_type in _PADDED and is_static((*input.shape, *sizes))
+
+
+@ort.lower(composites.center_crop_pad, when=_is_one_pad)
+def _(ctx: Emitter, input: Value) -> Value:
+    # Negative padding crops: one pass over memory instead of two.
+    changes = [new - old for old, new in zip(input.dims, ctx.output.shape, strict=True)]
+    axes = [axis for axis, change in enumerate(changes) if change]
+    if not axes:
+        return input
+    before = [changes[axis] // 2 if changes[axis] > 0 else -(-changes[axis] // 2) for axis in axes]
+    after = [changes[axis] - pad for axis, pad in zip(axes, before, strict=True)]
+    if all(changes[axis] < 0 for axis in axes):
+        starts = [-pad for pad in before]
+        ends = [start + ctx.output.shape[axis] for axis, start in zip(axes, starts, strict=True)]
+        return ctx.emit("Slice", input, ctx.constant(starts), ctx.constant(ends), ctx.constant(axes))
+    # The kernel copies row by row, so axes that keep their size become one with the axis before them.
+    last, inner = axes[-1], prod(input.dims[axes[-1] + 1 :])
+    before[-1], after[-1] = before[-1] * inner, after[-1] * inner
+    x = ctx.reshape(input, [*input.dims[:last], input.dims[last] * inner])
+    shape = [*ctx.output.shape[:last], ctx.output.shape[last] * inner]
+    # With axes, the engine's optimiser does not fuse the padding into a convolution or pooling.
+    y = ctx.emit("Pad", x, ctx.constant([*before, *after]), ctx.scalar(0, x), ctx.constant(axes), shape=shape)
+    return ctx.reshape(y, ctx.output.shape)

@@ -12,12 +12,15 @@ ONNX's reference evaluator defines the results. The engine differs from it, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 from typing import Any
+
+import numpy as np
 
 from ....composites import grid as grids, regions, resizing
 from ....core.dtypes import FLOATS
 from ....core.graph import Desc
+from ....core.sizes import Dimension, is_same_size
 from ..backend import ort
 from ..emit import MICROSOFT, Emitter, Value
 
@@ -131,7 +134,7 @@ def _(
     spatial_scale: float,
     coordinate_transformation_mode: str,
 ) -> Value:
-    boxes = _finite(ctx, ctx.cast(rois, "float32"), -(2.0**20) / spatial_scale)
+    boxes = _finite(ctx, ctx.cast(rois, "float32"), 4, -(2.0**20) / spatial_scale)
     if sampling_ratio == 0 and coordinate_transformation_mode == "half_pixel":
         # The engine raises an error for regions of negative size. Those of size 0 have no samples, either.
         corners = ctx.emit("Slice", boxes, ctx.constant([0]), ctx.constant([2]), ctx.constant([1]))
@@ -155,28 +158,40 @@ def _(
     return ctx.cast(y, input.data_type)
 
 
-def _finite(ctx: Emitter, boxes: Value, far: float) -> Value:
+def _finite(ctx: Emitter, boxes: Value, columns: int, far: float) -> Value:
     """Replace regions with infinities or NaN, for which the engine raises an error, by some far outside."""
-    zero = ctx.emit("Mul", boxes, ctx.scalar(0, boxes))
-    is_wrong = ctx.emit("IsNaN", ctx.emit("ReduceSum", zero, ctx.constant([1]), keepdims=1), data_type="bool")
+    # A row times zeros is NaN, or 0 if all are finite.
+    zero = ctx.emit("MatMul", boxes, ctx.constant(np.zeros((columns, 1)), "float32"))
+    is_wrong = ctx.emit("IsNaN", zero, data_type="bool")
     result: Value = ctx.emit("Where", is_wrong, ctx.scalar(far, boxes), boxes)
     return result
 
 
 @ort.lower(regions.max_roi_pool, when=_has_scale)
 def _(ctx: Emitter, input: Value, rois: Value, pooled_shape: Sequence[int], spatial_scale: float) -> Value:
-    boxes = _finite(ctx, ctx.cast(rois, "float32"), -(2.0**20) / spatial_scale)
-    image = ctx.emit("Slice", boxes, ctx.constant([0]), ctx.constant([1]), ctx.constant([1]))
-    image = ctx.emit("Clip", image, ctx.scalar(0, boxes), ctx.cast(ctx.constant(input.dims[0] - 1), "float32"))
-    corners = ctx.emit("Slice", boxes, ctx.constant([1]), ctx.constant([5]), ctx.constant([1]))
+    boxes = _finite(ctx, ctx.cast(rois, "float32"), 5, -(2.0**20) / spatial_scale)
+    if is_same_size(input.dims[0], 1):
+        boxes = ctx.emit("Mul", boxes, ctx.constant([0, 1, 1, 1, 1], "float32"))  # all regions are of image 0
+    else:
+        boxes = ctx.emit("Max", boxes, ctx.constant([0, *[-inf] * 4], "float32"))
+        boxes = ctx.emit("Min", boxes, _last_image(ctx, input.dims[0]))
     y: Value = ctx.emit(
         "MaxRoiPool",
         ctx.cast(input, "float32"),
-        ctx.emit("Concat", image, corners, axis=1),
+        boxes,
         pooled_shape=list(pooled_shape),
         spatial_scale=float(spatial_scale),
     )
     return ctx.cast(y, input.data_type)
+
+
+def _last_image(ctx: Emitter, count: Dimension) -> Value:
+    """The largest elements of a region [image, x1, y1, x2, y2]."""
+    if isinstance(count, int):
+        return ctx.constant([count - 1, *[inf] * 4], "float32")
+    last = ctx.cast(ctx.constant([count - 1]), "float32")
+    largest: Value = ctx.emit("Concat", last, ctx.constant([inf] * 4, "float32"), axis=0)
+    return largest
 
 
 _CROP_MODES = {"linear": "bilinear", "nearest": "nearest"}
