@@ -1,4 +1,8 @@
-"""Kernels for composites against their parts: `python -m benchmarks composites` writes the table of docs/composites.md."""
+"""Kernels for composites against their parts, and ONNX nodes that become composites against ONNX Runtime.
+
+`python -m benchmarks composites` writes the tables of docs/composites.md. With names of ONNX operators (`python -m benchmarks
+composites DFT Resize`) it prints those rows of the second table alone.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
 import opweave as ow
 from opweave import composites
@@ -17,6 +22,7 @@ from opweave.compile.legalise import legalise
 from opweave.core.graph import Graph, Node, Operand
 from opweave.lazy.custom_call import CustomOp
 
+from .composite_nodes import HEADER, cases as nodes, measure as compare
 from .measure import Ratio, alternate
 from .page import DOCS, Table, machine, replace_part
 
@@ -122,8 +128,28 @@ def measure(case: Case) -> list[str]:
     return [f"`{case.op.name}`", case.size, *both, str(Ratio.of(times["parts"], times["kernel"]))]
 
 
-def main() -> None:
-    """Measure kernels for composites against their parts, and write the table of docs/composites.md."""
+def compared(operators: list[str]) -> list[list[str]]:
+    """The rows of nodes of some ONNX operators, or of all; they are printed as they are measured."""
+    rows, slow = [], []
+    for node in nodes(operators):
+        comparison = compare(node)
+        rows.append(comparison.cells())
+        if comparison.is_slow:
+            slow.append(" ".join(rows[-1]))
+        print(*rows[-1], "SLOW" if comparison.is_slow else "", sep="  ", flush=True)
+    print(f"{len(rows)} nodes, of which {len(slow)} take more than ONNX Runtime's time", *slow, sep="\n")
+    return rows
+
+
+def main(
+    operators: Annotated[
+        list[str] | None, typer.Argument(help="ONNX operators to compare; default: all tables")
+    ] = None,
+) -> None:
+    """Measure kernels for composites against their parts, and ONNX nodes; write the tables of docs/composites.md."""
+    if operators:
+        compared(operators)
+        return
     rows = []
     for case in cases():
         rows.append(measure(case))
@@ -131,3 +157,5 @@ def main() -> None:
     note = f"Made by `python -m benchmarks composites` on: {machine()}. Medians; of the gain with quartiles."
     made = Table(["Composite", "Size (float32)", "Kernel", "Parts", "Gain"], rows)
     replace_part(DOCS / "composites.md", f"{note}\n\n{made}")
+    note = f"Made by `python -m benchmarks composites` on: {machine()}. Medians; of the ratio with quartiles."
+    replace_part(DOCS / "composites.md", f"{note}\n\n{Table(HEADER, compared([]))}", "nodes")

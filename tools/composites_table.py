@@ -26,7 +26,7 @@ FAMILIES = {
     "elementary cumulative linear_algebra fourier": "Mathematics",
     "random": "Random numbers",
     "bits": "Bits",
-    "quantization integers quantized": "Small integers",
+    "quantization integers quantized requantized": "Small integers",
     "movement resizing grid regions": "Movement and sampling",
 }
 """Titles of families by the modules of `opweave.composites`."""
@@ -38,8 +38,10 @@ CONDITIONS = {
     "asinh": "float32",
     "atan": "as `acos`",
     "atanh": "float32",
+    "center_crop_pad": "all but float16, as one padding",
     "col2im": "two axes; one or three without dilations",
     "cosh": "float32",
+    "cumulative_product": "all but small integers, from its operator set 26 on",
     "dequantized_matmul": "as `quantized_matmul`",
     "det": "float32",
     "depth_to_space": "float32, int8, uint8",
