@@ -59,6 +59,7 @@ CONDITIONS = {
     "max_pool_with_indices": "floats, int8, uint8, if each window has an element",
     "max_unpool": "float32, float16",
     "multi_head_attention": "float32, with a constant mask or none",
+    "ragged_gru": "all but float64",
     "quantized_conv2d": "one zero point for all filters; no uint8 filters of int8 images",
     "quantized_leaky_relu": "constant scales and zero points",
     "quantized_matmul": "as `integer_matmul`",

@@ -12,6 +12,7 @@ from ... import memory
 from ...core.desc import OtherShapes
 from ...memory.spaces import Cell, Memory
 from ...support.errors import OperationError
+from .in_place import count_copies
 from .native import CPU, ENGINE_ERRORS
 from .values import PLAIN_TYPES, from_engine, to_engine
 
@@ -67,8 +68,6 @@ class BoundModel:
             return
         if self._updates:
             values = [source.value if isinstance(source, Cell) else source for source in self._inputs]
-            from .in_place import count_copies
-
             count_copies(self._updates, values, self._outputs)
         if self._made:
             values = self._binding.get_outputs()
@@ -92,6 +91,28 @@ class BoundModel:
         results = [(k, cell.value) for k, cell in cells.items()]
         fill(results, self._outputs, self._model.outputs, "an output that the engine does not write into given memory")
         return bool(cells)
+
+
+def run_on_arrays(model: ModelSession, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> bool:
+    """Run a model once on arrays of NumPy's own types, which takes a third of the time of `BoundModel`.
+
+    Returns: Whether that was possible; if not, `BoundModel` knows what else to try.
+    """
+    for array in (*outputs, *inputs):
+        if type(array) is not np.ndarray or array.dtype.isbuiltin != 1:
+            return False
+    binding = engine.SessionIOBinding(model.session)
+    for name, array in zip(model.inputs, inputs, strict=True):
+        binding.bind_input(name, array)
+    for name, array in zip(model.outputs, outputs, strict=True):
+        binding.bind_ortvalue_output(name, engine.OrtValue.ortvalue_from_numpy(array, CPU))
+    try:
+        model.session.run_with_iobinding(binding, None)
+    except ENGINE_ERRORS:
+        return False
+    if model.updates:
+        count_copies(model.updates, inputs, outputs)
+    return True
 
 
 def fill(results: Sequence[tuple[int, Any]], outputs: Sequence[Memory], names: Sequence[str], reason: str) -> None:

@@ -97,7 +97,7 @@ def _lower(
 
 
 def _has_kernel(input: Operand) -> bool:
-    return input.data_type != "float64"  # the engine has kernels, which raise an error
+    return str(input.data_type) != "float64"  # the engine has kernels, which raise an error
 
 
 def _is_native(input: Operand, peephole_weight: Operand | None, **attributes: Any) -> bool:
