@@ -68,6 +68,7 @@ WAYS = {
 }
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("way", WAYS)
 def test_exec_runs_as_python_does(way: str) -> None:
     write("facts.py", FACTS)
@@ -232,6 +233,7 @@ def test_exec_prints_the_folder() -> None:
     assert run(*EXEC, "--path").stdout == f"{execute.FOLDER}\n"
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize(("value", "place"), [("", "opweave"), ("1", "opweave"), ("0", "onnxruntime")])
 def test_folder_replaces_unless_switched_off(value: str, place: str) -> None:
     code = f"{OPEN}\nprint(where())"
@@ -254,6 +256,7 @@ ORDERS: dict[str, str] = {
 }
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("order", ORDERS)
 def test_folder_replaces_in_any_order_of_imports(order: str) -> None:
     done = run(*PYTHON, "-c", f"{ORDERS[order]}\n{OPEN}\nprint(where())", PYTHONPATH=on_path())

@@ -254,6 +254,7 @@ def test_models_for_all_sizes_have_one_copy_of_the_weights(loaded: list[bytes]) 
     assert len(loaded) == 1
 
 
+@pytest.mark.long
 def test_tuned_shapes_keep_their_program(cache_folder: Path) -> None:
     session = dense()
     for n in (4, 6, 5):

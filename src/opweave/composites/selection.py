@@ -105,11 +105,12 @@ def _one_by_one(b: Operations, keys: Operand, is_first: Operand | None, k: int, 
     wide = b.cast(keys, "int32") if keys.data_type in ("int8", "uint8") else keys
     worst = constant(b, _worst(wide.data_type, largest), wide.data_type)
     left = b.expand(constant(b, 1, "uint8"), keys.shape)
-    priority = None if is_first is None else b.cast(is_first, "int32") + 1
+    # Scores are floats: OpenVINO finds no largest integer of 32 bits, and a step on another engine would divide the graph.
+    priority = None if is_first is None else b.cast(is_first, "float32") + 1
     positions = []
     for _ in range(k):
         extreme = best(b.where(left, wide, worst), axes=[axis], keep_dimensions=True)
-        candidates = b.cast(b.logical_and(left, b.equal(wide, extreme)), "int32")
+        candidates = b.cast(b.logical_and(left, b.equal(wide, extreme)), "float32")
         scores = candidates if priority is None else candidates * priority
         position = b.arg_max(scores, axis, keep_dimensions=True, output_data_type="int32")
         left = b.logical_and(left, b.not_equal(line, position))

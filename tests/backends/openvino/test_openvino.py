@@ -15,6 +15,7 @@ from support.graphs import run
 from support.openvino_device import openvino_context
 
 import opweave as ow
+from opweave import composites
 from opweave.backends.openvino import devices, openvino
 from opweave.backends.openvino.saturation import saturates
 from opweave.context.graph import program_of
@@ -39,6 +40,22 @@ def test_products_are_sums_of_float32(context: ow.MLContext) -> None:
     a, b = (np.random.default_rng(seed).standard_normal((64, 256), float32) for seed in (1, 2))
     y = run(context, lambda builder, x: builder.matmul(x, builder.constant(b.T.copy())), a)
     np.testing.assert_allclose(y, a.astype("float64") @ b.T, rtol=0, atol=5e-5)
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+def test_top_k_is_one_model(context: ow.MLContext, data_type: Any) -> None:
+    """Each step was a model of ONNX Runtime between two of the engine, since the engine finds no largest int32."""
+    x = np.random.default_rng(0).integers(-9, 9, (2, 300)).astype(data_type)
+    x[0, 7], x[:, 5] = np.inf, np.nan
+    builder = ow.MLGraphBuilder(context)
+    values, positions = composites.top_k(builder.input("x", data_type, x.shape), 3)
+    graph = builder.build({"values": values, "positions": positions})
+    assert "ONNX Runtime" not in graph.explain()
+    expected = np.argsort(-x, axis=1, kind="stable")  # NaN is last
+    expected = np.concatenate([np.full((2, 1), 5), expected[:, :2]], 1)
+    results = context.compute(graph, {"x": x})
+    np.testing.assert_array_equal(results["positions"], expected)
+    np.testing.assert_array_equal(results["values"], np.take_along_axis(x, expected, 1))
 
 
 def test_integers_are_moved_bit_for_bit(context: ow.MLContext) -> None:
