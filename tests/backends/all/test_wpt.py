@@ -1,7 +1,7 @@
 """The conformance and validation cases of the specification, on all back ends.
 
-The sample has cases of each operation with floats and without them on each back end, and on ONNX Runtime all that differ by
-more than data types.
+The sample has cases of each operation with floats and without them, and on ONNX Runtime all that differ by more than data
+types. On OpenVINO and WebGPU, which compile longer, it has a case of each operation, and all data types.
 
 Known failures stand in `expect/<name>.toml` with the reason; an entry that passes fails the run.
 """
@@ -55,7 +55,9 @@ def conformance_rows() -> list[Any]:
         for backend in DEVICES:
             subject = wpt.without_data_types(case) if backend == "onnxruntime" else case["op"]
             mark = typed(f"{backend} {subject}", types, family=f"{backend} {case['op']}")
-            if backend == "reference" and wpt.is_large(case):
+            if backend in ("openvino", "webgpu"):
+                mark = pytest.mark.covers(f"{backend} {subject}", *(f"{backend}: {data_type}" for data_type in types))
+            elif backend == "reference" and wpt.is_large(case):
                 mark = pytest.mark.covers()
             rows.append(pytest.param(backend, case, id=f"{case['id']}-{backend}", marks=mark))
     return rows
