@@ -17,8 +17,8 @@ BEGIN, END = "<!-- what falls back, made by `make docs` -->", "<!-- end -->"
 
 SHAPES = "has a shape that is known only when the graph runs"
 KINDS = {
-    "its input 'opt_in' " + SHAPES: "optionals and sequences",
-    "its input 'x' " + SHAPES: "optionals and sequences",
+    "its input 'opt_in' " + SHAPES: "its values are optionals or sequences",
+    "its input 'x' " + SHAPES: "its values are optionals or sequences",
     "its input 'x' is string": "its values are strings",
 }
 """Reasons that name an operand of a case, in the words of the table."""
