@@ -78,3 +78,17 @@ def test_composites_run_whole_on_gpus(op_type: str) -> None:
     session = ow.InferenceSession(model, gpu_context())
     text = session.explain({name: array.shape for name, array in feed.items() if isinstance(array, np.ndarray)})
     assert "runs whole on gpu-software" in text.splitlines()
+
+
+def test_line_lists_the_first_reasons() -> None:
+    operators = ["Abs", "Neg", "Exp", "Sqrt", "Ceil", "Floor", "Neg", "Erf"]
+    names = [f"wide{k}" for k in range(len(operators))]
+    nodes = [helper.make_node("Cast", ["x"], ["wide0"], to=TensorProto.DOUBLE)]
+    nodes += [
+        helper.make_node(op, [name], [after])
+        for op, name, after in zip(operators, names, [*names[1:], "y"], strict=True)
+    ]
+    _, line, _ = compiled(nodes, gpu_context())
+    reason = "kernels of this device have no float64"
+    shown = ["Cast", "Abs", "Neg 2x", "Exp", "Sqrt", "Ceil"]
+    assert line == f"9 of 9 nodes on the processor: {', '.join(f'{name} ({reason})' for name in shown)}, 2 more nodes"

@@ -13,6 +13,7 @@ from ...support.names import count_of, printable
 from ..convert.trace import Trace, TracedNode, Tracer
 from ..model.values import Tensor
 from .compiled import sections
+from .summary import MAX_SHOWN
 
 if TYPE_CHECKING:
     from ...backends import Backend, Device
@@ -30,7 +31,7 @@ def line_of(trace: Trace, outputs: Sequence[str], context: MLContext) -> str:
     """Say whether the device of a context runs a traced model whole, else which nodes run elsewhere, and why.
 
     Nodes that ONNX Runtime runs as they are, and WebNN's operations that the device cannot run, are counted by operator and
-    reason. Nodes that are computed when the model is compiled do not count.
+    reason; beyond `MAX_SHOWN` of these, by number only. Nodes that are computed when the model is compiled do not count.
     """
     parts = sections(trace, outputs)
     steps = [step for part in parts for step in part.nodes]
@@ -48,9 +49,14 @@ def line_of(trace: Trace, outputs: Sequence[str], context: MLContext) -> str:
         return f"runs whole on {context.device.name}"
     where = "fall back to ONNX Runtime" if context.backend.space.is_host else "on the processor"
     counts = Counter(reasons[id(step)] for step in steps if id(step) in reasons)
+    groups = list(counts.items())
     listed = [
-        f"{printable(name)}{f' {count}x' if count > 1 else ''} ({reason})" for (name, reason), count in counts.items()
+        f"{printable(name)}{f' {count}x' if count > 1 else ''} ({reason})"
+        for (name, reason), count in groups[:MAX_SHOWN]
     ]
+    if len(groups) > MAX_SHOWN:
+        rest = sum(count for _, count in groups[MAX_SHOWN:])
+        listed.append(count_of(rest, "more node"))
     return f"{len(reasons)} of {count_of(len(steps), 'node')} {where}: {', '.join(listed)}"
 
 
@@ -63,14 +69,15 @@ def _graph_of(trace: Trace, inputs: Sequence[str], outputs: Sequence[str]) -> Gr
 
 def _owners_of(trace: Trace) -> Mapping[Node, TracedNode]:
     """The step that has made each operation."""
-    ends = {value.operand for value in trace.values.values() if isinstance(value, Tensor)}
+    values = {name: trace.values.get(name) for name in trace.maker}
+    ends = {name: value.operand for name, value in values.items() if isinstance(value, Tensor)}
+    inner = set(ends.values())
     owners: dict[Node, TracedNode] = {}
-    for name, step in trace.maker.items():
-        value = trace.values.get(name)
-        pending = [value.operand.node] if isinstance(value, Tensor) else []
+    for name, end in ends.items():
+        pending = [end.node]
         while pending:
             node = pending.pop()
             if node is not None and node not in owners:
-                owners[node] = step
-                pending += [operand.node for operand in node.operands if operand not in ends]
+                owners[node] = trace.maker[name]
+                pending += [operand.node for operand in node.operands if operand not in inner]
     return owners
