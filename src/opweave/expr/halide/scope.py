@@ -41,7 +41,9 @@ class LoopScope:
             case Const():
                 return elements.constant(node.value, node.type)
             case Index():
-                return hl.i32(0) if node.extent == 1 else self._positions[self._nest.loops.of[node]]
+                position = hl.i32(0) if node.extent == 1 else self._positions[self._nest.loops.of[node]]
+                # A loop variable lacks methods of expressions.
+                return position if isinstance(position, hl.Expr) else hl.Expr(position)
             case Load():
                 return self._nest.load(node, self._offset(node), self._positions)
             case Reduce():
