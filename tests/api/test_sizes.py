@@ -13,7 +13,14 @@ from support.threads import together
 
 import opweave as ow
 from opweave.compile import driver
-from opweave.composites import scaled_dot_product_attention
+from opweave.composites import (
+    average_pool,
+    lp_pool,
+    max_pool,
+    max_pool_with_indices,
+    max_unpool,
+    scaled_dot_product_attention,
+)
 from opweave.context.graph import program_of, state_of
 from opweave.context.graph_state import MAX_VERSIONS, DynamicGraphState
 from opweave.core.graph import Graph
@@ -657,6 +664,23 @@ def test_saved_model_computes_real_numbers_of_sizes(tmp_path: Path) -> None:
         ow.js.save(graph, tmp_path / "model.js")
 
 
+@pytest.mark.parametrize("pool", [average_pool, lp_pool, max_pool, max_pool_with_indices], ids=lambda op: op.name)
+def test_pooling_of_volumes_takes_names_everywhere(context: ow.MLContext, pool: Any) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [1, 1, "a", "b", "c"])
+    y = builder.input("y", "float32", ["m", "n"])
+    m, n = y.shape
+    options = {"strides": [3, m, m], "dilations": [1, 1, m], "window_dimensions": [m, 3, m], "output_sizes": [n, m, m]}
+    result = pool(builder, x, **({"p": 2} if pool is lp_pool else {}), padding=[0, 1, 1, 0, 1, 0], **options)
+    first = result[0] if isinstance(result, (tuple, list)) else result
+    graph = builder.build({"z": first, "m": builder.neg(y)})
+    for sizes, count in (((4, 5, 4), 2), ((5, 5, 5), 2), ((5, 4, 4), 3)):
+        feeds = {"x": np.ones((1, 1, *sizes), "float32"), "y": np.ones((2, count), "float32")}
+        assert context.compute(graph, feeds)["z"].shape == (1, 1, count, 2, 2)
+    with pytest.raises(ow.ValidationError, match=r"output_sizes must be .* along each axis, got .*; the sizes are"):
+        graph.compute_shapes({"x": [1, 1, 9, 5, 4], "y": [2, 2]})
+
+
 def test_explore_refuses_too_many_ways() -> None:
     with pytest.raises(ow.ValidationError, match="more than 64 combinations"):
         explore(lambda: [Size(f"n{k}") > 4 for k in range(7)])
@@ -696,6 +720,31 @@ def test_sizes_with_known_answers_are_not_checked_again(context: ow.MLContext, m
         context.compute(graph, {"x": np.ones((1, 4), "float32")})
 
 
+def test_compute_shapes_and_the_run_check_operations_once(
+    context: ow.MLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = counted(monkeypatch)
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", ["rows", 4])
+    tail = builder.slice(builder.neg(x), [2, 0], [x.shape[0] - 2, 4])
+    graph = builder.build({"y": builder.concat([x, tail], 0), "tail": tail})
+    for rows in (5, 7, 40):
+        shapes = graph.compute_shapes({"x": [rows, 4]})
+        results = context.compute(graph, {"x": np.ones((rows, 4), "float32")})
+        assert shapes == {name: array.shape for name, array in results.items()}
+    if context.backend.takes_names:
+        assert len(calls) == 2, "with numbers and with names, for the first sizes"
+    assert graph.compute_shapes({"x": [2, 4]}) == {"y": (2, 4), "tail": (0, 4)}
+    with pytest.raises(ow.ValidationError, match=r"compute_shapes: slice: .*rows = 1"):
+        graph.compute_shapes({"x": [1, 4]})
+    graph.compute_shapes({"x": [3, 4]})
+    graph.destroy()
+    with pytest.raises(ow.InvalidStateError, match="destroyed"):
+        graph.compute_shapes({"x": [3, 4]})
+    with pytest.raises(ow.InvalidStateError, match="destroyed"):
+        context.compute(graph, {"x": np.ones((3, 4), "float32")})
+
+
 def test_limits_hold_for_sizes_that_are_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     context = ow.ml.create_context(device="cpu", drafts=True)
     monkeypatch.setattr(type(context.backend), "max_byte_length", 4000)
@@ -706,6 +755,96 @@ def test_limits_hold_for_sizes_that_are_not_checked_again(monkeypatch: pytest.Mo
         assert context.compute(graph, {"x": np.ones((rows, 4), "float32")})["y"].shape == (2 * rows, 4)
     with pytest.raises(ow.ValidationError, match=r"concat: .*at most 4000 bytes.*n = 126"):
         context.compute(graph, {"x": np.ones((126, 4), "float32")})
+
+
+VIOLATIONS: dict[str, tuple[Any, list[Any], list[Any], list[Any]]] = {
+    "matmul": (lambda b, x, y: b.matmul(x, y), [[2, "n"], ["m", 2]], [3, 3], [3, 4]),
+    "gemm": (lambda b, x, y: b.gemm(x, y), [[2, "n"], ["m", 2]], [3, 3], [3, 4]),
+    "gemm c": (lambda b, x, y: b.gemm(x, x, c=y, b_transpose=True), [["n", 2], ["m"]], [3, 3], [3, 4]),
+    "add": (lambda b, x, y: b.add(x, y), [[2, "n"], ["m"]], [3, 1], [3, 4]),
+    "where": (lambda b, x, y: b.where(b.greater(x, x), x, y), [[2, "n"], [2, "m"]], [3, 3], [3, 4]),
+    "prelu": (lambda b, x, y: b.prelu(x, y), [[2, "n"], ["m"]], [3, 3], [3, 4]),
+    "expand": (lambda b, x, y: b.expand(x, [2, y.shape[0]]), [[2, "n"], ["m"]], [3, 3], [3, 4]),
+    "reshape": (lambda b, x, y: b.reshape(x, [y.shape[0], 2]), [[2, "n"], ["m"]], [3, 3], [3, 4]),
+    "concat": (lambda b, x, y: b.concat([x, y], 0), [[2, "n"], [2, "m"]], [3, 3], [3, 4]),
+    "slice": (lambda b, x, y: b.slice(x, [0, 0], [2, y.shape[0]]), [[2, "n"], ["m"]], [3, 2], [3, 4]),
+    "split": (lambda b, x, y: b.split(x, [1, y.shape[0]], axis=1), [[2, "n"], ["m"]], [3, 2], [3, 3]),
+    "gather_elements": (
+        lambda b, x, y: b.gather_elements(x, b.cast(y, "int32"), axis=0), [[2, "n"], [4, "m"]], [3, 3], [3, 4]
+    ),
+    "scatter_elements": (
+        lambda b, x, y: b.scatter_elements(x, b.cast(x, "int32"), y, axis=0), [[2, "n"], [2, "m"]], [3, 3], [3, 4]
+    ),
+    "conv2d": (lambda b, x, y: b.conv2d(x, y), [[1, "n", 4, 4], [2, "m", 2, 2]], [3, 3], [3, 4]),
+    "conv2d bias": (
+        lambda b, x, y: b.conv2d(x, b.slice(b.concat([x, x], 0), [0] * 4, [2, x.shape[1], 2, 2]), bias=y),
+        [[1, "n", 4, 4], ["m"]], [3, 2], [3, 4],
+    ),
+    "batch_normalization": (
+        lambda b, x, y: b.batch_normalization(x, y, y), [[2, "n", 2], ["m"]], [3, 3], [3, 4]
+    ),
+    "layer_normalization": (
+        lambda b, x, y: b.layer_normalization(x, scale=y, axes=[1]), [[2, "n"], ["m"]], [3, 3], [3, 4]
+    ),
+    "dequantize_linear": (
+        lambda b, x, y: b.dequantize_linear(b.cast(x, "int8"), y, b.cast(y, "int8")), [[2, "n"], [2, "m"]], [6, 3], [6, 4]
+    ),
+    "gru": (
+        lambda b, x, y: b.gru(x, b.expand(y, [1, 6, 2]), b.constant(np.ones((1, 6, 2), "float32")), 1, 2)[0],
+        [["k", 2, "n"], [1, 1, "m"]], [1, 2, 2], [2, 2, 2],
+    ),
+    "sizes": (lambda b, x, y: b.add(b.cast(x, "uint8"), y.shape[0]), [["n"], ["m"]], [3, 255], [3, 256]),
+    "sizes of 32 bits": (
+        lambda b, x, y: b.add(b.cast(x, "int32"), y.shape[0] * 2**20), [["n"], ["m"]], [3, 2**11 - 1], [3, 2**11]
+    ),
+    "values of a range": (
+        lambda b, x, y: max_unpool(b, x, np.int64([[[5]]]), [y.shape[0]]), [["k", "n", 1], ["m"]], [1, 1, 6], [1, 1, 5]
+    ),
+}  # fmt: skip
+"""Calls of operands x and y of these shapes; for the first sizes they are right, for the second ones refused."""
+
+
+@pytest.mark.parametrize("name", VIOLATIONS)
+def test_sizes_that_an_operation_refuses_after_a_run(context: ow.MLContext, name: str) -> None:
+    call, shapes, right, wrong = VIOLATIONS[name]
+
+    def build() -> ow.MLGraph:
+        builder = ow.MLGraphBuilder(context)
+        operands = [builder.input(k, "float32", shape) for k, shape in zip("xy", shapes, strict=True)]
+        result = call(builder, *operands)
+        first = result[0] if isinstance(result, (tuple, list)) else result
+        return builder.build({"out": first, "y2": builder.neg(operands[1])})
+
+    def feeds(numbers: list[int]) -> dict[str, Any]:
+        names = dict.fromkeys(size for shape in shapes for size in shape if isinstance(size, str))
+        sizes = dict(zip(names, numbers, strict=True))
+        return {
+            k: np.ones([sizes.get(size, size) for size in shape], "float32")  # type: ignore[call-overload]
+            for k, shape in zip("xy", shapes, strict=True)
+        }
+
+    with pytest.raises(ow.ValidationError) as first:
+        context.compute(build(), feeds(wrong))
+    assert "; the sizes are " in str(first.value)
+    graph = build()
+    context.compute(graph, feeds(right))
+    for _ in range(2):
+        with pytest.raises(ow.ValidationError) as after:
+            context.compute(graph, feeds(wrong))
+        assert str(after.value) == str(first.value)
+    with pytest.raises(ow.ValidationError, match="; the sizes are "):
+        graph.compute_shapes({k: array.shape for k, array in feeds(wrong).items()})
+
+
+def test_sizes_that_broadcast_share_a_program() -> None:
+    context = ow.ml.create_context(device="cpu", drafts=True)
+    builder = ow.MLGraphBuilder(context)
+    x, y = builder.input("x", "float32", ["n", 2]), builder.input("y", "float32", ["m", 2])
+    graph = builder.build({"z": builder.add(x, y)})
+    for n, m in ((3, 3), (1, 4), (5, 1), (1, 1), (7, 7)):
+        arrays = {"x": np.full((n, 2), 2, "float32"), "y": np.full((m, 2), 3, "float32")}
+        assert_array_equal(context.compute(graph, arrays)["z"], np.full((max(n, m), 2), 5))
+    assert len(state_of(graph)._open) == 1  # type: ignore[attr-defined]
 
 
 def test_graph_of_sizes_that_were_not_checked_is_made_when_it_is_needed(context: ow.MLContext) -> None:

@@ -10,12 +10,13 @@ from ..core.dtypes import ANY, FLOATS, INFO, DataType
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits
 from ..core.shapes import Window, check_positive, check_window, conv_size
+from ..core.sizes import may_be_one_of
 from ..core.value_ranges import ValueRange
 from ..expr import Traced, arg_max_over, cast, clamp, compute, max as maximum, min as minimum, store, where
 from ..expr.ir import storage
 from ..ops.constants import constant
 from ..ops.pooling import RoundingType
-from ..support.errors import require
+from ..support.errors import ValidationError, require
 from .convolve import IMAGES, no_padding, ones, spatial
 from .declare import declare
 
@@ -56,10 +57,10 @@ def _pooled_shape(
     require(len(output_sizes) == axes, f"output_sizes must have {axes} values, got {list(output_sizes)}")
     windows = list(zip(spatial(input), window_dimensions, padding[::2], padding[1::2], strides, dilations, strict=True))
     whole, partial = ([conv_size(*window, ceil=ceil) for window in windows] for ceil in (False, True))
-    pairs = zip(output_sizes, whole, partial, strict=True)
-    fits = all(size in (one, other) for size, one, other in pairs)
-    allowed = [whole] if whole == partial else [whole, partial]
-    require(fits, f"output_sizes must be {' or '.join(map(str, allowed))} along each axis, got {list(output_sizes)}")
+    if not all(map(may_be_one_of, output_sizes, whole, partial)):
+        allowed = [whole] if whole == partial else [whole, partial]
+        listed = " or ".join(map(str, allowed))
+        raise ValidationError(f"output_sizes must be {listed} along each axis, got {list(output_sizes)}")
     return (*input.shape[:2], *output_sizes)
 
 

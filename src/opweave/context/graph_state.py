@@ -427,7 +427,7 @@ class DynamicGraphState(GraphState):
         numbers_needed: the names that programs have numbers for, with the title of the operation that needs them.
     """
 
-    __slots__ = ("_compile", "_latest", "_open", "_shapes", "numbers_needed", "versions")
+    __slots__ = ("_checked", "_compile", "_latest", "_open", "_shapes", "numbers_needed", "versions")
 
     def __init__(self, context: MLContext, graph: Graph, compile: Callable[[Graph], Program], is_fused: bool) -> None:
         super().__init__(context, graph, None, is_fused)
@@ -436,6 +436,8 @@ class DynamicGraphState(GraphState):
         self._latest: tuple[tuple[Shape, ...] | None, GraphState | None] = (None, None)
         self._open: list[OpenProgram] = []
         self.numbers_needed: dict[str, str] = {}
+        # What `compute_shapes` checked last, for the run that mostly follows.
+        self._checked: tuple[tuple[Shape, ...], Graph, dict[str, int]] | None = None
         self.versions: Cache[tuple[Shape, ...], GraphState] = Cache(
             MAX_VERSIONS, raw=True, on_drop=partial(_release, self.bindings)
         )
@@ -469,7 +471,7 @@ class DynamicGraphState(GraphState):
         versions = self.versions.items()
         self.versions.clear()
         self._shapes.clear()
-        self._open, self._latest = [], (None, None)
+        self._open, self._checked, self._latest = [], None, (None, None)
         for _, version in versions:
             version.destroy()
 
@@ -477,10 +479,16 @@ class DynamicGraphState(GraphState):
         """The shape of each output; see `MLGraph.compute_shapes`."""
         key = self._key("compute_shapes", input_shapes)
         cached = self._shapes.get(key)
-        if cached is None:
-            graph, _ = self._specialise("compute_shapes", key)
-            cached = self._shapes.put(key, {name: operand.shape for name, operand in graph.outputs.items()})
-        return dict(cached)
+        return dict(self._shapes.put(key, self._shapes_for(key)) if cached is None else cached)
+
+    def _shapes_for(self, key: tuple[Shape, ...]) -> dict[str, Shape]:
+        if self._open:
+            sizes = self._sizes("compute_shapes", key)
+            if (item := self._open_for(sizes)) is not None:
+                return {name: values_at(operand.shape, sizes) for name, operand in item.graph.outputs.items()}
+        graph, sizes = self._specialise("compute_shapes", key)
+        self._checked = key, graph, sizes
+        return {name: operand.shape for name, operand in graph.outputs.items()}
 
     def version(self, subject: str, inputs: Mapping[str, Any]) -> GraphState:
         """The state of the static graph for tensors or arrays, compiled if it is new."""
@@ -538,13 +546,16 @@ class DynamicGraphState(GraphState):
 
     def _specialise(self, subject: str, key: tuple[Shape, ...]) -> tuple[Graph, dict[str, int]]:
         """The static graph for these shapes, and its sizes by name."""
-        from ..core.specialise import sizes_of, specialise  # graphs without names do without its imports
+        from ..core.specialise import specialise  # graphs without names do without its imports
 
-        graph = self.recorded
+        graph, checked = self.recorded, self._checked
         if graph is None:
             self.check_not_destroyed()
         assert graph is not None
-        sizes = sizes_of(self.inputs, dict(zip(self.inputs, key, strict=True)), subject)
+        if checked is not None and checked[0] == key:
+            self._checked = None
+            return checked[1:]
+        sizes = self._sizes(subject, key)
         try:
             return specialise(graph, key, sizes, self.context.backend.max_byte_length), sizes
         except ValidationError as error:
@@ -565,18 +576,28 @@ class DynamicGraphState(GraphState):
         """The state for sizes that need no check of operations: all comparisons have the same answers as for earlier sizes."""
         if not self._open:
             return None
+        self.check_not_destroyed()
+        sizes = self._sizes(subject, key)
+        item = self._open_for(sizes)
+        if item is None:
+            return None
+        descs = self._descs_at(item.graph.inputs, sizes), self._descs_at(item.graph.outputs, sizes)
+        program = item.program.at(sizes, item.ranges)
+        graph = partial(self.static_graph, subject, {name: desc.shape for name, desc in descs[0].items()})
+        return GraphState(self.context, graph, program, self.is_fused, self, sizes, descs)
+
+    def _open_for(self, sizes: Mapping[str, int]) -> OpenProgram | None:
+        """The program for sizes that need no check of operations; None if there is none."""
+        for item in self._open:
+            if item.limits is not None and item.guards.hold(sizes) and item.limits.hold(sizes):
+                return item
+        return None
+
+    def _sizes(self, subject: str, key: tuple[Shape, ...]) -> dict[str, int]:
+        """The size of each name, for inputs of these shapes."""
         from ..core.specialise import sizes_of
 
-        self.check_not_destroyed()
-        sizes = sizes_of(self.inputs, dict(zip(self.inputs, key, strict=True)), subject)
-        for item in self._open:
-            if item.limits is None or not item.guards.hold(sizes) or not item.limits.hold(sizes):
-                continue
-            descs = self._descs_at(item.graph.inputs, sizes), self._descs_at(item.graph.outputs, sizes)
-            program = item.program.at(sizes, item.ranges)
-            graph = partial(self.static_graph, subject, {name: desc.shape for name, desc in descs[0].items()})
-            return GraphState(self.context, graph, program, self.is_fused, self, sizes, descs)
-        return None
+        return sizes_of(self.inputs, dict(zip(self.inputs, key, strict=True)), subject)
 
     @staticmethod
     def _descs_at(operands: Mapping[str, Operand], sizes: Mapping[str, int]) -> dict[str, Desc]:

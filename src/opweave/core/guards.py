@@ -65,6 +65,8 @@ class Guards:
     (True, False)
     """
 
+    is_of_run = True
+
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes = sizes
         self.answers: dict[Condition, bool] = {}
@@ -115,6 +117,8 @@ def guarded_sizes() -> Mapping[str, int]:
 class _NoAnswers:
     """A scope that records nothing, and keeps the sizes of the scope around it for estimates."""
 
+    is_of_run = False
+
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes = sizes
 
@@ -160,6 +164,8 @@ def estimate(dimension: Dimension) -> int:
 
 class _Path:
     """One way through a function: the answers up to the last one that changes, then True until it returns."""
+
+    is_of_run = False
 
     def __init__(self, answers: Sequence[bool]) -> None:
         self.answers = list(answers)

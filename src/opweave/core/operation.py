@@ -38,7 +38,7 @@ from . import dtypes
 from .conversion import ANY_DATA_TYPE, DATA_TYPE, Converter, converter
 from .dtypes import ANY, DataType
 from .graph import MAX_RANK, Builder, Desc, Operand, check_desc, title
-from .sizes import Symbol, UnknownSizeError, is_static
+from .sizes import Symbol, UnknownSizeError, current_scope, is_static
 from .value_ranges import ValueRange
 
 P = ParamSpec("P")
@@ -337,7 +337,9 @@ class Op(Generic[P, R]):
         for desc in descs_of(result):
             check_desc(desc, builder._max_byte_length, "the result", builder.takes_empty)
         for name, values in self.value_ranges({**inputs, **attributes}) if self.range_functions else ():
-            if inputs[name].is_constant and is_static((values.low, values.high)):
+            scope = current_scope.get()  # without one of a run, the bounds may be known only when the graph runs
+            is_known = is_static((values.low, values.high)) or (scope is not None and scope.is_of_run)
+            if inputs[name].is_constant and is_known:
                 values.check(name, inputs[name].value)
         return attributes, result
 

@@ -11,7 +11,7 @@ from ..support.names import short_repr
 from ..support.records import record
 from .desc import MAX_DIMENSION as MAX_DIMENSION
 from .size_functions import broadcast_size
-from .sizes import Size, is_same_size, is_static, may_equal
+from .sizes import Size, is_same_size, is_static, may_equal, may_stretch
 
 MAX_VALUES = 2**20
 """Maximum length of a list argument, far longer than any list of axes."""
@@ -62,9 +62,7 @@ def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
 
 def _stretches_to(shape: Sequence[int], target: Sequence[int]) -> bool:
     """Whether dimensions are 1 or those of `target`; where that depends on sizes, the graph checks it when it runs."""
-    if is_static(shape) and is_static(target):
-        return all(size in (1, whole) for size, whole in zip(shape, target, strict=True))
-    return all(may_equal(size, 1) or may_equal(size, whole) for size, whole in zip(shape, target, strict=True))
+    return all(map(may_stretch, shape, target))
 
 
 def blockwise_broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:

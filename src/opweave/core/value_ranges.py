@@ -34,11 +34,11 @@ class ValueRange:
         if values.size < 2:
             least = most = values.item() if values.size else self.low
         # The methods of arrays take twice as long for few elements. As unsigned integers, negative values are the largest.
-        elif self.low <= 0 and np.maximum.reduce(values.view(_UNSIGNED[values.itemsize]), axis=None) <= self.high:
+        elif self.low <= 0 and int(np.maximum.reduce(values.view(_UNSIGNED[values.itemsize]), axis=None)) <= self.high:
             return None
         else:
-            least, most = np.minimum.reduce(values, axis=None), np.maximum.reduce(values, axis=None)
-        return int(least) if least < self.low else int(most) if most > self.high else None
+            least, most = int(np.minimum.reduce(values, axis=None)), int(np.maximum.reduce(values, axis=None))
+        return least if least < self.low else most if most > self.high else None
 
     def check(self, subject: str, values: np.ndarray, where: str = "") -> None:
         """Require that all of `values` are in the range; `subject` is the operand, and `where` the place of the values."""

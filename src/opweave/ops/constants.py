@@ -15,7 +15,7 @@ from ..core.dtypes import ANY, INFO, DataType, cast_number, is_float, numpy_type
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N, op
 from ..core.size_values import values_in_scope
-from ..core.sizes import Size, Symbol
+from ..core.sizes import Size, Symbol, may_be_within
 from ..support.errors import require
 
 
@@ -79,8 +79,9 @@ def sizes(
     count = prod(shape)
     require(count == len(values), f"shape must have {len(values)} elements, got {list(shape)}")
     for value in values:
-        if INFO[data_type].kind != "f" and not isinstance(value, Size):
-            require(cast_number(value, data_type) == value, f"{value} is not a value of {data_type}")
+        if (info := INFO[data_type]).kind != "f":
+            fits = may_be_within(value, info.lowest, info.highest)
+            require(fits, f"{value} is not a value of {data_type}")
     return Desc(data_type, tuple(shape))
 
 
