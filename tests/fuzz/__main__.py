@@ -24,7 +24,6 @@ CAMPAIGNS = {
     "graphs-drafts": "graphs",
     "graphs-drafts-openvino": "graphs",
     "sizes": "sizes",
-    "sizes-cpu": "sizes",
     "sizes-gpu-software": "sizes",
     "composites": "composites",
     "composites-openvino": "composites",
@@ -102,7 +101,7 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m fuzz",
-        description="Hostile input, in child processes: 2 processors, 2 GiB, 20 s a case; each finding is written to a file.",
+        description="Hostile input, in child processes: 2 processors, at least 2 GiB, 20 s a case; findings become files.",
         epilog=f"campaigns: {', '.join(CAMPAIGNS)}",
     )
     parser.add_argument("campaigns", nargs="*", metavar="CAMPAIGN", help="all, or names")

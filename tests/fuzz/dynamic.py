@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import opweave as ow
+from opweave.backends.reference import reference
+from opweave.compile.empty import has_empty
 from opweave.core.dtypes import INTEGERS
 from opweave.core.operation import Op
 from opweave.core.size_values import at
 from opweave.core.sizes import Size
 from opweave.ops import Operations, dynamic, elementwise, indexing, logical, movement, reduction
+from opweave.support.cache import Cache
 
 if TYPE_CHECKING:
-    from fuzz.sizes import Growth, Value
+    from fuzz.growth import Growth, Value
 
 MAX_RANGE = 3000
 """The longest result of `range`."""
@@ -40,8 +43,27 @@ def _witness() -> ow.MLContext:
     return ow.ml.create_context(device="reference", drafts=True)
 
 
+MAX_RESULTS = 4096
+"""Maximum number of results that are kept: combinations of sizes often give a chain the same numbers."""
+
+_results: Cache[Any, np.ndarray] = Cache(MAX_RESULTS, raw=True)
+
+
 def evaluate(op: Op[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> np.ndarray:
     """The result of a static operation on arrays, as the reference computes it."""
+    key = op, tuple(map(_key, args)), repr(kwargs)
+    result = _results.get(key)
+    return _results.put(key, _evaluate(op, args, kwargs)) if result is None else result
+
+
+def _key(argument: Any) -> Any:
+    """Tell an argument from others."""
+    if isinstance(argument, np.ndarray):
+        return argument.dtype.name, argument.shape, argument.tobytes()
+    return tuple(map(_key, argument)) if isinstance(argument, list) else repr(argument)
+
+
+def _evaluate(op: Op[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> np.ndarray:
     builder = ow.MLGraphBuilder(_witness())
     operands = [
         [builder.constant(item) if isinstance(item, np.ndarray) else item for item in arg]
@@ -49,8 +71,13 @@ def evaluate(op: Op[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> n
         else arg
         for arg in (builder.constant(arg) if isinstance(arg, np.ndarray) else arg for arg in args)
     ]
-    graph = builder.build({"y": op(builder, *operands, **kwargs)})
-    return _witness().compute(graph, {})["y"]
+    result = op(builder, *operands, **kwargs)
+    node = result.node
+    if has_empty(node) or not reference.supports(node):
+        return _witness().compute(builder.build({"y": result}), {})["y"]
+    # A graph of one node would take ten times as long.
+    (array,) = reference.evaluate(node, {operand: operand.value for operand in node.operands})
+    return array
 
 
 def _exact(value: Any) -> Any:
@@ -148,8 +175,11 @@ class Drafts:
         """Add a call. `is_same` says whether the static graph has the same operation, and so the same messages."""
         values = list(reads)
         wraps = {k for value in values for k in value.wraps}
-        parts = ", ".join(f"{value.operand.desc}" for value in values)
-        attempt = self.g.attempt(op, symbolic, static, f"{op.name} {label!r} of {parts}", () if is_same else wraps)
+
+        def text() -> str:
+            return f"{op.name} {label!r} of {', '.join(f'{value.operand.desc}' for value in values)}"
+
+        attempt = self.g.attempt(op, symbolic, static, text, () if is_same else wraps)
         if attempt is None:
             raise Abandoned
         if not is_same:
@@ -178,7 +208,7 @@ class Drafts:
             None if twin is None else np.array(twin_x.shape, "uint32")
             for twin, twin_x in zip(result.twins, x.twins, strict=True)
         ]
-        return result
+        return result if result.twins[0] is not None else self.abandon()
 
     def vectors(self) -> list[Value]:
         """Vectors of chains that exist."""

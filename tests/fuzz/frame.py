@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import json
 import os
 import random
@@ -27,7 +28,12 @@ from pathlib import Path
 from threading import Lock
 from typing import TextIO
 
-MEMORY = 2 * 2**30
+PER_PROCESSOR = 2**27
+"""Address space of the threads that libraries start for a processor: a stack of 8 MiB, two arenas of glibc. An estimate."""
+MEMORY = 2 * 2**30 + PER_PROCESSOR * max(0, (os.cpu_count() or 1) - 2)
+"""Address space of a child, in bytes. Some libraries count all processors of the machine, not those of the process."""
+THREADS = {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""Variables of children for libraries that start threads when they are imported, before the process is bound to processors."""
 SECONDS = 20
 MESSAGE = 20_000
 """The characters of a message that are kept."""
@@ -259,7 +265,7 @@ class Child:
     def __init__(self, campaign: Campaign, seed: int, folder: Path, processors: list[int]) -> None:
         self._campaign = campaign
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the child)
-        environment = os.environ | {"OMP_NUM_THREADS": "2"} | campaign.environment
+        environment = os.environ | THREADS | campaign.environment
         environment.pop("OPWEAVE_STRICT", None)  # faults of ours must be errors of ours, as users see them
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         command = [sys.executable, "-m", "fuzz", campaign.name, "--seed", str(seed), "--child", str(folder)]
@@ -352,6 +358,7 @@ def serve(campaign: Campaign, seed: int, folder: Path) -> None:
     faulthandler.register(signal.SIGXCPU, chain=True)
     if campaign.setup is not None:
         campaign.setup(folder)
+    gc.freeze()  # collections need not look at modules
     for line in sys.stdin:
         print(json.dumps(attempt(campaign, seed, int(line))), file=answers, flush=True)
 
