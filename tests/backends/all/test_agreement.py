@@ -27,7 +27,7 @@ ORT = ow.ml.create_context(device="cpu")
 OPS = Operations.listing()
 
 # Cases are few an op and data type, because there are many of both; the seeds are fixed so that a run can be repeated.
-few = settings(max_examples=15)
+few = settings(max_examples=10)
 
 
 def row_of(op: Op[..., Any], types: dict[str, str], by_types: bool = True) -> Any:
