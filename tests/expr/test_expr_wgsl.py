@@ -57,7 +57,7 @@ def assert_close(actual: np.ndarray, expected: np.ndarray, rtol: float, atol: fl
 # Programs
 
 
-@pytest.mark.long(rows=1)
+@pytest.mark.long
 @pytest.mark.parametrize("features", [ALL, PACKED], ids=["f16", "packed"])
 @settings(
     max_examples=80,
