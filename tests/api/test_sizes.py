@@ -650,7 +650,7 @@ def test_saved_model_computes_real_numbers_of_sizes(tmp_path: Path) -> None:
     context = ow.ml.create_context(device="reference", drafts=True)
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", ["n", "m"])
-    n, m = x.shape
+    n, m = Size("n"), Size("m")
     real = (n + 1).sqrt() / m.log() - n // 1.5 + m % 2.5 + abs(-(n / 2)) + 1.5**m
     graph = builder.build({"y": x * real, "z": x + n / m})
     ow.onnx.save(graph, tmp_path / "model.onnx")

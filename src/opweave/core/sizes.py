@@ -255,16 +255,17 @@ class Symbol:
         import numpy as np
 
         has_numbers = any(isinstance(item, np.ndarray) and item.ndim and item.dtype != object for item in inputs)
-        items = []
-        for item in inputs:
-            if isinstance(item, Symbol) and has_numbers:
-                items.append(item.number())
-            elif isinstance(item, Symbol):
-                items.append(np.empty((), object))
-                items[-1][()] = item
-            else:
-                items.append(item)
-        return getattr(ufunc, method)(*items, **options)
+
+        def plain(item: Any) -> Any:
+            if not isinstance(item, Symbol):
+                return item
+            if has_numbers:
+                return item.number()
+            scalar = np.empty((), object)
+            scalar[()] = item
+            return scalar
+
+        return getattr(ufunc, method)(*map(plain, inputs), **options)
 
     def number(self) -> int | float:
         """The number in this scope.
