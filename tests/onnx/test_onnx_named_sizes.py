@@ -9,6 +9,8 @@ import onnxruntime
 import pytest
 from numpy.testing import assert_allclose
 from onnx import ModelProto
+from onnx.helper import make_attribute
+from onnx.reference import ReferenceEvaluator
 from support.onnx import model, node
 
 import opweave as ow
@@ -163,12 +165,59 @@ def test_resize_is_compiled_once_for_all_sizes(name: str, loaded: list[bytes]) -
     assert len(loaded) == 1
 
 
+POSITIONED: list[dict[str, Any]] = [
+    {"mode": "nearest", "nearest_mode": "floor"},
+    {"mode": "nearest", "nearest_mode": "ceil", "coordinate_transformation_mode": "align_corners"},
+    {"mode": "nearest", "coordinate_transformation_mode": "half_pixel_symmetric"},
+    {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+    {"mode": "linear", "coordinate_transformation_mode": "asymmetric"},
+    {"mode": "cubic"},
+    {"mode": "cubic", "coordinate_transformation_mode": "align_corners", "exclude_outside": 1},
+]
+
+
+@pytest.mark.parametrize("attributes", POSITIONED, ids=lambda options: "-".join(map(str, options.values())))
+@pytest.mark.parametrize("form", ["sizes", "scales"])
+def test_resize_with_other_positions_is_compiled_once(form: str, attributes: Any, loaded: list[bytes]) -> None:
+    """Positions are computed by the engine, or by Python for each combination of sizes."""
+    resize = node("Resize", "x", "y", **attributes)
+    if form == "sizes":
+        resize.input.extend(["", "", "t"])
+        nodes = [node("Shape", "z", "s"), node("Concat", "lead s", "t", axis=0), resize]
+        proto = model(
+            nodes, {"x": "float32[1, 2, h, w]", "z": "float32[p, q]"}, {"y": ""}, {"lead": np.int64([1, 2])}, opset=19
+        )
+        shapes = [((4, 5), (7, 3)), ((6, 3), (9, 11)), ((8, 9), (8, 9)), ((5, 4), (30, 31))]
+        evaluate(proto, [{"x": [1, 2, *old], "z": list(new)} for old, new in shapes])
+    else:
+        resize.input.extend(["", "scales"])
+        scales = {"scales": np.float32([1, 1, 1.5, 0.75])}
+        proto = model([resize], {"x": "float32[1, 2, h, w]"}, {"y": ""}, scales, opset=19)
+        evaluate(proto, [{"x": [1, 2, h, w]} for h, w in [(2, 4), (5, 3), (3, 8), (9, 2)]])
+    assert len(loaded) <= 2  # the tables of Python, and the operations beside a loop
+
+
+def evaluate(proto: ModelProto, calls: list[dict[str, list[int]]]) -> None:
+    """Compare calls of several shapes with ONNX's reference evaluator, and count the programs."""
+    session = ow.InferenceSession(proto.SerializeToString(), fallback="error")
+    witness = ReferenceEvaluator(proto)
+    for sizes in calls:
+        feed = {name: RNG.normal(size=shape).astype("float32") for name, shape in sizes.items()}
+        for result, expected in zip(session.run(None, feed), witness.run(None, feed), strict=True):
+            assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
+    named = session._parts.shape_cache._named
+    assert len(named) == 1
+    assert "one by one" not in session.explain()
+
+
 def test_sizes_that_decide_are_compiled_anew(loaded: list[bytes]) -> None:
-    """Resize computes positions from numbers of sizes where ONNX Runtime's float32 decides."""
-    nodes = [node("Resize", "x", "y", mode="nearest", nearest_mode="floor")]
-    nodes[0].input.extend(["", "scales"])
-    proto = model(nodes, {"x": "float32[1, 1, h, 3]"}, {"y": ""}, {"scales": np.float32([1, 1, 1.5, 2])}, opset=17)
-    check(proto, ({"x": [1, 1, h, 3]} for h in (2, 5, 3, 2)), fallback="error")
+    """The filter of an axis that shrinks has as many taps as the scale says."""
+    nodes = [node("Shape", "z", "s"), node("Concat", "lead s", "t", axis=0), node("Resize", "x", "y", mode="linear")]
+    nodes[2].input.extend(["", "", "t"])
+    nodes[2].attribute.append(make_attribute("antialias", 1))
+    inputs = {"x": "float32[1, 1, h, 8]", "z": "float32[p, q]"}
+    proto = model(nodes, inputs, {"y": ""}, {"lead": np.int64([1, 1])}, opset=19)
+    check(proto, ({"x": [1, 1, h, 8], "z": [h // 2, 4]} for h in (8, 12, 6, 8)), fallback="error")
     assert 1 <= len(loaded) <= 3
 
 

@@ -44,7 +44,7 @@ _ZERO, _ONE, _HALF = np.float32(0), np.float32(1), np.float32(0.5)
 
 @dataclass(frozen=True)
 class ResizedAxis:
-    """An axis that is resized.
+    """An axis that may be resized.
 
     Attributes:
         scale: the factor between positions, which may differ a little from `new / old`.
@@ -59,6 +59,11 @@ class ResizedAxis:
     width: float
     start: np.float32 = _ZERO
     end: np.float32 = _ONE
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the elements may change."""
+        return self.new != self.old or self.scale != 1 or self.start != 0 or self.end != 1
 
     def coordinates(self, mode: Coordinates) -> np.ndarray:
         """The position in the input of each element of the result.
@@ -137,7 +142,7 @@ def linear_taps(axis: ResizedAxis, mode: Coordinates) -> Taps:
 
 
 def cubic_taps(axis: ResizedAxis, mode: Coordinates, coefficient: float, exclude_outside: bool) -> Taps:
-    """Weigh four neighbours with a piecewise cubic function (Keys, 1981)."""
+    """Weigh four neighbours with a piecewise cubic function (Keys, 1981). Some may have no weight in any element."""
     places = axis.coordinates(mode).astype(np.float64)
     low = _whole(np.floor(places), axis.old)
     distances = (np.arange(-1, 3) - (places - low)[:, None]) * np.ones((axis.new, 1))
@@ -188,7 +193,7 @@ def _bounded(axis: ResizedAxis, positions: np.ndarray, weights: np.ndarray, excl
         # If all are outside, the last or first element counts, as without exclusion.
         weights = np.where(total == 0, 1 / positions.shape[1], weights / np.where(total == 0, 1, total))
     clipped = np.clip(positions, 0, axis.old - 1).astype(np.int32)
-    return trimmed(Taps(axis.axis, clipped, weights.astype(np.float32)))
+    return Taps(axis.axis, clipped, weights.astype(np.float32))
 
 
 def trimmed(taps: Taps) -> Taps:
@@ -305,21 +310,27 @@ def _(
 ) -> Operand:
     x = b.cast(input, "float32") if weights and is_float(input.data_type) else input
     for level, (axis, table) in enumerate(zip(axes, positions, strict=True)):
-        at = table.value
+        count, taps = table.shape
         if not weights:
-            x = b.gather(x, constant(b, at[:, 0], "int32"), axis=axis)
+            x = b.gather(x, _column_of(b, table, 0), axis=axis)
             continue
-        weight, total = weights[level].value, None
-        if at.shape[1] > UNROLLED:
-            x = _by_product(b, x, axis, at, weight)
+        weight, total = weights[level], None
+        if taps > UNROLLED:
+            x = _by_product(b, x, axis, table.value, weight.value)
             continue
-        for t in range(at.shape[1]):
-            part = b.gather(x, constant(b, at[:, t], "int32"), axis=axis)
-            factor = constant(b, weight[:, t].reshape(column(axis, len(at), x.rank)), "float32")
+        for t in range(taps):
+            part = b.gather(x, _column_of(b, table, t), axis=axis)
+            factor = b.reshape(_column_of(b, weight, t), column(axis, count, x.rank))
             total = part * factor if total is None else total + part * factor
         assert total is not None
         x = total
     return b.cast(x, input.data_type)
+
+
+def _column_of(b: Operations, table: Operand, t: int) -> Operand:
+    if table.is_constant:
+        return constant(b, table.value[:, t], table.data_type)
+    return b.reshape(b.slice(table, [0, t], [table.shape[0], 1]), [table.shape[0]])
 
 
 def _by_product(b: Operations, x: Operand, axis: int, positions: np.ndarray, weights: np.ndarray) -> Operand:

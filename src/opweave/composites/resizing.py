@@ -12,11 +12,12 @@ import numpy as np
 from ..core.dtypes import ANY, INFO, is_float
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
-from ..core.sizes import Size
-from ..ops.constants import constant
+from ..core.sizes import Size, is_same_size, is_static
+from ..ops.constants import HostFunction, computed, constant
 from ..support.errors import require
 from .declare import check_axes, column, declare
 from .resample import (
+    MAX_LOADS,
     Coordinates,
     ResizedAxis,
     Rounding,
@@ -28,7 +29,9 @@ from .resample import (
     linear_taps,
     nearest_taps,
     resample,
+    resample_axes,
     triangle,
+    trimmed,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +39,12 @@ if TYPE_CHECKING:
 
 ResizeMode: TypeAlias = Literal["nearest", "linear", "cubic"]
 AspectRatio: TypeAlias = Literal["stretch", "not_larger", "not_smaller"]
+
+NamedAxis: TypeAlias = tuple[Any, Any, "float | None", float, float]
+"""Old and new size, scale (None for that of the sizes), start and end: the arguments of `_axis_of`, with sizes with names."""
+
+TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+"""Elements along an axis that an element of the result is computed from, without antialiasing."""
 
 _HALF = np.float32(0.5)
 _MAX_SIZE = 2**31 - 1
@@ -181,7 +190,49 @@ def resized_axes(
         kept = _with_one_scale(input_shape, along, sizes, keep_aspect_ratio_policy)
         rows = [(axis.axis, axis.old, axis.new, axis.scale, axis.width) for axis in kept]
     resized = [ResizedAxis(*row, *part) for row, part in zip(rows, parts, strict=True)]
-    return [axis for axis in resized if axis.new != axis.old or axis.scale != 1 or axis.start != 0 or axis.end != 1]
+    return [axis for axis in resized if axis.is_changed]
+
+
+def has_names(
+    input_shape: Sequence[Any],
+    sizes: Sequence[Any] | None,
+    axes: Sequence[int] | None,
+    antialias: bool,
+    keep_aspect_ratio_policy: str,
+) -> bool:
+    """Whether old or new sizes are known only when the graph runs, and one program may serve all of them.
+
+    The number of taps of an antialiased filter, and the scale that keeps the ratio of sizes, depend on numbers.
+    """
+    if antialias or keep_aspect_ratio_policy != "stretch":
+        return False
+    return not is_static([*(input_shape[axis] for axis in check_axes(len(input_shape), axes)), *(sizes or ())])
+
+
+def named_axes(
+    input_shape: Sequence[Any],
+    scales: Sequence[float] | None,
+    sizes: Sequence[Any] | None,
+    axes: Sequence[int] | None,
+    coordinate_transformation_mode: str,
+    roi: Sequence[float] | None,
+) -> list[tuple[int, NamedAxis]]:
+    """Return the axes of a valid call with names that may be resized, with the arguments of `_axis_of`."""
+    along = check_axes(len(input_shape), axes)
+    result = []
+    for k, axis in enumerate(along):
+        old, start, end = input_shape[axis], 0.0, 1.0
+        if coordinate_transformation_mode == "tf_crop_and_resize":
+            assert roi is not None
+            start, end = roi[k], roi[k + len(along)]
+        if sizes is not None:
+            new, scale = sizes[k], None
+        else:
+            assert scales is not None
+            new, scale = _scaled(old, scales[k]), float(np.float32(scales[k]))
+        if scale not in (None, 1.0) or (start, end) != (0, 1) or not is_same_size(old, new):
+            result.append((axis, (old, new, scale, start, end)))
+    return result
 
 
 def taps_of(
@@ -199,10 +250,75 @@ def taps_of(
     if antialias and axis.scale < 1:
         kernel = triangle if mode == "linear" else partial(cubic, coefficient=cubic_coeff_a)
         reach = 1 if mode == "linear" else 2
-        return antialiased_taps(axis, coordinate_transformation_mode, kernel, reach, exclude_outside)
+        taps = antialiased_taps(axis, coordinate_transformation_mode, kernel, reach, exclude_outside)
+        return trimmed(taps)
     if mode == "linear":
         return linear_taps(axis, coordinate_transformation_mode)
-    return cubic_taps(axis, coordinate_transformation_mode, cubic_coeff_a, exclude_outside)
+    return trimmed(cubic_taps(axis, coordinate_transformation_mode, cubic_coeff_a, exclude_outside))
+
+
+# Axes whose sizes are known only when the graph runs: tables that Python computes for each combination of sizes.
+
+
+def _axis_of(old: int, new: int, scale: float | None, start: float, end: float) -> ResizedAxis:
+    factor = np.float32(new) / np.float32(old) if scale is None else np.float32(scale)
+    width = float(new) if scale is None else float(factor) * old
+    return ResizedAxis(0, old, new, factor, width, np.float32(start), np.float32(end))
+
+
+def _taps_at(
+    axis: NamedAxis,
+    mode: str,
+    coordinates: Coordinates,
+    rounding: Rounding,
+    cubic_coeff_a: float,
+    exclude_outside: bool,
+) -> Taps:
+    """Return the elements and weights of an axis, with the same number of taps for all sizes."""
+    resized = _axis_of(*axis)
+    if not resized.is_changed:
+        # Equal weights, since 0 * inf is NaN.
+        places = np.repeat(np.arange(resized.old)[:, None], TAPS[mode], axis=1)
+        return Taps(0, places, np.full(places.shape, 1 / TAPS[mode]))
+    if mode == "cubic":
+        return cubic_taps(resized, coordinates, cubic_coeff_a, exclude_outside)
+    return taps_of(resized, mode, coordinates, rounding, False, cubic_coeff_a, exclude_outside)
+
+
+@HostFunction
+def tap_positions(*arguments: Any) -> Any:
+    """The positions of the taps of an axis."""
+    return _taps_at(*arguments).positions
+
+
+@HostFunction
+def tap_weights(*arguments: Any) -> Any:
+    """The weights of the taps of an axis."""
+    return _taps_at(*arguments).weights
+
+
+@HostFunction
+def extrapolated(axis: NamedAxis, coordinates: Coordinates) -> Any:
+    """Whether each element of an axis is outside the input."""
+    resized = _axis_of(*axis)
+    outside = resized.outside(coordinates) if resized.is_changed else None
+    return np.zeros(resized.new, bool) if outside is None else outside
+
+
+def _resample_names(
+    b: Operations, x: Operand, axes: Sequence[int], arguments: Sequence[tuple[Any, ...]], mode: str
+) -> Operand:
+    """Resample axes with the taps that Python computes for the sizes of a run."""
+    taps = TAPS[mode]
+    groups = [range(len(axes))] if taps ** len(axes) <= MAX_LOADS else [[k] for k in range(len(axes))]
+    for group in groups:
+        tables = [arguments[k] for k in group]
+        shapes = [[axis[1], taps] for axis, *_ in tables]
+        pairs = list(zip(tables, shapes, strict=True))
+        positions = [computed(b, tap_positions, table, "int32", shape) for table, shape in pairs]
+        weights = [computed(b, tap_weights, table, "float32", shape) for table, shape in pairs if mode != "nearest"]
+        x = resample_axes(b, x, positions, weights, axes=tuple(axes[k] for k in group))
+    return x
 
 
 @resize.decompose
@@ -222,31 +338,34 @@ def _(
     roi: Sequence[float] | None,
     keep_aspect_ratio_policy: str,
 ) -> Operand:
-    resized = resized_axes(
-        input.shape, scales, sizes, axes, coordinate_transformation_mode, roi, keep_aspect_ratio_policy
-    )
-    options = (
-        mode,
-        coordinate_transformation_mode,
-        nearest_mode,
-        bool(antialias),
-        cubic_coeff_a,
-        bool(exclude_outside),
-    )
-    all_taps = [taps_of(axis, *options) for axis in resized]
-    all_taps = [taps for taps in all_taps if not is_identity(taps, int(input.shape[taps.axis]))]
+    coordinates = coordinate_transformation_mode
     is_rounded = mode != "nearest" and not is_float(input.data_type)
     x = b.cast(input, "float32") if is_rounded else input
-    x = resample(b, x, all_taps)
+    if has_names(input.shape, sizes, axes, antialias, keep_aspect_ratio_policy):
+        named = named_axes(input.shape, scales, sizes, axes, coordinates, roi)
+        options = (mode, coordinates, nearest_mode, cubic_coeff_a, bool(exclude_outside))
+        x = _resample_names(b, x, [axis for axis, _ in named], [(row, *options) for _, row in named], mode)
+        masks = [
+            computed(b, extrapolated, (row, coordinates), "uint8", column(axis, row[1], input.rank))
+            for axis, row in named
+            if coordinates == "tf_crop_and_resize"
+        ]
+    else:
+        resized = resized_axes(input.shape, scales, sizes, axes, coordinates, roi, keep_aspect_ratio_policy)
+        filters = (mode, coordinates, nearest_mode, bool(antialias), cubic_coeff_a, bool(exclude_outside))
+        all_taps = [taps_of(axis, *filters) for axis in resized]
+        x = resample(b, x, [taps for taps in all_taps if not is_identity(taps, int(input.shape[taps.axis]))])
+        masks = [
+            constant(b, outside.reshape(column(axis.axis, axis.new, input.rank)), "uint8")
+            for axis in resized
+            if (outside := axis.outside(coordinates)) is not None
+        ]
     if is_rounded:
         # Cubic interpolation exceeds the range of the elements.
         info = INFO[input.data_type]
         x = b.cast(b.clamp(x, min_value=float(info.lowest), max_value=float(info.highest)), input.data_type)
-    for axis in resized:
-        outside = axis.outside(coordinate_transformation_mode)
-        if outside is not None:
-            mask = constant(b, outside.reshape(column(axis.axis, axis.new, input.rank)), "uint8")
-            x = b.where(mask, constant(b, _in_type(extrapolation_value, input.data_type), input.data_type), x)
+    for mask in masks:
+        x = b.where(mask, constant(b, _in_type(extrapolation_value, input.data_type), input.data_type), x)
     return x if x is not input else b.identity(x)
 
 

@@ -45,6 +45,10 @@ def _has_kernel(
     is_symmetric = coordinates == "half_pixel_symmetric" and mode == "linear"
     if input.data_type not in FLOATS or not (coordinates in _EXACT or is_symmetric):
         return False
+    if resizing.has_names(input.shape, sizes, axes, antialias, keep_aspect_ratio_policy):
+        named = resizing.named_axes(input.shape, scales, sizes, axes, coordinates, roi)
+        is_exact = coordinates in (_EXACT if scales is None else ("half_pixel", "asymmetric"))
+        return is_exact and bool(named) and mode != "cubic" and _fits_kernel(input, min(named)[0], mode == "linear")
     changed = resizing.resized_axes(input.shape, scales, sizes, axes, coordinates, roi, keep_aspect_ratio_policy)
     is_whole = all(axis.width == axis.new for axis in changed) or coordinates in ("half_pixel", "asymmetric")
     # With a policy for the ratio of sizes, these are rounded; the engine rounds those down that it computes from scales.
@@ -56,8 +60,12 @@ def _has_kernel(
         return False
     if shrinks and (exclude_outside or coordinates != "half_pixel"):
         return False
-    first = min(axis.axis for axis in changed)
-    return len(input.shape) - first <= (3 if mode == "linear" and not shrinks else 2)
+    return _fits_kernel(input, min(axis.axis for axis in changed), mode == "linear" and not shrinks)
+
+
+def _fits_kernel(input: Desc, first: int, is_linear: bool) -> bool:
+    """Whether a kernel takes the axes from the first one that changes."""
+    return len(input.shape) - first <= (3 if is_linear else 2)
 
 
 @ort.lower(resizing.resize, when=_has_kernel)
@@ -75,19 +83,24 @@ def _(
     roi: Sequence[float] | None,
     keep_aspect_ratio_policy: str,
 ) -> Value:
-    changed = resizing.resized_axes(
-        input.dims, scales, sizes, axes, coordinate_transformation_mode, roi, keep_aspect_ratio_policy
-    )
+    changed: list[tuple[int, int, float]]
+    if resizing.has_names(input.dims, sizes, axes, antialias, keep_aspect_ratio_policy):
+        named = resizing.named_axes(input.dims, scales, sizes, axes, coordinate_transformation_mode, roi)
+        changed, by_sizes = [(axis, new, scale or 1.0) for axis, (_, new, scale, *_) in named], scales is None
+    else:
+        resized = resizing.resized_axes(
+            input.dims, scales, sizes, axes, coordinate_transformation_mode, roi, keep_aspect_ratio_policy
+        )
+        changed = [(axis.axis, axis.new, float(axis.scale)) for axis in resized]
+        by_sizes = all(axis.width == axis.new for axis in resized)
     # The kernels take [batches, channels, height, width], or with a depth: all other axes become channels.
-    spatial = 3 if min(axis.axis for axis in changed) < input.rank - 2 else 2
-    last = [int(size) for size in input.dims[-spatial:]]
+    spatial = 3 if min(changed)[0] < input.rank - 2 else 2
+    last = list(input.dims[-spatial:])
     last = [1] * (spatial - len(last)) + last
     x = ctx.reshape(input, [1, prod(input.dims[:-spatial]), *last])
     factors, shape = [1.0] * x.rank, list(x.dims)
-    for axis in changed:
-        position = axis.axis - input.rank
-        factors[position], shape[position] = float(axis.scale), axis.new
-    by_sizes = all(axis.width == axis.new for axis in changed)
+    for axis, size, scale in changed:
+        factors[axis - input.rank], shape[axis - input.rank] = scale, size
     y = ctx.emit(
         "Resize",
         x,

@@ -13,7 +13,7 @@ import numpy as np
 
 from .... import composites
 from ....composites.resample import ResizedAxis, nearest_taps
-from ....composites.resizing import resized_axes
+from ....composites.resizing import TAPS, has_names, resized_axes
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
 from ....core.shapes import nearest_positions
@@ -113,9 +113,9 @@ def _(
         resizing = replace(resizing, roi=tuple(map(float, region)))
     if scales is not None and shape_of(scales)[0]:
         return _resize(b, X, replace(resizing, scales=_scales(X, scales, along)))
-    targets = tuple(map(int, integers(sizes, "the sizes")))
+    targets = tuple(integers(sizes, "the sizes"))
     unsupported_if(len(along) != len(targets), f"the sizes {list(targets)} do not fit {list(shape_of(X))}")
-    unsupported_if(min(targets, default=1) < 1, "its output is empty")
+    unsupported_if(any(size < 1 for size in targets), "its output is empty")
     policies = ("stretch", "not_larger", "not_smaller")
     unsupported_if(keep_aspect_ratio_policy not in policies, f"the policy {keep_aspect_ratio_policy!r} is unknown")
     return _resize(b, X, replace(resizing, sizes=targets, keep_aspect_ratio_policy=keep_aspect_ratio_policy))
@@ -190,9 +190,11 @@ def _scales(X: Tensor, scales: Tensor | None, along: Sequence[int]) -> tuple[flo
 
 def _resize(b: MLGraphBuilder, X: Tensor, resizing: _Resizing) -> Tensor:
     unsupported_if(0 in shape_of(X), "its input is empty")
+    unsupported_if(resizing.mode not in TAPS, f"the mode {resizing.mode!r} is unknown")
+    if has_names(shape_of(X), resizing.sizes, resizing.axes, resizing.antialias, resizing.keep_aspect_ratio_policy):
+        return resizing.apply(operand(b, X))
     changed = resizing.resized(X)
     unsupported_if(any(axis.new < 1 for axis in changed), "its output is empty")
-    unsupported_if(resizing.mode not in ("nearest", "linear", "cubic"), f"the mode {resizing.mode!r} is unknown")
     if not changed:
         return X
     resampled = _nearest(b, X, changed, resizing) if resizing.mode == "nearest" else _linear(b, X, changed, resizing)
