@@ -62,7 +62,8 @@ def text_of(formula: Any) -> str:
     name, *arguments = formula
     if name.isalpha():
         return f"{name}({', '.join(map(text_of, arguments))})"
-    return f" {name} ".join(map(_operand_text, arguments))
+    left, right = arguments
+    return f"{_operand_text(left)} {name} {right if isinstance(right, (int, float)) else _operand_text(right)}"
 
 
 def _operand_text(formula: Any) -> str:
