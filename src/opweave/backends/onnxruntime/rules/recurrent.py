@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ....composites import recurrent as composites
+from ....core.dtypes import FLOAT64
 from ....core.graph import Operand
 from ....core.operation import Op
 from ....ops import recurrent as ops
@@ -97,7 +98,7 @@ def _lower(
 
 
 def _has_kernel(input: Operand) -> bool:
-    return str(input.data_type) != "float64"  # the engine has kernels, which raise an error
+    return input.data_type != FLOAT64  # the engine has kernels, which raise an error
 
 
 def _is_native(input: Operand, peephole_weight: Operand | None, **attributes: Any) -> bool:
