@@ -415,9 +415,7 @@ class Formula:
         descs = [*(source.desc for source in self.inputs), *(output.desc for output in self.outputs)]
         if any(is_symbolic(desc.shape) for desc in descs):
             return True
-        nodes = walk(*(stored.body for stored in self.stored), *self.roots)
-        constants = [node.value for node in nodes if isinstance(node, Const)]
-        return any(map(is_symbolic, (*constants, *(variable.extent for variable in variables_of(nodes)))))
+        return has_sizes(*(stored.body for stored in self.stored), *self.roots)
 
     @cached_property
     def is_pointwise(self) -> bool:
@@ -436,6 +434,15 @@ class Formula:
         from .printing import show
 
         return show(self)
+
+
+def has_sizes(*roots: Expr) -> bool:
+    """Whether expressions depend on sizes that are known only when a program runs."""
+    nodes = walk(*roots)
+    numbers: list[Any] = [node.value for node in nodes if isinstance(node, Const)]
+    numbers += (variable.extent for variable in variables_of(nodes))
+    numbers += (size for node in nodes if isinstance(node, Load) for size in node.source.desc.shape)
+    return any(map(is_symbolic, numbers))
 
 
 def is_aligned(load: Load) -> bool:

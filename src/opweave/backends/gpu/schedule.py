@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...core.graph import Desc, Graph, Node, Operand, iter_operands, map_operands
+from ...core.sizes import is_static
 from ...expr import ir
 from ...expr.array import Traced, is_rounded, round_float16
 from ...expr.gpu import Features
@@ -52,7 +53,8 @@ class Schedule:
         self.backend, self.features = backend, features
         self._rounds = backend.precision == "ieee"
         self.unrounded: set[Node] = set()
-        if graph.has_names:
+        self._has_names = graph.has_names
+        if self._has_names:
             _require_numbers(graph, backend, features)
         self._kernels = Kernels(backend, features)
         self._values: dict[Operand, Pending | Input] = {}
@@ -118,6 +120,7 @@ class Schedule:
     def _expression(self, node: Node, program: Formula) -> None:
         """Make the results of a node pending, with operands inlined where `joins` holds."""
         self._make_room(node, program)
+        has_names = self._has_names and self._reads_sizes(node, program)
         arrays: dict[Operand, Traced] = {}
         nodes: list[Node] = []
         anchor: Contraction | None = None
@@ -125,6 +128,9 @@ class Schedule:
         ordered = sorted(read_patterns(node, program).items(), key=lambda pair: pair[0] not in self._in_diamonds)
         for operand, reading in ordered:
             value = self._values.get(operand)
+            if isinstance(value, Pending) and has_names and value.anchor is not None:
+                self._in_memory(operand)  # epilogues of contractions take no sizes
+                value = self._values[operand]
             if isinstance(value, Pending) and self._is_inlined(value, operand, program, reading, anchor):
                 result = self._as_read(value)
                 arrays[operand] = result if value.alias is None else reshape_array(result, value.alias)
@@ -134,6 +140,12 @@ class Schedule:
                 arrays[operand] = self._load(operand)
         for operand, result in zip(node.outputs, apply_node(node, self.backend, arrays), strict=True):
             self._values[operand] = Pending(in_data_type(result, operand.data_type), (*nodes, node), anchor)
+
+    def _reads_sizes(self, node: Node, program: Formula) -> bool:
+        """Whether the expression of a node depends on sizes, which epilogues of contractions do not take."""
+        values = (self._values.get(operand) for operand in node.operands)
+        bodies = [value.result.body for value in values if isinstance(value, Pending)]
+        return program.has_sizes or any(map(ir.has_sizes, bodies))
 
     def _as_read(self, value: Pending) -> Traced:
         result = value.result
@@ -186,7 +198,8 @@ class Schedule:
         """Alias the operand. Only an output whose operand is in memory already needs a kernel, which copies."""
         (operand,), (result,) = node.operands, node.outputs
         value = self._value(operand)
-        if isinstance(value, Pending) and (self._uses[operand] > 1 or operand in self._outputs):
+        is_shared = self._uses[operand] > 1 or operand in self._outputs
+        if isinstance(value, Pending) and (is_shared or (value.anchor is not None and not is_static(result.shape))):
             value = self._in_memory(operand)
         if isinstance(value, Pending):
             self._values[result] = replace(value, alias=result.shape, nodes=(*value.nodes, node))

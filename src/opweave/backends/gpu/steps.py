@@ -57,8 +57,8 @@ class KernelStep:
     """A kernel, its bindings, and the operations that it computes.
 
     `copies` is (input, output) if the kernel only copies an input that later kernels update. The kernel is skipped if both
-    share memory. `program` is the formula of a kernel that computes an expression. `numbers` are the values of the kernel's
-    `sizes`.
+    share memory. `program` is the formula of a kernel that computes an expression without sizes. `numbers` are the values of
+    the kernel's `sizes`.
     """
 
     kernel: GpuKernel
@@ -112,7 +112,7 @@ class Kernels:
             self.places[value.anchor.result] = place  # the target without an epilogue
             kernels = value.anchor.kernels(None if plain else program, title)
         self.append(kernels, value.nodes)
-        if value.anchor is None and len(kernels) == 1:
+        if value.anchor is None and len(kernels) == 1 and not program.has_sizes:
             self.steps[-1].program = program
 
     def append(self, kernels: Sequence[GpuKernel], nodes: tuple[Node, ...], *, is_users: bool = False) -> None:
