@@ -75,8 +75,8 @@ EXACT: dict[str, Build] = {
 }
 """Graphs without sums."""
 
-FLOATS_ONLY = frozenset({"element-wise", "two names", "reshape", "several readers", "a formula"})
-"""Those whose operations take no integers."""
+FLOATS_ONLY = frozenset({"two names", "a size as a number", "reshape", "several readers"})
+"""Those whose operations or sizes are none of 8-bit integers."""
 
 CLOSE: dict[str, Build] = {
     "reduce_sum of columns": lambda b, x, n, m: b.reduce_sum(x(n, 5), axes=[1]),

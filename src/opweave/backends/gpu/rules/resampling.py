@@ -28,6 +28,7 @@ class _Scale:
 
     @classmethod
     def of(cls, input: int, output: int) -> _Scale:
+        input, output = int(input), int(output)  # the kernel is for these sizes: a fraction is reduced by numbers
         common = math.gcd(input, output)
         return cls(input, input // common, output // common)
 
