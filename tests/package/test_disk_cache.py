@@ -15,8 +15,11 @@ from typer.testing import CliRunner
 
 import opweave as ow
 from opweave.cli import app
+from opweave.compile import keys
 from opweave.compile.engines import Measurement
 from opweave.support import disk_cache
+from opweave.support.digests import prefix_of
+from opweave.support.tuned import has_tuning
 
 KEYS = [f"{number:064x}" for number in range(6)]
 FILE_BYTES = 132  # with the digest of 32
@@ -64,6 +67,24 @@ def test_opweave_cache_bytes_rejects_invalid_value(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("OPWEAVE_CACHE_BYTES", value)
     with pytest.raises(ow.ValidationError, match=f"OPWEAVE_CACHE_BYTES must be a number of bytes, got '{value}'"):
         disk_cache.limit()
+
+
+def test_has_tuning_knows_the_tuned_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = keys.key_of("a model", "a processor", "versions")
+    disk_cache.store(KEYS[0], "o", b"")
+    assert not has_tuning()
+    monkeypatch.setenv("OPWEAVE_CACHE_BYTES", "0")
+    assert not disk_cache.store(key, "tuning", b"{}")
+    assert not has_tuning()
+    monkeypatch.delenv("OPWEAVE_CACHE_BYTES")
+    assert disk_cache.store(key, "tuning", b"")
+    assert has_tuning()
+    assert has_tuning(prefix_of("a model"))
+    assert not has_tuning(prefix_of("another model"))
+    assert keys.key_of("a model", "a processor", "other versions") != key
+    disk_cache.clear()
+    assert not has_tuning()
+    assert list(folder.iterdir()) == []
 
 
 def test_disk_cache_leaves_foreign_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
