@@ -62,7 +62,7 @@ NOT_NEEDED = {
     *("opweave.memory.intermediates", "opweave.memory.mapped", "opweave.memory.planner"),
     *("opweave.backends.updates", "opweave.support.disk_cache"),
     *(f"opweave.onnx.model.{name}" for name in ("engine_rules", "operator_rules", "registry", "wire")),
-    *("opweave.context.device_tensor", "opweave.onnx.session.io_binding", "opweave.support.hints"),
+    *("opweave.onnx.session.io_binding", "opweave.support.hints"),
     *(
         f"opweave.backends.onnxruntime.{name}"
         for name in (

@@ -18,7 +18,7 @@ from ..memory.spaces import Space, TensorSpace
 from ..support import refusals
 from ..support.errors import NotSupportedError, ValidationError, import_extra, require, require_drafts, require_flags
 from ..support.names import short_repr
-from .tensor import MLTensor, guard_of, memory_of, target_of
+from .tensor import DeviceTensor, MLTensor, guard_of, memory_of, target_of
 
 if TYPE_CHECKING:
     from .context import MLContext
@@ -384,8 +384,6 @@ class ContextTensors:
         """
         if self._space.device is None:
             raise NotSupportedError(f"export_to_gpu: the context is on {self._device.name}, not on a WebGPU device")
-        from .device_tensor import DeviceTensor
-
         check_own(self, tensor, "export_to_gpu: tensor")
         require(isinstance(tensor, DeviceTensor), "export_to_gpu: tensor is a constant tensor")
         assert isinstance(tensor, DeviceTensor)
@@ -417,12 +415,7 @@ class ContextTensors:
     def _make_tensor(self, desc: Desc, array: np.ndarray, pinned: bool, **flags: bool) -> MLTensor:
         # Constants are on the host: they are copied to the device with the graphs that they are part of.
         on_device = not self._space.is_host and not flags.get("constant")
-        kind: type[MLTensor] = MLTensor
-        if on_device:
-            from .device_tensor import DeviceTensor
-
-            kind = DeviceTensor
-        return kind(cast("MLContext", self), desc, array, **flags)
+        return (DeviceTensor if on_device else MLTensor)(cast("MLContext", self), desc, array, **flags)
 
     def _defer_call(self, template: Any, inputs: Sequence[Any], outputs: Sequence[MLTensor], label: str) -> bool:
         """Whether the call of an operation on tensors has been deferred; otherwise the caller runs it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
@@ -16,16 +16,13 @@ from .in_place import count_copies
 from .native import CPU, ENGINE_ERRORS
 from .values import PLAIN_TYPES, from_engine, to_engine
 
-if TYPE_CHECKING:
-    from .model import ModelSession
-
 
 class BoundModel:
-    """A session bound to memory. Each call, by one thread at a time, reads the current contents of cells."""
+    """A `ModelSession` bound to memory. Each call, by one thread at a time, reads the current contents of cells."""
 
     __slots__ = ("_binding", "_changing", "_inputs", "_made", "_model", "_outputs", "_updates", "_values")
 
-    def __init__(self, model: ModelSession, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
+    def __init__(self, model: Any, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
         self._model, self._binding = model, engine.SessionIOBinding(model.session)
         self._inputs, self._outputs = list(inputs), outputs
         # Keep the engine's values: the binding holds addresses only.
