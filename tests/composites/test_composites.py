@@ -564,6 +564,16 @@ HEADS = floats(1, 2, 3, 4)
             "scale must have one element, got",
         ),
         (
+            composites.quantized_concat,
+            Call([ROWS[0]] * 2, [ROWS[1]], [ROWS[2]] * 2, *ROWS[1:], 0),
+            "takes 2 scales, one for each input, got 1",
+        ),
+        (
+            composites.quantized_concat,
+            Call([ROWS[0]], [np.ones(3, "float32")], [ROWS[2]], *ROWS[1:], 0),
+            "input_scales[0] must have one element, got",
+        ),
+        (
             composites.dequantized_matmul,
             Call(*ROWS[:2], *ROWS[:2], bias=floats(3)),
             "bias must have shape [2], the number of",

@@ -130,3 +130,30 @@ def test_remainders_of_floats_are_exact(data_type: str, device: str) -> None:
 def test_wrong_arguments_are_errors(op: Any, arguments: list[Any], options: dict[str, Any], message: str) -> None:
     with pytest.raises(ow.ValidationError, match=message):
         op(*arguments, **options)
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("reversed", [False, True])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_cumulative_product_beside_operators_of_older_sets(axis: int, reversed: bool, exclusive: bool) -> None:
+    """ONNX Runtime has no kernel of RoiAlign in the operator set of CumProd."""
+    x = np.random.default_rng(0).uniform(0.5, 1.5, (5, 4)).astype("float32")
+    options: dict[str, Any] = {"exclusive": exclusive, "reversed": reversed}
+    context = ow.ml.create_context(device="cpu")
+    builder = ow.MLGraphBuilder(context)
+    operand = builder.input("x", "float32", [5, 4])
+    image = builder.reshape(operand, [1, 1, 5, 4])
+    regions = np.float32([[0, 0, 2, 2]])
+    graph = builder.build(
+        {
+            "y": composites.cumulative_product(builder, operand, axis, **options),
+            "pooled": composites.roi_align(builder, image, regions, np.int64([0]), sampling_ratio=2),
+        }
+    )
+    factors = np.flip(x, axis) if reversed else x
+    if exclusive:
+        first = np.ones_like(np.take(x, [0], axis))
+        factors = np.concatenate([first, np.take(factors, range(x.shape[axis] - 1), axis)], axis)
+    expected = np.cumprod(factors, axis)
+    y = context.compute(graph, {"x": x})["y"]
+    np.testing.assert_allclose(y, np.flip(expected, axis) if reversed else expected, rtol=1e-6)

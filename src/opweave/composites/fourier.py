@@ -229,9 +229,9 @@ def _by_chirp_products(b: Operations, x: Operand, before: np.ndarray, after: np.
 
         x[n2 * i1 + i2] -> [i2][i1] -> [k1][i2] -> [j1][k1] -> y[j1 + n2 * j2], i1 and j2 < m
 
-    The first product is the inner sum of a transform, with the chirp and the factors between its sums. The second one is the
-    outer sum, the spectrum of the chirp, and the inner sum of the inverse transform: together a convolution of n2 positions
-    for each k1. The third one is the outer sum of the inverse transform.
+    The first product is the inner sum of a transform, with the chirp and the factors between its sums. The second one is
+    the outer sum, the spectrum of the chirp, and the inner sum of the inverse transform: together a convolution of n2
+    positions for each k1. The third one is the outer sum of the inverse transform.
     """
     n, (rows, _, parts) = len(before), x.shape
     n2 = math.isqrt(2 * n - 2) + 1

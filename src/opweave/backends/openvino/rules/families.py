@@ -14,4 +14,5 @@ from . import (
     quantization as quantization,
     recurrent as recurrent,
     reduction as reduction,
+    sampling as sampling,
 )
