@@ -48,7 +48,7 @@ def test_positions_of_long_reductions(function: Any, size: Any) -> None:
     graph = builder.build({"y": reduced(builder, builder.input("x", "float32", [3, size]))})
     x = np.random.default_rng(1).uniform(-0.01, 0.01, (3, 1000)).astype("float32")
     i, j = np.indices(x.shape)
-    numpy_function = {"reduce_sum": np.sum, "reduce_max": np.max, "reduce_product": np.prod}[function.__name__]
+    numpy_function: Any = {"reduce_sum": np.sum, "reduce_max": np.max, "reduce_product": np.prod}[function.__name__]
     wanted = numpy_function(x.astype("float64") * (j // (i + 1) - j % 7), axis=1)
     np.testing.assert_allclose(context.compute(graph, {"x": x})["y"], wanted, rtol=1e-4, atol=1e-4)
 
