@@ -40,7 +40,7 @@ kernel, or the op's expression."""
 
 
 class NumbersNeededError(Exception):
-    """What compiles a graph needs numbers in place of names of sizes.
+    """Kernels for numbers alone need numbers in place of names of sizes.
 
     Attributes:
         operations: the title of the operation that needs each name.

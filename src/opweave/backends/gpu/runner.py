@@ -63,10 +63,10 @@ class GpuKernelRunner(Runner, Pool[GpuIntermediates[Bound]]):
         if not self._has_names:
             return self
         version = copy(self)
-        version._set_sizes(sizes)
+        version.set_sizes(sizes)
         return version
 
-    def _set_sizes(self, sizes: Mapping[str, int]) -> None:
+    def set_sizes(self, sizes: Mapping[str, int]) -> None:
         """Set the sizes of a copy that nothing uses yet."""
         places: dict[Buffer, Buffer] = {}
         steps: dict[KernelStep, KernelStep] = {}
