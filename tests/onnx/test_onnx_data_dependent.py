@@ -343,7 +343,8 @@ def test_profile_lists_the_result_and_the_count_as_copies(name: str, device: str
     )
     session = check(model, inputs, device)
     assert copied(session, inputs) == size + 8
-    fallen = [line for line in session.explain().splitlines() if "depends on data" in line]
+    lines = session.explain().splitlines()
+    fallen = [line for line in lines if line.startswith("  ") and "depends on data" in line]
     assert len(fallen) == 1
     assert "Slice: the size of what" in fallen[0]
 
@@ -383,5 +384,5 @@ def test_sections_around_a_loop_of_computed_length_stay_on_the_device(device: st
         feed = {"x": inputs["x"] * scale}
         session = check(model, feed, device)
     assert copied(session, inputs) == 8 + 3 * 4 * 4
-    reasons = [line for line in session.explain().splitlines() if "not constant" in line]
+    reasons = [line for line in session.explain().splitlines() if line.startswith("  ") and "not constant" in line]
     assert len(reasons) == 1
