@@ -836,6 +836,23 @@ def test_sizes_that_an_operation_refuses_after_a_run(context: ow.MLContext, name
         graph.compute_shapes({k: array.shape for k, array in feeds(wrong).items()})
 
 
+def test_size_that_is_divided_by_zero(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x, y = builder.input("x", "float32", ["n", 2]), builder.input("y", "float32", ["m"])
+    n, m = x.shape[0], y.shape[0]
+    graph = builder.build({"z": builder.reshape(x, [n // m, m * 2], label="rows"), "y": builder.neg(y)})
+    for rows, columns in ((4, 0), (4, 2), (6, 3), (4, 0)):
+        feeds = {"x": np.ones((rows, 2), "float32"), "y": np.ones(columns, "float32")}
+        if columns:
+            assert context.compute(graph, feeds)["z"].shape == (rows // columns, columns * 2)
+            continue
+        message = r"reshape 'rows': a size must not be divided by 0; the sizes are n = 4, m = 0"
+        with pytest.raises(ow.ValidationError, match=f"compute: {message}"):
+            context.compute(graph, feeds)
+        with pytest.raises(ow.ValidationError, match=f"compute_shapes: {message}"):
+            graph.compute_shapes({name: array.shape for name, array in feeds.items()})
+
+
 def test_sizes_that_broadcast_share_a_program() -> None:
     context = ow.ml.create_context(device="cpu", drafts=True)
     builder = ow.MLGraphBuilder(context)

@@ -92,8 +92,11 @@ class Guards:
         return number
 
     def hold(self, sizes: Mapping[str, int]) -> bool:
-        """Whether all comparisons have the same answers for other sizes."""
-        return all(_holds(condition, sizes) is answer for condition, answer in self.answers.items())
+        """Whether all comparisons have the same answers for other sizes. A formula that divides by 0 has none."""
+        try:
+            return all(_holds(condition, sizes) is answer for condition, answer in self.answers.items())
+        except (ArithmeticError, ValidationError):
+            return False
 
 
 def _holds(condition: Condition, sizes: Mapping[str, int]) -> bool:

@@ -80,8 +80,10 @@ def specialise(graph: Graph, shapes: Sequence[Shape], sizes: dict[str, Any], max
                         raise ValidationError(
                             f"{node.title}: {size} is {expected}, but an integer type of the operands makes it {number}"
                         )
-    except ValidationError as error:
+    except (ValidationError, ZeroDivisionError) as error:
         listed = ", ".join(f"{name} = {size}" for name, size in sizes.items() if not isinstance(name, UnknownName))
+        if isinstance(error, ZeroDivisionError):
+            raise ValidationError(f"{node.title}: a size must not be divided by 0; the sizes are {listed}") from None
         raise type(error)(f"{error}; the sizes are {listed}") from None
     return Graph.reaching({name: copies[operand] for name, operand in graph.outputs.items()})
 
@@ -112,7 +114,11 @@ class SizeLimits:
 
     def hold(self, sizes: Mapping[str, int]) -> bool:
         """Whether a graph with these sizes, without dimensions of 0, is within the limits."""
-        return all(low <= value <= high for value, (low, high) in zip(self._values(sizes), self._bounds, strict=True))
+        try:
+            values = self._values(sizes)
+        except (ArithmeticError, ValidationError):  # a division by 0
+            return False
+        return all(low <= value <= high for value, (low, high) in zip(values, self._bounds, strict=True))
 
 
 def check_sizes(graph: Graph) -> None:
