@@ -102,6 +102,9 @@ class Make(RandomMake):
             return self.rng.choice(fit)
         return super().shape(low, max(low, min(high, 4)), largest)
 
+    def integer(self, low: int, high: int) -> int:
+        return super().integer(low, max(low, high))  # a dimension may be 0
+
     def array(self, operand: str, shape: Sequence[int], low: float = -4, high: float = 4, special: bool = False) -> Any:
         return super().array(operand, shape, low, high)
 

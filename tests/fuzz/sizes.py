@@ -136,8 +136,13 @@ def _difference(got: np.ndarray, wanted: np.ndarray, device: str, is_exact: bool
     if got.tobytes() == wanted.tobytes():
         return ""
     if device == "reference" or got.dtype.kind != "f" or is_exact:
-        return f"it is {got.ravel()[:8]} instead of {wanted.ravel()[:8]}"
+        at = tuple(map(int, np.argwhere(_bits(got) != _bits(wanted))[0]))
+        return f"at {at}, it is {got[at]!r} instead of {wanted[at]!r}"
     return disagreement(got, wanted, TOLERANCES[got.dtype.name])
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return array.view(f"u{array.dtype.itemsize}")
 
 
 def obstacle(device: str) -> str:
