@@ -25,7 +25,16 @@ from opweave.context.graph import program_of, state_of
 from opweave.context.graph_state import MAX_VERSIONS, DynamicGraphState
 from opweave.core.graph import Graph
 from opweave.core.guards import Guards, explore
-from opweave.core.size_functions import truncated_quotient, truncated_remainder
+from opweave.core.size_functions import (
+    choose,
+    floored_remainder,
+    is_equal,
+    is_less,
+    larger,
+    smaller,
+    truncated_quotient,
+    truncated_remainder,
+)
 from opweave.core.size_values import at
 from opweave.core.sizes import Size, interval, is_unknown
 from opweave.ops import Operations
@@ -644,6 +653,34 @@ def test_saved_model_computes_sizes_that_are_data(tmp_path: Path) -> None:
         assert_array_equal(rows, array + np.float32(shape[0]))
     with pytest.raises(ow.NotSupportedError, match=r"sizes: .*m\*n as a number; save\(\.\.\., input_shapes="):
         ow.js.save(graph, tmp_path / "model.js")
+
+
+CALLS: dict[str, Any] = {
+    "and": lambda n, m: n & 3,
+    "less": is_less,
+    "equal": lambda n, m: is_equal(n, 9),
+    "choice": lambda n, m: choose(is_less(n, m), n, m * 2),
+    "maximum": lambda n, m: larger(n, m),
+    "minimum": lambda n, m: smaller(n - 4, m),
+    "floored quotient": lambda n, m: (n - 4) // m,
+    "truncated quotient": lambda n, m: truncated_quotient(n - 11, 3 - m),
+    "floored remainder": lambda n, m: floored_remainder(n - 4, 3 - m),
+    "truncated remainder": lambda n, m: truncated_remainder(n - 11, 3 - m),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_saved_model_computes_calls_of_sizes(name: str, tmp_path: Path) -> None:
+    context = ow.ml.create_context(device="reference", drafts=True)
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", ["n", "m"])
+    formula = CALLS[name](Size("n"), Size("m"))
+    graph = builder.build({"y": x + formula})
+    ow.onnx.save(graph, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    for n, m in ((3, 7), (9, 2), (2, 5), (13, 3), (20, 1)):
+        (result,) = session.run(None, {"x": np.zeros((n, m), "float32")})
+        assert result[0, 0] == formula.at({"n": n, "m": m}), (n, m)
 
 
 def test_saved_model_computes_real_numbers_of_sizes(tmp_path: Path) -> None:

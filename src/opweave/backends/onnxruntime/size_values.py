@@ -118,18 +118,37 @@ class SizeValues:
             return self._vector(size)
         if not atom.arguments or is_unknown(size):
             raise ValidationError(f"the size {size} has no formula")
-        value = reduce(partial(self._call, atom.kind), map(self._vector, atom.arguments))
+        value = self._call(atom.kind, *map(self._vector, atom.arguments))
         self._values[size] = value
         return value
 
-    def _call(self, kind: str, a: Any, b: Any) -> Any:
+    def _call(self, kind: str, *arguments: Any) -> Any:
+        if kind in ("max", "min", "broadcast"):
+            return reduce(partial(self._select, kind), arguments)
+        if kind == "where":
+            condition, a, b = arguments
+            return self._emit("Where", self._test("Equal", condition, self._ctx.constant([0])), b, a)
+        a, b = arguments
+        if kind in ("<", "=="):
+            return self._ctx.cast(self._test("Less" if kind == "<" else "Equal", a, b), "int64")
+        if kind == "&":
+            return self._emit("BitwiseAnd", a, b)
         if kind == "//":  # Div rounds towards zero
             return self._emit("Div", self._emit("Sub", a, self._emit("Mod", a, b)), b)
+        zero = self._ctx.constant([0])
+        is_zero = self._test("Equal", b, zero)
+        divisor = self._emit("Where", is_zero, self._ctx.constant([1]), b)
+        options = {} if kind == "/" else {"fmod": int(kind == "fmod")}
+        return self._emit("Where", is_zero, zero, self._emit("Div" if kind == "/" else "Mod", a, divisor, **options))
+
+    def _select(self, kind: str, a: Any, b: Any) -> Any:
+        """The maximum, the minimum, or the one of two sizes that is not 1."""
         if kind == "broadcast":
-            is_one = self._emit("Equal", a, self._ctx.constant([1]), data_type="bool")
-            return self._emit("Where", is_one, b, a)
-        takes_first = self._emit("Greater" if kind == "max" else "Less", a, b, data_type="bool")
-        return self._emit("Where", takes_first, a, b)
+            return self._emit("Where", self._test("Equal", a, self._ctx.constant([1])), b, a)
+        return self._emit("Where", self._test("Greater" if kind == "max" else "Less", a, b), a, b)
+
+    def _test(self, op_type: str, a: Any, b: Any) -> Any:
+        return self._emit(op_type, a, b, data_type="bool")
 
     def _emit(self, op_type: str, *inputs: Any, data_type: str = "int64", **attributes: Any) -> Any:
         return self._ctx.emit(op_type, *inputs, data_type=data_type, shape=(1,), **attributes)
