@@ -328,7 +328,7 @@ def _unique_slices(b: Operations, input: Operand, count: int, axis: int, sorted:
 
 
 def _compare_rows(b: Operations, rows: Operand) -> tuple[Operand, Operand]:
-    """Whether row i is less than row j, by the first elements that differ, and whether they differ; int32 [rows, rows]."""
+    """Compare rows i and j by their first elements that differ: 1 if i is less, and 1 if they differ; int32 [rows, rows]."""
     size, length = rows.shape
     one, other = b.reshape(rows, [size, 1, length]), b.reshape(rows, [1, size, length])
     is_less, differs = b.lesser(one, other), b.not_equal(one, other)
