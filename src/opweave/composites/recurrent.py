@@ -338,8 +338,8 @@ def _(
     is_special = _is_special(peephole_weight, output_peephole, coupled, clip)
     for is_backward, arguments in _by_direction(b, direction, **operands):
         if is_special:
-            form = _Form(activations, output_peephole == "new", coupled, clip)
-            parts.append(_written_out(b, batch, is_backward, form, **arguments))
+            variant = _LstmVariant(activations, output_peephole == "new", coupled, clip)
+            parts.append(_written_out(b, batch, is_backward, variant, **arguments))
             continue
         x = batch.within(batch.reverse(input) if is_backward else input)
         wide = b.concat([arguments.pop("weight"), constant(b, column, input.data_type)], 2)
@@ -356,7 +356,7 @@ def _(
 
 
 @dataclass(frozen=True)
-class _Form:
+class _LstmVariant:
     """The attributes of a network that `MLGraphBuilder.lstm` lacks, and its activations."""
 
     activations: Sequence[str]
@@ -374,7 +374,7 @@ def _written_out(
     b: Operations,
     batch: _Batch,
     is_backward: bool,
-    form: _Form,
+    variant: _LstmVariant,
     weight: Operand,
     recurrent_weight: Operand,
     bias: Operand | None,
@@ -400,7 +400,7 @@ def _written_out(
     peepholes = None if peephole_weight is None else b.split(b.reshape(peephole_weight, [3 * hidden_size]), 3)
     states = []
     for step, sums in enumerate(b.split(weighted, steps)):
-        following = _step(b, b.gemm(hidden, factor, c=sums, b_transpose=True), cell, peepholes, form)
+        following = _step(b, b.gemm(hidden, factor, c=sums, b_transpose=True), cell, peepholes, variant)
         is_within = batch.has_step(step)
         hidden, cell = (b.where(is_within, new, old) for new, old in zip(following, (hidden, cell), strict=True))
         states.append(b.reshape(hidden, [1, 1, batches, hidden_size]))
@@ -410,21 +410,21 @@ def _written_out(
 
 
 def _step(
-    b: Operations, sums: Operand, cell: Operand, peepholes: Sequence[Operand] | None, form: _Form
+    b: Operations, sums: Operand, cell: Operand, peepholes: Sequence[Operand] | None, variant: _LstmVariant
 ) -> tuple[Operand, Operand]:
     """Compute the next hidden and cell state; `sums` are those of the gates "iofg", `peepholes` of "iof"."""
-    of_gates, of_cell, of_result = (getattr(b, name) for name in form.activations)
+    of_gates, of_cell, of_result = (getattr(b, name) for name in variant.activations)
 
     def clipped(x: Operand) -> Operand:
-        return b.clamp(x, min_value=-form.clip, max_value=form.clip) if form.clip < math.inf else x
+        return b.clamp(x, min_value=-variant.clip, max_value=variant.clip) if variant.clip < math.inf else x
 
     i, o, forget, g = b.split(sums, 4, axis=1)
     if peepholes is not None:
         i, forget = i + peepholes[0] * cell, forget + peepholes[2] * cell
-        o = o if form.reads_new_cell else o + peepholes[1] * cell
+        o = o if variant.reads_new_cell else o + peepholes[1] * cell
     opened = of_gates(clipped(i))
-    kept = 1 - opened if form.is_coupled else of_gates(clipped(forget))
+    kept = 1 - opened if variant.is_coupled else of_gates(clipped(forget))
     following = kept * cell + opened * of_cell(clipped(g))
-    if peepholes is not None and form.reads_new_cell:
+    if peepholes is not None and variant.reads_new_cell:
         o = o + peepholes[1] * following
     return of_gates(clipped(o)) * of_result(following), following

@@ -138,7 +138,7 @@ class SizeValues:
         zero = self._ctx.constant([0])
         is_zero = self._test("Equal", b, zero)
         divisor = self._emit("Where", is_zero, self._ctx.constant([1]), b)
-        options = {} if kind == "/" else {"fmod": int(kind == "fmod")}
+        options: dict[str, Any] = {} if kind == "/" else {"fmod": int(kind == "fmod")}
         return self._emit("Where", is_zero, zero, self._emit("Div" if kind == "/" else "Mod", a, divisor, **options))
 
     def _select(self, kind: str, a: Any, b: Any) -> Any:
