@@ -112,8 +112,9 @@ def command(name: str) -> Callable[..., object]:
 if __name__ == "__main__":
     first, *rest = sys.argv[1:] or [""]
     if first in OTHERS:
-        sys.argv = [f"python -m benchmarks {first}", *rest]
-        typer.run(command(first))
+        app = typer.Typer(add_completion=False)
+        app.command()(command(first))
+        app(rest, prog_name=f"python -m benchmarks {first}")
     elif first in ("-h", "--help"):
         print(usage())
     elif unknown := [name for name in sys.argv[1:] if name not in TABLES]:

@@ -95,9 +95,6 @@ class Comparison:
         return [self.case.operator, self.case.size, self.kinds, *times, str(self.ratio)]
 
 
-HEADER = ["ONNX operator", "Size", "Runs as", "ONNX Runtime", "Opweave", "Opweave / ONNX Runtime"]
-
-
 @cache
 def context() -> ow.MLContext:
     return ow.ml.create_context(device="cpu")

@@ -1,7 +1,7 @@
 """Kernels for composites against their parts, and ONNX nodes that become composites against ONNX Runtime.
 
-`python -m benchmarks composites` writes the tables of docs/composites.md. With names of ONNX operators (`python -m benchmarks
-composites DFT Resize`) it prints those rows of the second table alone.
+`python -m benchmarks composites` writes the table of docs/composites.md. With names of ONNX operators (`python -m benchmarks
+composites DFT Resize`), or with --nodes, it prints rows of nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from opweave.compile.legalise import legalise
 from opweave.core.graph import Graph, Node, Operand
 from opweave.lazy.custom_call import CustomOp
 
-from .composite_nodes import HEADER, cases as nodes, measure as compare
+from .composite_nodes import cases as node_cases, measure as compare
 from .measure import Ratio, alternate
 from .page import DOCS, Table, machine, replace_part
 
@@ -128,27 +128,31 @@ def measure(case: Case) -> list[str]:
     return [f"`{case.op.name}`", case.size, *both, str(Ratio.of(times["parts"], times["kernel"]))]
 
 
-def compared(operators: list[str]) -> list[list[str]]:
-    """The rows of nodes of some ONNX operators, or of all; they are printed as they are measured."""
-    rows, slow = [], []
-    for node in nodes(operators):
+def compare_nodes(operators: list[str]) -> None:
+    """Print the rows of nodes of some ONNX operators, or of all, as they are measured, and those that are slower."""
+    count, slow = 0, []
+    for node in node_cases(operators):
         comparison = compare(node)
-        rows.append(comparison.cells())
+        count += 1
+        row = "  ".join(comparison.cells())
         if comparison.is_slow:
-            slow.append(" ".join(rows[-1]))
-        print(*rows[-1], "SLOW" if comparison.is_slow else "", sep="  ", flush=True)
-    print(f"{len(rows)} nodes, of which {len(slow)} take more than ONNX Runtime's time", *slow, sep="\n")
-    return rows
+            slow.append(row)
+        print(row, "SLOW" if comparison.is_slow else "", sep="  ", flush=True)
+    print(f"{count} nodes, of which {len(slow)} take more than ONNX Runtime's time", *slow, sep="\n")
 
 
 def main(
     operators: Annotated[
-        list[str] | None, typer.Argument(help="ONNX operators to compare; default: all tables")
+        list[str] | None, typer.Argument(help="ONNX operators to compare with ONNX Runtime; implies --nodes")
     ] = None,
+    nodes: Annotated[
+        bool,
+        typer.Option("--nodes", help="Compare ONNX nodes that become composites with ONNX Runtime, and print rows"),
+    ] = False,
 ) -> None:
-    """Measure kernels for composites against their parts, and ONNX nodes; write the tables of docs/composites.md."""
-    if operators:
-        compared(operators)
+    """Measure kernels for composites against their parts, and write the table of docs/composites.md."""
+    if operators or nodes:
+        compare_nodes(operators or [])
         return
     rows = []
     for case in cases():
@@ -157,5 +161,3 @@ def main(
     note = f"Made by `python -m benchmarks composites` on: {machine()}. Medians; of the gain with quartiles."
     made = Table(["Composite", "Size (float32)", "Kernel", "Parts", "Gain"], rows)
     replace_part(DOCS / "composites.md", f"{note}\n\n{made}")
-    note = f"Made by `python -m benchmarks composites` on: {machine()}. Medians; of the ratio with quartiles."
-    replace_part(DOCS / "composites.md", f"{note}\n\n{Table(HEADER, compared([]))}", "nodes")
