@@ -49,6 +49,7 @@ SHARED = {
     "__main__",
     "budgets",
     "charts",
+    "composite_nodes",
     "conclusions",
     "decode_step",
     "dynamic_models",

@@ -358,6 +358,7 @@ def test_links_from_the_api_to_packages_that_build_on_it() -> None:
         "check": "inspect.check",
         "composite_names": "composites",
         "compute": "lazy.force",
+        "compute_real": "core.reals",
         "deferred_context": "lazy.deferred_context",
         "draw": "inspect.drawing.api",
         "draw_model": "inspect.drawing.api",

@@ -161,8 +161,8 @@ def ragged_lstm(
             sequence, or "both".
         activations: three of "relu", "sigmoid" and "tanh": for the input, forget and output gates, "sigmoid"; for the cell
             gate; and for the new cell state.
-        output_peephole: the cell state that the output gate reads by its peephole: that of the previous step, as in
-            `MLGraphBuilder.lstm`, or the new one, as in ONNX.
+        output_peephole: the cell state that the output gate reads by its peephole: "previous" for that of the previous
+            step, as in `MLGraphBuilder.lstm`, or "new" for the new one, as in ONNX.
         coupled: whether the forget gate is 1 - the input gate; its own weights are not used.
         clip: bound of the values that the gates' activations read, greater than 0; default: none.
 

@@ -272,8 +272,14 @@ class Symbol:
 
         Raises:
             UnknownSizeError: this scope has no numbers.
+
+        >>> import opweave as ow
+        >>> ow.Size("n").number()
+        Traceback (most recent call last):
+            ...
+        opweave.core.sizes.UnknownSizeError: sizes are known only when the graph runs, but a function asked for n as a number
         """
-        raise NotImplementedError
+        return operator.index(self)  # type: ignore[arg-type]
 
 
 def _of_numbers(function: Callable[[Any, Any], Any]) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
@@ -523,7 +529,7 @@ class Size(Symbol):
         scope = current_scope.get()
         return refuse(f"{self} as a number") if scope is None else scope.number(self)
 
-    __int__ = number = __index__
+    __int__ = __index__
 
     def __float__(self) -> float:
         return float(int(self))

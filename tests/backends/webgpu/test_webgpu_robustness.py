@@ -114,7 +114,7 @@ def test_kernel_cache_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(engine.device, "create_compute_pipeline", pipeline)
     for number in range(500):
         source = f"fn main() {{}}  // {number}"
-        kernel = SimpleNamespace(source=source, writes=(True,), title="k", explain=None, entry_point="main")
+        kernel = SimpleNamespace(source=source, writes=(True,), title="k", explain=None, entry_point="main", sizes=())
         engine.pipelines([kernel])
     alive = [each() is not None for each in made]
     assert 250 <= sum(alive) <= 2**26 // (225 * 1024)

@@ -19,7 +19,7 @@ FAMILIES = {
     "arithmetic": "^(qlinear(add|mul)|biasadd|gatedadd|complexmul(conj)?|mulinteger|"
     "abs|neg|sign|ceil|floor|round|roundeven|exp|log|sqrt|reciprocal|pow|erf|mod|sum|add|sub|mul|div|max|min|"
     "clip|clamp|binarizer|bit.*|shift.*|a?(sin|cos|tan)h?|expm1|log1p|erfinv|det|inverse|"
-    "dft|stft|random.*|bernoulli|multinomial|"
+    "dft|stft|i?rfft|melweightmatrix|random.*|bernoulli|multinomial|"
     "is.*|not|and|or|xor|logical.*|(not)?equal|(greater|less|lesser)(or)?(equal)?)$",
 }
 """Family -> pattern for the names of its operations, in lower case and without underscores. The first match counts."""
