@@ -157,3 +157,25 @@ def test_cumulative_product_beside_operators_of_older_sets(axis: int, reversed: 
     expected = np.cumprod(factors, axis)
     y = context.compute(graph, {"x": x})["y"]
     np.testing.assert_allclose(y, np.flip(expected, axis) if reversed else expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (3, 0, 0), (2, 1, 0, 0), (0, 2, 2)])
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_det_of_matrices_without_elements(device: str, data_type: Any, shape: tuple[int, ...]) -> None:
+    context = ow.ml.create_context(device=device, drafts=True)
+    builder = ow.MLGraphBuilder(context)
+    x = np.zeros(shape, data_type)
+    graph = builder.build({"y": composites.det(builder, builder.input("x", data_type, shape))})
+    wanted = np.linalg.det(x.astype("float32")).astype(data_type)
+    np.testing.assert_array_equal(np.asarray(context.compute(graph, {"x": x})["y"]), wanted)
+
+
+def test_multinomial_needs_classes() -> None:
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))
+    with pytest.raises(
+        ow.ValidationError, match=r"multinomial 'm': the input must have classes to draw, got float32\[2, 0\]"
+    ):
+        composites.multinomial(
+            builder, builder.input("x", "float32", [2, 0]), builder.input("k", "uint32", [4]), label="m"
+        )

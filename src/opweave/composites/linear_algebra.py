@@ -50,6 +50,8 @@ def det(self: Builder, input: Operand, *, label: str = "") -> Desc:
 @det.expression
 def _(input: Traced) -> Traced:
     batch, size = input.shape[:-2], int(input.shape[-1])
+    if not size:  # the product of no pivots
+        return _as_type_of(input, compute(batch, lambda *_: 1.0))
     matrix = _begin(input, batch, size)
     for _ in range(size - 1):
         matrix = store(compute((*batch, size, size + 1), _eliminated(matrix, _pivots(matrix, batch, size), size)))

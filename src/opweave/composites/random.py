@@ -286,7 +286,7 @@ def multinomial(
 
     Returns: An operand of this data type [batches, samples], in [0, classes). A class of probability 0 is not drawn. Devices
         may differ where a uniform number is next to the border of two classes.
-    Raises: the key has another shape, or `samples` is not positive.
+    Raises: the key has another shape, `samples` is not positive, or there are no classes.
 
     ONNX's Multinomial.
 
@@ -295,6 +295,7 @@ def multinomial(
     """
     _check_key(key)
     require(samples > 0, f"samples must be greater than 0, got {samples}")
+    require(input.shape[1] > 0, f"the input must have classes to draw, got {input.desc}")
     return Desc(data_type, (input.shape[0], samples))
 
 
