@@ -20,8 +20,8 @@ from support.processes import run_python
 import opweave as ow
 from opweave.backends import BUILT_IN, COMPETING, Backend, find
 from opweave.backends.cuda import devices as cuda_devices
-from opweave.backends.onnxruntime import in_place, plugins, quotients
-from opweave.backends.onnxruntime.model import QUOTIENTS, UPDATING, is_quantised
+from opweave.backends.onnxruntime import in_place, plugins
+from opweave.backends.onnxruntime.model import UPDATING, is_quantised
 from opweave.backends.openvino import devices as openvino_devices
 from opweave.backends.webgpu import adapters
 from opweave.onnx.convert import operators
@@ -356,7 +356,6 @@ def test_integer_products_match_pattern() -> None:
 
 def test_operators_of_modules_that_other_models_do_without() -> None:
     assert {UPDATING} == in_place.IN_PLACE.keys()
-    assert quotients.QUOTIENTS == QUOTIENTS
     assert operator_rules.RULES.keys() == checks.RULED
 
 

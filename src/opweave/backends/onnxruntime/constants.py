@@ -13,6 +13,9 @@ from ...core.dtypes import ONNX_TYPES, name_of
 from ...memory.arrays import constant_array
 from .options import hand_over
 
+QUOTIENTS = frozenset({"Div", "Mod"})
+"""Operators that `quotients` guards for integers: models without them do without that module."""
+
 EXTERNAL = 1
 """TensorProto.EXTERNAL: the data of the tensor are outside of the model."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from ...memory.spaces import Cell, Memory
 from ...support.errors import MLError, OperationError
 from .. import How, Measured, ModelSource, PowerPreference, Precision, Returning, Runner, TakingFeeds
-from .constants import add_constants, all_graphs, readers
+from .constants import QUOTIENTS, add_constants, all_graphs, readers
 from .native import ENGINE_ERRORS, NativeSession, engine_call
 from .options import session_options
 from .values import PLAIN_TYPES
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 KNOWN_IR, KNOWN_OPSET = 10, 21
 """Newest versions of the file format and of ONNX's operator set that the engine runs without lowering."""
 
-QUOTIENTS, SCATTER, UPDATING = frozenset({"Div", "Mod"}), "ScatterND", "GroupQueryAttention"
-"""Operators that `quotients` guards, `scatters` rewrites and `in_place` knows: other models do without these modules."""
+SCATTER, UPDATING = "ScatterND", "GroupQueryAttention"
+"""The operators that `scatters` rewrites, and that `in_place` is about: other models do without these modules."""
 
 CAST_OR_MOVED = frozenset({"Cast", "Transpose"})
 """Operators without which the engine's optimiser needs no limits (`rewrites`)."""

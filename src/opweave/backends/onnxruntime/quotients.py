@@ -14,12 +14,10 @@ import numpy as np
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ...support.errors import OperationError
-from .constants import all_graphs, sub_graphs
+from .constants import QUOTIENTS, all_graphs, sub_graphs
 
 DTYPES = {6: "<i4", 7: "<i8"}
 """TensorProto.INT32 and INT64, the types whose quotients raise signals -> NumPy's data type of the raw data."""
-
-QUOTIENTS = frozenset({"Div", "Mod"})
 
 FLOATS = frozenset({"Exp", "Log", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Tanh"})
 """Operators of ONNX whose results are floats. In most models, all divisors are such results, or constants."""

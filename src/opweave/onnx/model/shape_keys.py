@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...support.errors import OperationError
+
 if TYPE_CHECKING:
     from .arguments import Argument
-
-from ...support.errors import OperationError
 
 DECIDING_ELEMENTS = 16
 """Most elements of an input whose values may determine shapes. Longer inputs, and those of rank 2 or more, are data."""

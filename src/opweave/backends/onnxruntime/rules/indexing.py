@@ -88,9 +88,8 @@ def _(ctx: Emitter, input: Value, indices: Value, updates: Value) -> Value:
 
 @ort.lower(scatter_reduce)
 def _(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int, reduction: str) -> Value:
-    wide = (
-        "float32" if input.data_type in ("float16", "bfloat16") else input.data_type
-    )  # the kernels cannot reduce these
+    # The kernels cannot reduce 16-bit floats.
+    wide = "float32" if input.data_type in ("float16", "bfloat16") else input.data_type
     data, more = ctx.cast(input, wide), ctx.cast(updates, wide)
     if _are_rows(ctx, input, indices, updates, axis):
         result = ctx.emit("ScatterND", data, _along(ctx, indices, input, 0, "int64"), more, reduction=reduction)

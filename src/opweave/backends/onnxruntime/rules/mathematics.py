@@ -46,7 +46,7 @@ _MULTIPLIED = ("float32", "float16", "int32", "int64", "uint32", "uint64")
 """Data types of cumulative products; float16 is converted to float32."""
 
 _OLD = (regions.max_roi_pool, regions.roi_align)
-"""Operations whose kernels the engine has not in the operator set of CumProd."""
+"""Operations for which the engine has no kernels in the operator set of CumProd."""
 
 
 def _has_newer_kernels(graph: Graph) -> bool:
