@@ -159,8 +159,8 @@ def main(
     machine = versions("opweave", "cuda-bindings", "triton", "onnxruntime", "torch")
     record = resumed(keep, Row, description, machine)
     names = [name for name in architectures().CATALOG if not only or name in only]
-    rows = Counter(row.name.partition("/")[0] for row in record.rows)
-    finished = {name for name, count in rows.items() if count == len(PRECISIONS) and not again}
+    finished = set() if again else {row.name for row in record.rows}
+    missing = {name: [p for p in PRECISIONS if f"{name}/{p}" not in finished] for name in names}
     start, lock = time.monotonic(), Lock()
     with TemporaryDirectory(prefix="opweave-networks-") as folder, ThreadPoolExecutor(jobs) as pool:
 
@@ -168,9 +168,9 @@ def main(
             began = time.monotonic()
             if began - start > 60 * minutes:
                 return
-            rows, failure = _measured(device, name, Path(folder))
+            rows, failure = _measured(device, name, missing[name], Path(folder))
             with lock:
-                record.rows = [row for row in record.rows if row.name.partition("/")[0] != name] + rows
+                record.rows = [row for row in record.rows if row.name not in {row.name for row in rows}] + rows
                 record.failures.pop(name, None)
                 if failure:
                     record.failures[name] = failure
@@ -180,15 +180,16 @@ def main(
                     flush=True,
                 )
 
-        list(pool.map(measure, [name for name in names if name not in finished]))
+        list(pool.map(measure, [name for name in names if missing[name]]))
     if keep == RECORD:
         write()
 
 
-def _measured(device: str, name: str, folder: Path) -> tuple[list[Row], str]:
+def _measured(device: str, name: str, precisions: list[str], folder: Path) -> tuple[list[Row], str]:
     """The rows of a network, and why there are none."""
+    arguments = ["network", device, name, str(folder), *precisions]
     try:
-        found = in_process("benchmarks.cuda_networks", "network", device, name, str(folder), timeout=SECONDS)
+        found = in_process("benchmarks.cuda_networks", *arguments, timeout=SECONDS)
     except (RuntimeError, TimeoutError) as error:
         told = [line for line in str(error).splitlines() if ": " in line]  # not lines that point at a place in the code
         return [], (told or [str(error)])[-1].strip()[:300]
@@ -206,7 +207,7 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _network(device: str, name: str, folder: Path) -> dict[str, Any]:
+def _network(device: str, name: str, folder: Path, precisions: list[str]) -> dict[str, Any]:
     """Export a network, compile it twice in each precision, and measure it."""
     import numpy as np
     import onnxruntime
@@ -226,7 +227,7 @@ def _network(device: str, name: str, folder: Path) -> dict[str, Any]:
     arrays = [argument.numpy() for argument in arguments]
     model = model.cuda()
     rows = []
-    for precision in PRECISIONS:
+    for precision in precisions:
         allowed = precision == "tf32"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
         torch._dynamo.reset()
@@ -308,6 +309,6 @@ def _captured(run: Callable[[], Any], stream: Any) -> Callable[[], Any] | None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["network"]:
-        print(json.dumps(_network(sys.argv[2], sys.argv[3], Path(sys.argv[4]))))
+        print(json.dumps(_network(sys.argv[2], sys.argv[3], Path(sys.argv[4]), sys.argv[5:])))
     else:
         typer.run(main)
