@@ -63,6 +63,7 @@ CONDITIONS = {
     "quantized_conv2d": "one zero point for all filters; no uint8 filters of int8 images",
     "quantized_leaky_relu": "constant scales and zero points",
     "quantized_matmul": "as `integer_matmul`",
+    "quantized_mean": "neighbouring axes; constant scales and zero points",
     "quantized_sigmoid": "constant scales and zero points",
     "quick_gelu": "float32",
     "ragged_lstm": "without peepholes of the output gate",

@@ -163,6 +163,10 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     ),
     composites.quantized_mul: ("native", Call(*ROWS, *ROWS, np.float32(2), np.uint8(1))),
     composites.quantized_leaky_relu: ("native", Call(*ROWS, np.float32(2), np.uint8(1))),
+    composites.quantized_mean: (
+        "native",
+        Call(np.ones((1, 2, 3, 3), "uint8"), *ROWS[1:], np.float32(2), np.uint8(1), [2, 3], keep_dimensions=True),
+    ),
     composites.quantized_sigmoid: ("native", Call(*ROWS, np.float32(2), np.uint8(1))),
     composites.dynamic_quantize_linear: ("native", Call(floats(2, 4))),
     composites.integer_conv2d: ("native", Call(np.ones((1, 1, 3, 3), "uint8"), np.ones((1, 1, 2, 2), "uint8"))),
@@ -233,6 +237,7 @@ OWN = {
     composites.quantized_add: "QLinearAdd",
     composites.quantized_concat: "QLinearConcat",
     composites.quantized_leaky_relu: "QLinearLeakyRelu",
+    composites.quantized_mean: "QLinearGlobalAveragePool",
     composites.quantized_sigmoid: "QLinearSigmoid",
     composites.quantized_mul: "QLinearMul",
     composites.fast_gelu: "FastGelu",

@@ -823,6 +823,20 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
     return Call(inputs, scales, zeros, scale, zero, axis), [np.concatenate(wanted, axis)]
 
 
+@case(composites.quantized_mean, BYTES)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    arguments, _ = _one(make)
+    x = np.asarray(_bytes(make, *make.shape(1, 4), data_type=make.types["x"]))
+    axes = sorted(make.subset(range(x.ndim)))
+    keep = make.boolean()
+    # The scales are powers of two: only the count of the terms rounds.
+    total = (x.astype(int) - arguments[2]).sum(axis=tuple(axes), keepdims=keep)
+    count = np.prod([x.shape[axis] for axis in axes], dtype=np.float32)
+    factor = arguments[1] / (arguments[3] * count)
+    steps = np.rint(total.astype(np.float32) * factor) + arguments[4]
+    return Call(x, *arguments[1:], axes, keep_dimensions=keep), [_clipped(steps, x.dtype)]
+
+
 @case(composites.quantized_sigmoid, BYTES)
 def _(make: Make) -> tuple[Call, Sequence[Any]]:
     arguments, real = _one(make)

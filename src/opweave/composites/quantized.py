@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ..core.dtypes import INFO
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N
-from ..core.shapes import broadcast, broadcasts_to
-from ..core.sizes import may_equal
+from ..core.shapes import broadcast, broadcasts_to, reduced_shape
+from ..core.sizes import is_static, may_equal
 from ..ops.constants import constant
 from ..support.errors import require
 from .declare import declare
@@ -563,3 +566,68 @@ def _(
         return b.leaky_relu(x, alpha=alpha)
 
     return through_floats(b, input, input_scale, input_zero_point, scale, zero_point, activate)
+
+
+@declare(**_ONE)
+def quantized_mean(
+    self: Builder,
+    input: Operand,
+    input_scale: Operand,
+    input_zero_point: Operand,
+    scale: Operand,
+    zero_point: Operand,
+    axes: Sequence[int],
+    *,
+    keep_dimensions: bool = False,
+    label: str = "",
+) -> Desc:
+    """Average a quantised tensor along axes, and quantise the result; the sums are exact integers.
+
+    Args:
+        input: int8 or uint8, of any shape.
+        input_scale: float32, one element, multiplied with `input - input_zero_point`.
+        input_zero_point: the data type of `input`, one element.
+        scale: float32, one element, of the result.
+        zero_point: the data type of `input`, one element, added to the result.
+        axes: the dimensions to average along, each in [0, rank) and named once.
+        keep_dimensions: whether these dimensions stay, with size 1.
+
+    Returns: `round(sum * input_scale / (scale * count)) + zero_point`, saturated, of the data type of `input`, where `sum` is
+        that of `input - input_zero_point`, an int32, and `count` the number of its terms. Ties are rounded to even.
+    Raises: an axis does not exist, or is named twice; several scales or zero points.
+
+    ONNX Runtime's QLinearGlobalAveragePool and QLinearReduceMean.
+
+    >>> one, zero = np.float32(1), np.uint8(0)
+    >>> quantized_mean(np.uint8([[1, 3], [200, 255]]), one, zero, one, zero, [1]).tolist()
+    [2, 228]
+    """
+    check_single(input_scale=input_scale, input_zero_point=input_zero_point, scale=scale, zero_point=zero_point)
+    return Desc(input.data_type, reduced_shape(input.shape, axes, keep_dimensions))
+
+
+@quantized_mean.decompose
+def _(
+    b: Operations,
+    input: Operand,
+    input_scale: Operand,
+    input_zero_point: Operand,
+    scale: Operand,
+    zero_point: Operand,
+    axes: Sequence[int],
+    keep_dimensions: bool,
+) -> Operand:
+    count = prod(input.shape[axis] for axis in axes)
+    zero = b.reshape(input_zero_point, ())
+    if axes and list(axes) == list(range(axes[0], input.rank)):
+        # A product with ones, for which engines have kernels of 8 bits, which sums of int32 have not.
+        rows = b.reshape(input, [prod(input.shape[: axes[0]]), count])
+        one = np.ones((count, 1)) if is_static((count,)) else 1
+        ones = b.expand(constant(b, one, input.data_type), [count, 1])
+        total = integer_matmul(b, rows, ones, zero)
+        total = b.reshape(total, reduced_shape(input.shape, axes, keep_dimensions))
+    else:
+        difference = b.cast(input, "int32") - b.cast(zero, "int32")
+        total = b.reduce_sum(difference, axes=axes, keep_dimensions=keep_dimensions)
+    factor = b.reshape(input_scale, ()) / (b.reshape(scale, ()) * constant(b, count, "float32"))
+    return requantize(b, total, factor, b.reshape(zero_point, ()))

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from ....composites import integers as composites, quantized, requantized
 from ....core.graph import Operand
 from ....core.sizes import is_static
@@ -312,3 +314,66 @@ def _(
         parts += [x, _single(ctx, x_scale), _single(ctx, x_zero_point)]
     shape, data_type = ctx.output.shape, ctx.output.data_type
     return ctx.emit("QLinearConcat", *parts, axis=axis, shape=shape, data_type=data_type, domain=MICROSOFT)
+
+
+_LARGEST_MEAN = 2**23
+"""Terms of a mean of bytes, whose sum the engine keeps in an int32."""
+
+_FACTORS = 2.0**-32, 256.0
+"""From which factor of the sums on, and below which, the engine has a kernel; it fails for others when it runs."""
+
+
+def _is_pooled(
+    input: Operand,
+    input_scale: Operand,
+    input_zero_point: Operand,
+    scale: Operand,
+    zero_point: Operand,
+    axes: Sequence[int],
+) -> bool:
+    """Whether there is a kernel: for neighbouring axes, behind which is one axis of channels at most, and for its factors."""
+    if (
+        not axes
+        or not is_static(input.shape)
+        or 0 in input.shape
+        or not _has_constant_parts(input_scale, input_zero_point, scale, zero_point)
+    ):
+        return False
+    count = prod(input.shape[axis] for axis in axes)
+    with np.errstate(all="ignore"):
+        factor = float(input_scale.value.reshape(()) / (scale.value.reshape(()) * np.float32(count)))
+    is_row = list(axes) == list(range(axes[0], axes[0] + len(axes)))
+    return is_row and count < _LARGEST_MEAN and _FACTORS[0] <= factor < _FACTORS[1]
+
+
+@ort.lower_contrib(quantized.quantized_mean, when=_is_pooled)
+def _(
+    ctx: Emitter,
+    input: Value,
+    input_scale: Value,
+    input_zero_point: Value,
+    scale: Value,
+    zero_point: Value,
+    axes: Sequence[int],
+    keep_dimensions: bool,
+) -> Value:
+    parts = [_single(ctx, part) for part in (input_scale, input_zero_point, scale, zero_point)]
+    first, end = axes[0], axes[0] + len(axes)
+    before, count, behind = (prod(sizes) for sizes in (input.dims[:first], input.dims[first:end], input.dims[end:]))
+    # Rows of channels that follow each other are the engine's channels_last.
+    is_last = end < len(input.dims)
+    is_image = first == 1 and end == len(input.dims) - 1 if is_last else first == 2 and len(input.dims) > 2
+    if is_image:
+        image, pooled = input, tuple(1 if axis in axes else size for axis, size in enumerate(input.dims))
+    else:
+        image = ctx.reshape(input, (before, count, 1, behind) if is_last else (1, before, count, 1))
+        pooled = (before, 1, 1, behind) if is_last else (1, before, 1, 1)
+    y = ctx.emit(
+        "QLinearGlobalAveragePool",
+        *(image, *parts),
+        shape=pooled,
+        data_type=input.data_type,
+        domain=MICROSOFT,
+        channels_last=int(is_last),
+    )
+    return ctx.reshape(y, ctx.output.shape)

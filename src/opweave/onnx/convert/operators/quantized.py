@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from ....composites.quantized import (
     quantized_conv2d,
     quantized_leaky_relu,
     quantized_matmul,
+    quantized_mean,
     quantized_mul,
     quantized_sigmoid,
     requantize,
@@ -449,32 +449,6 @@ def _(
     return channels_as_before(b, y, channels_last)
 
 
-def _mean(
-    b: MLGraphBuilder,
-    x: MLOperand,
-    axes: Sequence[int],
-    scales: tuple[Tensor, Tensor],
-    zero_points: tuple[Tensor, Tensor],
-    *,
-    keep: bool,
-) -> MLOperand:
-    """The mean of quantised elements, from exact sums."""
-    count = int(np.prod([x.shape[axis] for axis in axes]))
-    zero = reshape(b, zero_points[0], ())
-    if axes and list(axes) == list(range(axes[0], x.rank)):
-        # A product with ones, for which engines have kernels of 8 bits, which sums of int32 have not.
-        ones = np.ones((count, 1), x.data_type)
-        product = integer_matmul(b, b.reshape(x, [prod(x.shape[: axes[0]]), count]), ones, operand(b, zero))
-        total = b.reshape(product, [*x.shape[: axes[0]], *([1] * len(axes) if keep else [])])
-    else:
-        difference = b.sub(b.cast(x, "int32"), as_type(b, zero, "int32"))
-        total = b.reduce_sum(difference, axes=list(axes), keep_dimensions=keep)
-    x_scale, y_scale = (reshape(b, scale, ()) for scale in scales)
-    return requantize(
-        b, total, b.div(x_scale, b.mul(y_scale, np.float32(count))), operand(b, reshape(b, zero_points[1], ()))
-    )
-
-
 @converts("QLinearGlobalAveragePool", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
@@ -488,7 +462,8 @@ def _(
 ) -> MLOperand:
     unsupported_if(X.rank < 3, f"it has no spatial axes, for its input has rank {X.rank}")
     axes = range(1, X.rank - 1) if channels_last else range(2, X.rank)
-    return _mean(b, X, axes, (x_scale, y_scale), (x_zero_point, y_zero_point), keep=True)
+    parts = [operand(b, value) for value in (x_scale, x_zero_point, y_scale, y_zero_point)]
+    return quantized_mean(b, X, *parts, axes, keep_dimensions=True)
 
 
 @converts("QLinearReduceMean", domain=MICROSOFT)
@@ -505,7 +480,8 @@ def _(
 ) -> MLOperand:
     places = sorted({normalize_axis(axis, data.rank) for axis in axes}) or range(data.rank)
     zeros = _or_zero(data_zero_point, data), _or_zero(reduced_zero_point, data)
-    return _mean(b, data, places, (data_scale, reduced_scale), zeros, keep=bool(keepdims))
+    parts = [operand(b, value) for value in (data_scale, zeros[0], reduced_scale, zeros[1])]
+    return quantized_mean(b, data, *parts, places, keep_dimensions=bool(keepdims))
 
 
 @converts("ReduceSumInteger", domain=MICROSOFT)
