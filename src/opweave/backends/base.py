@@ -193,6 +193,8 @@ class Backend(RuleTable, ABC):
     None if such operations are an error."""
     gains_from_loops = False
     """Whether chains of element-wise operations run faster as one compiled loop than as kernels of the engine."""
+    folds_constants = True
+    """Whether the engine computes operations on constants when it compiles; else `compile.constants` does."""
     takes_names = False
     """Whether what it compiles runs all sizes for which comparisons of sizes have the same answers (`core.guards.Guards`)."""
     may_take_names = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import get_ident
@@ -115,6 +115,10 @@ def _compile_for(
     chosen = _choose_for(full, sources, backend, device, fallback)
     host, chooser, engines = chosen.host, chosen.chooser, chosen.engines
     legal, origin = chosen.legal, chosen.origin
+    if not backend.folds_constants:
+        from .constants import fold_constants
+
+        legal, origin = fold_constants(legal, origin)
     most = limits.limit(limits.WORK_VARIABLE, limits.MAX_WORK) // 2  # the other half is for the loop itself
 
     def kinds_of(graph: Graph) -> dict[Node, Hashable]:
@@ -156,7 +160,8 @@ def _compile_for(
         if wait:
             for segment in compiled:
                 segment.runner.complete()
-    placements = _placements(graph, reasons, legal, origin, compiled, host_device)
+    folded = {chosen.origin[node] for node in chosen.legal.nodes}.difference(origin.values())
+    placements = _placements(graph, reasons, legal, origin, compiled, host_device, folded)
     program = Program(legal, origin, compiled, placements, backend.space, input_ranges(graph), choice.reason)
     program.untried = choice.untried
     return program
@@ -403,6 +408,7 @@ def _placements(
     origin: Mapping[Node, Node],
     parts: Sequence[CompiledSegment],
     host_device: str,
+    folded: Collection[Node],
 ) -> list[Placement]:
     """The placements of the user's nodes, with the reasons why the device cannot run them."""
     homes = {
@@ -418,9 +424,11 @@ def _placements(
         number = homes[nodes[0]][0] if nodes else 0
         how: How = "decomposed"
         # A graph that becomes empty has no parts: its outputs are copies of inputs and constants.
-        detail = (
-            "no elements" if all(map(is_empty, node.outputs)) else "its operand" if node in computing else "not run"
-        )
+        if node in folded:
+            detail = "a constant, computed when the graph was built"
+        else:
+            is_read = node in computing
+            detail = "no elements" if all(map(is_empty, node.outputs)) else "its operand" if is_read else "not run"
         device = parts[number].device if parts else host_device
         if nodes:
             part = parts[number]

@@ -133,6 +133,16 @@ def constant_array(array: np.ndarray) -> np.ndarray:
     return array if stays and is_mapped_or_bytes(memory.owner(array)) else contiguous(array)
 
 
+def owner_of(array: np.ndarray) -> np.ndarray:
+    """The array that owns the memory of `array`, whose views are short-lived."""
+    owner, base = array, array.base
+    while base is not None:
+        if isinstance(base, np.ndarray):
+            owner = base
+        base = getattr(base, "base", None)
+    return owner
+
+
 def is_mapped_or_bytes(held: object) -> bool:
     """Whether the owner of memory is a mapped file, or `bytes`: nobody changes these."""
     if isinstance(held, bytes):

@@ -27,6 +27,7 @@ class GpuBackend(Backend):
     title: str
     stores = frozenset(WIDENED)
     may_take_names = True
+    folds_constants = False
 
     def load(self) -> None:
         from . import rules as rules  # the import fills the table

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...memory.arrays import owner_of
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GpuConstant:
@@ -36,9 +38,4 @@ class GpuConstant:
     @property
     def owner(self) -> np.ndarray:
         """The array that owns the memory of `source`, whose views are short-lived."""
-        owner, base = self.source, self.source.base
-        while base is not None:
-            if isinstance(base, np.ndarray):
-                owner = base
-            base = getattr(base, "base", None)
-        return owner
+        return owner_of(self.source)
