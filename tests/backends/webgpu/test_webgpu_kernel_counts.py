@@ -31,6 +31,30 @@ def cached(b: Any, x: Callable[..., Any], new: int) -> Any:
     return c.group_query_attention(b, *heads, *(x(1, 2, 300, 16) for _ in "kv"), lengths, *tables, heads=4, groups=2)
 
 
+def rms_in_parts(b: Any, x: Any, scale: Any) -> Any:
+    """As PyTorch exports it."""
+    mean = b.reduce_mean(b.pow(x, b.constant(x.data_type, 2)), axes=[1], keep_dimensions=True)
+    return x * b.reciprocal(b.sqrt(mean + b.constant(x.data_type, 1e-3))) * scale
+
+
+def layer_in_parts(b: Any, x: Any, scale: Any, bias: Any) -> Any:
+    centred = x - b.reduce_mean(x, axes=[1], keep_dimensions=True)
+    variance = b.reduce_mean(centred * centred, axes=[1], keep_dimensions=True)
+    return centred / b.sqrt(variance + b.constant(x.data_type, 1e-3)) * scale + bias
+
+
+def parts_as_heads(b: Any, x: Any) -> Any:
+    """Queries and keys that one product has computed: heads in an axis of their own, and halves that change places."""
+    query, key = (b.reshape(part, [2, 9, 4, 12]) for part in b.split(x, 2, axis=2))
+    halves = b.split(query, 2, axis=3)
+    return b.transpose(query * 2 + b.concat([b.neg(halves[1]), halves[0]], 3), permutation=[0, 2, 1, 3]), key * 3
+
+
+def softmax_in_parts(b: Any, x: Any) -> Any:
+    e = b.exp(x - b.reduce_max(x, axes=[1], keep_dimensions=True))
+    return e / b.reduce_sum(e, axes=[1], keep_dimensions=True)
+
+
 COUNTS: dict[str, tuple[int, Build]] = {
     "softmax": (1, lambda b, x: b.softmax(x(9, 64), 1)),
     "softmax, scaled and masked": (1, lambda b, x: b.softmax(x(2, 9, 64) * 0.5 + x(9, 64), 2) * 2),
@@ -40,6 +64,14 @@ COUNTS: dict[str, tuple[int, Build]] = {
         lambda b, x: b.layer_normalization(x(9, 64) + x(9, 64), axes=[1], scale=x(64), bias=x(64)).relu(),
     ),
     "rms_normalization": (1, lambda b, x: c.rms_normalization(b, x(9, 64) + x(9, 64), x(64)) * x(9, 64)),
+    "rms_normalization, spelled out": (1, lambda b, x: rms_in_parts(b, x(9, 64), x(64))),
+    "layer_normalization, spelled out": (2, lambda b, x: layer_in_parts(b, x(9, 64), x(64), x(64))),
+    "softmax, spelled out": (2, lambda b, x: softmax_in_parts(b, x(9, 64))),
+    "a mean that each column reads": (
+        2,
+        lambda b, x: (y := x(9, 64)) * b.reduce_mean(y, axes=[0], keep_dimensions=True),
+    ),
+    "parts of a row, as heads": (2, lambda b, x: parts_as_heads(b, x(2, 9, 96))),
     "instance_normalization": (1, lambda b, x: b.instance_normalization(x(1, 4, 9, 9) * 2).relu()),
     "a residual and its normalisation": (2, lambda b, x: c.skip_rms_norm(b, x(9, 64), x(9, 64), x(64))),
     "rotary_embedding": (1, lambda b, x: c.rotary_embedding(b, x(1, 9, 64), x(9, 8), x(9, 8), heads=4)),

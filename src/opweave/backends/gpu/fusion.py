@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 from ...core.graph import Desc, Node, Operand, iter_operands
 from ...core.guards import estimate
 from ...core.sizes import is_same_shape
 from ...expr import ir
-from ...expr.array import Traced
+from ...expr.array import Traced, axes_of
 from ...expr.gpu import Features
-from ...expr.gpu.forms import row_axes
+from ...expr.gpu.forms import MAX_ROW_ELEMENTS, row_axes
 from ...expr.gpu.types import layout
 from ...expr.ir import Formula, Input
 from .contraction.kernels import Contraction
+from .rules.positions import only_splits
 
 MAX_FUSED_CALLS = 200
 """Most calls and casts per element of a fused kernel. Compile time is quadratic in this number on Mesa's software adapter.
@@ -30,6 +32,10 @@ MAX_REPEATED_CALLS = 8
 MAX_REPEATED_SOURCES = 2
 """Most arrays of the operand's size to read again in each pass. With two (x + y), three passes read twice as many bytes from
 the cache as they would of the stored sum, but a kernel that stores the sum moves as many bytes through memory."""
+
+MAX_TWICE_CALLS = 2
+"""Most calls per element of a value to compute twice, as the negative half of a rotary embedding, which a concatenation reads
+for all its elements, instead of storing it."""
 
 MAX_RESHAPED_CALLS = 8
 """Most calls per element of a value to inline through a reshape: integer divisions compute its positions, but the array is
@@ -136,10 +142,30 @@ def joins(
         once = not program.stored and not any(isinstance(n, ir.Reduce) for n in ir.walk(*program.roots))
         return reading.aligned and same and alone and value.alias is None and once
     if value.only_moves:
-        return reading.loads <= MAX_MOVED_LOADS and value.alias is None
-    if reading.loads <= 1 and reading.times <= 1:
+        is_free = value.alias is None or only_splits(value.result.shape, value.alias)
+        return reading.loads <= MAX_MOVED_LOADS and is_free
+    if reading.loads <= 1 and reading.times <= (2 if value.calls <= MAX_TWICE_CALLS else 1):
         return value.alias is None or value.calls <= MAX_RESHAPED_CALLS
     return _is_repeated_in_rows(value, desc, program, features)
+
+
+def is_of_rows(value: Pending, fused: Traced, program: Formula, features: Features) -> bool:
+    """Whether a workgroup that computes a row of `fused` computes the reduction of a pending value once for that row.
+
+    The value has one element for a row, as the mean of a normalisation that a model spells out has. `fused` is the result of
+    its reader `program` with the value inlined.
+    """
+    if value.anchor is not None or value.alias is not None or not value.reduces or len(program.outputs) > 1:
+        return False
+    if program.stored or any(isinstance(node, ir.Reduce) for node in ir.walk(*program.roots)):
+        return False
+    if value.calls + program.operations > MAX_FUSED_CALLS:
+        return False
+    (output,) = program.outputs
+    rows = row_axes(axes_of(fused.shape), [fused.body], layout(output.desc.data_type, features).lanes)
+    if rows is None or len(rows) == fused.rank:
+        return False
+    return estimate(prod(fused.shape[len(rows) :])) <= MAX_ROW_ELEMENTS
 
 
 def combine(one: Contraction | None, other: Contraction | None) -> Contraction | None:

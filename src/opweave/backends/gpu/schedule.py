@@ -27,7 +27,7 @@ from .constants import GpuConstant
 from .contraction.kernels import Contraction
 from .diamonds import diamond_operands
 from .forms import apply_node, is_users_kernel, names_needed, trace
-from .fusion import Pending, ReadPattern, combine, joins, read_patterns
+from .fusion import Pending, ReadPattern, combine, is_of_rows, joins, read_patterns
 from .patterns import AttentionMatch, attentions
 from .rules.flash import attend
 from .rules.positions import reshape_array
@@ -131,7 +131,7 @@ class Schedule:
             if isinstance(value, Pending) and has_names and value.anchor is not None:
                 self._in_memory(operand)  # epilogues of contractions take no sizes
                 value = self._values[operand]
-            if isinstance(value, Pending) and self._is_inlined(value, operand, program, reading, anchor):
+            if isinstance(value, Pending) and self._is_inlined(value, operand, node, program, reading, anchor):
                 result = self._as_read(value)
                 arrays[operand] = result if value.alias is None else reshape_array(result, value.alias)
                 nodes += (n for n in value.nodes if n not in nodes)
@@ -162,12 +162,29 @@ class Schedule:
         return result
 
     def _is_inlined(
-        self, value: Pending, operand: Operand, program: Formula, reading: ReadPattern, beside: Contraction | None
+        self,
+        value: Pending,
+        operand: Operand,
+        node: Node,
+        program: Formula,
+        reading: ReadPattern,
+        beside: Contraction | None,
     ) -> bool:
         if operand in self._outputs:
             return False
         is_shared = self._uses[operand] > 1 and operand not in self._in_diamonds
-        return joins(value, operand.desc, program, reading, self.features, is_shared=is_shared, beside=beside)
+        if joins(value, operand.desc, program, reading, self.features, is_shared=is_shared, beside=beside):
+            return True
+        return value.reduces and not is_shared and self._is_of_rows(value, operand, node, program)
+
+    def _is_of_rows(self, value: Pending, operand: Operand, node: Node, program: Formula) -> bool:
+        """Whether a workgroup that computes a row of the node's result computes the value once for that row."""
+        values = map(self._values.get, node.operands)
+        if any(isinstance(other, Pending) and other.anchor is not None for other in values):
+            return False
+        arrays = {o: of_input(source) for source, o in zip(program.inputs, iter_operands(node.inputs), strict=True)}
+        fused = apply_node(node, self.backend, arrays | {operand: value.result})
+        return len(fused) == 1 and is_of_rows(value, fused[0], program, self.features)
 
     def _load(self, operand: Operand) -> Traced:
         """An operand as an array in memory; a scalar constant becomes a number."""

@@ -70,6 +70,15 @@ def reshape_array(input: Traced, new_shape: Sequence[int]) -> Traced:
     return compute(new_shape, element)
 
 
+def only_splits(old: Sequence[int], new: Sequence[int]) -> bool:
+    """Whether a reshape joins no axes, so that positions in the old shape take no division.
+
+    >>> only_splits([2, 12], [2, 3, 4]), only_splits([2, 12], [6, 4])
+    (True, False)
+    """
+    return all(len(before) <= 1 for before, _ in _groups(old, new))
+
+
 def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """Split the axes of two shapes with equal element counts into the smallest groups with equal counts.
 
