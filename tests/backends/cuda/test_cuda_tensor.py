@@ -253,6 +253,9 @@ ACTIVATIONS: dict[str, Callable[[ow.MLGraphBuilder, Any], Any]] = {
     "reciprocal": lambda b, x: b.reciprocal(b.add(b.abs(x), b.constant(np.float32(1)))),
     "halves": lambda b, x: b.cast(b.relu(b.cast(x, "float16")), "float32"),
     "quotient": lambda b, x: b.div(x, b.constant(np.float32(3.0))),
+    "square": lambda b, x: b.pow(x, 2.0),
+    "cube": lambda b, x: b.pow(x, 3.0),
+    "root": lambda b, x: b.pow(b.abs(x), 0.5),
 }
 
 
@@ -268,6 +271,44 @@ def test_epilogues(name: str) -> None:
         return ACTIVATIONS[name](builder, builder.add(builder.add(builder.matmul(a, b), bias), rest))
 
     check_kernels(build, a, b, bias, rest, tolerance=2e-3 if name == "halves" else 2e-5)
+
+
+@pytest.mark.long
+def test_epilogues_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's compiler refuses what its interpreter takes, such as a tensor of another shape or type."""
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "cache"))
+    a, b, rest, mask = array(40, 32), array(32, 36), array(40, 36), np.ones((40, 36), np.uint8)
+    builds: list[Build] = [
+        *(lambda b, x, y, rest, mask, of=of: of(b, b.matmul(x, y)) for of in ACTIVATIONS.values()),
+        *(
+            lambda b, x, y, rest, mask, name=name: getattr(b, name)(b.matmul(x, y), rest)
+            for name in ("add", "sub", "mul", "div", "max", "min", "pow", "prelu")
+        ),
+        *(
+            lambda b, x, y, rest, mask, name=name: b.where(getattr(b, name)(b.matmul(x, y), rest), rest, 2.0)
+            for name in ("equal", "not_equal", "greater", "greater_or_equal", "lesser", "lesser_or_equal")
+        ),
+        *(
+            lambda b, x, y, rest, mask, name=name: b.where(
+                getattr(b, name)(mask, b.greater(b.matmul(x, y), rest)), rest, 2.0
+            )
+            for name in ("logical_and", "logical_or", "logical_xor")
+        ),
+        *(
+            lambda b, x, y, rest, mask, name=name: b.where(b.logical_not(getattr(b, name)(b.matmul(x, y))), rest, 2.0)
+            for name in ("is_nan", "is_infinite")
+        ),
+        lambda b, x, y, rest, mask: b.add(b.matmul(x, y), b.cast(mask, "float32")),
+    ]
+    kernels = [
+        step.kernel
+        for build in builds
+        for step in steps_of(build, (a, b, rest, mask), (1,), F)
+        if step.kernel.compiler == "triton"
+    ]
+    assert len(kernels) == len(builds)
+    for binary in compiler.binaries(kernels, "sm_90"):
+        assert binary.image.startswith(b"\x7fELF")
 
 
 @pytest.mark.parametrize("by", [3.0, 2**0.5, -0.1, 7e-9, 1e6, 8.0, -0.25, 1e-20, 1e20, np.inf, np.nan])

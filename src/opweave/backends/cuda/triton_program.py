@@ -28,7 +28,15 @@ def result(request: tuple[str, Mapping[str, int]]) -> dict[str, Any] | str:
         with tempfile.TemporaryDirectory(prefix="opweave-triton-") as folder:
             return _compile(*request, Path(folder))
     except Exception as error:  # Triton raises errors of many types
-        return f"{type(error).__name__}: {error}"
+        return _text_of(error)
+
+
+def _text_of(error: BaseException) -> str:
+    """An error, and the error inside of the innermost function that it comes from, which says what is wrong."""
+    text, inner = f"{type(error).__name__}: {error}", error
+    while inner.__cause__ is not None:
+        inner = inner.__cause__
+    return text if inner is error else f"{text}\n{type(inner).__name__}: {inner}"
 
 
 def prepare() -> None:
