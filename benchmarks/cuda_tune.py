@@ -25,7 +25,7 @@ from opweave.backends.cuda import cuda, devices
 from opweave.backends.cuda.devices import CudaInfo
 from opweave.backends.cuda.driver import Driver
 from opweave.backends.cuda.engine import features_of
-from opweave.backends.cuda.measured_tiles import microseconds
+from opweave.backends.cuda.measured_tiles import copies_of, microseconds
 from opweave.backends.cuda.nvidia import NvidiaDriver
 from opweave.backends.gpu.contraction import tensor_tiles
 from opweave.backends.gpu.contraction.kernels import Contraction
@@ -70,16 +70,25 @@ TILES: dict[str, tuple[tuple[int, int, int, int, int], ...]] = {
     ),
     "tf32": (
         (64, 64, 32, 4, 3),
+        (64, 64, 32, 4, 6),
+        (64, 64, 64, 4, 3),
         (32, 32, 32, 4, 4),
+        (32, 32, 64, 4, 5),
         (32, 64, 32, 4, 4),
+        (32, 64, 64, 4, 4),
         (64, 32, 32, 4, 4),
         (64, 32, 64, 4, 3),
+        (64, 32, 64, 4, 5),
         (64, 128, 32, 4, 4),
+        (64, 128, 32, 4, 6),
         (128, 32, 32, 4, 4),
+        (128, 32, 32, 4, 7),
         (128, 64, 32, 4, 4),
+        (128, 64, 32, 4, 6),
         (128, 64, 64, 4, 3),
         (128, 128, 32, 4, 3),
         (128, 128, 32, 4, 4),
+        (128, 128, 32, 4, 6),
         (128, 128, 32, 8, 3),
         (128, 128, 32, 8, 4),
         (128, 256, 32, 8, 3),
@@ -134,6 +143,21 @@ SHAPES = (
         Case(f"matmul {m}x{k} by {k}x{n}", "matmul", ((m, k), (k, n)))
         for m, k, n in ((20, 1024, 8210), (40, 128, 6625))
     ),
+    # Transformers with 128 words, and of images of 14x14 and 7x7: their weights come from memory.
+    *(
+        Case(f"matmul {m}x{k} by {k}x{n}", "matmul", ((m, k), (k, n)))
+        for m, k, n in (
+            *((128, 2048, n) for n in (2048, 6144, 11264)),
+            *((128, 1024, n) for n in (1024, 2048, 3072, 4096)),
+            *((128, 5632, 2048), (128, 4096, 1024), (768, 384, 196)),
+            *((m, k, n) for m, k in ((196, 384), (196, 768), (49, 768)) for k, n in ((k, 4 * k), (4 * k, k))),
+        )
+    ),
+    *(
+        conv(f"{n}x{n}, {c} to {c}, 3x3 in {groups} groups", n, c, c, 3, groups=groups)
+        for n, c, groups in ((28, 128, 2), (14, 384, 6), (7, 384, 6), (14, 512, 32), (7, 1024, 32))
+    ),
+    *(conv(f"{n}x{n}, {c} to {k}, 3x3 by 2", n, c, k, 3, 2) for n, c, k in ((112, 64, 128), (56, 64, 64))),
     # Both operands are inputs, as in attention.
     *(
         Case(f"matmul {n} of {m}x{k} by {k}x{m}", "matmul", ((n, m, k), (n, k, m)), constant=False)
@@ -232,7 +256,8 @@ def tables(records: Sequence[DeviceTimes]) -> dict[str, list[MeasuredTile]]:
             found[key] = contraction(cases[name], features, data_type)[0].problem, features
         problem, features = found[key]
         tile, products = TensorTile(*row), tensor_tiles.kind_of(problem, features)
-        if (rest := time - tensor_tiles.addition(problem, splits)) > 0:
+        # Where memory is the limit, times tell nothing of tiles.
+        if (rest := time - tensor_tiles.addition(problem, splits)) > 2 * tensor_tiles.reading(problem, features):
             sample = (*tensor_tiles.work(problem, tile, splits, info.units), rest)
             for those in (products, products.split(", ")[0]):
                 samples.setdefault(those, {TensorTile(*row): [] for row in TILES[kind]})[tile].append(sample)
@@ -357,24 +382,28 @@ def measure(
             case, found = job.case, job.found
             memory: dict[Buffer, int] = {}
             plain, read = job.plain
+            copies = copies_of(
+                driver,
+                {b: a for b, a in {**job.arrays, **read}.items() if b in found.arranged or b in plain.arranged},
+            )
             for buffer, array in {**job.arrays, **read}.items():
                 memory[buffer] = driver.allocate(array.nbytes + 16)
                 driver.upload(memory[buffer], np.ascontiguousarray(array))
             operands = list(job.arrays.values())[:2]
             wanted = reference(case, operands)
-            ordering = microseconds(driver, job.before, memory, REPEAT) if job.before else 0.0
+            ordering = microseconds(driver, job.before, memory, REPEAT, copies) if job.before else 0.0
             times, errors = dict[tuple[TensorTile, int], float](), dict[tuple[TensorTile, int], float]()
             for way, kernels in job.kernels.items():
                 tile, splits = way
-                times[way] = microseconds(driver, kernels, memory, REPEAT)
+                times[way] = microseconds(driver, kernels, memory, REPEAT, copies)
                 errors[way] = error(driver, memory[found.result], found.result.desc, wanted)
                 record["times"].append((kind, case.name, list(astuple(tile)), splits, round(times[way], 2)))
                 if errors[way] > MAX_ERROR[kind]:
                     raise SystemExit(f"{case.name}, {kind}, {tile}, {splits} parts: wrong by {errors[way]:.1e}")
-            plainly = microseconds(driver, plain.kernels(None, case.name), memory, REPEAT)
+            plainly = microseconds(driver, plain.kernels(None, case.name), memory, REPEAT, copies)
             without = error(driver, memory[plain.result], plain.result.desc, wanted)
             driver.wait()
-            for address in memory.values():
+            for address in [*memory.values(), *(address for addresses in copies.values() for address in addresses)]:
                 driver.free(address)
             best = min(times, key=lambda way: times[way])
             usual = times[job.chosen] + ordering

@@ -13,7 +13,7 @@ from weakref import WeakSet
 import numpy as np
 import pytest
 from support.cuda_driver import INFO, CpuDriver, context_on
-from triton_cases import SMALL, Build, F, array, check_kernels, instructions, run_steps, steps_of
+from triton_cases import SMALL, WGMMA_TF32, Build, F, array, check_kernels, instructions, run_steps, steps_of
 
 import opweave as ow
 from benchmarks import cuda_tune
@@ -465,6 +465,68 @@ def test_transposed_operands_are_read_in_place_on_tensor_cores(monkeypatch: pyte
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Orders of operands
+
+HOPPER = replace(F, architecture="sm_90", tensor_cores=TensorCores("tf32", 227 << 10))
+"""Features of a device that reads TF32 from shared memory only with contiguous terms."""
+
+
+def turned(a_transpose: bool, b_transpose: bool) -> Build:
+    return lambda b, x, y: b.relu(b.gemm(x, y, a_transpose=a_transpose, b_transpose=b_transpose))
+
+
+@pytest.mark.parametrize("small_tiles", [1, 2], indirect=True)
+@pytest.mark.parametrize("constants", [(), (0,), (1,)])
+@pytest.mark.parametrize("transposes", [(False, False), (False, True), (True, False), (True, True)])
+def test_products_of_tf32_in_any_order(transposes: tuple[bool, bool], constants: tuple[int, ...], request: Any) -> None:
+    a, b = array(*((72, 70) if transposes[0] else (70, 72))), array(*((45, 72) if transposes[1] else (72, 45)))
+    splits = request.node.callspec.params["small_tiles"]
+    kernels = ("triton",) if splits == 1 else ("triton", "")
+    check_kernels(turned(*transposes), a, b, constants=constants, kernels=kernels, features=HOPPER)
+
+
+@pytest.mark.parametrize("constants", [(), (1,)])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("filter", [1, 3])
+def test_convolutions_of_tf32_in_any_order(filter: int, layout: Any, constants: Any) -> None:
+    image, weights = array(2, 32, 9, 8), array(40, 32, filter, filter)
+    if layout == "nhwc":
+        image = np.ascontiguousarray(image.transpose(0, 2, 3, 1))
+    pad = [filter // 2] * 4
+    build: Build = lambda b, x, w: b.relu(b.conv2d(x, w, padding=pad, input_layout=layout))  # noqa: E731
+    check_kernels(build, image, weights, constants=constants, features=HOPPER)
+
+
+@pytest.mark.parametrize("columns_first", [False, True])
+def test_tensor_cores_read_operands_in_another_order_from_registers(
+    columns_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies to shared memory of 16 bytes each, not of 4 as for operands that are turned there."""
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tensor_tiles, "choose", lambda *_: (TensorTile(64, 64, 32, 4, 3), 1))
+    arrays = (array(256, 128), array(256, 128)) if columns_first else (array(128, 256), array(256, 128))
+    (step,) = steps_of(turned(columns_first, False), arrays, (1,) if columns_first else (), HOPPER)
+    assert "a_tile = cut_off(a_tile)" in step.kernel.source
+    (binary,) = compiler.binaries([step.kernel], "sm_90")
+    found = instructions(binary.image, tmp_path)
+    assert any(map(WGMMA_TF32.fullmatch, found))
+    copies = {name for name in found if name.startswith("LDGSTS")}
+    assert copies
+    assert all(".128" in name for name in copies), copies
+
+
+def test_tiles_of_mirrored_products_are_exchanged() -> None:
+    a, b = Input(0, Desc("float32", (196, 768))), Input(1, Desc("float32", (384, 196)))
+    problem = product(View.of(a), View.of(b), a_transpose=True, b_transpose=True)
+    assert tensor_tiles.is_mirrored(problem, HOPPER)
+    assert tensor_tiles.kind_of(problem, HOPPER) == "tf32, columns"
+    usual = {m.tile for m in tensor_tiles.table()["tf32, columns"]}
+    mirrored = {m.tile for m in tensor_tiles.measured_tiles(problem, HOPPER)}
+    assert mirrored == {replace(tile, rows=tile.columns, columns=tile.rows) for tile in usual}
+    assert not tensor_tiles.is_mirrored(problem, F)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Graphs
 
 
@@ -534,8 +596,8 @@ def test_tuning_measures_tiles_on_the_device(tmp_path: Path, monkeypatch: pytest
 
     measure = measured_tiles.microseconds
 
-    def time(driver: CpuDriver, kernels: Sequence[GpuKernel], memory: dict[Any, int]) -> float:
-        measure(driver, kernels, memory, repeat=1)
+    def time(driver: CpuDriver, kernels: Sequence[GpuKernel], memory: dict[Any, int], copies: Any) -> float:
+        measure(driver, kernels, memory, 1, copies)
         return 1 if "32 x 32 x 32" in kernels[0].source else 5
 
     monkeypatch.setattr(measured_tiles, "microseconds", time)

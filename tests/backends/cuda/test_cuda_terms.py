@@ -372,9 +372,10 @@ def test_tiles_are_measured_with_numbers_of_bfloat16(
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path))
     deviations = dict[str, float]()
 
-    def time(driver: CpuDriver, kernels: Sequence[GpuKernel], memory: dict[Any, int]) -> float:
-        for buffer in {buffer for kernel in kernels for buffer in kernel.bindings}.intersection(memory):
-            values = driver.bytes(memory[buffer], buffer.desc.byte_length)
+    def time(driver: CpuDriver, kernels: Sequence[GpuKernel], memory: dict[Any, int], copies: Any) -> float:
+        addresses = {**memory, **{buffer: its[-1] for buffer, its in copies.items()}}
+        for buffer in {buffer for kernel in kernels for buffer in kernel.bindings}.intersection(addresses):
+            values = driver.bytes(addresses[buffer], buffer.desc.byte_length)
             if isinstance(buffer.desc, Bfloat16):
                 numbers = (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
             else:

@@ -6,9 +6,10 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from itertools import islice
+from types import MappingProxyType
 
 import numpy as np
 
@@ -36,6 +37,10 @@ REPEAT = 7
 TIMES = 20
 """Repetitions of the kernels in a measured graph, which divide the launch overhead."""
 
+COLD_BYTES = 2**27
+"""Bytes of all copies of a constant in a measured graph: more than the cache of an H200 (50 MB), because the weights of a
+network come from memory in each run."""
+
 WARM_SECONDS = 0.01
 
 PADDING = 16
@@ -43,25 +48,53 @@ PADDING = 16
 
 
 def microseconds(
-    driver: Driver, kernels: Sequence[GpuKernel], memory: dict[Buffer, int], repeat: int = REPEAT
+    driver: Driver,
+    kernels: Sequence[GpuKernel],
+    memory: dict[Buffer, int],
+    repeat: int = REPEAT,
+    copies: Mapping[Buffer, Sequence[int]] = MappingProxyType({}),
 ) -> float:
     """The time of kernels that run in sequence: the minimum over several runs of a graph that repeats the kernels.
 
-    Buffers without an address in `memory` are allocated, and added to it.
+    Buffers without an address in `memory` are allocated, and added to it. Repetitions take the addresses of `copies` in turn.
     """
-    launches = []
-    for kernel, function in zip(kernels, driver.functions(kernels), strict=True):
-        for bound in kernel.bindings:
-            if bound not in memory:
-                memory[bound] = driver.allocate(bound.desc.byte_length + PADDING)
-        addresses = tuple(memory[bound] for bound in kernel.bindings)
-        launches.append(DriverLaunch(function, kernel.workgroups, addresses, kernel.starts_early))
-    return microseconds_of(driver, launches, repeat)
+    functions = driver.functions(kernels)
+    for bound in (bound for kernel in kernels for bound in kernel.bindings):
+        if bound not in memory:
+            memory[bound] = driver.allocate(bound.desc.byte_length + PADDING)
+
+    def address(bound: Buffer, turn: int) -> int:
+        return copies[bound][turn % len(copies[bound])] if bound in copies else memory[bound]
+
+    launches = [
+        DriverLaunch(
+            function, kernel.workgroups, tuple(address(bound, turn) for bound in kernel.bindings), kernel.starts_early
+        )
+        for turn in range(TIMES)
+        for kernel, function in zip(kernels, functions, strict=True)
+    ]
+    return _least(driver, launches, repeat) / TIMES
+
+
+def copies_of(driver: Driver, arrays: Mapping[Buffer, np.ndarray]) -> dict[Buffer, list[int]]:
+    """Copies of constants, so many that a graph that reads them in turn finds none in the cache, if they are large."""
+    addresses: dict[Buffer, list[int]] = {}
+    for buffer, array in arrays.items():
+        count = min(TIMES, -(-COLD_BYTES // max(1, array.nbytes)))
+        addresses[buffer] = [driver.allocate(array.nbytes + PADDING) for _ in range(count)]
+        for address in addresses[buffer]:
+            driver.upload(address, np.ascontiguousarray(array))
+    return addresses
 
 
 def microseconds_of(driver: Driver, launches: Sequence[DriverLaunch], repeat: int = REPEAT) -> float:
     """Likewise for kernels that are bound to memory."""
-    graph = driver.graph([*launches] * TIMES)
+    return _least(driver, [*launches] * TIMES, repeat) / TIMES
+
+
+def _least(driver: Driver, launches: Sequence[DriverLaunch], repeat: int) -> float:
+    """The least microseconds of several runs of a graph."""
+    graph = driver.graph(launches)
 
     def run_once() -> float:
         driver.wait()
@@ -75,7 +108,7 @@ def microseconds_of(driver: Driver, launches: Sequence[DriverLaunch], repeat: in
         # An idle device has a low clock.
         while time.perf_counter() < end:
             run_once()
-        return min(run_once() for _ in range(repeat)) / TIMES * 1e6
+        return min(run_once() for _ in range(repeat)) * 1e6
     finally:
         driver.release(graph)
 
@@ -107,18 +140,22 @@ class MeasuredTiles:
         # Compile all at once.
         self.driver.functions([kernel for kernels in candidates for kernel in kernels])
         memory: dict[Buffer, int] = {}
+        copies: dict[Buffer, list[int]] = {}
         random = np.random.default_rng(0)
         try:
             for source in dict.fromkeys(contraction.read):
                 values = random.standard_normal(source.desc.shape, np.float32)
                 is_bfloat16 = isinstance(source.desc, Bfloat16)
                 values = in_bfloat16(values) if is_bfloat16 else values.astype(source.desc.data_type)
+                if source in contraction.arranged:
+                    copies |= copies_of(self.driver, {source: values})
+                    continue
                 memory[source] = self.driver.allocate(values.nbytes + PADDING)
                 self.driver.upload(memory[source], values)
-            times = [microseconds(self.driver, kernels, memory) for kernels in candidates]
+            times = [microseconds(self.driver, kernels, memory, copies=copies) for kernels in candidates]
         finally:
             self.driver.wait()
-            for address in memory.values():
+            for address in [*memory.values(), *(address for addresses in copies.values() for address in addresses)]:
                 self.driver.free(address)
         best = options[times.index(min(times))]
         self._keep(_key(contraction), best)

@@ -23,7 +23,7 @@ from .direct import is_narrow
 from .epilogue import Epilogue
 from .gemv import is_thin
 from .problem import Matrix, Problem, ProblemWindow, is_float32, ravel, strides_of, unravel
-from .terms import DIVIDED, in_three
+from .terms import CUT_OFF, DIVIDED, in_three, needs_order
 from .text import python, stack_offset, window_axes
 
 MIN_LINES = 16
@@ -188,10 +188,11 @@ class Operand:
 def is_turned(problem: Problem, features: Features) -> bool:
     """Whether lines of the right matrix are the first axis of a tile.
 
-    Tensor cores read the first operand from registers, where it can be split. They read the second operand from shared memory,
-    so the second operand should be split already.
+    Tensor cores read the first operand from registers, where it can be split, and can have any order. They read the second
+    operand from shared memory, so the second operand should be split already, and should have contiguous terms.
     """
-    return in_three(problem, features) and problem.left.step == 1 and problem.right.step != 1
+    may_be_first = in_three(problem, features) or needs_order(problem, features)
+    return may_be_first and problem.left.step == 1 and problem.right.step != 1
 
 
 class TensorKernel:
@@ -204,6 +205,7 @@ class TensorKernel:
         self.in_three = in_three(problem, features)
         self.steps = TensorSteps(problem, tile.terms)
         self.is_turned = is_turned(problem, features)
+        self.cuts_off = needs_order(problem, features) and self._sides()[0].step != 1
         self.share = ceil(self.steps.count / splits)
         is_doubled = self.in_three and isinstance(problem.right, ProblemWindow) and self.share <= MAX_DOUBLED_STEPS
         self.stages = min(tile.stages, 2) if is_doubled else tile.stages
@@ -279,7 +281,7 @@ class TensorKernel:
             title,
             self.comment,
             arguments,
-            [*library, *(DIVIDED if self.in_three else ())],
+            [*library, *(DIVIDED if self.in_three else CUT_OFF if self.cuts_off else ())],
             [*self._place(), *self._sums(), *finish],
             programs=self.down * self.across * problem.stacks * self.splits,
             warps=self.tile.warps,
@@ -338,6 +340,10 @@ class TensorKernel:
             yield 'few = tl.dot(a_kept, b_rest, few, input_precision="tf32")'
             yield 'total += tl.dot(a_tile, b_tile, few, input_precision="tf32")'
         elif kind == "tf32" and all(map(is_float32, sides.values())):
+            if self.cuts_off:
+                # Triton copies an operand with arithmetic to registers in its own order, one without it to shared memory with
+                # contiguous terms, 4 bytes at a time.
+                yield "a_tile = cut_off(a_tile)"
             yield 'total = tl.dot(a_tile, b_tile, total, input_precision="tf32")'
         else:
             a, b = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from math import ceil
@@ -13,6 +13,7 @@ from ....expr.gpu import Features
 from . import tiles
 from .problem import Matrix, Problem, ProblemWindow, is_float32
 from .tensor import TensorSteps, TensorTile
+from .terms import needs_order
 from .tiles import MAX_PARTIAL_BYTES, PARTIAL_SUMS_PER_US
 
 TABLE = "tensor_tiles.json"
@@ -29,6 +30,8 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 SAVED_US = 1.5
 """Microseconds that a CUDA graph saves a kernel of `tiles`, whose cost model was fitted to single launches. An estimate:
 `cuda_tune` prints the loss of `is_faster` against the best choices."""
+READ_BYTES_PER_US = 3.6e6
+"""Bytes of operands that a device reads from memory per microsecond: three quarters of an H200's bandwidth. An estimate."""
 MIN_STEPS = 4
 """Fewest steps of a program under split-K: with fewer, loads are not ahead of their use."""
 
@@ -62,7 +65,7 @@ READINGS = ("terms", "columns", "windows", "strided windows")
 """Access to the right operand: a matrix with contiguous terms, a matrix with contiguous columns, windows with contiguous
 origins, or other windows. Transposed convolutions count as the last, and were measured so. Hardware reads TF32 from shared
 memory only with contiguous terms, addresses of windows cost time, and a TF32x3 step takes twice as long at a horizontal stride
-of 2."""
+of 2. A left matrix without contiguous terms counts as a right one whose rows and columns are exchanged (`is_mirrored`)."""
 
 
 def kind_of(problem: Problem, features: Features) -> str:
@@ -76,7 +79,23 @@ def kind_of(problem: Problem, features: Features) -> str:
         kind = "tf32x3 in kernels"
     if not (is_float32(problem.left) and kind.startswith("tf32")):
         kind = "float16"
-    return f"{kind}, {_reading(problem.right)}"
+    return f"{kind}, {'columns' if is_mirrored(problem, features) else _reading(problem.right)}"
+
+
+def is_mirrored(problem: Problem, features: Features) -> bool:
+    """Whether only the left matrix is in an order that tensor cores read from registers; of the right, `tensor.is_turned`.
+
+    Tiles then have the speed of those with rows and columns exchanged.
+    """
+    return needs_order(problem, features) and problem.left.step != 1 and problem.right.step == 1
+
+
+def measured_tiles(problem: Problem, features: Features) -> tuple[MeasuredTile, ...]:
+    """The tiles for a problem, with their speed."""
+    rows = table()[kind_of(problem, features)]
+    if not is_mirrored(problem, features):
+        return rows
+    return tuple(replace(row, tile=replace(row.tile, rows=row.tile.columns, columns=row.tile.rows)) for row in rows)
 
 
 def _reading(right: Matrix | ProblemWindow) -> str:
@@ -92,7 +111,11 @@ def is_faster(problem: Problem, features: Features) -> bool:
 
 
 def least(problem: Problem, features: Features) -> float:
-    return min(estimate for estimate, _, _ in _estimates(problem, features))
+    """The least estimate, if the operands are in the cache, as `tiles.least` assumes."""
+    options = _options(problem, features)
+    return min(
+        computing(problem, measured, splits, features) + addition(problem, splits) for measured, splits in options
+    )
 
 
 def choose(problem: Problem, features: Features) -> tuple[TensorTile, int]:
@@ -107,21 +130,37 @@ def rank_tiles(problem: Problem, features: Features) -> Iterator[tuple[TensorTil
 
 def _estimates(problem: Problem, features: Features) -> Iterator[tuple[float, MeasuredTile, int]]:
     for measured, splits in _options(problem, features):
-        yield microseconds(problem, measured, splits, features.units), measured, splits
+        yield microseconds(problem, measured, splits, features), measured, splits
 
 
 def is_short(problem: Problem, tile: TensorTile, splits: int, features: Features) -> bool:
     """Whether a kernel is short enough, by estimate, to start while the preceding one drains."""
-    measured = next((measured for measured in table()[kind_of(problem, features)] if measured.tile == tile), None)
+    measured = next((measured for measured in measured_tiles(problem, features) if measured.tile == tile), None)
     if measured is None:
         return False
-    return microseconds(problem, measured, splits, features.units) - addition(problem, splits) <= MAX_EARLY_US
+    return microseconds(problem, measured, splits, features) - addition(problem, splits) <= MAX_EARLY_US
 
 
-def microseconds(problem: Problem, measured: MeasuredTile, splits: int, units: int) -> float:
-    """Estimated time on a device with `units` multiprocessors."""
-    steps, products = work(problem, measured.tile, splits, units)
-    return measured.fixed + steps * max(measured.latency, products / measured.rate) + addition(problem, splits)
+def microseconds(problem: Problem, measured: MeasuredTile, splits: int, features: Features) -> float:
+    """Estimated time on a device."""
+    alone = computing(problem, measured, splits, features)
+    return max(alone, measured.fixed + reading(problem, features)) + addition(problem, splits)
+
+
+def computing(problem: Problem, measured: MeasuredTile, splits: int, features: Features) -> float:
+    """Estimated microseconds of a kernel whose operands are in the cache."""
+    steps, products = work(problem, measured.tile, splits, features.units)
+    return measured.fixed + steps * max(measured.latency, products / measured.rate)
+
+
+def reading(problem: Problem, features: Features) -> float:
+    """Estimated microseconds to read the operands of a product of TF32 from memory; products of other types take longer than
+    that, or were not measured.
+    """
+    assert features.tensor_cores is not None
+    if features.tensor_cores.float32 != "tf32":
+        return 0.0
+    return sum(side.source.desc.byte_length for side in (problem.left, problem.right)) / READ_BYTES_PER_US
 
 
 def work(problem: Problem, tile: TensorTile, splits: int, units: int) -> tuple[int, int]:
@@ -153,7 +192,7 @@ def _options(problem: Problem, features: Features) -> Iterator[tuple[MeasuredTil
     """The tiles and split-K factors that the device can run, always including the first tile."""
     assert features.tensor_cores is not None
     left, right = (4 if is_float32(side) else 2 for side in (problem.left, problem.right))
-    for number, measured in enumerate(table()[kind_of(problem, features)]):
+    for number, measured in enumerate(measured_tiles(problem, features)):
         if number and shared_bytes(measured.tile, left, right) > features.tensor_cores.max_shared:
             continue
         steps = TensorSteps(problem, measured.tile.terms).count

@@ -64,6 +64,11 @@ def form_of(problem: Problem, features: Features) -> Form:
     return "divided" if kind == "tf32x3" else kind
 
 
+def needs_order(problem: Problem, features: Features) -> bool:
+    """Whether tensor cores read operands from shared memory only with contiguous terms."""
+    return form_of(problem, features) == "tf32" and features.architecture in IN_ORDER
+
+
 def in_three(problem: Problem, features: Features) -> bool:
     return form_of(problem, features) == "divided"
 
@@ -99,6 +104,13 @@ def rounded(x):
     return tl.where(tl.abs(x) < {MAX_TF32}, tl.cast(bits, tl.float32, bitcast=True), x)
 """.strip().splitlines()
 """A Triton function that rounds x like `round_to_tf32`."""
+
+CUT_OFF = """
+@triton.jit
+def cut_off(x):
+    return tl.cast(tl.cast(x, tl.int32, bitcast=True) & -0x2000, tl.float32, bitcast=True)
+""".strip().splitlines()
+"""A Triton function that cuts off the bits of x that tensor cores ignore in TF32, which changes no product."""
 
 DIVIDED = f"""
 @triton.jit
