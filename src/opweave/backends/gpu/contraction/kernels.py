@@ -130,7 +130,8 @@ class Contraction:
                     sides[k], arrays = terms.by_term(side, problem, constant, "")
                     arranged |= arrays
                 else:
-                    matrix, constant = (_by_channel if is_narrow(problem) else _by_line)(side, problem, constant)
+                    arrange = _by_line if not is_narrow(problem) else _by_group if _is_grouped(problem) else _by_channel
+                    matrix, constant = arrange(side, problem, constant)
                     sides[k], arranged[matrix.source] = matrix, constant
         return replace(problem, left=sides[0], right=sides[1]), arranged
 
@@ -251,6 +252,21 @@ def _by_line(matrix: Matrix, problem: Problem, constant: GpuConstant) -> tuple[M
     arranged = Matrix(Input(source.number, desc), padded, 1, padded, problem.channels * padded, stack)
     steps = (*(stride for _, stride in own), matrix.tap, matrix.step, matrix.stride)
     return arranged, layout.lay_out(constant, (*shape[:-1], lines), steps, shape)
+
+
+def _is_grouped(problem: Problem) -> bool:
+    """Whether adjacent invocations of `narrow` mostly compute the same group."""
+    return problem.rows_are_channels and problem.stacks > 1
+
+
+def _by_group(filter: Matrix, problem: Problem, constant: GpuConstant) -> tuple[Matrix, GpuConstant]:
+    """A constant filter in which the taps of a group are contiguous: they come from memory in few lines of the cache."""
+    source, shape = filter.source, (problem.stacks, filter.lines, problem.channels, problem.taps)
+    group, line, channel, tap = strides_of(shape)
+    desc, stack = Desc(source.desc.data_type, shape), ((problem.stacks, group),)
+    arranged = Matrix(Input(source.number, desc), filter.lines, line, channel, tap, stack)
+    ((_, step),) = filter.stack
+    return arranged, layout.lay_out(constant, shape, (step, filter.stride, filter.step, filter.tap), shape)
 
 
 def _by_channel(filter: Matrix, problem: Problem, constant: GpuConstant) -> tuple[Matrix, GpuConstant]:
