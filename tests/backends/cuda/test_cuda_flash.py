@@ -133,6 +133,45 @@ def test_attention_in_parts() -> None:
     check_kernels(build, *(array(2, 2, 40, 16) + number for number in range(3)), constants=(), tolerance=2e-5)
 
 
+@pytest.mark.parametrize("features", [F, replace(F, tensor_cores=None)], ids=["Triton", "CUDA C++"])
+def test_attention_whose_missing_weights_become_zero(features: Any) -> None:
+    """The form of PyTorch's exporter, in which a query that sees no key gives 0; so does one with a score that is NaN."""
+
+    def build(b: ow.MLGraphBuilder, q: Any, k: Any, v: Any, mask: Any) -> Any:
+        weights = b.softmax(b.add(b.matmul(q, b.transpose(k, permutation=[0, 1, 3, 2])), mask), 3)
+        return b.matmul(b.where(b.is_nan(weights), 0.0, weights), v)
+
+    mask = np.where(array(40, 48) > 1, -np.inf, array(40, 48)).astype(np.float32)
+    mask[7], mask[9, 3], mask[11, 4] = -np.inf, np.nan, np.inf
+    arrays = array(2, 2, 40, 16), array(2, 2, 48, 16) + 1, array(2, 2, 48, 16) + 2, mask
+    kernel = "triton" if features.tensor_cores else ""
+    check_kernels(build, *arrays, constants=(3,), kernels=(kernel,), tolerance=2e-5, features=features)
+
+
+@pytest.mark.parametrize("zero", [1.0, np.nan])
+def test_weights_that_become_other_numbers_are_not_fused(zero: float) -> None:
+    def build(b: ow.MLGraphBuilder, q: Any, k: Any, v: Any) -> Any:
+        weights = b.softmax(b.matmul(q, k), 3)
+        return b.matmul(b.where(b.is_nan(weights), zero, weights), v)
+
+    q = array(1, 2, 40, 16)
+    q[0, 0, 3, 2] = np.nan
+    arrays = q, array(1, 2, 16, 48), array(1, 2, 48, 16)
+    assert len(steps_of(build, arrays, (), F)) > 1
+
+
+def test_attention_of_long_queries_is_not_fused() -> None:
+    """The channels of an image attend to each other: few queries, whose size is the number of pixels."""
+
+    def build(b: ow.MLGraphBuilder, q: Any, k: Any, v: Any) -> Any:
+        return b.matmul(b.softmax(b.matmul(q, k), 3), v)
+
+    for size, count in ((256, 1), (257, 3)):
+        arrays = array(1, 2, 12, size), array(1, 2, size, 12), array(1, 2, 12, size)
+        steps = steps_of(build, arrays, (), F)
+        assert (len([step for step in steps if "attention" in step.kernel.title]) == 1) == (count == 1)
+
+
 def test_much_work_is_one_kernel_on_tensor_cores_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patterns, "MAX_OPERATIONS", 0)
 

@@ -63,6 +63,7 @@ class Attention:
         first: `first(batch, query)`: the first key visible to this query or any later one.
         end: `end(batch, query)`: one past the last key visible to this query or any earlier one.
         empty: the result for a query that sees no key.
+        zeroes: whether a query with a score that is NaN or infinite counts as one that sees no key.
         has_room: whether invisible values may be arbitrary, including NaN.
     """
 
@@ -83,6 +84,7 @@ class Attention:
     first: Element | None = None
     end: Element | None = None
     empty: float = 0.0
+    zeroes: bool = False
     has_room: bool = False
 
     @property
@@ -305,7 +307,7 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
 
         def mean(h: Traced, i: Traced, d: Traced) -> Traced:
             total = program[weight][h, i]
-            return where(total == 0, problem.empty, program[sums][h, i, d] / total)
+            return _mean(problem, program[sums][h, i, d], total)
 
         at_place = lambda h, i, d: place(batch, head(h), query(i), d)  # noqa: E731
         program.write(target, [*lines, values], at_place, mean)
@@ -318,6 +320,13 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
     for k, local in enumerate((largest, weight)):
         program.write(target, lines, lambda h, i, k=k: at(h, i, values + k), lambda h, i, of=local: program[of][h, i])
     return program
+
+
+def _mean(problem: Attention, total: Traced, weight: Traced) -> Traced:
+    """The result from the sum of weighted values and the sum of weights, which may be NaN."""
+    if problem.zeroes:
+        return where(weight > 0, total / weight, problem.empty)
+    return where(weight == 0, problem.empty, total / weight)
 
 
 def _combine(problem: Attention, parts: Traced, result: Input, place: Place, features: Features) -> Workgroups:
@@ -344,7 +353,7 @@ def _combine(problem: Attention, parts: Traced, result: Input, place: Place, fea
         if held:
             total = _total([program[factor][k] * program[local][d] for k, local in enumerate(held)])
         total_weight = sum_over(count, lambda part: program[factor][part] * program[weight][part])
-        return where(total_weight == 0, problem.empty, total / total_weight)
+        return _mean(problem, total, total_weight)
 
     program.write(result, [values], lambda d: place(*position, d), element)
     return program

@@ -205,7 +205,8 @@ class TensorAttention(KernelProgram):
         yield "for block in range(start, stop):"
         yield from (f"    {line}" for line in self._step(row, column, depth_down, column_down, width))
         quotient = "tl.div_rn(total, tl.broadcast_to(weight, total.shape))"
-        yield f'value = tl.where(weight == 0, float("{p.empty}"), {quotient})'
+        is_empty = "~(weight > 0)" if p.zeroes else "weight == 0"
+        yield f'value = tl.where({is_empty}, float("{p.empty}"), {quotient})'
         yield from self._statements("at", "at", {self._query: row, self._d: width})
         mask = mask_argument(self._inside({self._query: row, self._d: width}).values())
         value = "tl.cast(value, tl.float16)" if self.result.desc.data_type == "float16" else "value"
