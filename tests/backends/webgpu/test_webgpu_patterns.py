@@ -56,6 +56,23 @@ def hidden(b: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
     return attended(b, q, k, v, lambda s: b.add(b.constant(term), s))
 
 
+def without_nan(b: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
+    """As PyTorch exports it: the first query sees no key, and a score of the second is NaN; both yield 0."""
+    term = np.zeros((QUERIES, KEYS), "float32")
+    term[0], term[1, 2], term[2, 2:] = -np.inf, np.nan, -np.inf
+    scores = b.matmul(heads(b, q, [0, 2, 1, 3]), heads(b, k, [0, 2, 3, 1]))
+    weights = b.softmax(b.add(scores, b.constant(term)), 3)
+    weights = b.where(b.is_nan(weights), b.constant("float32", 0.0), weights)
+    return joined(b, b.matmul(weights, heads(b, v, [0, 2, 1, 3])))
+
+
+def with_another_number(b: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
+    """Weights that are NaN become 1: no fused kernel gives that."""
+    weights = b.softmax(b.matmul(heads(b, q, [0, 2, 1, 3]), heads(b, k, [0, 2, 3, 1])), 3)
+    weights = b.where(b.is_nan(weights), b.constant("float32", 1.0), weights)
+    return b.matmul(weights, heads(b, v, [0, 2, 1, 3]))
+
+
 def read_twice(b: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
     kept = []
 
@@ -88,7 +105,7 @@ def is_whole(kernels: list[str]) -> bool:
     return kernels.count("attention") == 1 and not any("matmul" in title or "softmax" in title for title in kernels)
 
 
-@pytest.mark.parametrize("build", [as_exporters_write, in_three_axes, chosen, hidden])
+@pytest.mark.parametrize("build", [as_exporters_write, in_three_axes, chosen, hidden, without_nan])
 def test_parts_become_one_kernel(build: Build) -> None:
     found, kernels = results(gpu_context(), build, "float32")
     assert is_whole(kernels), kernels
@@ -104,7 +121,7 @@ def test_half_precision() -> None:
     np.testing.assert_allclose(found, results(REFERENCE, build, "float16")[0], rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("build", [read_twice, over_another_axis])
+@pytest.mark.parametrize("build", [read_twice, over_another_axis, with_another_number])
 def test_non_attention_is_not_fused(build: Build) -> None:
     found, kernels = results(gpu_context(), build, "float32")
     assert "attention" not in kernels
