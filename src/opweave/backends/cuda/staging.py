@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .devices import bindings, call, is_done
+from .devices import bindings, call, failure, is_done
 
 PIECE_BYTES = 2**23
 """Size of the largest block. Arrays are copied in pieces: the host fills a block while the device copies the previous one."""
@@ -28,30 +28,50 @@ MIN_BLOCK_BYTES = 2**12
 
 @dataclass(eq=False, slots=True)
 class StagingBlock:
-    """A block of page-locked memory. `event` is recorded after the most recent copy through the block."""
+    """A block of page-locked memory.
+
+    Attributes:
+        number: the block is free once the device has done so many copies. See `Staging`.
+        event: recorded after a copy to the host through the block; None before the first one.
+    """
 
     address: int
     size: int
-    event: Any
+    number: int = 0
+    event: Any = None
 
 
 class Staging:
-    """The staging blocks of a stream. The context of the device must be current in all calls."""
+    """The staging blocks of a stream. The context of the device must be current in all calls.
+
+    Copies are counted when they are enqueued. A host that waits for a copy knows that all copies before it are done, so that
+    a call that uploads, runs and downloads asks the driver for nothing else. Only if no block is known to be free, an event
+    tells how far the device is.
+    """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         # Least recently used first.
         self._idle: deque[StagingBlock] = deque()
         self._lock = Lock()
+        self._enqueued = self._done = 0
+        self._event: Any = None
+        self._recorded = 0
+        """The copies that are done when `_event` is; 0 if nothing waits for it."""
 
     def upload(self, address: int, source: np.ndarray) -> None:
+        copy = bindings().cuMemcpyHtoDAsync
         for start, size in _pieces(source.nbytes):
             block = self._take(size)
             try:
                 ctypes.memmove(block.address, source.ctypes.data + start, size)
-                call("cuMemcpyHtoDAsync", address + start, block.address, size, self._stream)
-                call("cuEventRecord", block.event, self._stream)
+                (error,) = copy(
+                    address + start, block.address, size, self._stream
+                )  # `call` takes another microsecond here
+                if error:
+                    raise failure(error)
             finally:
+                self._count(block)
                 self._give_back(block)
 
     def download(self, targets: Sequence[np.ndarray], addresses: Sequence[int]) -> None:
@@ -66,16 +86,28 @@ class Staging:
                     pending.append((target.ctypes.data + start, size, block))
                     held += size
                     call("cuMemcpyDtoHAsync", block.address, address + start, size, self._stream)
+                    self._count(block)
+                    if block.event is None:
+                        block.event = _new_event()
                     call("cuEventRecord", block.event, self._stream)
             while pending:
                 self._finish(*pending.popleft())
         finally:
             for _, _, block in pending:
+                self._count(block)
                 self._give_back(block)
+
+    def _count(self, block: StagingBlock) -> None:
+        """Count a copy through a block, after it was enqueued: what is recorded meanwhile does not wait for it."""
+        with self._lock:
+            self._enqueued += 1
+            block.number = self._enqueued
 
     def _finish(self, target: int, size: int, block: StagingBlock) -> int:
         try:
             call("cuEventSynchronize", block.event)
+            with self._lock:
+                self._done = max(self._done, block.number)
             ctypes.memmove(target, block.address, size)
         finally:
             self._give_back(block)
@@ -84,13 +116,32 @@ class Staging:
     def _take(self, count: int) -> StagingBlock:
         """Take a block of at least `count` bytes without a copy in flight."""
         with self._lock:
-            for block in self._idle:
-                if block.size >= count and is_done(block.event):
-                    self._idle.remove(block)
-                    return block
+            block = self._free_block(count)
+            if block is None and self._ask():
+                block = self._free_block(count)
+        if block is not None:
+            return block
         size = max(MIN_BLOCK_BYTES, 1 << (count - 1).bit_length())
-        address = int(call("cuMemHostAlloc", size, 0))
-        return StagingBlock(address, size, call("cuEventCreate", bindings().CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        return StagingBlock(int(call("cuMemHostAlloc", size, 0)), size)
+
+    def _free_block(self, count: int) -> StagingBlock | None:
+        for block in self._idle:
+            if block.size >= count and block.number <= self._done:
+                self._idle.remove(block)
+                return block
+        return None
+
+    def _ask(self) -> bool:
+        """Ask the driver how far the device is; whether that is farther than was known. Record where it should be next."""
+        before = self._done
+        if self._recorded and is_done(self._event):
+            self._done, self._recorded = max(self._done, self._recorded), 0
+        if not self._recorded and self._done < self._enqueued:
+            if self._event is None:
+                self._event = _new_event()
+            call("cuEventRecord", self._event, self._stream)
+            self._recorded = self._enqueued
+        return self._done > before
 
     def _give_back(self, block: StagingBlock) -> None:
         surplus: list[StagingBlock] = []
@@ -98,6 +149,8 @@ class Staging:
             self._idle.append(block)
             while sum(block.size for block in self._idle) > MAX_IDLE_BYTES:
                 surplus.append(self._idle.popleft())
+        if surplus:
+            call("cuStreamSynchronize", self._stream)
         for old in surplus:
             _free(old)
 
@@ -105,13 +158,20 @@ class Staging:
         """Free all blocks; no copy may be in flight."""
         while self._idle:
             _free(self._idle.popleft())
+        if self._event is not None:
+            call("cuEventDestroy", self._event)
 
 
 def _pieces(count: int) -> Iterator[tuple[int, int]]:
     return ((start, min(PIECE_BYTES, count - start)) for start in range(0, count, PIECE_BYTES))
 
 
+def _new_event() -> Any:
+    return call("cuEventCreate", bindings().CUevent_flags.CU_EVENT_DISABLE_TIMING)
+
+
 def _free(block: StagingBlock) -> None:
-    call("cuEventSynchronize", block.event)
+    """Free a block without a copy in flight."""
     call("cuMemFreeHost", block.address)
-    call("cuEventDestroy", block.event)
+    if block.event is not None:
+        call("cuEventDestroy", block.event)
