@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from ..core.graph import Desc, Graph, Node, Operand, add_like, map_operands
 from ..core.operation import call_with
-from ..core.sizes import is_static, may_equal_shape
+from ..core.sizes import is_same_shape, is_static, may_equal_shape
 from ..ops.recorder import Recorder
 from ..support.errors import NotSupportedError, OperationError, ValidationError
 
@@ -83,10 +83,25 @@ class _Rewriter(Recorder):
             raise OperationError(
                 f"{node.title}: its decomposition yields {_text(descs)}, it must yield {_text(declared)}"
             )
+        outputs = tuple(self._declared(node, *pair) for pair in zip(outputs, node.outputs, strict=True))
         for output, original in zip(outputs, node.outputs, strict=True):
             if output not in node.operands:  # as a decomposition that changes nothing returns
                 self.stand_for(output, original)
         return outputs
+
+    def _declared(self, node: Node, output: Operand, original: Operand) -> Operand:
+        """A result of the decomposition of a node, with the declared dimensions.
+
+        Formulas of dimensions may differ although they are equal for the sizes of a run. Operations that read the result
+        were checked with the declared ones: shape chains, and `squeeze`, which looks for dimensions of 1.
+        """
+        if is_same_shape(output.shape, original.shape):
+            return output
+        if output.is_input or output in node.operands:
+            output = self.identity(output)
+        if not output.is_constant:
+            output._desc = original.desc
+        return output
 
     def add_all(self, nodes: Iterable[Node], replaced: dict[Operand, Operand]) -> None:
         """Add nodes like these, on the operands in `replaced`, which gets their results."""
