@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import opweave as ow
-from opweave.composites import rotary_embedding
+from opweave.composites import center_crop_pad, rotary_embedding
 from opweave.core.dtypes import ANY, FLOATS, INTEGERS
 from opweave.core.operation import Op
+from opweave.core.size_functions import larger
 from opweave.ops import Operations, chains, elementwise
 from opweave.support.names import camel_case
 
@@ -504,7 +505,7 @@ BUILD_ERRORS: list[tuple[Callable[[Any, Any, Any], Any], str]] = [
         lambda b, x, v: b.reshape_dynamic(x, b.slice(np.zeros(70000, "int32"), [0], [1])),
         r"new_shape must be computed from values of at most 65536 elements, but slice reads int32\[70000\]",
     ),
-    (lambda b, x, v: b.reshape_dynamic(x, np.float32([1])), r"new_shape must be int32, .* or uint8, got float32\[1\]"),
+    (lambda b, x, v: b.reshape_dynamic(x, np.float32([1])), r"new_shape must be int32, .* or uint16, got float32\[1\]"),
     (lambda b, x, v: b.reshape_dynamic(x, np.int32([[1]])), r"new_shape must have rank 1, got int32\[1, 1\]"),
     (lambda b, x, v: b.reshape_dynamic(x, [2, 3]), r"new_shape must be an operand, got \[2, 3\]"),
     (
@@ -762,3 +763,132 @@ def test_reductions_of_no_sizes(context: ow.MLContext) -> None:
     graph = builder.build({**outputs, "sum": results["reduce_sum"]})
     shapes = {name: array.shape for name, array in context.compute(graph, {"x": np.ones(3, "float32")}).items()}
     assert shapes == {"reduce_sum": (0,), "reduce_product": (1,), "reduce_max": (0,), "sum": (1,)}
+
+
+# Programs with names --------------------------------------------------------------------------------------------------
+
+
+def cell(b: Any, x: Any, weights: str, hidden: int, gates: int) -> Any:
+    """The state of a recurrent cell; the rows of its weights have names, whose sizes depend on `hidden`."""
+    weight = b.input("weight", "float32", [weights, x.shape[1]])
+    recurrent = b.input("recurrent", "float32", [weights, hidden])
+    state = np.zeros((3, hidden), "float32")
+    if gates == 3:
+        return b.gru_cell(x, weight, recurrent, state, hidden)
+    return b.lstm_cell(x, weight, recurrent, state, state, hidden)[0]
+
+
+@pytest.mark.parametrize("gates", [3, 4])
+def test_results_of_decompositions_have_the_declared_dimensions(context: ow.MLContext, gates: int) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [3, "n"])
+    state = cell(builder, x, "rows", 1, gates)
+    rows = builder.cast(builder.shape(state), "uint8")
+    for op in (builder.min, builder.max, builder.sub):  # of a formula, this would be a long one
+        rows = op(rows, np.uint8([0]))
+        rows = builder.cast(builder.cast(rows, "int64"), "uint8")
+    graph = builder.build({"squeezed": builder.squeeze(state), "tiled": builder.tile_dynamic(state, rows)})
+    assert graph.outputs["squeezed"].shape == (3,)
+    for n in (2, 5):
+        feeds = {
+            "x": np.ones((3, n), "float32"),
+            "weight": np.ones((gates, n), "float32"),
+            "recurrent": np.ones((gates, 1), "float32"),
+        }
+        results = context.compute(graph, feeds)
+        assert results["squeezed"].shape == (3,)
+        assert results["tiled"].shape == (0, 0)
+
+
+def test_composites_with_names_give_chains_their_declared_sizes(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "uint32", ["n", "n", "m"])
+    cropped = center_crop_pad(builder, x, [x.shape[0], 7, 6], axes=[0, 1, 2])
+    sizes = builder.shape(cropped)
+    times = builder.min(builder.cast(builder.sub(sizes, np.uint32([1])), "int8"), np.int8([2]))
+    graph = builder.build({"y": builder.tile_dynamic(cropped, times)})
+    for n, m in ((4, 5), (9, 2), (4, 6)):
+        array = np.arange(n * n * m, dtype="uint32").reshape(n, n, m)
+        once = context.compute(graph, {"x": array})["y"]
+        assert once.shape == (2 * n, 14, 12)
+        np.testing.assert_array_equal(once[:n, :7, :6], once[n:, 7:, 6:])
+
+
+def test_repetitions_that_wrap_around(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", ["n"])
+    graph = builder.build({"y": builder.tile_dynamic(x, builder.shape(x) - np.uint32([9]))})
+    for n, expected in ((11, 22), (0, 0), (12, 36), (0, 0), (10, 10)):
+        assert context.compute(graph, {"x": np.ones(n, "float32")})["y"].shape == (expected,)
+    if context.device.name == "cpu":
+        reason = "tile_dynamic: repetitions must not be negative, got [n - 9]"
+        assert f"compiled for numbers where formulas of sizes do not hold: {reason}" in graph.explain()
+    with pytest.raises(ow.ValidationError, match="tile_dynamic: "):
+        context.compute(graph, {"x": np.ones(3, "float32")})
+
+
+@pytest.mark.parametrize("data_type", ["int64", "uint64"])
+def test_sizes_that_no_attribute_can_hold(context: ow.MLContext, data_type: Any) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", ["n"])
+    sizes = builder.cast(builder.cast(builder.shape(x), "int8") - np.int8([2]), data_type)
+    graph = builder.build({"y": builder.tile_dynamic(x, sizes * np.array([2**40], data_type))})
+    assert graph.compute_shapes({"x": [2]}) == {"y": (0,)}
+    message = "repetitions must not be negative" if data_type == "int64" else "repetitions must be at most 4294967295"
+    with pytest.raises(ow.ValidationError, match=message):
+        graph.compute_shapes({"x": [0]})
+    with pytest.raises(ow.ValidationError, match="repetitions must be at most 4294967295, got"):
+        context.compute(graph, {"x": np.ones(3, "float32")})
+
+
+def test_range_whose_step_wraps_around(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    count = builder.cast(builder.reduce_max(builder.shape(builder.input("x", "float32", ["n"]))), "uint64")
+    graph = builder.build({"y": builder.range(count, 9, builder.max(count - 2, 0))})
+    for n, expected in ((1, [1]), (3, [3, 4, 5, 6, 7, 8]), (4, [4, 6, 8]), (0, [0]), (9, [])):
+        assert context.compute(graph, {"x": np.ones(n, "float32")})["y"].tolist() == expected, n
+    with pytest.raises(ow.ValidationError, match="delta must not be 0"):
+        context.compute(graph, {"x": np.ones(2, "float32")})
+
+
+def test_casts_keep_the_lowest_bits(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", ["n"])
+    start = builder.cast(builder.squeeze(builder.shape(x) - np.uint32([4])), "int32")
+    graph = builder.build({"y": builder.range(start, 2, 1)})
+    assert graph.outputs["y"].shape == (larger(6 - ow.Size("n"), 0),)
+    for n in (3, 5, 1, 6, 8):
+        assert context.compute(graph, {"x": np.ones(n, "float32")})["y"].tolist() == list(range(n - 4, 2))
+
+
+def test_value_of_a_chain_that_is_no_formula_of_its_integer_type() -> None:
+    """Products of 32 bits wrap around, which formulas do not: a program with names would begin elsewhere."""
+    context = context_on("cpu")
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "uint8", ["n"])
+    size = builder.cast(builder.shape(x), "int32")
+    product = builder.mul(size, builder.mul(size, np.int32([2**28 + 1])))
+    start = builder.min(builder.max(product, np.int32([0])), np.int32([1]))
+    graph = builder.build({"y": builder.slice_dynamic(x, start, np.int32([1]))})
+    for n in (2, 3, 5, 2, 6):
+        wrapped = np.int64(n * n * (2**28 + 1)).astype("int32")
+        expected = min(max(int(wrapped), 0), 1)
+        assert context.compute(graph, {"x": np.arange(n, dtype="uint8")})["y"].tolist() == [expected], n
+
+
+def test_function_with_a_loop_is_not_tried_for_huge_sizes() -> None:
+    context = context_on("reference")
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", ["n"])
+    size = builder.cast(builder.shape(x) - np.uint32([12]), "int64")  # 4,294,967,295 for n = 11
+    rows = builder.expand_dynamic(np.float32([1]), size)
+
+    @ow.composite
+    def added_up(b: Any, x: Any) -> Any:
+        total = b.reduce_sum(x, axes=[0], keep_dimensions=True) * 0
+        for k in range(x.shape[0]):
+            total = total + b.slice(x, [k], [1])
+        return total
+
+    graph = builder.build({"y": added_up(builder, rows)})
+    assert context.compute(graph, {"x": np.ones(15, "float32")})["y"].tolist() == [3]

@@ -410,6 +410,7 @@ class OpenProgram:
         graph: the graph with names, as the answers make it.
         limits: of sizes; None if the operations must be checked with each of them.
         ranges: of the values of inputs, for all sizes if there are `limits`.
+        formulas: the values of operands that give sizes.
     """
 
     guards: Guards
@@ -417,6 +418,28 @@ class OpenProgram:
     graph: Graph
     limits: SizeLimits | None
     ranges: Sequence[InputRange]
+    formulas: tuple[Any, ...]
+
+    def gives(self, chains: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
+        """Whether operands that give sizes have these values for sizes."""
+        return _gives(self.formulas, chains, sizes)
+
+
+def _gives(formulas: tuple[Any, ...], numbers: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
+    """Whether formulas have these numbers for sizes."""
+    try:
+        return bool(values_at(formulas, sizes) == numbers)
+    except ArithmeticError:  # a division by 0
+        return False
+
+
+def _chain_values(graph: Graph) -> tuple[Any, ...]:
+    """The values of all operands that give sizes."""
+    if not any(node.op.is_draft for node in graph.nodes):
+        return ()
+    from ..ops.chains import values_in  # few graphs have such operands
+
+    return values_in(graph)
 
 
 class DynamicGraphState(GraphState):
@@ -425,9 +448,10 @@ class DynamicGraphState(GraphState):
     Attributes:
         versions: the states of static graphs, by the shapes of the inputs in order; the last used one comes last.
         numbers_needed: the names that programs have numbers for, with the title of the operation that needs them.
+        refusal: why the last program with numbers in place of all names has them, if formulas did not hold for its sizes.
     """
 
-    __slots__ = ("_checked", "_compile", "_latest", "_open", "_shapes", "numbers_needed", "versions")
+    __slots__ = ("_checked", "_compile", "_latest", "_open", "_shapes", "numbers_needed", "refusal", "versions")
 
     def __init__(self, context: MLContext, graph: Graph, compile: Callable[[Graph], Program], is_fused: bool) -> None:
         super().__init__(context, graph, None, is_fused)
@@ -436,6 +460,7 @@ class DynamicGraphState(GraphState):
         self._latest: tuple[tuple[Shape, ...] | None, GraphState | None] = (None, None)
         self._open: list[OpenProgram] = []
         self.numbers_needed: dict[str, str] = {}
+        self.refusal = ""
         # What `compute_shapes` checked last, for the run that mostly follows.
         self._checked: tuple[tuple[Shape, ...], Graph, dict[str, int]] | None = None
         self.versions: Cache[tuple[Shape, ...], GraphState] = Cache(
@@ -615,30 +640,42 @@ class DynamicGraphState(GraphState):
         recorded, backend = self.recorded, self.context.backend
         if recorded is None or not (backend.takes_names or backend.may_take_names):
             return self._compile(graph)
-        ranges = input_ranges(graph)
+        ranges, chains = input_ranges(graph), _chain_values(graph)
         for item in self._open:
-            if item.guards.hold(sizes):
+            if item.guards.hold(sizes) and item.gives(chains, sizes):
                 return item.program.at(sizes, ranges)
         # Expressions of GPUs assume that names are at least 1.
         empty = {name for name in self.names if sizes[name] == 0} if backend.may_take_names else set()
         while not (numbers := self.numbers_needed.keys() | empty) >= set(self.names):
             try:
-                item = self._open_program(recorded, sizes, ranges, numbers)
+                opened = self._open_program(recorded, sizes, ranges, numbers, chains)
             except NumbersNeededError as error:
                 operations = error.operations
                 if not operations.keys() <= set(self.names) - numbers:  # a size has no formula
                     operations = dict.fromkeys(self.names, ", ".join(dict.fromkeys(operations.values())))
                 self.numbers_needed = {**operations, **self.numbers_needed}
                 continue
+            if isinstance(opened, str):
+                self.refusal = opened
+                break
             with self.lock:
-                self._open = [item, *self._open[: MAX_OPEN - 1]]
-            return item.program.at(sizes, ranges)
+                self._open = [opened, *self._open[: MAX_OPEN - 1]]
+            return opened.program.at(sizes, ranges)
         return self._compile(graph)
 
     def _open_program(
-        self, recorded: Graph, sizes: dict[str, int], ranges: Sequence[InputRange], numbers: Iterable[str]
-    ) -> OpenProgram:
-        """Compile the graph with names, except for those in `numbers`."""
+        self,
+        recorded: Graph,
+        sizes: dict[str, int],
+        ranges: Sequence[InputRange],
+        numbers: Iterable[str],
+        chains: tuple[int, ...],
+    ) -> OpenProgram | str:
+        """Compile the graph with names, except for those in `numbers`; the reason if formulas do not hold for these sizes.
+
+        `chains` are the numbers that chains give. Formulas differ from them where an integer type wraps around, and may be
+        longer than is allowed.
+        """
         from ..core.specialise import SizeLimits, specialise
 
         guards, max_byte_length = Guards(sizes), self.context.backend.max_byte_length
@@ -646,7 +683,13 @@ class DynamicGraphState(GraphState):
             symbols: dict[str, Any] = {name: Size(name) for name in sizes if not isinstance(name, UnknownName)}
             symbols |= {name: int(symbols[name]) for name in numbers}
             shapes = [values_at(desc.shape, symbols) for desc in self.inputs.values()]
-            inferred = specialise(recorded, shapes, symbols, max_byte_length)
+            try:
+                inferred = specialise(recorded, shapes, symbols, max_byte_length)
+                formulas = _chain_values(inferred)
+            except ValidationError as error:  # the operations accept these numbers
+                return str(error).rpartition("; the sizes are ")[0] or str(error)
+            if not _gives(formulas, chains, sizes):
+                return "an integer of a shape chain wraps around"
             program = self._compile(inferred)
         users = dict(zip(inferred.nodes, recorded.nodes, strict=True))
         program.origin = {node: users[origin] for node, origin in program.origin.items()}
@@ -656,7 +699,7 @@ class DynamicGraphState(GraphState):
         )
         has_limits = is_plain and not is_symbolic(tuple((r.values.low, r.values.high) for r in input_ranges(inferred)))
         limits = SizeLimits(inferred, max_byte_length) if has_limits else None
-        return OpenProgram(guards, program, inferred, limits, ranges)
+        return OpenProgram(guards, program, inferred, limits, ranges, formulas)
 
     def bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:
         """Bind the program for the sizes of tensors to their memory."""

@@ -126,7 +126,7 @@ def floored_remainder(a: Dimension, b: Dimension) -> Dimension:
     """
     if interval(b)[0] >= 1:
         return a - divide(a, b) * b
-    return _remainder("%", a, b)
+    return remainder("%", a, b)
 
 
 def truncated_remainder(a: Dimension, b: Dimension) -> Dimension:
@@ -138,9 +138,17 @@ def truncated_remainder(a: Dimension, b: Dimension) -> Dimension:
     """
     if interval(b)[0] >= 1 and interval(a)[0] >= 0:
         return a - divide(a, b) * b
-    return _remainder("%" if interval(a)[0] >= 0 and interval(b)[0] >= 0 else "fmod", a, b)
+    return remainder("%" if interval(a)[0] >= 0 and interval(b)[0] >= 0 else "fmod", a, b)
 
 
-def _remainder(kind: str, a: Dimension, b: Dimension) -> Dimension:
+def remainder(kind: str, a: Dimension, b: Dimension) -> Dimension:
+    """The remainder of a / b with the sign of b (`kind` is "%"), or with that of a ("fmod"); 0 if b is 0.
+
+    As a formula, it has known bounds, which `a - a // b * b` lacks, but is not simplified.
+
+    >>> from opweave.core.sizes import Size, interval
+    >>> remainder("%", -7, 3), remainder("%", Size("n") - 7, 3), interval(remainder("%", Size("n") - 7, 3))
+    (2, (n - 7) % 3, (0, 2))
+    """
     is_number = isinstance(a, int) and isinstance(b, int)
     return remainder_of_numbers(kind, a, b) if is_number else call_of(kind, a, b)

@@ -50,6 +50,8 @@ def _explain_versions(graph: MLGraph, state: DynamicGraphState) -> str:
         by_operation.setdefault(operation, []).append(printable(name))
     for operation, needed in by_operation.items():
         lines.append(f"compiled for each size of {', '.join(needed)}: {operation} has kernels for numbers only")
+    if state.refusal:
+        lines.append(f"compiled for numbers where formulas of sizes do not hold: {state.refusal}")
     return "\n".join([*lines, *_lines(versions[-1].check_alive(), versions[-1])])
 
 

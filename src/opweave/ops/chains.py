@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ..core.dtypes import INFO, DataType, is_float
-from ..core.graph import Node, Operand, map_operands
+from ..core.graph import Graph, Node, Operand, map_operands
 from ..core.guards import without_deciding
 from ..core.operation import Op, call_with
 from ..core.shapes import Shape
@@ -28,6 +28,7 @@ from ..core.size_functions import (
     is_equal,
     is_less,
     larger,
+    remainder,
     smaller,
     truncated_quotient,
     truncated_remainder,
@@ -77,6 +78,18 @@ def values_of(name: str, operand: Operand) -> list[Any]:
             _require_short(name, last)
         pending.pop()
     return list(_cached[end].reshape(-1))
+
+
+def values_in(graph: Graph) -> tuple[Any, ...]:
+    """The integers and sizes of all operands of a graph that give sizes, in the order of its nodes."""
+    return tuple(
+        value
+        for node in graph.nodes
+        if node.op is not dynamic.shape
+        for name in node.op.operands
+        if name in node.op.size_operands
+        for value in values_of(name, cast(Operand, node.inputs[name]))
+    )
 
 
 def _resolve(operand: Operand) -> Operand:
@@ -130,7 +143,7 @@ def _evaluate(operand: Operand) -> None:
     arguments: dict[str, Any] = {**node.inputs, **node.attributes, "output_shape": node.outputs[0].shape}
     arguments["output_type"] = node.outputs[0].data_type
     if node.op is not dynamic.shape:
-        read = _read_exactly if node.op in _NONLINEAR else _read
+        read = _read_exactly if _is_nonlinear(node) else _read
         arguments |= map_operands(node.inputs, read)
     with without_deciding():
         result = call_with(_RULES[node.op], arguments)
@@ -138,18 +151,26 @@ def _evaluate(operand: Operand) -> None:
             _cached[output] = _wrap(np.asarray(values, object).reshape(output.shape), output.data_type)
 
 
+def _is_nonlinear(node: Node) -> bool:
+    """Whether an operation does not commute with wrapping around. A cast to no more bits keeps the lowest ones."""
+    if node.op is elementwise.cast:
+        (source,), (result,) = node.operands, node.outputs
+        return INFO[result.data_type].bits > INFO[source.data_type].bits
+    return node.op in _NONLINEAR
+
+
 def _read(operand: Operand) -> Values:
     return _cached[_resolve(operand)]
 
 
 def _read_exactly(operand: Operand) -> Values:
-    """The values of an operand, where no formula of an unsigned type is negative."""
+    """The values of an operand, where no formula of an unsigned type is negative. Formulas of 8 bits never are."""
     info = INFO[operand.data_type]
 
     def settle(value: Dimension) -> Dimension:
-        if info.kind == "i" or interval(value)[0] >= 0:
+        if info.kind == "i" or info.bits <= 8 or interval(value)[0] >= 0:
             return value
-        return choose(is_less(value, 0), value + (1 << info.bits), value)
+        return remainder("%", value, 1 << info.bits)
 
     return np.asarray(np.frompyfunc(settle, 1, 1)(_read(operand)), object)
 
@@ -326,10 +347,10 @@ _RULES: Mapping[Op[..., Any], Callable[..., Any]] = {
 of the first result."""
 
 _NONLINEAR = {
-    *(elementwise.cast, elementwise.div, elementwise.max, elementwise.min, elementwise.clamp, elementwise.where),
+    *(elementwise.div, elementwise.max, elementwise.min, elementwise.clamp, elementwise.where),
     *(elementwise.modulus_floor, elementwise.modulus_truncate, indexing.gather, indexing.gather_elements),
     *(reduction.reduce_max, reduction.reduce_min, logical.equal, logical.not_equal, logical.greater),
     *(logical.greater_or_equal, logical.lesser, logical.lesser_or_equal),
     *(logical.logical_not, logical.logical_and, logical.logical_or, logical.logical_xor),
 }
-"""Operations that do not commute with wrapping around."""
+"""Operations that do not commute with wrapping around; casts to more bits do not, either."""

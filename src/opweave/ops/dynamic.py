@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 VECTOR = Limits(INTEGERS, ranks=(1, 1))
 """The limits of operands that give sizes."""
 
+MAX_UNSIGNED = 2**32 - 1
+"""The largest number of an attribute, which is an `unsigned long` of Web IDL."""
+
 
 def _values(name: str, operand: Operand) -> list[Any]:
     """The values of an operand that gives sizes: integers, or formulas while the graph is built."""
@@ -40,9 +43,12 @@ def _values(name: str, operand: Operand) -> list[Any]:
 
 
 def _sizes(name: str, operand: Operand) -> tuple[Any, ...]:
-    """The values of an operand, which must not be negative."""
+    """The values of an operand, which must not be negative, and at most those that static operations take."""
     values = _values(name, operand)
     require(all(value >= 0 for value in values), f"{name} must not be negative, got {values}")
+    # A run has numbers: formulas need no decision.
+    fits = all(isinstance(value, Size) or value <= MAX_UNSIGNED for value in values)
+    require(fits, f"{name} must be at most {MAX_UNSIGNED}, got {values}")
     return tuple(values)
 
 

@@ -96,6 +96,8 @@ class SizeValues:
 
     def _vector(self, size: Dimension) -> Any:
         if isinstance(size, int):
+            if not -(2**63) <= size < 2**63:
+                raise ValidationError(f"models compute sizes in int64, which cannot hold {size}")
             return self._ctx.constant([size])
         if size not in self._values:
             place = self._places.get(size)

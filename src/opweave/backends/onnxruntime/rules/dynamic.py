@@ -41,8 +41,13 @@ def _has_unknown_length(start: Operand, limit: Operand, delta: Operand) -> bool:
 
 @ort.lower(ops.range, when=_has_unknown_length)
 def _(ctx: Emitter, start: Value, limit: Value, delta: Value) -> Value:
-    bounds = [ctx.cast(value, "int64") for value in (start, limit, delta)]
-    return ctx.cast(ctx.emit("Range", *bounds), start.data_type)
+    if ctx.portable:
+        bounds = [ctx.cast(value, "int64") for value in (start, limit, delta)]
+        return ctx.cast(ctx.emit("Range", *bounds), start.data_type)
+    # Steps and ends of uint64 may exceed int64: the host counts, and products wrap around.
+    length = ctx.constant(ops.length_of_range(*ctx.node.operands))
+    numbers = ctx.cast(ctx.emit("Range", ctx.constant(0), length, ctx.constant(1)), start.data_type)
+    return ctx.emit("Add", ctx.emit("Mul", numbers, delta), start)
 
 
 @ort.lower_in_files(ops.squeeze)
