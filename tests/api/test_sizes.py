@@ -15,10 +15,12 @@ import opweave as ow
 from opweave.compile import driver
 from opweave.composites import (
     average_pool,
+    conv_transpose,
     lp_pool,
     max_pool,
     max_pool_with_indices,
     max_unpool,
+    non_max_suppression,
     scaled_dot_product_attention,
 )
 from opweave.context.graph import program_of, state_of
@@ -942,3 +944,56 @@ def test_ranges_of_values_hold_for_all_sizes(context: ow.MLContext) -> None:
     for size in (2, 3, 5):
         indices = np.arange(size, dtype="int32")
         assert_array_equal(context.compute(graph, {"i": indices})["y"], indices)
+
+
+@pytest.mark.parametrize("op", ["quantize_linear", "dequantize_linear"])
+def test_blocks_of_no_elements(context: ow.MLContext, op: str) -> None:
+    builder = ow.MLGraphBuilder(context)
+    is_float = op == "quantize_linear"
+    x = builder.input("x", "float32" if is_float else "int8", ["n"])
+    scale, zeros = builder.input("scale", "float32", ["m"]), builder.input("zeros", "int8", ["m"])
+    graph = builder.build({"y": getattr(builder, op)(x, scale, zeros)})
+    for n, m in ((0, 0), (6, 3), (0, 2), (4, 4), (0, 0), (3, 1)):
+        feeds = {
+            "x": np.arange(n, dtype=x.data_type),
+            "scale": np.full(m, 0.5, "float32"),
+            "zeros": np.full(m, 1, "int8"),
+        }
+        expected = feeds["x"] / 0.5 + 1 if is_float else (feeds["x"] - 1) * 0.5
+        assert_array_equal(context.compute(graph, feeds)["y"], expected)
+    for n, m in ((4, 0), (5, 2)):
+        feeds = {"x": np.ones(n, x.data_type), "scale": np.ones(m, "float32"), "zeros": np.ones(m, "int8")}
+        with pytest.raises(ow.ValidationError, match=rf"must divide those of input, got \[{m}\] and \[{n}\]"):
+            context.compute(graph, feeds)
+
+
+@pytest.mark.parametrize("axes", [1, 2])
+def test_default_that_checks_sizes_is_checked_in_each_run(context: ow.MLContext, axes: int) -> None:
+    """One element and a window of one give a result that does not depend on the stride."""
+    builder = ow.MLGraphBuilder(context)
+    shape = [1] * (axes + 2)
+    x, taps = builder.input("x", "float32", [*shape[1:], "n"]), np.ones(shape, "float32")
+    y = builder.reshape(builder.slice(x, [0] * len(shape), shape), shape)
+    strides = [x.shape[-1]] * axes
+    op = conv_transpose if axes == 1 else Operations.conv_transpose2d
+    graph = builder.build({"y": op(builder, y, taps, strides=strides, output_padding=[1] * axes)})
+    assert context.compute(graph, {"x": np.ones((*shape[1:], 3), "float32")})["y"].shape == (1, 1, *[2] * axes)
+    with pytest.raises(ow.ValidationError, match="output_padding must be less than strides, "):
+        context.compute(graph, {"x": np.ones((*shape[1:], 1), "float32")})
+
+
+def test_selection_among_no_boxes(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    boxes = builder.input("boxes", "float32", ["batches", "count", 4])
+    scores = builder.input("scores", "float32", ["batches", "classes", "count"])
+    selected, number = non_max_suppression(builder, boxes, scores, 2)
+    graph = builder.build({"selected": selected, "number": number})
+    for batches, classes, count in ((1, 2, 0), (1, 2, 3), (0, 1, 3), (2, 0, 3), (2, 3, 0), (0, 0, 0)):
+        feeds = {
+            "boxes": np.tile(np.float32([0, 0, 1, 1]), (batches, count, 1)),
+            "scores": np.ones((batches, classes, count), "float32"),
+        }
+        results = context.compute(graph, feeds)
+        groups = batches * classes if count else 0
+        assert results["selected"].shape == (batches * classes * min(count, 2), 3)
+        assert results["number"].tolist() == [groups]

@@ -724,6 +724,11 @@ HEADS = floats(1, 2, 3, 4)
             Call(HEADS, floats(2, 2), floats(2, 2)),
             "cosines must have a row for each of 3 positions",
         ),
+        (
+            composites.rotary_embedding,
+            Call(HEADS, floats(0, 2), floats(0, 2), np.zeros((1, 3), "int64")),
+            "cosines must have rows for the positions, got float32[0, 2]",
+        ),
         (composites.rotary_embedding, Call(Q, X, X), "the last axis of input must divide into 0 heads"),
         (composites.rotary_embedding, Call(HEADS, floats(3, 3), floats(3, 3)), "cosines must be of at most 2 pairs"),
     ],

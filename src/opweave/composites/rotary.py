@@ -59,6 +59,8 @@ def rotary_embedding(
     pairs = cosines.shape[1]
     require(2 * pairs <= size, f"cosines must be of at most {size // 2} pairs, half of the size, got {cosines.desc}")
     check_shape([batches, length], "batches and length of input", positions=positions)
+    has_rows = positions is None or cosines.shape[0] != 0 or 0 in positions.shape
+    require(has_rows, f"cosines must have rows for the positions, got {cosines.desc}")
     fits = positions is not None or length <= cosines.shape[0]
     require(fits, f"cosines must have a row for each of {length} positions, got {cosines.desc}")
     return input.desc

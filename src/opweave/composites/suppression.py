@@ -99,6 +99,8 @@ def _(
         chosen = [b.gather_elements(x, best, axis=1) for x in sides]
         drops = b.logical_or(b.equal(line, best), _overlaps(b, sides, chosen, iou_threshold))
         keys = b.where(drops, dead, keys)
+    if not columns:  # there are no boxes
+        columns = [constant(b, np.empty((groups, 0)), "int32")]
     picked = b.concat(columns, 1) if most > 1 else columns[0]
     return _in_rows(b, picked, classes)
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from random import Random
 from typing import Any, TypeAlias
 
 from ..support import lazy_imports
 from ..support.errors import ValidationError, require
-from .graph import Desc, Graph, Node, Operand, iter_operands, map_operands
-from .guards import explore
+from .graph import MAX_DIMENSION, Desc, Graph, Node, Operand, iter_operands, map_operands
+from .guards import explore, without_deciding
 from .operation import call_with, descs_of
 from .size_values import at, sizes_in, values_at, variables_in
-from .sizes import Dimension, Size, UnknownSizeError, unknown_size
+from .sizes import Dimension, Size, UnknownSizeError, current_scope, unknown_size
 
 Results: TypeAlias = "Desc | Sequence[Desc]"
 Evaluate: TypeAlias = Callable[[Mapping[str, Any], dict[str, Any]], tuple[dict[str, Any], Results]]
@@ -30,12 +30,21 @@ SAMPLES = 3
 MAX_TRIALS = 64
 """Maximum number of combinations that are tried."""
 
+MAX_SAMPLE = 4096
+"""The largest dimension in the first trials, an estimate: the function may be a loop over an axis."""
+
 
 @lazy_imports.infer_for_all_sizes.provide
 def infer_for_all_sizes(
-    evaluate: Evaluate, inputs: Mapping[str, Any], attributes: dict[str, Any]
+    evaluate: Evaluate,
+    inputs: Mapping[str, Any],
+    attributes: dict[str, Any],
+    fillers: Mapping[str, Callable[..., Any]],
 ) -> tuple[dict[str, Any], Results]:
-    """The attributes and the descriptors that hold for all sizes. A default that depends on sizes stays absent.
+    """The attributes and the descriptors that hold for all sizes.
+
+    A default stays absent if it depends on sizes, or if its function, one of `fillers`, checks them: each run checks them
+    again.
 
     Raises:
         ValidationError: no sizes are valid; or the function asks for numbers, and accepts none of those that are tried.
@@ -44,10 +53,25 @@ def infer_for_all_sizes(
         ways = explore(lambda: evaluate(inputs, dict(attributes)))
     except UnknownSizeError as error:
         return attributes, _infer_by_samples(evaluate, inputs, attributes, error)
-    for name, value in ways[0][0].items():
-        if attributes[name] is None and not sizes_in(value) and all(other[name] == value for other, _ in ways):
-            attributes[name] = value
+    first = ways[0][0]
+    for name, fill in fillers.items():
+        is_same = attributes[name] is None and all(other[name] == first[name] for other, _ in ways)
+        if is_same and not sizes_in(first[name]) and not _checks_sizes(fill, {**inputs, **first}):
+            attributes[name] = first[name]
     return attributes, _join([result for _, result in ways])
+
+
+def _checks_sizes(fill: Callable[..., Any], arguments: dict[str, Any]) -> bool:
+    """Whether the function of a default asks for the order of sizes. In a run, it has the answer."""
+    scope = current_scope.get()
+    if scope is not None and scope.is_of_run:
+        return False
+    try:
+        with without_deciding():
+            call_with(fill, arguments)
+    except ValidationError:
+        return True
+    return False
 
 
 def with_defaults(graph: Graph) -> Graph:
@@ -105,20 +129,26 @@ def _infer_by_samples(
     """Fit the results for some sizes: each dimension is one of the operands' in all of them, a number, or unknown."""
     shapes = tuple(operand.shape for operand in iter_operands(inputs))
     candidates = sizes_in((*shapes, *attributes.values()))
+    names = sorted(variables_in(tuple(candidates)))
     samples: list[Mapping[str, int]] = []
     results: list[Results] = []
     said: ValidationError | None = None
-    for sizes in islice(_combinations(sorted(variables_in(tuple(candidates)))), MAX_TRIALS):
-        try:
-            numbers = {name: values_at(value, sizes) for name, value in attributes.items()}
-            results.append(evaluate(map_operands(inputs, partial(_operand_at, sizes)), numbers)[1])
-        except ValidationError as refusal:
-            said = refusal
-        else:
-            samples.append(sizes)
-        if len(samples) == SAMPLES:
+    for limit in (MAX_SAMPLE, MAX_DIMENSION):
+        for sizes in islice(_combinations(names), MAX_TRIALS):
+            try:
+                numbers = {name: values_at(value, sizes) for name, value in attributes.items()}
+                results.append(evaluate(map_operands(inputs, partial(_operand_at, sizes, limit)), numbers)[1])
+            except ValidationError as refusal:
+                said = refusal
+            except ArithmeticError:
+                said = ValidationError("a size must not be divided by 0")
+            else:
+                samples.append(sizes)
+            if len(samples) == SAMPLES:
+                break
+        if results:
             break
-    if not results:
+    else:
         raise type(error)(f"{error}; with numbers, it says: {said}")
     _check_counts(results)
     columns = list(zip(*map(descs_of, results), strict=True))
@@ -129,19 +159,24 @@ def _infer_by_samples(
 
 
 def _combinations(names: Sequence[str]) -> Iterator[Mapping[str, int]]:
-    """Different primes first, then equal numbers, then random ones; the same in each process."""
+    """Different primes first, then equal numbers, then random ones, small before large; the same in each process."""
     primes = (5, 7, 11, 13, 17, 19, 23, 29)
     for k in range(2):
         yield {name: primes[(n + 3 * k) % len(primes)] for n, name in enumerate(names)}
     for number in (4, 1, 2, 12):
         yield dict.fromkeys(names, number)
     random = Random(1)
-    while True:
-        yield {name: random.randint(1, 16) for name in names}
+    for trial in count():
+        largest = 16 if trial < MAX_TRIALS // 2 else 512
+        yield {name: random.randint(1, largest) for name in names}
 
 
-def _operand_at(sizes: Mapping[str, int], operand: Operand) -> Operand:
+def _operand_at(sizes: Mapping[str, int], limit: int, operand: Operand) -> Operand:
+    """The operand with numbers, which must be valid dimensions; those that depend on sizes must be at most `limit`."""
     desc = Desc(operand.data_type, values_at(operand.shape, sizes))
+    for size, number in zip(operand.shape, desc.shape, strict=True):
+        fits = not isinstance(size, Size) or 0 <= number <= limit
+        require(fits, f"dimensions must be in [0, {limit}], got {size} = {number}")
     return Operand(operand.builder, desc, name=operand.name, value=operand.value)
 
 

@@ -320,7 +320,7 @@ class Op(Generic[P, R]):
             return self._evaluate(builder, inputs, attributes, label)
 
         if builder.has_names:
-            attributes, result = infer_for_all_sizes(evaluate, inputs, attributes)
+            attributes, result = infer_for_all_sizes(evaluate, inputs, attributes, self.fillers)
         else:
             attributes, result = evaluate(inputs, attributes)
         self._check_results(limits, descs_of(result))

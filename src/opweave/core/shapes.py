@@ -10,8 +10,8 @@ from ..support.errors import ValidationError, require
 from ..support.names import short_repr
 from ..support.records import record
 from .desc import MAX_DIMENSION as MAX_DIMENSION
-from .size_functions import broadcast_size
-from .sizes import Size, is_same_size, is_static, may_equal, may_stretch
+from .size_functions import broadcast_size, choose, floored_remainder, is_equal
+from .sizes import Dimension, Size, is_same_size, is_static, may_equal, may_stretch
 
 MAX_VALUES = 2**20
 """Maximum length of a list argument, far longer than any list of axes."""
@@ -67,10 +67,17 @@ def _stretches_to(shape: Sequence[int], target: Sequence[int]) -> bool:
 
 def blockwise_broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
     """Whether dimensions of `target` are multiples of dimensions of `shape` (https://www.w3.org/TR/webnn/#blockwise-broadcasting)"""
-    return len(shape) == len(target) and all(
-        may_equal(whole, 0) if isinstance(part, int) and part == 0 else may_equal(whole % part, 0)
-        for part, whole in zip(shape, target, strict=True)
-    )
+    return len(shape) == len(target) and all(map(_may_divide, shape, target))
+
+
+def _may_divide(part: Dimension, whole: Dimension) -> bool:
+    """Whether `whole` is a multiple of `part` for some sizes, as far as formulas tell; 0 divides only 0."""
+    if isinstance(part, int) and part == 0:
+        return may_equal(whole, 0)
+    rest = whole % part
+    if isinstance(part, int) or isinstance(rest, int):  # multiples for all sizes are 0 where the part is
+        return may_equal(rest, 0)
+    return may_equal(choose(is_equal(part, 0), whole, floored_remainder(whole, part)), 0)
 
 
 def check_axes(axes: Iterable[int], rank: int) -> None:
